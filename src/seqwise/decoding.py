@@ -31,10 +31,7 @@ __all__ = [
     "backtrace",
     "decode",
     "decode_examples",
-    "evaluation_mode",
     "hypotheses",
-    "step_limit",
-    "steps_after",
 ]
 
 
@@ -99,18 +96,12 @@ DECODERS: dict[str, Callable[..., Decoder]] = {
 }
 """Decoders by name; each is made from the beam size, alpha and its unit, and the score that the model was trained with.
 
-Greedy search and the hard beams do not depend on how the model was trained: the beam adds up local scores, the raw beam
-unnormalised ones, and the interpolated beam ``f - log Z / 2``. The soft beam repeats the search of training. Viterbi
-finds the best output of a chain, by the score that it was trained with.
+Greedy search and the hard beams do not depend on how the model was trained.
 """
 
 
 def as_decoder(decoder: Decoder | DecoderName, *, k: int = 5) -> Decoder:
-    """A decoder itself, or the one that a name of :data:`DECODERS` stands for, with local scores and alpha 1.
-
-    Args:
-        decoder: itself, or its name.
-        k: slots of the beam where it is named.
+    """A decoder itself, or the one that a name of :data:`DECODERS` stands for, with local scores, alpha 1 and k slots.
 
     Raises:
         InputError: there is no decoder of that name.
@@ -129,26 +120,19 @@ def as_decoder(decoder: Decoder | DecoderName, *, k: int = 5) -> Decoder:
 def hypotheses(
     beam: Beam, *, end: int | None, n_best: int = 1, length_normalization: float = 0.0
 ) -> list[list[Hypothesis]]:
-    """The best outputs of each input, best first.
+    """The best outputs of each input, distinct, best first.
 
     Args:
         beam: the result of a search.
         end: id of the end token, or None.
-        n_best: how many at most; fewer where the beam holds fewer distinct live hypotheses.
+        n_best: how many at most, 1 or more; fewer where the beam holds fewer distinct live hypotheses.
         length_normalization: p; hypotheses are ranked by ``score / length^p``, and that is the score returned. The end
             token counts, as in transformers, whose ``length_penalty`` it is.
-
-    Returns:
-        For each input a list of distinct hypotheses.
-
-    Raises:
-        InputError: ``n_best`` is less than 1.
     """
     if n_best < 1:
         raise InputError(f"the number of hypotheses must be at least 1, got {n_best}")
     results = []
-    rows = zip(beam.scores_BK.tolist(), backtrace(beam).tolist(), strict=True)
-    for scores, outputs in rows:
+    for scores, outputs in zip(beam.scores_BK.tolist(), backtrace(beam).tolist(), strict=True):
         ranked = [
             _hypothesis(tokens, score, end, length_normalization)
             for score, tokens in zip(scores, outputs, strict=True)
@@ -185,7 +169,7 @@ def decode(
     n_best: int = 1,
     length_normalization: float = 0.0,
 ) -> list[list[Hypothesis]]:
-    """Search and return the best outputs of each input.
+    """Search and return the best outputs of each input, best first.
 
     A hard search stops early once every hypothesis has ended: nothing can change after that.
 
@@ -194,11 +178,7 @@ def decode(
         context: what ``model.encode`` returned.
         decoder: a selector and a score; or its name, such as "greedy" or "beam", see :func:`as_decoder`.
         num_steps: how many tokens to write at most, or for a model without end token exactly; int or int64 (B,).
-        n_best: how many outputs to return for each input.
-        length_normalization: see :func:`hypotheses`.
-
-    Returns:
-        For each input its hypotheses, best first.
+        n_best, length_normalization: see :func:`hypotheses`.
 
     Raises:
         InputError: an argument is out of range.
@@ -228,10 +208,6 @@ def step_limit(source_length: int, end: int | None, *, ratio: float = 2.0, extra
     """Largest number of tokens to write: the source length for a tagger, else ``ratio * source_length + extra``.
 
     It depends on the input alone, so that outputs do not depend on the batch.
-
-    Example:
-        >>> step_limit(5, None), step_limit(5, 0)
-        (5, 20)
     """
     return source_length if end is None else int(ratio * source_length) + extra
 
@@ -239,22 +215,10 @@ def step_limit(source_length: int, end: int | None, *, ratio: float = 2.0, extra
 def steps_after(source_ids: Sequence[int], model: StepModel) -> int:
     """Number of search steps after a source: :func:`step_limit`, or fewer where the model cannot take as many.
 
-    Args:
-        source_ids: of an encoded example.
-        model: one that has an end to its positions, or fewer outputs than source tokens, says so in
-            ``most_steps(source_ids)``.
-
-    Raises:
-        InputError: there is no step that the model has a position for.
-
-    Example:
-        >>> from seqwise.models import Tagger
-        >>> steps_after((3, 1, 2), Tagger(source_size=5, target_size=3))
-        3
+    A model with an end to its positions, or fewer outputs than source tokens, says so in ``most_steps(source_ids)``.
     """
     limit = step_limit(len(source_ids), model.end)
-    most_steps: Callable[[Sequence[int]], int | None] = getattr(model, "most_steps", lambda _: None)
-    most = most_steps(source_ids)
+    most: int | None = getattr(model, "most_steps", lambda _: None)(source_ids)
     if most is not None and most < 1 <= limit:
         problem = f"a source of {len(source_ids)} tokens leaves no position for an output"
         raise InputError(problem, hint="shorten it")
@@ -263,10 +227,7 @@ def steps_after(source_ids: Sequence[int], model: StepModel) -> int:
 
 @contextmanager
 def evaluation_mode(model: object) -> Iterator[None]:
-    """Put a module and its parts into evaluation mode, and each of them back after it, whatever happens in between.
-
-    Args:
-        model: whatever is no module is left alone.
+    """Put a module and its parts into evaluation mode, and each of them back after it; leave what is no module alone.
 
     Example:
         >>> model = nn.Sequential(nn.Dropout(), nn.Dropout().eval())
@@ -304,14 +265,10 @@ def decode_examples(
     Args:
         model: a step model that is also a module; it is put into evaluation mode for the call and back after it.
         examples: encoded examples; only their sources are read.
-        decoder: a selector and a score; or its name, such as "greedy" or "beam", see :func:`as_decoder`.
-        n_best: how many outputs to return for each example.
-        length_normalization: see :func:`hypotheses`.
+        decoder: as :func:`decode` takes it.
+        n_best, length_normalization: see :func:`hypotheses`.
         batch_size: examples decoded together; results do not depend on it.
         on_progress: called with the number of examples just done.
-
-    Returns:
-        For each example its hypotheses, best first.
     """
     results: list[list[Hypothesis]] = [[] for _ in examples]
     order = sorted(range(len(examples)), key=lambda index: len(examples[index].source_ids))
@@ -319,7 +276,7 @@ def decode_examples(
         for indices in _batches(model, examples, order, batch_size):
             batch = collate([(index, examples[index]) for index in indices]).to(model.embedding_VD.device)
             limits = [steps_after(examples[index].source_ids, model) for index in indices]
-            found = decode(
+            decoded = decode(
                 model,
                 model.encode(batch),
                 decoder,
@@ -327,7 +284,7 @@ def decode_examples(
                 n_best=n_best,
                 length_normalization=length_normalization,
             )
-            for index, outputs in zip(indices, found, strict=True):
+            for index, outputs in zip(indices, decoded, strict=True):
                 results[index] = outputs
             if on_progress is not None:
                 on_progress(len(indices))
@@ -341,11 +298,11 @@ def _batches(
 
     Beside a longer one, whose prompt it would stand behind, it might have fewer positions.
     """
-    whole: list[int] = []
+    together: list[int] = []
     alone: list[int] = []
     for index in order:
         ids = examples[index].source_ids
         is_cut = model.end is not None and steps_after(ids, model) < step_limit(len(ids), model.end)
-        (alone if is_cut else whole).append(index)
-    yield from (whole[start : start + batch_size] for start in range(0, len(whole), batch_size))
+        (alone if is_cut else together).append(index)
+    yield from (together[start : start + batch_size] for start in range(0, len(together), batch_size))
     yield from ([index] for index in alone)

@@ -18,9 +18,7 @@ from seqwise.errors import InputError
 __all__ = [
     "Alpha",
     "AnySchedule",
-    "Function",
     "Probability",
-    "Range",
     "Schedule",
     "constant",
     "exponential",
@@ -50,8 +48,8 @@ class Schedule:
     @property
     def ends(self) -> tuple[float, float]:
         """The values at the first step and in the end."""
-        whole = self.over(1)
-        return whole(0), whole(math.inf)
+        schedule = self.over(1)
+        return schedule(0), schedule(math.inf)
 
     def __str__(self) -> str:
         numbers: Any = dataclasses.astuple(self)  # type: ignore[call-overload]
@@ -70,13 +68,7 @@ AnySchedule = str | float | Schedule | Callable[[float], float]
 
 @dataclass(frozen=True)
 class constant(Schedule):
-    """The same value at every step, ``v(t) = value``.
-
-    Args:
-        value: any finite number.
-
-    Raises:
-        InputError: the value is not finite.
+    """The same finite value at every step, ``v(t) = value``.
 
     Example:
         >>> constant(2.0)(100), str(constant(2.0))
@@ -124,13 +116,7 @@ class _Way(Schedule):
 class linear(_Way):
     """From start to end in equal differences, ``v(t) = start + (end - start) min(t / steps, 1)``.
 
-    Args:
-        start: the value at step 0.
-        end: the value at step ``steps`` and after it.
-        steps: how many steps the way takes, greater than 0; None: those of the whole training.
-
-    Raises:
-        InputError: a number is not finite, or steps is not greater than 0.
+    Without ``steps``, those of the whole training.
 
     Example:
         >>> [linear(0, 1, 4)(step) for step in (0, 1, 4, 9)]
@@ -145,15 +131,9 @@ class linear(_Way):
 
 
 class exponential(_Way):
-    """From start to end in equal ratios, ``v(t) = start^(1 - f) end^f`` with ``f = min(t / steps, 1)``.
+    """From start to end in equal ratios, ``v(t) = start^(1 - f) end^f`` with ``f = min(t / steps, 1)``; both above 0.
 
-    Args:
-        start: the value at step 0, greater than 0.
-        end: the value at step ``steps`` and after it, greater than 0.
-        steps: how many steps the way takes, greater than 0; None: those of the whole training.
-
-    Raises:
-        InputError: a number is not finite or not greater than 0.
+    Without ``steps``, those of the whole training.
 
     Example:
         >>> [round(exponential(1, 100, 2)(step), 6) for step in (0, 1, 2, 3)]
@@ -170,21 +150,16 @@ class exponential(_Way):
 
 @dataclass(frozen=True)
 class inverse_sigmoid(Schedule):
-    """The decay of scheduled sampling, ``v(t) = k / (k + exp(t / k))`` with t = step / unit.
+    """The decay of scheduled sampling, ``v(t) = k / (k + exp(t / k))`` with t = step / unit; both above 0.
 
-    Args:
-        k: how slowly it falls, greater than 0; it passes one half at ``t = k ln k``. It is near 1 at first for large k,
-            and 0 in the end.
-        unit: steps to one unit of t, greater than 0: 1 to decay by steps, the steps of an epoch to decay by epochs.
+    It passes one half at ``t = k ln k``, is near 1 at first for large k, and 0 in the end. The unit is 1 to decay by
+    steps, the steps of an epoch to decay by epochs.
 
-    Raises:
-        InputError: k or the unit is not finite or not greater than 0.
+    Source: Bengio et al. 2015, Scheduled Sampling, section 2.4 (there k >= 1).
 
     Example:
         >>> [round(inverse_sigmoid(10)(step), 3) for step in (0, 10 * math.log(10), 1e9)]
         [0.909, 0.5, 0.0]
-
-    Source: Bengio et al. 2015, Scheduled Sampling, section 2.4 (there k >= 1).
     """
 
     k: float
@@ -200,12 +175,7 @@ class inverse_sigmoid(Schedule):
 
 @dataclass(frozen=True)
 class Function(Schedule):
-    """A function of the step as a schedule, held to a range at each step.
-
-    Example:
-        >>> Function(lambda step: step / 9)(45)
-        5.0
-    """
+    """A function of the step as a schedule, held to a range at each step."""
 
     function: Callable[[float], float]
     range: Range | None = None
@@ -232,11 +202,9 @@ _NAMED: dict[str, type[Any]] = {named.__name__: named for named in (constant, li
 def parse_schedule(schedule: AnySchedule) -> Schedule:
     """Make a schedule from a number, or from text such as ``linear(1, 10)``; a function of the step is one already.
 
-    Args:
-        schedule: a number (constant), or a name with its numbers: ``constant(v)``, ``linear(start, end)``,
-            ``exponential(start, end)``, ``inverse_sigmoid(k)`` or ``inverse_sigmoid(k, unit)``. A third number for
-            linear and exponential is the number of steps, by default all of the training (:meth:`Schedule.over`). Or a
-            function of the step.
+    Text is a name with its numbers: ``constant(v)``, ``linear(start, end)``, ``exponential(start, end)``,
+    ``inverse_sigmoid(k)`` or ``inverse_sigmoid(k, unit)``. A third number for linear and exponential is the number of
+    steps, by default all of the training (:meth:`Schedule.over`).
 
     Raises:
         InputError: the text is no schedule, the name is unknown or the numbers do not fit.
@@ -276,11 +244,7 @@ def parse_schedule(schedule: AnySchedule) -> Schedule:
 
 @dataclass(frozen=True)
 class Range:
-    """Annotation of a setting that is a schedule: the range in which its values must stay.
-
-    Args:
-        lowest, highest: its ends, both included.
-        text: the range in words.
+    """Annotation of a setting that is a schedule: the range in which its values must stay, both ends included.
 
     Example:
         >>> Range(0, 1, "between 0 and 1").checked("linear(1, -1)")
@@ -294,11 +258,7 @@ class Range:
     text: str
 
     def checked(self, schedule: AnySchedule, name: str = "it") -> Schedule:
-        """A schedule that never leaves the range; a function is held to it step by step.
-
-        Raises:
-            InputError: says what is wrong with the schedule.
-        """
+        """Return a schedule that never leaves the range; a function is held to it step by step."""
         try:
             parsed = parse_schedule(schedule)
         except InputError as error:

@@ -153,27 +153,28 @@ def sample_chains(
     """
     if num_sweeps < 0:
         raise InputError(f"the number of sweeps must be at least 0, got {num_sweeps}")
+    if num_sweeps == 0:
+        return Trace.none(init)
     state, began = init, time.perf_counter()
-    states, infos = [], []
-    for _ in range(num_sweeps):
+    tokens: dict[int, Tensor] = {}
+    energies, infos = [], []
+    for sweep in range(1, num_sweeps + 1):
         state, info = kernel(SeededDraws(seed, state.chain_B, sweep=state.sweep), state)
         state = replace(state, sweep=state.sweep + 1)
-        states.append((state.tokens_BT, state.energy_B))
+        tokens[sweep] = state.tokens_BT
+        energies.append(state.energy_B)
         infos.append(info)
         if progress is not None:
             progress(state, info)
 
-    def stacked(parts: list[Tensor], like: Tensor) -> Tensor:
-        return torch.stack(parts) if parts else like.new_zeros(0, *like.shape)
-
     return Trace(
-        stacked([energy_B for _, energy_B in states], state.energy_B),
-        stacked([info.proposals_B for info in infos], state.chain_B),
-        stacked([info.accepted_B for info in infos], state.chain_B),
-        stacked([info.novel_B for info in infos], state.chain_B),
-        stacked([info.passes_B for info in infos], state.chain_B),
+        torch.stack(energies),
+        torch.stack([info.proposals_B for info in infos]),
+        torch.stack([info.accepted_B for info in infos]),
+        torch.stack([info.novel_B for info in infos]),
+        torch.stack([info.passes_B for info in infos]),
         torch.tensor([info.invariant for info in infos], dtype=torch.bool),
-        {sweep: tokens_BT for sweep, (tokens_BT, _) in enumerate(states, start=1)},
+        tokens,
         time.perf_counter() - began,
         state,
     )
@@ -239,21 +240,12 @@ def load_chains(
     )
     if metadata.get("kind") != "seqwise chains" or not set(_SAVED) <= set(tensors):
         raise InputError("the file does not hold chains", path=path)
-    state = ChainState(
-        tensors["tokens_BT"],
-        tensors["energy_B"],
-        tensors["energy_BT"],
-        logits,
-        energy,
-        tensors["free_BT"],
-        tensors["chain_B"],
-        int(metadata["sweep"]),
-        context,
-    )
+    saved = {name: tensors[name] for name in _SAVED}
+    state = ChainState(**saved, logits=logits, energy=energy, sweep=int(metadata["sweep"]), context=context)
     first_1 = torch.zeros(min(1, len(state)), dtype=torch.int64, device=state.tokens_BT.device)
-    saved, known = state.take(first_1), evaluate(energy, state.tokens_BT[first_1], rows_of(context, first_1))
-    same = [own_1TV.shape for own_1TV in saved.logits] == [new_1TV.shape for new_1TV in known.logits]
-    if not same or not torch.allclose(known.energy_B, saved.energy_B, rtol=1e-4, atol=1e-3):
+    first, known = state.take(first_1), evaluate(energy, state.tokens_BT[first_1], rows_of(context, first_1))
+    same = [own_1TV.shape for own_1TV in first.logits] == [new_1TV.shape for new_1TV in known.logits]
+    if not same or not torch.allclose(known.energy_B, first.energy_B, rtol=1e-4, atol=1e-3):
         raise InputError(
             "the energy of the first chain is not what the file says",
             path=path,

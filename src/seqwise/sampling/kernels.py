@@ -34,17 +34,14 @@ def metropolis_hastings(
     """Propose at masked positions and accept so that the target stays as it is.
 
     ``y'`` is accepted with probability ``min(1, exp((E(y) - E(y')) / T) q(y | y') / q(y' | y))``; both q are
-    conditionals at the same masked positions. A proposal equal to the state is accepted without a pass.
+    conditionals at the same masked positions. A proposal equal to the state is accepted without a pass. A new sequence
+    costs T - 1 passes where it differs at one position and T where at more; masking several positions costs one more.
 
     Args:
         energy: the target is proportional to ``exp(-E / T)``.
         proposal: from the same model as the energy, single positions cost no pass; from another, one each.
         visits: which positions are masked; by default every free position once, from left to right.
         temperature: T, one for all chains or (B,).
-
-    Returns:
-        A kernel. A new sequence costs T - 1 passes where it differs at one position and T where at more; masking
-        several positions costs one more.
 
     Source: Goyal (2021), Algorithm 4. Its line 11 as printed multiplies the ratio of q by a ratio of energies; the
     exponentials of their negatives are meant.
@@ -75,17 +72,12 @@ def delayed_acceptance(
 
     With ``E = E_near + E_far``, a proposal is accepted with the product of ``min(1, exp(-(E_near(y') - E_near(y)) / T)
     q(y | y') / q(y' | y))`` and ``min(1, exp(-(E_far(y') - E_far(y)) / T))``, and the second is not computed where the
-    first has rejected. Functions of the tokens count as near.
+    first has rejected. Functions of the tokens count as near. It accepts no more often than
+    :func:`metropolis_hastings`, at fewer passes.
 
     Args:
-        energy: see :func:`metropolis_hastings`.
-        proposal: see there.
         window: how many positions to each side of a masked one are near.
-        visits: see there.
-        temperature: see there.
-
-    Returns:
-        A kernel; it accepts no more often than :func:`metropolis_hastings`, at fewer passes.
+        energy, proposal, visits, temperature: see :func:`metropolis_hastings`.
 
     Raises:
         InputError: the window is negative.
@@ -93,13 +85,9 @@ def delayed_acceptance(
     Source: Christen and Fox (2005); Banterle et al. (2015) for acceptance in factors.
 
     Example:
-        >>> from seqwise.sampling import SeededDraws, local_energy, masked_conditionals, start_chains, table_model
+        >>> from seqwise.sampling import local_energy, masked_conditionals, table_model
         >>> model = table_model(num_positions=3, vocab_size=4)
-        >>> kernel = delayed_acceptance(local_energy(model), masked_conditionals(model))
-        >>> state = start_chains(local_energy(model), torch.zeros(2, 3).long())
-        >>> state, info = kernel(SeededDraws(0, state.chain_B, sweep=0), state)
-        >>> bool((info.passes_B <= 6).all())
-        True
+        >>> kernel = delayed_acceptance(local_energy(model), masked_conditionals(model), window=0)
     """
     if window < 0:
         raise InputError(f"the window of delayed acceptance must be at least 0, got {window}")
@@ -137,13 +125,7 @@ def gibbs(proposal: Proposal, *, visits: Visits | None = None) -> Kernel:
 
     The conditionals of a masked model need not belong to any one distribution, so that what the chain converges to, if
     to anything, depends on the order of the visits. Its transitions are flagged as not leaving the target unchanged.
-
-    Args:
-        proposal: what is drawn from.
-        visits: which positions are masked; by default every free position once, from left to right.
-
-    Returns:
-        A kernel; one pass a visit, and T in the end for the energy of what has changed.
+    One pass a visit, and T in the end for the energy of what has changed.
 
     Source: Wang and Cho (2019); Goyal (2021), section 6.3.
 
@@ -177,16 +159,15 @@ def exact_gibbs(
 ) -> Kernel:
     """Draw each position from the target's true conditional: ``p(w) = softmax_w(-E(y with y_i = w) / T)``.
 
+    (V - 1) (T - 1) passes a visit. What all candidates together need beyond the energy's ``max_rows`` is computed in
+    parts, and then that of the token drawn once more, which is not counted.
+
     Args:
         energy: the target is proportional to ``exp(-E / T)``.
         visits: which position is visited; one at a time. By default every free position once, from left to right.
         temperature: T, one for all chains or (B,).
         allowed_V: bool, the tokens that may be drawn; all by default. Another one that stands at a position
             stays there.
-
-    Returns:
-        A kernel; (V - 1) (T - 1) passes a visit. What all candidates together need beyond the energy's ``max_rows`` is
-        computed in parts, and then that of the token drawn once more, which is not counted.
 
     Raises:
         InputError: later, the vocabulary is large, or several positions are visited at once.
@@ -197,8 +178,7 @@ def exact_gibbs(
         >>> from seqwise.sampling import SeededDraws, local_energy, start_chains, table_model
         >>> target = local_energy(table_model(num_positions=3, vocab_size=4))
         >>> state = start_chains(target, torch.zeros(2, 3).long())
-        >>> state, info = exact_gibbs(target)(SeededDraws(0, state.chain_B, sweep=0), state)
-        >>> info.passes_B
+        >>> exact_gibbs(target)(SeededDraws(0, state.chain_B, sweep=0), state)[1].passes_B
         tensor([18, 18])
     """
     chosen = visits or in_order()
@@ -228,31 +208,24 @@ def mask_predict(
 
     Iteration i of N masks ``F (N - i) // N`` of the F free positions (i = 0 masks all): those whose token had the
     lowest probability when it was filled in. No random numbers are used, and what stood at free positions plays no
-    part: this is a search, and a way to start chains. One iteration is the greedy fill from all masks.
+    part: this is a search, and a way to start chains. One iteration is the greedy fill from all masks. One pass an
+    iteration, and T in the end for the energy where tokens have changed.
 
     Args:
         model: a masked model in evaluation mode.
-        num_iterations: N.
+        num_iterations: N, 1 or more.
         allowed_V: bool, the tokens that may be filled in; all by default.
         max_rows: how many sequences the model is given at once.
 
-    Returns:
-        A kernel; one pass an iteration, and T in the end for the energy where tokens have changed.
-
-    Raises:
-        InputError: there is no iteration.
-
-    Not implemented: several lengths at once; see ``seqwise.sampling.refinement.predict_with_lengths``.
-
-    Source: Ghazvininejad et al. (EMNLP 2019), section 4.
+    Source: Ghazvininejad et al. (EMNLP 2019), section 4. Not implemented: several lengths at once; see
+    ``seqwise.sampling.refinement.predict_with_lengths``.
 
     Example:
         >>> from seqwise.sampling import SeededDraws, local_energy, start_chains, table_model
         >>> model = table_model(num_positions=3, vocab_size=4)
         >>> state = start_chains(local_energy(model), torch.full((1, 3), 3))
-        >>> filled, info = mask_predict(model, num_iterations=2)(SeededDraws(0, state.chain_B, sweep=0), state)
-        >>> info.passes_B, info.invariant
-        (tensor([5]), False)
+        >>> mask_predict(model, num_iterations=2)(SeededDraws(0, state.chain_B, sweep=0), state)[1].passes_B
+        tensor([5])
     """
     if num_iterations < 1:
         raise InputError(f"Mask-Predict needs at least 1 iteration, got {num_iterations}")

@@ -22,16 +22,13 @@ def prefetching(energy: Energy, proposal: Proposal, *, num_ahead: int = 4, tempe
     While proposals are rejected, the state stays, and so do the conditionals that later positions propose from. So the
     first ``num_ahead`` proposals that differ from the state are scored at once; the first that is accepted is taken,
     and what was scored behind it is thrown away. The states are those of
-    :func:`~seqwise.sampling.kernels.metropolis_hastings` with the same random numbers: more passes, fewer calls.
+    :func:`~seqwise.sampling.kernels.metropolis_hastings` with the same random numbers: more passes, fewer calls. It
+    looks ahead in :class:`~seqwise.sampling.draws.SeededDraws`, and takes no others.
 
     Args:
-        energy: see there.
         proposal: from one of the energy's models.
         num_ahead: how many differing proposals are scored together.
-        temperature: see there.
-
-    Returns:
-        A kernel that takes :class:`~seqwise.sampling.draws.SeededDraws` only, for it looks ahead in them.
+        energy, temperature: see :func:`~seqwise.sampling.kernels.metropolis_hastings`.
 
     Raises:
         InputError: a value is out of range; later, the proposal's model is none of the energy's.

@@ -140,15 +140,7 @@ class Kernel(Protocol):
 
 @torch.no_grad()
 def evaluate(energy: Energy, tokens_BT: Tensor, context: Any = None) -> Evaluated:
-    """Evaluate sequences from nothing: T passes of each model for each.
-
-    Example:
-        >>> from seqwise.sampling import raw_energy, table_model
-        >>> model = table_model(num_positions=2, vocab_size=3)
-        >>> state = evaluate(raw_energy(model), torch.tensor([[0, 2]]))
-        >>> bool(state.energy_B[0] == -(state.logits[0][0, 0, 0] + state.logits[0][0, 1, 2]))
-        True
-    """
+    """Evaluate sequences from nothing: T passes of each model for each."""
     every_BT = torch.ones_like(tokens_BT, dtype=torch.bool)
     logits = tuple(
         lone_logits(model, tokens_BT, every_BT, context=context, max_rows=energy.max_rows).view(*tokens_BT.shape, -1)
