@@ -23,6 +23,7 @@ import pytest
 import torch
 
 from command_line import Command
+from sampled import report_lines, sample
 from seqwise import InputError
 from seqwise.configuration import configure
 from seqwise.configuration.flat import flags_of
@@ -33,9 +34,8 @@ from seqwise.runs.loading import load_run, save_run
 from seqwise.runs.masked_model_settings import masked_settings
 from seqwise.runs.masked_model_training import new_masked_run
 from seqwise.runs.run import MaskedRun
-from seqwise.runs.sampling import Sampled, runner_of, sample
+from seqwise.runs.sampling import Sampled, runner_of
 from seqwise.runs.sampling_problems import FREE, Problem, read_problems, unusual
-from seqwise.runs.sampling_report import report_lines
 from seqwise.runs.sampling_settings import SampleSettings
 from seqwise.sampling import (
     Draws,

@@ -15,15 +15,16 @@ import torch
 
 from cli.test_sample import Killed, build, files, settings_of
 from command_line import Command
+from sampled import report_lines, sample
 from seqwise import InputError
 from seqwise.data import Example
 from seqwise.data.spooled import spooled_items
 from seqwise.runs import sampling as module
 from seqwise.runs import sampling_folder, sampling_problems
 from seqwise.runs.loading import save_run
-from seqwise.runs.sampling import Group, SweepDone, sample, sample_in_blocks
+from seqwise.runs.sampling import Group, SweepDone, sample_in_blocks
 from seqwise.runs.sampling_problems import FREE, Problem, read_problems, unusual
-from seqwise.runs.sampling_report import SampleReport, report_lines
+from seqwise.runs.sampling_report import SampleReport
 from seqwise.runs.sampling_settings import SampleSettings
 from seqwise.sampling import Trace
 from seqwise.sampling.diagnostics import effective_sample_size, split_r_hat, tail_effective_sample_size

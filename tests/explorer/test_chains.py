@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from explored import masked_run
+from sampled import sample
 from seqwise.configuration import configure
 from seqwise.errors import InputError
 from seqwise.explorer.chain_views import energy_view, sequences_view, sweep_in_words
 from seqwise.runs.explore.chains import MOST_CHAINS, Watched, adjust, advance, energies, pin, start, tally
-from seqwise.runs.sampling import sample
 from seqwise.runs.sampling_problems import read_problems
 from seqwise.runs.sampling_settings import SampleSettings
 from seqwise.sampling import SeededDraws, in_order, local_energy, masked_conditionals, metropolis_hastings

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,16 +25,21 @@ from seqwise.names import measure_text
 
 if TYPE_CHECKING:
     from seqwise.data.readers import Example
-    from seqwise.evaluation.diagnosis import ExposureGap, LengthBias
+    from seqwise.evaluation.diagnosis import ExposureGap
     from seqwise.evaluation.label_bias import LabelBias, Prefix
     from seqwise.evaluation.log_partitions import LogPartitionReport
     from seqwise.evaluation.metrics import Sums
-    from seqwise.evaluation.slot_ranking import SlotRanking
     from seqwise.runs.findings import Diagnosis
     from seqwise.runs.run import OutputRun
 
 MOST_ROWS = 60  # of the table of one example; beyond that, each step shows its best prefixes
 LONGEST_NAME = 12  # characters of a token in that table, to fit 80 columns
+RANKED_BY = {
+    "log_prob": "log-probability of the prefix",
+    "log_partition": "log Z of the next step",
+    "both": "their sum",
+    "raw": "raw score and log Z of the next step",
+}
 
 
 def diagnose(
@@ -91,18 +97,19 @@ def _diagnose(
     with progress_bars() as progress:
         advance = bar_for_each_part(progress)
         found = measure(run, examples, beam_size=beam_size, constant=constant, on_progress=advance)
-    source = "this file" if constant is None else "the development data"
+    constant_from = "this file" if constant is None else "the development data"
     meaning = meanings(found, subwords=run.codec.writes_text)
     if as_json:
-        print(json.dumps(_as_json(found, meaning, num_examples=len(examples), constant_from=source), indent=1))
+        print(json.dumps(_as_json(found, meaning, num_examples=len(examples), constant_from=constant_from), indent=1))
     else:
-        _print(found, meaning, num_examples=len(examples), constant_from=source)
+        _print(found, meaning, num_examples=len(examples), constant_from=constant_from)
 
 
 def _as_json(found: Diagnosis, meaning: Mapping[str, str], *, num_examples: int, constant_from: str) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    statistics = None if found.log_partitions is None else asdict(found.log_partitions)
+    ranking: dict[str, Any] | None = None
+    if found.ranking is not None:
+        ranking = {title: _estimate(counts) for title, counts in vars(found.ranking).items()}
+        ranking["pairs"] = int(found.ranking.both.denominators_N.sum())
     return {
         "examples": num_examples,
         "beam size": found.beam_size,
@@ -111,159 +118,114 @@ def _as_json(found: Diagnosis, meaning: Mapping[str, str], *, num_examples: int,
         },
         "constant": found.constant,
         "constant from": None if found.constant is None else constant_from,
-        "log Z": statistics,
+        "log Z": None if found.log_partitions is None else asdict(found.log_partitions),
         "exposure gap": {
-            name: {
-                "gold": _estimate(one.gold),
-                "own": _estimate(one.own),
-                "gap": _gap(one),
-            }
-            for name, one in found.exposure.items()
+            name: {"gold": _estimate(exposure.gold), "own": _estimate(exposure.own), "gap": _gap(exposure)}
+            for name, exposure in found.exposure.items()
         },
         "length bias": {
-            name: {size: {title: counts.value for title, counts in vars(one).items()} for size, one in row.items()}
+            name: {size: {title: counts.value for title, counts in vars(bias).items()} for size, bias in row.items()}
             for name, row in found.lengths.items()
         },
-        "slot ranking": None
-        if found.ranking is None
-        else {
-            **{title: _estimate(counts) for title, counts in vars(found.ranking).items()},
-            "pairs": int(found.ranking.both.denominators_N.sum()),
-        },
+        "slot ranking": ranking,
         "meaning": dict(meaning),
     }
 
 
 def _estimate(sums: Sums) -> dict[str, float | None]:
-    """Return a value and its interval, None with too few examples."""
     from seqwise.evaluation.metrics import bootstrap_interval, enough_examples
 
-    found = bootstrap_interval(sums)._asdict()
-    return found if enough_examples(sums) else {name: found[name] if name == "value" else None for name in found}
+    return _if_sure(bootstrap_interval(sums), enough_examples(sums))
 
 
 def _gap(exposure: ExposureGap) -> dict[str, float | None]:
-    """Return the difference, its interval and p-value, None with too few examples."""
     from seqwise.evaluation.metrics import enough_examples, paired_bootstrap
 
-    found = paired_bootstrap(exposure.own, exposure.gold)._asdict()
-    sure = enough_examples(exposure.own)
-    return found if sure else {name: found[name] if name == "difference" else None for name in found}
+    return _if_sure(paired_bootstrap(exposure.own, exposure.gold), enough_examples(exposure.own))
+
+
+def _if_sure(estimate: Any, sure: bool) -> dict[str, float | None]:
+    """Return the fields of an estimate; with too few examples, None for all but the first one."""
+    return {
+        name: value if sure or place == 0 else None for place, (name, value) in enumerate(estimate._asdict().items())
+    }
 
 
 def _print(found: Diagnosis, meaning: Mapping[str, str], *, num_examples: int, constant_from: str) -> None:
-    _print_decoders(found, num_examples=num_examples)
-    _print_meaning(meaning, "decoders")
-    if found.log_partitions is not None:
-        _print_log_partitions(found.log_partitions)
-        if "shifted-beam" in found.decoders:
-            out().print(f"shifted-beam takes {found.constant:.2f} nats off each token (mean log Z of {constant_from})")
-        _print_meaning(meaning, "log Z")
-    if found.exposure:
-        _print_exposure(found.exposure)
-        _print_meaning(meaning, "exposure gap")
-    if found.lengths:
-        _print_lengths(found.lengths)
-        _print_meaning(meaning, "length bias")
-    _heading("Slot ranking: how often the right prefix scores above the best wrong one")
-    if found.ranking is not None:
-        _print_ranking(found.ranking)
-    _print_meaning(meaning, "slot ranking")
-
-
-def _print_decoders(found: Diagnosis, *, num_examples: int) -> None:
     _heading(f"Decoders ({num_examples:,} example{'s' * (num_examples != 1)}, beams of {found.beam_size})")
     print_measures(
         {name: {title: _interval(title, sums) for title, sums in row.items()} for name, row in found.decoders.items()}
     )
+    _print_meaning(meaning, "decoders")
+    if found.log_partitions is not None:
+        _heading("log Z on gold prefixes, in nats")
+        headings = ("", "tokens", "mean", "variance", "mean |log Z|", "mean |log Z - mean|", "from", "to")
+        print_table(headings, _log_partition_rows(found.log_partitions))
+        if "shifted-beam" in found.decoders:
+            out().print(f"shifted-beam takes {found.constant:.2f} nats off each token (mean log Z of {constant_from})")
+        _print_meaning(meaning, "log Z")
+    if found.exposure:
+        _heading("Exposure gap: loss in nats per token")
+        print_table(
+            ("", "after gold prefixes", "after its own", "gap"),
+            [
+                (f"prefixes of {name}", f"{exposure.gold.value:.3f}", f"{exposure.own.value:.3f}", _shown_gap(exposure))
+                for name, exposure in found.exposure.items()
+            ],
+        )
+        _print_meaning(meaning, "exposure gap")
+    if found.lengths:
+        _heading("Length bias, by beam size")
+        shares = ("empty", "short", "cut_off")
+        print_table(
+            ("scores", "beam", "empty, %", "shorter than half, %", "never ended, %", "length ratio"),
+            [
+                (
+                    name,
+                    str(size),
+                    *(f"{100 * getattr(bias, share).value:.1f}" for share in shares),
+                    f"{bias.ratio.value:.3f}",
+                )
+                for name, row in found.lengths.items()
+                for size, bias in row.items()
+            ],
+        )
+        _print_meaning(meaning, "length bias")
+    _heading("Slot ranking: how often the right prefix scores above the best wrong one")
+    if found.ranking is not None:
+        ranking = found.ranking
+        print_table(
+            ("by", "%", ""), [(text, *_interval(name, getattr(ranking, name))) for name, text in RANKED_BY.items()]
+        )
+        pairs, kept = int(ranking.both.denominators_N.sum()), 100 * ranking.on_beam.value
+        out().print(f"{pairs:,} pairs; the right prefix is on the local beam at {kept:.1f}% of the steps")
+    _print_meaning(meaning, "slot ranking")
 
 
-def _print_log_partitions(report: LogPartitionReport) -> None:
-    _heading("log Z on gold prefixes, in nats")
-    by_length = {f"of {name} tokens": one for name, one in report.by_length.items()}
+def _log_partition_rows(report: LogPartitionReport) -> list[tuple[str, ...]]:
+    by_length = {f"of {name} tokens": statistics for name, statistics in report.by_length.items()}
     # Late positions rest on few outputs: go as far as half of them reach.
-    positions = [one for one in report.by_position if 2 * one.count >= report.by_position[0].count]
+    positions = [place for place in report.by_position if 2 * place.count >= report.by_position[0].count]
     places = {
         f"token {place + 1}": positions[place] for place in sorted({0, 1, len(positions) - 1}) if place < len(positions)
     }
     rows = {"all": report.overall, **places, **(by_length if len(by_length) > 1 else {})}
-    print_table(
-        ("", "tokens", "mean", "variance", "mean |log Z|", "mean |log Z - mean|", "from", "to"),
-        [
-            (
-                name,
-                f"{one.count:,}",
-                *(
-                    f"{value:.2f}"
-                    for value in (
-                        one.mean,
-                        one.variance,
-                        one.mean_absolute,
-                        one.mean_absolute_deviation,
-                        one.minimum,
-                        one.maximum,
-                    )
-                ),
-            )
-            for name, one in rows.items()
-        ],
-    )
+    columns = ("mean", "variance", "mean_absolute", "mean_absolute_deviation", "minimum", "maximum")
+    return [
+        (name, f"{statistics.count:,}", *(f"{getattr(statistics, column):.2f}" for column in columns))
+        for name, statistics in rows.items()
+    ]
 
 
-def _print_exposure(exposure: Mapping[str, ExposureGap]) -> None:
-    _heading("Exposure gap: loss in nats per token")
-    print_table(
-        ("", "after gold prefixes", "after its own", "gap"),
-        [
-            (
-                f"prefixes of {name}",
-                f"{one.gold.value:.3f}",
-                f"{one.own.value:.3f}",
-                _printed_gap(_gap(one)),
-            )
-            for name, one in exposure.items()
-        ],
-    )
-
-
-def _printed_gap(gap: Mapping[str, float | None]) -> str:
+def _shown_gap(exposure: ExposureGap) -> str:
+    gap = _gap(exposure)
     difference = f"{gap['difference']:+.3f}"
     return difference if gap["low"] is None else f"{difference} [{gap['low']:+.3f}, {gap['high']:+.3f}]"
 
 
-def _print_lengths(lengths: Mapping[str, Mapping[int, LengthBias]]) -> None:
-    _heading("Length bias, by beam size")
-    print_table(
-        ("scores", "beam", "empty, %", "shorter than half, %", "never ended, %", "length ratio"),
-        [
-            (
-                name,
-                str(size),
-                *(f"{100 * one.value:.1f}" for one in (bias.empty, bias.short, bias.cut_off)),
-                f"{bias.ratio.value:.3f}",
-            )
-            for name, row in lengths.items()
-            for size, bias in row.items()
-        ],
-    )
-
-
-def _print_ranking(ranking: SlotRanking) -> None:
-    titles = {
-        "log_prob": "log-probability of the prefix",
-        "log_partition": "log Z of the next step",
-        "both": "their sum",
-        "raw": "raw score and log Z of the next step",
-    }
-    print_table(("by", "%", ""), [(title, *_interval(name, getattr(ranking, name))) for name, title in titles.items()])
-    pairs = int(ranking.both.denominators_N.sum())
-    kept = 100 * ranking.on_beam.value
-    out().print(f"{pairs:,} pairs; the right prefix is on the local beam at {kept:.1f}% of the steps")
-
-
 def _interval(title: str, sums: Sums) -> tuple[str, str]:
     """Format a value, and its interval in brackets or nothing with too few examples."""
-    value, low, high = (None if one is None else measure_text(title, one) for one in _estimate(sums).values())
+    value, low, high = (None if field is None else measure_text(title, field) for field in _estimate(sums).values())
     return value or "", f"[{low}, {high}]" if low else ""
 
 

@@ -11,6 +11,7 @@ import torch
 
 from seqwise.data.batches import EncodedExample, collate
 from seqwise.data.readers import Example
+from seqwise.data.spooled import in_blocks
 from seqwise.data.subwords import normalize_text
 from seqwise.decoding import evaluation_mode
 from seqwise.errors import InputError
@@ -184,8 +185,8 @@ def log_partitions_of(run: OutputRun, encoded: Sequence[EncodedExample], *, batc
     device = run.model.embedding_VD.device
     with evaluation_mode(run.model):
         parts = [
-            log_partitions(run.model, collate(list(enumerate(encoded[start : start + batch_size]))).to(device))
-            for start in range(0, len(encoded), batch_size)
+            log_partitions(run.model, collate(list(enumerate(block))).to(device))
+            for block in in_blocks(encoded, batch_size)
         ]
     return torch.cat([torch.empty(0), *(part.cpu() for part in parts)])
 

@@ -76,35 +76,6 @@ class SweepDone:
     mean_energy: float
 
 
-def sample(
-    run: MaskedRun,
-    problems: Sequence[Problem],
-    settings: SampleSettings,
-    *,
-    output: str | os.PathLike[str] | None = None,
-    on_sweep: Callable[[SweepDone], None] | None = None,
-) -> Sampled:
-    """Sample sequences for all problems at once.
-
-    The target is ``p(y) proportional to exp(-E(y) / T)`` over the sequences that agree with the fixed tokens, for each
-    length on its own; E is the model's energy plus the constraints. The first chain of each problem and length starts
-    from the greedy fill of all masks, the others from ``dispersed_starts``; required phrases are written in. The
-    unknown token is never proposed.
-
-    In a folder ``output``, a killed call resumes when it is repeated and ends with the same files, byte for byte; with
-    more sweeps, it continues. Several processes share the groups of chains; all but the first return nothing.
-
-    Source: Goyal (2021), sections 6.3 and 6.4; Ghazvininejad et al. (EMNLP 2019), section 4, for several lengths. Not
-    implemented: moves between lengths.
-    """
-    blocks = list(sample_in_blocks(run, problems, settings, output=output, on_sweep=on_sweep))
-    return Sampled(
-        [sample for block in blocks for sample in block.samples],
-        [line for block in blocks for line in block.lines],
-        [group for block in blocks for group in block.groups],
-    )
-
-
 def sample_in_blocks(
     run: MaskedRun,
     problems: Sequence[Problem],
@@ -113,7 +84,19 @@ def sample_in_blocks(
     output: str | os.PathLike[str] | None = None,
     on_sweep: Callable[[SweepDone], None] | None = None,
 ) -> Iterator[Sampled]:
-    """Sample as ``sample`` does, in blocks of a few thousand problems, to bound the memory."""
+    """Sample sequences for problems, in blocks of a few thousand of these, to bound the memory.
+
+    The target is ``p(y) proportional to exp(-E(y) / T)`` over the sequences that agree with the fixed tokens, for each
+    length on its own; E is the model's energy plus the constraints. The first chain of each problem and length starts
+    from the greedy fill of all masks, the others from ``dispersed_starts``; required phrases are written in. The
+    unknown token is never proposed.
+
+    In a folder ``output``, a killed call resumes when it is repeated and ends with the same files, byte for byte; with
+    more sweeps, it continues. Several processes share the groups of chains; all but the first yield nothing.
+
+    Source: Goyal (2021), sections 6.3 and 6.4; Ghazvininejad et al. (EMNLP 2019), section 4, for several lengths. Not
+    implemented: moves between lengths.
+    """
     work = _Sampling(run, runner_of(run, settings), settings, None if output is None else Path(output), on_sweep)
     for problem in problems:
         if problem.tokens:
@@ -160,7 +143,7 @@ class _Part(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _Sampling:
-    """One call of ``sample``."""
+    """One call of ``sample_in_blocks``."""
 
     run: MaskedRun
     runner: ChainRunner

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from seqwise.runs.sampling import Group, Sampled
+from seqwise.runs.sampling import Group
 from seqwise.runs.sampling_settings import SampleSettings
 from seqwise.sampling.diagnostics import FEWEST_DRAWS, ChainReport, diagnose_chains
 from seqwise.sampling.problems import by_problem
@@ -18,13 +18,6 @@ from seqwise.sampling.settings import Proposing
 FEWEST = 4  # sweeps by which chains can be judged
 
 Key = tuple[int, int]  # problem, and rank of the length
-
-
-def report_lines(sampled: Sampled, settings: SampleSettings) -> list[str]:
-    """Return the report on all problems at once."""
-    report = SampleReport(settings)
-    report.add(sampled.groups)
-    return report.lines()
 
 
 @dataclass
