@@ -61,14 +61,7 @@ class FileInspection:
 
 
 def inspect_data(files: Mapping[str, Sequence[Example]], *, tags: bool) -> list[FileInspection]:
-    """Inspect files of examples, by name; the first has the training data.
-
-    Example:
-        >>> train = [Example(("the", "cat"), ("D", "N")), Example(("the", "cat"), ("D", "V"))]
-        >>> _, dev = inspect_data({"train": train, "dev": [Example(("a", "cat"), ("D", "N"))]}, tags=True)
-        >>> dev.summary.unseen_source_tokens, dev.baseline["labels right"]
-        (1, 1.0)
-    """
+    """Inspect files of examples, by name; the first has the training data."""
     if not files or not all(files.values()):
         empty = next((name for name, examples in files.items() if not examples), None)
         raise InputError("there are no examples", path=empty, hint="give a file with at least one")

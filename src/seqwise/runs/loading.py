@@ -21,15 +21,12 @@ from seqwise.data.tokenizer import END, Tokenizer, reading_tokenizer, writing_to
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError
 from seqwise.models.chain import ChainTagger
-from seqwise.models.conditional import ConditionalMaskedTransformer
-from seqwise.models.masked import MaskedLSTM, MaskedTransformer
 from seqwise.models.recurrent import EncoderDecoder, Tagger
 from seqwise.models.transformer import Transformer
 from seqwise.runs.codecs import Codec, MaskedCodec, Purpose, SpellingCodec, TokenizerCodec
 from seqwise.runs.hub import HUB_RUN, holds_run, model_folder, run_folder
 from seqwise.runs.hugging_face_codecs import GeneratorCodec, MaskedTextCodec, TaggerCodec
 from seqwise.runs.masked_model_settings import (
-    MaskedLSTMConfig,
     MaskedModelSettings,
     load_masked_settings,
     masked_settings,
@@ -51,7 +48,6 @@ from seqwise.training.checkpoints import load_model_file, publishing, verify
 MODEL, CODEC, CONFIGURATION, SETTINGS = "model", "codec.json", "configuration.yaml", "settings.json"
 
 OutputModel = Tagger | ChainTagger | EncoderDecoder | Transformer
-MaskedModel = MaskedLSTM | MaskedTransformer | ConditionalMaskedTransformer
 
 POOLER = ("pooler.",)
 """Weights that many folders lack and that no tagger reads."""
@@ -328,14 +324,14 @@ def _masked_text_run(settings: MaskedModelSettings, source: Path | str) -> Maske
 
 def _load_masked_model(
     settings: MaskedModelSettings, folder: Path, sequence: Tokenizer, source: Tokenizer | None
-) -> MaskedModel:
+) -> Any:
     inside = model_folder(folder)
     weights, sizes = load_model_file(inside / "model.safetensors"), {"vocab_size": len(sequence.vocabulary)}
     if source is not None:
         sizes["source_size"] = len(source.vocabulary)
     try:
         config: dict[str, Any] = json.loads((inside / "config.json").read_bytes())
-        model = masked_model_class(settings)(**config)
+        model = settings.model.model_class(**config)
         if any(config.get(name) != size for name, size in sizes.items()):
             raise ValueError("vocabulary and model are of different sizes")
         model.load_state_dict(weights)
@@ -343,13 +339,6 @@ def _load_masked_model(
         problem = f"settings, vocabulary and weights do not fit each other ({str(error).splitlines()[-1].strip()})"
         raise InputError(problem, path=folder, hint="take another copy") from error
     return model.eval()
-
-
-def masked_model_class(settings: MaskedModelSettings) -> type[MaskedModel]:
-    """Return the class of the model that the settings describe."""
-    if settings.conditional:
-        return ConditionalMaskedTransformer
-    return MaskedLSTM if isinstance(settings.model, MaskedLSTMConfig) else MaskedTransformer
 
 
 _LOADERS: dict[str, tuple[type[Codec], Callable[[Path, Path], Run[Any, Any]]]] = {

@@ -32,14 +32,24 @@ _FORMAT = "sequences (one a line), fasta, or pairs (source, tab, sequence: a con
 class MaskedModelConfig(Config):
     """A masked model with its sizes; a subclass has a ``name: Literal["..."]``."""
 
+    made: ClassVar[str]
+    """Class of the model, in ``seqwise.models``."""
+
     name: str
     hidden_size: int = setting(128, "of embeddings and layers; of each LSTM", ge=1)
     feedforward_size: int = setting(512, "hidden size of the feed-forward networks; of the head of an LSTM", ge=1)
 
     @property
-    def sizes(self) -> dict[str, Any]:
-        """Return the sizes as arguments of the model."""
-        return {name: getattr(self, name) for name in type(self).model_fields if name != "name"}
+    def model_class(self) -> Any:
+        """Class of the model."""
+        from seqwise import models
+
+        return getattr(models, self.made)
+
+    def build(self, **sizes: Any) -> Any:
+        """Make a model with new weights; the sizes depend on the vocabularies."""
+        own = {name: getattr(self, name) for name in type(self).model_fields if name != "name"}
+        return self.model_class(**own, **sizes)
 
 
 class _OfSequences(MaskedModelConfig):
@@ -64,9 +74,13 @@ class _Transformer(MaskedModelConfig):
 class MaskedTransformerConfig(_Transformer, _OfSequences):
     """A Transformer over the sequence."""
 
+    made = "MaskedTransformer"
+
 
 class MaskedLSTMConfig(_OfSequences):
     """Two LSTMs, one from each end."""
+
+    made = "MaskedLSTM"
 
     name: Literal["lstm"] = "lstm"
     embedding_size: int = setting(64, "size of embeddings", ge=1)
@@ -74,6 +88,8 @@ class MaskedLSTMConfig(_OfSequences):
 
 class ConditionalTransformerConfig(_Transformer, _OfPairs):
     """A Transformer over the source, and one over the sequence."""
+
+    made = "ConditionalMaskedTransformer"
 
 
 class _WhatIsTrained(Config):

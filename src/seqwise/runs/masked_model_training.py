@@ -24,9 +24,9 @@ from seqwise.errors import InputError
 from seqwise.evaluation.signature import sha256_of_examples, sign, signature_line
 from seqwise.models.conditional import ConditionalMaskedTransformer
 from seqwise.objectives.masked_likelihood import conditional_masked_objective, masked_cross_entropy, masked_objective
-from seqwise.runs.codecs import MaskedCodec
+from seqwise.runs.codecs import MaskedCodec, place_of
 from seqwise.runs.inputs import read_sequences
-from seqwise.runs.loading import MODEL, SETTINGS, MaskedModel, load_run, masked_model_class, save_run
+from seqwise.runs.loading import MODEL, SETTINGS, load_run, save_run
 from seqwise.runs.masked_model_settings import (
     MaskedModelSettings,
     load_masked_settings,
@@ -98,22 +98,21 @@ def _require_two_tokens(vocabulary: Vocabulary) -> None:
 
 def require_short(examples: Sequence[Example], lengths: Iterable[int], *, max_length: int) -> None:
     """Refuse sequences that are longer than a conditional model can predict."""
-    for one, length in zip(examples, lengths, strict=True):
+    for example, length in zip(examples, lengths, strict=True):
         if length > max_length:
             problem = f"a sequence of {length} tokens, where max_length is {max_length}"
             hint = f"drop the line, or train with --max-length {length}"
-            raise InputError(problem, path=one.path or None, line=one.line or None, hint=hint)
+            raise InputError(problem, hint=hint, **place_of(example))
 
 
-def _new_model(settings: MaskedModelSettings, codec: MaskedCodec, *, max_length: int) -> MaskedModel:
-    sizes: dict[str, Any] = {"vocab_size": len(codec.sequence.vocabulary)}
-    sizes |= settings.model.sizes
+def _new_model(settings: MaskedModelSettings, codec: MaskedCodec, *, max_length: int) -> Any:
+    sizes = {"vocab_size": len(codec.sequence.vocabulary)}
     if codec.source is not None:
         sizes |= {"source_size": len(codec.source.vocabulary), "max_length": max_length}
     with torch.random.fork_rng():
         torch.manual_seed(settings.seed)
         try:
-            return masked_model_class(settings)(**sizes)
+            return settings.model.build(**sizes)
         except (RuntimeError, MemoryError, TypeError, OverflowError):  # depends on how much too large it is
             raise InputError("there is no room for a model of these sizes", hint="give smaller ones") from None
 

@@ -27,6 +27,7 @@ from seqwise.evaluation.metrics import (
 from seqwise.evaluation.translation import bleu, bleu_signature
 from seqwise.objectives.self_normalization import log_partitions
 from seqwise.runs.advice import advise, best_of
+from seqwise.runs.codecs import place_of
 from seqwise.runs.decoder_choice import choose_decoder, decoders_for, usual_decoder
 from seqwise.runs.run import OutputRun, predict, readable, reading_problems
 
@@ -199,14 +200,7 @@ def known_targets(run: OutputRun, examples: Sequence[Example]) -> list[Example]:
 
 
 def gold_ids(run: OutputRun, example: Example) -> tuple[int, ...] | None:
-    """Return the ids of a target with its end token, V for tokens that the run cannot write; None without a target.
-
-    Example:
-        >>> from seqwise.runs import new_run, train_settings
-        >>> run = new_run([Example(("a", "b"), ("X", "Y"))] * 2, train_settings())
-        >>> gold_ids(run, Example(("a", "b"), ("Y", "Z"))), len(run.codec.target_vocabulary)
-        ((1, 2), 2)
-    """
+    """Return the ids of a target with its end token, V for tokens that the run cannot write; None without a target."""
     if not example.target:
         return None
     if known_targets(run, [example]):
@@ -223,14 +217,7 @@ def step_names(run: OutputRun, example: Example) -> list[str]:
 
 
 def gold_text(run: OutputRun, example: Example) -> str:
-    """Return the text of a target with unknown tokens marked.
-
-    Example:
-        >>> from seqwise.runs import new_run, train_settings
-        >>> run = new_run([Example(("a", "b"), ("X", "Y"))] * 2, train_settings())
-        >>> gold_text(run, Example(("a", "b"), ("Y", "Z")))
-        'Y Z (unknown)'
-    """
+    """Return the text of a target with unknown tokens marked."""
     tokens = run.codec.written(example)
     known = run.codec.writable
     unseen = dict.fromkeys(token for token in tokens if token not in known)
@@ -258,16 +245,7 @@ def unknown_targets(run: OutputRun, examples: Sequence[Example]) -> str | None:
 
 
 def require_known_target(run: OutputRun, examples: Sequence[Example]) -> None:
-    """Refuse data of whose targets the run knows no token.
-
-    Example:
-        >>> from seqwise.runs import new_run, train_settings
-        >>> run = new_run([Example(("a", "b"), ("X", "Y"))] * 2, train_settings())
-        >>> require_known_target(run, [Example(("shoe",), ("SH UW",), "pairs.tsv", 1)])  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-        ...
-        seqwise.errors.InputError: pairs.tsv:1: the run knows none of the labels in this file ...
-    """
+    """Refuse data of whose targets the run knows no token."""
     known = run.codec.writable
     first: tuple[Example, str] | None = None
     for example in examples:
@@ -283,7 +261,7 @@ def require_known_target(run: OutputRun, examples: Sequence[Example]) -> None:
             if run.settings.task == "tag"
             else "give sources and targets like those of the training data, separated by a tab"
         )
-        raise InputError(problem, path=example.path or None, line=example.line or None, hint=hint)
+        raise InputError(problem, hint=hint, **place_of(example))
 
 
 def unread_sources(
@@ -292,15 +270,7 @@ def unread_sources(
     *,
     handled: Literal["counted as wrong", "left out"] = "counted as wrong",
 ) -> str | None:
-    """Return a warning about sources that the run cannot read, or None; refuse data of which it can read none.
-
-    Example:
-        >>> from seqwise.runs import new_run, train_settings
-        >>> letters = train_settings(task="transduce", source_units="characters")
-        >>> run = new_run([Example(("a", "b"), ("X",))] * 2, letters)
-        >>> unread_sources(run, [Example(("b",), ("X",)), Example(("c",), ("X",), "a.tsv", 2)])
-        "1 of 2 inputs could not be read (counted as wrong); the first is a.tsv:2: unknown token 'c'; replace it"
-    """
+    """Return a warning about sources that the run cannot read, or None; refuse data of which it can read none."""
     problems = [problem for problem in reading_problems(run, examples) if problem is not None]
     if not problems:
         return None

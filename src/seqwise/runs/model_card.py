@@ -39,13 +39,7 @@ for something else. Decode with `seqwise predict {repo} "a text"`, which uses th
 
 
 def public_settings(settings: Settings) -> Settings:
-    """Cut the paths in settings to the names of their files and folders.
-
-    Example:
-        >>> from seqwise.runs import train_settings
-        >>> public_settings(train_settings(train=Path("/home/me/train.tsv"))).train.as_posix()
-        'train.tsv'
-    """
+    """Cut the paths in settings to the names of their files and folders."""
     model: Any = settings.model
     if model.pretrained and not _base_model(settings):
         model = model.replace(path=f"./{Path(model.path).name}")

@@ -105,15 +105,7 @@ def require_enough_candidates(run: OutputRun, examples: Sequence[Example], beam_
 
 
 def reading_problems(run: OutputRun, examples: Sequence[Example]) -> Iterator[InputError | None]:
-    """Yield for each example the error on reading its source, or None; blank lines count as readable.
-
-    Example:
-        >>> from seqwise.runs import new_run, train_settings
-        >>> letters = train_settings(task="transduce", source_units="characters")
-        >>> run = new_run([Example(("a", "b"), ("X",))] * 2, letters)
-        >>> [str(problem) for problem in reading_problems(run, [Example(("b",), ()), Example(("c",), (), "a.tsv", 2)])]
-        ['None', "a.tsv:2: unknown token 'c'; replace it"]
-    """
+    """Yield for each example the error on reading its source, or None; blank lines count as readable."""
     for block in in_blocks(examples, 1024):
         if _reading_problem(run, block) is None:
             yield from repeat(None, len(block))

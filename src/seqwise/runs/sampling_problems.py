@@ -18,6 +18,7 @@ from torch import Tensor
 from seqwise.data.readers import Example, read_lines
 from seqwise.data.spooled import from_plain, in_blocks, spooled_items, to_plain
 from seqwise.errors import InputError
+from seqwise.runs.codecs import place_of
 from seqwise.runs.inputs import example_of, file_units, inputs_of, names_a_file
 from seqwise.runs.run import MaskedRun
 from seqwise.runs.sampling_folder import require_disk
@@ -180,5 +181,5 @@ def _to_fill(run: MaskedRun, example: Example, free: str) -> Problem:
         hint = f"write {free}, a token of its own, for what is to be drawn"
         if run.codec.conditional:
             hint += "; for whole outputs, give the sources alone"
-        raise InputError("no position is free", path=example.path or None, line=example.line or None, hint=hint)
+        raise InputError("no position is free", hint=hint, **place_of(example))
     return Problem(tokens, example, run.codec.encode([replace(example, target=())])[0].source_ids)

@@ -17,6 +17,7 @@ from seqwise.data.readers import Example
 from seqwise.data.spooled import in_blocks
 from seqwise.errors import InputError
 from seqwise.models.conditional import ConditionalMaskedTransformer
+from seqwise.runs.codecs import place_of
 from seqwise.runs.run import MaskedRun
 from seqwise.sampling.energies import TokenScores, pseudo_log_likelihood
 from seqwise.sampling.problems import of_one_length
@@ -69,7 +70,7 @@ def score_sequences(
     for block in in_blocks(examples, BLOCK):
         for example, encoded in zip(block, run.codec.encode(block), strict=True):
             if not encoded.target_ids:
-                raise InputError("there is no sequence to score", path=example.path or None, line=example.line or None)
+                raise InputError("there is no sequence to score", **place_of(example))
     return _scores(run, examples, max_rows)
 
 
