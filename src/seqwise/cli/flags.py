@@ -54,8 +54,8 @@ def command_with_flags(module: str, name: str) -> type[Command]:
                 alone = typer.Typer(add_completion=False)
                 function = inspect.unwrap(self.callback)  # type: ignore[arg-type]
                 alone.command()(_with_flags(function, getattr(importlib.import_module(module), name)))
-                whole = typer.main.get_command(alone)
-                self.params, self.callback = whole.params, whole.callback
+                command = typer.main.get_command(alone)
+                self.params, self.callback = command.params, command.callback
             return super().get_params(ctx)
 
     return WithFlags
@@ -70,7 +70,7 @@ def without_flags(command: Callable[..., None]) -> Callable[..., None]:
 def _with_flags(command: Callable[..., None], kind: Any) -> Callable[..., None]:
     from seqwise.configuration.flat import flags_of
 
-    def whole(**values: Any) -> None:
+    def with_flags(**values: Any) -> None:
         command(**values)
 
     parameters = _own_parameters(command)
@@ -89,8 +89,8 @@ def _with_flags(command: Callable[..., None], kind: Any) -> Callable[..., None]:
         parameters.append(
             inspect.Parameter(flag.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
         )
-    _set_parameters(whole, parameters)
-    return whole
+    _set_parameters(with_flags, parameters)
+    return with_flags
 
 
 def _own_parameters(command: Callable[..., None]) -> list[inspect.Parameter]:

@@ -120,9 +120,9 @@ def predict(
     first, last = examples[0].line, examples[-1].line
 
     def lines_of(block: Sequence[Example]) -> Iterator[str]:
-        asked = [example for example in block if example.source and example.line not in problems]
-        found = predict_examples(loaded, asked, chosen, n_best=n_best, length_normalization=length_normalization)
-        outputs_by_line = {example.line: outputs for example, outputs in zip(asked, found, strict=True)}
+        inputs = [example for example in block if example.source and example.line not in problems]
+        predicted = predict_examples(loaded, inputs, chosen, n_best=n_best, length_normalization=length_normalization)
+        outputs_by_line = {example.line: outputs for example, outputs in zip(inputs, predicted, strict=True)}
         for example in block:
             outputs, problem = outputs_by_line.get(example.line, []), problems.get(example.line)
             if layout == "columns":
@@ -339,5 +339,5 @@ def _print_types(entities: EntityCounts) -> None:
 
 
 def _cell(title: str, estimate: Estimate) -> tuple[str, str]:
-    value, low, high = (measure_text(title, one) for one in estimate)
+    value, low, high = (measure_text(title, field) for field in estimate)
     return value, f"[{low}, {high}]"

@@ -85,7 +85,7 @@ def _lines(run: MaskedRun, examples: Sequence[Example], max_rows: int) -> Iterat
     from seqwise.runs.scoring import score_sequences
 
     scored = score_sequences(run, examples, max_rows=max_rows)
-    return (json.dumps(_record(run, one), ensure_ascii=False) for one in scored)
+    return (json.dumps(_record(run, score), ensure_ascii=False) for score in scored)
 
 
 def _keep(

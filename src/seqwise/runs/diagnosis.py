@@ -129,10 +129,10 @@ def diagnose(
     return Diagnosis(k, measured, constant, log_partitions, exposure, lengths, ranking)
 
 
-def _beam_size(run: OutputRun, asked: int | None) -> int:
-    if asked is not None and asked < 1:
-        raise InputError(f"the beam must have at least one slot, got {asked}")
-    return run.settings.beam_size if asked is None else asked
+def _beam_size(run: OutputRun, beam_size: int | None) -> int:
+    if beam_size is not None and beam_size < 1:
+        raise InputError(f"the beam must have at least one slot, got {beam_size}")
+    return run.settings.beam_size if beam_size is None else beam_size
 
 
 def _counter(on_progress: OnProgress | None, part: str, total: int) -> Callable[[int], None]:

@@ -75,5 +75,5 @@ def hub_refusals(name: str, problem: str, *, hint: str) -> Iterator[None]:
     except InputError:
         raise
     except (transport, EntryNotFoundError, HFValidationError, OSError) as error:
-        said = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(" .")
-        raise InputError(f"{problem} ({said})", path=name, hint=hint) from error
+        message = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(" .")
+        raise InputError(f"{problem} ({message})", path=name, hint=hint) from error

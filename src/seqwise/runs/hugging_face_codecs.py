@@ -156,9 +156,9 @@ class GeneratorCodec(OutputCodec):
     def _continuation(self, prompt: str, text: str) -> tuple[int, ...]:
         """Encode a text behind a prompt; alone, if the two share a token."""
         before = self._read(text=prompt, add_special_tokens=False)
-        whole = self._read(text=f"{prompt} {text}", add_special_tokens=False)
-        if whole[: len(before)] == before:
-            return whole[len(before) :]
+        both = self._read(text=f"{prompt} {text}", add_special_tokens=False)
+        if both[: len(before)] == before:
+            return both[len(before) :]
         return self._read(text=text, add_special_tokens=False)
 
     def _require_steps(

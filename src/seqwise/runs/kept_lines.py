@@ -112,11 +112,11 @@ def _kept(part: Path, head: bytes, claim: Mapping[str, str]) -> list[_Block]:
         if found != head:
             hint = "remove it, or give another --output"
             raise InputError(f"the file was begun with {_other(found, claim)}", path=part, hint=hint)
-        whole, blocks = stream.tell(), []
-        for found_block in _blocks(stream, part):
-            blocks.append(found_block)
-            whole = found_block.start + found_block.size
-        stream.truncate(whole)
+        end, blocks = stream.tell(), []
+        for block_read in _blocks(stream, part):
+            blocks.append(block_read)
+            end = block_read.start + block_read.size
+        stream.truncate(end)
     return blocks
 
 

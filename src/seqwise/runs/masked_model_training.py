@@ -53,7 +53,9 @@ def new_masked_run(examples: Sequence[Example], settings: MaskedModelSettings) -
     lengths = codec.lengths
     max_length = getattr(settings, "max_length", None) or max(lengths)
     if settings.conditional:
-        require_short(examples, (len(codec.sequence.split(one.target)) for one in examples), max_length=max_length)
+        require_short(
+            examples, (len(codec.sequence.split(example.target)) for example in examples), max_length=max_length
+        )
     return Run(settings, _new_model(settings, codec, max_length=max_length), codec)
 
 
@@ -141,19 +143,18 @@ def train_masked_model(
 def _train(
     train: Path,
     output: Path,
-    settings: MaskedModelSettings,
+    given: MaskedModelSettings,
     *,
     dev: Path | None,
     on_progress: Callable[[Progress], None] | None,
     on_measured: Callable[[int, int], None] | None,
 ) -> dict[str, Any]:
-    examples = read_sequences(train, settings)
-    held_out = [] if dev is None else read_sequences(dev, settings)
-    require_evaluation(settings, has_dev=dev is not None)
-    asked = settings
-    settings = sized_masked(with_lasting_paths(asked, output), len(examples), evaluated=bool(held_out))
+    examples = read_sequences(train, given)
+    held_out = [] if dev is None else read_sequences(dev, given)
+    require_evaluation(given, has_dev=dev is not None)
+    settings = sized_masked(with_lasting_paths(given, output), len(examples), evaluated=bool(held_out))
     finished = (output / MODEL).exists() and (output / SETTINGS).exists()
-    if finished and "evaluate_every" not in asked.model_fields_set:
+    if finished and "evaluate_every" not in given.model_fields_set:
         settings = as_begun(settings, load_masked_settings(output / SETTINGS))
     from_main_process(lambda: _require_own(output, settings))
     if settings.format == "sequences" and examples[0].target[0].startswith(">"):
@@ -207,7 +208,7 @@ def _fit(
     settings, longest = run.settings, max(run.codec.lengths)
     objective = (conditional_masked_objective if settings.conditional else masked_objective)(settings.masks)
     measured: dict[str, float] = {}
-    sample = sample_evenly(held_out, evaluated_examples(settings), key=lambda one: (one.source, one.target))
+    sample = sample_evenly(held_out, evaluated_examples(settings), key=lambda example: (example.source, example.target))
 
     def measure(_: Mapping[str, float]) -> dict[str, float]:
         with evaluation_mode(run.model):
@@ -252,10 +253,10 @@ def measure_masked_run(
     """
     log_prob, tokens, unknown = 0.0, 0, 0
     unknown_tokens = set() if run.codec.unknown_id is None else set(run.codec.decode([run.codec.unknown_id]))
-    for place, one in enumerate(score_sequences(run, examples), start=1):
-        log_prob += one.log_prob
-        tokens += len(one.tokens)
-        unknown += sum(token in unknown_tokens for token in one.tokens)
+    for place, score in enumerate(score_sequences(run, examples), start=1):
+        log_prob += score.log_prob
+        tokens += len(score.tokens)
+        unknown += sum(token in unknown_tokens for token in score.tokens)
         if on_measured is not None:
             on_measured(place, len(examples))
     measured = {"pseudo_perplexity": math.exp(min(-log_prob / tokens, 700.0)), **_cross_entropies(run, examples)}
@@ -267,7 +268,7 @@ def measure_masked_run(
 
 @torch.no_grad()
 def _cross_entropies(run: MaskedRun, examples: Sequence[Example]) -> dict[str, float]:
-    encoded = sorted(run.codec.encode(examples), key=lambda one: one.lengths[::-1])
+    encoded = sorted(run.codec.encode(examples), key=lambda example: example.lengths[::-1])
     total, masked, length_total, size = 0.0, 0, 0.0, run.settings.batch_size or 64
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -290,11 +291,11 @@ def _check_held_out(run: MaskedRun, examples: Sequence[Example], held_out: Seque
     """Refuse development data that the run cannot score, and warn of overlap with the training data."""
     if not held_out:
         return
-    lengths = [len(one.target_ids) for one in run.codec.encode(held_out)]
+    lengths = [len(encoded.target_ids) for encoded in run.codec.encode(held_out)]
     if run.codec.conditional:
         require_short(held_out, lengths, max_length=run.model.max_length)
-    known = {(one.source, one.target) for one in examples}
-    again = sum((one.source, one.target) in known for one in held_out)
+    known = {(example.source, example.target) for example in examples}
+    again = sum((example.source, example.target) in known for example in held_out)
     if again:
         print(f"seqwise: {again} of {len(held_out)} development sequences are in the training data", file=sys.stderr)
 

@@ -72,9 +72,9 @@ def measure(
     made of subwords are compared as texts. BLEU needs sacrebleu, and words or subwords.
     """
     chosen = choose_decoder(run.settings, decoder, beam_size=beam_size)
-    asked = examples if run.settings.task == "tag" else references_by_source(examples)[0]
-    found = iter(predict(run, readable(run, asked), chosen))
-    written = [next(found)[0].tokens if problem is None else () for problem in reading_problems(run, asked)]
+    inputs = examples if run.settings.task == "tag" else references_by_source(examples)[0]
+    outputs = iter(predict(run, readable(run, inputs), chosen))
+    written = [next(outputs)[0].tokens if problem is None else () for problem in reading_problems(run, inputs)]
     return measure_outputs(run, examples, written)
 
 

@@ -160,18 +160,18 @@ def _results(dev: Mapping[str, Any], settings: Settings) -> str:
     usual = usual_decoder(settings)
     rows = [["decoder", *(measure_heading(title) for title in titles)], ["---"] * (len(titles) + 1)]
     for name, row in dev["decoders"].items():
-        marks = [word for word, one in (("best here", dev["best decoder"]), ("default", usual)) if one == name]
+        marks = [word for word, marked in (("best here", dev["best decoder"]), ("default", usual)) if marked == name]
         shown = f"{name} ({', '.join(marks)})" if marks else name
         rows.append([shown, *(measure_text(title, row[title]) for title in titles)])
-    signed = [dev.get("signature"), *(f"{title}: {one}" for title, one in dev["signatures"].items())]
+    signed = [dev.get("signature"), *(f"{title}: {text}" for title, text in dev["signatures"].items())]
     lines = ["| " + " | ".join(row) + " |" for row in rows]
-    return "On the development data:\n\n" + "\n".join(lines) + "".join(f"\n\n`{one}`" for one in signed if one)
+    return "On the development data:\n\n" + "\n".join(lines) + "".join(f"\n\n`{text}`" for text in signed if text)
 
 
 def _masked_card(run: MaskedRun, metrics: Mapping[str, Any], repo: str) -> Card:
     settings = run.settings
     size = f" on {metrics['sequences']:,} sequences" if "sequences" in metrics else ""
-    said = f"A masked model (`{settings.model.name}`) of {settings.units}, trained with seqwise{size}."
+    summary = f"A masked model (`{settings.model.name}`) of {settings.units}, trained with seqwise{size}."
     use = f"""\
 ```python
 from seqwise.runs import load_run, score_sequences
@@ -181,7 +181,7 @@ for one in score_sequences(run, run.codec.read("sequences.txt")):
 ```
 
 Or `seqwise score {repo} sequences.txt`; `seqwise sample {repo}` draws sequences and fills in."""
-    parts = [said, f"## Use\n\n{use}", f"## Results\n\n{_measured(metrics)}", _settings(settings)]
+    parts = [summary, f"## Use\n\n{use}", f"## Results\n\n{_measured(metrics)}", _settings(settings)]
     return _tagged("masked-lm", "energy-based-model"), parts
 
 

@@ -114,7 +114,7 @@ def load_pretrained_tokenizer(folder: Path) -> Any:
 
 
 def _refuse_code(source: Path | str, *configurations: Mapping[str, Any]) -> None:
-    if any("auto_map" in one for one in configurations):
+    if any("auto_map" in configuration for configuration in configurations):
         problem = "the model brings code of its own (auto_map), which is never run"
         raise InputError(problem, path=source, hint="take a model that transformers has")
 
@@ -194,10 +194,10 @@ def _one_line(source: Path | str, kind: str) -> Iterator[None]:
         ImportError,
         SafetensorError,
     ) as error:
-        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        message = (str(error).strip().splitlines() or [type(error).__name__])[0]
         if isinstance(source, Path):
             hint = f"give a Hugging Face {kind}"
-            raise InputError(f"transformers cannot load the model ({said})", path=source, hint=hint) from error
-        problem = f"there is no such folder, and the hub gives no such model ({said})"
+            raise InputError(f"transformers cannot load the model ({message})", path=source, hint=hint) from error
+        problem = f"there is no such folder, and the hub gives no such model ({message})"
         hint = "check the name; where there is no network, give the folder of a model that was saved before"
         raise InputError(problem, path=source, hint=hint) from error

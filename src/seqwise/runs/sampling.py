@@ -287,8 +287,8 @@ def collect_samples(groups: Sequence[Group], settings: SampleSettings) -> list[S
 
 def _fingerprints(run: MaskedRun, problems: Iterable[Problem]) -> dict[str, str]:
     """Checksums of the model with its vocabulary, and of the problems."""
-    asked = hashlib.sha256(b"[")  # the checksum of one list, without making it
+    digest = hashlib.sha256(b"[")  # the checksum of one list, without making it
     for number, problem in enumerate(problems):
-        asked.update((", " if number else "").encode() + repr((problem.tokens, problem.source_ids)).encode())
-    asked.update(b"]")
-    return {"model": fingerprint(run), "problems": asked.hexdigest()}
+        digest.update((", " if number else "").encode() + repr((problem.tokens, problem.source_ids)).encode())
+    digest.update(b"]")
+    return {"model": fingerprint(run), "problems": digest.hexdigest()}

@@ -245,17 +245,17 @@ def train_run(
 
 
 def _train_run(
-    asked: Settings,
+    given: Settings,
     output: Path,
     *,
     on_start: Callable[[TrainingSummary], None] | None,
     on_progress: OnProgress | None,
     on_measured: Callable[[int, int], None] | None,
 ) -> dict[str, Any]:
-    examples = read_examples(asked, asked.train)
-    settings = sized(with_lasting_paths(asked, output), len(examples))
+    examples = read_examples(given, given.train)
+    settings = sized(with_lasting_paths(given, output), len(examples))
     saved = output / CONFIGURATION
-    if saved.exists() and "evaluate_every" not in asked.model_fields_set:
+    if saved.exists() and "evaluate_every" not in given.model_fields_set:
         settings = as_begun(settings, load_settings(saved))
     from_main_process(lambda: _require_own(output, settings))
     run, encoded, dev, unread = begin_run(settings, examples)

@@ -131,10 +131,10 @@ def _baseline(run: OutputRun, train: Sequence[Example], dev: Sequence[Example]) 
     tags, examples = run.settings.task == "tag", dev or train
     if not tags and not dev:  # the outputs of training sources are known
         return None
-    asked = examples if tags else references_by_source(examples)[0]
-    outputs = (most_frequent_labels if tags else most_frequent_outputs)(train, asked)
+    inputs = examples if tags else references_by_source(examples)[0]
+    outputs = (most_frequent_labels if tags else most_frequent_outputs)(train, inputs)
     if not tags:  # raw text as the run would write it
-        answered = [replace(example, target=output) for example, output in zip(asked, outputs, strict=True)]
+        answered = [replace(example, target=output) for example, output in zip(inputs, outputs, strict=True)]
         outputs = [tuple(example.target) for example in run.codec.split(answered)]
     measures = measure_outputs(run, examples, outputs)
     title, sign = decisive(measures, subwords=run.codec.writes_text)
