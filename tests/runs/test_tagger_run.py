@@ -632,17 +632,6 @@ def test_what_cannot_be_read_is_named_in_prediction_and_evaluation_too(
     assert ended.code == 0 and said in ended.err
 
 
-def test_labels_that_only_development_data_have_are_said(files: Path, tmp_path: Path, seqwise: Command) -> None:
-    (tmp_path / "dev.conll").write_text("the\tD\ndog\tNEW\n\nthe\tD\n")
-    given = options(files, dev=tmp_path / "dev.conll", epochs=0.2, objective="relaxed-beam", warm_start="none")
-    ended = seqwise("train", *given, f"--output={tmp_path / 'run'}")
-    assert ended.code == 0
-    line = (
-        f"1 of 3 labels was never seen in training and counts as wrong; the first is {tmp_path / 'dev.conll'}:2: 'NEW'"
-    )
-    assert line in ended.err
-
-
 def test_a_run_is_continued_with_its_own_settings_only(files: Path, tmp_path: Path, seqwise: Command) -> None:
     given = options(files, epochs=0.1, objective="cross-entropy")
     output = f"--output={tmp_path / 'run'}"
@@ -668,11 +657,6 @@ def test_a_damaged_run_is_refused(files: Path, tmp_path: Path, seqwise: Command)
     assert "differs from what was sealed" in seqwise("predict", folder, "the dog").complaint
     seal(inside)
     assert "brings code of its own (auto_map)" in seqwise("predict", folder, "the dog").complaint
-
-
-def test_settings_of_python_are_those_of_the_command_line(files: Path) -> None:
-    with pytest.raises(InputError, match="minimum_count: has no effect here"):
-        train_settings(task="tag", model=str(files / "BERT"), train=data(files, "BERT", "train"), minimum_count=2)
 
 
 def test_names_of_the_hub_are_left_to_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,9 +22,8 @@ pytest.importorskip("tokenizers")
 
 from command_line import Command, run_main  # noqa: E402
 from letters import letter_pairs, letter_tokenizer  # noqa: E402
-from pretrained import bert, cut, pickled, saved, with_code, without  # noqa: E402
+from pretrained import cut, pickled, saved, with_code  # noqa: E402
 from seqwise.data.readers import Example  # noqa: E402
-from seqwise.errors import InputError  # noqa: E402
 from seqwise.evaluation.slot_ranking import Slots, unroll_slots  # noqa: E402
 from seqwise.runs import load_run, predict  # noqa: E402
 from seqwise.runs.decoder_choice import choose_decoder  # noqa: E402
@@ -32,7 +31,6 @@ from seqwise.runs.diagnosis import diagnose, explore  # noqa: E402
 from seqwise.runs.inputs import inputs_of  # noqa: E402
 from seqwise.runs.model_settings import names_pretrained  # noqa: E402
 from seqwise.runs.settings import load_settings, train_settings  # noqa: E402
-from seqwise.runs.training import train_run  # noqa: E402
 from seqwise.training.checkpoints import verify  # noqa: E402
 
 SIZES: dict[str, Any] = {
@@ -305,20 +303,11 @@ def test_the_global_shares_are_over_what_the_run_may_write(run: Path) -> None:
 # ---------------------------------------------------------------------------------------- what is refused
 
 
-def _masked(folder: Path) -> None:
-    shutil.rmtree(folder)
-    saved(folder, bert(vocab_size=10), letter_tokenizer())
-
-
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
         (with_code, "brings code of its own (auto_map), which is never run"),
         (pickled, "the weights are a pickle, which could run code"),
-        (_masked, "a masked language model, which writes no text"),
-        (cut, "transformers cannot load the model"),
-        (without("config.json"), "the folder holds no Hugging Face model"),
-        (without("tokenizer*"), "the folder has no tokenizer"),
         (shutil.rmtree, "there is no such folder"),
     ],
 )
@@ -379,8 +368,3 @@ def test_a_damaged_run_and_unknown_words_are_named(run: Path, files: Path, tmp_p
     assert "1 of 3 target tokens was never seen in training" in ended.err
     cut(folder / "model")
     assert "differs from what was sealed" in seqwise("predict", folder, "a").complaint
-
-
-def test_settings_of_python_are_those_of_the_command_line(files: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="hidden_size: has no effect here"):
-        train_run(train_settings(model=str(files / "bart"), train=files / "train.tsv", hidden_size=8), tmp_path / "run")
