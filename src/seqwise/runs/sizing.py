@@ -51,35 +51,38 @@ def sized(settings: Settings, num_examples: int) -> Settings:
 
     A stage that starts from trained weights gets half of the epochs, and two fifths of the learning rate.
     """
-    given, start, pretrained = settings.model_fields_set, settings.warm_start, settings.model.pretrained
+    start, pretrained = settings.warm_start, settings.model.pretrained
     sizes = sizes_for(num_examples, batch_size=_given_batch_size(settings), pretrained=pretrained)
     first_rate = RATE_OF_PRETRAINED if pretrained else _rate(settings, sizes.batch_size)
     goes_on = start is not None or settings.init is not None
-    choices: dict[str, Any] = {
-        "batch_size": None if settings.batch_tokens else sizes.batch_size,
-        "epochs": sizes.epochs / 2 if goes_on else sizes.epochs,
-        "learning_rate": first_rate * (0.4 if goes_on and not pretrained else 1.0),
-        "evaluate_every": 0 if settings.dev is None else sizes.evaluate_every,
-    }
-    choices = {name: value for name, value in choices.items() if name not in given}
     if start is not None:
         of_start = {"epochs": sizes.epochs, "learning_rate": first_rate}
         changes = {name: value for name, value in of_start.items() if name not in start.model_fields_set}
-        choices["warm_start"] = start.model_copy(update=changes)
-    chosen = settings.model_copy(update=choices)
-    return chosen if chosen.evaluate_every else chosen.model_copy(update={"patience": None})
+        settings = settings.model_copy(update={"warm_start": start.model_copy(update=changes)})
+    return _with_choices(
+        settings,
+        batch_size=None if settings.batch_tokens else sizes.batch_size,
+        epochs=sizes.epochs / 2 if goes_on else sizes.epochs,
+        learning_rate=first_rate * (0.4 if goes_on and not pretrained else 1.0),
+        evaluate_every=0 if settings.dev is None else sizes.evaluate_every,
+    )
 
 
 def sized_masked(settings: MaskedModelSettings, num_examples: int, *, evaluated: bool) -> MaskedModelSettings:
     """Choose the same settings of a masked model."""
-    given = settings.model_fields_set
     sizes = sizes_for(num_examples, batch_size=_given_batch_size(settings))
-    choices = {
-        "batch_size": None if settings.batch_tokens else sizes.batch_size,
-        "epochs": sizes.epochs if settings.init is None else sizes.epochs / 2,
-        "learning_rate": settings.learning_rate * (1.0 if settings.init is None else 0.4),
-        "evaluate_every": sizes.evaluate_every if evaluated else 0,
-    }
+    return _with_choices(
+        settings,
+        batch_size=None if settings.batch_tokens else sizes.batch_size,
+        epochs=sizes.epochs if settings.init is None else sizes.epochs / 2,
+        learning_rate=settings.learning_rate * (1.0 if settings.init is None else 0.4),
+        evaluate_every=sizes.evaluate_every if evaluated else 0,
+    )
+
+
+def _with_choices(settings: AnySettings, **choices: Any) -> AnySettings:
+    """Set what was not given; without evaluations there is no patience."""
+    given = settings.model_fields_set
     chosen = settings.model_copy(update={name: value for name, value in choices.items() if name not in given})
     return chosen if chosen.evaluate_every else chosen.model_copy(update={"patience": None})
 
