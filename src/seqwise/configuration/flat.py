@@ -52,6 +52,13 @@ def load(kind: type[T] | OneOf, path: Path | None, flags: Mapping[str, str] | No
     Raises:
         InputError: a key is unknown, repeated or missing, or a value is of the wrong type; names file and line.
 
+    Example:
+        >>> class Settings(Config):
+        ...     rate: float = 1e-3
+        ...     steps: int = 10
+        >>> load(Settings, None, {"rate": "1e-4"})
+        Settings(rate=0.0001, steps=10)
+
     Not implemented: YAML merge keys (``<<``) and several documents in one file.
     """
     return build(kind, read_given(path, flags))
