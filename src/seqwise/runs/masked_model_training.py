@@ -226,7 +226,6 @@ def _fit(
             encoded,
             settings,
             folder=output,
-            learning_rate=settings.learning_rate,
             measure=measure if settings.evaluate_every else None,
             metric=metric if settings.evaluate_every else None,
             examples=examples,

@@ -25,6 +25,7 @@ class TrainerOptions(Config):
 
     if TYPE_CHECKING:
         epochs: float
+        learning_rate: float
 
     decay: Literal["linear", "cosine", "constant"] = setting(
         "linear", "of the learning rate in each stage: linear or cosine to 0, or constant"
