@@ -81,7 +81,7 @@ def train_command(
 
     Files are streamed; run the same command again to continue after an interruption.
     """
-    from reproductions.andreas_klein_2015.language_model_training import LanguageModelSettings, train_language_model
+    from reproductions.andreas_klein_2015.language_model import LanguageModelSettings, train_language_model
     from reproductions.andreas_klein_2015.log_linear import HeldOut
     from seqwise.configuration import load
 
@@ -107,7 +107,7 @@ def train_command(
 
 app.command(
     "train",
-    cls=command_with_flags("reproductions.andreas_klein_2015.language_model_training", "LanguageModelSettings"),
+    cls=command_with_flags("reproductions.andreas_klein_2015.language_model", "LanguageModelSettings"),
     epilog=shown(*EXAMPLES["train"]),
 )(without_flags(train_command))
 

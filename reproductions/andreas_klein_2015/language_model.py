@@ -1,4 +1,4 @@
-"""A trained log-linear language model in a folder: saved, read back, and used to score sentences.
+"""Log-linear language models as runs: settings, training on text of any size, saving, reading back, scoring.
 
 ::
 
@@ -13,25 +13,60 @@ Shapes: N positions, T positions of one sentence, the end included.
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
-from reproductions.andreas_klein_2015.log_linear import LogLinear
-from reproductions.andreas_klein_2015.streams import Sentence, gather_positions
+from reproductions.andreas_klein_2015.log_linear import LogLinear, held_out
+from reproductions.andreas_klein_2015.log_linear_training import (
+    AdagradState,
+    Normalization,
+    adagrad_state,
+    adagrad_step,
+    penalized_normalization,
+    sampled_normalization,
+)
+from reproductions.andreas_klein_2015.streams import (
+    Sentence,
+    build_vocabulary,
+    gather_positions,
+    read_sentences,
+    stream_positions,
+)
+from seqwise.configuration import Config, setting
+from seqwise.configuration.flat import differences
+from seqwise.data.durable import discard_partials, holds_nothing, sha256_of_file, write_atomically
 from seqwise.data.records import read_record
 from seqwise.data.tokenizer import Tokenizer, load_tokenizer, save_tokenizer
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError
+from seqwise.evaluation.signature import sign, signature_line
 from seqwise.runs.hub import model_folder, run_folder
-from seqwise.training.checkpoints import load_model_file, publishing, verify
+from seqwise.training.checkpoints import (
+    UNFINISHED,
+    checkpoint_step,
+    discard_incomplete,
+    keep_checkpoint,
+    last_complete,
+    load_model_file,
+    prune,
+    publishing,
+    saving,
+    verify,
+)
+from seqwise.training.lock import sole_writer
 
-MODEL, TEXT = "model", "text.json"
+MODEL, TEXT, SETTINGS = "model", "text.json", "settings.json"
 
 
 @dataclass(frozen=True)
@@ -128,3 +163,245 @@ def _scores(
 def read_part(path: Path, keys: Sequence[str]) -> dict[str, Any]:
     """Read one of the JSON files of a run, which has exactly these keys."""
     return read_record(path, keys, what="part of a language model", hint="remove the folder and train again")
+
+
+# ---------------------------------------------------------------------------------------- training
+
+LIKELIHOODS: dict[str, Callable[..., Normalization]] = {
+    "unnormalized": sampled_normalization,
+    "normalized": penalized_normalization,
+}
+"""What the gold word is scored by, and so what the loss does about log Z, by the name of the setting."""
+
+
+class LanguageModelSettings(Config):
+    """Settings of a language model; likelihood normalized, alpha 0 and fraction 1 make cross-entropy."""
+
+    likelihood: Literal["unnormalized", "normalized"] = setting(
+        "unnormalized", "of gold words: unnormalized, or normalized (with log Z of the same positions)"
+    )
+    alpha: float = setting(
+        1.0,
+        "weight of (log Z)^2; log Z ends near 1 / (2 X) with --likelihood unnormalized, near 0 if normalized",
+        ge=0,
+    )
+    fraction: float = setting(0.1, "gamma, in (0, 1], of positions whose log Z is computed", ge=0, le=1)
+    epochs: int = setting(1, "how often the text is read, after the once for the vocabulary", ge=1)
+    batch_size: int = setting(128, "positions of a step", ge=1)
+    learning_rate: float = setting(0.3, "of Adagrad, in nats", gt=0)
+    initial_squares: float = setting(1.0, "squared gradients that Adagrad starts from", gt=0)
+    num_weights: int = setting(2**22, "size of the hashed table; ten times the words of the text or more", ge=1)
+    minimum_count: int = setting(2, "rarer words are unknown", ge=1)
+    shuffle_buffer: int = setting(2**17, "positions that are mixed with each other", ge=0)
+    save_every: int = setting(2000, "steps between checkpoints", ge=1)
+    seed: int = setting(0, "of order and sampling", ge=0)
+
+    @property
+    def normalization(self) -> Normalization:
+        """Return what the loss does about log Z."""
+        return LIKELIHOODS[self.likelihood](self.alpha, fraction=self.fraction)
+
+
+def fit_language_model(
+    model: LogLinear,
+    sentences: Callable[[], Iterable[Sentence]],
+    vocabulary: Vocabulary,
+    settings: LanguageModelSettings,
+    *,
+    num_positions: int,
+    checkpoints: Path | None = None,
+    on_step: Callable[[int, int, float], None] | None = None,
+) -> int:
+    """Train a model in place; interrupted and called again, it continues from its checkpoints, bit for bit.
+
+    The order of positions depends on seed and epoch only, H on seed and step only.
+    """
+    state = adagrad_state(model, initial=settings.initial_squares)
+    done = 0 if checkpoints is None else _resume(model, state, checkpoints)
+    a_pass = -(-num_positions // settings.batch_size)
+    steps = settings.epochs * a_pass
+    generator, normalization = torch.Generator(), settings.normalization
+    for epoch in range(done // a_pass, settings.epochs):
+        batches = stream_positions(
+            sentences(),
+            vocabulary,
+            context_size=model.context_size,
+            batch_size=settings.batch_size,
+            shuffle_buffer=settings.shuffle_buffer,
+            seed=_seed(settings.seed, 0, epoch),
+        )
+        for batch in islice(batches, done - epoch * a_pass, None):
+            generator.manual_seed(_seed(settings.seed, 1, done))
+            loss = adagrad_step(
+                model, state, batch, normalization, learning_rate=settings.learning_rate, generator=generator
+            )
+            done += 1
+            if not math.isfinite(loss):
+                raise InputError(f"the loss is {loss} at step {done}", hint="lower the learning rate")
+            if on_step is not None:
+                on_step(done, steps, loss)
+            if checkpoints is not None and (done % settings.save_every == 0 or done == steps):
+                _save_checkpoint(model, state, checkpoints, done)
+    if not bool(torch.isfinite(model.weights_M).all()):
+        raise InputError("after the last step a weight is not finite", hint="lower the learning rate")
+    return steps
+
+
+def _seed(*numbers: int) -> int:
+    return int(np.random.SeedSequence(numbers).generate_state(1)[0])
+
+
+def _save_checkpoint(model: LogLinear, state: AdagradState, folder: Path, done: int) -> None:
+    partial = folder / UNFINISHED / f"checkpoint-{done}"
+    tensors = {"weights_M": model.weights_M.detach(), "squares_M": state.squares_M}
+    with saving(partial):
+        partial.mkdir(parents=True, exist_ok=True)
+        save_file(tensors, partial / "training.safetensors")
+        keep_checkpoint(folder, done)
+
+
+def _resume(model: LogLinear, state: AdagradState, checkpoints: Path) -> int:
+    """Load the last complete checkpoint into model and state; returns the number of steps it has seen."""
+    discard_incomplete(checkpoints)
+    last = last_complete(checkpoints)
+    if last is None:
+        return 0
+    tensors = load_model_file(last / "training.safetensors")
+    with torch.no_grad():
+        for name, tensor in (("weights_M", model.weights_M), ("squares_M", state.squares_M)):
+            if name not in tensors or tensors[name].shape != tensor.shape:
+                raise InputError("the checkpoint is of another model", path=last, hint="remove it")
+            tensor.copy_(tensors[name])
+    prune(checkpoints)  # as in training by gradients: there may be no save to come that does
+    return checkpoint_step(last) or 0
+
+
+def train_language_model(
+    files: Sequence[Path],
+    output: Path,
+    settings: LanguageModelSettings,
+    *,
+    dev: Sequence[Path] = (),
+    on_step: Callable[[int, int, float], None] | None = None,
+) -> dict[str, Any]:
+    """Train a language model on text files and leave a run in the output folder.
+
+    The files are read as streams, once to hash them, once for the vocabulary, and once in each epoch; what is held in
+    memory are the vocabulary, the table, and the shuffle buffer. Interrupted and called again with the same arguments,
+    it continues from the last complete checkpoint and ends with the same weights.
+    """
+    with sole_writer(output):
+        return _train(files, output, settings, dev=dev, on_step=on_step)
+
+
+def _train(
+    files: Sequence[Path],
+    output: Path,
+    settings: LanguageModelSettings,
+    *,
+    dev: Sequence[Path],
+    on_step: Callable[[int, int, float], None] | None,
+) -> dict[str, Any]:
+    text = {"files": [[path.name, _sha256(path)] for path in files]}
+    _claim(output, settings, text["files"])
+    measured = [_sha256(path) for path in dev]  # so that a file that is not there is missed before, not after
+    known = output / "tokenizer"
+    if known.exists() and (output / TEXT).exists():
+        vocabulary = load_tokenizer(known).vocabulary
+        num_positions = _positions(output / TEXT)
+    else:
+        counted = _Counted(read_sentences(files))
+        vocabulary = build_vocabulary(counted, minimum_count=settings.minimum_count)
+        num_positions = counted.words + counted.sentences
+        save_tokenizer(Tokenizer(vocabulary), known)
+        _write(output / TEXT, {**text, "positions": num_positions})
+    model = _new_model(len(vocabulary), settings.num_weights)
+    steps = fit_language_model(
+        model,
+        lambda: read_sentences(files),
+        vocabulary,
+        settings,
+        num_positions=num_positions,
+        checkpoints=output / "checkpoints",
+        on_step=on_step,
+    )
+    save_language_model(LanguageModel(model, vocabulary), output)
+    metrics: dict[str, Any] = {"steps": steps, "positions": num_positions, "vocabulary": len(vocabulary)}
+    if dev:
+        positions = stream_positions(
+            read_sentences(dev), vocabulary, context_size=model.context_size, batch_size=settings.batch_size
+        )
+        metrics["dev"] = held_out(model, positions)._asdict()
+        method = f"log-linear language model, {settings.likelihood}, alpha {settings.alpha:g}"
+        data = hashlib.sha256("".join(measured).encode()).hexdigest()
+        metrics["signature"] = signature_line(
+            sign(f"{method}, gamma {settings.fraction:g}", seeds=[settings.seed], data=data)
+        )
+    _write(output / "metrics.json", metrics)
+    return metrics
+
+
+def _new_model(vocabulary_size: int, num_weights: int) -> LogLinear:
+    try:
+        return LogLinear(vocabulary_size=vocabulary_size, num_weights=num_weights)
+    except (RuntimeError, MemoryError, TypeError, OverflowError):  # which one depends on how much too large it is
+        raise InputError(f"there is no room for num_weights = {num_weights}", hint="give fewer") from None
+
+
+def _positions(path: Path) -> int:
+    number = read_part(path, ["files", "positions"])["positions"]
+    if not isinstance(number, int) or number < 1:
+        raise InputError("positions is no number of positions", path=path, hint="remove the folder and train again")
+    return number
+
+
+class _Counted:
+    """Sentences, counted as they pass."""
+
+    def __init__(self, sentences: Iterable[Sentence]) -> None:
+        self.source, self.sentences, self.words = sentences, 0, 0
+
+    def __iter__(self) -> Iterator[Sentence]:
+        for sentence in self.source:
+            self.sentences += 1
+            self.words += len(sentence.tokens)
+            yield sentence
+
+
+def _claim(output: Path, settings: LanguageModelSettings, files: list[list[str]]) -> None:
+    """Write the settings into the folder; refuse one that holds something else, or another run."""
+    path, another = output / SETTINGS, "give another --output, or remove this folder to start again"
+    if path.exists():
+        try:
+            begun = LanguageModelSettings(**read_part(path, list(LanguageModelSettings.model_fields)))
+        except InputError:
+            problem = "the folder holds settings that are none of a language model"
+            raise InputError(problem, path=output, hint="give another --output") from None
+        if not (output / MODEL).exists() and last_complete(output / "checkpoints") is None:
+            # Nothing came of it, so that a setting which was refused can be corrected.
+            (output / TEXT).unlink(missing_ok=True)
+        if (output / TEXT).exists():
+            for name, (then, now) in differences(begun, settings.replace(save_every=begun.save_every)).items():
+                problem = f"the run was begun with another {name} ({then} then, {now} now)"
+                raise InputError(problem, path=output, hint=another)
+            if read_part(output / TEXT, ["files", "positions"])["files"] != files:
+                raise InputError("the run was begun on other text", path=output, hint=another)
+    elif not holds_nothing(output):
+        raise InputError(
+            "the folder is not empty and holds no language model", path=output, hint="give another --output"
+        )
+    discard_partials(output)
+    _write(path, settings.model_dump())
+
+
+def _write(path: Path, record: dict[str, Any]) -> None:
+    write_atomically(path, json.dumps(record, indent=1, sort_keys=True) + "\n")
+
+
+def _sha256(path: Path) -> str:
+    try:
+        return sha256_of_file(path)
+    except FileNotFoundError:
+        raise InputError("no such file", path=path) from None
+    except IsADirectoryError:
+        raise InputError("a folder where a file was expected", path=path, hint="name the files in it") from None

@@ -25,8 +25,13 @@ from typing import Any
 import numpy as np
 
 from reproductions import Setup
-from reproductions.andreas_klein_2015.language_model import LanguageModel, score_sentences, score_sentences_unnormalized
-from reproductions.andreas_klein_2015.language_model_training import LanguageModelSettings, fit_language_model
+from reproductions.andreas_klein_2015.language_model import (
+    LanguageModel,
+    LanguageModelSettings,
+    fit_language_model,
+    score_sentences,
+    score_sentences_unnormalized,
+)
 from reproductions.andreas_klein_2015.log_linear import LogLinear
 from reproductions.andreas_klein_2015.reranking import Candidate
 from reproductions.andreas_klein_2015.streams import Sentence, build_vocabulary, read_sentences

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from reproductions import Setup
-from reproductions.andreas_klein_2015.language_model_training import LanguageModelSettings
+from reproductions.andreas_klein_2015.language_model import LanguageModelSettings
 from reproductions.andreas_klein_2015.language_models import (
     PARTS,
     SIZES,

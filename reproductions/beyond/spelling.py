@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 from reproductions import Setup
@@ -32,10 +32,10 @@ def _lexicon() -> list[Example]:
     return read_spelling(cmu_entries())
 
 
-def load_data(part: str = "test") -> Data:
-    """90% of the words to train on, 5% to choose on ("dev"), 5% to report on ("test"): each test word once."""
+def load_data() -> Data:
+    """Read 90% of the words to train on, and 5% to report on, each once; the other 5% are development data."""
     train = [example for example in _lexicon() if split_by_hash(example.key) < PARTS["dev"][0]]
-    return Data(train=train, test=words_and_pronunciations(part)[0], sources=cmu_version())
+    return Data(train=train, test=words_and_pronunciations("test")[0], sources=cmu_version())
 
 
 @cache
@@ -98,10 +98,10 @@ ORDER = (
 )  # fmt: skip
 
 
-def reproduce(setup: Setup, part: str = "test") -> list[Outcome]:
+def reproduce(setup: Setup) -> list[Outcome]:
     """Train all systems, decode each in four ways, and say what the raw beam does to lengths."""
-    _, gold = words_and_pronunciations(part)
-    trained = run_systems(systems(setup.seed), partial(load_data, part), setup.folder, progress=setup.progress)
+    _, gold = words_and_pronunciations("test")
+    trained = run_systems(systems(setup.seed), load_data, setup.folder, progress=setup.progress)
     cells = {key: trained[key] for key in ORDER}
     measures = [
         Measure("word error", lambda outputs: word_error_rate(outputs, gold)),
@@ -111,21 +111,21 @@ def reproduce(setup: Setup, part: str = "test") -> list[Outcome]:
     figure = setup.folder / "g2p.png"
     best = shlex.quote(str(cells["cross-entropy"].run))
     outcome = build_outcome(
-        "g2p" if part == "test" else f"g2p-{part}",
-        f"Spelling to sound, CMU dictionary, {len(gold):,} {part} words",
+        "g2p",
+        f"Spelling to sound, CMU dictionary, {len(gold):,} test words",
         cells,
         measures,
         lesson=_lesson(cells, measures[0], measures[2]),
         files={"figure": figure, "runs": setup.folder},
         hints=(f"seqwise predict {best} colonel", f"seqwise predict {best} colonel --decoder raw-beam"),
     )
-    draw(outcome.table, figure, part=part)
+    draw(outcome.table, figure)
     return [outcome]
 
 
-def draw(table: Table, path: Path, *, part: str = "test") -> None:
+def draw(table: Table, path: Path) -> None:
     """Draw the word error rate of each system with each decoder."""
-    title = f"Spelling to sound: word error rate ({part}, %; lower is better)"
+    title = "Spelling to sound: word error rate (test, %; lower is better)"
     draw_by_decoder(table, "word error", path, title=title)
 
 

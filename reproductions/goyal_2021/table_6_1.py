@@ -42,7 +42,7 @@ from reproductions.goyal_2021.enumerable import (
     palindromes,
     thesis_hmm,
 )
-from reproductions.goyal_2021.sequence_contrast import NOISES, fit_contrasted, train_noise
+from reproductions.goyal_2021.sequence_contrastive import NOISES, fit_contrasted, train_noise
 from reproductions.goyal_2021.sequence_noise import Orders
 from reproductions.outcome import Outcome, beside_published, grid, verdicts
 from reproductions.workers import one_thread

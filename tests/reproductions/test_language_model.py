@@ -17,12 +17,13 @@ from command_line import Command
 from reproductions.andreas_klein_2015 import log_linear as model_module
 from reproductions.andreas_klein_2015.language_model import (
     LanguageModel,
+    LanguageModelSettings,
     load_language_model,
     save_language_model,
     score_sentences,
     score_sentences_unnormalized,
+    train_language_model,
 )
-from reproductions.andreas_klein_2015.language_model_training import LanguageModelSettings, train_language_model
 from reproductions.andreas_klein_2015.log_linear import LogLinear
 from reproductions.andreas_klein_2015.log_linear_training import Normalization
 from reproductions.andreas_klein_2015.reranking import Candidate, candidate_table, read_nbest, tune

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from reproducing import printed, read_back, setup
 from reproductions.comparison import judge_by_seed
-from reproductions.goyal_2021 import figure_6_1, phonemes, sequence_contrast, table_6_1
+from reproductions.goyal_2021 import figure_6_1, phonemes, sequence_contrastive, table_6_1
 from reproductions.goyal_2021.enumerable import palindromes, phoneme_sequences
 from reproductions.goyal_2021.figure_6_1 import METHODS, Curves
 from reproductions.goyal_2021.large_spaces import Readings
@@ -30,8 +30,8 @@ from seqwise.models import MaskedLSTM
 def short_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trainings of three steps: the reproductions as they are, but quick."""
     for constant in ("NOISE_STEPS", "NOISE_ORDERS"):
-        monkeypatch.setattr(sequence_contrast, constant, 2)
-    for module in (table_6_1, figure_6_1, sequence_contrast):
+        monkeypatch.setattr(sequence_contrastive, constant, 2)
+    for module in (table_6_1, figure_6_1, sequence_contrastive):
         whole = module.fit_enumerated
         monkeypatch.setattr(module, "fit_enumerated", lambda *given, whole=whole, **how: whole(*given, **how, steps=3))
 
@@ -197,9 +197,9 @@ def test_the_methods_start_where_they_should() -> None:
 def test_noise_is_learnt_and_normalized(name: str) -> None:
     distribution = palindromes()
     train_N, _ = train_and_dev(distribution, 1_000, seed=0)
-    orders = sequence_contrast.NOISES[name](5)
+    orders = sequence_contrastive.NOISES[name](5)
     global_state = torch.get_rng_state()
-    log_noise_ON = sequence_contrast.train_noise(5, train_N, orders, length=5, seed=0)
+    log_noise_ON = sequence_contrastive.train_noise(5, train_N, orders, length=5, seed=0)
     assert torch.equal(torch.get_rng_state(), global_state)
     assert len(log_noise_ON) == 1 if name == "left to right" else 5 <= len(log_noise_ON) <= 10
     torch.testing.assert_close(log_noise_ON.double().exp().sum(-1), torch.ones(len(log_noise_ON)).double())
@@ -215,7 +215,7 @@ def test_contrast_lies_between_the_noise_and_the_truth() -> None:
     train_N, dev_N = train_and_dev(distribution, 10_000, seed=0)
     model = table_6_1.new_model(5, seed=0)
     uniform_1N = torch.full((1, 5**5), 1 / 5**5).log()
-    guess = sequence_contrast.fit_contrasted(model, uniform_1N, length=5, train_N=train_N, dev_N=dev_N, seed=0)
+    guess = sequence_contrastive.fit_contrasted(model, uniform_1N, length=5, train_N=train_N, dev_N=dev_N, seed=0)
     with torch.no_grad():
         scores_N = table_6_1.raw_scores(table_6_1.enumerated_logits(model, 5)).double()
     found = -(scores_N.log_softmax(0) * distribution.probs_N).sum().item()
@@ -395,7 +395,7 @@ def test_the_order_of_the_objectives_on_a_thousand_palindromes() -> None:
     found = table_6_1.measure(palindromes(), 1_000, seed=0)
     assert palindromes().entropy < found["LL"] < found["PLL"] < found["MLM, local"] < found["MLM, raw"]
     assert found["LL"] < 6.5 and found["PLL"] < 6.9
-    for name in sequence_contrast.NOISES:
+    for name in sequence_contrastive.NOISES:
         assert found["LL"] - 0.05 < found[f"NCE, {name}"] < found["PLL"] and abs(found[f"log Z off, {name}"]) < 0.3
 
 
