@@ -64,7 +64,7 @@ def _schedule(alpha: Any) -> str:
 
 def _planned(plan: Plan, stages: Sequence[str], scale: str) -> str:
     """Describe the training of Chapters 3 to 5, with those of the second stages that a table has."""
-    start = plan.start_at(scale)
+    start = plan.start[scale]
     _, options = plan.options_at(scale, 1)
     budget, slower = options["budget"], options.get("slower", SLOWER)
     systems = family(start, 0, **options)

@@ -180,7 +180,7 @@ def _scale(tables: Tables) -> str:
     rows = []
     for corpus in CORPORA:
         for scale, table in tables.get(corpus.table, {}).items():
-            start = corpus.plan.start_at(scale)
+            start = corpus.plan.start[scale]
             most = "at most " if scale == "converged" else ""
             hidden, epochs = corpus.paper
             (seconds,) = (

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from reproductions.andreas_klein_2015.streams import BEFORE, Positions
+from reproductions.andreas_klein_2015.streams import Positions
 from seqwise.errors import InputError
 from seqwise.models.hub import HubModel
 
@@ -47,18 +47,11 @@ class LogLinear(nn.Module, HubModel):
         self, *, vocabulary_size: int, num_weights: int = 2**22, templates: Sequence[Sequence[int]] = TEMPLATES
     ) -> None:
         super().__init__()
-        if vocabulary_size < 1:
-            raise InputError(f"the vocabulary needs at least one word, got {vocabulary_size}")
         if num_weights < vocabulary_size:
             problem = f"{num_weights} weights cannot hold a window of {vocabulary_size} words"
             raise InputError(problem, hint="take at least as many weights as words, better a thousand times as many")
         self.vocabulary_size, self.num_weights = vocabulary_size, num_weights
         self.templates = tuple(tuple(template) for template in templates)
-        for template in self.templates:
-            if not template or min(template) < 1 or len(set(template)) < len(template):
-                raise InputError(f"the template {template} is no set of distances from 1", hint="such as (1, 2)")
-        if len(set(map(frozenset, self.templates))) < len(self.templates):
-            raise InputError("two templates list the same distances", hint="list each once")
         # Row d holds the distance that each template lists at place d; -1 where it lists fewer.
         depth = max(map(len, self.templates), default=0)
         padded = [[*template, *[-1] * (depth - len(template))] for template in self.templates]
@@ -80,10 +73,6 @@ class LogLinear(nn.Module, HubModel):
 
     def offsets(self, contexts_NC: Tensor) -> Tensor:
         """Return where the window of each feature begins, int64 (N, J); the bias first."""
-        if contexts_NC.dim() != 2 or contexts_NC.shape[1] < self.context_size:
-            problem = f"contexts of shape {tuple(contexts_NC.shape)} where (N, {self.context_size}) was expected"
-            raise InputError(problem, hint="gather positions with the context size of the model")
-        _require_ids(contexts_NC, BEFORE, self.vocabulary_size)
         num_positions = len(contexts_NC)
         # (distance, word) in one number. So a feature keeps its hash if templates are added before it.
         distances_C = torch.arange(contexts_NC.shape[1], device=contexts_NC.device) + 1
@@ -101,11 +90,6 @@ class LogLinear(nn.Module, HubModel):
 
     def addresses(self, contexts_NC: Tensor, words_N: Tensor) -> Tensor:
         """Return where the J weights of each pair of a context and a word lie in the table, int64 (N, J)."""
-        if words_N.shape != contexts_NC.shape[:1]:
-            raise InputError(
-                f"words of shape {tuple(words_N.shape)} for {len(contexts_NC)} contexts", hint="give one each"
-            )
-        _require_ids(words_N, 0, self.vocabulary_size)
         return self.offsets(contexts_NC) + words_N[:, None]
 
     def all_scores(self, contexts_NC: Tensor) -> Tensor:
@@ -121,14 +105,6 @@ class LogLinear(nn.Module, HubModel):
             for block in contexts_NC.split(block_size)
         ]
         return torch.cat([self.weights_M.new_zeros(0), *blocks])
-
-
-def _require_ids(ids: Tensor, lowest: int, end: int) -> None:
-    if ids.numel() and (int(ids.min()) < lowest or int(ids.max()) >= end):
-        wrong = int(ids.min()) if int(ids.min()) < lowest else int(ids.max())
-        raise InputError(
-            f"the id {wrong} is outside the vocabulary of {end}", hint="encode with the model's vocabulary"
-        )
 
 
 def _bits(count: int) -> int:
@@ -170,8 +146,6 @@ class HeldOut(NamedTuple):
     def of(cls, log_partitions_N: Tensor, total: float) -> HeldOut:
         """Compute the measures from log Z of each position and the sum of the unnormalised scores."""
         values_N = log_partitions_N.double()
-        if len(values_N) == 0:
-            raise InputError("there is no position to take log Z of")
         mean = float(values_N.mean())
         loss = mean - total / len(values_N)
         perplexity = math.exp(loss) if loss < 700 else math.inf

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from reproductions.andreas_klein_2015.log_linear import LogLinear, window_sums
 from reproductions.andreas_klein_2015.streams import Positions
-from seqwise.errors import InputError
 
 _STRETCH = 2**15  # three pieces of the tables of this size stay in a cache while they are worked on
 
@@ -71,8 +70,6 @@ def language_model_loss(
 
     Source: Andreas and Klein (2015), section 4, equation 5.
     """
-    if len(positions.words_N) == 0:
-        raise InputError("there is no position to learn from")
     chosen_H = normalization.draw(len(positions.words_N), generator).to(positions.words_N.device)
     loss = -model.word_scores(*positions).mean()
     if len(chosen_H) == 0:
@@ -114,8 +111,6 @@ def adagrad_step(
     Source: Duchi et al. (2011), diagonal Adagrad; Andreas and Klein (2015), section 5. Not implemented: regularisation.
     """
     num_positions = len(positions.words_N)
-    if num_positions == 0:
-        raise InputError("there is no position to learn from")
     weights_M, width = model.weights_M, model.vocabulary_size
     addresses_NJ = model.addresses(*positions)
     cells_A, counts_A = addresses_NJ.flatten().unique(return_counts=True)

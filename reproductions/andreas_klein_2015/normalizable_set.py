@@ -22,9 +22,7 @@ def in_normalizable_set(inputs_ND: Tensor, weights_KD: Tensor, *, tolerance: flo
     A binary model with one weight vector, whose scores are ``(theta . x, 0)``, has ``Z > 1`` everywhere: give it as two
     classes, one with zero weights, and no input is in the set.
     """
-    if not tolerance >= 0:
-        raise InputError(f"the tolerance on log Z must not be negative, got {tolerance}")
-    inputs_ND, weights_KD = _as_model(inputs_ND, weights_KD)
+    inputs_ND, weights_KD = inputs_ND.detach().double(), weights_KD.detach().double()
     return (inputs_ND @ weights_KD.T).logsumexp(-1).abs() <= tolerance
 
 
@@ -36,7 +34,7 @@ def normalizable_set_is_empty(weights_KD: Tensor) -> bool:
     is 0 and Z exceeds 1 by the other classes. If it does not, some direction lowers every score; along it log Z falls
     from log K without end, through 0. (The paper says "solutions, if any exist".)
     """
-    weights_KD = _as_weights(weights_KD)
+    weights_KD = weights_KD.detach().double()
     return len(weights_KD) > 1 and _falling_direction(weights_KD) is None
 
 
@@ -61,9 +59,7 @@ def nearest_normalized(inputs_ND: Tensor, weights_KD: Tensor, *, norm: float = m
       shrinks. The result is on the set, but in general only a local minimum: an upper bound of the distance, so that
       theorem 1 holds with it.
     """
-    if norm not in (2, math.inf):
-        raise InputError(f"distances are measured in the norm 2 or inf, got {norm}")
-    inputs_ND, weights_KD = _as_model(inputs_ND, weights_KD)
+    inputs_ND, weights_KD = inputs_ND.detach().double(), weights_KD.detach().double()
     falling_D = _falling_direction(weights_KD) if len(weights_KD) > 1 else None
     if falling_D is None and len(weights_KD) > 1:
         raise InputError("no input has Z = 1: 0 is a mixture of the weight vectors", hint="choose other weights")
@@ -86,11 +82,7 @@ def normalizable_curve(weights_KD: Tensor, *, extent: float, num_points: int = 2
     With v a direction in which every score falls, and w one at right angles to it, each line ``a w + b v`` meets the
     curve exactly once; so it is the graph of a convex function of a, which runs evenly from -extent to extent.
     """
-    weights_KD = _as_weights(weights_KD)
-    if weights_KD.shape[1] != 2:
-        raise InputError(f"a curve needs weights of two features, got {weights_KD.shape[1]}")
-    if not (0 < extent < math.inf and num_points >= 2):
-        raise InputError(f"a curve needs a positive extent and two points or more, got {extent} and {num_points}")
+    weights_KD = weights_KD.detach().double()
     falling_2 = _falling_direction(weights_KD)
     if falling_2 is None:
         raise InputError("Z = 1 at no input, or at all of them", hint="choose weights whose convex hull excludes 0")
@@ -102,21 +94,6 @@ def normalizable_curve(weights_KD: Tensor, *, extent: float, num_points: int = 2
     # Where the largest score is 0, log Z is not negative.
     start_P = (-scores_PK / slopes_PK).amax(-1)
     return along_P[:, None] * across_2 + _crossing(scores_PK, slopes_PK, start_P)[:, None] * falling_2
-
-
-def _as_weights(weights_KD: Tensor) -> Tensor:
-    if weights_KD.dim() != 2 or weights_KD.numel() == 0 or not bool(torch.isfinite(weights_KD).all()):
-        raise InputError(f"weights are a matrix of finite numbers, class by feature, got shape {[*weights_KD.shape]}")
-    return weights_KD.detach().double()
-
-
-def _as_model(inputs_ND: Tensor, weights_KD: Tensor) -> tuple[Tensor, Tensor]:
-    weights_KD = _as_weights(weights_KD)
-    if inputs_ND.dim() != 2 or inputs_ND.shape[1] != weights_KD.shape[1] or not bool(torch.isfinite(inputs_ND).all()):
-        raise InputError(
-            f"inputs are a matrix of finite numbers with {weights_KD.shape[1]} columns, got shape {[*inputs_ND.shape]}"
-        )
-    return inputs_ND.detach().double(), weights_KD
 
 
 def _steepest(gradients: Tensor, norm: float) -> Tensor:

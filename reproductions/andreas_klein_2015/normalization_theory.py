@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-from seqwise.errors import InputError
-
 
 def approximate_normalization_bound(*, num_features: int, weight_bound: float, mean_distance: float) -> float:
     """Return theorem 1's bound ``E|log Z(X)| <= d B D``, D the mean distance to the normalised set.
@@ -13,9 +11,6 @@ def approximate_normalization_bound(*, num_features: int, weight_bound: float, m
     log Z changes by no more than the score that changes most, which by Hoelder's inequality is at most d B times the
     largest change of a feature. With Euclidean norms d falls away (footnote 3): give ``num_features=1``.
     """
-    if num_features < 1 or not (0 <= weight_bound < math.inf and 0 <= mean_distance < math.inf):
-        problem = "theorem 1 needs d >= 1, and finite B and D of 0 or more"
-        raise InputError(f"{problem}, got {num_features}, {weight_bound} and {mean_distance}")
     return num_features * weight_bound * mean_distance
 
 
@@ -32,7 +27,7 @@ def generalization_bound(
     since log Z is within d B R of log k. The printed bound lacks M. Without it no bound of this kind can hold, for
     |log Z| is in nats and grows with B and R. So this function follows the proof.
     """
-    spread = _spread(num_features, num_classes, weight_bound, radius, num_examples, delta)
+    spread = num_features * weight_bound * radius  # the largest score
     cover = num_features * num_classes * math.log(max(1, math.ceil(num_examples * spread)))
     variation = min(math.log(num_classes) + spread, 2 * spread)
     return 2 / num_examples + variation * math.sqrt((cover + math.log(2 / delta)) / (2 * num_examples))
@@ -46,17 +41,6 @@ def printed_generalization_bound(
     It takes |log Z| to vary by little more than 1, as the lemma that it cites does of losses, and fails where |log Z|
     varies by much more. Where ``n d B R < 1``, the logarithm of the size of the cover is taken as 0.
     """
-    spread = _spread(num_features, num_classes, weight_bound, radius, num_examples, delta)
+    spread = num_features * weight_bound * radius  # the largest score
     cover = num_features * num_classes * math.log(max(1.0, num_examples * spread))
     return 2 * math.sqrt((cover + math.log(1 / delta)) / (2 * num_examples)) + 2 / num_examples
-
-
-def _spread(d: int, k: int, weight_bound: float, radius: float, n: int, delta: float) -> float:
-    """Return ``d B R``, the largest score, after a look at the arguments of theorem 2."""
-    if min(d, k, n) < 1:
-        raise InputError(f"theorem 2 needs d, k and n of 1 or more, got {d}, {k} and {n}")
-    if not (0 <= weight_bound < math.inf and 0 <= radius < math.inf):
-        raise InputError(f"theorem 2 needs finite B and R of 0 or more, got {weight_bound} and {radius}")
-    if not 0 < delta < 1:
-        raise InputError(f"the probability that a bound may fail must lie between 0 and 1, got {delta}")
-    return d * weight_bound * radius

@@ -109,11 +109,6 @@ class CandidateTable:
 
 def candidate_table(lists: Sequence[Sequence[Candidate]], seconds: Iterable[Sequence[float]]) -> CandidateTable:
     """Put candidates and their second scores side by side."""
-    seconds = [list(scores) for scores in seconds]
-    if not lists or not all(lists):
-        raise InputError("there is an input without a candidate to rank, or no input")
-    if [len(candidates) for candidates in lists] != [len(scores) for scores in seconds]:
-        raise InputError("there are not as many second scores as candidates")
     scores_H = np.array([candidate.score for candidates in lists for candidate in candidates])
     seconds_H = np.array([score for scores in seconds for score in scores], dtype=np.float64)
     if not (np.isfinite(scores_H).all() and np.isfinite(seconds_H).all()):
@@ -139,12 +134,8 @@ def tune(
     Source: Andreas and Klein (2015), section 5, have the language model as one feature among those that a translation
     system tunes. Not implemented: more than two features, and searches finer than the grid.
     """
-    if len(counts) != len(table.scores_H):
-        raise InputError(f"{len(counts)} rows of counts for {len(table.scores_H)} candidates")
-    tried = [
+    tried = (
         Tuned(weight, bonus, Sums(counts.columns_NC[table.best(weight, word_bonus=bonus)], counts.combine).value)
         for weight, bonus in product(weights, word_bonuses)
-    ]
-    if not tried:
-        raise InputError("there is no weight to try")
-    return max(tried, key=lambda one: one.value)
+    )
+    return max(tried, key=lambda choice: choice.value)

@@ -82,7 +82,6 @@ def build_vocabulary(
 
 def gather_positions(sequences: Iterable[Sequence[int]], *, context_size: int) -> Positions:
     """Return every position of some sentences; no context reaches into the sentence before."""
-    _require_context_size(context_size)
     return _as_positions(_rows(sequences, context_size))
 
 
@@ -90,8 +89,6 @@ def _rows(sequences: Iterable[Sequence[int]], context_size: int) -> Rows:
     before = [BEFORE] * context_size
     flat = list(before)
     for ids in sequences:
-        if len(ids) and min(ids) < 0:
-            raise InputError(f"the id {min(ids)} is negative", hint="cut padding off")
         flat += ids
         flat += before
     text = np.array(flat, dtype=np.int64)
@@ -119,20 +116,10 @@ def stream_positions(
     like this: each time it is full, a random half of it leaves in random order, and the text fills it up again. A
     position may wait arbitrarily long, but never leaves more than ``shuffle_buffer`` positions before its turn.
     """
-    _require_context_size(context_size)
-    if batch_size < 1:
-        raise InputError(f"the batch size must be at least 1, got {batch_size}")
-    if shuffle_buffer < 0:
-        raise InputError(f"the shuffle buffer must not be negative, got {shuffle_buffer}")
     chunks = _chunks(sentences, vocabulary, context_size)
     if shuffle_buffer:
         chunks = _mixed(chunks, shuffle_buffer, np.random.default_rng(seed))
     return map(_as_positions, _batches(chunks, batch_size))
-
-
-def _require_context_size(context_size: int) -> None:
-    if context_size < 0:
-        raise InputError(f"the context size must not be negative, got {context_size}")
 
 
 def _chunks(sentences: Iterable[Sentence], vocabulary: Vocabulary, context_size: int) -> Iterator[Rows]:

@@ -121,8 +121,6 @@ def measure_variants(
     measured on the same ones. The first residue, methionine in every protein, stays.
     """
     length = len(wild_T)
-    if max(size.distances) >= length:
-        raise InputError(f"a wild type of {length} residues cannot be changed at {max(size.distances)} others")
     chance = random.Random(" ".join(map(str, wild_T.tolist())))
     order_T = torch.tensor(chance.sample(range(1, length), length - 1))
     generator = torch.Generator().manual_seed(chance.getrandbits(63))

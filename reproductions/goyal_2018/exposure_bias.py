@@ -14,7 +14,6 @@ from typing import Any
 
 from reproductions.systems import System, systems_of
 from reproductions.tasks import Family, Task
-from seqwise.errors import InputError
 from seqwise.runs.settings import Settings, train_settings
 
 # Decay is counted in the papers' epochs, of which they trained 50; ours are shorter trainings with the same decay.
@@ -55,18 +54,12 @@ class Plan:
     budget: Mapping[str, float]  # epochs of "longer" cross-entropy and of the other second stages
     label_costs: str = ""  # of the searches, such as "O=2"
 
-    def start_at(self, scale: str) -> Settings:
-        """Return the cross-entropy training at a scale."""
-        if scale not in self.start:
-            raise InputError(f"there is no scale {scale!r} of this task", hint=f"use {' or '.join(self.start)}")
-        return self.start[scale]
-
     def options_at(self, scale: str, num_examples: int, direction: str = "bi") -> tuple[Settings, dict[str, Any]]:
         """Return the start of a family at a scale, and its other options.
 
         At the scale "converged" development data end each stage: two evaluations an epoch, six without a better one.
         """
-        start = self.start_at(scale)
+        start = self.start[scale]
         if direction == "uni":
             start = start.with_changes(encoder="left-to-right")
         assert start.batch_size is not None

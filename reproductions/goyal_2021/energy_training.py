@@ -158,8 +158,6 @@ def fit_enumerated(
     AdamW on the exact gradient of ``loss(logits, train_N)``, its norm clipped. The weights that end up in the model are
     those with the lowest ``loss(logits, dev_N)``; training ends ``patience`` steps after these.
     """
-    if steps < 1 or patience < 1:
-        raise InputError(f"steps and patience must be at least 1, got {steps} and {patience}")
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=weight_decay)
     best, best_step, best_weights = float("inf"), 0, copy.deepcopy(model.state_dict())
     for step in range(steps + 1):

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from seqwise.errors import InputError
 from seqwise.models.lstm_steps import LSTMState, lstm_step
 from seqwise.models.masked import MaskedLSTM
 
@@ -72,8 +71,6 @@ def true_conditionals(model: MaskedLSTM, tokens_BT: Tensor, place: int) -> Tenso
     token at all other positions. Source: Goyal's thesis (2021), section 6.2.2, item 2.
     """
     length = tokens_BT.shape[1]
-    if not 0 <= place < length:
-        raise InputError(f"there is no position {place} in sequences of {length}")
     embedded_BTD = model.embedding(tokens_BT)
     left_BPH, before = _read(model.before, embedded_BTD[:, :place])
     right_BSH, after = _read(model.after, embedded_BTD[:, place + 1 :].flip(1))
@@ -126,11 +123,6 @@ def product_blocks(vocab_size: int, length: int, *, tokens_at_once: int) -> list
     The first and the last position have all tokens: there the long way through the LSTMs is taken once. The positions
     between are cut into sets of K tokens, and a context there is met V / K times.
     """
-    if min(vocab_size, length, tokens_at_once) < 1:
-        raise InputError(
-            f"vocab_size, length and tokens_at_once must each be at least 1, got {vocab_size}, {length} and "
-            f"{tokens_at_once}"
-        )
     tokens_V = torch.arange(vocab_size)
     sets = [(tokens_V,) if place in (0, length - 1) else tokens_V.split(tokens_at_once) for place in range(length)]
     return list(itertools.product(*sets))
@@ -147,8 +139,6 @@ def log_partitions_of_block(model: MaskedLSTM, choices: Sequence[Tensor]) -> Rea
     Source: Goyal's thesis (2021), section 6.2.3, which computes log Z "exactly" without saying how.
     """
     sizes = [len(tokens_K) for tokens_K in choices]
-    if not sizes or min(sizes) < 1:
-        raise InputError("every position of a block needs a token to choose from")
     scores = model.head.weight.new_zeros(sizes)
     norms = []
     befores = _levels(model, model.before, choices[:-2])

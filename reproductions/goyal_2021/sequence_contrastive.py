@@ -65,8 +65,6 @@ def ranking_contrastive_loss(
 
     In expectation it is least where ``-E = log p`` up to a constant. Source: Ma and Collins (EMNLP 2018), section 3.
     """
-    if noise_scores_BK.numel() == 0:
-        raise InputError("noise-contrastive estimation needs at least one noise sequence for each of the data, got 0")
     ratios_BK = noise_scores_BK - noise_log_noise_BK
     ratios_B = gold_scores_B - gold_log_noise_B
     return (torch.cat([ratios_B[:, None], ratios_BK], dim=1).logsumexp(1) - ratios_B).mean()
@@ -82,12 +80,10 @@ def sampled_sequence_contrastive_loss(
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """Draw K noise sequences for each of the data, score all in one call, and contrast them."""
-    _check_number(num_noise)
     count = len(tokens_BT)
     with torch.no_grad():
         gold_log_noise_B = noise.log_probs(tokens_BT, generator)
         drawn_KT, log_noise_K = noise.draw(count * num_noise, generator)
-    _check_covered(gold_log_noise_B)
     gold_scores_B, noise_scores = scores(torch.cat([tokens_BT, drawn_KT])).split([count, count * num_noise])
     shape = (count, num_noise)
     return contrast(gold_scores_B, gold_log_noise_B, noise_scores.view(shape), log_noise_K.view(shape))
@@ -105,10 +101,11 @@ def expected_sequence_contrastive_loss(
 
     - sum_y w(y) log sigmoid(odds(y)) - K sum_y q(y) log sigmoid(-odds(y))
     """
-    _check_number(num_noise)
     log_noise = log_noise.to(scores_N)
     drawn = log_noise > -torch.inf
-    _check_covered(log_noise[..., weights_N > 0])
+    if not bool(drawn[..., weights_N > 0].all()):
+        problem = "a sequence of the data has no probability under the noise"
+        raise InputError(problem, hint="use noise that covers all sequences")
     shifted = log_noise.where(drawn, 0.0) + math.log(num_noise)
     odds = scores_N - log_partition - shifted
     gold_loss = weights_N.to(scores_N) * F.softplus(-odds)
@@ -119,22 +116,7 @@ def expected_sequence_contrastive_loss(
 
 def estimated_log_partition(noise_scores_B: Tensor, noise_log_noise_B: Tensor) -> Tensor:
     """Estimate log Z by importance sampling: ``log mean_b exp(-E(y'_b)) / q(y'_b)``."""
-    if noise_scores_B.numel() == 0:
-        raise InputError("an estimate of log Z needs at least one sequence of noise")
     return (noise_scores_B - noise_log_noise_B).logsumexp(0) - math.log(len(noise_scores_B))
-
-
-def _check_number(num_noise: int) -> None:
-    if num_noise < 1:
-        raise InputError(f"noise-contrastive estimation needs num_noise of 1 or more, got {num_noise}")
-
-
-def _check_covered(gold_log_noise: Tensor) -> None:
-    """Refuse data that are never noise: their scores would grow without end."""
-    if bool((gold_log_noise == -torch.inf).any()):
-        raise InputError(
-            "a sequence of the data has no probability under the noise", hint="use noise that covers all sequences"
-        )
 
 
 # ------------------------------------------------------------------------------------------------- for Table 6.1

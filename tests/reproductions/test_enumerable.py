@@ -112,23 +112,6 @@ def test_refusals() -> None:
         every_sequence(5, 12)
     with pytest.raises(InputError, match="at least 1"):
         every_sequence(5, 0)
-    with pytest.raises(InputError, match="between 0 and 2"):
-        sequence_numbers(torch.tensor([[0, 3]]), 3)
-    with pytest.raises(InputError, match="no sequence"):
-        empirical_weights(torch.zeros(0, 2).long(), 3)
-    with pytest.raises(InputError, match="sum to 2"):
-        Enumerable(2, 1, torch.zeros(2, dtype=torch.float64))
-    with pytest.raises(InputError, match=r"table of 2\^2"):
-        Enumerable(2, 2, torch.zeros(2, dtype=torch.float64))
-    for wrong in ({"vocab_size": 1}, {"length": 1}, {"share": 1.0}, {"share": 0.0}):
-        with pytest.raises(InputError, match="palindromes need"):
-            palindromes(**wrong)
-    with pytest.raises(InputError, match="emissions of a hidden Markov model"):
-        hidden_markov(torch.ones(1), torch.ones(1, 1), torch.ones(1, 2), length=2)
-    with pytest.raises(InputError, match="transitions"):
-        hidden_markov(torch.ones(1), torch.ones(2, 2) / 2, torch.ones(1, 1), length=2)
-    with pytest.raises(InputError, match="use low or high"):
-        thesis_hmm("medium")
     with pytest.raises(InputError, match="at most 2 phonemes"):
         phoneme_sequences([("photo", ["F", "OW1", "T", "OW2"])], max_length=2)
 

@@ -16,7 +16,6 @@ from reproductions.goyal_2021.large_spaces import (
     sequence_scores,
     true_conditionals,
 )
-from seqwise.errors import InputError
 from seqwise.models import MaskedLSTM
 from seqwise.sampling.correctness import every_sequence
 
@@ -165,17 +164,3 @@ def test_gradients_of_a_parameter_of_each_part() -> None:
 
 
 # ------------------------------------------------------------------ refusals
-
-
-def test_what_is_refused() -> None:
-    model = random_model(3)
-    for wrong in ((0, 3, 1), (3, 0, 1), (3, 3, 0)):
-        with pytest.raises(InputError, match="must each be at least 1"):
-            product_blocks(wrong[0], wrong[1], tokens_at_once=wrong[2])
-    with pytest.raises(InputError, match="needs a token"):
-        log_partitions_of_block(model, [torch.arange(3), torch.arange(0)])
-    with pytest.raises(InputError, match="needs a token"):
-        log_partitions_of_block(model, [])
-    for place in (-1, 2):
-        with pytest.raises(InputError, match="no position"):
-            true_conditionals(model, torch.tensor([[0, 1]]), place)

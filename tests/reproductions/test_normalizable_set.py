@@ -262,7 +262,7 @@ def test_figure_1_lies_between_the_hyperplanes_that_the_caption_names() -> None:
 # ---------------------------------------------------------------------------------------- refusals
 
 
-def test_bad_arguments_are_refused() -> None:
+def test_weights_without_a_set_are_refused() -> None:
     opposed = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
     inputs = torch.zeros(1, 2)
     for call in (
@@ -272,22 +272,6 @@ def test_bad_arguments_are_refused() -> None:
     ):
         with pytest.raises(InputError, match="Z = 1"):
             call()
-    with pytest.raises(InputError, match="norm"):
-        nearest_normalized(inputs, FIGURE_1, norm=1)
-    with pytest.raises(InputError, match="2 columns"):
-        nearest_normalized(torch.zeros(1, 3), FIGURE_1)
-    with pytest.raises(InputError, match="finite"):
-        in_normalizable_set(torch.tensor([[math.nan, 0.0]]), FIGURE_1)
-    for weights in (torch.zeros(2), torch.zeros(0, 2), torch.tensor([[math.inf]])):
-        with pytest.raises(InputError, match="weights"):
-            normalizable_set_is_empty(weights)
-    with pytest.raises(InputError, match="tolerance"):
-        in_normalizable_set(inputs, FIGURE_1, tolerance=-1.0)
-    with pytest.raises(InputError, match="two features"):
-        normalizable_curve(torch.ones(2, 3), extent=1.0)
-    for bad in ({"extent": 0.0}, {"extent": math.nan}, {"extent": 1.0, "num_points": 1}):
-        with pytest.raises(InputError, match="extent"):
-            normalizable_curve(FIGURE_1, **bad)
 
 
 # ---------------------------------------------------------------------------------------- the interior-point method

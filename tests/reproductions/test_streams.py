@@ -214,19 +214,3 @@ def test_missing_files_and_unknown_words_are_refused(tmp_path: Path) -> None:
         list(stream)
     with pytest.raises(InputError, match="drop"):
         build_vocabulary(read_sentences([path]), minimum_count=2, unknown=None)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"context_size": -1}, "context size"), ({"batch_size": 0}, "batch size"), ({"shuffle_buffer": -1}, "buffer")],
-)
-def test_sizes_that_make_no_sense_are_refused_at_once(options: dict[str, int], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        stream_positions([], Vocabulary(("a",)), **{"context_size": 1, "batch_size": 1, **options})
-
-
-def test_negative_ids_are_no_words() -> None:
-    with pytest.raises(InputError, match="the id -100 is negative"):
-        gather_positions([[1, -100]], context_size=1)
-    with pytest.raises(InputError, match="context size"):
-        gather_positions([[1]], context_size=-1)
