@@ -85,8 +85,10 @@ def _rows(file: FileInspection, *, tags: bool, most: int) -> Iterator[tuple[str,
     yield "repeated", f"{file.duplicates:,} examples; {file.contradictions:,} sources again with other {kind}"
     if file.leaked is not None:
         yield "in training", f"{file.leaked:,} examples, {file.seen_sources:,} sources"
-    measures = ", ".join(f"{name} {measure_text(name, value)}" for name, value in file.baseline.items())
-    yield "no learning", f"{measures} (%), by the most frequent {'label of each word' if tags else 'target'}"
+    if tags or file.leaked is not None:  # among the training pairs, nearly every source has its own target
+        measures = ", ".join(f"{name} {measure_text(name, value)}" for name, value in file.baseline.items())
+        how = "the most frequent label of each word" if tags else "each source's most frequent target, else that of all"
+        yield "no learning", f"{measures} (%), by {how}"
     if file.warning is not None:
         yield "warning", file.warning
 
