@@ -73,12 +73,9 @@ def energy_view(watched: Watched) -> Markup:
         Line(f"chain {chain + 1}", sweeps, values_SB[:, chain].tolist(), chain) for chain in range(values_SB.shape[1])
     ]
     counts = [tally([swept]) for swept in watched.done]
-    shares = [
-        Line(name, sweeps, [part / max(one.proposals, 1) for part, one in zip(parts, counts, strict=True)], number)
-        for number, (name, parts) in enumerate(
-            (("accepted", [one.accepted for one in counts]), ("accepted and new", [one.novel for one in counts]))
-        )
-    ]
+    accepted = [count.accepted / max(count.proposals, 1) for count in counts]
+    novel = [count.novel / max(count.proposals, 1) for count in counts]
+    shares = [Line("accepted", sweeps, accepted, 0), Line("accepted and new", sweeps, novel, 1)]
     drawn = (
         line_plot(
             "Energy by sweep, a line for each chain", lines, x_label="sweep", ids=ids, borders=borders, unit="nats"

@@ -21,16 +21,16 @@ UNMIXED = 0.995  # weight from which on a relaxed slot counts as one candidate
 
 def lattice_view(run: OutputRun, answer: Answer, step: int) -> Markup:
     """Draw the lattice up to a step, with its numbers in a folded table."""
-    words, whole, question = run.codec.target_vocabulary.tokens, answer.lattice, answer.question
-    shown = Lattice(whole.steps[:step])
+    words, lattice, question = run.codec.target_vocabulary.tokens, answer.lattice, answer.question
+    shown = Lattice(lattice.steps[:step])
     drawing = draw_lattice(
         shown,
         words=words,
-        what=f"{_setup_in_words(answer)}, the first {len(shown.steps)} of {len(whole.steps)} steps",
+        what=f"{_setup_in_words(answer)}, the first {len(shown.steps)} of {len(lattice.steps)} steps",
         step_names=step_names(run, question.example),
-        palette=lattice_palette([whole]),
+        palette=lattice_palette([lattice]),
         gold=question.gold,
-        beside=[whole],
+        beside=[lattice],
     )
     table = lattice_table(shown, "The same in numbers", words)
     return _region("the lattice of the search", drawing) + render_block(table)

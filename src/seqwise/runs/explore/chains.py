@@ -115,12 +115,12 @@ def adjust(watched: Watched, settings: SampleSettings) -> Watched:
 
 def pin(watched: Watched, pinned: Sequence[int]) -> Watched:
     """Fix positions in each chain, and free all others that the problem leaves free."""
-    wanted = frozenset(pinned)
-    if wanted == watched.pinned:
+    places = frozenset(pinned)
+    if places == watched.pinned:
         return watched
     free_BT = watched.first.free_BT.clone()
-    free_BT[:, sorted(wanted)] = False
-    return replace(watched, state=replace(watched.state, free_BT=free_BT), pinned=wanted, since=len(watched.done))
+    free_BT[:, sorted(places)] = False
+    return replace(watched, state=replace(watched.state, free_BT=free_BT), pinned=places, since=len(watched.done))
 
 
 def tally(sweeps: Sequence[Trace]) -> Tally:

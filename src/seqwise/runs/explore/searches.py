@@ -174,12 +174,12 @@ def search_errors(run: OutputRun, question: Question, *, k: int, score: str) -> 
     outputs = [_best(run, question, Decoder(HardTopK(size), SCORES[score])) for size in sizes]
     beams = [Found(f"beam of {size}", best.tokens, best.score) for size, best in zip(sizes, outputs, strict=True)]
     exact = _exact(run, question, score)
-    best = max(found.score for found in (*beams, *([exact] if exact else [])))
+    best_score = max(found.score for found in (*beams, *([exact] if exact else [])))
 
     def compared(found: Found) -> Found:
-        short = best - found.score
+        short = best_score - found.score
         # Two ways to add up the same numbers differ in the last digits.
-        return replace(found, short=short if short > 1e-4 * max(1.0, abs(best)) else 0.0)
+        return replace(found, short=short if short > 1e-4 * max(1.0, abs(best_score)) else 0.0)
 
     return SearchErrors(tuple(map(compared, beams)), sizes.index(k), compared(exact) if exact else None)
 

@@ -29,7 +29,7 @@ def disagreement(outputs: Sequence[Sequence[int]]) -> tuple[int, float]:
         >>> disagreement([(1, 2), (1, 2), (1, 3)])
         (2, 0.3333333333333333)
     """
-    pairs = [edit_distance(one, other) / max(len(one), len(other), 1) for one, other in combinations(outputs, 2)]
+    pairs = [edit_distance(a, b) / max(len(a), len(b), 1) for a, b in combinations(outputs, 2)]
     return len({tuple(output) for output in outputs}), sum(pairs) / max(len(pairs), 1)
 
 
@@ -39,10 +39,10 @@ class Suggestions:
     def __init__(self, run: OutputRun) -> None:
         self.run = run
         examples, self.note = _development_examples(run)
-        short = [one for one in examples if 1 < len(one.source) <= MOST_TOKENS // 4 and one.target]
+        short = [example for example in examples if 1 < len(example.source) <= MOST_TOKENS // 4 and example.target]
         # Subwords are read from the text as it stands, which is one token.
         self._examples = (short or examples)[:MOST_EXAMPLES]
-        self.texts = [(run.codec.source_text(one), _as_typed(run, one)) for one in self._examples]
+        self.texts = [(run.codec.source_text(example), _as_typed(run, example)) for example in self._examples]
         self._disagreements: list[tuple[int, float]] = []
         self._lock = Lock()
 
@@ -72,8 +72,8 @@ class Suggestions:
         outputs: dict[int, list[tuple[int, ...]]] = {place: [] for place in encoded}
         for name in decoders_for(self.run.settings):
             decoder = choose_decoder(self.run.settings, name)
-            found = search(self.run, list(encoded.values()), decoder, n_best=1, length_normalization=0.0)
-            for place, best in zip(encoded, found, strict=True):
+            hypotheses = search(self.run, list(encoded.values()), decoder, n_best=1, length_normalization=0.0)
+            for place, best in zip(encoded, hypotheses, strict=True):
                 outputs[place].append(best[0].tokens)
         return [disagreement(outputs.get(place, ())) for place in range(len(examples))]
 

@@ -94,12 +94,11 @@ def _shares(folder: Folder, sampling: Sampling, ids: Ids) -> list[Block]:
     if not any(sums["proposals"]):
         return [Paragraph("The kernel proposes nothing, so that there is no acceptance.")]
     sweeps = range(1, num_sweeps + 1)
-    lines = [
-        Line(
-            name, sweeps, [a / b if b else math.nan for a, b in zip(sums[what], sums["proposals"], strict=True)], number
-        )
-        for number, (name, what) in enumerate((("accepted", "accepted"), ("accepted and new", "novel")))
-    ]
+    accepted, novel = (
+        [count / total if total else math.nan for count, total in zip(sums[what], sums["proposals"], strict=True)]
+        for what in ("accepted", "novel")
+    )
+    lines = [Line("accepted", sweeps, accepted, 0), Line("accepted and new", sweeps, novel, 1)]
     title = f"{folder.name}: acceptance (solid) and novelty (dashed) by sweep, shares of proposals"
     return [line_plot(title, lines, x_label="sweep", ids=ids, shaded=_discarded(sampling))]
 
