@@ -128,11 +128,11 @@ def tagger() -> Any:
 
 def decoding() -> Iterator[None]:
     from seqwise.decoding import DECODERS, decode_examples
-    from seqwise.search import local_energy
+    from seqwise.search import local
     from seqwise.search.operators import mean_squared_gap
 
     model, examples = tagger().eval(), sentences(SENTENCES)
-    decoder = DECODERS["beam"](4, 1.0, local_energy, mean_squared_gap)
+    decoder = DECODERS["beam"](4, 1.0, local, mean_squared_gap)
     while True:
         for start in range(0, SENTENCES - AT_ONCE + 1, AT_ONCE):
             assert len(decode_examples(model, examples[start : start + AT_ONCE], decoder)) == AT_ONCE

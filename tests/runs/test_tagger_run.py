@@ -39,7 +39,8 @@ from pretrained import (  # noqa: E402
 from seqwise.data import EncodedExample, Example, load_tokenizer, read_columns  # noqa: E402
 from seqwise.decoding import DECODERS, decode_examples  # noqa: E402
 from seqwise.errors import InputError  # noqa: E402
-from seqwise.hugging_face import load_tagger, pretrained_tagger, word_pieces, words_without_pieces  # noqa: E402
+from seqwise.hugging_face import load_tagger, pretrained_tagger, word_pieces  # noqa: E402
+from seqwise.hugging_face.tagger import words_without_pieces  # noqa: E402
 from seqwise.models import Tagger  # noqa: E402
 from seqwise.objectives import cross_entropy_objective  # noqa: E402
 from seqwise.runs import choose_decoder, load_run, new_run, predict, train_settings  # noqa: E402
