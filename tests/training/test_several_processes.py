@@ -27,7 +27,7 @@ from seqwise.objectives import ObjectiveConfig, noise_log_probs, relaxed_beam_ob
 from seqwise.objectives.masked_likelihood import conditional_masked_objective, masked_objective
 from seqwise.objectives.objective import Mean, Objective, SumOfMeans
 from seqwise.objectives.settings import Context
-from seqwise.runs.kept_lines import write_in_blocks
+from seqwise.runs.resumable_writer import write_in_blocks
 from seqwise.training import processes
 from seqwise.training.trainer import StepBatches, fit
 

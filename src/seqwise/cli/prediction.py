@@ -92,7 +92,7 @@ def predict(
         require_own_labels,
         training_reader,
     )
-    from seqwise.runs.kept_lines import write_in_blocks
+    from seqwise.runs.resumable_writer import write_in_blocks
     from seqwise.runs.run import fingerprint, reading_problems, require_enough_candidates
 
     require_files(output, text or "-")

@@ -99,7 +99,7 @@ def _keep(
     """Write the lines to a file, resuming a killed command."""
     from seqwise.runs import scoring
     from seqwise.runs.inputs import digest_of
-    from seqwise.runs.kept_lines import write_in_blocks
+    from seqwise.runs.resumable_writer import write_in_blocks
     from seqwise.runs.run import fingerprint
 
     scoring.score_sequences(run, examples, max_rows=max_rows)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from seqwise import InputError
-from seqwise.runs import kept_lines
-from seqwise.runs.kept_lines import write_in_blocks
+from seqwise.runs import resumable_writer
+from seqwise.runs.resumable_writer import write_in_blocks
 
 NUMBERS, BLOCK = range(50), 3
 WHOLE = "".join(f"{n} ü{n**2}\n" for n in NUMBERS)
@@ -48,11 +48,11 @@ def as_one_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
                 return squares(numbers)
 
             for name, value in (("world_size", count), ("rank", process), ("is_main_process", False)):
-                monkeypatch.setattr(kept_lines, name, lambda value=value: value)
-            monkeypatch.setattr(kept_lines, "init_process_group", lambda **_: None)
-            monkeypatch.setattr(kept_lines, "wait_for_everyone", lambda: None)
-            monkeypatch.setattr(kept_lines, "from_main_process", from_main_process)
-            monkeypatch.setattr(kept_lines, "shard", lambda items, process=process: items[process::count])
+                monkeypatch.setattr(resumable_writer, name, lambda value=value: value)
+            monkeypatch.setattr(resumable_writer, "init_process_group", lambda **_: None)
+            monkeypatch.setattr(resumable_writer, "wait_for_everyone", lambda: None)
+            monkeypatch.setattr(resumable_writer, "from_main_process", from_main_process)
+            monkeypatch.setattr(resumable_writer, "shard", lambda items, process=process: items[process::count])
             try:
                 write_in_blocks(path, NUMBERS, some, claim=CLAIM, block=BLOCK)
             except Killed:
@@ -97,7 +97,7 @@ def test_parts_of_something_else_are_refused(as_one_of: Callable[..., None], tmp
 
 
 def test_a_part_that_is_not_seen_is_named(as_one_of: Callable[..., None], tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(kept_lines, "rank", lambda: 1)
+    monkeypatch.setattr(resumable_writer, "rank", lambda: 1)
     with pytest.raises(InputError, match=r"process 1 does not see the file .* a disk that all machines share"):
         write_in_blocks(tmp_path / "out", NUMBERS, squares, claim=CLAIM, block=BLOCK)
 
