@@ -35,7 +35,7 @@ from seqwise.runs.masked_model_settings import masked_settings
 from seqwise.runs.masked_model_training import new_masked_run
 from seqwise.runs.run import MaskedRun
 from seqwise.runs.sampling import Sampled, runner_of
-from seqwise.runs.sampling_problems import FREE, Problem, read_problems, unusual
+from seqwise.runs.sampling_problems import FREE, Problem, problem_warnings, read_problems
 from seqwise.runs.sampling_settings import SampleSettings
 from seqwise.sampling import (
     Draws,
@@ -998,7 +998,7 @@ def test_unknown_fixed_tokens_are_said(tmp_path: Path) -> None:
     texts = [Example((), ("the", "dog")), Example((), ("the", "dog")), Example((), ("the", "cat"))]
     run = new_masked_run(texts, masked_settings(hidden_size=8))
     problems = [one for text in ("the _", "_ zebra") for one in read_problems(run, text, settings_of())]
-    assert unusual(run, problems) == ["1 of 2 sequences hold fixed tokens that the model does not know"]
+    assert problem_warnings(run, problems) == ["1 of 2 sequences hold fixed tokens that the model does not know"]
 
 
 def test_chains_that_do_not_move_have_no_effective_sample_size(command: Command, folders: dict[str, Path]) -> None:

@@ -23,7 +23,7 @@ from seqwise.runs import sampling as module
 from seqwise.runs import sampling_folder, sampling_problems
 from seqwise.runs.loading import save_run
 from seqwise.runs.sampling import Group, SweepDone, sample_in_blocks
-from seqwise.runs.sampling_problems import FREE, Problem, read_problems, unusual
+from seqwise.runs.sampling_problems import FREE, Problem, problem_warnings, read_problems
 from seqwise.runs.sampling_report import SampleReport
 from seqwise.runs.sampling_settings import SampleSettings
 from seqwise.sampling import Trace
@@ -157,12 +157,12 @@ def test_problems_on_the_disk_are_those_in_memory(name: str, small: pytest.Monke
         return read_problems(run, str(file) if text else None, settings)
 
     on_disk = read()
-    lines, told_apart = unusual(run, on_disk), module._fingerprints(run, on_disk)
+    lines, told_apart = problem_warnings(run, on_disk), module._fingerprints(run, on_disk)
     small.undo()
     in_memory = read()
     assert isinstance(in_memory, list) and not isinstance(on_disk, list)
     assert list(on_disk) == in_memory and on_disk[3:] == in_memory[3:] and len(on_disk) == 5
-    assert unusual(run, in_memory) == lines and (name != "words" or len(lines) == 2)
+    assert problem_warnings(run, in_memory) == lines and (name != "words" or len(lines) == 2)
     assert module._fingerprints(run, in_memory) == told_apart
     assert module._fingerprints(run, in_memory[:4]) != told_apart
 

@@ -79,10 +79,10 @@ def sample(
 
 def _print_samples(run: Any, problems: Any, settings: Any, output: Path | None) -> None:
     from seqwise.runs.sampling import sample_in_blocks
-    from seqwise.runs.sampling_problems import unusual
+    from seqwise.runs.sampling_problems import problem_warnings
     from seqwise.runs.sampling_report import SampleReport
 
-    for line in unusual(run, problems):
+    for line in problem_warnings(run, problems):
         print(f"seqwise: {line}", file=sys.stderr)
     report = SampleReport(settings)
     with progress_bars() as bars:

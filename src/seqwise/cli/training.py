@@ -35,7 +35,7 @@ def train(
     """
     from seqwise.runs.settings import load_settings
     from seqwise.runs.training import train_run
-    from seqwise.runs.training_summary import lines_of
+    from seqwise.runs.training_summary import summary_lines
 
     given = given_flags(flags)
     settings = load_settings(config, given)
@@ -62,7 +62,7 @@ def train(
         def begin(summary: Any) -> None:
             nonlocal measures
             measures = summary.evaluation is not None
-            for line in () if as_json else lines_of(summary):
+            for line in () if as_json else summary_lines(summary):
                 print(line, flush=True)
 
         metrics = train_run(settings, output, on_start=begin, on_progress=advance, on_measured=measured)

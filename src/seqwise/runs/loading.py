@@ -66,7 +66,7 @@ def new_run(examples: Sequence[Example], settings: Settings) -> OutputRun:
         InputError: what the settings name cannot be read, or the other run is of another task or has another model.
     """
     if settings.init is not None:
-        return _going_on(settings, settings.init)
+        return _continued_run(settings, settings.init)
     if isinstance(settings.model, PretrainedEncoder):
         return _new_tagger_run(examples, settings)
     if settings.model.pretrained:
@@ -75,7 +75,7 @@ def new_run(examples: Sequence[Example], settings: Settings) -> OutputRun:
     return Run(settings, build_model(settings, codec), codec)
 
 
-def _going_on(settings: Settings, folder: Path) -> OutputRun:
+def _continued_run(settings: Settings, folder: Path) -> OutputRun:
     """Continue a run: its model and codec with new settings."""
     before: OutputRun = load_run(folder, to="predict")
     if before.settings.task != settings.task:

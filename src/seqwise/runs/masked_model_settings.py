@@ -243,7 +243,7 @@ def load_masked_flags(flags: Mapping[str, str]) -> MaskedModelSettings:
 
 def _built(given: Given) -> MaskedModelSettings:
     if given.value("init") is not None:
-        _go_on(given)
+        _take_from_init(given)
     if given.value("format") is None:
         given.put("format", "sequences")
     settings: MaskedModelSettings = build(MASKED_SETTINGS, given)
@@ -254,7 +254,7 @@ _KEPT = ("format", "units", "source_units", "subword_vocabulary", "minimum_count
 """Settings that the run named as ``init`` decides."""
 
 
-def _go_on(given: Given) -> None:
+def _take_from_init(given: Given) -> None:
     """Take settings from the run named as ``init``."""
     folder = Path(str(given.value("init")))
     try:

@@ -34,8 +34,8 @@ from seqwise.runs.masked_model_settings import (
 )
 from seqwise.runs.run import MaskedRun, Run, save_metrics
 from seqwise.runs.scoring import room_for, score_sequences
-from seqwise.runs.sizing import as_begun, evaluated_examples, sample_evenly, sized_masked
-from seqwise.runs.trainer_options import begun_otherwise, require_evaluation, require_usable, with_lasting_paths
+from seqwise.runs.sizing import evaluated_examples, sample_evenly, sized_masked, without_new_evaluations
+from seqwise.runs.trainer_options import changed_setting_error, require_evaluation, require_usable, with_absolute_paths
 from seqwise.runs.training import fingerprints_of, fit_stage
 from seqwise.runs.training_summary import best_of_stage, loss_warnings
 from seqwise.training.checkpoints import last_complete
@@ -47,7 +47,7 @@ from seqwise.training.trainer import Progress, TrainingResult, read_losses
 def new_masked_run(examples: Sequence[Example], settings: MaskedModelSettings) -> Run[MaskedModelSettings, MaskedCodec]:
     """Make a run with new weights and the vocabularies of the data, or continue the run named as ``init``."""
     if settings.init is not None:
-        return _going_on(examples, settings, settings.init)
+        return _continued_run(examples, settings, settings.init)
     codec = _new_codec(examples, settings)
     _require_two_tokens(codec.sequence.vocabulary)
     lengths = codec.lengths
@@ -59,7 +59,7 @@ def new_masked_run(examples: Sequence[Example], settings: MaskedModelSettings) -
     return Run(settings, _new_model(settings, codec, max_length=max_length), codec)
 
 
-def _going_on(
+def _continued_run(
     examples: Sequence[Example], settings: MaskedModelSettings, folder: Path
 ) -> Run[MaskedModelSettings, MaskedCodec]:
     """Continue a run: its model and vocabularies, new settings, and the lengths of the new data."""
@@ -152,11 +152,11 @@ def _train(
     examples = read_sequences(train, given)
     held_out = [] if dev is None else read_sequences(dev, given)
     require_evaluation(given, has_dev=dev is not None)
-    settings = sized_masked(with_lasting_paths(given, output), len(examples), evaluated=bool(held_out))
+    settings = sized_masked(with_absolute_paths(given, output), len(examples), evaluated=bool(held_out))
     finished = (output / MODEL).exists() and (output / SETTINGS).exists()
     if finished and "evaluate_every" not in given.model_fields_set:
-        settings = as_begun(settings, load_masked_settings(output / SETTINGS))
-    from_main_process(lambda: _require_own(output, settings))
+        settings = without_new_evaluations(settings, load_masked_settings(output / SETTINGS))
+    from_main_process(lambda: _require_same_settings(output, settings))
     if settings.format == "sequences" and examples[0].target[0].startswith(">"):
         print(f"seqwise: {train} begins with '>'; if it is FASTA, use --format fasta", file=sys.stderr)
     run = new_masked_run(examples, settings)
@@ -299,7 +299,7 @@ def _check_held_out(run: MaskedRun, examples: Sequence[Example], held_out: Seque
         print(f"seqwise: {again} of {len(held_out)} development sequences are in the training data", file=sys.stderr)
 
 
-def _require_own(output: Path, settings: MaskedModelSettings) -> None:
+def _require_same_settings(output: Path, settings: MaskedModelSettings) -> None:
     """Refuse an output folder that holds anything but a run of the same settings."""
     saved = output / SETTINGS
     if not saved.exists():
@@ -315,7 +315,7 @@ def _require_own(output: Path, settings: MaskedModelSettings) -> None:
         return  # without a checkpoint, settings may be corrected
     for name, (then, now) in differences(before, settings).items():
         if name not in ("init", "save_every", "report_to"):
-            raise begun_otherwise(output, name, then, now)
+            raise changed_setting_error(output, name, then, now)
 
 
 def _claim(output: Path, settings: MaskedModelSettings) -> None:

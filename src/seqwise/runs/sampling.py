@@ -102,7 +102,7 @@ def sample_in_blocks(
         if problem.tokens:
             work.runner.require_room(chains_of(problem, settings))
     work.tasks(problems[:1])  # refuses phrases before the first sweep
-    _require_modesty(settings, problems, work.output)
+    _require_limits(settings, problems, work.output)
     init_process_group(timeout=NO_TIMEOUT)
     with nullcontext() if work.output is None else sole_writer(work.output):
         yield from work.blocks(problems)
@@ -120,7 +120,7 @@ def begin_chains(run: MaskedRun, problem: Problem, settings: SampleSettings) -> 
     return runner, runner.start(at_lengths(run, [problem], settings, runner.shortest)[:1])
 
 
-def _require_modesty(settings: SampleSettings, problems: Sequence[Problem], output: Path | None) -> None:
+def _require_limits(settings: SampleSettings, problems: Sequence[Problem], output: Path | None) -> None:
     """Refuse more printed sequences than anybody reads, or more bytes than the disk has."""
     printed = settings.num_printed(len(problems))
     hint = "ask for fewer problems, chains or sweeps, or print fewer of these: --every N, --best"

@@ -25,7 +25,7 @@ from torch import Tensor
 from seqwise.data.durable import discard_partials, flush, holds_nothing, write_atomically
 from seqwise.errors import InputError
 from seqwise.runs.sampling_settings import SampleSettings
-from seqwise.runs.trainer_options import begun_otherwise
+from seqwise.runs.trainer_options import changed_setting_error
 from seqwise.sampling.chains import PER_CHAIN, Trace
 from seqwise.training.checkpoints import saving
 
@@ -60,7 +60,7 @@ def claim(folder: Path, settings: SampleSettings, fingerprints: Mapping[str, str
                 raise InputError(f"the samples were begun with {_OTHERS[name]}", path=folder, hint=another)
             if name not in _MAY_DIFFER and value != then.get(name):
                 before, after = ("the default" if setting is None else setting for setting in (then.get(name), value))
-                raise begun_otherwise(folder, name, before, after, what="the samples were")
+                raise changed_setting_error(folder, name, before, after, what="the samples were")
     elif not holds_nothing(folder):
         raise InputError("the folder is not empty and holds no samples", path=folder, hint="give another --output")
     discard_partials(folder)

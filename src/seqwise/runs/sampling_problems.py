@@ -102,7 +102,7 @@ def at_lengths(
     return sorted(found, key=lambda task: (task.problem, task.rank))
 
 
-def unusual(run: MaskedRun, problems: Sequence[Problem]) -> list[str]:
+def problem_warnings(run: MaskedRun, problems: Sequence[Problem]) -> list[str]:
     """Warn of unknown tokens, and of lengths outside those of training."""
     unknown, strange, lengths = run.codec.unknown_id, 0, Counter[int]()
     for problem in problems:

@@ -15,7 +15,7 @@ from seqwise.sampling.diagnostics import FEWEST_DRAWS, ChainReport, diagnose_cha
 from seqwise.sampling.problems import by_problem
 from seqwise.sampling.settings import Proposing
 
-FEWEST = 4  # sweeps by which chains can be judged
+FEWEST = 4  # sweeps by which chains can be diagnosed
 
 Key = tuple[int, int]  # problem, and rank of the length
 
@@ -31,11 +31,11 @@ class SampleReport:
     _counts: Counter[str] = field(default_factory=Counter, init=False)
     _energy: float = field(default=0.0, init=False)
     _phrase: int = field(default=1, init=False)
-    _judged: _Judged = field(default_factory=lambda: _Judged(), init=False)
+    _diagnostics: _Diagnostics = field(default_factory=lambda: _Diagnostics(), init=False)
 
     def add(self, groups: Iterable[Group]) -> None:
         """Add the chains of some problems."""
-        first, judged = _first_counted(self.settings), _unjudged(self.settings) is None
+        first, diagnosed = _first_counted(self.settings), _why_no_diagnostics(self.settings) is None
         for group in groups:
             trace, self._phrase = group.trace, max(self._phrase, group.longest_phrase)
             self._counts["chains"] += trace.energy_SB.shape[1]
@@ -43,8 +43,8 @@ class SampleReport:
                 self._counts[name] += int(getattr(trace, f"{name}_SB")[first:].sum())
             self._counts["energies"] += trace.energy_SB[first:].numel()
             self._energy += float(trace.energy_SB[first:].sum())
-            if judged:
-                self._judged.add(group, first)
+            if diagnosed:
+                self._diagnostics.add(group, first)
 
     def lines(self) -> list[str]:
         """Return the lines of the report."""
@@ -55,9 +55,9 @@ class SampleReport:
             f" accepted {counts['accepted'] / proposals:.1%}, novel {counts['novel'] / proposals:.1%},"
             f" mean energy {self._energy / max(counts['energies'], 1):.4g} nats"
         ]
-        unjudged = _unjudged(settings)
-        judged = self._judged.lines(_num_counted(settings)) if unjudged is None else unjudged
-        return [*lines, *_warnings(settings, self._phrase), *judged]
+        reason = _why_no_diagnostics(settings)
+        diagnosed = self._diagnostics.lines(_num_counted(settings)) if reason is None else reason
+        return [*lines, *_warnings(settings, self._phrase), *diagnosed]
 
 
 def _first_counted(settings: SampleSettings) -> int:
@@ -88,7 +88,7 @@ def _warnings(settings: SampleSettings, phrase: int) -> Iterator[str]:
         )
 
 
-def _unjudged(settings: SampleSettings) -> list[str] | None:
+def _why_no_diagnostics(settings: SampleSettings) -> list[str] | None:
     """Explain why there is no effective sample size; None if there is one."""
     if not settings.kernel.draws:
         return []
@@ -110,7 +110,7 @@ class _Kind:
 
 
 @dataclass
-class _Judged:
+class _Diagnostics:
     """Sums over the diagnostics of the chains of each problem."""
 
     problems: int = 0
@@ -128,9 +128,9 @@ class _Judged:
         self.passes += int(group.trace.passes_SB.sum())
         self.seconds += group.trace.seconds
         for problem, trace in zip(group.problems, by_problem(group.trace, group.problems), strict=True):
-            self._judge((problem.problem, problem.rank), diagnose_chains(trace, discard=first))
+            self._add((problem.problem, problem.rank), diagnose_chains(trace, discard=first))
 
-    def _judge(self, key: Key, report: ChainReport) -> None:
+    def _add(self, key: Key, report: ChainReport) -> None:
         ess, tail_ess, r_hat = (of["energy"] for of in (report.ess, report.tail_ess, report.r_hat))
         self.problems += 1
         if math.isfinite(ess):

@@ -354,7 +354,7 @@ def check(settings: Settings) -> Settings:
 
 
 def _built(given: Given) -> Settings:
-    _go_on(given)
+    _take_from_init(given)
     model = given.value("model.path", "model.name", "model")
     if given.value("task") is None:
         pretrained = model == "pretrained" or (isinstance(model, str) and names_pretrained(model))
@@ -371,7 +371,7 @@ def _built(given: Given) -> Settings:
     return settings
 
 
-def _go_on(given: Given) -> None:
+def _take_from_init(given: Given) -> None:
     """Take task, model and objective from the run named as ``init``, unless they were given."""
     missing = [name for name in ("task", "model", "objective") if given.value(name) is None]
     if given.value("init") is None or not missing:

@@ -97,7 +97,7 @@ def sized_like(settings: Settings, other: Settings) -> Settings:
     return settings.model_copy(update=changes)
 
 
-def as_begun(settings: AnySettings, saved: AnySettings) -> AnySettings:
+def without_new_evaluations(settings: AnySettings, saved: AnySettings) -> AnySettings:
     """Turn evaluations during training off if the run was begun without them.
 
     Development data that are added later only measure the trained model.

@@ -96,7 +96,7 @@ class TrainerOptions(Config):
         return max(1, round(self.epochs * len(self.batches(encoded))))
 
 
-def with_lasting_paths(settings: AnyOptions, output: Path) -> AnyOptions:
+def with_absolute_paths(settings: AnyOptions, output: Path) -> AnyOptions:
     """Make paths absolute if the run folder lies outside the current one; see ``recorded_file``."""
     if output.resolve().is_relative_to(Path.cwd()):
         return settings
@@ -104,7 +104,7 @@ def with_lasting_paths(settings: AnyOptions, output: Path) -> AnyOptions:
     return settings.model_copy(update=paths)
 
 
-def begun_otherwise(output: Path, name: str, then: Any, now: Any, *, what: str = "the run was") -> InputError:
+def changed_setting_error(output: Path, name: str, then: Any, now: Any, *, what: str = "the run was") -> InputError:
     """Return the error about an output folder that was begun with another value of a setting."""
     problem = f"{what} begun with another {name} ({then} then, {now} now)"
     return InputError(problem, path=output, hint="give another --output, or remove this folder to start again")

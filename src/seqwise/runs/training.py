@@ -42,8 +42,8 @@ from seqwise.runs.model_settings import PretrainedEncoder
 from seqwise.runs.monitoring import CROSS_ENTROPY, monitor
 from seqwise.runs.run import OutputRun, save_metrics
 from seqwise.runs.settings import WARM_START_FOLDERS, Settings, check, load_settings
-from seqwise.runs.sizing import as_begun, sized, sized_like
-from seqwise.runs.trainer_options import TrainerOptions, begun_otherwise, require_usable, with_lasting_paths
+from seqwise.runs.sizing import sized, sized_like, without_new_evaluations
+from seqwise.runs.trainer_options import TrainerOptions, changed_setting_error, require_usable, with_absolute_paths
 from seqwise.runs.training_summary import (
     TrainingSummary,
     best_of_stage,
@@ -251,11 +251,11 @@ def _train_run(
     on_measured: Callable[[int, int], None] | None,
 ) -> dict[str, Any]:
     examples = read_examples(given, given.train)
-    settings = sized(with_lasting_paths(given, output), len(examples))
+    settings = sized(with_absolute_paths(given, output), len(examples))
     saved = output / CONFIGURATION
     if saved.exists() and "evaluate_every" not in given.model_fields_set:
-        settings = as_begun(settings, load_settings(saved))
-    from_main_process(lambda: _require_own(output, settings))
+        settings = without_new_evaluations(settings, load_settings(saved))
+    from_main_process(lambda: _require_same_settings(output, settings))
     run, encoded, dev, unread = begin_run(settings, examples)
     fingerprints = fingerprints_of(settings, dev)
     from_main_process(lambda: require_same_data(output / settings.stages()[0].folder, encoded, fingerprints))
@@ -332,7 +332,7 @@ _WRITTEN = (
 )  # fmt: skip
 
 
-def _require_own(output: Path, settings: Settings) -> None:
+def _require_same_settings(output: Path, settings: Settings) -> None:
     """Refuse an output folder that holds anything but a run of the same settings."""
     saved = output / CONFIGURATION
     if not saved.exists():
@@ -342,11 +342,11 @@ def _require_own(output: Path, settings: Settings) -> None:
             raise InputError(problem, path=output, hint="give another --output")
         return
     for name, (then, now) in differences(sized_like(load_settings(saved), settings), settings).items():
-        if (name not in _MAY_DIFFER or now is None) and not _came_to_nothing(output):
-            raise begun_otherwise(output, name, then, now)
+        if (name not in _MAY_DIFFER or now is None) and not _left_no_checkpoint(output):
+            raise changed_setting_error(output, name, then, now)
 
 
-def _came_to_nothing(output: Path) -> bool:
+def _left_no_checkpoint(output: Path) -> bool:
     """Whether training began here and left no checkpoint."""
     kept = [output / folder / "checkpoints" for folder in ("", *WARM_START_FOLDERS)]
     begun = any(folder.exists() for folder in kept) and not (output / "model").exists()

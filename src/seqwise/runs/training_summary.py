@@ -148,7 +148,7 @@ def save_summary(summary: TrainingSummary, folder: Path) -> None:
     write_atomically(folder / SUMMARY, json.dumps(asdict(summary), indent=1) + "\n")
 
 
-def lines_of(summary: TrainingSummary) -> list[str]:
+def summary_lines(summary: TrainingSummary) -> list[str]:
     """Return the summary as lines of at most 80 columns."""
     rows = [("train", _counts(summary, summary.train))]
     if summary.dev is not None:

@@ -26,7 +26,7 @@ from seqwise.runs.inputs import read_examples
 from seqwise.runs.measures import decisive
 from seqwise.runs.settings import Settings, check, load_settings
 from seqwise.runs.sizing import sized
-from seqwise.runs.trainer_options import begun_otherwise, require_usable, with_lasting_paths
+from seqwise.runs.trainer_options import changed_setting_error, require_usable, with_absolute_paths
 from seqwise.runs.training import begin_run, train_run
 from seqwise.schedules import exponential
 from seqwise.training.lock import sole_writer
@@ -83,9 +83,9 @@ def tune(
     check(settings)
     output = Path(output)
     examples = read_examples(settings, settings.train)
-    settings = sized(with_lasting_paths(settings, output), len(examples))
+    settings = sized(with_absolute_paths(settings, output), len(examples))
     require_usable(settings, has_lstm=not settings.model.parallel)
-    _require_own(output, settings)
+    _require_same_settings(output, settings)
     begin_run(settings, examples)  # refuses bad data before there is a study
     with sole_writer(output):
         _claim(output, settings)
@@ -126,12 +126,12 @@ def _optuna() -> Any:
 
 def _claim(output: Path, settings: Settings) -> None:
     """Write the settings, or refuse a folder with others."""
-    _require_own(output, settings)
+    _require_same_settings(output, settings)
     if not (output / SETTINGS).exists():
         write_atomically(output / SETTINGS, dump(settings))
 
 
-def _require_own(output: Path, settings: Settings) -> None:
+def _require_same_settings(output: Path, settings: Settings) -> None:
     """Refuse an output folder that holds anything but a study of the same settings."""
     saved = output / SETTINGS
     if not saved.exists():
@@ -139,7 +139,7 @@ def _require_own(output: Path, settings: Settings) -> None:
             raise InputError("the folder holds something else", path=output, hint="give another --output")
         return
     for name, (then, now) in differences(load_settings(saved), settings).items():
-        raise begun_otherwise(output, name, then, now, what="the study was")
+        raise changed_setting_error(output, name, then, now, what="the study was")
 
 
 def _choices(trial: Any, settings: Settings) -> dict[str, float | str]:
