@@ -7,6 +7,7 @@ batching are harmless.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -306,6 +307,19 @@ def hamming(gold: Sequence[int], num_tokens: int, weights: Sequence[float] | Non
         return [0.0 if w == gold[step] else 1.0 if weights is None else float(weights[w]) for w in range(num_tokens)]
 
     return cost
+
+
+def until_end(tokens: Sequence[int], end: int | None) -> tuple[int, ...]:
+    """Tokens up to the first end token, and with it."""
+    return tuple(tokens[: list(tokens).index(end) + 1] if end in tokens else tokens)
+
+
+@functools.cache
+def levenshtein(a: tuple[int, ...], b: tuple[int, ...]) -> int:
+    """By its recursive definition."""
+    if not a or not b:
+        return len(a) + len(b)
+    return min(levenshtein(a[1:], b) + 1, levenshtein(a, b[1:]) + 1, levenshtein(a[1:], b[1:]) + int(a[0] != b[0]))
 
 
 # ---------------------------------------------------------------------------------------- the two models

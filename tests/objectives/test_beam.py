@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import oracles
-from oracles import Case, HardHypothesis, log_sum_exp, tagger_case, translation_case
+from oracles import Case, HardHypothesis, levenshtein, log_sum_exp, tagger_case, translation_case, until_end
 from seqwise import InputError
 from seqwise.data import collate
 from seqwise.objectives import (
@@ -279,18 +279,6 @@ def test_hard_beam_hinge_equals_the_loop(name: str, score: Any, k: int) -> None:
         assert found == pytest.approx(per_token(case, hinge), abs=1e-10)
 
 
-def levenshtein(a: Sequence[int], b: Sequence[int]) -> int:
-    """By its recursive definition."""
-    if not a or not b:
-        return len(a) + len(b)
-    return min(levenshtein(a[1:], b) + 1, levenshtein(a, b[1:]) + 1, levenshtein(a[1:], b[1:]) + int(a[0] != b[0]))
-
-
-def cut(tokens: Sequence[int], end: int | None) -> tuple[int, ...]:
-    """Up to the first end token."""
-    return tuple(tokens[: list(tokens).index(end) + 1] if end in tokens else tokens)
-
-
 @pytest.mark.thorough
 @each_model
 @each_score
@@ -303,7 +291,7 @@ def test_minimum_risk_equals_the_loop(name: str, score: Any, k: int) -> None:
         def risk(oracle: Any, gold: list[int], edits: bool, alpha: float = alpha) -> float:
             found = oracles.hard_beam(oracle, k=k, num_steps=len(gold), log_partition_weight=c)
             costs = [
-                levenshtein(cut(hypothesis.tokens, oracle.end), cut(gold, oracle.end))
+                levenshtein(until_end(hypothesis.tokens, oracle.end), until_end(gold, oracle.end))
                 if edits
                 else sum(a != b for a, b in zip(hypothesis.tokens, gold, strict=True))
                 for hypothesis in found
@@ -328,7 +316,7 @@ def test_edit_distances_equal_the_definition(end: int | None) -> None:
         for b, r in itertools.product(range(2), range(3)):
             a = [token for token in outputs[b, r].tolist() if token >= 0]
             reference = [token for token in gold[b].tolist() if token >= 0]
-            assert found[b, r] == levenshtein(cut(a, end), cut(reference, end))
+            assert found[b, r] == levenshtein(until_end(a, end), until_end(reference, end))
 
 
 # ---------------------------------------------------------------------------------------- exact limits
@@ -374,7 +362,7 @@ def test_a_dense_beam_of_everything_gives_the_exact_likelihood_of_every_prefix(n
 
         def prefix_score(oracle: Any, tokens: Sequence[int], c: float = c) -> float:
             """What follows the end adds nothing."""
-            return oracles.gold_score(oracle, cut(tokens, oracle.end), log_partition_weight=c)
+            return oracles.gold_score(oracle, until_end(tokens, oracle.end), log_partition_weight=c)
 
         def exact(oracle: Any, gold: list[int]) -> float:
             losses = []
@@ -382,7 +370,7 @@ def test_a_dense_beam_of_everything_gives_the_exact_likelihood_of_every_prefix(n
                 every = [prefix_score(oracle, tokens) for tokens in oracles.all_outputs(oracle, t)]
                 losses.append(log_sum_exp(every) - prefix_score(oracle, gold[:t]))
             if score == local:
-                real = [*range(1, len(cut(gold, oracle.end)) + 1)]
+                real = [*range(1, len(until_end(gold, oracle.end)) + 1)]
                 own = [-prefix_score(oracle, gold[:t]) for t in (real if oracle.end is None else [*real, real[-1]])]
                 assert losses == pytest.approx(own, abs=1e-9)
             return sum(losses)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
+from recording import LargestTensor
 from seqwise import InputError
 from seqwise.objectives import noise_log_probs
 from seqwise.objectives.contrastive import (
@@ -187,18 +185,6 @@ def test_tokens_that_are_never_noise_are_never_drawn_and_may_not_be_gold() -> No
 # ---------------------------------------------------------------------------------------- what is touched, and edges
 
 
-class LargestTensor(TorchDispatchMode):
-    """Remembers the number of elements of the largest tensor that any operation returns."""
-
-    elements = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        sizes = [leaf.numel() for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
-        self.elements = max([self.elements, *sizes])
-        return result
-
-
 def test_only_the_rows_of_gold_and_noise_are_scored() -> None:
     V, N = 997, 40
     head = torch.randn(V, 2, requires_grad=True)
@@ -206,10 +192,10 @@ def test_only_the_rows_of_gold_and_noise_are_scored() -> None:
     log_noise = noise_log_probs(torch.ones(V))
     with LargestTensor() as seen:
         sampled_noise_contrastive_loss(features, head, torch.zeros(V), targets, log_noise, num_noise=3).backward()
-    assert seen.elements <= head.numel()
+    assert seen.numbers <= head.numel()
     with LargestTensor() as seen:
         expected_noise_contrastive_loss(features @ head.T, targets, log_noise, num_noise=3)
-    assert seen.elements >= N * V, "the recorder does not see what it should"
+    assert seen.numbers >= N * V, "the recorder does not see what it should"
 
 
 def test_the_generator_decides_and_no_targets_cost_nothing() -> None:

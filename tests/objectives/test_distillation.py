@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import oracles
-from oracles import Case, log_sum_exp, tagger_case, translation_case
+from oracles import Case, log_sum_exp, tagger_case, translation_case, until_end
 from seqwise import InputError
 from seqwise.data import write_columns
 from seqwise.data.synthetic import label_bias_toy
@@ -52,10 +52,6 @@ def kl_by_loop(teacher: Any, student: Any, outputs: list[tuple[int, ...]]) -> fl
     return sum(math.exp(a) * (a - b) for a, b in zip(log_q, log_p, strict=True))
 
 
-def cut(output: tuple[int, ...], end: int | None) -> tuple[int, ...]:
-    return output[: output.index(end) + 1] if end in output else output
-
-
 @each_model
 @pytest.mark.parametrize("k", [1, 2, 4, 81])
 def test_the_objective_equals_loops_over_both_beams(name: str, k: int) -> None:
@@ -67,7 +63,7 @@ def test_the_objective_equals_loops_over_both_beams(name: str, k: int) -> None:
         for theirs, own, steps in zip(teacher.oracles, oracles_of(student, teacher), num_steps_B.tolist(), strict=True):
             found = oracles.hard_beam(theirs, k=k, num_steps=steps)
             found += oracles.hard_beam(own, k=k, num_steps=steps, log_partition_weight=0.0)
-            outputs = sorted({cut(hypothesis.tokens, theirs.end) for hypothesis in found})
+            outputs = sorted({until_end(hypothesis.tokens, theirs.end) for hypothesis in found})
             total += kl_by_loop(theirs, own, outputs)
             sizes.append(len(outputs))
         loss = distillation_objective(teacher.model, k=k)(student.model, teacher.batch, {})
@@ -145,8 +141,8 @@ def test_the_union_holds_each_output_once() -> None:
         ]
         outputs_BNT, live_BN = _union(*lists, teacher.end)
         for b in range(3):
-            found = [cut(tuple(row), teacher.end) for row in outputs_BNT[b][live_BN[b]].tolist()]
-            wanted = {cut(tuple(row), teacher.end) for rows, live in lists for row in rows[b][live[b]].tolist()}
+            found = [until_end(tuple(row), teacher.end) for row in outputs_BNT[b][live_BN[b]].tolist()]
+            wanted = {until_end(tuple(row), teacher.end) for rows, live in lists for row in rows[b][live[b]].tolist()}
             assert len(found) == len(set(found)) and set(found) == wanted
 
 

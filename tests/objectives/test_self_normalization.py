@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
+from recording import LargestTensor
 from seqwise import InputError
 from seqwise.objectives import (
     sampled_self_normalized_cross_entropy,
@@ -233,18 +232,6 @@ def test_without_normalised_positions_the_loss_has_no_minimum() -> None:
 # ---------------------------------------------------------------------------------------- what is touched
 
 
-class LargestTensor(TorchDispatchMode):
-    """Remembers the number of elements of the largest tensor that any operation returns, backward pass included."""
-
-    elements = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        sizes = [leaf.numel() for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
-        self.elements = max([self.elements, *sizes])
-        return result
-
-
 @pytest.mark.parametrize("name", LOSSES)
 def test_positions_outside_h_never_touch_the_vocabulary(name: str) -> None:
     """100 positions, V = 97, 2 of them normalised: nothing gets larger than the head, back pass included."""
@@ -252,11 +239,11 @@ def test_positions_outside_h_never_touch_the_vocabulary(name: str) -> None:
     inputs = [tensor.requires_grad_() for tensor in (features, head, bias)]
     with LargestTensor() as seen:
         LOSSES[name](features, head, bias, targets, weight=1.0, fraction=0.02).backward()
-    assert seen.elements <= max(head.numel(), features.numel())
+    assert seen.numbers <= max(head.numel(), features.numel())
     assert all(tensor.grad is not None for tensor in inputs)
     with LargestTensor() as seen:
         self_normalized_cross_entropy(features @ head.T + bias, targets, 1.0, 0.02).backward()
-    assert seen.elements >= 100 * 97, "the recorder does not see what it should"
+    assert seen.numbers >= 100 * 97, "the recorder does not see what it should"
 
 
 def test_outside_h_only_gold_rows_have_a_gradient() -> None:

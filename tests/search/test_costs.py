@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import oracles
-from oracles import Case, ManyModels, tagger_case, translation_case
+from oracles import Case, ManyModels, levenshtein, tagger_case, translation_case, until_end
 from seqwise import InputError
 from seqwise.data import EncodedExample, collate
 from seqwise.objectives import (
@@ -52,23 +52,10 @@ each_model = pytest.mark.parametrize("name", CASES)
 each_score = pytest.mark.parametrize("score", SCORES.values(), ids=SCORES)
 
 
-@cache
-def levenshtein(a: Tokens, b: Tokens) -> int:
-    """By its recursive definition."""
-    if not a or not b:
-        return len(a) + len(b)
-    return min(levenshtein(a[1:], b) + 1, levenshtein(a, b[1:]) + 1, levenshtein(a[1:], b[1:]) + int(a[0] != b[0]))
-
-
-def cut(tokens: Sequence[int], end: int | None) -> Tokens:
-    """Up to the first end token."""
-    return tuple(tokens[: list(tokens).index(end) + 1] if end in tokens else tokens)
-
-
 def outputs_of(num_tokens: int, num_steps: int, end: int | None) -> list[Tokens]:
     """All outputs, those that have ended continued by end tokens."""
     every = itertools.product(range(num_tokens), repeat=num_steps)
-    return [y for y in every if end is None or all(w == end for w in y[len(cut(y, end)) :])]
+    return [y for y in every if end is None or all(w == end for w in y[len(until_end(y, end)) :])]
 
 
 # ---------------------------------------------------------------------------------------- every output
@@ -100,7 +87,7 @@ def test_edit_costs_are_rises_of_what_can_be_reached(end: int | None) -> None:
         outputs = outputs_of(3, steps, end)
         padded = torch.tensor([[*gold, *([-100 if end is None else end] * (6 - len(gold)))]])
         paid_NT = costs_along(edit_distance_cost(padded, 3, end=end), outputs, 1)[0]
-        distances = {y: levenshtein(cut(y, end), gold) for y in outputs}
+        distances = {y: levenshtein(until_end(y, end), gold) for y in outputs}
         found = edit_distances(torch.tensor([outputs]), torch.tensor([gold]), end)[0]
         assert found.tolist() == list(distances.values())  # the measure of complete outputs means the same
 
@@ -160,8 +147,8 @@ def test_a_hard_beam_ends_with_the_edit_distances_of_its_outputs(name: str, scor
             tokens_BKT = backtrace(beam)
             for b, r in itertools.product(range(len(case.examples)), range(tokens_BKT.shape[1])):
                 if beam.scores_BK[b, r] > -torch.inf:
-                    gold = cut([w for w in gold_BT[b].tolist() if w >= 0], case.model.end)
-                    output = cut([w for w in tokens_BKT[b, r].tolist() if w >= 0], case.model.end)
+                    gold = until_end([w for w in gold_BT[b].tolist() if w >= 0], case.model.end)
+                    output = until_end([w for w in tokens_BKT[b, r].tolist() if w >= 0], case.model.end)
                     assert float(beam.costs_BK[b, r]) == levenshtein(output, gold)
                     distances.add(levenshtein(output, gold))
     assert len(distances) >= 3
@@ -179,7 +166,7 @@ def test_a_full_cost_augmented_beam_finds_the_largest_score_plus_distance(name: 
             case.model, context, HardTopK(300), num_steps=num_steps_B, score=cost_augmented(global_), cost=cost
         )
         for b, oracle in enumerate(case.oracles):
-            gold = cut([w for w in gold_BT[b].tolist() if w >= 0], oracle.end)
+            gold = until_end([w for w in gold_BT[b].tolist() if w >= 0], oracle.end)
             every = [
                 oracles.gold_score(oracle, y, log_partition_weight=0.0) + levenshtein(y, gold)
                 for y in oracles.all_outputs(oracle, int(num_steps_B[b]))
@@ -259,7 +246,7 @@ def test_a_relaxed_beam_mixes_rows_and_costs(name: str, score: Any) -> None:
             context = case.model.encode(case.batch)
             beam = beam_search(case.model, context, SoftTopK(3, alpha), num_steps=num_steps_B, score=used, cost=cost)
             for b, oracle in enumerate(case.oracles):
-                gold = list(cut([w for w in gold_BT[b].tolist() if w >= 0], oracle.end))
+                gold = list(until_end([w for w in gold_BT[b].tolist() if w >= 0], oracle.end))
                 slots = soft_beam_with_edits(oracle, gold, k=3, alpha=alpha, c=c, b=used.cost_weight)
                 alive = [slot for slot in slots if slot[0] > -math.inf]
                 live = beam.scores_BK[b] > -torch.inf

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -12,11 +11,10 @@ from torch import Tensor
 
 import oracles
 from oracles import Case, tagger_case, translation_case
-from seqwise import InputError
+from search.coins import assert_coins, token_zero
 from seqwise.search import (
     Candidates,
     Gumbel,
-    HardSelection,
     HardTopK,
     SoftArgmax,
     fed_logits,
@@ -129,14 +127,8 @@ class Echo:
         return features
 
 
-def token_zero(candidates: Candidates, carry: Any, generator: torch.Generator | None) -> Any:
-    zeros_B1 = torch.zeros(candidates.features_BJH.shape[0], 1, dtype=torch.long)
-    return HardSelection(candidates.scores_BJV[:, :, 0], zeros_B1, zeros_B1), carry
-
-
 @pytest.mark.parametrize("probability", [0.3, 0.8])
 def test_the_coin_is_tossed_for_each_token_of_each_input(probability: float) -> None:
-    """The rate over all tokens, its spread over inputs and over steps, and the correlation of neighbours."""
     B, T = 3000, 6
     gold_BT = torch.ones(B, T, dtype=torch.long)
     generator = torch.Generator().manual_seed(1)
@@ -146,12 +138,7 @@ def test_the_coin_is_tossed_for_each_token_of_each_input(probability: float) -> 
     assert (logits_BTV[:, 0] == 0).all()
     was_gold = logits_BTV[:, 1:, 1].double()  # what step t was fed in place of token t - 1
     assert torch.equal(was_gold + logits_BTV[:, 1:, 0], torch.ones(B, T - 1).double())
-    deviation = math.sqrt(probability * (1 - probability))
-    assert abs(float(was_gold.mean()) - probability) < 5 * deviation / math.sqrt(B * (T - 1))
-    assert ((was_gold.mean(0) - probability).abs() < 5 * deviation / math.sqrt(B)).all()
-    assert float(was_gold.mean(1).var()) == pytest.approx(deviation**2 / (T - 1), rel=0.15)
-    correlation = torch.corrcoef(was_gold.T) - torch.eye(T - 1)
-    assert correlation.abs().max() < 5 / math.sqrt(B)
+    assert_coins(was_gold, probability)
 
 
 def test_the_same_generator_gives_the_same_feeding() -> None:
@@ -189,17 +176,6 @@ def test_the_wrapped_selector_keeps_its_own_scores() -> None:
 
 
 # ---------------------------------------------------------------------------------------- bad arguments
-
-
-@pytest.mark.parametrize("probability", [-0.1, 1.1, math.nan])
-def test_the_probability_of_gold_must_be_one(probability: float) -> None:
-    with pytest.raises(InputError, match="between 0 and 1"):
-        feed(tagger_case(0), probability, HardTopK(1))
-
-
-def test_a_beam_cannot_be_fed() -> None:
-    with pytest.raises(InputError, match="keeps 3"):
-        feed(tagger_case(0), 0.5, HardTopK(3))
 
 
 def test_no_gold_tokens_give_no_scores() -> None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import oracles
 from oracles import Case, tagger_case, translation_case
+from search.coins import assert_coins, token_zero
 from seqwise import InputError
 from seqwise.data import EncodedExample, collate
 from seqwise.models import Transformer
@@ -21,7 +22,6 @@ from seqwise.objectives.scheduled_sampling import scheduled_sampling_objective
 from seqwise.search import (
     Candidates,
     Gumbel,
-    HardSelection,
     HardTopK,
     SoftArgmax,
     fed_logits,
@@ -311,14 +311,8 @@ def test_hard_choices_carry_no_gradient(make: Any, name: str) -> None:
 # ---------------------------------------------------------------------------------------- the coin
 
 
-def token_zero(candidates: Candidates, carry: Any, generator: torch.Generator | None) -> Any:
-    zeros_B1 = torch.zeros(candidates.features_BJH.shape[0], 1, dtype=torch.long)
-    return HardSelection(candidates.scores_BJV[:, :, 0], zeros_B1, zeros_B1), carry
-
-
 @pytest.mark.parametrize("probability", [0.3, 0.8])
 def test_the_coin_is_tossed_for_each_token_of_each_input(probability: float) -> None:
-    """The rate over all tokens, its spread over inputs and over steps, and the correlation of neighbours."""
     B, T = 3000, 6
     model = WithoutPrefix(torch.zeros(T, 2, dtype=torch.float64))
     model.embedding_VD = torch.eye(2, 3, dtype=torch.float64)
@@ -334,12 +328,7 @@ def test_the_coin_is_tossed_for_each_token_of_each_input(probability: float) -> 
     assert (model.fed[0][:, 0] == 0).all()
     was_gold = model.fed[0][:, 1:, 1]
     assert torch.equal(was_gold + model.fed[0][:, 1:, 0], torch.ones(B, T - 1).double())
-    deviation = math.sqrt(probability * (1 - probability))
-    assert abs(float(was_gold.mean()) - probability) < 5 * deviation / math.sqrt(B * (T - 1))
-    assert ((was_gold.mean(0) - probability).abs() < 5 * deviation / math.sqrt(B)).all()
-    assert float(was_gold.mean(1).var()) == pytest.approx(deviation**2 / (T - 1), rel=0.15)
-    correlation = torch.corrcoef(was_gold.T) - torch.eye(T - 1)
-    assert correlation.abs().max() < 5 / math.sqrt(B)
+    assert_coins(was_gold, probability)
 
 
 def test_where_the_coin_says_gold_the_gold_token_of_that_position_is_fed() -> None:
@@ -383,20 +372,16 @@ def test_the_objective_is_the_cross_entropy_of_the_second_pass(make: Any) -> Non
 # ---------------------------------------------------------------------------------------- bad arguments, and small ones
 
 
-@pytest.mark.parametrize("probability", [-0.1, 1.1, math.nan])
-def test_the_probability_of_gold_must_be_one(probability: float) -> None:
-    with pytest.raises(InputError, match="between 0 and 1"):
-        two_pass(tagger_case(0), probability, HardTopK(1))
-
-
-def test_a_beam_cannot_be_fed() -> None:
-    with pytest.raises(InputError, match="keeps 3"):
-        two_pass(tagger_case(0), 0.5, HardTopK(3))
-
-
-def test_a_feeding_must_be_known() -> None:
-    with pytest.raises(InputError, match="no feeding"):
-        scheduled_sampling_objective("nucleus", fed=fed_logits_in_two_passes)
+@pytest.mark.parametrize("form", [fed_logits, fed_logits_in_two_passes])
+@pytest.mark.parametrize(
+    ("probability", "otherwise", "message"),
+    [(p, HardTopK(1), "between 0 and 1") for p in (-0.1, 1.1, math.nan)] + [(0.5, HardTopK(3), "keeps 3")],
+)
+def test_bad_arguments_are_refused(form: Any, probability: float, otherwise: Any, message: str) -> None:
+    case = tagger_case(0)
+    context, targets_BT = case.model.encode(case.batch), case.batch.targets_BT
+    with pytest.raises(InputError, match=message):
+        form(case.model, context, targets_BT, otherwise=otherwise, gold_probability=probability)
 
 
 def test_a_model_that_only_steps_is_refused() -> None:

@@ -18,13 +18,9 @@ from seqwise.search import (
 from seqwise.search.gold import never_lost, no_rivals, out_of_beam, unroll_with_gold
 
 
-def candidates_of(scores_BJV: Tensor) -> Candidates:
-    return Candidates.of_scores(scores_BJV)
-
-
 def test_excluded_candidates_score_minus_infinity_and_no_others() -> None:
     scores_BJV = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
-    everything = candidates_of(scores_BJV)
+    everything = Candidates.of_scores(scores_BJV)
     some = everything.without(torch.tensor([[1], [6]]))
     fewer = some.without(torch.tensor([[4, 11], [0, 6]]))
     wanted_BN = scores_BJV.detach().flatten(1).clone()
@@ -42,11 +38,11 @@ def test_excluded_candidates_score_minus_infinity_and_no_others() -> None:
 def test_an_excluded_candidate_is_chosen_by_no_selector() -> None:
     scores_BJV = torch.randn(30, 2, 3, dtype=torch.float64)
     best_B1 = scores_BJV.flatten(1).argmax(-1, keepdim=True)
-    some = candidates_of(scores_BJV).without(best_B1)
+    some = Candidates.of_scores(scores_BJV).without(best_B1)
     hard = HardTopK(5)(some, None, None)[0]
     assert (hard.parents_BK * 3 + hard.tokens_BK != best_B1).all()
     assert (hard.scores_BK > -torch.inf).all()
-    one_slot = candidates_of(scores_BJV[:, :1])
+    one_slot = Candidates.of_scores(scores_BJV[:, :1])
     best_B1 = scores_BJV[:, 0].argmax(-1, keepdim=True)
     soft = SoftTopK(2, 1.0)(one_slot.without(best_B1), None, None)[0]
     assert (soft.token_weights_BKX.gather(2, best_B1[:, None].expand(-1, 2, 1)) == 0).all()

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from recording import LargestTensor
 from seqwise.data import EncodedExample, collate
 from seqwise.data.batches import Batch
 from seqwise.models import EncoderDecoder, Tagger, Transformer, products
@@ -545,19 +545,6 @@ def test_exponentials_that_underflow_are_exactly_0() -> None:
 
 
 # ---------------------------------------------------------------------------------------- what is held
-
-
-class LargestTensor(TorchDispatchMode):
-    """The most numbers that any one operation returned."""
-
-    numbers = 0
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = function(*args, **(kwargs or {}))
-        for tensor in result if isinstance(result, tuple | list) else [result]:
-            if isinstance(tensor, Tensor):
-                self.numbers = max(self.numbers, tensor.untyped_storage().nbytes() // tensor.element_size())
-        return result
 
 
 @pytest.mark.thorough

@@ -40,11 +40,6 @@ TOLERANCE = {"atol": 1e-10, "rtol": 1e-10}
 EXACT = Context(prec=60)
 
 
-def candidates_of(scores_BJV: Tensor) -> Candidates:
-    """Candidates whose scores are exactly these."""
-    return Candidates.of_scores(scores_BJV)
-
-
 def random_scores(draw: np.random.Generator) -> Tensor:
     size = draw.integers(1, 4), draw.integers(1, 5), draw.integers(1, 7)
     scores_BJV = torch.from_numpy(draw.normal(0, 1, size))
@@ -135,7 +130,7 @@ def test_a_soft_selection_equals_its_definition(selector: SoftTopK | SoftArgmax)
         J, V = int(draw.integers(1, 4)), int(draw.integers(3, 6))
         scores_BJV = torch.from_numpy(draw.normal(0, 1, (2, J, V)))
         state_BJH, embedding_VD, values_BV = torch.randn(2, J, 3).double(), torch.randn(V, 2).double(), torch.rand(2, V)
-        selection = selector(candidates_of(scores_BJV), None, None)[0]
+        selection = selector(Candidates.of_scores(scores_BJV), None, None)[0]
         for b, table in enumerate(scores_BJV.tolist()):
             if isinstance(selector, SoftTopK):
                 weights = oracles.soft_top_k(table, 3, 2.0)
@@ -159,8 +154,8 @@ def test_a_soft_selection_equals_its_definition(selector: SoftTopK | SoftArgmax)
 def test_centring_keeps_float32_noise_from_growing() -> None:
     """At scores near -300 and a gap of a hundredth, float32 still sees the gap in the mixture's score."""
     scores_BJV = torch.tensor([[[-300.0, -300.01, -310.0]]])
-    exact = SoftTopK(2, 50.0)(candidates_of(scores_BJV.double()), None, None)[0].scores_BK
-    found = SoftTopK(2, 50.0)(candidates_of(scores_BJV), None, None)[0].scores_BK
+    exact = SoftTopK(2, 50.0)(Candidates.of_scores(scores_BJV.double()), None, None)[0].scores_BK
+    found = SoftTopK(2, 50.0)(Candidates.of_scores(scores_BJV), None, None)[0].scores_BK
     torch.testing.assert_close(found.double(), exact, atol=4e-5, rtol=0)
 
 
@@ -210,7 +205,7 @@ def test_soft_selections_pass_gradcheck(k: int) -> None:
     for selector in (SoftTopK(k, 3.0), SoftArgmax(3.0)):
 
         def everything(scores: Tensor, state: Tensor, embedding: Tensor, selector: SoftTopK = selector) -> tuple:
-            selection = selector(candidates_of(scores), None, None)[0]
+            selection = selector(Candidates.of_scores(scores), None, None)[0]
             return (
                 selection.scores_BK,
                 selection.follow(state),
@@ -234,7 +229,7 @@ def test_dead_candidates_give_no_nan(alpha: float, dtype: torch.dtype) -> None:
     scores_BJV[3] = -torch.inf
     for selector in (SoftTopK(4, alpha), SoftArgmax(alpha), HardTopK(4)):
         leaf = scores_BJV.clone().requires_grad_()
-        selection = selector(candidates_of(leaf), None, None)[0]
+        selection = selector(Candidates.of_scores(leaf), None, None)[0]
         state, embedding_VD = torch.randn(4, 2, 3, dtype=dtype), torch.randn(3, 2, dtype=dtype)
         parts = [selection.follow(state), selection.embed(embedding_VD), selection.expect(torch.rand(4, 3).to(dtype))]
         live_BK = selection.scores_BK > -torch.inf
@@ -252,7 +247,7 @@ def test_excluded_is_worse_than_any_score(score: float) -> None:
     scores_BJV = torch.full((1, 2, 3), -torch.inf)
     scores_BJV[0, 1, 2] = score
     for selector in (SoftTopK(2, 1e-3), SoftArgmax(1e-3)):
-        selection = selector(candidates_of(scores_BJV), None, None)[0]
+        selection = selector(Candidates.of_scores(scores_BJV), None, None)[0]
         assert isinstance(selection, SoftSelection)
         assert selection.scores_BK[0, 0] == score
         assert selection.token_weights_BKX[0, 0].tolist() == [0.0, 0.0, 1.0]
@@ -307,7 +302,7 @@ def test_one_hot_soft_equals_hard() -> None:
     [HardTopK(3), HardTopK(1, noise=Gumbel()), SoftTopK(3, 1.0), SoftTopK(3, 1.0, form=summed()), SoftArgmax(1.0)],
 )
 def test_a_batch_of_no_inputs_gives_no_slots(selector: Selector) -> None:
-    selection = selector(candidates_of(torch.zeros(0, 2, 4)), None, torch.Generator())[0]
+    selection = selector(Candidates.of_scores(torch.zeros(0, 2, 4)), None, torch.Generator())[0]
     k = 1 if selection.scores_BK.shape[1] == 1 else 3
     assert selection.scores_BK.shape == selection.parents_BK.shape == selection.tokens_BK.shape == (0, k)
     assert selection.follow(torch.zeros(0, 2, 5)).shape == (0, k, 5)
@@ -319,7 +314,7 @@ def test_forcing_a_token_leaves_the_scores() -> None:
     mask_B, forced_B = torch.tensor([True, False, True, False]), torch.tensor([4, 4, 0, 0])
     embedding_VD = torch.randn(5, 2).double()
     for selector in (HardTopK(1), SoftArgmax(2.0), SoftTopK(1, 2.0)):
-        chosen = selector(candidates_of(scores_BJV), None, None)[0]
+        chosen = selector(Candidates.of_scores(scores_BJV), None, None)[0]
         forced = chosen.forced(mask_B, forced_B)
         assert torch.equal(forced.scores_BK, chosen.scores_BK)
         expected = torch.where(mask_B[:, None], embedding_VD[forced_B], chosen.embed(embedding_VD)[:, 0])
@@ -332,11 +327,11 @@ def test_soft_selections_tend_to_hard_ones() -> None:
     best = scores_BJV.flatten(1).topk(4).values
     clear = (best[:, :-1] - best[:, 1:]).amin(1) > 0.01
     assert clear.float().mean() > 0.8
-    hard = HardTopK(3)(candidates_of(scores_BJV), None, None)[0]
+    hard = HardTopK(3)(Candidates.of_scores(scores_BJV), None, None)[0]
     state, embedding_VD = torch.randn(500, 3, 2).double(), torch.randn(4, 2).double()
     errors = []
     for alpha in (1.0, 1e2, 1e4, 1e7):
-        soft = SoftTopK(3, alpha)(candidates_of(scores_BJV), None, None)[0]
+        soft = SoftTopK(3, alpha)(Candidates.of_scores(scores_BJV), None, None)[0]
         assert torch.equal(soft.parents_BK, hard.parents_BK)
         assert torch.equal(soft.tokens_BK, hard.tokens_BK)
         error = [
@@ -372,7 +367,7 @@ NUM_DRAWS = 40_000
 
 def noisy_candidates() -> tuple[Candidates, Tensor]:
     logits_V = torch.tensor([1.0, 0.0, -1.5, 0.3, -torch.inf], dtype=torch.float64)
-    return candidates_of(logits_V.expand(NUM_DRAWS, 1, 5)), logits_V.softmax(-1)
+    return Candidates.of_scores(logits_V.expand(NUM_DRAWS, 1, 5)), logits_V.softmax(-1)
 
 
 def test_greedy_under_gumbel_noise_draws_from_the_softmax() -> None:
@@ -478,7 +473,7 @@ def test_with_the_unit_neighbours_are_alpha_apart_on_average() -> None:
         own_B, next_B = (weights_BKN[:, r].gather(1, places_BM[:, r + i, None])[:, 0] for i in (0, 1))
         total_B = total_B - (next_B / own_B).log()
     torch.testing.assert_close(total_B / k, torch.full((20,), alpha, dtype=torch.float64))
-    selection = selector(candidates_of(scores_BJV), None, None)[0]
+    selection = selector(Candidates.of_scores(scores_BJV), None, None)[0]
     torch.testing.assert_close(selection.token_weights_BKX, weights_BKN.unflatten(2, (2, 5)).sum(2))
 
 
@@ -488,20 +483,20 @@ def test_with_the_unit_scale_and_shift_of_scores_do_not_matter_and_the_batch_doe
     selector = SoftTopK(3, 2.0, mean_squared_gap)
 
     def weights(scores: Tensor) -> Tensor:
-        return selector(candidates_of(scores), None, None)[0].token_weights_BKX
+        return selector(Candidates.of_scores(scores), None, None)[0].token_weights_BKX
 
     expected = weights(scores_BJV)
     torch.testing.assert_close(weights(100 * scores_BJV - 7), expected, atol=1e-9, rtol=0)
     for row in range(4):
         torch.testing.assert_close(weights(scores_BJV[row : row + 1])[0], expected[row], atol=1e-12, rtol=0)
-    plain = SoftTopK(3, 2.0)(candidates_of(100 * scores_BJV), None, None)[0].token_weights_BKX
+    plain = SoftTopK(3, 2.0)(Candidates.of_scores(100 * scores_BJV), None, None)[0].token_weights_BKX
     assert (plain - expected).abs().max() > 0.05
 
 
 @pytest.mark.parametrize("k", [1, 3, 6])
 def test_with_the_unit_large_alpha_is_hard_and_small_alpha_is_even(k: int) -> None:
     scores_BJV = torch.randn(50, 2, 3, dtype=torch.float64)
-    candidates = candidates_of(scores_BJV)
+    candidates = Candidates.of_scores(scores_BJV)
     hard = HardTopK(k)(candidates, None, None)[0]
     soft = SoftTopK(k, 1e9, mean_squared_gap)(candidates, None, None)[0]
     embedding_VD = torch.eye(3, dtype=torch.float64)
@@ -517,7 +512,7 @@ def test_with_the_unit_the_gradient_is_the_derivative() -> None:
     for k in (1, 3, 6):
 
         def everything(scores: Tensor, k: int = k) -> tuple[Tensor, ...]:
-            selection = SoftTopK(k, 1.5, mean_squared_gap)(candidates_of(scores), None, None)[0]
+            selection = SoftTopK(k, 1.5, mean_squared_gap)(Candidates.of_scores(scores), None, None)[0]
             return selection.scores_BK, selection.token_weights_BKX, selection.parent_weights_BKJ
 
         assert torch.autograd.gradcheck(everything, (scores_BJV,))
@@ -532,7 +527,7 @@ def test_with_the_unit_ties_and_dead_candidates_give_no_nan(dtype: torch.dtype) 
     scores_BJV[2, 0, 1] = 0.3
     scores_BJV[3] = -torch.inf
     leaf = scores_BJV.requires_grad_()
-    selection = SoftTopK(3, 5.0, mean_squared_gap)(candidates_of(leaf), None, None)[0]
+    selection = SoftTopK(3, 5.0, mean_squared_gap)(Candidates.of_scores(leaf), None, None)[0]
     live_BK = selection.scores_BK > -torch.inf
     assert live_BK.sum(1).tolist() == [3, 3, 1, 0]
     (selection.scores_BK[live_BK].sum() + selection.token_weights_BKX.square().sum()).backward()
@@ -606,7 +601,7 @@ def test_quantities_by_slot_and_masses_of_several_tokens(selector: Any) -> None:
     """By loops over the marginals: ``sum_w a_r[w] sum_i b_r[i] values[i, w]``, and ``a_r`` at each of the tokens."""
     scores_BJV, values_BJV = torch.randn(4, 3, 5).double(), torch.randn(4, 3, 5).double()
     tokens_BG = torch.randint(0, 5, (4, 6))
-    selection = selector(candidates_of(scores_BJV), None, None)[0]
+    selection = selector(Candidates.of_scores(scores_BJV), None, None)[0]
     words_BKV = selection.embed(torch.eye(5, dtype=torch.float64))
     back_BKJ = selection.follow(torch.eye(3, dtype=torch.float64).expand(4, 3, 3))
     found, masses = selection.expect(values_BJV), selection.token_masses(tokens_BG)

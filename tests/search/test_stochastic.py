@@ -66,13 +66,8 @@ def outputs_of(beam: Beam, end: int | None) -> list[list[tuple[int, ...]]]:
     """What each live slot wrote, up to the end token and with it."""
     written = []
     for scores, row in zip(beam.scores_BK.tolist(), backtrace(beam).tolist(), strict=True):
-        written.append(
-            [
-                tuple(tokens[: tokens.index(end) + 1] if end in tokens else tokens)
-                for score, tokens in zip(scores, row, strict=True)
-                if score > -math.inf
-            ]
-        )
+        live = [tokens for score, tokens in zip(scores, row, strict=True) if score > -math.inf]
+        written.append([oracles.until_end(tokens, end) for tokens in live])
     return written
 
 
