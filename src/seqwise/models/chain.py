@@ -39,7 +39,7 @@ def linear_chain(
     start_V: Tensor | None = None,
     end_V: Tensor | None = None,
 ) -> Chain:
-    """A chain, with scores for beginning and ending with a label folded into those of the first and last position.
+    """Make a chain; scores for beginning and ending with a label are added to those of the first and last position.
 
     Args:
         scores_BTV: score of each label at each position.
@@ -75,7 +75,7 @@ def linear_chain(
 
 
 class ChainContext(NamedTuple):
-    """The encoded sources: the score of each label at each position, transitions apart, and how long they are."""
+    """Encoded sources: the score of each label at each position, without transitions, and their lengths."""
 
     scores_BSV: Tensor
     lengths_B: Tensor
@@ -151,7 +151,7 @@ class ChainTagger(nn.Module, HubModel):
         return ChainContext(self.label_scores(context.memory_BSM), context.lengths_B)
 
     def chain(self, context: ChainContext) -> Chain:
-        """All that outputs as long as their sources are scored by."""
+        """Chain of the outputs that are as long as their sources."""
         return linear_chain(context.scores_BSV, self.transitions.weight, context.lengths_B, start_V=self.first_input_D)
 
     def start(self, context: ChainContext) -> tuple[Tensor, Tensor]:

@@ -40,7 +40,7 @@ def num_spelt_words(source_ids: Sequence[int]) -> int:
 
 
 class SpeltWords(NamedTuple):
-    """The words of a batch, with what is read of their characters; zeros behind the last word of a row."""
+    """Words of a batch and features of their characters; zeros behind the last word of a row."""
 
     words_BW: Tensor
     lengths_B: Tensor

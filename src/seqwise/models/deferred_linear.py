@@ -92,12 +92,12 @@ class DeferredLinear:
         self._of_this_pass().add_product(gradient_NV.to(dtype), rows_ND.detach().to(dtype))
 
     def _of_this_pass(self) -> _Notes:
-        """The notes of the backward pass that is under way, by the number that checkpointing goes by as well."""
+        """Notes of the current backward pass, by the number that checkpointing uses as well."""
         return self._notes.setdefault(torch._C._current_graph_task_id(), _Notes(self.bias_V is not None))
 
 
 class Matrices:
-    """The head and the embedding of one search, wrapped once, by the step that first asks for each.
+    """Head and embedding of one search, wrapped once, by the step that first asks for each.
 
     A selector over a large vocabulary carries them from step to step.
     """
@@ -108,7 +108,7 @@ class Matrices:
         self._embeddings: dict[tuple[int, bool], tuple[Tensor, DeferredLinear]] = {}
 
     def of_head(self, head: Callable[[Tensor], Tensor], num_features: int) -> DeferredLinear | None:
-        """A head that is linear in so many features; None of another. Asked for its weights once: some make them."""
+        """Wrap a head that is linear in so many features; None for another. (Some make their weights when asked.)"""
         key = (id(head), num_features, torch.is_grad_enabled())
         if key not in self._heads:
             linear = linear_weights(head, num_features)
@@ -124,7 +124,7 @@ class Matrices:
 
 
 def exp_(values: Tensor) -> Tensor:
-    """The exponential in place, exactly 0 where it is below any rounding of a sum that contains a 1.
+    """Exponential in place, exactly 0 where it is below any rounding of a sum that contains a 1.
 
     Of numbers that underflow it takes a hundred times as long as of others, and nearly all exponents here are such.
     """
@@ -244,7 +244,7 @@ def _scores(rows_ND: Tensor, weight_UD: Tensor, bias_U: Tensor | None, place: Te
 
 
 def _autocast_of(device_type: str) -> Autocast:
-    """The autocast that holds now, for whenever the same scores are computed again."""
+    """Current autocast, for when the same scores are computed again."""
     enabled = torch.is_autocast_enabled(device_type)
     dtype = torch.get_autocast_dtype(device_type)
     return lambda: torch.autocast(device_type, dtype=dtype, enabled=enabled)

@@ -21,7 +21,7 @@ class LinearOverLayer(nn.Linear, ABC):
     @property
     @abstractmethod
     def layer(self) -> nn.Module:
-        """The layer that is asked, with whatever hooks it has."""
+        """The layer that is asked, with its hooks."""
 
 
 class ForcedFirst(nn.Module):

@@ -49,7 +49,7 @@ _MadeOf = tuple[tuple[Tensor, int, bool], ...]
 
 
 class _Laid(NamedTuple):
-    """The weights of an LSTM as its steps need them, and which ones they were made of."""
+    """Weights of an LSTM, laid out for its steps, and the tensors they were made of."""
 
     made_of: _MadeOf
     mode: tuple[bool, bool]

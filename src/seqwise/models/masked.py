@@ -81,7 +81,7 @@ class MaskedLSTM(nn.Module, HubModel):
         return self.head(features_MF)
 
     def enumerated_logits(self, choices: Sequence[Tensor]) -> list[Tensor]:
-        """The scores of each position given every prefix and every suffix of a product of token sets.
+        """Scores of each position given every prefix and every suffix of a product of token sets.
 
         Equal to :meth:`masked_logits` with that position masked, at the price of one LSTM step for each prefix and
         each suffix, and one evaluation of the head for each pair of them.
@@ -114,7 +114,7 @@ class MaskedLSTM(nn.Module, HubModel):
         return every
 
     def _pairs(self, left_PF: Tensor, right_SF: Tensor) -> Tensor:
-        """The scores (P, S, V) of every prefix with every suffix, so many pairs at a time as stay in the cache."""
+        """Scores (P, S, V) of every prefix with every suffix, as many pairs at a time as fit the cache."""
         dim, long, short = (0, left_PF, right_SF) if len(left_PF) >= len(right_SF) else (1, right_SF, left_PF)
         parts = long.split(max(1, PAIRS_AT_ONCE // len(short)))
         sides = ((part, right_SF) if dim == 0 else (left_PF, part) for part in parts)
@@ -234,7 +234,7 @@ def seen_tokens(tokens_NT: Tensor, masked_NT: Tensor, *, mask_id: int) -> tuple[
 
 
 def readable_positions(tokens_NT: Tensor, real_NT: Tensor | None) -> Tensor:
-    """The mask of attention to a sequence: (N, 1, 1, T), or all true, (1, 1, 1, T), where no row is padded."""
+    """Mask of attention to a sequence: (N, 1, 1, T), or all true, (1, 1, 1, T), where no row is padded."""
     if real_NT is None:
         return torch.ones(1, 1, 1, tokens_NT.shape[1], dtype=torch.bool, device=tokens_NT.device)
     return real_NT[:, None, None]

@@ -29,7 +29,7 @@ class _Encoded(NamedTuple):
 
 
 class Context(_Encoded):
-    """The encoded sources: outputs, which positions are real, and how many of them there are."""
+    """Encoded sources: outputs of the encoder, the mask of real positions, and their number."""
 
     @cached_property
     def steps(self) -> LSTMSteps:
@@ -99,7 +99,7 @@ def require_position(step: int, encoded_BSX: Tensor) -> None:
 
 
 def read_along(encoded_BSX: Tensor, inputs_BTD: Tensor) -> Tensor:
-    """What a tagger reads of the sources while it is fed T labels, (B, T, X); refuses more labels than tokens."""
+    """Encoder outputs that a tagger reads while it is fed T labels, (B, T, X); refuses more labels than tokens."""
     num_labels, num_tokens = inputs_BTD.shape[1], encoded_BSX.shape[1]
     if num_labels > num_tokens:
         raise InputError(f"{num_labels} labels for a source of {num_tokens} tokens", hint=ONE_LABEL_EACH)
@@ -107,9 +107,7 @@ def read_along(encoded_BSX: Tensor, inputs_BTD: Tensor) -> Tensor:
 
 
 class FixedAttentionTagger(nn.Module):
-    """A tagger whose decoder reads encoder output i at step i, and nothing else of the source.
-
-    ``h_i = LSTM(h_{i-1}, [E[y_{i-1}]; m_i])``, ``f(h_i, w) = W_w . h_i + b_w``; the decoder starts from zeros.
+    """Tagger with fixed attention over any encoder; see :class:`Tagger` for its equations.
 
     The encoder, called with sources (B, S) and their lengths (B,), gives a :class:`Context` of M = ``output_size``
     numbers for each output. Where outputs are fewer than source tokens, its ``num_outputs(source_ids)`` counts them.
@@ -329,7 +327,7 @@ class EncoderDecoder(nn.Module, HubModel):
 
 
 def shifted_right(first_input_D: Tensor, embedding: nn.Embedding, targets_BT: Tensor) -> Tensor:
-    """The embeddings that teacher forcing feeds: the first input, then the gold tokens but the last."""
+    """Embeddings that teacher forcing feeds: the first input, then the gold tokens but the last."""
     first_B1D = first_input_D.expand(targets_BT.shape[0], 1, -1)
     # Ignored positions hold a negative index; whatever is fed there only reaches positions that are ignored as well.
     return torch.cat([first_B1D, embedding(targets_BT[:, :-1].clamp(min=0))], dim=1)[:, : targets_BT.shape[1]]

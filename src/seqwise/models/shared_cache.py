@@ -21,7 +21,7 @@ ROOM = 128
 
 
 class SharedCache:
-    """The decoder state of a Transformer while nobody asks for gradients: what steps wrote, and the way of each slot.
+    """Decoder state of a Transformer without gradients: the columns that steps wrote, and those of each slot.
 
     A step appends a column for each of its slots, and a slot knows the columns that it came by. Attention asks all
     columns of an input at once for all its slots, and :attr:`mask` hides from each the columns of the others. So a
@@ -62,14 +62,14 @@ class SharedCache:
 
     @property
     def num_layers(self) -> int:
-        """Of how many layers keys and values are kept."""
+        """Number of layers."""
         return len(self._store.leaves) // 2
 
     @staticmethod
     def start(layers: Sequence[KeysValues], mask_BP: Tensor | None = None) -> SharedCache:
-        """A cache of no steps, for one slot of each input, after a prompt of P columns, of which a mask may hide some.
+        """Make a cache of no steps, for one slot of each input, after a prompt of P columns.
 
-        Keys and values of the prompt, (B, N, P, A) for each layer, are copied; P may be 0.
+        Keys and values of the prompt, (B, N, P, A) for each layer, are copied; P may be 0, and a mask may hide columns.
         """
         keys = layers[0][0]
         batch_size, _, width, _ = keys.shape
@@ -114,7 +114,7 @@ class SharedCache:
         return SharedCache(self._store.extended(self._num_columns, end), columns_BJT, end, self._prompt_B1P)
 
     def _compact(self, more: int) -> SharedCache:
-        """The same without columns that no slot came by, and with room for more."""
+        """Leave out the columns that no slot came by, and make room for more."""
         columns_BX, width = self.columns_BJT.flatten(1), self._prompt_B1P.shape[2]
         used_BC = torch.arange(self._num_columns, device=columns_BX.device) < width
         used_BC = used_BC.repeat(len(columns_BX), 1).scatter_(1, columns_BX, True)

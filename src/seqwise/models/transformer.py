@@ -22,7 +22,7 @@ from seqwise.models.shared_cache import KeysValues, Past, SharedCache
 
 
 class TransformerContext(NamedTuple):
-    """The encoded sources: keys and values of each decoder layer, (B, N, S, A) each, and which positions are real."""
+    """Encoded sources: keys and values of each decoder layer, (B, N, S, A) each, and the mask of real positions."""
 
     memories: tuple[KeysValues, ...]
     mask_BS: Tensor
@@ -98,7 +98,7 @@ class Attention(nn.Module):
 
 
 def picked(hidden_BTH: Tensor, wanted_BL: Tensor | None) -> Tensor:
-    """The vectors at these positions of each row, (B, L, H); all of them where none are named."""
+    """Vectors at some positions of each row, (B, L, H); all of them where none are named."""
     if wanted_BL is None:
         return hidden_BTH
     return hidden_BTH.gather(1, wanted_BL[:, :, None].expand(-1, -1, hidden_BTH.shape[2]))
@@ -115,7 +115,7 @@ class EncoderLayer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, hidden_BSH: Tensor, mask_B11S: Tensor, wanted_BL: Tensor | None = None) -> Tensor:
-        """All positions, or only those wanted: the others are read, which takes a sixth of the work."""
+        """Compute all positions, or only those wanted: the others are read, which takes a sixth of the work."""
         normal_BSH = self.own_norm(hidden_BSH)
         memory = self.own.read(normal_BSH)
         hidden_BLH, normal_BLH = picked(hidden_BSH, wanted_BL), picked(normal_BSH, wanted_BL)
@@ -153,7 +153,7 @@ class DecoderLayer(nn.Module):
         mask_B11S: Tensor,
         wanted_BL: Tensor | None = None,
     ) -> Tensor:
-        """All steps at once; a false ``own_mask``, (T, T) or (B, 1, 1, T), hides a position of the output.
+        """Take all steps at once; a false ``own_mask``, (T, T) or (B, 1, 1, T), hides a position of the output.
 
         With ``wanted_BL`` only those positions come out; the others are read, which takes a seventh of the work.
         """
@@ -166,14 +166,14 @@ class DecoderLayer(nn.Module):
     def shared_step(
         self, hidden_BJH: Tensor, layer: int, shared: SharedCache, memory: KeysValues, mask_B11S: Tensor
     ) -> Tensor:
-        """The same with one cache for all slots, into which this layer's keys and values are written."""
+        """Take a step with one cache for all slots, into which this layer's keys and values are written."""
         normal_BJH = self.own_norm(hidden_BJH)
         cache = shared.put(layer, *self.own.read(normal_BJH))
         hidden_BJH = hidden_BJH + self.dropout(self.own(normal_BJH, cache, shared.mask))
         return self._after_own(hidden_BJH, memory, mask_B11S)
 
     def _after_own(self, hidden_BLH: Tensor, memory: KeysValues, mask_B11S: Tensor) -> Tensor:
-        """The rest, in which the slots of one step or the steps of one output are queries of the same source."""
+        """Attend to the source, for all slots of a step or all steps of an output alike, and feed forward."""
         hidden_BLH = hidden_BLH + self.dropout(self.cross(self.cross_norm(hidden_BLH), memory, mask_B11S))
         return hidden_BLH + self.dropout(self.feedforward(hidden_BLH))
 

@@ -83,7 +83,7 @@ class _Forward(NamedTuple):
 
 
 class _Scaled(NamedTuple):
-    """Of a rescaled recursion: exponentiated scores and transitions, and what each step was divided by."""
+    """Exponentiated scores and transitions of a rescaled recursion, and the divisor of each step."""
 
     scores_TBV: Tensor
     transitions_VV: Tensor

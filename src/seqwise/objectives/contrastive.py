@@ -139,7 +139,7 @@ def expected_noise_contrastive_loss(logits: Tensor, targets: Tensor, log_noise_V
 
 
 def _counted(rows: Tensor, targets: Tensor, log_noise_V: Tensor, num_noise: int) -> tuple[Tensor, Tensor]:
-    """The rows of the targets that are not ignored, and these targets, every one of them found possible as noise."""
+    """Rows of the targets that are not ignored, and these targets, all of which must be possible as noise."""
     if num_noise < 1:
         raise InputError(f"noise-contrastive estimation needs num_noise of 1 or more, got {num_noise}")
     counted = targets >= 0

@@ -224,5 +224,5 @@ def _draws(tokens_NT: Tensor) -> Tensor:
 
 
 def _ranks(draws_NT: Tensor) -> Tensor:
-    """The place of each number among those of its row, from 0; no two are the same, even of equal numbers."""
+    """Rank of each number in its row, from 0; equal numbers get different ranks."""
     return draws_NT.argsort(1).argsort(1)

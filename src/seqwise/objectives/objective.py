@@ -101,7 +101,7 @@ def mixed_objective(objectives: Sequence[Objective], weights: Sequence[float]) -
 
 @dataclass(frozen=True, eq=False)
 class Mean:
-    """A scalar mean with gradients, and of how many: an integer tensor without dimensions."""
+    """Scalar mean with gradients, and the number of its terms, an integer tensor without dimensions."""
 
     value: Tensor
     count: Tensor
@@ -150,7 +150,7 @@ def search_targets(batch: Batch, end: int | None) -> tuple[Tensor, Tensor]:
 
 
 def schedule_value(values: Mapping[str, float], name: str, objective: str) -> float:
-    """The value of a schedule that an objective reads, or an error that names both."""
+    """Look up the value of a schedule that an objective reads."""
     if name not in values:
         hint = f'pass schedules={{"{name}": ...}} to fit: a number, text such as "linear(0.1, 1)", or a function'
         raise InputError(f"{objective} reads the schedule {name}, which is missing", hint=hint)

@@ -31,7 +31,7 @@ from seqwise.search.selectors import SoftTopK
 
 
 def hamming_cost(gold_BT: Tensor, vocab_size: int, weights: Tensor | None = None) -> Cost:
-    """The Hamming cost ``d_t(w) = weight[w] [w != y*_t]``: 1 (or its weight) for every token that is not the gold one.
+    """Hamming cost ``d_t(w) = weight[w] [w != y*_t]``: 1 (or its weight) for every token that is not the gold one.
 
     Args:
         gold_BT: int64 gold tokens; a step whose gold token is negative, or beyond T, costs nothing.
@@ -64,7 +64,7 @@ def hamming_cost(gold_BT: Tensor, vocab_size: int, weights: Tensor | None = None
 
 
 def direct_loss(beam: Beam, alpha: float) -> Tensor:
-    """The cost of the hypothesis that the search likes best, picked softly: ``softmax_alpha(s_T) . D_T``.
+    """Cost of the best hypothesis of a search, picked softly: ``softmax_alpha(s_T) . D_T``.
 
     Args:
         beam: the result of a search that was given a cost.
@@ -87,7 +87,7 @@ def direct_loss(beam: Beam, alpha: float) -> Tensor:
 
 
 def hinge_loss(beam: Beam, gold_scores_B: Tensor, alpha: float) -> Tensor:
-    """The margin by which a wrong hypothesis outscores the gold one: ``max(0, softmax_alpha(s_T) . s_T - s(y*))``.
+    """Margin by which a wrong hypothesis outscores the gold one: ``max(0, softmax_alpha(s_T) . s_T - s(y*))``.
 
     Args:
         beam: the result of a search with a ``cost_augmented`` score.

@@ -223,7 +223,7 @@ def _check(weight: float, fraction: float) -> None:
 
 
 def _counted(rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows (..., X) that have a target, and their targets: not copied where all have."""
+    """Rows (..., X) that have a target, and their targets: not copied where all have."""
     counted = targets >= 0
     if bool(counted.all()):
         return rows.reshape(-1, rows.shape[-1]), targets.flatten()
@@ -249,7 +249,7 @@ def _gold_and_drawn(
     fraction: float,
     generator: torch.Generator | None,
 ) -> tuple[Tensor, Tensor]:
-    """The raw gold score of every position with a target, and log Z of those in H."""
+    """Raw gold score of every position with a target, and log Z of those in H."""
     require_fit(features, head_weight_VH, head_bias_V, targets)
     features_NH, targets_N = _counted(features, targets)
     drawn_M = _drawn(features_NH, fraction, generator)

@@ -66,7 +66,7 @@ global_ = Score(log_partition_weight=0.0)
 
 
 def as_score(score: Score | ScoreName) -> Score:
-    """A score itself, or the one that "local" or "global" names.
+    """Return a score itself, or the one that "local" or "global" names.
 
     Raises:
         InputError: there is no score of that name.
@@ -84,7 +84,7 @@ def as_score(score: Score | ScoreName) -> Score:
 
 
 def interpolated(log_partition_weight: float) -> Score:
-    """The score ``f - c log Z``, between the global one (c = 0) and the local one (c = 1).
+    """Score ``f - c log Z``, between the global one (c = 0) and the local one (c = 1).
 
     Args:
         log_partition_weight: c, in [0, 1].
@@ -102,7 +102,7 @@ def interpolated(log_partition_weight: float) -> Score:
 
 
 def shifted(constant: float) -> Score:
-    """The raw score less one constant a token, ``f - m``: what outputs of different lengths can be compared by.
+    """Raw score less a constant for each token, ``f - m``, so that outputs of different lengths can be compared.
 
     Where every output has the same length this orders them as the raw score does. Where lengths differ, every further
     token adds its share of log Z to a raw score, so that long outputs win where log Z is above 0 on average, and short
@@ -125,7 +125,7 @@ def shifted(constant: float) -> Score:
 
 
 def cost_augmented(score: Score | ScoreName) -> Score:
-    """The same score with the cost of each token added, as the hinge loss searches (Goyal et al. 2018, section 2.5).
+    """Add the cost of each token to a score, as the hinge loss searches (Goyal et al. 2018, section 2.5).
 
     Example:
         >>> cost_augmented(local).cost_weight
@@ -168,7 +168,7 @@ class Candidates:
 
     @staticmethod
     def of_scores(added_BJV: Tensor, *, prefix_scores_BJ: Tensor | None = None) -> Candidates:
-        """The candidates of given scores: what each token adds to each slot, whose own scores are 0 by default.
+        """Make candidates of given scores: what each token adds to each slot, whose own scores are 0 by default.
 
         Example:
             >>> Candidates.of_scores(torch.tensor([[[1.0, 0.0]]]), prefix_scores_BJ=torch.tensor([[2.0]])).scores_BJV
@@ -184,12 +184,12 @@ class Candidates:
         )
 
     def scores_of(self, parents_BK: Tensor, tokens_BK: Tensor) -> Tensor:
-        """The scores of some of the candidates, named by slot and token: (B, K), with their gradients."""
+        """Scores of some of the candidates, named by slot and token: (B, K), with their gradients."""
         return self.scores_BJV.flatten(1).gather(1, parents_BK * self.scores_BJV.shape[-1] + tokens_BK)
 
     @cached_property
     def logits_BJV(self) -> Tensor:
-        """The model's unnormalised scores, at least float32."""
+        """Unnormalised scores of the model, at least float32."""
         return self._logits()
 
     @cached_property
@@ -212,7 +212,7 @@ class Candidates:
         return scores_BN.view_as(self.all_scores_BJV)
 
     def top_k(self, k: int, matrices: Matrices | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """The k best, or all where there are fewer, expanding all of them only where that is quicker.
+        """Return the k best, or all where there are fewer; expand all of them only where that is quicker.
 
         Args:
             k: how many.
@@ -264,16 +264,16 @@ class Candidates:
         return Asked(self.embedding_VD, self.cost, self.end)
 
     def slot_terms(self) -> SlotTerms:
-        """The scores of all candidates without the candidates."""
+        """Terms of the scores of all candidates, without expanding them."""
         constant, end = self.score.constant, self.end
         return slot_terms(self.prefix_scores_BJ, self.finished_BJ, constant=constant, end=end)
 
     def open_shares(self, parents_BM: Tensor, tokens_BM: Tensor) -> Tensor:
-        """The factor by which having ended lowers the odds of some candidates: 1 where a slot has not ended."""
+        """Factor by which having ended lowers the odds of some candidates: 1 where a slot has not ended."""
         return open_shares(self.finished_BJ, parents_BM, tokens_BM, end=self.end)
 
     def of_inputs(self, inputs_I: Tensor) -> Candidates:
-        """The candidates of some of the inputs only, in the given order."""
+        """Select the candidates of some of the inputs, in the given order."""
         cost_again = self.cost_again
         return replace(
             self,
@@ -286,7 +286,7 @@ class Candidates:
         )
 
     def without(self, excluded_BX: Tensor) -> Candidates:
-        """The same candidates but these, each named by slot x V + token.
+        """Exclude candidates, each named by slot x V + token.
 
         Nothing is expanded here, and what this instance has expanded is not shared: expand one of the two.
         """
@@ -295,6 +295,6 @@ class Candidates:
         return replace(self, excluded_BX=excluded_BX)
 
     def _logits(self) -> Tensor:
-        """The unnormalised scores, float32 at least: a gap of 0.1 at score -50 is lost in bfloat16."""
+        """Unnormalised scores, float32 at least: a gap of 0.1 at score -50 is lost in bfloat16."""
         logits_BJV = self.head(self.features_BJH)
         return logits_BJV.float() if logits_BJV.dtype in (torch.float16, torch.bfloat16) else logits_BJV

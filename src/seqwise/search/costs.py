@@ -21,18 +21,18 @@ from seqwise.search.selection import Selection
 
 
 class PrefixCost(Protocol):
-    """A cost of each token that depends on the prefix it lengthens."""
+    """Cost of each token that depends on the prefix it lengthens."""
 
     def start(self, scores_B1: Tensor) -> Any:
-        """The state of the empty prefixes: leaves (B, 1, ...), of the type of the scores and on their device."""
+        """State of the empty prefixes: leaves (B, 1, ...), of the type of the scores and on their device."""
         ...
 
     def step(self, state: Any, step: int) -> Tensor:
-        """The cost of each token for each slot, (B, J, V), or (B, V) where all slots have the same."""
+        """Cost of each token for each slot, (B, J, V), or (B, V) where all slots have the same."""
         ...
 
     def advance(self, state: Any, selection: Selection) -> Any:
-        """The state of the new slots, (B, K, ...), from that of the old ones."""
+        """State of the new slots, (B, K, ...), from that of the old ones."""
         ...
 
 
@@ -47,7 +47,7 @@ def prefix_cost(cost: Cost) -> PrefixCost:
 
 @dataclass(frozen=True)
 class _Plain:
-    """A cost without a state."""
+    """Cost without a state."""
 
     cost: Callable[[int], Tensor]
 
@@ -147,7 +147,7 @@ class _EditDistance:
         return (1 - stays_BK1) * written_BKP + stays_BK1 * rows_BKP, selection.token_mass(self.end)
 
     def _reachable(self, rows: Tensor, steps_done: int) -> Tensor:
-        """The smallest distance that a prefix which has not ended can still come to: (B, J, ..., P) to (B, J, ...)."""
+        """Smallest distance that a prefix which has not ended can still reach: (B, J, ..., P) to (B, J, ...)."""
         lengths_B1 = (self.gold_BG >= 0).sum(1, keepdim=True)
         steps_left_B1 = (lengths_B1 + (self.end is not None) - steps_done).clamp(min=0)
         lack_BP = lengths_B1 - torch.arange(rows.shape[-1], device=rows.device) - steps_left_B1
@@ -156,13 +156,13 @@ class _EditDistance:
         return (rows + _spread(lack_BP.to(rows.dtype).masked_fill(beyond_BP, torch.inf), rows)).amin(-1)
 
     def _distance(self, rows_BJP: Tensor) -> Tensor:
-        """The distance of what ends here: the place behind the last gold token."""
+        """Distance of outputs that end here: the place behind the last gold token."""
         lengths_B11 = (self.gold_BG >= 0).sum(1)[:, None, None]
         return rows_BJP.gather(2, lengths_B11.expand(-1, rows_BJP.shape[1], 1)).squeeze(-1)
 
 
 def levenshtein_row(rows: Tensor, matches: Tensor) -> Tensor:
-    """The row of a Levenshtein table after one token more.
+    """Extend a Levenshtein table by the row of one token more.
 
     ``new[0] = old[0] + 1`` and ``new[g] = min(old[g] + 1, old[g - 1] + 1 - m[g], new[g - 1] + 1)``: the new token is
     deleted, is matched with gold token g or replaced by it, or gold token g is inserted after it.

@@ -44,7 +44,7 @@ def slot_terms(prefix_scores_BJ: Tensor, finished_BJ: Tensor, *, constant: float
 
 
 def open_shares(finished_BJ: Tensor, parents_BM: Tensor, tokens_BM: Tensor, *, end: int | None) -> Tensor:
-    """The factor by which having ended lowers the odds of some candidates, ``exp(-30 F / (1 - F))`` for going on.
+    """Factor by which having ended lowers the odds of some candidates, ``exp(-30 F / (1 - F))`` for going on.
 
     1 for the end token, and for all where nothing ends; 0 for going on at F = 1. Shape (B, M), as given.
     """

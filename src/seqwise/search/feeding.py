@@ -67,7 +67,7 @@ def fed_logits(
     gold_probability: float,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """The model's scores at every step when it is fed gold only some of the time.
+    """Scores of a model at every step when it is fed gold only some of the time.
 
     The loss on them is the ordinary cross-entropy of the gold token at every step, whatever was fed.
 
@@ -111,7 +111,7 @@ def fed_logits_in_two_passes(
     gold_probability: float,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """The model's scores when it is fed what it would have chosen along *gold*: two passes in place of T steps.
+    """Scores of a model that is fed its own choices along *gold*: two passes in place of T steps.
 
     The first pass is teacher forcing. From its scores f1_t at each position the selector makes what the second pass is
     fed after that position, ``e_{t+1} = softmax_alpha(f1_t) E`` with ``SoftArgmax(alpha)``, unless the coin says gold:

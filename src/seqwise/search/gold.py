@@ -48,14 +48,14 @@ def never_lost(gold_B1: Tensor, others_BN: Tensor) -> Tensor:
 
 
 def no_rivals(candidates: Candidates, carry: Any, generator: torch.Generator | None) -> tuple[HardSelection, Any]:
-    """The selector that keeps nothing, so that gold searches alone (teacher forcing, step by step)."""
+    """Keep nothing, so that gold searches alone (teacher forcing, step by step)."""
     scores_B0 = candidates.prefix_scores_BJ[:, :0]
     none_B0 = torch.zeros_like(scores_B0, dtype=torch.long)
     return HardSelection(scores_B0, none_B0, none_B0), carry
 
 
 class BesideGold(NamedTuple):
-    """The carry of ``KeepGold``: the scores of all candidates but gold, (B, N), and the carry of the rivals."""
+    """Carry of ``KeepGold``: the scores of all candidates but gold, (B, N), and the carry of the rivals."""
 
     others_BN: Tensor
     rivals: Any
@@ -63,7 +63,7 @@ class BesideGold(NamedTuple):
 
 @dataclass(frozen=True)
 class KeepGold:
-    """A selector that lengthens gold in slot 0 by the next gold token, and lets another selector choose its rivals.
+    """Selector that lengthens gold in slot 0 by the next gold token, and lets another selector choose its rivals.
 
     Args:
         rivals: chooses among all candidates but gold, for slots 1 and up: ``HardTopK(k - 1)``, ``SoftTopK(k - 1,

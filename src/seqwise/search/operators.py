@@ -156,12 +156,12 @@ and of the share of each that is open, (B, M) in [0, 1], to (B,), above 0."""
 
 
 def of_scores(best_BM: Tensor, open_BM: Tensor) -> Tensor:
-    """The unit 1: alpha counts for what it is, per squared unit of score."""
+    """Unit 1: alpha is per squared unit of score."""
     return torch.ones_like(best_BM[:, 0])
 
 
 def mean_squared_gap(best_BM: Tensor, open_BM: Tensor) -> Tensor:
-    """The mean squared gap between neighbours among the k + 1 best: ``u = sum_r o_{r+1} (m_r - m_{r+1})^2 / k``.
+    """Mean squared gap between neighbours among the k + 1 best: ``u = sum_r o_{r+1} (m_r - m_{r+1})^2 / k``.
 
     The open share o is 1 but for going on with a hypothesis that has ended, in part or as a whole, where it falls to 0:
     such a candidate is kept far below the others by a penalty, and a unit with that gap in it would make all others

@@ -48,16 +48,16 @@ class Selection(Protocol):
 
     @property
     def parents_BK(self) -> Tensor:
-        """The slot each came from; of a soft selection, that of its most probable candidate (for tracing back)."""
+        """Slot that each came from; of a soft selection, that of its most probable candidate (for tracing back)."""
         ...
 
     @property
     def tokens_BK(self) -> Tensor:
-        """The token each added, likewise."""
+        """Token that each added, likewise."""
         ...
 
     def follow(self, state: Any) -> Any:
-        """The decoder states of the new slots, from those of the old: (B, J, ...) to (B, K, ...)."""
+        """Decoder states of the new slots, from those of the old: (B, J, ...) to (B, K, ...)."""
         ...
 
     def embed(self, embedding_VD: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ class Selection(Protocol):
         ...
 
     def expect(self, values: Tensor) -> Tensor:
-        """A per-token quantity, such as the cost, of the token each new slot added: (B, K).
+        """Per-token quantity, such as the cost, of the token each new slot added: (B, K).
 
         From (B, V), the same for all slots, or from (B, J, V), where it depends on the slot that was lengthened.
         """
@@ -80,7 +80,7 @@ class Selection(Protocol):
         ...
 
     def forced(self, mask_B: Tensor, tokens_B: Tensor) -> Selection:
-        """The same selection with a given token, in the first slot's continuation, where the mask is true (K = 1)."""
+        """Replace the token of the only slot by a given one, where the mask is true (K = 1)."""
         ...
 
 
@@ -233,7 +233,7 @@ def added(selection: Selection, asked: Asked) -> Added:
 
 @dataclass(frozen=True)
 class SummedSelection:
-    """A soft selection of a large vocabulary: its weights have been summed to what the search asks of them.
+    """Soft selection of a large vocabulary, of whose weights the sums that the search asks for are kept.
 
     Attributes:
         scores_BK, parents_BK, tokens_BK: as of every :class:`Selection`.
@@ -273,12 +273,12 @@ class SummedSelection:
         return self._of_parts(lambda part, inputs_I: part.token_masses(tokens_BG[inputs_I]))
 
     def forced(self, mask_B: Tensor, tokens_B: Tensor) -> SummedSelection:
-        """The given token where the mask is true; scores are left as they were."""
+        """Replace the token where the mask is true; scores are left as they were."""
         tokens_B1 = torch.where(mask_B[:, None], tokens_B[:, None], self.tokens_BK)
         one_B11, parents = self.parent_weights_BKJ.new_ones(len(mask_B), 1, 1), self.parent_weights_BKJ
         only = SoftSelection(self.scores_BK, self.parents_BK, tokens_B1, parents, one_B11, tokens_B[:, None])
         pairs = zip(added(only, self.asked), self.added, strict=True)
-        chosen = (torch.where(mask_B.view(-1, *[1] * (soft.dim() - 1)), one, soft) for one, soft in pairs)
+        chosen = (torch.where(mask_B.view(-1, *[1] * (soft.dim() - 1)), hard, soft) for hard, soft in pairs)
 
         def forced_part(inputs_I: Tensor, make: Callable[[], SoftSelection]) -> Callable[[], SoftSelection]:
             return lambda: make().forced(mask_B[inputs_I], tokens_B[inputs_I])

@@ -123,7 +123,7 @@ Form = Callable[[Candidates, int, float, AlphaUnit, Matrices], Selection]
 def expanded(
     candidates: Candidates, k: int, alpha: float, unit: AlphaUnit, matrices: Matrices | None = None
 ) -> SoftSelection:
-    """The soft top-k as it is defined: a weight for each of K x J x V, all in the graph.
+    """Soft top-k as it is defined: a weight for each of K x J x V, all in the graph.
 
     Example:
         >>> candidates = Candidates.of_scores(torch.tensor([[[3.0, 1.0, 2.0]]]))

@@ -74,7 +74,7 @@ class Draw(NamedTuple):
 
 
 def _first_draw(scores_B1: Tensor, generator: torch.Generator | None) -> Draw:
-    """The largest value of all outputs, whose probabilities sum to one, is a standard Gumbel variable."""
+    """Draw the largest value of all outputs: a standard Gumbel variable, since their probabilities sum to one."""
     return Draw(Gumbel()(scores_B1, generator), torch.full_like(scores_B1[:, 0], -torch.inf))
 
 

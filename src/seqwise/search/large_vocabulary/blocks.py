@@ -115,13 +115,13 @@ def _best_of_all(blocks: Blocks, inputs_B: Tensor, n: int) -> Best:
 
 
 def _with_extra(scores_BX: Tensor, slots_BX: Tensor, tokens_BX: Tensor, beyond_BX: Tensor) -> Best:
-    """Those that stand for an extra candidate are of its slot, and no token."""
+    """Name the slots of extra candidates, whose token is -1."""
     is_extra_BX = beyond_BX >= 0
     return Best(scores_BX, torch.where(is_extra_BX, beyond_BX, slots_BX), tokens_BX.masked_fill(is_extra_BX, -1))
 
 
 def worst_maximum(best_scores_BX: Tensor, k: int) -> Tensor:
-    """The smallest live one among the k best scores, (B,): that whose soft choice reaches lowest; 0 if none lives."""
+    """Smallest live one of the k best scores, (B,), whose soft choice reaches lowest; 0 if none lives."""
     maxima_BK = best_scores_BX[:, :k]
     dead_BK = maxima_BK == -torch.inf
     return maxima_BK.masked_fill(dead_BK, torch.inf).amin(1).masked_fill(dead_BK.all(1), 0.0)
@@ -161,7 +161,7 @@ def excluded_mass_bound(blocks: Blocks, inputs_B: Tensor, best: Best, k: int, al
 
 
 def maxima_and_log_partitions(logits_BJV: Tensor, *, normalized: bool) -> tuple[Tensor, Tensor]:
-    """The largest score of each full block of a slot, (B, J, V // 64), and ``log Z``, (B, J).
+    """Largest score of each full block of a slot, (B, J, V // 64), and ``log Z``, (B, J).
 
     log Z is 0 where it is not asked for, and where no token is possible.
     """

@@ -134,9 +134,9 @@ class _Dense(torch.autograd.Function):
         logits_BJV = problem.head.scores(features_BJH)
         cost_BV = None if problem.cost is None else problem.cost()
         frame = _frame(problem, logits_BJV, cost_BV, going_BJ, staying_BJ, opened_BJ, alpha_B)
-        sums, wanted = _Sums(*rest[:5]), ctx.needs_input_grad[4]
-        found = _gradients(problem, frame, sums, normalizer_BK, _Sums(*gradients), wanted)
-        rows_NV = found.logits_BJV.flatten(0, 1)
+        sums, alpha_wanted = _Sums(*rest[:5]), ctx.needs_input_grad[4]
+        made = _gradients(problem, frame, sums, normalizer_BK, _Sums(*gradients), alpha_wanted)
+        rows_NV = made.logits_BJV.flatten(0, 1)
         features_gradient = None
         if ctx.needs_input_grad[0]:
             features_NH = rows_NV @ problem.head.weight_VD.to(rows_NV.dtype)
@@ -144,10 +144,10 @@ class _Dense(torch.autograd.Function):
         if problem.head.anchor is not None:
             problem.head.note_product(rows_NV, features_BJH.flatten(0, 1))
         if problem.embedding.anchor is not None:
-            problem.embedding.note_product(found.tokens_BKV.flatten(0, 1), found.fed_BKD.flatten(0, 1))
+            problem.embedding.note_product(made.tokens_BKV.flatten(0, 1), made.fed_BKD.flatten(0, 1))
         zero = rows_NV.new_zeros(())
         anchors = (None if matrix.anchor is None else zero for matrix in (problem.head, problem.embedding))
-        return features_gradient, *found.terms, found.alpha_B, *anchors, None, None
+        return features_gradient, *made.terms, made.alpha_B, *anchors, None, None
 
 
 class _Frame(NamedTuple):
@@ -237,7 +237,7 @@ def _end_gaps(frame: _Frame) -> Tensor:
 
 
 def _sums(problem: _Problem, frame: _Frame) -> tuple[_Sums, Tensor]:
-    """The sums, and Z of each distribution (1 where no candidate lives)."""
+    """Sum up the weights; also Z of each distribution (1 where no candidate lives)."""
     vocabulary_size, (batch_size, k) = frame.logits_BJV.shape[2], frame.maxima_BK.shape
     parents_BKJ = torch.empty_like(frame.shifts_BKJ)
     firsts_BK = torch.empty_like(frame.maxima_BK)
@@ -277,7 +277,7 @@ def _sums(problem: _Problem, frame: _Frame) -> tuple[_Sums, Tensor]:
 
 
 class _Gradients(NamedTuple):
-    """Of the scores of the head, of the terms of the slots and of alpha; and a^T g, not yet multiplied, of E."""
+    """Gradients of the head's scores, of the slots' terms and of alpha; and the factors a and g of that of E."""
 
     logits_BJV: Tensor
     terms: tuple[Tensor, Tensor, Tensor]
@@ -294,7 +294,7 @@ def _gradients(
     given: _Sums,
     alpha_wanted: bool,
 ) -> _Gradients:
-    """Everything but the products with matrices. The scores in the frame are overwritten by their gradient."""
+    """Compute gradients but for products with matrices; those of the scores overwrite the scores in the frame."""
     slopes = _slopes(problem, frame, sums, frame.live_BK / normalizer_BK, given)
     end = problem.end
     going_BJ = torch.empty_like(frame.logits_BJV[..., 0])

@@ -21,7 +21,7 @@ from seqwise.search.selection import SoftSelection
 
 
 def top_k_of_few(candidates: Candidates, head: DeferredLinear, scan: Scan, kept: Kept, choice: Choice) -> SoftSelection:
-    """The soft top-k of the kept candidates alone: no other token has weight."""
+    """Soft top-k of the kept candidates alone: no other token has weight."""
     best, num_slots = kept.best, candidates.prefix_scores_BJ.shape[1]
     k = min(choice.k, scan.logits_BJV[0].numel())
     # The unit of alpha needs the k + 1 best, with weight or without.
@@ -76,8 +76,8 @@ def _mean_rows(
     candidates: Candidates, head: DeferredLinear, scan: Scan, slots_BX: Tensor, used_BX: Tensor
 ) -> Tensor | None:
     """``softmax(f) W`` of the slots whose log Z some candidate with weight contains, 0 of the others."""
-    wanted = torch.is_grad_enabled() and candidates.features_BJH.requires_grad
-    if candidates.score.log_partition_weight == 0 or not wanted:
+    has_gradient = torch.is_grad_enabled() and candidates.features_BJH.requires_grad
+    if candidates.score.log_partition_weight == 0 or not has_gradient:
         return None
     used_BJ = torch.zeros_like(scan.log_partition_BJ, dtype=torch.long).scatter_add_(1, slots_BX, used_BX.long()) > 0
     with torch.no_grad():

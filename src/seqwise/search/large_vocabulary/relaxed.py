@@ -38,7 +38,7 @@ def default_tolerance(dtype: torch.dtype) -> float:
 
 
 def relaxed_top_k(candidates: Candidates, choice: Choice, expand: Expand, matrices: Matrices) -> SummedSelection:
-    """The soft top-k of candidates that are never expanded with a graph.
+    """Soft top-k of candidates that are never expanded with a graph.
 
     It equals the plain one: to rounding where all candidates were summed, up to the tolerance where few were kept.
 
@@ -82,7 +82,7 @@ def _joined(parts: Sequence[SummedSelection], candidates: Candidates) -> SummedS
 
 
 def _expanded_again(candidates: Candidates, inputs_I: Tensor, expand: Expand) -> SummedSelection:
-    """The plain form, of which only sums are kept: the backward pass expands the candidates again."""
+    """Plain form, of which only sums are kept: the backward pass expands the candidates again."""
 
     again = partial(_expanded, candidates, expand)
 

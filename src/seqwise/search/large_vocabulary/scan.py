@@ -37,7 +37,7 @@ SMALLEST = 1e-30
 
 
 class Choice(NamedTuple):
-    """The soft top-k that is asked for: its size, alpha in its unit, and how much mass may be left out."""
+    """Parameters of a soft top-k: its size, alpha in its unit, and how much mass may be left out."""
 
     k: int
     alpha: float
@@ -62,7 +62,7 @@ class Scan(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """The best candidates of some of the inputs, which of them have weight, and what the others weigh at most."""
+    """Best candidates of some of the inputs, which of them have weight, and how much the others weigh at most."""
 
     best: Best
     kept_BX: Tensor
@@ -84,18 +84,18 @@ def scan_scores(candidates: Candidates, head: DeferredLinear) -> Scan:
 
 
 def scan_of(scan: Scan, inputs_I: Tensor) -> Scan:
-    """The scan of some of the inputs."""
+    """Select the scan of some of the inputs."""
     return Scan(*(None if values is None else values[inputs_I] for values in scan))  # type: ignore[arg-type]
 
 
 def kept_of(kept: Kept, inputs_I: Tensor) -> Kept:
-    """The kept candidates of some of the inputs."""
+    """Select the kept candidates of some of the inputs."""
     best = Best(*(values[inputs_I] for values in kept.best))
     return Kept(best, kept.kept_BX[inputs_I], kept.bound_B[inputs_I])
 
 
 def certify(candidates: Candidates, scan: Scan, choice: Choice) -> Kept:
-    """The best candidates of every input, as few as the tolerance allows, and the bound that they come with."""
+    """Keep the best candidates of every input, as few as the tolerance allows, with their bound."""
     score, terms, values_BJV = candidates.score, candidates.slot_terms(), scan.logits_BJV
     partition_BJ = score.log_partition_weight * scan.log_partition_BJ
     extra_BE = values_BJV.new_empty(len(values_BJV), 0)
@@ -159,8 +159,8 @@ def _merged(kept: Kept | None, inputs_I: Tensor, more: Kept) -> Kept:
     slots_BX, tokens_BX, kept_BX = (
         F.pad(values, (0, columns)) for values in (kept.best.slots_BX, kept.best.tokens_BX, kept.kept_BX)
     )
-    for whole, part in zip((scores_BX, slots_BX, tokens_BX), more.best, strict=True):
-        whole[inputs_I] = part
+    for values_BX, new_IX in zip((scores_BX, slots_BX, tokens_BX), more.best, strict=True):
+        values_BX[inputs_I] = new_IX
     kept_BX[inputs_I] = more.kept_BX
     return Kept(Best(scores_BX, slots_BX, tokens_BX), kept_BX, kept.bound_B.index_copy(0, inputs_I, more.bound_B))
 
@@ -182,7 +182,7 @@ def alphas(candidates: Candidates, best: Best, choice: Choice, num_best: int) ->
 
 
 def token_ids(tokens: Tensor, end: int | None) -> Tensor:
-    """The candidates that end are marked by -1 among the best."""
+    """Token ids of the best candidates, among which -1 marks the end token."""
     return tokens if end is None else tokens.masked_fill(tokens < 0, end)
 
 
