@@ -27,7 +27,7 @@ MOST_OUTPUTS = 10_000
 def every_output(
     vocabulary_size: int, num_steps_B: Tensor, *, end: int | None, limit: int = MOST_OUTPUTS
 ) -> tuple[Tensor, Tensor]:
-    """Enumerate the outputs of the given numbers of steps, each once: V^T of them, or those that an end token leaves distinct.
+    """Enumerate the outputs of the given numbers of steps: V^T of them, or those that an end token leaves distinct.
 
     With an end token, an output is one that ends within its steps, or one of all its steps that has not ended.
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from seqwise.models.deferred_linear import DeferredLinear, exp_
-from seqwise.search.candidates import Candidates
+from seqwise.search.candidates import Candidates, Score
 from seqwise.search.large_vocabulary.blocks import Best
 from seqwise.search.large_vocabulary.few import few_scores
 from seqwise.search.large_vocabulary.scan import Choice, Kept, Scan, alphas, token_ids
@@ -49,7 +49,7 @@ class _Problem:
     Attributes:
         head, embedding: the matrices of the search.
         log_partition_BJ: log Z of each slot.
-        log_partition_weight, constant, cost_weight: of the score.
+        score: what a token adds.
         cost: makes the cost of each token, (B, V), again; None without one.
         end: id of the end token, or None.
         maxima_BK, maximum_slots_BK, maximum_tokens_BK: the k best candidates, the end token as -1.
@@ -58,9 +58,7 @@ class _Problem:
     head: DeferredLinear
     embedding: DeferredLinear
     log_partition_BJ: Tensor
-    log_partition_weight: float
-    constant: float
-    cost_weight: float
+    score: Score
     cost: Callable[[], Tensor] | None
     end: int | None
     maxima_BK: Tensor
@@ -83,7 +81,7 @@ def sums_of_all(
     Returns:
         Scores, parents, tokens and parent weights of the new slots, and what the search asks of their tokens.
     """
-    score, end = candidates.score, candidates.end
+    end = candidates.end
     k = min(choice.k, scan.logits_BJV[0].numel())
     best = Best(*(values[:, : k + 1] for values in kept.best))
     alpha_B = alphas(candidates, best, choice, k + 1)
@@ -95,9 +93,7 @@ def sums_of_all(
         head,
         embedding,
         scan.log_partition_BJ,
-        score.log_partition_weight,
-        score.constant,
-        score.cost_weight,
+        candidates.score,
         candidates.cost_again,
         end,
         maxima_BK,
@@ -184,17 +180,17 @@ def _frame(
 ) -> _Frame:
     end, dtype = problem.end, logits_BJV.dtype
     cost_BV = None if cost_BV is None else cost_BV.to(dtype)
-    normalizer_BJ = problem.log_partition_weight * problem.log_partition_BJ
+    normalizer_BJ = problem.score.log_partition_weight * problem.log_partition_BJ
     end_scores_BJ = end_logits_BJ = end_f_BJ = None
     if end is not None:
         end_f_BJ = logits_BJV[..., end].clone()
-        end_logits_BJ = (end_f_BJ - normalizer_BJ - problem.constant).clamp(min=LOWEST)
+        end_logits_BJ = (end_f_BJ - normalizer_BJ - problem.score.constant).clamp(min=LOWEST)
         end_scores_BJ = staying_BJ + opened_BJ * end_logits_BJ
-        if cost_BV is not None and problem.cost_weight != 0:
-            end_scores_BJ = end_scores_BJ + problem.cost_weight * cost_BV[:, end, None]
+        if cost_BV is not None and problem.score.cost_weight != 0:
+            end_scores_BJ = end_scores_BJ + problem.score.cost_weight * cost_BV[:, end, None]
         end_scores_BJ = end_scores_BJ.clamp(min=LOWEST)
-    if cost_BV is not None and problem.cost_weight != 0:
-        logits_BJV.add_(cost_BV[:, None], alpha=problem.cost_weight)
+    if cost_BV is not None and problem.score.cost_weight != 0:
+        logits_BJV.add_(cost_BV[:, None], alpha=problem.score.cost_weight)
     if end is not None:
         logits_BJV[..., end] = -torch.inf
     logits_BJV.clamp_(min=LOWEST)
@@ -395,14 +391,14 @@ def _to_logits(
     ending_BJ: Tensor,
 ) -> None:
     """From ds to df, through log Z where it is part of the score; written where the scores were."""
-    logits_CJV, weight = frame.logits_BJV[chunk], problem.log_partition_weight
+    logits_CJV, weight = frame.logits_BJV[chunk], problem.score.log_partition_weight
     if weight == 0:
         logits_CJV.copy_(gradient_CJV)
     else:
         log_partition_CJ1 = problem.log_partition_BJ[chunk, :, None]
         torch.div(logits_CJV, frame.roots_B11[chunk], out=spare_CJV).sub_(log_partition_CJ1)
-        if frame.cost_BV is not None and problem.cost_weight != 0:
-            spare_CJV.sub_(frame.cost_BV[chunk, None], alpha=problem.cost_weight)
+        if frame.cost_BV is not None and problem.score.cost_weight != 0:
+            spare_CJV.sub_(frame.cost_BV[chunk, None], alpha=problem.score.cost_weight)
         exp_(spare_CJV)
         if frame.end_f_BJ is not None:
             spare_CJV[..., problem.end] = (frame.end_f_BJ[chunk] - log_partition_CJ1[..., 0]).exp()

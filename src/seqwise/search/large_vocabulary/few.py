@@ -57,8 +57,8 @@ def few_scores(candidates: Candidates, head: DeferredLinear, scan: Scan, best: B
     if scan.end_BJ is not None:
         logits_BX = torch.where(is_end_BX, scan.end_BJ.gather(1, slots_BX), logits_BX)
     mean_row_BJH = _mean_rows(candidates, head, scan, slots_BX, used_BX & (best.scores_BX != -torch.inf))
-    looked_up = head, slots_BX, ids_BX, logits_BX, scan.log_partition_BJ, mean_row_BJH
-    added_BX, log_partition_BJ = few_logits(candidates.features_BJH, *looked_up)
+    looked_up = head.anchor, head, slots_BX, ids_BX, logits_BX, scan.log_partition_BJ, mean_row_BJH
+    added_BX, log_partition_BJ = _FewLogits.apply(candidates.features_BJH, *looked_up)
     if score.log_partition_weight != 0:
         added_BX = added_BX - score.log_partition_weight * log_partition_BJ.gather(1, slots_BX)
     scores_BX = added_BX + terms.going_BJ.gather(1, slots_BX)
@@ -94,31 +94,12 @@ def _mean_rows(
     return rows_BJH
 
 
-def few_logits(
-    features_BJH: Tensor,
-    head: DeferredLinear,
-    slots_BX: Tensor,
-    tokens_BX: Tensor,
-    logits_BX: Tensor,
-    log_partition_BJ: Tensor,
-    mean_row_BJH: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    """Give known scores and log Z their gradients: ``df = W_w dh``, ``d log Z = (softmax W) dh``. W and b follow later.
-
-    Args:
-        features_BJH: h.
-        head: W and b, which note the gradient.
-        slots_BX, tokens_BX: which scores were looked up.
-        logits_BX: what they are.
-        log_partition_BJ: log Z of every slot.
-        mean_row_BJH: ``softmax(f) W`` of every slot whose log Z is used; None where none is.
-    """
-    known = slots_BX, tokens_BX, logits_BX, log_partition_BJ, mean_row_BJH
-    logits_and_partition: tuple[Tensor, Tensor] = _FewLogits.apply(features_BJH, head.anchor, head, *known)
-    return logits_and_partition
-
-
 class _FewLogits(torch.autograd.Function):
+    """Scores that were looked up and log Z, with gradients: ``df = W_w dh``, ``d log Z = (softmax W) dh``.
+
+    The head notes the gradients of W and b. ``mean_row_BJH`` is ``softmax(f) W`` of every slot whose log Z is used.
+    """
+
     @staticmethod
     def forward(
         ctx: Any,
