@@ -120,8 +120,8 @@ def _missing(chapter: Chapter, tables: Mapping[str, Mapping[str, Table]]) -> lis
 
 def lacks_values(table: Table) -> bool:
     """Whether a number of the table has no values, without the time that computing it again takes."""
-    numbers = [one.values for one in table.results if one.low is not None or one.p_value is not None]
-    tested = [one.values for one in table.claims if one.kind == "claim" and one.verdict != "not tested"]
+    numbers = [result.values for result in table.results if result.low is not None or result.p_value is not None]
+    tested = [claim.values for claim in table.claims if claim.kind == "claim" and claim.verdict != "not tested"]
     return not all(numbers + tested)
 
 
@@ -181,7 +181,7 @@ def _grid_of_numbers(table: Table) -> str:
     cells = {(result.system, result.measure): result for result in shown}
     chosen = [result for result in shown if result.note == "chosen on dev"]
     # Of all intervals the page has those that decide; the file has the others.
-    decisive = chosen or [one for one in shown if one.measure == measures[0] or one.published is not None]
+    decisive = chosen or [result for result in shown if result.measure == measures[0] or result.published is not None]
     rows = (
         [system, *(_cell(cells.get((system, each)), decisive) for each in measures)]
         for system in dict.fromkeys(result.system for result in shown)
@@ -221,7 +221,11 @@ def _claims(made: Mapping[str, Table], kinds: Sequence[str]) -> list[str]:
     """Return the claims of the tables below a heading: one line a claim; of several tables, a column each."""
     # The last column of a table has what its rows have more than the best control.
     claims = {
-        stem: [one for one in table.claims if one.kind in kinds and not one.text.endswith("beats the best control.")]
+        stem: [
+            claim
+            for claim in table.claims
+            if claim.kind in kinds and not claim.text.endswith("beats the best control.")
+        ]
         for stem, table in made.items()
     }
     claims = {stem: found for stem, found in claims.items() if found}

@@ -94,8 +94,8 @@ class Evidence:
     @property
     def strongest(self) -> Difference | None:
         """Return the control that leaves the least of the effect."""
-        controls = [one for one in (self.equal_time, self.same_decoder) if one is not None]
-        return min(controls, key=lambda one: one.value, default=None)
+        controls = [control for control in (self.equal_time, self.same_decoder) if control is not None]
+        return min(controls, key=lambda control: control.value, default=None)
 
 
 # ---------------------------------------------------------------------------------------- the rule
@@ -133,9 +133,9 @@ def pool(differences: Sequence[Difference]) -> Difference:
     The distances of the ends from the mean add up in quadrature, each side on its own.
     """
     count = len(differences)
-    value = statistics.fmean(one.value for one in differences)
-    below = math.hypot(*(one.value - one.low for one in differences)) / count
-    above = math.hypot(*(one.high - one.value for one in differences)) / count
+    value = statistics.fmean(each.value for each in differences)
+    below = math.hypot(*(each.value - each.low for each in differences)) / count
+    above = math.hypot(*(each.high - each.value for each in differences)) / count
     return Difference(value, value - below, value + above)
 
 
@@ -144,18 +144,22 @@ def pool(differences: Sequence[Difference]) -> Difference:
 
 def examine(idea: Idea, tables: Mapping[str, Mapping[str, Table]]) -> Evidence | None:
     """Return the evidence on an idea, of the best scale of its corpora; None where there are no results."""
-    scales = [scale for one in idea.contrasts for scale in tables.get(one.table, {})]
+    scales = [scale for contrast in idea.contrasts for scale in tables.get(contrast.table, {})]
     if not scales:
         return None
     scale = min(scales, key=("converged", "gpu", "cpu").index)
-    made = [(one, tables[one.table][scale]) for one in idea.contrasts if scale in tables.get(one.table, {})]
-    ours = pool([_ours(one, table, idea.unit) for one, table in made])
-    equal_time = None if idea.alone else pool([_at_equal_time(one, table, idea.unit) for one, table in made])
-    changed = any(one.first.measure != one.second.measure for one, _ in made) and idea.unit == "points"
-    same_decoder = pool([_in_same_decoder(one, table, idea.unit) for one, table in made]) if changed else None
+    made = [
+        (contrast, tables[contrast.table][scale])
+        for contrast in idea.contrasts
+        if scale in tables.get(contrast.table, {})
+    ]
+    ours = pool([_ours(contrast, table, idea.unit) for contrast, table in made])
+    equal_time = None if idea.alone else pool([_at_equal_time(contrast, table, idea.unit) for contrast, table in made])
+    changed = any(contrast.first.measure != contrast.second.measure for contrast, _ in made) and idea.unit == "points"
+    same_decoder = pool([_in_same_decoder(contrast, table, idea.unit) for contrast, table in made]) if changed else None
     published = idea.published
     if published is None:
-        effects = [_published(one, table) for one, table in made]
+        effects = [_published(contrast, table) for contrast, table in made]
         published = statistics.fmean(effect for effect in effects if effect is not None)
     return Evidence(
         idea,
@@ -163,33 +167,33 @@ def examine(idea: Idea, tables: Mapping[str, Mapping[str, Table]]) -> Evidence |
         ours,
         equal_time,
         same_decoder,
-        tuple(one.table for one, _ in made),
+        tuple(contrast.table for contrast, _ in made),
         scale,
         min(max(len(result.signature.seeds) for result in table.results) for _, table in made),
         judge(published, ours, equal_time=equal_time, same_decoder=same_decoder),
     )
 
 
-def _ours(one: Contrast, table: Table, unit: str) -> Difference:
-    if one.claim:
-        return _of_claim(_claim(table, one.claim), unit)
-    return _between(table, one.first, one.second)
+def _ours(contrast: Contrast, table: Table, unit: str) -> Difference:
+    if contrast.claim:
+        return _of_claim(_claim(table, contrast.claim), unit)
+    return _between(table, contrast.first, contrast.second)
 
 
-def _at_equal_time(one: Contrast, table: Table, unit: str) -> Difference:
-    if one.equal_time:
-        return _of_claim(_claim(table, one.equal_time), unit)
-    first = _chosen(table, one.first)[0]
+def _at_equal_time(contrast: Contrast, table: Table, unit: str) -> Difference:
+    if contrast.equal_time:
+        return _of_claim(_claim(table, contrast.equal_time), unit)
+    first = _chosen(table, contrast.first)[0]
     (against,) = (
         each for each in table.results if each.system == first.system and each.measure.endswith(" minus best control")
     )
     return _with_interval(against)
 
 
-def _in_same_decoder(one: Contrast, table: Table, unit: str) -> Difference:
-    if one.first.measure == one.second.measure:
-        return _ours(one, table, unit)
-    return _between(table, one.first, Side(one.second.systems, one.first.measure))
+def _in_same_decoder(contrast: Contrast, table: Table, unit: str) -> Difference:
+    if contrast.first.measure == contrast.second.measure:
+        return _ours(contrast, table, unit)
+    return _between(table, contrast.first, Side(contrast.second.systems, contrast.first.measure))
 
 
 def _claim(table: Table, text: str) -> Claim:

@@ -120,9 +120,9 @@ CORPORA = (
 def page(tables: Tables) -> str:
     """Return the whole page."""
     evidence = [examine(idea, tables) for idea in IDEAS]
-    made = [one for one in evidence if one is not None]
-    rows = [_row(one) for one in made]
-    rows += [_empty(idea.title, idea.source) for idea, one in zip(IDEAS, evidence, strict=True) if one is None]
+    made = [row for row in evidence if row is not None]
+    rows = [_row(row) for row in made]
+    rows += [_empty(idea.title, idea.source) for idea, row in zip(IDEAS, evidence, strict=True) if row is None]
     return PAGE.format(
         extent=_extent(made),
         ideas=grid(TITLES, rows),
@@ -134,7 +134,7 @@ def page(tables: Tables) -> str:
 
 def _extent(evidence: Sequence[Evidence]) -> str:
     """Return the first paragraph: how far the evidence goes."""
-    converged = sum(one.scale == "converged" for one in evidence)
+    converged = sum(row.scale == "converged" for row in evidence)
     text = (
         f"{converged or 'None'} of these {len(evidence)} verdicts {'rest' if converged > 1 else 'rests'} on training "
         "to the end (`--scale converged`: learning rates tuned on development data, which end each stage; five seeds)."
@@ -150,18 +150,18 @@ def _extent(evidence: Sequence[Evidence]) -> str:
     return text
 
 
-def _row(one: Evidence) -> list[str]:
-    idea, unit = one.idea, "" if one.idea.unit == "points" else f" {one.idea.unit}"
-    verdict = f"**{one.verdict}**"
-    if one.verdict == "undecided":
-        verdict += f" (could have seen {one.ours.detectable:.1f}{unit})"
-    equal_time = "no control" if one.equal_time is None else _interval(one.equal_time)
-    same = "no control" if idea.alone else "the same" if one.same_decoder is None else _interval(one.same_decoder)
-    (chapter,) = (each.page for each in CHAPTERS if any(one.tables[0] in names for names in each.sections.values()))
+def _row(row: Evidence) -> list[str]:
+    idea, unit = row.idea, "" if row.idea.unit == "points" else f" {row.idea.unit}"
+    verdict = f"**{row.verdict}**"
+    if row.verdict == "undecided":
+        verdict += f" (could have seen {row.ours.detectable:.1f}{unit})"
+    equal_time = "no control" if row.equal_time is None else _interval(row.equal_time)
+    same = "no control" if idea.alone else "the same" if row.same_decoder is None else _interval(row.same_decoder)
+    (chapter,) = (each.page for each in CHAPTERS if any(row.tables[0] in names for names in each.sections.values()))
     title = f"[{idea.title}](results/{chapter}.md) ({idea.source})"
-    count = len(one.tables)
-    corpora = f"{one.seeds} seeds, {count} {'corpora' if count > 1 else 'corpus'}, {SCALE_NAMES[one.scale]}"
-    return [title, f"{one.published:+.1f}{unit}", f"{_interval(one.ours)}{unit}", corpora, equal_time, same, verdict]
+    count = len(row.tables)
+    corpora = f"{row.seeds} seeds, {count} {'corpora' if count > 1 else 'corpus'}, {SCALE_NAMES[row.scale]}"
+    return [title, f"{row.published:+.1f}{unit}", f"{_interval(row.ours)}{unit}", corpora, equal_time, same, verdict]
 
 
 def _empty(title: str, source: str) -> list[str]:
@@ -184,9 +184,9 @@ def _scale(tables: Tables) -> str:
             most = "at most " if scale == "converged" else ""
             hidden, epochs = corpus.paper
             (seconds,) = (
-                one.value
-                for one in table.results
-                if one.system == "cross-entropy" and one.measure.startswith("training seconds")
+                row.value
+                for row in table.results
+                if row.system == "cross-entropy" and row.measure.startswith("training seconds")
             )
             rows.append(
                 [
@@ -208,7 +208,7 @@ def _below_plateau(by_scale: Mapping[str, Table], table: Table) -> str:
 
 def _best_decoded(table: Table, systems: Sequence[str]) -> list[float]:
     """Return what systems reach on test with the decoder that was chosen on development data."""
-    return [one.value for one in table.results if one.system in systems and one.note == "chosen on dev"]
+    return [row.value for row in table.results if row.system in systems and row.note == "chosen on dev"]
 
 
 # ---------------------------------------------------------------------------------------- what is not here
@@ -219,7 +219,7 @@ def _absent(tables: Tables, evidence: Sequence[Evidence]) -> str:
     bare = sum(lacks_values(table) for table in files)
     claims = [claim for table in files for claim in table.claims if not is_ours(claim)]
     untested = sum(claim.verdict == "not tested" for claim in claims)
-    quick = sum(one.scale != "converged" for one in evidence)
+    quick = sum(row.scale != "converged" for row in evidence)
     missing = ", ".join(f"`{name}`" for name in NAMES if not tables[name])
     lacks = "; ".join(what for chapter in CHAPTERS for what in chapter.lacks)
     sentences = max(task.sizes["cpu"].sentences for task in (GERMAN, SPELLING, PHONEMES))
@@ -250,22 +250,22 @@ def draw(tables: Tables, path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    evidence = [one for idea in IDEAS if (one := examine(idea, tables)) is not None]
+    evidence = [row for idea in IDEAS if (row := examine(idea, tables)) is not None]
     figure, axes = pyplot.subplots(figsize=(10, 0.46 * len(evidence) + 1.2), layout="constrained")
     axes.set_xscale("symlog", linthresh=LINEAR, linscale=0.8)
     axes.axvline(0, color="black", lw=0.8)
-    for row, one in enumerate(evidence):
-        ours, strongest = one.ours, one.strongest
+    for place, each in enumerate(evidence):
+        ours, strongest = each.ours, each.strongest
         band = ours.detectable
-        axes.barh(row, 2 * band, left=-band, height=0.7, color="#e4e4e4", zorder=0)
+        axes.barh(place, 2 * band, left=-band, height=0.7, color="#e4e4e4", zorder=0)
         if strongest is not None:
             ends = [[strongest.value - strongest.low], [strongest.high - strongest.value]]
-            axes.errorbar(strongest.value, row + 0.22, xerr=ends, fmt="o", ms=4, color=GREY, lw=1, alpha=0.8)
+            axes.errorbar(strongest.value, place + 0.22, xerr=ends, fmt="o", ms=4, color=GREY, lw=1, alpha=0.8)
         axes.errorbar(
-            ours.value, row, xerr=[[ours.value - ours.low], [ours.high - ours.value]], fmt="o", ms=6, color=OURS, lw=2
+            ours.value, place, xerr=[[ours.value - ours.low], [ours.high - ours.value]], fmt="o", ms=6, color=OURS, lw=2
         )
-        axes.plot(one.published, row - 0.22, "D", ms=7, mfc="none", mec="black")
-    axes.set_yticks(range(len(evidence)), [_label(one) for one in evidence])
+        axes.plot(each.published, place - 0.22, "D", ms=7, mfc="none", mec="black")
+    axes.set_yticks(range(len(evidence)), [_label(row) for row in evidence])
     axes.set_xticks(TICKS, [f"{tick:g}" for tick in TICKS])
     axes.minorticks_off()
     axes.invert_yaxis()
@@ -276,6 +276,6 @@ def draw(tables: Tables, path: Path) -> None:
     pyplot.close(figure)
 
 
-def _label(one: Evidence) -> str:
-    unit = "" if one.idea.unit == "points" else f" [{one.idea.unit}]"
-    return f"{one.idea.title}{unit}\n{one.verdict}"
+def _label(row: Evidence) -> str:
+    unit = "" if row.idea.unit == "points" else f" [{row.idea.unit}]"
+    return f"{row.idea.title}{unit}\n{row.verdict}"

@@ -122,9 +122,9 @@ def examine(curve_P2: Tensor, clouds: Sequence[Cloud], drawn: Sequence[Sample]) 
     largest = float(log_partitions(curve_P2).abs().max())
     highest = float((curve_P2 @ THETA_K2.T).max())
     bends = _bends(curve_P2)
-    worst = max(one.worst for one in clouds)
-    tightest = max(one.risk / one.bound for one in clouds)
-    beyond = max(one.largest / one.bound for one in drawn)
+    worst = max(each.worst for each in clouds)
+    tightest = max(each.risk / each.bound for each in clouds)
+    beyond = max(each.largest / each.bound for each in drawn)
     return [
         _claim("The set is a smooth curve that bounds a convex region.", SOURCE,
                largest < 1e-9 and min(bends) > 0,
@@ -138,7 +138,7 @@ def examine(curve_P2: Tensor, clouds: Sequence[Cloud], drawn: Sequence[Sample]) 
         _claim("Theorem 2 bounds what a sample says of unseen inputs.", "section 4, Theorem 2",
                beyond <= 1,
                f"largest deviation of {TRIALS} samples of each size at most {beyond:.3f} of the bound (as printed: "
-               f"{max(one.largest / one.printed for one in drawn):.3f})"),
+               f"{max(each.largest / each.printed for each in drawn):.3f})"),
     ]  # fmt: skip
 
 
@@ -155,19 +155,19 @@ def _bends(curve_P2: Tensor) -> list[float]:
 
 
 def _results(curve_P2: Tensor, clouds: Sequence[Cloud], drawn: Sequence[Sample], seed: int) -> list[Result]:
-    points = [Example(tuple(f"{value:.6g}" for value in one.inputs_N2.flatten().tolist()), ()) for one in clouds]
+    points = [Example(tuple(f"{value:.6g}" for value in each.inputs_N2.flatten().tolist()), ()) for each in clouds]
     signature = sign("figure-1", seeds=[seed], data=sha256_of_examples(points))
 
     def result(system: str, measure: str, value: float, unit: str = "nat") -> Result:
         return Result(system, measure, value, replace(signature, method=f"figure-1: {system}"), unit=unit)
 
     results = [result("curve", "largest |log Z|", float(log_partitions(curve_P2).abs().max()))]
-    for one in clouds:
-        name = f"within {one.radius:g}"
+    for each in clouds:
+        name = f"within {each.radius:g}"
         results += [
-            result(name, "mean distance D", one.distance, ""),
-            result(name, "mean |log Z|", one.risk),
-            result(name, "bound d B D", one.bound),
+            result(name, "mean distance D", each.distance, ""),
+            result(name, "mean |log Z|", each.risk),
+            result(name, "bound d B D", each.bound),
         ]
     for sample in drawn:
         name = f"{sample.size:,} inputs"

@@ -114,7 +114,10 @@ class Translations:
 
     def digest(self) -> str:
         """SHA-256 of the candidates."""
-        plain = {part: [[asdict(one) for one in some] for some in lists] for part, lists in self.candidates.items()}
+        plain = {
+            part: [[asdict(candidate) for candidate in candidates] for candidates in lists]
+            for part, lists in self.candidates.items()
+        }
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
@@ -253,14 +256,14 @@ def _made(
 
     def scores(part: str) -> list[list[float]]:
         candidates = lists.candidates[part]
-        sentences = (Sentence(split_words(one.text)) for some in candidates for one in some)
-        found = iter([one.unnormalized for one in score_sentences_unnormalized(run, sentences)])
-        return [[next(found) for _ in some] for some in candidates]
+        sentences = (Sentence(split_words(candidate.text)) for some in candidates for candidate in some)
+        scored = iter([score.unnormalized for score in score_sentences_unnormalized(run, sentences)])
+        return [[next(scored) for _ in some] for some in candidates]
 
     held_out = [
-        (one.unnormalized, [round(value, 5) for value in one.log_partitions_T.tolist()])
-        for one in score_sentences(run, text.held_out)
-        if one.log_partitions_T is not None
+        (score.unnormalized, [round(value, 5) for value in score.log_partitions_T.tolist()])
+        for score in score_sentences(run, text.held_out)
+        if score.log_partitions_T is not None
     ]
     training = trained_on(_as_examples(text.train), text.sources)
     return {

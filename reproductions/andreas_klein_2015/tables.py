@@ -101,8 +101,8 @@ def measure(
             row,
             tuned,
             [
-                chosen("test", table("test", run.scores["test"]), one.weight, one.word_bonus)
-                for run, one in zip(runs, tuned, strict=True)
+                chosen("test", table("test", run.scores["test"]), choice.weight, choice.word_bonus)
+                for run, choice in zip(runs, tuned, strict=True)
             ],
             [_risk(run) for run in runs],
             [_deviation(run) for run in runs],
@@ -121,7 +121,7 @@ def measure(
 
 def _all_counts(lists: Translations, part: str) -> Sums:
     """Return BLEU's sums of every candidate."""
-    texts = [one.text for some in lists.candidates[part] for one in some]
+    texts = [candidate.text for some in lists.candidates[part] for candidate in some]
     together = zip(lists.candidates[part], lists.references[part], strict=True)
     return bleu(texts, [options for some, options in together for _ in some])
 
@@ -149,7 +149,7 @@ def about_as_fast(text: str, source: str, slow: Sequence[float], fast: Sequence[
     values, rule = (values_by_seed(slow), values_by_seed(fast)), f"about {times:g} times"
     verdict, numbers = decide(rule, *values)
     interval = "one seed, no interval" if len(numbers) == 1 else f"[{numbers[1]:.1f}, {numbers[2]:.1f}]"
-    ratios = ", ".join(f"{one / other:.1f}" for one, other in zip(slow, fast, strict=True))
+    ratios = ", ".join(f"{ours / theirs:.1f}" for ours, theirs in zip(slow, fast, strict=True))
     evidence = (
         f"{statistics.fmean(slow):.0f} s against {statistics.fmean(fast):.0f} s: {numbers[0]:.1f} times "
         f"{interval}; by seed {ratios}"
@@ -159,7 +159,7 @@ def about_as_fast(text: str, source: str, slow: Sequence[float], fast: Sequence[
 
 def with_weight(claim: Claim, *rows: Measured) -> Claim:
     """Return a claim on translations, not tested where a language model got weight 0: it does not rank its lists."""
-    unused = [(one.row.name, sum(tuned.weight == 0 for tuned in one.tuned), len(one.tuned)) for one in rows]
+    unused = [(row.row.name, sum(tuned.weight == 0 for tuned in row.tuned), len(row.tuned)) for row in rows]
     zeros = ", ".join(f"{name} in {count} of {seeds} seeds" for name, count, seeds in unused if count)
     if not zeros:
         return claim
@@ -199,7 +199,7 @@ def table_2(setup: Setup) -> list[Outcome]:
     measured, alone = _measured("andreas-klein-2", TABLE_2, setup)
     weak, strong = measured["alpha-0.01"], measured["alpha-10"]
     middle = [measured[key] for key in ("alpha-0.1", "gamma-0.1")]
-    best = max(middle, key=lambda one: statistics.fmean(tuned.value for tuned in one.tuned))
+    best = max(middle, key=lambda row: statistics.fmean(tuned.value for tuned in row.tuned))
     name = best.row.name
     claims = [
         with_weight(judge("Too weak a penalty (α = 0.01) translates worse.", source,
@@ -251,25 +251,25 @@ def _outcome(
     return Outcome(name, Table(title, tuple(results), claims=tuple(claims)), picture, {"runs": setup.folder})
 
 
-def _results(one: Measured) -> list[Result]:
+def _results(row: Measured) -> list[Result]:
     def mean(measure: str, numbers: Sequence[float]) -> Result:
         values, unit = (values_by_seed(numbers),), UNITS.get(measure, "")
-        return Result(one.row.name, measure, statistics.fmean(numbers), one.signature, unit=unit, values=values)
+        return Result(row.row.name, measure, statistics.fmean(numbers), row.signature, unit=unit, values=values)
 
     def interval(measure: str, measured: Sequence[Sums]) -> Result:
-        unit, published = UNITS[measure], one.row.published.get(measure)
-        return interval_result(one.row.name, measure, measured, one.signature, unit=unit, published=published)
+        unit, published = UNITS[measure], row.row.published.get(measure)
+        return interval_result(row.row.name, measure, measured, row.signature, unit=unit, published=published)
 
-    loss = statistics.fmean(sums.value for sums in one.loss)
+    loss = statistics.fmean(sums.value for sums in row.loss)
     return [
-        interval("BLEU", one.bleu),
-        mean("BLEU, dev", [100 * tuned.value for tuned in one.tuned]),
-        interval("R", one.risk),
-        interval("mean |log Z - mean|", one.deviation),
+        interval("BLEU", row.bleu),
+        mean("BLEU, dev", [100 * tuned.value for tuned in row.tuned]),
+        interval("R", row.risk),
+        interval("mean |log Z - mean|", row.deviation),
         # exp of the mean loss, cut off where a float ends.
-        Result(one.row.name, "perplexity", math.exp(min(loss, 700.0)), one.signature, unit=""),
-        mean("weight", [tuned.weight for tuned in one.tuned]),
-        mean("training seconds", one.seconds),
+        Result(row.row.name, "perplexity", math.exp(min(loss, 700.0)), row.signature, unit=""),
+        mean("weight", [tuned.weight for tuned in row.tuned]),
+        mean("training seconds", row.seconds),
     ]
 
 

@@ -73,7 +73,7 @@ def split_by_family(examples: Sequence[Example], *, seed: int = 0) -> Proteins:
 
     A part is full once it has at least its tenth, so that a large family may make it larger.
     """
-    family = families([one.target for one in examples])
+    family = families([example.target for example in examples])
     order = sorted(set(family))
     random.Random(seed).shuffle(order)
     sizes, part_of, filled = Counter(family), dict.fromkeys(order, "train"), Counter[str]()
@@ -85,7 +85,7 @@ def split_by_family(examples: Sequence[Example], *, seed: int = 0) -> Proteins:
         raise InputError(f"{len(sizes)} families of sequences are too few for three parts", hint="give more sequences")
 
     def taken(part: str) -> list[Example]:
-        return [one for one, own in zip(examples, family, strict=True) if part_of[own] == part]
+        return [example for example, own in zip(examples, family, strict=True) if part_of[own] == part]
 
     return Proteins(taken("train"), taken("dev"), taken("test"))
 
@@ -93,7 +93,7 @@ def split_by_family(examples: Sequence[Example], *, seed: int = 0) -> Proteins:
 def choose_wild_types(examples: Sequence[Example], *, count: int, lengths: tuple[int, int]) -> list[Example]:
     """Choose ``count`` sequences of a length in a range, the same each time; all where there are fewer."""
     low, high = lengths
-    places = [place for place, one in enumerate(examples) if low <= len(one.target) <= high]
+    places = [place for place, example in enumerate(examples) if low <= len(example.target) <= high]
     if not places:
         raise InputError(f"no held-out sequence has {low} to {high} residues", hint="give other lengths")
     return [examples[place] for place in sorted(random.Random(0).sample(places, min(count, len(places))))]
@@ -105,7 +105,7 @@ def unigram_nats(train: Sequence[Example], held_out: Sequence[Example]) -> list[
     The first residue is methionine, the start of every protein, which nothing has to predict.
     """
     shares = residue_shares(train)
-    return [-math.fsum(math.log(_share(shares, residue)) for residue in one.target[1:]) for one in held_out]
+    return [-math.fsum(math.log(_share(shares, residue)) for residue in example.target[1:]) for example in held_out]
 
 
 def bigram_nats(train: Sequence[Example], held_out: Sequence[Example]) -> list[float]:
@@ -117,17 +117,17 @@ def bigram_nats(train: Sequence[Example], held_out: Sequence[Example]) -> list[f
     chain: what a masked model's is to be compared with.
     """
     shares, end = residue_shares(train), ""
-    ends = len(train) / max(sum(len(one.target) - 1 for one in train), 1)
-    pairs = Counter(pair for one in train for pair in pairwise((*one.target, end)))
-    before = Counter(residue for one in train for residue in one.target)
+    ends = len(train) / max(sum(len(example.target) - 1 for example in train), 1)
+    pairs = Counter(pair for example in train for pair in pairwise((*example.target, end)))
+    before = Counter(residue for example in train for residue in example.target)
 
     def follows(one: str, other: str) -> float:
         own = ends if other == end else _share(shares, other)
         return (pairs[one, other] + PRIOR * own) / (before[one] + PRIOR)
 
     nats = []
-    for one in held_out:
-        padded = (*one.target, end)
+    for example in held_out:
+        padded = (*example.target, end)
         total = 0.0
         for left, here, right in zip(padded, padded[1:], padded[2:], strict=False):
             whole = math.fsum(follows(left, residue) * follows(residue, right) for residue in shares)
@@ -138,7 +138,7 @@ def bigram_nats(train: Sequence[Example], held_out: Sequence[Example]) -> list[f
 
 def residue_shares(train: Sequence[Example]) -> dict[str, float]:
     """Return the share of each residue, from the second place of a sequence on."""
-    counts = Counter(residue for one in train for residue in one.target[1:])
+    counts = Counter(residue for example in train for residue in example.target[1:])
     return {residue: count / counts.total() for residue, count in sorted(counts.items())}
 
 

@@ -151,7 +151,7 @@ def examine(curves: Curves) -> list[Claim]:
 
     def gain(size: int) -> list[float]:
         both = zip(curves.by_method["PLL", size], curves.by_method["KL", size], strict=True)
-        return [one - other for one, other in both]
+        return [high - low for high, low in both]
 
     def beats_mlm(reading: str, source: str) -> Claim:
         worst = max(METHODS, key=lambda method: statistics.fmean(curves.by_method[method, least]))

@@ -113,7 +113,7 @@ class _Sampler:
 
     def sources(self, examples: Sequence[Example]) -> list[Ids]:
         return (
-            [one.source_ids for one in self.run.codec.encode(examples)]
+            [encoded.source_ids for encoded in self.run.codec.encode(examples)]
             if self.run.codec.conditional
             else [(0,)] * len(examples)
         )
@@ -121,7 +121,7 @@ class _Sampler:
     def lengths(self, examples: Sequence[Example]) -> list[int]:
         """Return the likeliest length of each output; of a model that reads nothing, that of the given sequence."""
         if not self.run.codec.conditional:
-            return [len(one.target) for one in examples]
+            return [len(example.target) for example in examples]
         found: list[int] = []
         for part in in_blocks(self.sources(examples), AT_ONCE):
             log_probs_BL = encode_sources(self.run.model, part).length_log_probs_BL
@@ -195,15 +195,15 @@ class _Sampler:
         best = predict_with_lengths(model, context, **how)
         passes = [sum(_num_passes(length, iterations) for length in row) for row in lengths_BK.tolist()]
         energies = []
-        for row, one in enumerate(best):
-            own_1 = torch.tensor([row], device=one.tokens.device)
-            state = start_chains(local_energy(model), one.tokens[None], context=rows_of(context, own_1))
+        for row, output in enumerate(best):
+            own_1 = torch.tensor([row], device=output.tokens.device)
+            state = start_chains(local_energy(model), output.tokens[None], context=rows_of(context, own_1))
             energies.append([each.item() for each in _energies(model, state)])
         numbers = {
             name: np.array(values)[:, None, None]
             for name, values in zip(("local_NCS", "raw_NCS"), zip(*energies, strict=True), strict=True)
         }
-        tokens = [[[tuple(one.tokens.tolist())]] for one in best]
+        tokens = [[[tuple(output.tokens.tolist())]] for output in best]
         return _Part(tokens, numbers | _no_proposals(len(best), 1) | {"passes_N": np.array(passes, dtype=float)})
 
 

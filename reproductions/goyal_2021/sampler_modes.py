@@ -140,10 +140,10 @@ def _as_many_passes(rows: Mapping[str, Measured]) -> list[SamplerRow]:
     ]
 
 
-def _with_published(one: Measured, key: str, task: SamplerTask) -> Measured:
+def _with_published(row: Measured, key: str, task: SamplerTask) -> Measured:
     numbers = dict(zip((START, GIBBS, PREDICT, WIDER, LOCAL, RAW), PUBLISHED.get(task.name, ()), strict=False))
-    chosen = one.chosen or "last"
-    return replace(one, published={chosen: numbers[key] / 100} if key in numbers else {}, chosen=chosen)
+    chosen = row.chosen or "last"
+    return replace(row, published={chosen: numbers[key] / 100} if key in numbers else {}, chosen=chosen)
 
 
 def _left_to_right(task: SamplerTask, setup: Setup) -> list[Sums] | None:
@@ -206,7 +206,7 @@ def _claims(rows: Mapping[str, Measured], beam: list[Sums] | None) -> list[Claim
     if beam is not None:
         chosen = {key: rows[key].chosen for key in (LOCAL, RAW, WIDER, EQUAL, RANKED)}
         best = max(chosen, key=lambda key: rows[key].value(chosen[key]))
-        value = 100 * statistics.fmean(one.value for one in beam)
+        value = 100 * statistics.fmean(sums.value for sums in beam)
         text = "A left-to-right model of fewer pairs, in a beam, beats the best of these (chosen after the fact)."
         names = f"left to right {value:.1f} against {said(best, chosen[best])}: "
         claims.append(judge(text, OURS, beam, sums(best, chosen[best]), prefix=names))

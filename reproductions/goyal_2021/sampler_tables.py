@@ -119,9 +119,9 @@ def _robustness(rows: Rows, text: str, source: str, cold: str) -> list[Claim]:
     four = [rows[key].sums("samples") for key in (f"gibbs-{cold}", "gibbs", f"local-{cold}", "local")]
     if any(each is None for each in four):
         return []
-    gibbs_cold, gibbs, local_cold, local = ([100 * one.value for one in each] for each in four if each is not None)
+    gibbs_cold, gibbs, local_cold, local = ([100 * sums.value for sums in each] for each in four if each is not None)
     gains = [
-        [one - other for one, other in zip(*both, strict=True)] for both in ((gibbs_cold, gibbs), (local_cold, local))
+        [cold - plain for cold, plain in zip(*both, strict=True)] for both in ((gibbs_cold, gibbs), (local_cold, local))
     ]
     return [judge_seeds(text.format(measure=rows["local"].task.measure), source, *gains)]
 

@@ -41,7 +41,9 @@ class Part:
 
     def drawn(self, count: int, *, longest: int | None = None) -> Part:
         """Return a fixed random sample of ``count`` examples with sources of at most ``longest`` tokens, in order."""
-        short = [place for place, one in enumerate(self.examples) if longest is None or len(one.source) <= longest]
+        short = [
+            place for place, example in enumerate(self.examples) if longest is None or len(example.source) <= longest
+        ]
         places = sorted(random.Random(0).sample(short, min(count, len(short))))
         return Part([self.examples[place] for place in places], [self.references[place] for place in places])
 
@@ -188,10 +190,10 @@ def phonemes() -> TaskData:
 
     def part(name: str) -> Part:
         low, high = PHONEME_PARTS[name]
-        examples = [one for place, one in placed if low <= place < high]
+        examples = [example for place, example in placed if low <= place < high]
         return Part(examples, [None] * len(examples))
 
-    train = [one for place, one in placed if place < PHONEME_PARTS["dev"][0]]
+    train = [example for place, example in placed if place < PHONEME_PARTS["dev"][0]]
     return TaskData(train, part("dev"), part("test"), stress.cmu_version())
 
 

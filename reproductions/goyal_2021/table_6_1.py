@@ -208,7 +208,7 @@ def examine(cells: Sequence[Cell]) -> list[Claim]:
         return [statistics.fmean(numbers) for numbers in zip(*(cell.by_measure[name] for cell in some), strict=True)]
 
     def gap(some: Sequence[Cell], worse: str, better: str) -> list[float]:
-        return [one - other for one, other in zip(mean(some, worse), mean(some, better), strict=True)]
+        return [high - low for high, low in zip(mean(some, worse), mean(some, better), strict=True)]
 
     def rows(worse: str, better: str) -> str:
         count = sum(statistics.fmean(gap([cell], worse, better)) > 0 for cell in cells)
