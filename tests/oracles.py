@@ -451,6 +451,21 @@ class Case:
         """V."""
         return self.model.embedding_VD.shape[0]
 
+    def forced_logits(self, batch: Batch | None = None) -> torch.Tensor:
+        """The model's own scores along gold, all steps at once, (B, T, V)."""
+        batch = self.batch if batch is None else batch
+        return self.model.head(self.model.teacher_forced(self.model.encode(batch), batch.targets_BT))
+
+    def stepped(self, context: Any, targets_BT: torch.Tensor) -> torch.Tensor:
+        """The model's own features along gold, one step after the other, (B, T, H)."""
+        inputs_B1D, state = self.model.start(context)
+        columns = []
+        for step in range(targets_BT.shape[1]):
+            features_B1H, state = self.model.step(inputs_B1D, state, context, step)
+            columns.append(features_B1H)
+            inputs_B1D = self.model.embedding_VD[targets_BT[:, step, None].clamp(min=0)]
+        return torch.cat(columns, 1)
+
 
 def randomised(model: Any, seed: int, scale: float) -> Any:
     """Weights of standard deviation ``scale``: larger than at initialisation, so that hypotheses differ clearly."""

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 import oracles
 from oracles import Case, tagger_case, translation_case
@@ -26,16 +25,12 @@ def a_case(kind: str, seed: int, **options: Any) -> Case:
     return tagger_case(seed, bidirectional=kind == "tagger", **options)
 
 
-def forced_logits(case: Case, batch: Any) -> Tensor:
-    return case.model.head(case.model.teacher_forced(case.model.encode(batch), batch.targets_BT))
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_teacher_forcing_equals_the_model_in_numpy(kind: str) -> None:
     for seed in range(8):
         case = a_case(kind, seed)
         context = case.model.encode(case.batch)
-        logits_BTV = forced_logits(case, case.batch)
+        logits_BTV = case.forced_logits()
         for b, (oracle, example) in enumerate(zip(case.oracles, case.examples, strict=True)):
             length = len(example.source_ids)
             memory = oracles.numbers(context.memory_BSM[b, :length])
@@ -51,13 +46,9 @@ def test_teacher_forcing_equals_one_step_at_a_time(kind: str) -> None:
         case = a_case(kind, seed)
         model, targets_BT = case.model, case.batch.targets_BT
         context = model.encode(case.batch)
-        inputs_B1D, state = model.start(context)
-        columns = []
-        for step in range(targets_BT.shape[1]):
-            features_B1H, state = model.step(inputs_B1D, state, context, step)
-            columns.append(features_B1H)
-            inputs_B1D = model.embedding_VD[targets_BT[:, step, None].clamp(min=0)]
-        torch.testing.assert_close(model.teacher_forced(context, targets_BT), torch.cat(columns, 1), **TOLERANCE)
+        torch.testing.assert_close(
+            model.teacher_forced(context, targets_BT), case.stepped(context, targets_BT), **TOLERANCE
+        )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -83,16 +74,16 @@ def test_batch_order_and_padding_change_nothing(kind: str) -> None:
     draw = np.random.default_rng(0)
     for seed in range(100):
         case = a_case(kind, seed)
-        whole = forced_logits(case, case.batch)
+        whole = case.forced_logits()
         order = draw.permutation(3).tolist()
         longest = EncodedExample(tuple([2] * 8), tuple([0] * 8))
         mixed = collate(list(enumerate([longest, *(case.examples[b] for b in order)])))
-        shuffled = forced_logits(case, mixed)
+        shuffled = case.forced_logits(mixed)
         for row, b in enumerate(order):
             length = len(case.examples[b].target_ids)
             torch.testing.assert_close(shuffled[row + 1, :length], whole[b, :length], **TOLERANCE)
         b = seed % 3
-        alone = forced_logits(case, collate([(0, case.examples[b])]))
+        alone = case.forced_logits(collate([(0, case.examples[b])]))
         torch.testing.assert_close(alone[0], whole[b, : alone.shape[1]], **TOLERANCE)
 
 
@@ -108,7 +99,7 @@ def test_padding_symbols_are_never_read(kind: str) -> None:
     results = []
     for batch in (case.batch, spoiled):
         case.model.zero_grad()
-        logits_NV = forced_logits(case, batch)[real_BT]
+        logits_NV = case.forced_logits(batch)[real_BT]
         logits_NV.square().sum().backward()
         results.append([logits_NV, *(p.grad.clone() for p in case.model.parameters() if p.grad is not None)])
     for clean, dirty in zip(*results, strict=True):
@@ -120,7 +111,7 @@ def test_a_forward_tagger_sees_no_future_and_a_bidirectional_one_does() -> None:
         case = tagger_case(3, lengths=(4, 4), bidirectional=bidirectional)
         other = EncodedExample((*case.examples[0].source_ids[:3], (case.examples[0].source_ids[3] + 1) % 5), (0,) * 4)
         first = EncodedExample(case.examples[0].source_ids, (0,) * 4)
-        logits_BTV = forced_logits(case, collate([(0, first), (1, other)]))
+        logits_BTV = case.forced_logits(collate([(0, first), (1, other)]))
         assert torch.equal(logits_BTV[0, :3], logits_BTV[1, :3]) != bidirectional
         assert not torch.equal(logits_BTV[0, 3], logits_BTV[1, 3])
 
@@ -132,7 +123,7 @@ def test_an_empty_source_does_not_depend_on_its_batch(kind: str) -> None:
     results = []
     for source in ((1,), (1, 2, 3), (4, 4, 4, 4, 4)):
         batch = collate([(0, empty), (1, EncodedExample(source, (1,)))])
-        logits_BTV = forced_logits(case, batch)
+        logits_BTV = case.forced_logits(batch)
         assert torch.isfinite(logits_BTV).all()
         results.append(logits_BTV[0])
     if kind != "encoder-decoder":

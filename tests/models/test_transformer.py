@@ -130,21 +130,6 @@ def transformer_case(
     return Case(model, examples, collate(list(enumerate(examples))), with_oracles)
 
 
-def forced_logits(case: Case, batch: Any) -> Tensor:
-    return case.model.head(case.model.teacher_forced(case.model.encode(batch), batch.targets_BT))
-
-
-def stepped(case: Case, context: Any, targets_BT: Tensor) -> Tensor:
-    """Features of T calls of ``step`` along gold."""
-    inputs_B1D, state = case.model.start(context)
-    columns = []
-    for step in range(targets_BT.shape[1]):
-        features_B1H, state = case.model.step(inputs_B1D, state, context, step)
-        columns.append(features_B1H)
-        inputs_B1D = case.model.embedding_VD[targets_BT[:, step, None].clamp(min=0)]
-    return torch.cat(columns, 1)
-
-
 # ---------------------------------------------------------------------------------------- the model
 
 
@@ -152,7 +137,7 @@ def stepped(case: Case, context: Any, targets_BT: Tensor) -> Tensor:
 def test_teacher_forcing_equals_the_model_in_numpy(sizes: dict[str, int]) -> None:
     for seed in range(6):
         case = transformer_case(seed, **sizes)
-        logits_BTV = forced_logits(case, case.batch)
+        logits_BTV = case.forced_logits()
         for b, (oracle, example) in enumerate(zip(case.oracles, case.examples, strict=True)):
             expected = np.array(oracles.forced_logits(oracle, example.target_ids))
             np.testing.assert_allclose(oracles.numbers(logits_BTV[b, : len(expected)]), expected, atol=1e-10)
@@ -165,7 +150,7 @@ def test_teacher_forcing_equals_one_step_at_a_time_and_so_do_its_gradients() -> 
         results = []
         for run in (
             case.model.teacher_forced,
-            lambda context, targets_BT, case=case: stepped(case, context, targets_BT),
+            lambda context, targets_BT, case=case: case.stepped(context, targets_BT),
         ):
             case.model.zero_grad()
             features_BTH = run(case.model.encode(case.batch), case.batch.targets_BT)
@@ -180,7 +165,7 @@ def test_any_number_of_steps_has_its_places() -> None:
     targets_BT = torch.randint(4, (3, 300))
     context = case.model.encode(case.batch)
     torch.testing.assert_close(
-        case.model.teacher_forced(context, targets_BT), stepped(case, context, targets_BT), **TOLERANCE
+        case.model.teacher_forced(context, targets_BT), case.stepped(context, targets_BT), **TOLERANCE
     )
 
 
@@ -218,16 +203,16 @@ def test_batch_order_and_padding_change_nothing() -> None:
     draw = np.random.default_rng(0)
     for seed in range(30):
         case = transformer_case(seed)
-        whole = forced_logits(case, case.batch)
+        whole = case.forced_logits()
         order = draw.permutation(3).tolist()
         longest = EncodedExample(tuple([2] * 8), tuple([0] * 8))
         mixed = collate(list(enumerate([longest, *(case.examples[b] for b in order)])))
-        shuffled = forced_logits(case, mixed)
+        shuffled = case.forced_logits(mixed)
         for row, b in enumerate(order):
             length = len(case.examples[b].target_ids)
             torch.testing.assert_close(shuffled[row + 1, :length], whole[b, :length], **TOLERANCE)
         b = seed % 3
-        alone = forced_logits(case, collate([(0, case.examples[b])]))
+        alone = case.forced_logits(collate([(0, case.examples[b])]))
         torch.testing.assert_close(alone[0], whole[b, : alone.shape[1]], **TOLERANCE)
 
 
@@ -242,7 +227,7 @@ def test_padding_symbols_are_never_read() -> None:
     results = []
     for batch in (case.batch, spoiled):
         case.model.zero_grad()
-        logits_NV = forced_logits(case, batch)[real_BT]
+        logits_NV = case.forced_logits(batch)[real_BT]
         logits_NV.square().sum().backward()
         results.append([logits_NV, *(p.grad.clone() for p in case.model.parameters())])
     for clean, dirty in zip(*results, strict=True):
@@ -263,9 +248,9 @@ def test_a_search_does_not_depend_on_its_batch() -> None:
 def test_an_empty_source_is_one_padding_symbol_whatever_else_is_in_the_batch() -> None:
     case = transformer_case(4)
     empty = EncodedExample((), (1,))
-    results = [forced_logits(case, collate([(0, empty)]))[0]]
+    results = [case.forced_logits(collate([(0, empty)]))[0]]
     for source in ((), (1,), (1, 2, 3), (4, 4, 4, 4, 4)):
-        results.append(forced_logits(case, collate([(0, empty), (1, EncodedExample(source, (1,)))]))[0])
+        results.append(case.forced_logits(collate([(0, empty), (1, EncodedExample(source, (1,)))]))[0])
     expected = np.array(oracles.forced_logits(TransformerOracle(case.model, [0]), [1]))
     for logits_TV in results:
         np.testing.assert_allclose(oracles.numbers(logits_TV), expected, atol=1e-10)
@@ -287,7 +272,7 @@ def test_a_saved_model_comes_back_the_same(tmp_path: Path) -> None:
     for (name, before), (_, after) in zip(case.model.named_parameters(), again.named_parameters(), strict=True):
         assert torch.equal(before, after), name
     assert torch.equal(
-        forced_logits(case, case.batch),
+        case.forced_logits(),
         again.head(again.teacher_forced(again.encode(case.batch), case.batch.targets_BT)),
     )
 

@@ -43,7 +43,7 @@ def test_always_feeding_gold_is_teacher_forcing(make: Any, name: str) -> None:
     for seed, feeding in enumerate(FEEDINGS.values()):
         case = make(seed)
         real_BT = case.batch.targets_BT >= 0
-        forced_BTV = case.model.head(case.model.teacher_forced(case.model.encode(case.batch), case.batch.targets_BT))
+        forced_BTV = case.forced_logits()
         torch.testing.assert_close(feed(case, 1.0, feeding(2.0))[real_BT], forced_BTV[real_BT], **TOLERANCE)
 
 

@@ -55,10 +55,6 @@ def two_pass(case: Case, gold_probability: float, otherwise: Any, seed: int = 0,
     )
 
 
-def gold_logits(case: Case) -> Tensor:
-    return case.model.head(case.model.teacher_forced(case.model.encode(case.batch), case.batch.targets_BT))
-
-
 class Watched:
     """A model that remembers the embeddings that its second pass was fed."""
 
@@ -95,7 +91,7 @@ def test_a_model_runs_along_any_embeddings_as_it_steps(make: Any) -> None:
 def test_always_feeding_gold_is_teacher_forcing(make: Any) -> None:
     for seed, feeding in enumerate(FEEDINGS.values()):
         case = make(seed)
-        torch.testing.assert_close(two_pass(case, 1.0, feeding(2.0)), gold_logits(case), **TOLERANCE)
+        torch.testing.assert_close(two_pass(case, 1.0, feeding(2.0)), case.forced_logits(), **TOLERANCE)
 
 
 @each_model
@@ -105,7 +101,7 @@ def test_never_feeding_gold_is_feeding_what_the_first_pass_chose(make: Any) -> N
         watched = Watched(case.model)
         logits_BTV = two_pass(replace(case, model=watched), 0.0, HardTopK(1))
         first_B1D, _ = case.model.start(case.model.encode(case.batch))
-        best_BP = gold_logits(case).argmax(-1)[:, :-1]
+        best_BP = case.forced_logits().argmax(-1)[:, :-1]
         assert torch.equal(watched.fed[0], torch.cat([first_B1D, case.model.embedding_VD[best_BP]], dim=1))
         # Teacher forcing along those tokens, whatever the last of them.
         along_BT = torch.cat([best_BP, best_BP[:, :1]], dim=1)
@@ -119,7 +115,7 @@ def test_soft_choices_are_fed_as_the_loops_say(make: Any, alpha: float) -> None:
     """``softmax_alpha(f1_t) E`` after position t, and for a sample with the noise that the generator gives."""
     for seed in range(4):
         case = make(seed)
-        fed_BP = {"soft-greedy": gold_logits(case)[:, :-1]}
+        fed_BP = {"soft-greedy": case.forced_logits()[:, :-1]}
         generator = torch.Generator().manual_seed(seed)
         shape = fed_BP["soft-greedy"].shape
         torch.rand(shape[0] * shape[1], generator=generator)  # the coins, which come first
@@ -143,7 +139,7 @@ def test_soft_choices_tend_to_hard_ones(make: Any) -> None:
         case = make(7)
         sharp, chosen = (two_pass(case, 0.3, FEEDINGS[name](1e7), seed=5) for name in (soft, hard))
         torch.testing.assert_close(sharp, chosen, atol=1e-6, rtol=0)
-        assert not torch.allclose(chosen, gold_logits(case))
+        assert not torch.allclose(chosen, case.forced_logits())
 
 
 def test_samples_come_from_the_scores_of_the_first_pass() -> None:
@@ -152,7 +148,7 @@ def test_samples_come_from_the_scores_of_the_first_pass() -> None:
     many = collate([(i, case.examples[0]) for i in range(4000)])
     watched = Watched(case.model)
     two_pass(replace(case, model=watched, batch=many), 0.0, FEEDINGS["sample"](1.0), seed=1)
-    shares_PV = gold_logits(case).softmax(-1)[0, :-1]
+    shares_PV = case.forced_logits().softmax(-1)[0, :-1]
     for position, shares_V in enumerate(shares_PV):
         for token, share in enumerate(shares_V.tolist()):
             fed = (watched.fed[0][:, position + 1] == case.model.embedding_VD[token]).all(-1).double().mean()
