@@ -20,7 +20,7 @@ transformers = pytest.importorskip("transformers")
 
 from seqwise import tree  # noqa: E402
 from seqwise.data import Batch, EncodedExample, collate  # noqa: E402
-from seqwise.decoding import Decoder, decode  # noqa: E402
+from seqwise.decoding import Decoder, Hypothesis, decode  # noqa: E402
 from seqwise.errors import InputError  # noqa: E402
 from seqwise.hugging_face import caches, generation, generation_selector, step_model  # noqa: E402
 from seqwise.hugging_face.caches import per_slot  # noqa: E402
@@ -308,6 +308,20 @@ def _generated(model: Any, source: list[int], k: int, steps: int, **settings: An
     return written.tolist(), scores
 
 
+def _greedy_as_generated(model: Any, selector: Any, *, num_models: int, steps: int) -> list[Hypothesis]:
+    """Outputs of random weights, one slot each, which are those of ``generate``."""
+    adapted, outputs = step_model(model), []
+    for seed in range(num_models):
+        _drawn(model, seed)
+        with torch.no_grad():
+            found = decode(adapted, adapted.encode(_batch(SOURCES)), Decoder(selector, local), num_steps=steps)
+        for source, (best, *_) in zip(SOURCES, found, strict=True):
+            (written,), _ = _generated(model, source, 1, steps)
+            assert list(best.tokens) + [END] * best.finished == written
+            outputs.append(best)
+    return outputs
+
+
 PARITY = ["Marian", "BART", "T5", "GPT-2", "Llama"]
 
 
@@ -347,17 +361,8 @@ def test_greedy_outputs_end_where_those_of_generate_end(name: str) -> None:
     """With one slot the definitions are the same at the end token too."""
     model = _of(name)
     model.generation_config.pad_token_id = PAD
-    adapted = step_model(model)
-    ended = 0
-    for seed in range(8):
-        _drawn(model, seed)
-        with torch.no_grad():
-            found = decode(adapted, adapted.encode(_batch(SOURCES)), Decoder(HardTopK(1), local), num_steps=6)
-        for source, (best, *_) in zip(SOURCES, found, strict=True):
-            (written,), _ = _generated(model, source, 1, 6)
-            assert list(best.tokens) + [END] * best.finished == written
-            ended += best.finished
-    assert 0 < ended < 30
+    outputs = _greedy_as_generated(model, HardTopK(1), num_models=8, steps=6)
+    assert 0 < sum(best.finished for best in outputs) < 30
 
 
 @pytest.mark.thorough
@@ -438,9 +443,7 @@ def test_what_a_generation_config_forbids_is_forbidden_as_in_generate(name: str,
     model.generation_config.pad_token_id = PAD
     if name == "mBART":
         model.generation_config.forced_bos_token_id = 3
-    for setting, value in settings.items():
-        setattr(model.generation_config, setting, value)
-    adapted = step_model(model)
+    adapted = step_model(_set(model, **settings))
     changed = 0
     for seed in range(4):
         _drawn(model, seed)
@@ -466,37 +469,17 @@ def test_what_a_generation_config_forbids_is_forbidden_as_in_generate(name: str,
 def test_an_end_that_comes_too_early_is_forbidden_as_in_generate(setting: str) -> None:
     model = _of("Marian")
     setattr(model.generation_config, setting, 4)
-    adapted = step_model(model)
-    selector = generation_selector(HardTopK(1), model)
     least = 4 if setting == "min_new_tokens" else 3  # which counts the start token
-    ended = 0
-    for seed in range(6):
-        _drawn(model, seed)
-        with torch.no_grad():
-            found = decode(adapted, adapted.encode(_batch(SOURCES)), Decoder(selector, local), num_steps=7)
-        for source, (best, *_) in zip(SOURCES, found, strict=True):
-            (written,), _ = _generated(model, source, 1, 7)
-            assert list(best.tokens) + [END] * best.finished == written
-            assert len(best.tokens) >= least
-            ended += best.finished and len(best.tokens) == least
-    assert ended > 0
+    outputs = _greedy_as_generated(model, generation_selector(HardTopK(1), model), num_models=6, steps=7)
+    assert all(len(best.tokens) >= least for best in outputs)
+    assert any(best.finished and len(best.tokens) == least for best in outputs)
 
 
 def test_an_end_token_among_the_bad_words_may_come_as_in_generate() -> None:
     model = _of("Marian")
     model.generation_config.bad_words_ids = [[END], [2]]
-    adapted = step_model(model)
-    selector = generation_selector(HardTopK(1), model)
-    ended = 0
-    for seed in range(4):
-        _drawn(model, seed)
-        with torch.no_grad():
-            found = decode(adapted, adapted.encode(_batch(SOURCES)), Decoder(selector, local), num_steps=5)
-        for source, (best, *_) in zip(SOURCES, found, strict=True):
-            (written,), _ = _generated(model, source, 1, 5)
-            assert list(best.tokens) + [END] * best.finished == written
-            ended += best.finished
-    assert ended > 0
+    outputs = _greedy_as_generated(model, generation_selector(HardTopK(1), model), num_models=4, steps=5)
+    assert any(best.finished for best in outputs)
 
 
 def test_a_forced_last_token_adds_nothing_to_raw_scores_either() -> None:
@@ -997,11 +980,14 @@ def test_an_empty_source_of_an_encoder_decoder_does_not_depend_on_the_batch() ->
 # ---------------------------------------------------------------------------------------- refusals
 
 
-def _with(name: str, **settings: Any) -> Any:
-    model = _model(name)
+def _set(model: Any, **settings: Any) -> Any:
     for setting, value in settings.items():
         setattr(model.generation_config, setting, value)
     return model
+
+
+def _with(name: str, **settings: Any) -> Any:
+    return _set(_model(name), **settings)
 
 
 def _mamba() -> Any:
@@ -1009,26 +995,21 @@ def _mamba() -> Any:
     return t.MambaForCausalLM(t.MambaConfig(vocab_size=7, hidden_size=8, num_hidden_layers=1, state_size=4)).double()
 
 
-class _Squashed(transformers.GPT2LMHeadModel):
-    """Does something to its scores that shows at large ones only."""
+class _Changed(transformers.GPT2LMHeadModel):
+    """Does something to its scores."""
+
+    change: Callable[[Tensor], Tensor]
 
     def forward(self, *arguments: Any, **named: Any) -> Any:
         output = super().forward(*arguments, **named)
-        output.logits = 1e3 * torch.tanh(output.logits / 1e3)
+        output.logits = self.change(output.logits)
         return output
 
 
-class _Doubled(transformers.GPT2LMHeadModel):
-    """Does something to its scores that shows everywhere."""
-
-    def forward(self, *arguments: Any, **named: Any) -> Any:
-        output = super().forward(*arguments, **named)
-        output.logits = 1.01 * output.logits
-        return output
-
-
-def _gpt2(kind: Any) -> Any:
-    return kind(transformers.GPT2Config(**(GPT2_SIZES | CAUSAL_TOKENS))).double().eval()
+def _changed(change: Callable[[Tensor], Tensor]) -> Any:
+    model = _Changed(transformers.GPT2Config(**(GPT2_SIZES | CAUSAL_TOKENS))).double().eval()
+    model.change = change
+    return model
 
 
 def _fsmt() -> Any:
@@ -1040,10 +1021,7 @@ def _fsmt() -> Any:
 def _m2m100(**settings: Any) -> Any:
     """Counts positions by what is not padding."""
     config = transformers.M2M100Config(**(SEQ2SEQ_SIZES | {"decoder_start_token_id": END}))
-    model = _drawn(transformers.M2M100ForConditionalGeneration(config), 0)
-    for setting, value in settings.items():
-        setattr(model.generation_config, setting, value)
-    return model.double().eval()
+    return _set(_drawn(transformers.M2M100ForConditionalGeneration(config), 0).double().eval(), **settings)
 
 
 def _whisper() -> Any:
@@ -1067,8 +1045,9 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: _with("GPT-2", forced_bos_token_id=3), "forced_bos_token_id is 3"),
     (lambda: _with("GPT-2", cache_implementation="static"), "static cache"),
     (lambda: _with("Llama", cache_implementation="quantized"), "quantized cache"),
-    (lambda: _gpt2(_Squashed), "_Squashed cannot be adapted: the head, given large scores"),
-    (lambda: _gpt2(_Doubled), "_Doubled cannot be adapted: all steps at once"),
+    # What shows at large scores only, and what shows everywhere.
+    (lambda: _changed(lambda f: 1e3 * torch.tanh(f / 1e3)), "_Changed cannot be adapted: the head, given large scores"),
+    (lambda: _changed(lambda f: 1.01 * f), "_Changed cannot be adapted: all steps at once"),
     (
         lambda: transformers.BartForCausalLM(transformers.BartConfig(**SEQ2SEQ_SIZES)).double(),
         "BartForCausalLM cannot be",

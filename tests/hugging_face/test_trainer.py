@@ -152,13 +152,9 @@ def padded(examples: Sequence[Mapping[str, list[int]]], *, left: bool = False, f
     return batch
 
 
-def trained(
-    model: Any, data: Any, folder: Path, *, kind: Any = SearchAwareTrainer, resume: Any = None, **options: Any
-) -> Any:
+def trained(model: Any, data: Any, folder: Path, *, resume: Any = None, **options: Any) -> Any:
     """A trainer that has trained the model in place, quietly."""
-    own = ("data_collator", "callbacks", "eval_dataset", "compute_metrics")
-    others = {name: options.pop(name) for name in own if name in options}
-    trainer = made_trainer(model, data, folder, kind=kind, **others, **options)
+    trainer = made_trainer(model, data, folder, **options)
     trainer.train(resume_from_checkpoint=resume)
     return trainer
 

@@ -50,7 +50,7 @@ from seqwise.sampling import (
     table_model,
     transition_matrix,
 )
-from seqwise.sampling.correctness import every_sequence
+from seqwise.sampling.correctness import MatrixReport, every_sequence
 from seqwise.sampling.kernels import mask_predict
 from seqwise.sampling.proposals import Visits
 
@@ -63,6 +63,14 @@ TOLERANCE = 1e-14
 
 def listed(energy: Energy, *, num_positions: int = 3, vocab_size: int = 3) -> ChainState:
     return start_chains(energy, every_sequence(vocab_size, num_positions))
+
+
+def require_right(kernel: Kernel, states: ChainState, temperature: float = 1.0) -> MatrixReport:
+    """The target stays as it is, and every listed state leads to every other."""
+    report = examine(*matrix_and_target(kernel, states, temperature))
+    assert report.stationarity <= TOLERANCE
+    assert report.irreducible
+    return report
 
 
 def matrix_and_target(kernel: Kernel, states: ChainState, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
@@ -90,10 +98,8 @@ PROPOSALS = {
 def test_one_visit_is_reversible(energy: Energy, options: dict[str, float], blocks: tuple[int, ...]) -> None:
     states = listed(energy)
     kernel = metropolis_hastings(energy, masked_conditionals(MODEL, **options), visits=anywhere(blocks))
-    report = examine(*matrix_and_target(kernel, states))
-    assert report.stationarity <= TOLERANCE
+    report = require_right(kernel, states)
     assert report.detailed_balance <= TOLERANCE
-    assert report.irreducible
     assert report.total_variation < 1e-10
     assert report.holds()
 
@@ -158,10 +164,7 @@ def test_the_only_way_to_go_has_all_the_probability() -> None:
 @pytest.mark.parametrize("name", list(sweeps()))
 def test_every_kernel_leaves_its_target_unchanged(name: str) -> None:
     kernel, states, temperature = sweeps()[name]
-    report = examine(*matrix_and_target(kernel, states, temperature))
-    assert report.stationarity <= TOLERANCE
-    assert report.irreducible
-    assert report.total_variation < 1e-10
+    assert require_right(kernel, states, temperature).total_variation < 1e-10
 
 
 def test_a_sweep_in_order_is_right_though_not_reversible() -> None:
@@ -239,9 +242,7 @@ def test_infilling_samples_the_conditional_and_never_touches_fixed_positions() -
         delayed_acceptance(energy, proposal, visits=anywhere([1, 2])),
     ):
         # A step to another token in the middle would leave the listed states, which is an error.
-        report = examine(*matrix_and_target(kernel, states))
-        assert report.stationarity <= TOLERANCE
-        assert report.irreducible
+        require_right(kernel, states)
 
 
 @pytest.mark.parametrize("penalty", [math.inf, 1.5])
@@ -255,9 +256,7 @@ def test_constraints_hard_and_soft(penalty: float) -> None:
         exact_gibbs(energy, visits=anywhere()),
         delayed_acceptance(energy, masked_conditionals(MODEL), window=0, visits=anywhere()),
     ):
-        report = examine(*matrix_and_target(kernel, states))
-        assert report.stationarity <= TOLERANCE
-        assert report.irreducible
+        require_right(kernel, states)
 
 
 def test_tokens_that_are_not_allowed_are_never_proposed() -> None:
@@ -267,10 +266,7 @@ def test_tokens_that_are_not_allowed_are_never_proposed() -> None:
         metropolis_hastings(energy, masked_conditionals(MODEL, allowed_V=NOT_TWO), visits=anywhere()),
         exact_gibbs(energy, allowed_V=NOT_TWO, visits=anywhere()),
     ):
-        states = start_chains(energy, sequences[(sequences != 2).all(1)])
-        report = examine(*matrix_and_target(kernel, states))
-        assert report.stationarity <= TOLERANCE
-        assert report.irreducible
+        require_right(kernel, start_chains(energy, sequences[(sequences != 2).all(1)]))
         # From sequences that hold such tokens, those stay: 8 classes, by where they stand.
         report = examine(*matrix_and_target(kernel, start_chains(energy, sequences)))
         assert report.stationarity <= TOLERANCE

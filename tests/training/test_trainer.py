@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,21 @@ def noisy_cross_entropy(model: Tagger, batch: Batch, values: dict[str, float]) -
     noise = random.random() + float(np.random.rand())
     loss = nn.functional.cross_entropy(scores.flatten(0, 1), batch.targets_BT.flatten())
     return loss * (values.get("alpha", 1.0) + 0.1 * noise)
+
+
+def smooth_cross_entropy(model: Tagger, batch: Batch, values: dict[str, float]) -> Tensor:
+    scores = model.output(model.embedding(batch.sources_BS))
+    return nn.functional.cross_entropy(scores.flatten(0, 1), batch.targets_BT.flatten())
+
+
+def stop_after(stop: int) -> Callable[[Progress], None]:
+    """Interrupt a training run in the step after this one."""
+
+    def interrupt(progress: Progress) -> None:
+        if progress.step == stop + 1:
+            raise KeyboardInterrupt
+
+    return interrupt
 
 
 def new_model() -> Tagger:
@@ -107,12 +123,8 @@ def test_stopped_at_any_step_the_objective_sees_each_step_once(
         seen.append((round((values["alpha"] - 1) * STEPS), batch.indices_B.tolist()))
         return noisy_cross_entropy(model, batch, values)
 
-    def interrupt(progress: Progress) -> None:
-        if progress.step == stop + 1:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        run(new_model(), tmp_path, objective=objective, on_progress=interrupt, save_every=stop)
+        run(new_model(), tmp_path, objective=objective, on_progress=stop_after(stop), save_every=stop)
     before = seen[:stop]
     seen.clear()
     model = new_model()
@@ -139,8 +151,7 @@ def test_it_is_adamw_with_clipping_on_the_batches_of_the_sampler(tmp_path: Path)
 
     def objective(model: Tagger, batch: Batch, values: dict[str, float]) -> Tensor:
         batches.append(batch)
-        scores = model.output(model.embedding(batch.sources_BS))
-        return nn.functional.cross_entropy(scores.flatten(0, 1), batch.targets_BT.flatten())
+        return smooth_cross_entropy(model, batch, values)
 
     model, by_hand = new_model(), new_model()
     settings = {"decay": "constant", "warmup_steps": 0, "clip": 0.1, "weight_decay": 0.1}
@@ -164,11 +175,6 @@ def test_it_is_adamw_with_clipping_on_the_batches_of_the_sampler(tmp_path: Path)
     assert result.resumed_from is None
 
 
-def smooth_cross_entropy(model: Tagger, batch: Batch, values: dict[str, float]) -> Tensor:
-    scores = model.output(model.embedding(batch.sources_BS))
-    return nn.functional.cross_entropy(scores.flatten(0, 1), batch.targets_BT.flatten())
-
-
 @pytest.mark.thorough
 def test_parts_of_a_batch_have_the_gradient_of_the_batch(tmp_path: Path) -> None:
     """Rows of very different lengths, so that a mean of means would be another loss; 3 parts of 4 rows."""
@@ -186,15 +192,11 @@ def test_parts_of_a_batch_have_the_gradient_of_the_batch(tmp_path: Path) -> None
 @pytest.mark.thorough
 @pytest.mark.parametrize("stop", [4, 7])
 def test_resumed_in_parts_it_ends_with_the_same_weights(stop: int, tmp_path: Path) -> None:
-    def interrupt(progress: Progress) -> None:
-        if progress.step == stop + 1:
-            raise KeyboardInterrupt
-
     whole, resumed = new_model(), new_model()
     options: dict[str, Any] = {"gradient_accumulation_steps": 3, "save_every": stop}
     run(whole, tmp_path / "whole", **options)
     with pytest.raises(KeyboardInterrupt):
-        run(new_model(), tmp_path / "resumed", on_progress=interrupt, **options)
+        run(new_model(), tmp_path / "resumed", on_progress=stop_after(stop), **options)
     assert run(resumed, tmp_path / "resumed", **options).resumed_from == stop
     assert_equal_weights(whole, resumed)
     with pytest.raises(InputError, match=r"other gradient_accumulation_steps \(3 then, 1 now\)"):

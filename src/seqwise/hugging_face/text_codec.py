@@ -103,8 +103,8 @@ class TextCodec:
         Otherwise it is :meth:`text` of all; ``ids`` are of the whole, the drawn ones among them.
         """
         drawn = (new for own, new in zip(self.ids_to_fill(text), ids, strict=True) if own == FREE)
-        written, *others = text.split(self.tokenizer.mask_token)
-        for after, token in zip(others, drawn, strict=True):
+        written, *rest = text.split(self.tokenizer.mask_token)
+        for after, token in zip(rest, drawn, strict=True):
             piece = self.plain([token])
             # A token that begins a word brings its own blank with it.
             written += (piece[1:] if written.endswith(" ") and piece.startswith(" ") else piece) + after

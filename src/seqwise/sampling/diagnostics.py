@@ -287,12 +287,12 @@ def _advice(ess: float, *, num_sweeps: int, num_chains: int, left_out: int) -> s
     those = " in all, discarded ones included" if left_out else ""
     if num_sweeps < FEWEST_DRAWS:
         return f"run {left_out + 2 * FEWEST_DRAWS:,} sweeps or more{those}: fewer do not tell how many it takes"
-    wanted = num_sweeps * num_chains / (MOST_R_HAT**2 - 1) / ess if ess > 0 else 0.0
-    if wanted <= num_sweeps:  # there are enough, so that the disagreement is of another kind
+    needed = num_sweeps * num_chains / (MOST_R_HAT**2 - 1) / ess if ess > 0 else 0.0
+    if needed <= num_sweeps:  # there are enough, so that the disagreement is of another kind
         return "run longer"
-    wanted += left_out
-    unit = 10 ** (math.floor(math.log10(wanted)) - 1)  # more than two digits are not known
-    return f"run about {unit * math.ceil(wanted / unit):,} sweeps{those}"
+    needed += left_out
+    unit = 10 ** (math.floor(math.log10(needed)) - 1)  # more than two digits are not known
+    return f"run about {unit * math.ceil(needed / unit):,} sweeps{those}"
 
 
 def _array(values_SB: Tensor) -> Any:

@@ -125,7 +125,7 @@ def raw_energy(model: MaskedModel, *, max_rows: int = MAX_ROWS) -> Energy:
         >>> len(raw_energy(table_model(num_positions=2, vocab_size=3)).models)
         1
     """
-    return Energy((ModelTerm(model, _raw_positions),), max_rows=_rows(max_rows))
+    return Energy((ModelTerm(model, _raw_positions),), max_rows=checked_rows(max_rows))
 
 
 def local_energy(model: MaskedModel, *, max_rows: int = MAX_ROWS) -> Energy:
@@ -143,7 +143,7 @@ def local_energy(model: MaskedModel, *, max_rows: int = MAX_ROWS) -> Energy:
         >>> target.of_sequences(torch.tensor([[1, 0], [0, 2]]))
         tensor([0., inf], dtype=torch.float64)
     """
-    return Energy((ModelTerm(model, _local_positions),), max_rows=_rows(max_rows))
+    return Energy((ModelTerm(model, _local_positions),), max_rows=checked_rows(max_rows))
 
 
 def sequence_energy(function: Callable[[Tensor], Tensor]) -> Energy:
@@ -202,8 +202,8 @@ def contains(*tokens: int) -> Callable[[Tensor], Tensor]:
     def holds(tokens_BT: Tensor) -> Tensor:
         if tokens_BT.shape[1] < len(tokens):
             return torch.zeros(len(tokens_BT), dtype=torch.bool, device=tokens_BT.device)
-        wanted = torch.tensor(tokens, device=tokens_BT.device)
-        return (tokens_BT.unfold(1, len(tokens), 1) == wanted).all(-1).any(-1)
+        phrase_K = torch.tensor(tokens, device=tokens_BT.device)
+        return (tokens_BT.unfold(1, len(phrase_K), 1) == phrase_K).all(-1).any(-1)
 
     return holds
 
@@ -251,7 +251,7 @@ def pseudo_log_likelihood(
     every_BT = torch.ones_like(tokens_BT, dtype=torch.bool)
     parts = [
         -_local_positions(tokens_BT[rows_N, places_N], logits_NV)
-        for rows_N, places_N, logits_NV in _passes(model, tokens_BT, every_BT, context, _rows(max_rows))
+        for rows_N, places_N, logits_NV in _passes(model, tokens_BT, every_BT, context, checked_rows(max_rows))
     ]
     return torch.cat(parts).view(tokens_BT.shape) if parts else torch.zeros(tokens_BT.shape)
 
@@ -315,7 +315,8 @@ def _local_positions(tokens: Tensor, logits: Tensor) -> Tensor:
     return logits.logsumexp(-1) + _raw_positions(tokens, logits)
 
 
-def _rows(max_rows: int) -> int:
+def checked_rows(max_rows: int) -> int:
+    """Return the number of sequences that a model is given at once, if it is at least 1."""
     if max_rows < 1:
         raise InputError(f"the number of rows that a model is given at once must be at least 1, got {max_rows}")
     return max_rows

@@ -65,7 +65,7 @@ class Sample(NamedTuple):
 
 def samples_of(problem: ChainProblem, trace: Trace, sweeps: Iterable[int]) -> list[Sample]:
     """Sequences of the chains of one problem after some sweeps, which its trace has kept, by chain and sweep."""
-    wanted = list(sweeps)
+    sweeps = list(sweeps)
     return [
         Sample(
             problem.problem,
@@ -75,7 +75,7 @@ def samples_of(problem: ChainProblem, trace: Trace, sweeps: Iterable[int]) -> li
             float(trace.energy_SB[sweep - 1, number]),
         )
         for number in range(problem.num_chains)
-        for sweep in wanted
+        for sweep in sweeps
     ]
 
 
@@ -273,7 +273,7 @@ def by_problem(trace: Trace, problems: Sequence[ChainProblem]) -> list[Trace]:
 
 def _has_room(tokens: Sequence[int], ways: Sequence[Sequence[int]]) -> bool:
     return any(
-        all(token in (FREE, wanted) for token, wanted in zip(tokens[place:], phrase, strict=False))
+        all(token in (FREE, written) for token, written in zip(tokens[place:], phrase, strict=False))
         for phrase in ways
         for place in range(len(tokens) - len(phrase) + 1)
     )

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from seqwise.errors import InputError
 from seqwise.models.protocols import MaskedModel
-from seqwise.sampling.energies import MAX_ROWS, joint_logits, rows_of
+from seqwise.sampling.energies import MAX_ROWS, checked_rows, joint_logits, rows_of
 
 
 class Refinement(NamedTuple):
@@ -153,8 +153,7 @@ def predict_with_lengths(
 
     Source: Ghazvininejad et al. (EMNLP 2019), section 4 and its end on the length.
     """
-    if max_rows < 1:
-        raise InputError(f"the number of rows that a model is given at once must be at least 1, got {max_rows}")
+    max_rows = checked_rows(max_rows)
     lengths_BK = likeliest_lengths(context.length_log_probs_BL, beam=beam, shortest=shortest)
     predictions: dict[tuple[int, int], LengthPrediction] = {}
     for length in lengths_BK.unique().tolist():

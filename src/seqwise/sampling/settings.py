@@ -444,8 +444,8 @@ class ChainSettings(Config):
         """All settings by the names of their flags, those of the kernel among them, as JSON has them."""
         own = {name: getattr(self, name) for name in type(self).model_fields}
         options = {name: getattr(self.kernel, name) for name in type(self.kernel).model_fields if name != "name"}
-        found = {**own, **options, "kernel": self.kernel.label}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
+        flat = {**own, **options, "kernel": self.kernel.label}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in flat.items()}
 
 
 def at_most(name: str, value: int, most: int = MOST_SWEEPS) -> int:

@@ -155,11 +155,14 @@ def _banned(tokens_NT: Tensor, known_NT: Tensor, places_N: Tensor, forbidden: Se
         longest = tokens_NT.shape[1] - len(phrase)
         if longest < 0:
             continue
-        wanted, steps = torch.tensor(phrase, device=tokens_NT.device), torch.arange(len(phrase), device=places_N.device)
+        phrase_K, steps = (
+            torch.tensor(phrase, device=tokens_NT.device),
+            torch.arange(len(phrase), device=places_N.device),
+        )
         for offset, token in enumerate(phrase):
             first_N = places_N - offset
             window = first_N.clamp(0, longest)[:, None] + steps
-            there = known_NT.gather(1, window) & (tokens_NT.gather(1, window) == wanted)
+            there = known_NT.gather(1, window) & (tokens_NT.gather(1, window) == phrase_K)
             completed_N = (there | (steps == offset)).all(1) & (first_N >= 0) & (first_N <= longest)
             banned_NV[completed_N, token] = True
     return banned_NV
@@ -213,8 +216,9 @@ def _placed(
         return None
     if not required:
         return known
-    phrase, *others = required
-    places = chance.sample(range(max(len(known) - len(phrase) + 1, 0)), max(len(known) - len(phrase) + 1, 0))
+    phrase, *remaining = required
+    num_places = max(len(known) - len(phrase) + 1, 0)
+    places = chance.sample(range(num_places), num_places)
     there = [place for place in places if keep and list(phrase) == here(place, phrase)]
     for place in there[:1] or places:
         left[0] -= 1
@@ -222,7 +226,7 @@ def _placed(
             return None
         if all(token is None or token == own for token, own in zip(here(place, phrase), phrase, strict=True)):
             following = [*known[:place], *phrase, *known[place + len(phrase) :]]
-            written = _placed(following, others, forbidden, chance, left, keep=keep)
+            written = _placed(following, remaining, forbidden, chance, left, keep=keep)
             if written is not None:
                 return written
     return None

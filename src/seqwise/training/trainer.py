@@ -581,9 +581,9 @@ def _require_made_with(folder: Path, settings: Mapping[str, Any]) -> None:
         raise InputError(problem, path=folder, hint=_START_ANEW) from error
     for name, value in json.loads(json.dumps(settings)).items():
         if name == "fingerprints":
-            others = [part for part in value if (made_with.get(name) or {}).get(part) != value[part]]
-            if others:
-                problem = f"the checkpoint was made with other {others[0]}"
+            changed = [part for part in value if (made_with.get(name) or {}).get(part) != value[part]]
+            if changed:
+                problem = f"the checkpoint was made with other {changed[0]}"
                 raise InputError(problem, path=folder, hint=_START_ANEW)
         elif made_with.get(name) != value:
             was = "" if name == "data" else f" ({made_with.get(name)!r} then, {value!r} now)"
