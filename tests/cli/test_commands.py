@@ -699,7 +699,7 @@ def test_a_killed_training_on_subwords_resumes_to_the_same_weights(
 def test_help_names_every_command_and_every_setting(seqwise: Command) -> None:
     top = seqwise("--help")
     assert top.code == 0 and seqwise().out == top.out == seqwise("-h").out
-    names = ("train", "predict", "evaluate", "diagnose")
+    names = ("train", "predict", "evaluate", "diagnose", "report")
     assert all(f"\n  {name} " in top.out for name in names)
     train = seqwise("train", "--help").out
     assert all(f"--{field.name.replace('_', '-')} " in train for field in flags_of(settings.SETTINGS))
@@ -710,6 +710,7 @@ def test_help_names_every_command_and_every_setting(seqwise: Command) -> None:
         (["predict"], ["RUN", "TEXT|FILE", "--decoder", "--beam-size", "--n-best", "--length-normalization", "--json"]),
         (["evaluate"], ["RUN", "FILE", "--decoder", "--beam-size", "--json"]),
         (["diagnose"], ["RUN", "FILE", "--beam-size", "--example", "--plot", "--json"]),
+        (["report"], ["RUN...", "--output", "--file", "--examples", "--example", "Examples:"]),
     ):
         said = seqwise(*command, "--help")
         assert said.code == 0 and all(flag in said.out for flag in flags), command

@@ -718,9 +718,3 @@ def test_mistakes_end_in_one_line(seqwise: Command, runs: Path, data: Path, tmp_
     assert "0000.jsonl: the sweeps are damaged" in said(tmp_path / "samples")
     (tmp_path / "samples" / "settings.json").write_text("[]")
     assert "settings.json: no settings: expected a JSON object" in said(tmp_path / "samples")
-
-
-def test_help_names_what_there_is(seqwise: Command) -> None:
-    ended = seqwise("report", "--help")
-    assert all(flag in ended.out for flag in ("RUN...", "--output", "--file", "--examples", "--example", "Examples:"))
-    assert max(map(len, ended.out.splitlines())) <= 80 and "\n  report " in seqwise("--help").out

@@ -586,10 +586,6 @@ def test_a_wrong_question_is_one_line(seqwise: Any, folder: Path, arguments: lis
     [
         ("no-run", b"the\tDET\n", "there is no such run folder"),
         ("tagger", b"", "the file is empty"),
-        ("tagger", b"\n\n", "no sentence in the file"),
-        ("tagger", b"the\ndog\n", "1 column, where a token and its label are needed"),
-        ("speller", b"abc\n", "1 column where 2 were expected"),
-        ("speller", b"abc\t\n", "the target is empty"),
         ("speller", b"abx\tA B\n", "unknown token 'x'"),
     ],
 )
@@ -627,10 +623,3 @@ def test_labels_that_are_not_known_are_warned_of(seqwise: Any, folder: Path, tmp
     (tmp_path / "dev.conll").write_text("the\tDET\ndog\tNOUNS\n")
     code, text, complaint = seqwise("diagnose", folder / "tagger", tmp_path / "dev.conll")
     assert code == 0 and "1 of 2 labels was never seen in training" in complaint and "Decoders (1 example," in text
-
-
-def test_help_is_narrow_and_names_the_flags(seqwise: Any) -> None:
-    code, text, _ = seqwise("diagnose", "--help")
-    assert code == 0 and max(map(len, text.splitlines())) <= 80
-    assert all(flag in text for flag in ("RUN", "FILE", "--beam-size", "--example", "--plot", "--json"))
-    assert "diagnose" in seqwise("--help")[1]
