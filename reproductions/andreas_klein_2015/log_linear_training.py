@@ -56,27 +56,6 @@ def penalized_normalization(alpha: float, *, fraction: float = 1.0) -> Normaliza
     return Normalization(fraction, lambda log_partitions: log_partitions + alpha * log_partitions.square())
 
 
-def language_model_loss(
-    model: LogLinear, positions: Positions, normalization: Normalization, *, generator: torch.Generator | None = None
-) -> Tensor:
-    """Return ``- mean_n f(x_n, y_n) + mean_{h in H} penalty(log Z_h)``, in nats, with a dense gradient (M,).
-
-    With `sampled_normalization` it is ``- mean_n f(y_n) + alpha / (gamma n) sum_{h in H} (log Z_h)^2``, gamma n read as
-    |H| = ceil(gamma n). So its mean over draws of H is the loss at gamma = 1, and the right alpha does not depend on
-    gamma. (The printed equation 5 has lost its signs and its 1 / gamma.) Adding one constant to the bias of every word
-    adds it to f and to log Z: where the mean over draws is least, ``E[log Z] = 1 / (2 alpha)``, not 0.
-
-    With `exact_normalization` it is cross-entropy.
-
-    Source: Andreas and Klein (2015), section 4, equation 5.
-    """
-    chosen_H = normalization.draw(len(positions.words_N), generator).to(positions.words_N.device)
-    loss = -model.word_scores(*positions).mean()
-    if len(chosen_H) == 0:
-        return loss
-    return loss + normalization.penalty(model.all_scores(positions.contexts_NC[chosen_H]).logsumexp(dim=-1)).mean()
-
-
 @dataclass(frozen=True, eq=False)
 class AdagradState:
     """Tables of Adagrad."""
@@ -101,14 +80,22 @@ def adagrad_step(
     generator: torch.Generator | None = None,
     block_size: int = 32,
 ) -> float:
-    """Take a step of Adagrad on `language_model_loss`, on the weights that it concerns alone; returns the loss before.
+    """Take a step of Adagrad on the weights that the loss depends on; returns the loss before::
+
+        - mean_n f(x_n, y_n) + mean_{h in H} penalty(log Z_h)   in nats
+
+    With `sampled_normalization` that is ``- mean_n f(y_n) + alpha / (gamma n) sum_{h in H} (log Z_h)^2``, gamma n read
+    as |H| = ceil(gamma n). So its mean over draws of H is the loss at gamma = 1, and the right alpha does not depend on
+    gamma. (The printed equation 5 has lost its signs and its 1 / gamma.) Adding one constant to the bias of every word
+    adds it to f and to log Z: where the mean over draws is least, ``E[log Z] = 1 / (2 alpha)``, not 0.
 
     ``g = n dloss/dtheta``, ``s += g^2``, ``theta -= rate g / sqrt(s)``. The gradient is that of the *sum* over the n
     positions, so that the learning rate and the initial squares mean the same at every batch size. A position outside H
     touches J weights; one in H touches its J windows, J V weights: far too many to list them with their addresses, as
     a sparse gradient for ``torch.optim.Adagrad`` does.
 
-    Source: Duchi et al. (2011), diagonal Adagrad; Andreas and Klein (2015), section 5. Not implemented: regularisation.
+    Source: Duchi et al. (2011), diagonal Adagrad; Andreas and Klein (2015), sections 4 (equation 5) and 5. Not
+    implemented: regularisation.
     """
     num_positions = len(positions.words_N)
     weights_M, width = model.weights_M, model.vocabulary_size

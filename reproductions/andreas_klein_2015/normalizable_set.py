@@ -11,31 +11,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from seqwise.errors import InputError
-
-
-def in_normalizable_set(inputs_ND: Tensor, weights_KD: Tensor, *, tolerance: float = 1e-9) -> Tensor:
-    """Return which inputs are in ``{x: Z(x; theta) = 1}`` (definition 1): those with ``|log Z| <= tolerance``.
-
-    A binary model with one weight vector, whose scores are ``(theta . x, 0)``, has ``Z > 1`` everywhere: give it as two
-    classes, one with zero weights, and no input is in the set.
-    """
-    inputs_ND, weights_KD = inputs_ND.detach().double(), weights_KD.detach().double()
-    return (inputs_ND @ weights_KD.T).logsumexp(-1).abs() <= tolerance
-
-
-def normalizable_set_is_empty(weights_KD: Tensor) -> bool:
-    """Whether no input at all has ``Z(x; theta) = 1``.
-
-    For one class, x = 0 does. For more, the set is empty exactly if 0 lies in the convex hull of the weight vectors. If
-    it does, by weights p, then ``log Z(x) >= sum_y p_y theta_y . x + H(p) = H(p) >= 0``, and where H(p) = 0 one theta_y
-    is 0 and Z exceeds 1 by the other classes. If it does not, some direction lowers every score; along it log Z falls
-    from log K without end, through 0. (The paper says "solutions, if any exist".)
-    """
-    weights_KD = weights_KD.detach().double()
-    return len(weights_KD) > 1 and _falling_direction(weights_KD) is None
 
 
 class Projection(NamedTuple):
@@ -45,13 +22,13 @@ class Projection(NamedTuple):
     distances_N: Tensor
 
 
-def nearest_normalized(inputs_ND: Tensor, weights_KD: Tensor, *, norm: float = math.inf) -> Projection:
-    """Find the nearest input with Z = 1: ``min ||x - x*||  subject to  Z(x*; theta) = 1`` (equation 3).
+def nearest_normalized(inputs_ND: Tensor, weights_KD: Tensor) -> Projection:
+    """Find the nearest input with Z = 1: ``min max_d |x_d - x*_d|  subject to  Z(x*; theta) = 1`` (equation 3).
 
-    The norm is that of the largest difference of a feature (definition 2), or 2. The set bounds the convex region
+    The distance is the largest difference of a feature (definition 2). The set bounds the convex region
     ``C = {log Z <= 0}``, so the two sides of it are different problems.
 
-    - *One class*: a hyperplane; ``|theta . x|`` over the dual norm of theta.
+    - *One class*: a hyperplane; ``|theta . x|`` over the sum of theta's absolute values.
     - *Outside, log Z > 0*: a convex problem, solved by an interior-point method (Newton steps on a logarithmic
       barrier; Boyd and Vandenberghe 2004, section 11.3) to about eight digits.
     - *Inside, log Z < 0*: not a convex problem. From the direction of each theta_y and of the gradient, the direction
@@ -66,14 +43,14 @@ def nearest_normalized(inputs_ND: Tensor, weights_KD: Tensor, *, norm: float = m
     points_ND = inputs_ND.clone()
     log_partition_N = (inputs_ND @ weights_KD.T).logsumexp(-1)
     if falling_D is None:
-        steepest_1D = _steepest(weights_KD, norm)
+        steepest_1D = _steepest(weights_KD)
         slope = (weights_KD * steepest_1D).sum()
         points_ND = inputs_ND - (log_partition_N / slope if slope > 0 else log_partition_N)[:, None] * steepest_1D
     else:
         outside_N, inside_N = log_partition_N > 0, log_partition_N < 0
-        points_ND[outside_N] = _from_outside(inputs_ND[outside_N], weights_KD, falling_D, norm)
-        points_ND[inside_N] = _from_inside(inputs_ND[inside_N], weights_KD, norm)
-    return Projection(points_ND, torch.linalg.vector_norm(points_ND - inputs_ND, ord=norm, dim=-1))
+        points_ND[outside_N] = _from_outside(inputs_ND[outside_N], weights_KD, falling_D)
+        points_ND[inside_N] = _from_inside(inputs_ND[inside_N], weights_KD)
+    return Projection(points_ND, torch.linalg.vector_norm(points_ND - inputs_ND, ord=math.inf, dim=-1))
 
 
 def normalizable_curve(weights_KD: Tensor, *, extent: float, num_points: int = 201) -> Tensor:
@@ -96,10 +73,8 @@ def normalizable_curve(weights_KD: Tensor, *, extent: float, num_points: int = 2
     return along_P[:, None] * across_2 + _crossing(scores_PK, slopes_PK, start_P)[:, None] * falling_2
 
 
-def _steepest(gradients: Tensor, norm: float) -> Tensor:
+def _steepest(gradients: Tensor) -> Tensor:
     """Return the direction of length 1 along which a function of this gradient grows fastest."""
-    if norm == 2:
-        return F.normalize(gradients, dim=-1, eps=1e-300)
     return torch.where(gradients < 0, -1.0, 1.0).double()
 
 
@@ -151,12 +126,11 @@ def _falling_direction(weights_KD: Tensor) -> Tensor | None:
     return None
 
 
-def _from_outside(inputs_ND: Tensor, weights_KD: Tensor, falling_D: Tensor, norm: float) -> Tensor:
+def _from_outside(inputs_ND: Tensor, weights_KD: Tensor, falling_D: Tensor) -> Tensor:
     """Find the nearest points to inputs with log Z > 0: ``min r  subject to  |step| <= r, log Z(x + step) <= 0``.
 
-    Minimises ``t r - log(-log Z(x + step)) - sum_g log(r^2 - |step_g|^2)`` for growing t, where g runs over the G = D
-    features (largest difference) or is all of them at once (Euclidean, G = 1). What is lost against the optimum is
-    then at most ``(2 G + 1) / t``.
+    Minimises ``t r - log(-log Z(x + step)) - sum_d log(r^2 - step_d^2)`` for growing t. What is lost against the
+    optimum is then at most ``(2 D + 1) / t``.
     """
     if len(inputs_ND) == 0:
         return inputs_ND
@@ -165,30 +139,29 @@ def _from_outside(inputs_ND: Tensor, weights_KD: Tensor, falling_D: Tensor, norm
     zeros_N = torch.zeros_like(inputs_ND[:, 0])
     # Twice as far as the set along the falling direction: log Z is well below 0 there.
     steps_ND = 2 * _crossing(scores_NK, slopes_NK, zeros_N)[:, None] * falling_D
-    z_NE = torch.cat([steps_ND, 2 * torch.linalg.vector_norm(steps_ND, ord=norm, dim=-1, keepdim=True)], dim=-1)
+    z_NE = torch.cat([steps_ND, 2 * torch.linalg.vector_norm(steps_ND, ord=math.inf, dim=-1, keepdim=True)], dim=-1)
     # The set is at least log Z over the steepest slope away.
-    dual, groups = (1, inputs_ND.shape[1]) if norm == math.inf else (2, 1)
-    nearest_N = scores_NK.logsumexp(-1) / torch.linalg.vector_norm(weights_KD, ord=dual, dim=-1).amax()
-    t_N, last_N = 1 / z_NE[:, -1], (2 * groups + 1) / (1e-9 * nearest_N + 1e-13)
+    nearest_N = scores_NK.logsumexp(-1) / torch.linalg.vector_norm(weights_KD, ord=1, dim=-1).amax()
+    t_N, last_N = 1 / z_NE[:, -1], (2 * inputs_ND.shape[1] + 1) / (1e-9 * nearest_N + 1e-13)
     while bool((t_N < last_N).any()):
         t_N = torch.where(t_N < last_N, 10 * t_N, t_N)
-        z_NE = _centred(z_NE, scores_NK, weights_KD, t_N, groups)
+        z_NE = _centred(z_NE, scores_NK, weights_KD, t_N)
     steps_ND = z_NE[:, :-1]
     return inputs_ND + _crossing(scores_NK, steps_ND @ weights_KD.T, zeros_N)[:, None] * steps_ND
 
 
-def _centred(start_NE: Tensor, scores_NK: Tensor, weights_KD: Tensor, t_N: Tensor, groups: int) -> Tensor:
+def _centred(start_NE: Tensor, scores_NK: Tensor, weights_KD: Tensor, t_N: Tensor) -> Tensor:
     """Find the step and r (side by side, E = D + 1) where the barrier is least, by damped Newton steps."""
-    z_NE, value_N = start_NE, _barrier(start_NE, scores_NK, weights_KD, t_N, groups)
+    z_NE, value_N = start_NE, _barrier(start_NE, scores_NK, weights_KD, t_N)
     for _ in range(50):
-        gradient_NE, hessian_NEE = _barrier_derivatives(z_NE, scores_NK, weights_KD, t_N, groups)
+        gradient_NE, hessian_NEE = _barrier_derivatives(z_NE, scores_NK, weights_KD, t_N)
         step_NE, singular_N = torch.linalg.solve_ex(hessian_NEE, gradient_NE)
         slope_N = (gradient_NE * step_NE).sum(-1)
         moving_N = (slope_N > 1e-7) & (singular_N == 0)
         size_N = moving_N.double()
         for _ in range(40):
             tried_NE = z_NE - size_N[:, None] * step_NE
-            tried_N = _barrier(tried_NE, scores_NK, weights_KD, t_N, groups)
+            tried_N = _barrier(tried_NE, scores_NK, weights_KD, t_N)
             worse_N = ~(tried_N <= value_N - 0.1 * size_N * slope_N) & moving_N
             if not bool(worse_N.any()):
                 break
@@ -202,46 +175,40 @@ def _centred(start_NE: Tensor, scores_NK: Tensor, weights_KD: Tensor, t_N: Tenso
     return z_NE
 
 
-def _room(z_NE: Tensor, groups: int) -> Tensor:
-    """``r^2 - |step_g|^2`` of each group, without cancellation; NaN where r is negative."""
-    length_NG = torch.linalg.vector_norm(z_NE[:, :-1].unflatten(-1, (groups, -1)), dim=-1)
+def _room(z_NE: Tensor) -> Tensor:
+    """Return ``r^2 - step_d^2`` of each feature, (N, D), without cancellation; NaN where r is negative."""
+    length_ND = z_NE[:, :-1].abs()
     r_N1 = z_NE[:, -1:].where(z_NE[:, -1:] > 0, math.nan)
-    return (r_N1 - length_NG) * (r_N1 + length_NG)
+    return (r_N1 - length_ND) * (r_N1 + length_ND)
 
 
-def _barrier(z_NE: Tensor, scores_NK: Tensor, weights_KD: Tensor, t_N: Tensor, groups: int) -> Tensor:
+def _barrier(z_NE: Tensor, scores_NK: Tensor, weights_KD: Tensor, t_N: Tensor) -> Tensor:
     """Return the barrier, NaN outside its domain: both a negative logarithm and a negative r are."""
     below_N = -(scores_NK + z_NE[:, :-1] @ weights_KD.T).logsumexp(-1)
-    return t_N * z_NE[:, -1] - _room(z_NE, groups).log().sum(-1) - below_N.log()
+    return t_N * z_NE[:, -1] - _room(z_NE).log().sum(-1) - below_N.log()
 
 
-def _barrier_derivatives(
-    z_NE: Tensor, scores_NK: Tensor, weights_KD: Tensor, t_N: Tensor, groups: int
-) -> tuple[Tensor, Tensor]:
+def _barrier_derivatives(z_NE: Tensor, scores_NK: Tensor, weights_KD: Tensor, t_N: Tensor) -> tuple[Tensor, Tensor]:
     """Return gradient (N, E) and Hessian (N, E, E) of the barrier, by hand: much faster than by autograd."""
     steps_ND, r_N = z_NE[:, :-1], z_NE[:, -1]
-    room_NG = _room(z_NE, groups)
-    room_ND = room_NG.repeat_interleave(steps_ND.shape[1] // groups, dim=-1)
+    room_ND = _room(z_NE)
     moved_NK = scores_NK + steps_ND @ weights_KD.T
     p_NK, below_N1 = moved_NK.softmax(-1), -moved_NK.logsumexp(-1, keepdim=True)
     mean_ND = p_NK @ weights_KD
     gradient_ND = 2 * steps_ND / room_ND + mean_ND / below_N1
-    gradient_N = t_N - (2 * r_N[:, None] / room_NG).sum(-1)
+    gradient_N = t_N - (2 * r_N[:, None] / room_ND).sum(-1)
     # Second derivatives of log Z: the covariance of the weight vectors under p.
     curvature_NDD = torch.einsum("NK,KD,KE->NDE", p_NK, weights_KD, weights_KD) / below_N1[..., None]
     curvature_NDD += mean_ND[:, :, None] * mean_ND[:, None] * (below_N1**-2 - 1 / below_N1)[..., None]
     pull_ND = 2 * steps_ND / room_ND
-    coupled_NDD = pull_ND[:, :, None] * pull_ND[:, None]
-    if groups > 1:
-        coupled_NDD = torch.diag_embed(pull_ND.square())
     hessian_NEE = z_NE.new_empty(len(z_NE), z_NE.shape[1], z_NE.shape[1])
-    hessian_NEE[:, :-1, :-1] = curvature_NDD + coupled_NDD + torch.diag_embed(2 / room_ND)
+    hessian_NEE[:, :-1, :-1] = curvature_NDD + torch.diag_embed(pull_ND.square()) + torch.diag_embed(2 / room_ND)
     hessian_NEE[:, -1, :-1] = hessian_NEE[:, :-1, -1] = -2 * r_N[:, None] * pull_ND / room_ND
-    hessian_NEE[:, -1, -1] = (4 * r_N[:, None].square() / room_NG.square() - 2 / room_NG).sum(-1)
+    hessian_NEE[:, -1, -1] = (4 * r_N[:, None].square() / room_ND.square() - 2 / room_ND).sum(-1)
     return torch.cat([gradient_ND, gradient_N[:, None]], dim=-1), hessian_NEE
 
 
-def _from_inside(inputs_ND: Tensor, weights_KD: Tensor, norm: float) -> Tensor:
+def _from_inside(inputs_ND: Tensor, weights_KD: Tensor) -> Tensor:
     """Find points near inputs with log Z < 0, each along the steepest direction at the one before.
 
     From x along u the set is at t. There log Z is 0, and grows along u' no slower than along u; being convex, it is
@@ -255,7 +222,7 @@ def _from_inside(inputs_ND: Tensor, weights_KD: Tensor, norm: float) -> Tensor:
     gradients_NSD = torch.cat([weights_KD.expand(num_inputs, -1, -1), starts_ND[:, None]], dim=1)
     t_NS = inputs_ND.new_full(gradients_NSD.shape[:2], math.inf)
     for _ in range(1000):
-        directions_NSD = _steepest(gradients_NSD, norm)
+        directions_NSD = _steepest(gradients_NSD)
         slopes_NSK = directions_NSD @ weights_KD.T
         # Where the first score to do so reaches 0, log Z is not negative.
         first_NS = torch.where(slopes_NSK > 0, -scores_N1K / slopes_NSK, math.inf).amin(-1)

@@ -9,7 +9,7 @@ def approximate_normalization_bound(*, num_features: int, weight_bound: float, m
     """Return theorem 1's bound ``E|log Z(X)| <= d B D``, D the mean distance to the normalised set.
 
     log Z changes by no more than the score that changes most, which by Hoelder's inequality is at most d B times the
-    largest change of a feature. With Euclidean norms d falls away (footnote 3): give ``num_features=1``.
+    largest change of a feature.
     """
     return num_features * weight_bound * mean_distance
 

@@ -15,15 +15,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from seqwise.errors import InputError
 from seqwise.models.masked import MaskedLSTM
-from seqwise.models.protocols import MaskedModel
-from seqwise.sampling.correctness import MOST_SEQUENCES, every_sequence
 
 EnergyLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """From ``logits_TCV`` and ``weights_N`` to nats per sequence, a tensor without dimensions."""
@@ -31,22 +29,10 @@ Scores: TypeAlias = Callable[[Tensor], Tensor]
 """From ``logits_TCV`` to ``scores_N``, minus the energy of each sequence: :func:`raw_scores`, :func:`local_scores`."""
 
 
-def enumerated_logits(model: MaskedModel, length: int, *, limit: int = MOST_SEQUENCES) -> Tensor:
-    """Return a masked model's scores at each position in every context, ``logits_TCV``, with gradients.
-
-    A :class:`~seqwise.models.masked.MaskedLSTM` takes one pass over a tree of prefixes and one of suffixes; of any
-    other model, ``masked_logits`` is asked with T V^(T-1) rows.
-    """
-    size = model.vocab_size
-    sequences_NT = every_sequence(size, length, limit=limit)
-    if isinstance(model, MaskedLSTM):
-        tokens_V = torch.arange(size, device=model.head.weight.device)
-        return torch.stack([logits_PSV.flatten(0, 1) for logits_PSV in model.enumerated_logits([tokens_V] * length)])
-    # A context is a sequence with token 0 at the position; the mask hides it.
-    contexts = [sequences_NT[sequences_NT[:, place] == 0] for place in range(length)]
-    masked_TT = torch.eye(length, dtype=torch.bool)
-    masked_NT = masked_TT.repeat_interleave(size ** (length - 1), dim=0)
-    return model.masked_logits(torch.cat(contexts), masked_NT).unflatten(0, (length, -1))
+def enumerated_logits(model: MaskedLSTM, length: int) -> Tensor:
+    """Return a masked model's scores at each position in every context, ``logits_TCV``, with gradients."""
+    tokens_V = torch.arange(model.vocab_size, device=model.head.weight.device)
+    return torch.stack([logits_PSV.flatten(0, 1) for logits_PSV in model.enumerated_logits([tokens_V] * length)])
 
 
 def raw_scores(logits_TCV: Tensor) -> Tensor:
@@ -141,7 +127,7 @@ class Fit:
 
 
 def fit_enumerated(
-    model: nn.Module,
+    model: MaskedLSTM,
     loss: EnergyLoss,
     *,
     length: int,
@@ -162,7 +148,7 @@ def fit_enumerated(
     best, best_step, best_weights = float("inf"), 0, copy.deepcopy(model.state_dict())
     for step in range(steps + 1):
         # One pass serves both: the development loss is that of the weights before this step.
-        logits_TCV = enumerated_logits(cast(MaskedModel, model), length)
+        logits_TCV = enumerated_logits(model, length)
         with torch.no_grad():
             found = loss(logits_TCV, dev_N).item()
         if not found < float("inf"):

@@ -1,12 +1,14 @@
 """Noise-contrastive estimation of whole sequences: a global energy learns to tell data from noise; no log Z needed.
 
-What the noise can be, and why an order in which a masked model fills it does no harm, is told in
-`reproductions.goyal_2021.sequence_noise`. Table 6.1 has two noises, small masked models that have learnt from the
-training data to fill rows of masks: from left to right, or in any order. As for the other objectives of the table, what
-is drawn enters in expectation: the noise by the exact probability of each of the N sequences.
+The noise of Table 6.1 is a small masked model that has learnt from the training data to fill a row of masks, one
+position at a time: from left to right, or in any order. Each sequence, of the data as of the noise, draws its order
+without a look at its tokens and is compared by ``q(y | order)``. The probability of the order is the same for both and
+drops out, so each order is a noise of its own, and each is consistent: best where the model is the truth. The
+probability of y over all T! orders is never needed. As for the other objectives of the table, draws enter in
+expectation: the noise by the exact probability of each of the N sequences.
 
-Shapes: B sequences of the data, K noise sequences for each, N = V^T sequences of an enumerable space, T positions,
-O orders, C contexts, V vocabulary.
+Shapes: B sequences, K noise sequences for each of the data, N = V^T sequences of an enumerable space, T positions,
+O orders, C contexts, V vocabulary, M rows with one masked position that counts.
 """
 
 from __future__ import annotations
@@ -20,73 +22,42 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from reproductions.goyal_2021.energy_training import enumerated_logits, fit_enumerated, raw_scores
-from reproductions.goyal_2021.sequence_noise import (
-    Orders,
-    SequenceNoise,
-    fill_log_probs,
-    left_to_right,
-    shuffled_orders,
-)
 from seqwise.errors import InputError
 from seqwise.models.masked import MaskedLSTM
-from seqwise.objectives.contrastive import noise_contrastive_loss
+from seqwise.models.protocols import MaskedModel
 from seqwise.sampling.correctness import every_sequence
 
-Contrast: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""A loss of scores and log q of the data (B,), then of the noise (B, K): :func:`sequence_contrastive_loss`."""
+Orders: TypeAlias = Callable[[int, torch.Generator | None], Tensor]
+"""From a number of sequences to the order in which each is filled: (B, T), the positions from the first to the last."""
 
 
-def sequence_contrastive_loss(
-    gold_scores_B: Tensor,
-    gold_log_noise_B: Tensor,
-    noise_scores_BK: Tensor,
-    noise_log_noise_BK: Tensor,
-    *,
-    log_partition: Tensor | float = 0.0,
-) -> Tensor:
-    """Logistic loss of telling each sequence from its K noise sequences, by log-odds ``-E(y) - log Z - log(K q(y))``::
+def left_to_right(length: int) -> Orders:
+    """Return the one order that makes a masked model autoregressive."""
+    return lambda count, generator: torch.arange(length).expand(count, length)
 
-        mean_b [ -log sigmoid(odds(y_b)) - sum_k log sigmoid(-odds(y'_bk)) ]
 
-    In expectation it is least where ``-E - log Z = log p`` for every sequence that the noise has, so that what is
-    learnt as log Z becomes the log Z of the energy. Source: Gutmann and Hyvarinen (AISTATS 2010), section 2.
+def shuffled_orders(length: int) -> Orders:
+    """Return every order as likely as the other, drawn anew for each sequence."""
+    return lambda count, generator: torch.rand(count, length, generator=generator).argsort(-1)
+
+
+def fill_log_probs(model: MaskedModel, tokens_BT: Tensor, orders_BT: Tensor) -> Tensor:
+    """Return ``log q(y | order)`` of given sequences, (B,), all T steps of each in one pass of the model::
+
+        sum_j log p_mlm(y_(order_j) | y at order_1 .. order_(j - 1), masks elsewhere)
+
+    Minus its mean is a loss, over random orders that of Uria, Murray and Larochelle (ICML 2014). Goyal's thesis (2021),
+    chapter 7, wishes for such noise.
     """
-    return noise_contrastive_loss(
-        gold_scores_B - log_partition, gold_log_noise_B, noise_scores_BK - log_partition, noise_log_noise_BK
-    )
-
-
-def ranking_contrastive_loss(
-    gold_scores_B: Tensor, gold_log_noise_B: Tensor, noise_scores_BK: Tensor, noise_log_noise_BK: Tensor
-) -> Tensor:
-    """Loss of finding each sequence among itself and K noise sequences; log Z cancels::
-
-        mean_b -log softmax over the K + 1 of ( -E(y) - log q(y) )  at y_b
-
-    In expectation it is least where ``-E = log p`` up to a constant. Source: Ma and Collins (EMNLP 2018), section 3.
-    """
-    ratios_BK = noise_scores_BK - noise_log_noise_BK
-    ratios_B = gold_scores_B - gold_log_noise_B
-    return (torch.cat([ratios_B[:, None], ratios_BK], dim=1).logsumexp(1) - ratios_B).mean()
-
-
-def sampled_sequence_contrastive_loss(
-    scores: Callable[[Tensor], Tensor],
-    tokens_BT: Tensor,
-    noise: SequenceNoise,
-    *,
-    num_noise: int,
-    contrast: Contrast = sequence_contrastive_loss,
-    generator: torch.Generator | None = None,
-) -> Tensor:
-    """Draw K noise sequences for each of the data, score all in one call, and contrast them."""
-    count = len(tokens_BT)
-    with torch.no_grad():
-        gold_log_noise_B = noise.log_probs(tokens_BT, generator)
-        drawn_KT, log_noise_K = noise.draw(count * num_noise, generator)
-    gold_scores_B, noise_scores = scores(torch.cat([tokens_BT, drawn_KT])).split([count, count * num_noise])
-    shape = (count, num_noise)
-    return contrast(gold_scores_B, gold_log_noise_B, noise_scores.view(shape), log_noise_K.view(shape))
+    length = orders_BT.shape[1]
+    # Row (b, j): what is filled at step j, and all that comes later, is still masked.
+    ranks_MT = orders_BT.argsort(-1).repeat_interleave(length, dim=0)
+    steps_M1 = torch.arange(length, device=tokens_BT.device).repeat(len(tokens_BT))[:, None]
+    masked_MT = ranks_MT >= steps_M1
+    next_MT = ranks_MT == steps_M1
+    rows_MT = tokens_BT.repeat_interleave(length, dim=0)
+    log_probs_MV = model.masked_logits(rows_MT, masked_MT)[next_MT[masked_MT]].log_softmax(-1)
+    return log_probs_MV.gather(1, rows_MT[next_MT][:, None]).view(-1, length).sum(1)
 
 
 def expected_sequence_contrastive_loss(
@@ -97,9 +68,12 @@ def expected_sequence_contrastive_loss(
     num_noise: int,
     log_partition: Tensor | float = 0.0,
 ) -> Tensor:
-    """Return the mean of :func:`sequence_contrastive_loss` over all data and noise, on an enumerable space::
+    """Logistic loss of telling sequences of the data from K noise sequences each, in expectation over both::
 
-    - sum_y w(y) log sigmoid(odds(y)) - K sum_y q(y) log sigmoid(-odds(y))
+        - sum_y w(y) log sigmoid(odds(y)) - K sum_y q(y) log sigmoid(-odds(y)),   odds(y) = -E(y) - log Z - log(K q(y))
+
+    It is least where ``-E - log Z = log p`` for every sequence that the noise has, so that what is learnt as log Z
+    becomes the log Z of the energy. Source: Gutmann and Hyvarinen (AISTATS 2010), section 2.
     """
     log_noise = log_noise.to(scores_N)
     drawn = log_noise > -torch.inf

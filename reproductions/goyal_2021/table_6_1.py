@@ -42,8 +42,7 @@ from reproductions.goyal_2021.enumerable import (
     palindromes,
     thesis_hmm,
 )
-from reproductions.goyal_2021.sequence_contrastive import NOISES, fit_contrasted, train_noise
-from reproductions.goyal_2021.sequence_noise import Orders
+from reproductions.goyal_2021.sequence_contrastive import NOISES, Orders, fit_contrasted, train_noise
 from reproductions.outcome import Outcome, beside_published, grid, verdicts
 from reproductions.workers import one_thread
 from seqwise.data.readers import Example

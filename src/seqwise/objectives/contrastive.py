@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from seqwise.errors import InputError
-from seqwise.objectives.linear_head import objective_of_features, require_fit, require_tokens
+from seqwise.objectives.linear_head import objective_of_features, require_fit
 from seqwise.objectives.objective import Objective
 
 
@@ -90,8 +90,18 @@ def sampled_noise_contrastive_loss(
     on the context, sparse gradients.
     """
     require_fit(features, head_weight_VH, head_bias_V, targets)
-    _require_noise(log_noise_V, len(head_weight_VH))
-    features_NH, targets_N = _counted(features, targets, log_noise_V, num_noise)
+    vocabulary_size = len(head_weight_VH)
+    if tuple(log_noise_V.shape) != (vocabulary_size,):
+        raise InputError(f"noise of shape {tuple(log_noise_V.shape)} for a vocabulary of {vocabulary_size}")
+    if num_noise < 1:
+        raise InputError(f"noise-contrastive estimation needs num_noise of 1 or more, got {num_noise}")
+    counted = targets >= 0
+    features_NH, targets_N = features[counted], targets[counted]
+    # A gold token that is never noise can be told from noise with certainty: its score would grow without end.
+    uncovered_N = log_noise_V[targets_N] == -torch.inf
+    if bool(uncovered_N.any()):
+        problem = f"gold token {int(targets_N[uncovered_N][0])} has no probability under the noise"
+        raise InputError(problem, hint="count it at least once in the noise")
     if targets_N.numel() == 0:
         return features.sum() * 0.0
     draws = torch.multinomial(log_noise_V.exp(), len(targets_N) * num_noise, replacement=True, generator=generator)
@@ -111,47 +121,3 @@ def noise_contrastive_objective(log_noise_V: Tensor, *, num_noise: int) -> Objec
         return sampled_noise_contrastive_loss(features_BTH, weight_VH, bias_V, targets_BT, noise_V, num_noise=num_noise)
 
     return objective_of_features(loss)
-
-
-def expected_noise_contrastive_loss(logits: Tensor, targets: Tensor, log_noise_V: Tensor, *, num_noise: int) -> Tensor:
-    """The mean of ``noise_contrastive_loss`` over all draws of noise: no sampling noise, but a whole vocabulary::
-
-        mean_t [ -log sigmoid(f(y_t) - log K q(y_t)) - K sum_w q(w) log sigmoid(log K q(w) - f(w)) ]
-
-    Raw scores (..., V) and int64 targets, of which negative ones are ignored, to a scalar in nats per target. For small
-    vocabularies, and to see what the sampled loss estimates.
-
-    Source: Gutmann and Hyvarinen (AISTATS 2010), section 2, with K noise tokens for each gold one.
-    """
-    require_tokens(targets, logits)
-    _require_noise(log_noise_V, logits.shape[-1])
-    scores_NV, targets_N = _counted(logits, targets, log_noise_V, num_noise)
-    if targets_N.numel() == 0:
-        return logits.sum() * 0.0
-    # Tokens that are never drawn count for nothing; left in, 0 * inf would be NaN.
-    drawn = log_noise_V > -torch.inf
-    shifted_V = log_noise_V[drawn] + math.log(num_noise)
-    gold_loss_N = F.softplus(
-        log_noise_V[targets_N] + math.log(num_noise) - scores_NV.gather(-1, targets_N[:, None])[:, 0]
-    )
-    noise_loss_N = (shifted_V.exp() * F.softplus(scores_NV[:, drawn] - shifted_V)).sum(-1)
-    return (gold_loss_N + noise_loss_N).mean()
-
-
-def _counted(rows: Tensor, targets: Tensor, log_noise_V: Tensor, num_noise: int) -> tuple[Tensor, Tensor]:
-    """Rows of the targets that are not ignored, and these targets, all of which must be possible as noise."""
-    if num_noise < 1:
-        raise InputError(f"noise-contrastive estimation needs num_noise of 1 or more, got {num_noise}")
-    counted = targets >= 0
-    targets_N = targets[counted]
-    # A gold token that is never noise can be told from noise with certainty: its score would grow without end.
-    uncovered_N = log_noise_V[targets_N] == -torch.inf
-    if bool(uncovered_N.any()):
-        problem = f"gold token {int(targets_N[uncovered_N][0])} has no probability under the noise"
-        raise InputError(problem, hint="count it at least once in the noise")
-    return rows[counted], targets_N
-
-
-def _require_noise(log_noise_V: Tensor, vocabulary_size: int) -> None:
-    if tuple(log_noise_V.shape) != (vocabulary_size,):
-        raise InputError(f"noise of shape {tuple(log_noise_V.shape)} for a vocabulary of {vocabulary_size}")
