@@ -134,6 +134,34 @@ def test_the_baseline_of_a_transducer_is_on_development_data(tmp_path: Path, seq
     assert json.loads((tmp_path / "without" / "summary.json").read_text())["baseline"] is None
 
 
+def test_a_masked_model_begins_with_what_it_found(tmp_path: Path, seqwise: Command) -> None:
+    train, dev, run = tmp_path / "train.txt", tmp_path / "dev.txt", tmp_path / "run"
+    train.write_text("a b\na b a\na c\n" * 10)
+    dev.write_text("a b\na d\n")
+    flags = ("--hidden-size=8", "--num-layers=1", "--num-heads=1", "--batch-size=30", "--learning-rate=1e-9")
+    ended = seqwise("masked-model", "train", train, "--dev", dev, *flags, "--epochs=1", "--output", run)
+    shown = " ".join(ended.out.split())
+    assert "train 30 sequences, 70 tokens (3 different) dev 2 sequences, 4 tokens (3 different); 25.0% unseen" in shown
+    assert "stage 1 cross-entropy of masked tokens, at most 1 epoch, 1 steps; loss: nats per masked token" in shown
+    # a: 40 of 70, b: 20; one is added to the count of each of a, b, c and of any other token
+    perplexity = (74**4 / (41 * 21 * 41 * 1)) ** 0.25
+    method = "each token's frequency in the training data"
+    assert f"baseline pseudo-perplexity {perplexity:.4g} on dev by {method}" in shown
+    metrics = json.loads((run / "metrics.json").read_text())
+    reached = metrics["dev"]["pseudo_perplexity"]
+    assert ("below the baseline" in metrics["warnings"]) == (reached > perplexity)
+    assert json.loads((run / "summary.json").read_text())["task"] == "masked"
+
+
+def test_a_masked_model_of_pairs_counts_its_sources(tmp_path: Path, seqwise: Command) -> None:
+    (tmp_path / "pairs.tsv").write_text("x y\ta\nx\ta b\n" * 4)
+    flags = ("--format=pairs", "--hidden-size=8", "--num-layers=1", "--num-heads=1", "--epochs=1")
+    ended = seqwise("masked-model", "train", tmp_path / "pairs.tsv", *flags, "--output", tmp_path / "run")
+    shown = " ".join(ended.out.split())
+    assert "train 8 pairs, 12 source tokens (2 different), 12 target tokens (2 different)" in shown
+    assert "length fixed: without --dev, nothing says when to stop" in shown and "on train by each token's" in shown
+
+
 def test_the_time_left_counts_the_measurements_to_come(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     now, seen = [0.0], []
     monkeypatch.setattr(trainer.time, "monotonic", lambda: now[0])

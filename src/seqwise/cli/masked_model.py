@@ -39,6 +39,7 @@ def train_command(
     """
     from seqwise.runs.masked_model_settings import load_masked_flags
     from seqwise.runs.masked_model_training import train_masked_model
+    from seqwise.runs.training_summary import summary_lines
 
     given = given_flags(flags)
     settings = load_masked_flags(given)
@@ -53,7 +54,13 @@ def train_command(
         def on_measured(done: int, total: int) -> None:
             count("development data", done, total)
 
-        metrics = train_masked_model(train, output, settings, dev=dev, on_progress=on_progress, on_measured=on_measured)
+        def begin(summary: Any) -> None:
+            for line in () if as_json else summary_lines(summary):
+                print(line, flush=True)
+
+        metrics = train_masked_model(
+            train, output, settings, dev=dev, on_start=begin, on_progress=on_progress, on_measured=on_measured
+        )
     print_warnings(metrics)
     if as_json:
         print(json.dumps(metrics))

@@ -37,7 +37,15 @@ from seqwise.runs.scoring import room_for, score_sequences
 from seqwise.runs.sizing import evaluated_examples, sample_evenly, sized_masked, without_new_evaluations
 from seqwise.runs.trainer_options import changed_setting_error, require_evaluation, require_usable, with_absolute_paths
 from seqwise.runs.training import fingerprints_of, fit_stage
-from seqwise.runs.training_summary import best_of_stage, loss_warnings
+from seqwise.runs.training_summary import (
+    MASKED_UNIT,
+    TrainingSummary,
+    below,
+    best_of_stage,
+    loss_warnings,
+    save_summary,
+    summarize_masked_training,
+)
 from seqwise.training.checkpoints import last_complete
 from seqwise.training.lock import sole_writer
 from seqwise.training.processes import from_main_process, init_process_group, is_main_process
@@ -125,6 +133,7 @@ def train_masked_model(
     settings: MaskedModelSettings,
     *,
     dev: str | os.PathLike[str] | None = None,
+    on_start: Callable[[TrainingSummary], None] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     on_measured: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
@@ -137,7 +146,9 @@ def train_masked_model(
     require_usable(settings, has_lstm=settings.model.name == "lstm")
     init_process_group()
     with sole_writer(output):
-        return _train(train, output, settings, dev=dev, on_progress=on_progress, on_measured=on_measured)
+        return _train(
+            train, output, settings, dev=dev, on_start=on_start, on_progress=on_progress, on_measured=on_measured
+        )
 
 
 def _train(
@@ -146,6 +157,7 @@ def _train(
     given: MaskedModelSettings,
     *,
     dev: Path | None,
+    on_start: Callable[[TrainingSummary], None] | None,
     on_progress: Callable[[Progress], None] | None,
     on_measured: Callable[[int, int], None] | None,
 ) -> dict[str, Any]:
@@ -163,6 +175,11 @@ def _train(
     encoded = run.codec.encode(examples)
     _check_held_out(run, examples, held_out)
     from_main_process(lambda: _claim(output, settings))
+    summary = summarize_masked_training(run, encoded, run.codec.encode(held_out) if held_out else [])
+    if is_main_process():
+        save_summary(summary, output)
+        if on_start is not None:
+            on_start(summary)
     result = _fit(run, encoded, examples, held_out, output=output, on_progress=on_progress)
     metrics: dict[str, Any] = {
         "steps": result.steps,
@@ -177,7 +194,7 @@ def _train(
         return metrics
     metrics["warnings"] = loss_warnings(
         read_losses(output / "log.jsonl"),
-        unit="nats per masked token",
+        unit=MASKED_UNIT,
         learning_rate=settings.learning_rate,
         epochs=settings.epochs,
         best_step=result.best_step,
@@ -186,6 +203,8 @@ def _train(
     if held_out:
         try:
             metrics["dev"] = measure_masked_run(run, held_out, on_measured=on_measured)
+            if summary.baseline is not None:
+                metrics["warnings"] |= below(summary.baseline, metrics["dev"]["pseudo_perplexity"])
             signed = sign(f"masked {settings.model.name}", seeds=[settings.seed], data=sha256_of_examples(held_out))
             metrics["signature"] = signature_line(signed)
         except KeyboardInterrupt:

@@ -6,8 +6,10 @@ import json
 import math
 import statistics
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from seqwise.data.durable import write_atomically
 from seqwise.data.readers import Example
 from seqwise.data.summary import DataSummary, most_frequent_labels, most_frequent_outputs, summarize
 from seqwise.runs.measures import decisive, measure_outputs, references_by_source
-from seqwise.runs.run import OutputRun
+from seqwise.runs.run import MaskedRun, OutputRun
 from seqwise.runs.settings import Settings
 from seqwise.runs.sizing import evaluated_examples
 from seqwise.runs.trainer_options import TrainerOptions
@@ -25,6 +27,8 @@ from seqwise.training.checkpoints import MEASUREMENTS
 from seqwise.training.trainer import TrainingResult
 
 SUMMARY = "summary.json"
+PSEUDO_PERPLEXITY = "pseudo-perplexity"
+MASKED_UNIT = "nats per masked token"
 WIDTH = 80
 FEWEST_STEPS = 50  # of which a fifth has a standard error
 
@@ -65,7 +69,7 @@ class Baseline:
 class TrainingSummary:
     """Data, model and plan of a training run."""
 
-    task: str
+    task: str  # "tag", "transduce" or "masked"
     train: DataSummary
     dev: DataSummary | None
     source_vocabulary: int
@@ -115,7 +119,74 @@ def summarize_training(
     )
 
 
-def _evaluation(dev: Sequence[Example], settings: Settings) -> Evaluation | None:
+def summarize_masked_training(
+    run: MaskedRun, encoded: Sequence[EncodedExample], dev: Sequence[EncodedExample]
+) -> TrainingSummary:
+    """Count data, parameters and steps of a masked model, and measure the baseline of each token's frequency."""
+    settings = run.settings
+    counted = partial(_summary_of_ids, conditional=run.codec.conditional)
+    train_summary, tokens = counted(encoded)
+    stage = StageSummary(
+        "training",
+        "cross-entropy of masked tokens",
+        settings.epochs,
+        settings.num_steps(encoded),
+        settings.learning_rate,
+        MASKED_UNIT,
+    )
+    return TrainingSummary(
+        "masked",
+        train_summary,
+        counted(dev, known=tokens)[0] if dev else None,
+        0,
+        int(run.codec.allowed_V.sum()),
+        f"masked {settings.model.name}",
+        sum(weight.numel() for weight in run.model.parameters() if weight.requires_grad),
+        f"{settings.batch_tokens:,} tokens" if settings.batch_tokens else f"{settings.batch_size:,}",
+        [stage],
+        _evaluation(dev, settings),
+        None,
+        _unigrams(tokens, dev or encoded, file="dev" if dev else "train"),
+    )
+
+
+def _summary_of_ids(
+    encoded: Sequence[EncodedExample], *, conditional: bool, known: Counter[int] | None = None
+) -> tuple[DataSummary, Counter[int]]:
+    """Statistics of encoded examples, which may be more than memory holds, and the counts of their target tokens."""
+    sources, targets = Counter[int](), Counter[int]()
+    longest_source = longest_target = 0
+    for example in encoded:
+        if conditional:
+            sources.update(example.source_ids)
+            longest_source = max(longest_source, len(example.source_ids))
+        targets.update(example.target_ids)
+        longest_target = max(longest_target, len(example.target_ids))
+    unseen = None if known is None else sum(count for token, count in targets.items() if token not in known)
+    summary = DataSummary(
+        examples=len(encoded),
+        source_tokens=sources.total(),
+        target_tokens=targets.total(),
+        source_types=len(sources),
+        target_types=len(targets),
+        longest_source=longest_source,
+        longest_target=longest_target,
+        unseen_target_tokens=unseen,
+    )
+    return summary, targets
+
+
+def _unigrams(counts: Counter[int], encoded: Iterable[EncodedExample], *, file: str) -> Baseline:
+    """Perplexity of each token's frequency in the training data, with one added to each count."""
+    size, nats, tokens = counts.total() + len(counts) + 1, 0.0, 0
+    for example in encoded:
+        nats -= sum(math.log((counts[token] + 1) / size) for token in example.target_ids)
+        tokens += len(example.target_ids)
+    measures = {PSEUDO_PERPLEXITY: math.exp(nats / tokens)}
+    return Baseline("each token's frequency in the training data", file, PSEUDO_PERPLEXITY, -1, measures)
+
+
+def _evaluation(dev: Sequence[Any], settings: TrainerOptions) -> Evaluation | None:
     if not dev or not settings.evaluate_every:
         return None
     examples = min(evaluated_examples(settings), len(dev))
@@ -156,7 +227,8 @@ def summary_lines(summary: TrainingSummary) -> list[str]:
     if summary.task == "tag":  # so that labels from a wrong column are seen at once
         shares = (f"{label} {share:.1%}" for label, share in summary.train.commonest_targets)
         rows.append(("labels", f"most frequent: {', '.join(shares)}"))
-    rows.append(("model", f"{summary.model}, {summary.parameters:,} parameters"))
+    vocabulary = f", a vocabulary of {summary.target_vocabulary:,}" if summary.task == "masked" else ""
+    rows.append(("model", f"{summary.model}, {summary.parameters:,} parameters{vocabulary}"))
     if summary.auto is not None:
         rows.append(("auto", f"stands for {summary.auto}"))
     evaluation = summary.evaluation
@@ -169,7 +241,7 @@ def summary_lines(summary: TrainingSummary) -> list[str]:
     rows.append(("length", _length(summary)))
     baseline = summary.baseline
     if baseline is not None:
-        value = _percent(baseline, baseline.measures[baseline.title])
+        value = _shown(baseline, baseline.measures[baseline.title])
         rows.append(("baseline", f"{baseline.title} {value} on {baseline.file} by {baseline.method}"))
     options: dict[str, Any] = {"subsequent_indent": " " * 10, "break_on_hyphens": False}
     return [line for name, text in rows for line in textwrap.wrap(f"{name:<9} {text}", WIDTH, **options)]
@@ -191,16 +263,28 @@ def _length(summary: TrainingSummary) -> str:
 
 
 def _counts(summary: TrainingSummary, data: DataSummary) -> str:
-    tags = summary.task == "tag"
-    text = f"{data.examples:,} {'sentence' if tags else 'pair'}{'' if data.examples == 1 else 's'}, "
-    text += f"{data.source_tokens:,} {'' if tags else 'source '}tokens ({data.source_types:,} different), "
-    text += f"{data.target_types:,} labels" if tags else f"{data.target_tokens:,} target tokens ({data.target_types:,})"
-    if data.unseen_source_tokens is None:
+    things, tokens = _NAMES[summary.task if summary.task != "masked" or not data.source_tokens else "transduce"]
+    text = f"{data.examples:,} {things}{'' if data.examples == 1 else 's'}"
+    if tokens:
+        text += f", {data.source_tokens:,} {tokens} ({data.source_types:,} different)"
+    if summary.task == "tag":
+        text += f", {data.target_types:,} labels"
+    else:
+        text += f", {data.target_tokens:,} {'target ' if tokens else ''}tokens ({data.target_types:,} different)"
+    unseen = data.unseen_target_tokens if summary.task == "masked" else data.unseen_source_tokens
+    if unseen is None:
         return text
-    return f"{text}; {data.unseen_source_tokens / max(data.source_tokens, 1):.1%} unseen tokens"
+    of = data.target_tokens if summary.task == "masked" else data.source_tokens
+    return f"{text}; {unseen / max(of, 1):.1%} unseen{' target' if summary.task == 'masked' and tokens else ''} tokens"
 
 
-def _percent(baseline: Baseline, value: float) -> str:
+_NAMES = {"tag": ("sentence", "tokens"), "transduce": ("pair", "source tokens"), "masked": ("sequence", "")}
+"""By task, names of the examples and of the tokens that are read and not written."""
+
+
+def _shown(baseline: Baseline, value: float) -> str:
+    if baseline.title == PSEUDO_PERPLEXITY:
+        return f"{value:.4g}"
     return f"{100 * value:.1f}" if baseline.title == "BLEU" else f"{100 * value:.1f}%"
 
 
@@ -222,12 +306,18 @@ def warnings_of(
         best_step=best_step,
     )
     if baseline is not None and dev is not None and baseline.file == "dev":
-        value, least = dev["decoders"][dev["best decoder"]][baseline.title], baseline.measures[baseline.title]
-        if baseline.sign * (value - least) < 0:
-            shares = f"{_percent(baseline, value)}, and {_percent(baseline, least)} by {baseline.method}"
-            problem = f"the model is worse than no learning: on the development data {baseline.title} {shares}"
-            warnings["below the baseline"] = problem
+        warnings |= below(baseline, dev["decoders"][dev["best decoder"]][baseline.title])
     return warnings
+
+
+def below(baseline: Baseline, value: float) -> dict[str, str]:
+    """Return a warning if the model is worse than the baseline."""
+    least = baseline.measures[baseline.title]
+    if baseline.sign * (value - least) >= 0:
+        return {}
+    values = f"{_shown(baseline, value)}, and {_shown(baseline, least)} by {baseline.method}"
+    problem = f"the model is worse than no learning: on the development data {baseline.title} {values}"
+    return {"below the baseline": problem}
 
 
 def loss_warnings(
