@@ -50,7 +50,7 @@ test-slow: setup
 
 reliability: setup
 	$(BIN)/python -m pytest -m "slow or not slow" --write-figures results/reliability.json tests/reliability $(PYTEST)
-	$(BIN)/python scripts/make_reliability_page.py
+	$(BIN)/python -m scripts.make_reliability_page
 
 mutants: setup
 	@$(BIN)/python -c 'import mutmut' 2>/dev/null || $(BIN)/python -m pip install --quiet --editable '.[mutants]'
@@ -60,7 +60,7 @@ mutants: setup
 soak: setup
 	SEQWISE_SOAK_SECONDS=600 $(BIN)/python -m pytest -m slow -k for_long --write-figures results/soak.json \
 	  tests/reliability/test_load.py $(PYTEST)
-	$(BIN)/python scripts/make_reliability_page.py
+	$(BIN)/python -m scripts.make_reliability_page
 
 lock: setup
 	$(BIN)/python scripts/make_constraints.py

@@ -66,8 +66,8 @@ def reproduce(
     Interrupted and run again, it continues where it was.
     """
     from reproductions import run_reproduction
+    from reproductions.report import save_table
     from reproductions.result_files import file_stem
-    from seqwise.evaluation.report import save_table
     from seqwise.evaluation.signature import signature_line
 
     outcomes = run_reproduction(what, output, seed=seed, scale=scale, progress=progress_bars)

@@ -9,12 +9,12 @@ from pathlib import Path
 from rich.text import Text
 
 from reproductions.outcome import HEADINGS, Outcome, beside_published, grid, short_headings
+from reproductions.report import Claim, Curve, Result, Table
 from reproductions.systems import Cell
+from reproductions.values import values_by_seed, values_of
+from reproductions.verdicts import SIGNIFICANT, decide, difference_result, interval_result
 from seqwise.evaluation.metrics import Comparison, Sums, seed_differences
-from seqwise.evaluation.report import Claim, Curve, Result, Table
 from seqwise.evaluation.signature import Signature
-from seqwise.evaluation.values import values_by_seed, values_of
-from seqwise.evaluation.verdicts import SIGNIFICANT, decide, difference_result, interval_result
 
 MARGIN = 0.005  # half a point
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from reproductions.outcome import HEADINGS
-from seqwise.evaluation.report import Result, Table
+from reproductions.report import Result, Table
 
 # Okabe and Ito's palette: told apart by colour-blind readers too. Black last, because it stands out.
 BLUE, SKY, GREEN, ORANGE, RED, PINK, GREY, YELLOW, BLACK = PALETTE = (

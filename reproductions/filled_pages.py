@@ -14,8 +14,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from reproductions.report import Result, Table
 from reproductions.result_files import file_stem
-from seqwise.evaluation.report import Result, Table
 
 TEMPLATES = Path(__file__).resolve().parent / "pages"
 

@@ -21,11 +21,11 @@ from reproductions import run_reproduction, what_holds_page
 from reproductions.beyond import proteins, spelling, stress
 from reproductions.figures import draw_curves
 from reproductions.goyal_2021 import figure_6_1, sampler_figures
+from reproductions.report import Table, load_table
 from reproductions.result_files import NAMES, file_stem, load_tables, reproduction_of
 from seqwise import HardTopK, SoftTopK, Tagger, beam_search, direct_loss, hamming_cost, soft_top_k
 from seqwise.cli.console import progress_bars
 from seqwise.data import EncodedExample, collate
-from seqwise.evaluation.report import Table, load_table
 from seqwise.runs.report.lattice import Lattice, beam_lattice
 
 ROOT = Path(__file__).resolve().parent.parent

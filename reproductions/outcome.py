@@ -11,10 +11,10 @@ import rich.table
 from rich.console import RenderableType
 from rich.text import Text
 
+from reproductions.report import Claim, Result, Table
 from reproductions.systems import Cell
+from reproductions.verdicts import interval_result
 from seqwise.evaluation.metrics import Counts, Sums
-from seqwise.evaluation.report import Claim, Result, Table
-from seqwise.evaluation.verdicts import interval_result
 
 HEADINGS = {
     "greedy": "greedy", "beam": "beam", "interpolated-beam": "half-raw beam", "raw-beam": "raw beam",

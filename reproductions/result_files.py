@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reproductions import REPRODUCTIONS
-from seqwise.evaluation.report import Table, load_table
+from reproductions.report import Table, load_table
 
 QUICK = "cpu"
 SCALES = ("converged", "gpu", QUICK)

@@ -8,10 +8,10 @@ from itertools import takewhile
 from pathlib import Path
 
 from reproductions.markdown import grid
+from reproductions.report import Claim, Result, Table
 from reproductions.result_files import CHAPTERS, Chapter, file_stem, reproduction_of
 from reproductions.result_settings import settings_line
-from seqwise.evaluation.report import Claim, Result, Table
-from seqwise.evaluation.verdicts import SIGNIFICANT, holm
+from reproductions.verdicts import SIGNIFICANT, holm
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 MADE = "Made by `make figures` from the files in `results/`; do not edit.\n"
@@ -37,7 +37,7 @@ of account (Holm's correction), it "holds alone" or is "reversed alone". Theorem
 claims. A remark below a table holds for those after it.
 
 A result file has every interval and p-value. A new one also has the value of each example for each seed:
-`python scripts/recompute_results.py FILE` computes every interval, p-value and verdict again and compares. Files
+`python -m reproductions.recompute_results FILE` computes every interval, p-value and verdict again and compares. Files
 without these values are named on each page.
 """
 

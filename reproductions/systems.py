@@ -21,11 +21,11 @@ from reproductions.cells import (
     watched,
     write_cell,
 )
+from reproductions.report import Curve
 from reproductions.workers import Job, ProgressFactory, Report, run_jobs
 from seqwise.configuration import dump
 from seqwise.data.durable import sha256_of_file
 from seqwise.data.readers import Example
-from seqwise.evaluation.report import Curve
 from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
 from seqwise.runs.decoder_choice import choose_decoder
 from seqwise.runs.loading import load_run, new_run, save_run

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from reproductions.report import Claim, Result, Table
+from reproductions.values import sums_of
 from seqwise.evaluation.metrics import paired_bootstrap
-from seqwise.evaluation.report import Claim, Result, Table
-from seqwise.evaluation.values import sums_of
 
 VERDICTS = ("confirmed", "smaller", "decoder, not training", "contradicted", "undecided")
 """What can become of an idea."""

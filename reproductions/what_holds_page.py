@@ -10,10 +10,10 @@ from reproductions.goyal_2018.exposure_bias import PLANS, Plan
 from reproductions.goyal_2019.label_bias import OWN_PLANS
 from reproductions.goyal_2021.sampler_tasks import GERMAN, PHONEMES, SPELLING
 from reproductions.markdown import grid
+from reproductions.report import Table
 from reproductions.result_files import CHAPTERS, NAMES
 from reproductions.result_pages import is_ours, lacks_values
 from reproductions.what_holds import IDEAS, Difference, Evidence, examine
-from seqwise.evaluation.report import Table
 
 Tables = Mapping[str, Mapping[str, Table]]
 SCALE_NAMES = {"converged": "converged", "gpu": "the papers' sizes", "cpu": "quick"}

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from reproductions.markdown import grid
-from seqwise.evaluation.report import Table, load_table
+from reproductions.report import Table, load_table
 from seqwise.evaluation.signature import signature_line
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from reproductions import Setup
 from reproductions.outcome import Outcome
-from seqwise.evaluation.report import Table, load_table, save_table
+from reproductions.report import Table, load_table, save_table
 
 
 @contextlib.contextmanager

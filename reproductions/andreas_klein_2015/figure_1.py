@@ -22,8 +22,8 @@ from reproductions.andreas_klein_2015.normalization_theory import (
 )
 from reproductions.figures import BLUE, GREY, ORANGE, RED, SKY, panels
 from reproductions.outcome import Outcome, grid
+from reproductions.report import Claim, Result, Table
 from seqwise.data.readers import Example
-from seqwise.evaluation.report import Claim, Result, Table
 from seqwise.evaluation.signature import sha256_of_examples, sign
 
 THETA_K2 = torch.tensor([[-1.0, 1.0], [-1.0, -2.0]], dtype=torch.float64)

@@ -26,12 +26,12 @@ from reproductions.andreas_klein_2015.language_models import (
 from reproductions.andreas_klein_2015.reranking import CandidateTable, Tuned, candidate_table, tune
 from reproductions.comparison import judge, no_worse
 from reproductions.outcome import Outcome, grid
+from reproductions.report import Claim, Result, Table
+from reproductions.values import values_by_seed
+from reproductions.verdicts import decide, interval_result
 from seqwise.evaluation.metrics import Counts, Sums
-from seqwise.evaluation.report import Claim, Result, Table
 from seqwise.evaluation.signature import Signature
 from seqwise.evaluation.translation import bleu, require_sacrebleu
-from seqwise.evaluation.values import values_by_seed
-from seqwise.evaluation.verdicts import decide, interval_result
 
 WORD_BONUSES = (-1.0, -0.5, 0.0, 0.5, 1.0, 2.0)
 

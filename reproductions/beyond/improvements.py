@@ -17,10 +17,10 @@ from reproductions.beyond.search_objectives import CORPORA, SEARCHED, beat_the_b
 from reproductions.beyond.spelling import load_both_parts, words_right
 from reproductions.comparison import Measured, Row, best_on_dev, compare, examine, points, seeds_above
 from reproductions.outcome import HEADINGS, Outcome, grid
+from reproductions.report import Claim, Result, Table
 from reproductions.systems import System, systems_of
 from reproductions.tasks import Task, run_task
-from seqwise.evaluation.report import Claim, Result, Table
-from seqwise.evaluation.verdicts import difference_result, interval_result
+from reproductions.verdicts import difference_result, interval_result
 from seqwise.runs.settings import Settings, train_settings
 
 TAGGED = ("pmb", "ner")

@@ -37,14 +37,14 @@ from reproductions.cells import fingerprint_of, train_seconds, trained_on, watch
 from reproductions.comparison import judge
 from reproductions.figures import BLUE, GREY, ORANGE, RED, SKY, interval_bars, panels
 from reproductions.outcome import Outcome, grid
+from reproductions.report import Claim, Result, Table
+from reproductions.verdicts import interval_result
 from reproductions.workers import Job, Report, run_jobs
 from seqwise.configuration.flat import plain_values
 from seqwise.data.durable import write_atomically
 from seqwise.data.readers import Example
 from seqwise.evaluation.metrics import Counts, Sums
-from seqwise.evaluation.report import Claim, Result, Table
 from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
-from seqwise.evaluation.verdicts import interval_result
 from seqwise.runs.inputs import read_sequences
 from seqwise.runs.loading import load_run
 from seqwise.runs.masked_model_settings import MaskedModelSettings, masked_settings

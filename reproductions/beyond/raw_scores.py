@@ -20,12 +20,12 @@ from reproductions.beyond.improvements import SPELLING, spelling_family
 from reproductions.comparison import Measured, Row, examine, judge
 from reproductions.goyal_2018.exposure_bias import family_of
 from reproductions.outcome import Outcome, grid
+from reproductions.report import Claim, Result, Table
 from reproductions.tasks import Family, Task, run_task, supertags
+from reproductions.verdicts import interval_result
 from seqwise.decoding import Decoder
 from seqwise.evaluation.metrics import Sums
-from seqwise.evaluation.report import Claim, Result, Table
 from seqwise.evaluation.slot_ranking import SlotRanking, rank_slots
-from seqwise.evaluation.verdicts import interval_result
 from seqwise.runs.diagnosis import estimate_constant
 from seqwise.runs.loading import load_run
 from seqwise.runs.measures import known_targets

@@ -15,9 +15,9 @@ from pathlib import Path
 from reproductions import Setup
 from reproductions.comparison import Measured, Row, best_on_dev, compare, examine
 from reproductions.outcome import Outcome
+from reproductions.report import Claim
 from reproductions.systems import System, systems_of
 from reproductions.tasks import ENTITIES, STRESS, Task, run_task, supertags
-from seqwise.evaluation.report import Claim
 from seqwise.runs.settings import Settings, train_settings
 
 CONTROLS = {

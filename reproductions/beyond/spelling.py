@@ -16,10 +16,10 @@ from reproductions.beyond.stress import cmu_entries, cmu_version
 from reproductions.corpora.lexicons import read_spelling, split_by_hash
 from reproductions.figures import draw_by_decoder
 from reproductions.outcome import Measure, Outcome, build_outcome
+from reproductions.report import Table
 from reproductions.systems import Cell, Data, System, run_systems
 from seqwise.data.readers import Example
 from seqwise.evaluation.metrics import Counts, length_ratio, phoneme_error_rate, word_error_rate
-from seqwise.evaluation.report import Table
 from seqwise.runs.measures import references_by_source
 from seqwise.runs.settings import train_settings
 

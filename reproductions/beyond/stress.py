@@ -19,13 +19,13 @@ from reproductions import Setup
 from reproductions.corpora.lexicons import read_stress, split_by_hash
 from reproductions.figures import draw_by_decoder
 from reproductions.outcome import HEADINGS, Measure, Outcome, build_outcome
+from reproductions.report import Result, Table
 from reproductions.systems import Cell, Data, System, run_systems
+from reproductions.verdicts import difference_result
 from seqwise.data.durable import write_atomically
 from seqwise.data.readers import Example, write_columns
 from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Counts, selected_accuracy, sequence_accuracy
-from seqwise.evaluation.report import Result, Table
-from seqwise.evaluation.verdicts import difference_result
 from seqwise.runs.settings import train_settings
 
 GLOBAL = ("global-from-ce", "global-from-self-normalized")

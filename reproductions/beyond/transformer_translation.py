@@ -21,10 +21,10 @@ from reproductions.comparison import Measured, best_on_dev, compare, examine
 from reproductions.corpora import readers as corpora
 from reproductions.goyal_2019.label_bias_tables import OURS, best_beats_longer, examined, published_rows, raw_beam_hurts
 from reproductions.outcome import Outcome
+from reproductions.report import Claim
 from reproductions.systems import Data, System, systems_of
 from reproductions.tasks import Task, bleu_of_pieces, run_task
 from seqwise.evaluation.metrics import Sums
-from seqwise.evaluation.report import Claim
 from seqwise.evaluation.translation import bleu_signature, require_sacrebleu
 from seqwise.runs.pretrained import quiet
 from seqwise.runs.settings import Settings, train_settings

@@ -8,8 +8,8 @@ from reproductions import Setup
 from reproductions.comparison import Measured, Row, best_on_dev, compare, examine, examine_all
 from reproductions.goyal_2018.exposure_bias import DIRECTIONS, FEEDING_ROWS, SEARCH_ROWS, family_of, runs_of
 from reproductions.outcome import Outcome
+from reproductions.report import Claim
 from reproductions.tasks import ENTITIES, TRANSLATION, Task, run_task, supertags
-from seqwise.evaluation.report import Claim
 
 Published = Mapping[str, Sequence[float]]
 Rows = Mapping[str, Measured]

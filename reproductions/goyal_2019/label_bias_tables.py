@@ -21,10 +21,10 @@ from reproductions.comparison import (
 from reproductions.goyal_2018.exposure_bias import DIRECTIONS
 from reproductions.goyal_2019.label_bias import family_of, runs_of
 from reproductions.outcome import Outcome
+from reproductions.report import Claim, Result
 from reproductions.tasks import TRANSLATION, Task, run_task, supertags
 from seqwise.evaluation.log_partitions import summarize_log_partitions
 from seqwise.evaluation.metrics import Counts, Sums
-from seqwise.evaluation.report import Claim, Result
 from seqwise.runs.loading import load_run
 from seqwise.runs.measures import known_targets, log_partitions_of
 

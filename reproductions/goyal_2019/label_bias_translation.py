@@ -28,12 +28,12 @@ from reproductions.goyal_2019.label_bias_tables import (
     raw_beam_hurts,
 )
 from reproductions.outcome import HEADINGS, Outcome, beside_published, grid
+from reproductions.report import Claim, Result, Table
 from reproductions.tasks import TRANSLATION, Task, bleu_of_pieces, run_task, texts_of
+from reproductions.verdicts import interval_result
 from seqwise.data.subwords import join_pieces
 from seqwise.evaluation.metrics import Sums
-from seqwise.evaluation.report import Claim, Result, Table
 from seqwise.evaluation.translation import bins_by_length, bleu_length_ratio, ngram_overlap, subset
-from seqwise.evaluation.verdicts import interval_result
 
 Outputs = Sequence[tuple[str, ...]]
 PUBLISHED = {

@@ -27,8 +27,8 @@ from torch import Tensor
 from reproductions import Setup
 from reproductions.figures import BLACK, BLUE, GREY, ORANGE, PINK, SKY, panels
 from reproductions.outcome import Outcome, grid
+from reproductions.report import Result, Table
 from seqwise.data import Batch, Example, Vocabulary, collate, encode_examples
-from seqwise.evaluation.report import Result, Table
 from seqwise.evaluation.signature import sha256_of_examples, sign
 from seqwise.models import Tagger
 from seqwise.objectives import cross_entropy, direct_loss, hamming_cost

@@ -39,9 +39,9 @@ from reproductions.goyal_2021.table_6_1 import (
     train_and_dev,
 )
 from reproductions.outcome import Outcome, grid
+from reproductions.report import Claim, Result, Table
+from reproductions.verdicts import student_result
 from reproductions.workers import one_thread
-from seqwise.evaluation.report import Claim, Result, Table
-from seqwise.evaluation.verdicts import student_result
 from seqwise.models.masked import MaskedLSTM
 
 SOURCE = "Goyal's thesis (2021), Figure 6.1"

@@ -39,12 +39,12 @@ from reproductions.goyal_2021.large_spaces import (
     true_conditionals,
 )
 from reproductions.outcome import Outcome, grid
+from reproductions.report import Claim, Result, Table
+from reproductions.verdicts import student_result
 from reproductions.workers import Report, one_thread
 from seqwise.data.readers import Example
 from seqwise.errors import InputError
-from seqwise.evaluation.report import Claim, Result, Table
 from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
-from seqwise.evaluation.verdicts import student_result
 from seqwise.models.masked import MaskedLSTM
 from seqwise.training.checkpoints import load_model_file, seal
 

@@ -28,8 +28,8 @@ from reproductions.goyal_2021.samplers import (
     sampled_result,
 )
 from reproductions.outcome import Outcome, grid
+from reproductions.report import Claim, Result, Table
 from seqwise.evaluation.metrics import Counts, Sums
-from seqwise.evaluation.report import Claim, Result, Table
 
 UNITS = {"energy": ("E_local", "nat"), "measure": ("{measure}", "%"), "acceptance": ("acceptance", "%"),
          "novel": ("novel", "%")}  # fmt: skip

@@ -28,9 +28,9 @@ from reproductions.goyal_2021.samplers import (
     sampler_outcome,
 )
 from reproductions.outcome import Outcome
+from reproductions.report import Claim, Result
 from seqwise.configuration import configure
 from seqwise.evaluation.metrics import Sums
-from seqwise.evaluation.report import Claim, Result
 from seqwise.evaluation.signature import sha256_of_examples, sign
 from seqwise.names import EnergyName
 from seqwise.runs.sampling_settings import SampleSettings

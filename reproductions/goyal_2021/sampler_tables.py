@@ -24,8 +24,8 @@ from reproductions.goyal_2021.samplers import (
     sampler_outcome,
 )
 from reproductions.outcome import Outcome
+from reproductions.report import Claim
 from seqwise.configuration import configure
-from seqwise.evaluation.report import Claim
 from seqwise.names import EnergyName
 from seqwise.runs.sampling_settings import SampleSettings
 

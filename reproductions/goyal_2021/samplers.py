@@ -25,10 +25,10 @@ from reproductions.comparison import judge, judge_by_seed
 from reproductions.goyal_2021.sampler_cells import SamplerCell, SamplerSpec, run_samplers
 from reproductions.goyal_2021.sampler_tasks import SamplerTask
 from reproductions.outcome import Outcome, beside_published, grid
+from reproductions.report import Claim, Result, Table
+from reproductions.verdicts import interval_result, student_result
 from seqwise.evaluation.metrics import Counts, Sums
-from seqwise.evaluation.report import Claim, Result, Table
 from seqwise.evaluation.signature import Signature
-from seqwise.evaluation.verdicts import interval_result, student_result
 
 
 def scale_of(unit: str) -> float:

@@ -44,11 +44,11 @@ from reproductions.goyal_2021.enumerable import (
 )
 from reproductions.goyal_2021.sequence_contrastive import NOISES, Orders, fit_contrasted, train_noise
 from reproductions.outcome import Outcome, beside_published, grid, verdicts
+from reproductions.report import Claim, Result, Table
+from reproductions.verdicts import student_result
 from reproductions.workers import one_thread
 from seqwise.data.readers import Example
-from seqwise.evaluation.report import Claim, Result, Table
 from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
-from seqwise.evaluation.verdicts import student_result
 from seqwise.models.masked import MaskedLSTM
 
 SOURCE = "Goyal's thesis (2021), Table 6.1"

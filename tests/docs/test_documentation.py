@@ -17,7 +17,7 @@ from torch.distributed.run import get_args_parser
 import seqwise as package
 from command_line import Command
 from pages import DOCS, blocks, run_page
-from seqwise.evaluation.report import load_table
+from reproductions.report import load_table
 
 ROOT = DOCS.parent
 RUN = [*sorted((DOCS / "guides").glob("*.md")), DOCS / "scale.md", DOCS / "one-idea.md", DOCS / "extending.md"]

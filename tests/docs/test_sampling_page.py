@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from pages import blocks, run_python
 from reproductions import REPRODUCTIONS
+from reproductions.report import load_table
 from seqwise.cli import app
-from seqwise.evaluation.report import load_table
 from seqwise.sampling.diagnostics import MOST_R_HAT
 
 ROOT = Path(__file__).parents[2]

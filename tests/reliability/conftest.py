@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from seqwise.evaluation.report import Result, Table, save_table
+from reproductions.report import Result, Table, save_table
 from seqwise.evaluation.signature import sign
 
 Promise = Callable[[str, int, str], None]

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from reliability.faults import Fault, command, run
+from reproductions.report import load_table
 from seqwise.data.readers import Example
-from seqwise.evaluation.report import load_table
 from seqwise.runs.loading import save_run
 from seqwise.runs.masked_model_settings import masked_settings
 from seqwise.runs.masked_model_training import new_masked_run

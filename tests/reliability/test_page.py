@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from seqwise.evaluation.report import load_table
+from reproductions.report import load_table
 
 ROOT = Path(__file__).parent.parent.parent
 FIGURES = ROOT / "results" / "reliability.json"

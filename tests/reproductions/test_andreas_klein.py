@@ -32,10 +32,10 @@ from reproductions.andreas_klein_2015.tables import (
 from reproductions.comparison import judge, no_worse
 from reproductions.corpora import readers as corpora_readers
 from reproductions.systems import Data
+from reproductions.values import sums_of
 from seqwise.data.readers import Example
 from seqwise.evaluation.metrics import Counts
 from seqwise.evaluation.signature import sha256_of_examples, sign
-from seqwise.evaluation.values import sums_of
 
 SIZE = Size(positions=100, num_weights=2000, translator_epochs=1.0)
 

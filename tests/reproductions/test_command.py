@@ -37,7 +37,7 @@ def test_reproduce_prints_tables_or_json_and_saves_them(
     from rich.table import Table as Grid
 
     from reproductions.outcome import Outcome
-    from seqwise.evaluation.report import Result, Table
+    from reproductions.report import Result, Table
     from seqwise.evaluation.signature import sign
 
     def reproduction(name: str, folder: Path, *, seed: int, scale: str | None, progress: object) -> list[Outcome]:

@@ -13,11 +13,11 @@ from reproductions.comparison import Measured, Row, best_on_dev, compare, examin
 from reproductions.corpora import readers as corpora_readers
 from reproductions.goyal_2018.exposure_bias import FEEDING_ROWS, SEARCH_ROWS, family
 from reproductions.outcome import HEADINGS
+from reproductions.report import Claim, load_table, save_table
 from reproductions.systems import Cell, System
 from reproductions.tasks import ENTITIES, TRANSLATION, Task, _needed, run_task, supertags
 from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Sums, token_accuracy
-from seqwise.evaluation.report import Claim, load_table, save_table
 from seqwise.evaluation.signature import sign
 from seqwise.objectives.settings import Costed, Mixed
 from seqwise.runs.settings import check, train_settings

@@ -15,9 +15,9 @@ from reproductions.figures import draw_by_decoder, draw_curves, interval_bars
 from reproductions.goyal_2021 import figure_6_1
 from reproductions.goyal_2021.figure_6_1 import METHODS
 from reproductions.outcome import HEADINGS
+from reproductions.report import Curve, Result, Table, load_table, save_table
 from reproductions.systems import Cell, Data
 from seqwise.data import Example
-from seqwise.evaluation.report import Curve, Result, Table, load_table, save_table
 from seqwise.evaluation.signature import sign
 
 pyplot = pytest.importorskip("matplotlib.pyplot")

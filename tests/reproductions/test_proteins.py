@@ -40,10 +40,10 @@ from reproductions.beyond.protein_variants import (
     rank_correlation,
 )
 from reproductions.beyond.proteins import ENERGIES, OTHERS, Measured, examine
+from reproductions.report import load_table
 from seqwise.cli import app
 from seqwise.data.readers import Example
 from seqwise.errors import InputError
-from seqwise.evaluation.report import load_table
 from seqwise.evaluation.signature import sha256_of_examples, sign
 from seqwise.runs.inputs import read_sequences
 from seqwise.runs.loading import load_run

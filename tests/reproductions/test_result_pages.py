@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from reproductions.make_pages import pages
+from reproductions.report import Claim, Result, Table, load_table, save_table
 from reproductions.result_files import CHAPTERS, NAMES, Chapter, file_stem, load_tables
 from reproductions.result_pages import chapter_page
 from reproductions.result_settings import settings_line
+from reproductions.verdicts import difference_result, interval_result
 from seqwise.evaluation.metrics import Counts
-from seqwise.evaluation.report import Claim, Result, Table, load_table, save_table
 from seqwise.evaluation.signature import sign
-from seqwise.evaluation.verdicts import difference_result, interval_result
 
 ROOT = Path(__file__).parents[2]
 MOST_BYTES = 120_000

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from seqwise.evaluation.report import Result, load_table
-from seqwise.evaluation.verdicts import recompute
+from reproductions.report import Result, load_table
+from reproductions.verdicts import recompute
 
 RESULTS = Path(__file__).parents[2] / "results"
 TABLES = sorted(path for path in RESULTS.glob("*.json") if "results" in json.loads(path.read_bytes()))

@@ -26,14 +26,14 @@ from reproductions.goyal_2021.sampler_modes import run_table_6_6
 from reproductions.goyal_2021.sampler_tables import TABLES, degenerate, metropolis, run_table
 from reproductions.goyal_2021.sampler_tasks import PHONEMES, ROMANIAN, Part, SamplerTask, Size, TaskData, words_right
 from reproductions.goyal_2021.samplers import MEASURES, QUANTITIES, Measured, by_states, compare_rows, judge_seeds
+from reproductions.report import Table
+from reproductions.values import sums_of
 from reproductions.workers import Job, run_jobs
 from seqwise.configuration import configure
 from seqwise.data import Example
 from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Counts, Sums
-from seqwise.evaluation.report import Table
 from seqwise.evaluation.signature import sha256_of_examples, sign
-from seqwise.evaluation.values import sums_of
 from seqwise.runs import load_run
 from seqwise.runs.masked_model_settings import masked_settings
 from seqwise.runs.masked_model_training import new_masked_run

@@ -21,9 +21,9 @@ from reproductions.goyal_2021.figure_6_1 import METHODS, Curves
 from reproductions.goyal_2021.large_spaces import Readings
 from reproductions.goyal_2021.phonemes import Setting
 from reproductions.goyal_2021.table_6_1 import ROWS, Cell, train_and_dev
+from reproductions.report import load_table
+from reproductions.verdicts import student_interval as estimate
 from seqwise.errors import InputError
-from seqwise.evaluation.report import load_table
-from seqwise.evaluation.verdicts import student_interval as estimate
 from seqwise.models import MaskedLSTM
 
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from reproductions.corpora import readers as corpora_readers
+from reproductions.report import Claim, Result, Table
+from reproductions.verdicts import interval_result
 from reproductions.what_holds import IDEAS, VERDICTS, Contrast, Difference, Idea, Side, examine, judge, pool
 from reproductions.what_holds_page import CORPORA, draw, page
 from seqwise.evaluation.metrics import Counts, paired_bootstrap
-from seqwise.evaluation.report import Claim, Result, Table
 from seqwise.evaluation.signature import sign
-from seqwise.evaluation.verdicts import interval_result
 
 PAPER = 2.0
 

@@ -1,4 +1,4 @@
-"""Numbers and what stands behind them: measures with bootstrap intervals, and tables that say how they were made."""
+"""Numbers and what stands behind them: measures with bootstrap intervals, and signatures of how they were made."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Printing a `Table` on a rich console gives systems in rows and measures in columns, or one line per number where that
 does not fit. The JSON is the same on every machine for equal tables: sorted keys, floats of 10 significant digits. It
 holds the summands of each example and training seed ("values" and "columns"), from which
-`scripts/recompute_results.py` computes every interval, p-value and verdict again.
+`python -m reproductions.recompute_results` computes every interval, p-value and verdict again.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
 from rich.text import Text
 
+from reproductions.values import Values
 from seqwise.data.durable import write_atomically
 from seqwise.data.records import read_json_object
 from seqwise.errors import InputError
 from seqwise.evaluation.signature import Signature, check_text, signature_line
-from seqwise.evaluation.values import Values
 
 VERDICTS = ("holds", "reversed", "not seen", "not tested")
 """Verdicts on a claim."""
@@ -49,7 +49,7 @@ class Result:
     unit: str = "%"  # "" for a bare number
     note: str = ""  # such as the decoder that was chosen
     values: tuple[Values, ...] = ()  # summands: one for an interval, two for a difference; empty where they are lost
-    rule: str = ""  # how the number is computed from them: see `seqwise.evaluation.verdicts.again`
+    rule: str = ""  # how the number is computed from them: see `reproductions.verdicts.again`
 
     def __post_init__(self) -> None:
         for name in ("system", "measure", "unit", "note"):
@@ -68,7 +68,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Claim:
-    """Statement of a paper, with the verdict of `seqwise.evaluation.verdicts.decide`."""
+    """Statement of a paper, with the verdict of `reproductions.verdicts.decide`."""
 
     text: str
     source: str  # where it is made

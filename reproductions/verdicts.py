@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
+from reproductions.report import Claim, Result, Table
+from reproductions.values import Values, sums_of, values_by_seed, values_of
 from seqwise.evaluation.metrics import Comparison, PerSeed, bootstrap_interval, paired_bootstrap
-from seqwise.evaluation.report import Claim, Result, Table
 from seqwise.evaluation.signature import Signature
-from seqwise.evaluation.values import Values, sums_of, values_by_seed, values_of
 
 SIGNIFICANT = 0.05
 """The p-value below which a difference counts."""

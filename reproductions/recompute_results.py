@@ -6,8 +6,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from seqwise.evaluation.report import Claim, load_table
-from seqwise.evaluation.verdicts import recompute
+from reproductions.report import Claim, load_table
+from reproductions.verdicts import recompute
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 
