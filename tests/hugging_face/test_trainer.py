@@ -44,6 +44,7 @@ from seqwise.objectives import (  # noqa: E402
     mixed_objective,
     noise_log_probs,
     relaxed_beam_objective,
+    softmax_margin_objective,
 )
 from seqwise.objectives.beam_likelihood import dense_beam_objective, soft_dense_beam_objective  # noqa: E402
 from seqwise.objectives.contrastive import noise_contrastive_objective  # noqa: E402
@@ -345,6 +346,7 @@ FIRST_STEP: dict[str, tuple[dict[str, Any], Callable[[Sequence[Pair], Any], Obje
         {"cost": "edit-distance", "beam_size": 4},
         lambda *_: minimum_risk_objective(k=4, cost=edit_distances, cross_entropy_weight=0.1),
     ),
+    "softmax-margin": ({"score": "global", **NOTHING}, lambda *_: softmax_margin_objective(k=5)),
 }
 
 

@@ -24,6 +24,7 @@ from seqwise.objectives import (
     hamming_cost,
     minimum_risk_objective,
     search_targets,
+    softmax_margin_objective,
 )
 from seqwise.objectives.beam_likelihood import (
     beam_crf_loss,
@@ -304,6 +305,31 @@ def test_minimum_risk_equals_the_loop(name: str, score: Any, k: int) -> None:
             assert float(loss) == pytest.approx(wanted, abs=1e-10)
 
 
+@each_model
+@each_score
+@pytest.mark.parametrize("k", [2, 5])
+def test_softmax_margin_equals_the_loop(name: str, score: Any, k: int) -> None:
+    c = score.log_partition_weight
+    for seed in range(3):
+        case = CASES[name](seed)
+
+        def margin(oracle: Any, gold: list[int], edits: bool) -> float:
+            right = until_end(gold, oracle.end)
+            gold_score = oracles.gold_score(oracle, right, log_partition_weight=c)
+            augmented = [gold_score]
+            for hypothesis in oracles.hard_beam(oracle, k=k, num_steps=len(gold), log_partition_weight=c):
+                output = until_end(hypothesis.tokens, oracle.end)
+                if output != right:
+                    wrong = sum(a != b for a, b in zip(hypothesis.tokens, gold, strict=True))
+                    augmented.append(hypothesis.score + (levenshtein(output, right) if edits else wrong))
+            return math.log(sum(math.exp(each - gold_score) for each in augmented))
+
+        for cost, edits in ((hamming_distances, False), (edit_distances, True)):
+            loss = softmax_margin_objective(k=k, score=score, cost=cost)(case.model, case.batch, {})
+            expected = per_token(case, lambda o, g, edits=edits: margin(o, g, edits))
+            assert float(loss) == pytest.approx(expected, abs=1e-10)
+
+
 @pytest.mark.parametrize("end", [None, 0])
 def test_edit_distances_equal_the_definition(end: int | None) -> None:
     draw = np.random.default_rng(0)
@@ -563,6 +589,7 @@ OBJECTIVES: dict[str, Objective] = {
     "hard-hinge": hard_beam_hinge_objective(k=3),
     "risk": minimum_risk_objective(k=3),
     "risk-edits": minimum_risk_objective(k=3, cost=edit_distances),
+    "softmax-margin": softmax_margin_objective(k=3, cross_entropy_weight=0.2),
 }
 each_objective = pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
 

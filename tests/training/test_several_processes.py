@@ -87,6 +87,7 @@ WRITERS = {
     "early-update": {},
     "beam-search-optimization": {},
     "minimum-risk": {"cost": "edit-distance"},
+    "softmax-margin": {"score": "global"},
 }
 
 

@@ -60,8 +60,10 @@ if TYPE_CHECKING:
         ScheduledSampling,
         SelfNormalized,
         SoftDenseBeam,
+        SoftmaxMargin,
         UnnormalizedLikelihood,
     )
+    from seqwise.objectives.softmax_margin import softmax_margin_objective
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -75,6 +77,7 @@ else:
         "seqwise.objectives.search_aware",
         "seqwise.objectives.self_normalization",
         "seqwise.objectives.settings",
+        "seqwise.objectives.softmax_margin",
     )
 
 __all__ = [
@@ -97,6 +100,7 @@ __all__ = [
     "ScheduledSampling",
     "SelfNormalized",
     "SoftDenseBeam",
+    "SoftmaxMargin",
     "UnnormalizedLikelihood",
     "beam_crf_objective",
     "best_chain_output",
@@ -126,6 +130,7 @@ __all__ = [
     "sampled_self_normalized_cross_entropy",
     "search_targets",
     "self_normalized_cross_entropy",
+    "softmax_margin_objective",
     "teacher_forced_logits",
     "unnormalized_likelihood_loss",
 ]

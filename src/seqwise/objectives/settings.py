@@ -456,6 +456,20 @@ class MinimumRisk(Searching):
         return minimum_risk_objective(**self.beam(), **options)
 
 
+class SoftmaxMargin(Searching):
+    """Likelihood over the outputs of a beam, in which a costly output counts for more."""
+
+    name: Literal["softmax-margin"] = "softmax-margin"
+    cost: CostName = setting("hamming", "what a wrong output costs")
+
+    def build(self, context: Context = NOTHING) -> Objective:
+        from seqwise.objectives.risk import edit_distances
+        from seqwise.objectives.softmax_margin import softmax_margin_objective
+
+        options: dict[str, Any] = {"cost": edit_distances} if self.cost == "edit-distance" else {}
+        return softmax_margin_objective(**self.beam(), **options)
+
+
 class RelaxedBeam(Relaxed, Costed, Searching):
     """Expected cost of the outputs of a relaxed beam."""
 

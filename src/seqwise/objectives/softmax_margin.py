@@ -1,0 +1,69 @@
+"""Softmax-margin: a likelihood over a beam in which an output counts for more, the more it costs.
+
+Shapes: B batch, K hypotheses, T steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seqwise.data.batches import Batch
+from seqwise.models.protocols import StepModel
+from seqwise.names import ScoreName
+from seqwise.objectives.beam_likelihood import negative_log_share
+from seqwise.objectives.objective import Objective, per_token_objective, search_targets
+from seqwise.objectives.rescoring import beam_outputs, cut_at_end, output_scores
+from seqwise.objectives.risk import OutputCost, hamming_distances
+from seqwise.search.candidates import Score, as_score, global_
+from seqwise.search.selectors import HardTopK
+
+
+def softmax_margin_objective(
+    *,
+    k: int,
+    score: Score | ScoreName = global_,
+    cost: OutputCost = hamming_distances,
+    cross_entropy_weight: float = 0.0,
+) -> Objective:
+    """Cost-augmented likelihood of gold over a beam: ``log sum_y e^(s(y) + D(y, y*)) - s(y*)``, in nats per token.
+
+    y ranges over the k outputs of a hard beam and gold, whose cost is 0. Without a cost it is the beam CRF; it bounds
+    that loss and the cost-augmented hinge over the same outputs from above. Uses no schedule.
+
+    Args:
+        k: size of the beam, which is searched by the score alone, without gradients.
+        score: what is searched and normalised.
+        cost: of complete outputs: ``hamming_distances``, ``edit_distances``, or your own.
+        cross_entropy_weight: how much of the teacher-forced cross-entropy is added.
+
+    Raises:
+        InputError: k is less than 1.
+
+    Source: Gimpel and Smith (NAACL 2010), equation 6, over a beam. Not implemented: a cost-augmented search.
+
+    Example:
+        >>> from seqwise.data import EncodedExample, collate
+        >>> from seqwise.models import Tagger
+        >>> from seqwise.objectives import beam_crf_objective
+        >>> model = Tagger(source_size=5, target_size=2, embedding_size=4, hidden_size=8, label_embedding_size=2)
+        >>> batch = collate([(0, EncodedExample((1, 2), (0, 1)))])
+        >>> bool(softmax_margin_objective(k=3)(model, batch, {}) > beam_crf_objective(k=3)(model, batch, {}))
+        True
+    """
+    HardTopK(k)  # refuses a bad k now rather than at the first step
+    score = as_score(score)
+
+    def loss(model: StepModel, context: Any, batch: Batch, values: Mapping[str, float]) -> Tensor:
+        gold_BT, num_steps_B = search_targets(batch, model.end)
+        outputs_BKT, live_BK = beam_outputs(model, context, k=k, num_steps_B=num_steps_B, score=score)
+        gold_B1T = gold_BT[:, None]
+        is_gold_BK = (cut_at_end(outputs_BKT, model.end) == cut_at_end(gold_B1T, model.end)).all(-1)
+        scores_BK = output_scores(model, context, torch.cat([gold_B1T, outputs_BKT], dim=1), score)
+        augmented_BK = scores_BK[:, 1:] + cost(outputs_BKT, gold_BT, model.end)
+        return negative_log_share(scores_BK[:, :1], augmented_BK.masked_fill(is_gold_BK | ~live_BK, -torch.inf))
+
+    return per_token_objective(loss, cross_entropy_weight)
