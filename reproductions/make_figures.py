@@ -19,7 +19,7 @@ import torch
 
 from reproductions import run_reproduction, what_holds_page
 from reproductions.beyond import proteins, spelling, stress
-from reproductions.figures import draw_curves
+from reproductions.figures import PALETTE, draw_curves
 from reproductions.goyal_2021 import figure_6_1, sampler_figures
 from reproductions.report import Table, load_table
 from reproductions.result_files import NAMES, file_stem, load_tables, reproduction_of
@@ -97,8 +97,7 @@ def same_numbers(one: Table, other: Table) -> bool:
 
 SCORES = (2.0, 1.6, 1.1, 0.2, -0.5)
 K = 3
-# Okabe and Ito's palette: told apart by colour-blind readers too.
-COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00")
+COLOURS = PALETTE[:5]
 
 
 def weights_by_alpha() -> tuple[torch.Tensor, torch.Tensor]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from reproductions import REPRODUCTIONS
 from reproductions.report import Table, load_table
@@ -12,6 +13,9 @@ from reproductions.report import Table, load_table
 QUICK = "cpu"
 SCALES = ("converged", "gpu", QUICK)
 """The best evidence first."""
+
+Tables: TypeAlias = Mapping[str, Mapping[str, Table]]
+"""Results by the name of the table and by scale, the best evidence first."""
 
 ELSEWHERE = ("mutants", "reliability", "soak")
 """Results that pages of their own show."""
@@ -25,6 +29,11 @@ class Chapter:
     title: str  # its heading
     sections: Mapping[str, tuple[str, ...]]  # by heading, the names of the tables and figures below it
     lacks: tuple[str, ...] = ()  # figures and tables of the paper that no reproduction makes
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all its tables and figures."""
+        return tuple(name for names in self.sections.values() for name in names)
 
 
 def _tasks(*numbers: str, tasks: tuple[str, ...] = ("translation", "g2p", "phonemes")) -> dict[str, tuple[str, ...]]:
@@ -103,7 +112,7 @@ CHAPTERS = (
 )
 """The pages, in order."""
 
-NAMES = tuple(name for chapter in CHAPTERS for names in chapter.sections.values() for name in names)
+NAMES = tuple(name for chapter in CHAPTERS for name in chapter.names)
 """Every table and figure."""
 
 
@@ -112,15 +121,19 @@ def file_stem(name: str, scale: str | None) -> str:
     return name if scale in (None, QUICK) else f"{name}-{scale}"
 
 
-def reproduction_of(name: str) -> str:
-    """Return the reproduction that makes a table.
+def longest_beginning(name: str, beginnings: Iterable[str]) -> str:
+    """Return the longest of the given beginnings that ends where a part of the name does; "" where there is none.
 
     Example:
-        >>> reproduction_of("table-5.2-pmb-uni")
-        'table-5.2'
+        >>> longest_beginning("table-5.2-pmb-uni", ["table-5.2", "table-5.2-pmb", "table-5"])
+        'table-5.2-pmb'
     """
-    fitting = (each for each in REPRODUCTIONS if name == each or name.startswith(f"{each}-"))
-    return max(fitting, key=len)
+    return max((each for each in beginnings if f"{name}-".startswith(f"{each}-")), key=len, default="")
+
+
+def reproduction_of(name: str) -> str:
+    """Return the reproduction that makes a table."""
+    return longest_beginning(name, REPRODUCTIONS)
 
 
 def load_tables(folder: Path) -> dict[str, dict[str, Table]]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 
 from reproductions.markdown import grid
 from reproductions.report import Claim, Result, Table
-from reproductions.result_files import CHAPTERS, Chapter, file_stem, reproduction_of
+from reproductions.result_files import CHAPTERS, Chapter, Tables, file_stem, reproduction_of
 from reproductions.result_settings import settings_line
 from reproductions.verdicts import SIGNIFICANT, holm
 
@@ -60,35 +60,29 @@ while it trains: cross-entropy and local scores by the beam of local scores, glo
 """Caption of a figure of curves."""
 
 
-def index_page(tables: Mapping[str, Mapping[str, Table]]) -> str:
+def index_page(tables: Tables) -> str:
     """docs/results.md: where everything is, and what is missing."""
     lines = []
     for chapter in CHAPTERS:
-        names = [name for names in chapter.sections.values() for name in names]
-        made = sum(bool(tables[name]) for name in names)
-        lines.append(f"- [{chapter.title}](results/{chapter.page}.md): {made} of {len(names)} tables and figures.")
+        made = sum(bool(tables[name]) for name in chapter.names)
+        lines.append(
+            f"- [{chapter.title}](results/{chapter.page}.md): {made} of {len(chapter.names)} tables and figures."
+        )
     return INDEX.format(pages="\n".join(lines) + "\n")
 
 
-def chapter_page(chapter: Chapter, tables: Mapping[str, Mapping[str, Table]]) -> str:
+def chapter_page(chapter: Chapter, tables: Tables) -> str:
     """Return the page of a chapter."""
-    there = {
-        heading: {
-            file_stem(name, scale): table for name in names for scale, table in reversed(list(tables[name].items()))
-        }
-        for heading, names in chapter.sections.items()
-    }
     lines = [f"# {chapter.title}\n", MADE, "How to read the tables: [results](../results.md).\n"]
     lines += _missing(chapter, tables)
-    files = {stem: table for made in there.values() for stem, table in made.items()}
+    files = {file_stem(name, scale): table for name in chapter.names for scale, table in _quick_first(tables[name])}
     bare = [stem for stem, table in files.items() if lacks_values(table)]
     if bare:
-        names = ", ".join(f"`{stem}`" for stem in bare) if len(bare) < len(files) else "all on this page"
-        lines.append(f"Files without the value of each example, whose p-values cannot be computed again: {names}.\n")
-    settings: dict[str, str] = {}
-    for heading, made in there.items():
-        if made:
-            lines += _section(heading, chapter.sections[heading], made, tables, settings)
+        listed = ", ".join(f"`{stem}`" for stem in bare) if len(bare) < len(files) else "all on this page"
+        lines.append(f"Files without the value of each example, whose p-values cannot be computed again: {listed}.\n")
+    first_with: dict[str, str] = {}
+    for heading, names in chapter.sections.items():
+        lines += _section(heading, names, tables, first_with)
     return _once("\n".join(lines))
 
 
@@ -106,14 +100,14 @@ def _once(page: str) -> str:
     return "\n\n".join(blocks)
 
 
-def _missing(chapter: Chapter, tables: Mapping[str, Mapping[str, Table]]) -> list[str]:
+def _command(name: str) -> str:
+    """Return the command that makes a table."""
+    return f"`python -m reproductions {reproduction_of(name)} --results results`"
+
+
+def _missing(chapter: Chapter, tables: Tables) -> list[str]:
     """List what should be on the page and is not."""
-    missing = [
-        f"- `results/{name}.json`: `python -m reproductions {reproduction_of(name)} --results results` makes it."
-        for names in chapter.sections.values()
-        for name in names
-        if not tables[name]
-    ]
+    missing = [f"- `results/{name}.json`: {_command(name)} makes it." for name in chapter.names if not tables[name]]
     missing += [f"- {what}: not reproduced." for what in chapter.lacks]
     return ["Not made yet:\n", "\n".join(missing) + "\n"] if missing else []
 
@@ -125,25 +119,27 @@ def lacks_values(table: Table) -> bool:
     return not all(numbers + tested)
 
 
-def _section(
-    heading: str,
-    names: Sequence[str],
-    made: Mapping[str, Table],
-    tables: Mapping[str, Mapping[str, Table]],
-    settings: dict[str, str],
-) -> list[str]:
-    """Return the tables below a heading, then the claims of all of them; settings new on the page are added."""
-    (command,) = {f"`python -m reproductions {reproduction_of(name)} --results results`" for name in names}
+def _quick_first(by_scale: Mapping[str, Table]) -> Iterable[tuple[str, Table]]:
+    return reversed(list(by_scale.items()))
+
+
+def _section(heading: str, names: Sequence[str], tables: Tables, first_with: dict[str, str]) -> list[str]:
+    """Return the tables below a heading, then the claims of all of them.
+
+    ``first_with`` has the first file on the page by its settings; new settings are added.
+    """
+    (command,) = {_command(name) for name in names}
     lines = [f"## {heading}\n", f"{command}\n"]
+    made = {}
     for name in names:
-        for scale in reversed(list(tables[name])):
-            stem, line = file_stem(name, scale), settings_line(name, scale)
-            first = settings.setdefault(line, stem) if line else stem
-            shown = line if first == stem else f"Settings as in `{first}`."
-            lines += _numbers(stem, shown, made[stem], heading)
+        for scale, table in _quick_first(tables[name]):
+            stem, settings = file_stem(name, scale), settings_line(name, scale)
+            first = first_with.setdefault(settings, stem) if settings else stem
+            lines += _numbers(stem, settings if first == stem else f"Settings as in `{first}`.", table, heading)
+            made[stem] = table
     for kinds in (("claim",), ("theorem", "figure")):
         lines += _claims(made, kinds)
-    return lines
+    return lines if made else []
 
 
 def _numbers(stem: str, settings: str, table: Table, heading: str) -> list[str]:

@@ -18,8 +18,10 @@ from reproductions.goyal_2019.label_bias import LOG_PARTITION_WEIGHT, OWN_PLANS
 from reproductions.goyal_2021.energy_training import fit_enumerated
 from reproductions.goyal_2021.phonemes import Setting
 from reproductions.goyal_2021.sampler_tasks import GERMAN, PHONEMES, ROMANIAN, SPELLING, SamplerTask
+from reproductions.result_files import longest_beginning
 from reproductions.systems import System
 from reproductions.tuning import RATES
+from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.settings import Settings
 
 SIZES = {
@@ -36,8 +38,8 @@ STAGES = {
 
 def settings_line(name: str, scale: str) -> str:
     """Return the settings of a table at a scale, or "" where the code has none at hand."""
-    fitting = [beginning for beginning in LINES if name == beginning or name.startswith(f"{beginning}-")]
-    return LINES[max(fitting, key=len)](scale) if fitting else ""
+    beginning = longest_beginning(name, LINES)
+    return LINES[beginning](scale) if beginning else ""
 
 
 def _sizes(model: Any) -> str:
@@ -92,14 +94,11 @@ def _listed(systems: Iterable[System], scale: str) -> str:
     """Describe families that are listed system by system."""
     systems = list(systems)
     start = systems[0].settings
-    stages = (
-        _stage(
-            each.name.removesuffix(f" ({each.settings.seed})").replace(", ", " "),
-            each.settings.epochs,
-            each.settings.learning_rate,
-        )
-        for each in systems
-    )
+    stages = []
+    for system in systems:
+        settings = system.settings
+        name = system.name.removesuffix(f" ({settings.seed})").replace(", ", " ")
+        stages.append(_stage(name, settings.epochs, settings.learning_rate))
     sizes = f"{_sizes(start.model)}; batch {start.batch_size}; k = {start.beam_size}"
     return f"{sizes}; epochs × rate: {', '.join(stages)}."
 
@@ -116,10 +115,15 @@ def _variants(start: Settings, epochs: Mapping[str, float], seed: int) -> dict[s
     return {key: system for key, system in systems.items() if key == "cross-entropy" or key not in before}
 
 
+def _trained_once(model: Any, training: MaskedModelSettings | Setting) -> str:
+    """Describe a model that is trained in one stage."""
+    sizes = f"{_sizes(model)}; batch {training.batch_size}"
+    return f"{sizes}; {training.epochs:g} epochs at {training.learning_rate:g}."
+
+
 def _sampled(task: SamplerTask, scale: str) -> str:
     settings = task.settings[scale]
-    sizes = f"{_sizes(settings.model)}; batch {settings.batch_size}"
-    return f"{sizes}; {settings.epochs:g} epochs at {settings.learning_rate:g}."
+    return _trained_once(settings.model, settings)
 
 
 def _language_models(scale: str) -> str:
@@ -146,9 +150,7 @@ def _proteins(scale: str) -> str:
 
 
 def _phonemes(scale: str) -> str:
-    setting = Setting()
-    sizes = f"{_sizes(vars(setting))}; batch {setting.batch_size}"
-    return f"{sizes}; {setting.epochs} epochs at {setting.learning_rate:g}."
+    return _trained_once(vars(Setting()), Setting())
 
 
 def _enumerated(scale: str) -> str:

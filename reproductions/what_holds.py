@@ -10,18 +10,18 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from reproductions.report import Claim, Result, Table
+from reproductions.result_files import SCALES, Tables
 from reproductions.values import sums_of
 from seqwise.evaluation.metrics import paired_bootstrap
 
 VERDICTS = ("confirmed", "smaller", "decoder, not training", "contradicted", "undecided")
 """What can become of an idea."""
 
-CONVERGED = "converged"
 HALF_95 = 1.96  # standard errors in half of a 95% interval
 SEEN = 1.96 + 0.84  # standard errors of an effect that a two-sided test at 5% sees four times in five
 INTERVAL = re.compile(r"([+-]?[\d.]+)(?: times)? \[(-?[\d.]+), (-?[\d.]+)\]")
@@ -142,12 +142,12 @@ def pool(differences: Sequence[Difference]) -> Difference:
 # ---------------------------------------------------------------------------------------- reading the files
 
 
-def examine(idea: Idea, tables: Mapping[str, Mapping[str, Table]]) -> Evidence | None:
+def examine(idea: Idea, tables: Tables) -> Evidence | None:
     """Return the evidence on an idea, of the best scale of its corpora; None where there are no results."""
     scales = [scale for contrast in idea.contrasts for scale in tables.get(contrast.table, {})]
     if not scales:
         return None
-    scale = min(scales, key=("converged", "gpu", "cpu").index)
+    scale = min(scales, key=SCALES.index)
     made = [
         (contrast, tables[contrast.table][scale])
         for contrast in idea.contrasts
@@ -183,7 +183,7 @@ def _ours(contrast: Contrast, table: Table, unit: str) -> Difference:
 def _at_equal_time(contrast: Contrast, table: Table, unit: str) -> Difference:
     if contrast.equal_time:
         return _of_claim(_claim(table, contrast.equal_time), unit)
-    first = _chosen(table, contrast.first)[0]
+    first = _chosen(table.results, contrast.first)[0]
     (against,) = (
         each for each in table.results if each.system == first.system and each.measure.endswith(" minus best control")
     )
@@ -218,7 +218,7 @@ def _between(table: Table, first: Side, second: Side) -> Difference:
 
     The second is too wide, because it does not know that the examples are the same.
     """
-    (one,), (other,) = _chosen(table, first), _chosen(table, second)
+    (one,), (other,) = _chosen(table.results, first), _chosen(table.results, second)
     if one.values and other.values:
         value, low, high, _ = paired_bootstrap(sums_of(one.values[0]), sums_of(other.values[0]))
         return Difference(100 * value, 100 * low, 100 * high)
@@ -235,33 +235,30 @@ def _with_interval(result: Result) -> Difference:
     return Difference(result.value, result.low, result.high)
 
 
-def _rows(table: Table, side: Side, measure: str) -> list[Result]:
-    return [
-        result
-        for result in table.results
-        if result.measure == measure and any(fnmatchcase(result.system, name) for name in side.systems)
-    ]
-
-
-def _chosen(table: Table, side: Side) -> list[Result]:
+def _chosen(results: Sequence[Result], side: Side) -> list[Result]:
     """Return the best on development data of the rows of a side; all of them where that was not measured."""
-    dev = _rows(table, side, f"{side.measure}, dev")
-    best = {max(dev, key=lambda result: result.value).system} if dev else None
-    return [one for one in _rows(table, side, side.measure) if best is None or one.system in best]
+
+    def rows(measure: str) -> list[Result]:
+        return [
+            result
+            for result in results
+            if result.measure == measure and any(fnmatchcase(result.system, name) for name in side.systems)
+        ]
+
+    dev, test = rows(f"{side.measure}, dev"), rows(side.measure)
+    if not dev:
+        return test
+    best = max(dev, key=lambda result: result.value).system
+    return [result for result in test if result.system == best]
 
 
-def _published(one: Contrast, table: Table) -> float | None:
+def _published(contrast: Contrast, table: Table) -> float | None:
     """Return the paper's effect, its rows chosen on its own development data; None without such numbers."""
-    sides = []
-    for side in (one.first, one.second):
-        dev = [result for result in _rows(table, side, f"{side.measure}, dev") if result.published is not None]
-        best = {max(dev, key=lambda result: result.published or 0.0).system} if dev else None
-        rows = [result for result in _rows(table, side, side.measure) if best is None or result.system in best]
-        numbers = [result.published for result in rows if result.published is not None]
-        if not numbers:
-            return None
-        sides.append(statistics.fmean(numbers))
-    return sides[0] - sides[1]
+    papers = [replace(result, value=result.published) for result in table.results if result.published is not None]
+    first, second = _chosen(papers, contrast.first), _chosen(papers, contrast.second)
+    if not first or not second:
+        return None
+    return statistics.fmean(row.value for row in first) - statistics.fmean(row.value for row in second)
 
 
 # ---------------------------------------------------------------------------------------- the ideas

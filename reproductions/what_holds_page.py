@@ -11,11 +11,10 @@ from reproductions.goyal_2019.label_bias import OWN_PLANS
 from reproductions.goyal_2021.sampler_tasks import GERMAN, PHONEMES, SPELLING
 from reproductions.markdown import grid
 from reproductions.report import Table
-from reproductions.result_files import CHAPTERS, NAMES
+from reproductions.result_files import CHAPTERS, NAMES, Tables
 from reproductions.result_pages import is_ours, lacks_values
 from reproductions.what_holds import IDEAS, Difference, Evidence, examine
 
-Tables = Mapping[str, Mapping[str, Table]]
 SCALE_NAMES = {"converged": "converged", "gpu": "the papers' sizes", "cpu": "quick"}
 
 TITLES = ("idea", "paper", "ours", "seeds, corpora", "at equal time", "in the same decoder", "verdict")
@@ -122,7 +121,8 @@ def page(tables: Tables) -> str:
     evidence = [examine(idea, tables) for idea in IDEAS]
     made = [row for row in evidence if row is not None]
     rows = [_row(row) for row in made]
-    rows += [_empty(idea.title, idea.source) for idea, row in zip(IDEAS, evidence, strict=True) if row is None]
+    missing = (idea for idea, row in zip(IDEAS, evidence, strict=True) if row is None)
+    rows += [[f"{idea.title} ({idea.source})", "", "no results", "", "", "", ""] for idea in missing]
     return PAGE.format(
         extent=_extent(made),
         ideas=grid(TITLES, rows),
@@ -157,15 +157,11 @@ def _row(row: Evidence) -> list[str]:
         verdict += f" (could have seen {row.ours.detectable:.1f}{unit})"
     equal_time = "no control" if row.equal_time is None else _interval(row.equal_time)
     same = "no control" if idea.alone else "the same" if row.same_decoder is None else _interval(row.same_decoder)
-    (chapter,) = (each.page for each in CHAPTERS if any(row.tables[0] in names for names in each.sections.values()))
+    (chapter,) = (each.page for each in CHAPTERS if row.tables[0] in each.names)
     title = f"[{idea.title}](results/{chapter}.md) ({idea.source})"
     count = len(row.tables)
     corpora = f"{row.seeds} seeds, {count} {'corpora' if count > 1 else 'corpus'}, {SCALE_NAMES[row.scale]}"
     return [title, f"{row.published:+.1f}{unit}", f"{_interval(row.ours)}{unit}", corpora, equal_time, same, verdict]
-
-
-def _empty(title: str, source: str) -> list[str]:
-    return [f"{title} ({source})", "", "no results", "", "", "", ""]
 
 
 def _interval(difference: Difference) -> str:
