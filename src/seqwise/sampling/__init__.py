@@ -41,12 +41,14 @@ if TYPE_CHECKING:
     from seqwise.sampling.kernels import delayed_acceptance, exact_gibbs, gibbs, mask_predict, metropolis_hastings
     from seqwise.sampling.prefetch import prefetching
     from seqwise.sampling.proposals import anywhere, in_order, masked_conditionals, shuffled
+    from seqwise.sampling.remasking import low_confidence_remasking
     from seqwise.sampling.settings import (
         ChainSettings,
         DelayedAcceptance,
         ExactGibbs,
         Gibbs,
         KernelConfig,
+        LowConfidenceRemasking,
         MaskPredict,
         MetropolisHastings,
         ParallelTempering,
@@ -64,6 +66,7 @@ else:
         "seqwise.sampling.kernels",
         "seqwise.sampling.prefetch",
         "seqwise.sampling.proposals",
+        "seqwise.sampling.remasking",
         "seqwise.sampling.state",
         "seqwise.sampling.settings",
     )
@@ -80,6 +83,7 @@ __all__ = [
     "Info",
     "Kernel",
     "KernelConfig",
+    "LowConfidenceRemasking",
     "MaskPredict",
     "MetropolisHastings",
     "ParallelTempering",
@@ -103,6 +107,7 @@ __all__ = [
     "in_order",
     "load_chains",
     "local_energy",
+    "low_confidence_remasking",
     "mask_predict",
     "masked_conditionals",
     "metropolis_hastings",

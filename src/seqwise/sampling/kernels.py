@@ -145,7 +145,7 @@ def gibbs(proposal: Proposal, *, visits: Visits | None = None) -> Kernel:
             proposed = propose(draws, replace(state, tokens_BT=tokens_BT), proposal, masked_BT, cached=False)
             tokens_BT = proposed.tokens_BT
             info += proposed.info(proposed.live_B, proposed.passes_B)
-        return _moved_to(state, tokens_BT, info)
+        return moved_to(state, tokens_BT, info)
 
     return kernel
 
@@ -247,7 +247,7 @@ def mask_predict(
             novel_B = refinement.tokens_BT.ne(tokens_BT).any(1).long()
             info += replace(info, proposals_B=filled_B, accepted_B=filled_B, novel_B=novel_B, passes_B=filled_B)
             tokens_BT = refinement.tokens_BT
-        return _moved_to(state, tokens_BT, info)
+        return moved_to(state, tokens_BT, info)
 
     return kernel
 
@@ -420,7 +420,7 @@ def _candidates(
     return evaluate_changed(state, rows_N, tokens_NT, sequence_N)
 
 
-def _moved_to(state: ChainState, tokens_BT: Tensor, info: Info) -> tuple[ChainState, Info]:
+def moved_to(state: ChainState, tokens_BT: Tensor, info: Info) -> tuple[ChainState, Info]:
     """The state at new tokens; what has changed is evaluated from nothing."""
     moved = state.under(state.energy)
     changed_B = (tokens_BT != state.tokens_BT).any(1)

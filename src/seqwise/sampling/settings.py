@@ -92,8 +92,14 @@ class Visiting(KernelConfig):
         return VISITS[self.visits](block)
 
 
-class Proposing(Visiting):
-    """Options of the kernels that propose from the masked conditionals of the model."""
+class Tempered(KernelConfig):
+    """Options of the kernels that draw from the masked conditionals of the model."""
+
+    proposal_temperature: float = setting(1.0, "greater than 1 is flatter", gt=0, panel="Proposals")
+
+
+class Proposing(Tempered, Visiting):
+    """Options of the kernels that propose from the masked conditionals, some positions at a time."""
 
     blocks: tuple[int, ...] = setting(
         (1,),
@@ -101,7 +107,6 @@ class Proposing(Visiting):
         metavar="N,...",
         panel="Proposals",
     )
-    proposal_temperature: float = setting(1.0, "greater than 1 is flatter", gt=0, panel="Proposals")
     nucleus: float = setting(
         1.0,
         "propose the likeliest tokens of that mass; below 1 chains get stuck without --full-share",
@@ -275,22 +280,44 @@ class Gibbs(Proposing):
         return self.gibbs(self.proposal(model, allowed_V))
 
 
-class MaskPredict(KernelConfig):
-    """Fill in the likeliest tokens, again and again: a search, which draws nothing.
-
-    See :func:`~seqwise.sampling.kernels.mask_predict`.
-    """
+class Refining(KernelConfig):
+    """Options of the kernels that fill all free positions anew, in several iterations; they follow no target."""
 
     follows_target = False
-    draws = False
 
-    name: Literal["mask-predict"] = "mask-predict"
     iterations: int = setting(10, "number of refinements", ge=1, panel="Kernel")
 
     @field_validator("iterations")
     @classmethod
     def _most(cls, value: int) -> int:
         return at_most("iterations", value)
+
+
+class LowConfidenceRemasking(Refining, Tempered):
+    """Draw all masked positions, keep the likeliest draws, and mask the others again.
+
+    See :func:`~seqwise.sampling.remasking.low_confidence_remasking`.
+    """
+
+    name: Literal["low-confidence-remasking"] = "low-confidence-remasking"
+
+    def build(self, model: MaskedModel, energy: Energy, allowed_V: Tensor | None = None, *, max_rows: int) -> Kernel:
+        from seqwise.sampling.proposals import masked_conditionals
+        from seqwise.sampling.remasking import low_confidence_remasking
+
+        proposal = masked_conditionals(model, temperature=self.proposal_temperature, allowed_V=allowed_V)
+        return low_confidence_remasking(proposal, num_iterations=self.iterations)
+
+
+class MaskPredict(Refining):
+    """Fill in the likeliest tokens, again and again: a search, which draws nothing.
+
+    See :func:`~seqwise.sampling.kernels.mask_predict`.
+    """
+
+    draws = False
+
+    name: Literal["mask-predict"] = "mask-predict"
 
     def build(self, model: MaskedModel, energy: Energy, allowed_V: Tensor | None = None, *, max_rows: int) -> Kernel:
         from seqwise.sampling.kernels import mask_predict
