@@ -701,6 +701,7 @@ def test_the_commands_of_the_page_run(files: Path, tmp_path: Path, monkeypatch: 
     (tmp_path / "my-bert").symlink_to(files / "BERT")
     for part in ("train", "dev"):
         (tmp_path / f"{part}.conll").symlink_to(data(files, "BERT", part))
-    said = run_commands(block.code)
+    # A BERT of random weights, and few sentences.
+    said = run_commands(block.code, accepted="the loss was still falling|the model is worse than no learning")
     assert "the run is in runs/tagger" in said
     assert exit_code("predict", "runs/tagger", "the dog runs") == 0

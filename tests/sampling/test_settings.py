@@ -30,7 +30,10 @@ from seqwise.sampling.settings import numbers
 from seqwise.sampling.starts import FREE
 
 MODEL = table_model(num_positions=3, vocab_size=3, seed=2)
-NAMES = ["metropolis-hastings", "delayed-acceptance", "exact-gibbs", "gibbs", "mask-predict", "parallel-tempering"]
+NAMES = [
+    "metropolis-hastings", "delayed-acceptance", "exact-gibbs", "gibbs", "low-confidence-remasking", "mask-predict",
+    "parallel-tempering",
+]  # fmt: skip
 OPTIONS: dict[str, dict[str, Any]] = {
     "metropolis-hastings": {"blocks": (2,), "visits": "shuffled", "temperature": 0.7, "proposal_temperature": 2.0},
     "delayed-acceptance": {"window": 0, "temperature": 1.5, "nucleus": 0.9, "full_share": 0.2},
@@ -56,7 +59,9 @@ def test_a_named_kernel_leaves_its_enumerated_target_as_it_is(name: str, energy:
     assert examine(matrix, boltzmann(states.energy_B)).stationarity > 1e-3
 
 
-@pytest.mark.parametrize("name", ["metropolis-hastings", "gibbs", "delayed-acceptance", "parallel-tempering"])
+@pytest.mark.parametrize(
+    "name", ["metropolis-hastings", "gibbs", "delayed-acceptance", "parallel-tempering", "low-confidence-remasking"]
+)
 def test_what_is_not_allowed_is_not_proposed(name: str) -> None:
     settings = settings_of(name, **({"temperatures": (1.0, 2.0)} if name == "parallel-tempering" else {}))
     target = settings.build_energy(MODEL)
@@ -89,11 +94,15 @@ READ_BY = {
     "forced": {"metropolis-hastings", "delayed-acceptance", "parallel-tempering"},
     "temperatures": {"parallel-tempering"},
     "window": {"delayed-acceptance"},
-    "iterations": {"mask-predict"},
-}
+    "iterations": {"mask-predict", "low-confidence-remasking"},
+    "proposal_temperature": {
+        "metropolis-hastings", "delayed-acceptance", "gibbs", "low-confidence-remasking", "parallel-tempering",
+    },
+}  # fmt: skip
 VALUES: dict[str, Any] = {
     "visits": "shuffled", "blocks": (2,), "nucleus": 0.5, "temperature": 0.5, "anneal": 0.1, "forced": 1,
     "temperatures": (1.0, 2.0), "window": 2, "iterations": 3,
+    "proposal_temperature": 2.0,
 }  # fmt: skip
 
 
