@@ -34,21 +34,29 @@ def negative_log_share(gold_B1: Tensor, others_BN: Tensor) -> Tensor:
 
 
 def beam_crf_loss(
-    model: StepModel, context: Any, gold_BT: Tensor, outputs_BKT: Tensor, live_BK: Tensor, score: Score
+    model: StepModel,
+    context: Any,
+    gold_BT: Tensor,
+    outputs_BKT: Tensor,
+    live_BK: Tensor,
+    score: Score,
+    costs_BK: Tensor | float = 0.0,
 ) -> Tensor:
     """The negative log-likelihood of gold, normalised over a set of outputs and gold: ``log sum_y e^s(y) - s(y*)``.
 
     Gold is counted once, whether it is among the outputs or not. When all V^T outputs are there, this is the exact
     likelihood of a globally normalised model.
 
-    Outputs are distinct, and those that are not live do not count. Shape (B,), in nats per sequence.
+    Outputs are distinct, and those that are not live do not count. Costs are added to their scores; that of gold is 0.
+    Shape (B,), in nats per sequence.
 
     Source: Andor et al. (ACL 2016), equation 6, on complete outputs.
     """
     gold_B1T = gold_BT[:, None]
     is_gold_BK = (cut_at_end(outputs_BKT, model.end) == cut_at_end(gold_B1T, model.end)).all(-1)
     scores_BK = output_scores(model, context, torch.cat([gold_B1T, outputs_BKT], dim=1), score)
-    return negative_log_share(scores_BK[:, :1], scores_BK[:, 1:].masked_fill(is_gold_BK | ~live_BK, -torch.inf))
+    others_BK = (scores_BK[:, 1:] + costs_BK).masked_fill(is_gold_BK | ~live_BK, -torch.inf)
+    return negative_log_share(scores_BK[:, :1], others_BK)
 
 
 def beam_crf_objective(*, k: int, score: Score | ScoreName = global_, cross_entropy_weight: float = 0.0) -> Objective:

@@ -430,12 +430,23 @@ class Hinge(Relaxed, Costed, Searching):
         return hinge_objective(**self.beam(), unit=self.alpha_unit(), **self.token_cost(context))
 
 
-class MinimumRisk(Searching):
+class OutputCosted(Searching):
+    """Options of the objectives that know what each whole output costs."""
+
+    cost: CostName = setting("hamming", "what a wrong output costs")
+
+    def output_cost(self) -> dict[str, Any]:
+        """The cost of outputs as an argument."""
+        from seqwise.objectives.risk import edit_distances, hamming_distances
+
+        return {"cost": edit_distances if self.cost == "edit-distance" else hamming_distances}
+
+
+class MinimumRisk(OutputCosted):
     """Expected cost of the outputs of a beam."""
 
     name: Literal["minimum-risk"] = "minimum-risk"
     alpha: Alpha = setting("exponential(1, 8)", RELAXATION, metavar="SCHEDULE")
-    cost: CostName = setting("hamming", "what a wrong output costs")
 
     @property
     def schedules(self) -> dict[str, Schedule]:
@@ -450,24 +461,20 @@ class MinimumRisk(Searching):
         return "expected edits" if self.cost == "edit-distance" else f"expected wrong {token}s"
 
     def build(self, context: Context = NOTHING) -> Objective:
-        from seqwise.objectives.risk import edit_distances, minimum_risk_objective
+        from seqwise.objectives.risk import minimum_risk_objective
 
-        options: dict[str, Any] = {"cost": edit_distances} if self.cost == "edit-distance" else {}
-        return minimum_risk_objective(**self.beam(), **options)
+        return minimum_risk_objective(**self.beam(), **self.output_cost())
 
 
-class SoftmaxMargin(Searching):
+class SoftmaxMargin(OutputCosted):
     """Likelihood over the outputs of a beam, in which a costly output counts for more."""
 
     name: Literal["softmax-margin"] = "softmax-margin"
-    cost: CostName = setting("hamming", "what a wrong output costs")
 
     def build(self, context: Context = NOTHING) -> Objective:
-        from seqwise.objectives.risk import edit_distances
         from seqwise.objectives.softmax_margin import softmax_margin_objective
 
-        options: dict[str, Any] = {"cost": edit_distances} if self.cost == "edit-distance" else {}
-        return softmax_margin_objective(**self.beam(), **options)
+        return softmax_margin_objective(**self.beam(), **self.output_cost())
 
 
 class RelaxedBeam(Relaxed, Costed, Searching):

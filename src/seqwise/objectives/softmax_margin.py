@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from seqwise.data.batches import Batch
 from seqwise.models.protocols import StepModel
 from seqwise.names import ScoreName
-from seqwise.objectives.beam_likelihood import negative_log_share
+from seqwise.objectives.beam_likelihood import beam_crf_loss
 from seqwise.objectives.objective import Objective, per_token_objective, search_targets
-from seqwise.objectives.rescoring import beam_outputs, cut_at_end, output_scores
+from seqwise.objectives.rescoring import beam_outputs
 from seqwise.objectives.risk import OutputCost, hamming_distances
 from seqwise.search.candidates import Score, as_score, global_
 from seqwise.search.selectors import HardTopK
@@ -60,10 +59,7 @@ def softmax_margin_objective(
     def loss(model: StepModel, context: Any, batch: Batch, values: Mapping[str, float]) -> Tensor:
         gold_BT, num_steps_B = search_targets(batch, model.end)
         outputs_BKT, live_BK = beam_outputs(model, context, k=k, num_steps_B=num_steps_B, score=score)
-        gold_B1T = gold_BT[:, None]
-        is_gold_BK = (cut_at_end(outputs_BKT, model.end) == cut_at_end(gold_B1T, model.end)).all(-1)
-        scores_BK = output_scores(model, context, torch.cat([gold_B1T, outputs_BKT], dim=1), score)
-        augmented_BK = scores_BK[:, 1:] + cost(outputs_BKT, gold_BT, model.end)
-        return negative_log_share(scores_BK[:, :1], augmented_BK.masked_fill(is_gold_BK | ~live_BK, -torch.inf))
+        costs_BK = cost(outputs_BKT, gold_BT, model.end)
+        return beam_crf_loss(model, context, gold_BT, outputs_BKT, live_BK, score, costs_BK)
 
     return per_token_objective(loss, cross_entropy_weight)
