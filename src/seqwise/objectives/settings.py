@@ -225,10 +225,15 @@ class Relaxed(Config):
         return ALPHA_UNITS[self.unit]
 
 
-class Costed(Config):
-    """Options of a search that knows what each wrong token costs."""
+class Cost(Config):
+    """The option of all objectives that know what a wrong output costs."""
 
     cost: CostName = setting("hamming", "what a wrong output costs")
+
+
+class Costed(Cost):
+    """Options of a search that knows what each wrong token costs."""
+
     wrong_label_costs: str = setting("", "cost of wrongly choosing a label, as in 'O=2,X=.5'", metavar="COSTS")
 
     @field_validator("wrong_label_costs")
@@ -430,10 +435,8 @@ class Hinge(Relaxed, Costed, Searching):
         return hinge_objective(**self.beam(), unit=self.alpha_unit(), **self.token_cost(context))
 
 
-class OutputCosted(Searching):
+class OutputCosted(Cost, Searching):
     """Options of the objectives that know what each whole output costs."""
-
-    cost: CostName = setting("hamming", "what a wrong output costs")
 
     def output_cost(self) -> dict[str, Any]:
         """The cost of outputs as an argument."""

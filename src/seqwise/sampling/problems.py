@@ -90,7 +90,7 @@ def encode_sources(model: MaskedModel, sources: Sequence[tuple[int, ...]]) -> An
 
 @dataclass(frozen=True, eq=False)
 class ChainRunner:
-    """What the chains of several problems share: model, target, kernel and constraints.
+    """Model, target, kernel and constraints that the chains of several problems share.
 
     A phrase of the settings is looked for as words in what ``spell`` makes of the tokens, as tokens where it is None.
     With "dispersed" starts the first chain of each problem starts from the greedy fill, the others from sequences that
