@@ -6,7 +6,7 @@ from seqwise.models.chain import Chain, ChainTagger, linear_chain
 from seqwise.models.characters import spelt_source
 from seqwise.models.conditional import ConditionalMaskedTransformer
 from seqwise.models.masked import MaskedLSTM, MaskedTransformer
-from seqwise.models.protocols import MaskedModel, ParallelModel, StepModel
+from seqwise.models.protocols import MaskedModel, ParallelModel, StepModel, StreamModel
 from seqwise.models.recurrent import EncoderDecoder, Tagger
 from seqwise.models.transformer import Transformer
 
@@ -20,6 +20,7 @@ __all__ = [
     "MaskedTransformer",
     "ParallelModel",
     "StepModel",
+    "StreamModel",
     "Tagger",
     "Transformer",
     "linear_chain",

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from seqwise.data.batches import Batch
 from seqwise.errors import InputError
 from seqwise.models.hub import HubModel
+from seqwise.models.lstm_steps import LSTMState
 from seqwise.models.recurrent import Encoder, read_along, require_position, shifted_right
 
 
@@ -149,6 +150,15 @@ class ChainTagger(nn.Module, HubModel):
         """Read the sources and score every label at every position."""
         context = self.encoder(batch.sources_BS, batch.source_lengths_B)
         return ChainContext(self.label_scores(context.memory_BSM), context.lengths_B)
+
+    def require_left_to_right(self) -> None:
+        """Refuse an encoder that reads from right to left as well."""
+        self.encoder.require_left_to_right()
+
+    def read(self, batch: Batch, past: LSTMState | None) -> tuple[ChainContext, LSTMState]:
+        """Read what comes next of the sources."""
+        context, past = self.encoder.read(batch.sources_BS, batch.source_lengths_B, past)
+        return ChainContext(self.label_scores(context.memory_BSM), context.lengths_B), past
 
     def chain(self, context: ChainContext) -> Chain:
         """Chain of the outputs that are as long as their sources."""

@@ -58,6 +58,27 @@ class ParallelModel(StepModel, Protocol):
         ...
 
 
+class StreamModel(StepModel, Protocol):
+    """A tagger that reads its sources from left to right, and a label of which depends on nothing that comes later."""
+
+    def require_left_to_right(self) -> None:
+        """Raise an :class:`~seqwise.errors.InputError` if the sources cannot be read piece by piece."""
+        ...
+
+    def read(self, batch: Batch, past: Any) -> tuple[Any, Any]:
+        """Read what comes next of each source, as many words of each.
+
+        Args:
+            batch: the next pieces of the sources.
+            past: what the call for the pieces before returned; None at the beginning.
+
+        Returns:
+            The context of these pieces alone, whose steps are counted from 0, and the past of those that follow: a nest
+            of tensors (B, ...). Inputs whose pasts are of several sizes may be put together, zeros at the end.
+        """
+        ...
+
+
 class MaskedModel(Protocol):
     """A model that scores every token at positions which it does not see.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -66,26 +66,52 @@ class Encoder(nn.Module):
         return num_spelt_words(source_ids) if self.characters else len(source_ids)
 
     def forward(self, sources_BS: Tensor, lengths_B: Tensor) -> Context:
-        if sources_BS.shape[1] == 0:  # all are empty, and nn.LSTM refuses an empty sequence
-            sources_BS = F.pad(sources_BS, (0, 1))
-        if self.characters is None:
-            embedded_BSE = self.dropout(self.embedding(sources_BS))
-        else:
-            sources_BS, lengths_B, features_BSF = self.characters(sources_BS, lengths_B)
-            embedded_BSE = self.dropout(torch.cat([self.embedding(sources_BS), features_BSF], dim=-1))
-        if self.lstm.bidirectional and bool((lengths_B < sources_BS.shape[1]).any()):
+        embedded_BSE, lengths_B = self._embedded(sources_BS, lengths_B)
+        if self.lstm.bidirectional and bool((lengths_B < embedded_BSE.shape[1]).any()):
             # The backward direction would otherwise start inside the padding. An empty source is read as one padding
             # symbol, whatever else is in the batch. Packing is slow: a batch without padding does without.
             packed = pack_padded_sequence(
                 embedded_BSE, lengths_B.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False
             )
             memory_BSM, _ = pad_packed_sequence(
-                self.lstm(packed)[0], batch_first=True, total_length=sources_BS.shape[1]
+                self.lstm(packed)[0], batch_first=True, total_length=embedded_BSE.shape[1]
             )
         else:
             memory_BSM, _ = self.lstm(embedded_BSE)
-        mask_BS = torch.arange(sources_BS.shape[1], device=sources_BS.device) < lengths_B.clamp(min=1)[:, None]
+        return self._context(memory_BSM, lengths_B)
+
+    def require_left_to_right(self) -> None:
+        """Refuse an encoder that reads from right to left as well."""
+        if self.lstm.bidirectional:
+            raise InputError(READS_BOTH_WAYS, hint=LEFT_TO_RIGHT)
+
+    def read(self, sources_BS: Tensor, lengths_B: Tensor, past: LSTMState | None) -> tuple[Context, LSTMState]:
+        """Read what comes next of sources, all by as many words; the past is the LSTM's state, (B, 1, H) each."""
+        self.require_left_to_right()
+        embedded_BSE, lengths_B = self._embedded(sources_BS, lengths_B)
+        if past is None:
+            memory_BSM, state = self.lstm(embedded_BSE)
+        else:
+            memory_BSM, state = self.lstm(embedded_BSE, tuple(leaf.transpose(0, 1).contiguous() for leaf in past))
+        hidden_1BH, cell_1BH = state
+        return self._context(memory_BSM, lengths_B), (hidden_1BH.transpose(0, 1), cell_1BH.transpose(0, 1))
+
+    def _embedded(self, sources_BS: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
+        """Embeddings of the words, (B, S, E), and the number of words of each source."""
+        if sources_BS.shape[1] == 0:  # all are empty, and nn.LSTM refuses an empty sequence
+            sources_BS = F.pad(sources_BS, (0, 1))
+        if self.characters is None:
+            return self.dropout(self.embedding(sources_BS)), lengths_B
+        words_BS, lengths_B, features_BSF = self.characters(sources_BS, lengths_B)
+        return self.dropout(torch.cat([self.embedding(words_BS), features_BSF], dim=-1)), lengths_B
+
+    def _context(self, memory_BSM: Tensor, lengths_B: Tensor) -> Context:
+        mask_BS = torch.arange(memory_BSM.shape[1], device=memory_BSM.device) < lengths_B.clamp(min=1)[:, None]
         return Context(self.dropout(memory_BSM), mask_BS, lengths_B)
+
+
+READS_BOTH_WAYS = "the model reads its source both ways, and a stream has no end to read back from"
+LEFT_TO_RIGHT = "train a tagger with --encoder left-to-right, or over a causal Hugging Face model"
 
 
 ONE_LABEL_EACH = "a tagger writes a label for each token: build the vocabulary of labels without end='</s>'"
@@ -115,6 +141,8 @@ class FixedAttentionTagger(nn.Module):
 
     end: int | None = None
 
+    encoder: Any
+
     def __init__(
         self, *, encoder: nn.Module, target_size: int, hidden_size: int, label_embedding_size: int, dropout: float
     ) -> None:
@@ -122,7 +150,7 @@ class FixedAttentionTagger(nn.Module):
         self.encoder = encoder
         self.first_input_D = nn.Parameter(torch.randn(label_embedding_size))
         self.label_embedding = nn.Embedding(target_size, label_embedding_size)
-        output_size: int = encoder.output_size  # type: ignore[assignment]
+        output_size: int = self.encoder.output_size
         self.decoder = nn.LSTM(label_embedding_size + output_size, hidden_size, batch_first=True)
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(hidden_size, target_size)
@@ -140,6 +168,18 @@ class FixedAttentionTagger(nn.Module):
     def encode(self, batch: Batch) -> Context:
         """Read the sources."""
         return self.encoder(batch.sources_BS, batch.source_lengths_B)
+
+    def require_left_to_right(self) -> None:
+        """Refuse an encoder that cannot read a source piece by piece."""
+        if not hasattr(self.encoder, "read"):
+            problem = f"a {type(self.encoder).__name__} reads a source as a whole, and a stream has no end"
+            raise InputError(problem, hint=LEFT_TO_RIGHT)
+        self.encoder.require_left_to_right()
+
+    def read(self, batch: Batch, past: Any) -> tuple[Context, Any]:
+        """Read what comes next of the sources."""
+        context, past = self.encoder.read(batch.sources_BS, batch.source_lengths_B, past)
+        return context, past
 
     def start(self, context: Context) -> tuple[Tensor, LSTMState]:
         """Return a learned first input and a state of zeros."""

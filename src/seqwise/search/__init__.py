@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from seqwise.search.beam import HELD, Beam, backtrace, beam_search, unroll
 from seqwise.search.candidates import Candidates, Score, cost_augmented, global_, interpolated, local, shifted
+from seqwise.search.commits import CommitRule, Committing, agree, as_commit_rule, delay, margin, never
 from seqwise.search.costs import Cost, PrefixCost, edit_distance_cost
 from seqwise.search.feeding import FEEDINGS, fed_logits
 from seqwise.search.noise import Gumbel
@@ -23,6 +24,8 @@ __all__ = [
     "HELD",
     "Beam",
     "Candidates",
+    "CommitRule",
+    "Committing",
     "Cost",
     "Gumbel",
     "HardSelection",
@@ -36,9 +39,12 @@ __all__ = [
     "SoftTopK",
     "StochasticBeam",
     "StochasticTopK",
+    "agree",
+    "as_commit_rule",
     "backtrace",
     "beam_search",
     "cost_augmented",
+    "delay",
     "edit_distance_cost",
     "expanded",
     "fed_logits",
@@ -47,7 +53,9 @@ __all__ = [
     "importance_weights",
     "interpolated",
     "local",
+    "margin",
     "mean_squared_gap",
+    "never",
     "normalized_importance_weights",
     "peaked_softmax",
     "shifted",

@@ -125,16 +125,20 @@ def unroll(
     end: int | None = None,
     generator: torch.Generator | None = None,
     carry: Any = None,
+    beam: Beam | None = None,
 ) -> Iterator[Step]:
     """Search step by step, yielding after each; :func:`beam_search` is the last beam of it.
 
     Args: as of :func:`beam_search`, but ``end`` is given rather than taken from the model; ``carry`` is the selector's
-    before the first step.
+    before the first step, and ``beam`` the one to go on from, None for empty hypotheses. The context is then of what
+    comes next in the sources, and steps are counted from its beginning.
     """
     score = as_score(score)
     if score.cost_weight != 0 and cost is None:
         raise InputError("a cost-augmented score needs a cost", hint="pass cost=hamming_cost(...)")
-    beam = Beam.start(model, context)
+    if beam is not None and cost is not None:
+        raise InputError("a search that goes on from a beam takes no cost", hint="search the whole sequence")
+    beam = Beam.start(model, context) if beam is None else beam
     limit, embedding_VD = _longest(num_steps), model.embedding_VD
     costs = None if cost is None else prefix_cost(cost)
     cost_state = None if costs is None else costs.start(beam.scores_BK)

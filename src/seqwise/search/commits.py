@@ -1,0 +1,236 @@
+"""Commits: which labels of a beam are final before the search has ended, and a selector that keeps to them.
+
+A rule looks at the labels that are still open, slot by slot, and says how many of them are final. Slots that disagree
+with those are dropped, so that nothing that was committed is ever taken back, and the scores of the others are measured
+from the best anew, so that they stay small however long a sequence is.
+
+Shapes: B batch, J and K slots before and after a step, T open labels.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from seqwise import tree
+from seqwise.configuration.written import did_you_mean
+from seqwise.errors import InputError
+from seqwise.search.candidates import Candidates
+from seqwise.search.selection import Selection
+from seqwise.search.selectors import Selector
+
+COMMITTED = -1
+"""The label recorded, in all slots, where one has been committed."""
+
+CommitRule = Callable[[Tensor, Tensor], Tensor]
+"""Decides how many of the first labels of the best slot are final, int64 (B,): from the open labels of each slot, int64
+(B, K, T), and its score (B, K), minus infinity for a dead slot. Inputs with fewer open labels than others have
+:data:`COMMITTED` at the left, which may be counted or not."""
+
+
+def agree(labels_BKT: Tensor, scores_BK: Tensor) -> Tensor:
+    """Commit the labels that all live slots have in common, which nothing that follows can change.
+
+    The output is that of the search without commits.
+
+    Example:
+        >>> agree(torch.tensor([[[4, 5, 6], [4, 5, 7]]]), torch.tensor([[0.0, -1.0]]))
+        tensor([2])
+    """
+    return (rivals(labels_BKT, scores_BK) == -torch.inf).sum(-1)
+
+
+def margin(least: float) -> CommitRule:
+    """Commit the labels by which the best slot leads all slots that differ from it there or before.
+
+    A margin of 0 commits all labels of the best slot at once; a larger one waits until its rivals have fallen behind.
+
+    Args:
+        least: how far it leads at least, in units of the score; 0 or more.
+
+    Raises:
+        InputError: the margin is negative or not a number.
+
+    Example:
+        >>> labels_BKT = torch.tensor([[[4, 5, 6], [4, 7, 6], [8, 5, 6]]])
+        >>> scores_BK = torch.tensor([[0.0, -1.0, -3.0]])
+        >>> margin(2.0)(labels_BKT, scores_BK), margin(0.5)(labels_BKT, scores_BK)
+        (tensor([1]), tensor([3]))
+    """
+    if not least >= 0:
+        raise InputError(f"the margin of a commit must be 0 or more, got {least}")
+
+    def rule(labels_BKT: Tensor, scores_BK: Tensor) -> Tensor:
+        rivals_BT = rivals(labels_BKT, scores_BK)
+        leads_BT = scores_BK.amax(1, keepdim=True) - rivals_BT >= least
+        return (leads_BT | (rivals_BT == -torch.inf)).sum(-1)
+
+    return rule
+
+
+def delay(labels: float) -> CommitRule:
+    """Commit each label of the best slot once so many others have followed it.
+
+    With a delay of 0 nothing is ever revised: of a hard beam the greedy search is left.
+
+    Args:
+        labels: how many; 0 or more.
+
+    Raises:
+        InputError: the number is negative or not whole.
+
+    Example:
+        >>> delay(1)(torch.tensor([[[4, 5, 6], [4, 7, 6]]]), torch.tensor([[0.0, -1.0]]))
+        tensor([2])
+    """
+    if not (labels >= 0 and float(labels).is_integer()):
+        raise InputError(f"the delay of a commit must be a whole number, 0 or more, got {labels}")
+
+    def rule(labels_BKT: Tensor, scores_BK: Tensor) -> Tensor:
+        count = max(labels_BKT.shape[2] - int(labels), 0)
+        return torch.full(labels_BKT.shape[:1], count, device=labels_BKT.device)
+
+    return rule
+
+
+def never(labels_BKT: Tensor, scores_BK: Tensor) -> Tensor:
+    """Commit nothing before the end: the search without commits, all labels of which stay open.
+
+    Example:
+        >>> never(torch.tensor([[[4, 5, 6]]]), torch.tensor([[0.0]]))
+        tensor([0])
+    """
+    return torch.zeros(labels_BKT.shape[:1], dtype=torch.long, device=labels_BKT.device)
+
+
+RULES: dict[str, CommitRule] = {"agree": agree, "never": never}
+"""Commit rules by name."""
+
+RULES_OF_A_NUMBER: dict[str, Callable[[float], CommitRule]] = {"margin": margin, "delay": delay}
+"""Commit rules that are made from a number, by name."""
+
+
+def as_commit_rule(rule: CommitRule | str) -> CommitRule:
+    """Return a rule itself, or the one that "agree", "never", or for example "margin(2)" or "delay(3)" names.
+
+    Raises:
+        InputError: there is no rule of that name, or its number is none or out of range.
+
+    Example:
+        >>> as_commit_rule("agree") is agree
+        True
+    """
+    if not isinstance(rule, str):
+        return rule
+    match = re.fullmatch(r"\s*([\w-]*)\s*(?:\(([^()]*)\))?\s*", rule)
+    name, number = match.groups() if match else (rule, None)
+    if name in RULES and number is None:
+        return RULES[name]
+    if name not in RULES_OF_A_NUMBER:
+        known = [*RULES, *(f"{known}(NUMBER)" for known in RULES_OF_A_NUMBER)]
+        hint = f"leave the parentheses out: {name}" if name in RULES else did_you_mean(name, known)
+        raise InputError(f"no commit rule is called {rule!r}", hint=hint)
+    try:
+        return RULES_OF_A_NUMBER[name](float(number or ""))
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"the commit rule {rule!r} needs a number", hint=f"write for example {name}(2)") from None
+
+
+def rivals(labels_BKT: Tensor, scores_BK: Tensor) -> Tensor:
+    """Best score of a slot that differs from the best slot in a label or one before it, (B, T); -inf without any.
+
+    Example:
+        >>> rivals(torch.tensor([[[4, 5, 6], [4, 7, 6]]]), torch.tensor([[0.0, -1.0]]))
+        tensor([[-inf, -1., -1.]])
+    """
+    differs_BKT = (labels_BKT != best_labels(labels_BKT, scores_BK)[:, None]).cummax(-1).values
+    return scores_BK[..., None].masked_fill(~differs_BKT, -torch.inf).amax(1)
+
+
+def best_labels(labels_BKT: Tensor, scores_BK: Tensor) -> Tensor:
+    """Open labels of the slot with the highest score, (B, T).
+
+    Example:
+        >>> best_labels(torch.tensor([[[4, 5], [4, 7]]]), torch.tensor([[-2.0, -1.0]]))
+        tensor([[4, 7]])
+    """
+    return tree.gather(labels_BKT, scores_BK.argmax(1, keepdim=True)).squeeze(1)
+
+
+class OpenLabels(NamedTuple):
+    """Carry of :class:`Committing`: labels that may still change, and what the last step made final.
+
+    Attributes:
+        labels_BKT: open labels of each slot, the last one at the right; :data:`COMMITTED` where an input has fewer.
+        dropped_B: float64, what has been taken off the scores of each input so far, to measure them from the best.
+        committed_BT: labels that the last step has committed, as of the columns that were open then;
+            :data:`COMMITTED` in all others.
+        inner: carry of the selector inside.
+    """
+
+    labels_BKT: Tensor
+    dropped_B: Tensor
+    committed_BT: Tensor
+    inner: Any = None
+
+    @staticmethod
+    def start(scores_BJ: Tensor) -> OpenLabels:
+        """No labels, of the slots of a beam that has not written any."""
+        none_BJT = torch.zeros(*scores_BJ.shape, 0, dtype=torch.long, device=scores_BJ.device)
+        return OpenLabels(none_BJT, scores_BJ.new_zeros(len(scores_BJ), dtype=torch.float64), none_BJT[:, 0])
+
+
+@dataclass(frozen=True)
+class Committing:
+    """Select as another selector does, commit by a rule, and drop the slots that disagree with what was committed.
+
+    Args:
+        selector: hard or relaxed; of a relaxed slot, the most probable labels count.
+        rule: which labels are final after each step.
+
+    The carry is an :class:`OpenLabels`. For models without an end token.
+
+    Example:
+        >>> from seqwise.search import HardTopK
+        >>> first = Candidates.of_scores(torch.tensor([[[0.0, -1.0]]]))
+        >>> _, carry = Committing(HardTopK(2), margin(3.0))(first, None, None)
+        >>> carry.labels_BKT.tolist()  # too near to each other
+        [[[0], [1]]]
+        >>> selection, carry = Committing(HardTopK(2), margin(0.5))(first, None, None)
+        >>> carry.committed_BT, selection.scores_BK, carry.labels_BKT.shape
+        (tensor([[0]]), tensor([[0., -inf]]), torch.Size([1, 2, 0]))
+    """
+
+    selector: Selector
+    rule: CommitRule
+
+    def __call__(
+        self, candidates: Candidates, carry: OpenLabels | None, generator: torch.Generator | None
+    ) -> tuple[Selection, OpenLabels]:
+        """Choose from one step's candidates."""
+        before = OpenLabels.start(candidates.prefix_scores_BJ) if carry is None else carry
+        selection, inner = self.selector(candidates, before.inner, generator)
+        followed_BKT = tree.gather(before.labels_BKT, selection.parents_BK)
+        labels_BKT = torch.cat([followed_BKT, selection.tokens_BK[..., None]], dim=-1)
+        best_BT, scores_BK = best_labels(labels_BKT, selection.scores_BK), selection.scores_BK
+        places_T = torch.arange(labels_BKT.shape[2], device=labels_BKT.device)
+        final_BT = places_T < self.rule(labels_BKT, scores_BK)[:, None]
+        committed_BT = best_BT.masked_fill(~final_BT, COMMITTED)
+        disagrees_BK = ((labels_BKT != best_BT[:, None]) & final_BT[:, None]).any(-1)
+        # Without a commit the scores stay as they are, bit for bit.
+        commits_B1 = (committed_BT != COMMITTED).any(-1, keepdim=True)
+        best_B1 = scores_BK.amax(1, keepdim=True)
+        dropped_B1 = best_B1.masked_fill(~commits_B1 | (best_B1 == -torch.inf), 0.0)
+        scores_BK = (scores_BK - dropped_B1).masked_fill(disagrees_BK, -torch.inf)
+        labels_BKT = labels_BKT.masked_fill(final_BT[:, None], COMMITTED)
+        is_open_T = (labels_BKT[:, 0] != COMMITTED).any(0)
+        dropped_B = before.dropped_B + dropped_B1[:, 0].to(before.dropped_B)
+        kept: Any = replace(selection, scores_BK=scores_BK)  # type: ignore[type-var]
+        return kept, OpenLabels(labels_BKT[..., int((~is_open_T).sum()) :], dropped_B, committed_BT, inner)
