@@ -41,6 +41,7 @@ class Measured:
     mean_log_partition: float  # on the test data, in nats; mean over seeds
     signature: Signature  # that of the first seed, with all seeds in it
     curves: tuple[Curve, ...] = ()  # the development metric while it was trained, of each seed
+    runs: tuple[Path, ...] = ()  # the folder of each seed's run
 
     def percent(self, part: str, decoder: str) -> float:
         """Return the mean over seeds, in per cent."""
@@ -69,6 +70,7 @@ def measure_rows(
             sum(run.mean_log_partition for run in runs) / len(runs),
             replace(runs[0].signature, method=f"{name}: {row.name}", seeds=tuple(seeds)),
             tuple(replace(run.curve, system=row.name) for run in runs if run.curve),
+            tuple(run.run for run in runs),
         )
     return measured
 

@@ -14,7 +14,7 @@ from reproductions.andreas_klein_2015 import language_models
 from reproductions.beyond import improvements, label_bias_toy, proteins, search_objectives, spelling, stress
 from reproductions.beyond import transformer_translation as transformers
 from reproductions.goyal_2018.exposure_bias import PLANS, SLOWER, Plan, family
-from reproductions.goyal_2019.label_bias import LOG_PARTITION_WEIGHT, OWN_PLANS
+from reproductions.goyal_2019.label_bias import LOG_PARTITION_WEIGHT, plan_of
 from reproductions.goyal_2021.energy_training import fit_enumerated
 from reproductions.goyal_2021.phonemes import Setting
 from reproductions.goyal_2021.sampler_tasks import GERMAN, PHONEMES, ROMANIAN, SPELLING, SamplerTask
@@ -88,6 +88,11 @@ def _planned(plan: Plan, stages: Sequence[str], scale: str) -> str:
         return f"{line}; one setting, not tuned."
     rates = ", ".join(f"{rate:g}" for rate in RATES)
     return f"{line}; the epochs are the most, each stage ends at its best on dev; rates times {rates}, by dev."
+
+
+def _translating(stages: Sequence[str], scale: str) -> str:
+    """Describe the translators of Chapter 5."""
+    return _planned(plan_of("translation", scale), stages, scale)
 
 
 def _listed(systems: Iterable[System], scale: str) -> str:
@@ -171,10 +176,10 @@ LINES: dict[str, Callable[[str], str]] = {
     "table-4.1": partial(_planned, PLANS["supertags"], _SEARCH),
     "table-4.2": partial(_planned, PLANS["ner"], _SEARCH),
     **{f"table-5.1-{plan}": partial(_planned, PLANS[plan], ()) for plan in _TAGGED.values()},
-    "table-5.1-translation": partial(_planned, OWN_PLANS["translation"], ()),
+    "table-5.1-translation": partial(_translating, ()),
     **{f"table-5.{number}-{corpus}": partial(_planned, PLANS[plan], _LOCAL_GLOBAL)
        for number in "23" for corpus, plan in _TAGGED.items()},
-    **{f"table-5.{number}": partial(_planned, OWN_PLANS["translation"], _LOCAL_GLOBAL) for number in "456"},
+    **{f"table-5.{number}": partial(_translating, _LOCAL_GLOBAL) for number in "456"},
     "table-6.1": _enumerated,
     "table-6.1-phonemes": _phonemes,
     **{f"{kind}-6.{n}-{task}": partial(_sampled, sampled)

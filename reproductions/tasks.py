@@ -116,6 +116,11 @@ def _count_translations(part: str, outputs: Outputs) -> Sums:
     return bleu_of_pieces(outputs, corpora.translation_references(part))
 
 
+def _count_sentences(part: str, outputs: Outputs) -> Sums:
+    """Return BLEU of the sentences, which come first."""
+    return _count_translations(part, outputs[: len(corpora.translation_references(part))])
+
+
 @cache
 def _stress() -> Data:
     """Read a third of the training words of the demo, and its development and test words."""
@@ -151,6 +156,20 @@ TRANSLATION = Task(
     check=require_sacrebleu,
 )
 """BLEU of detokenised text against every reference of a source."""
+LONG_TRANSLATION = replace(
+    TRANSLATION,
+    title="German to English (Tatoeba, all pairs)",
+    load_data=corpora.long_translation,
+    count=_count_sentences,
+)
+"""The same of the whole corpus; concatenations, which follow the sentences, are translated too, and not measured."""
+
+
+def translation_at(scale: str) -> Task:
+    """Return the translation task of a scale."""
+    return LONG_TRANSLATION if scale == "converged" else TRANSLATION
+
+
 _SUPERTAG_TITLES = {
     "pmb": "CCG supertags (Parallel Meaning Bank)",
     "ewt": "dependency supertags (UD English EWT)",

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import chain
 from pathlib import Path
+
+import numpy as np
 
 from reproductions.systems import Data
 from seqwise.data.durable import sha256_of_file
@@ -18,6 +21,9 @@ from seqwise.runs.measures import references_by_source
 PIECES = 4000
 """Size of the joint subword vocabulary of a translation pair."""
 EVERY = 6  # one in so many training pairs is used: 27,473
+LONG_LENGTHS = (20, 50)
+"""Words that a concatenated source has at least: each draws its number from here, ends included."""
+EVERY_IN_LONG = 4  # one in so many training pairs of the whole corpus is part of a concatenation as well
 
 SUPERTAGS = {
     # corpus: folder, training, development and test file
@@ -69,6 +75,48 @@ def translation(*, every: int = EVERY) -> Data:
 
 
 @cache
+def long_translation() -> Data:
+    """German to English, Tatoeba, all 164,834 training pairs in the same subwords; concatenations follow the sentences.
+
+    Tatoeba's sentences have 6.5 words, and almost none has more than 20. So in each part sentences drawn at random are
+    put one after the other until they have as many words as the concatenation is to have. Each development and test
+    source is in one of them, and one in four training pairs.
+    """
+    train, dev, test = ([_split(pair, translation_subwords()) for pair in pairs] for pairs in _with_long())
+    return Data(train=train, dev=dev, test=test, sources=_translation_sources())
+
+
+def _with_long() -> Iterable[list[Example]]:
+    """List training, development and test pairs, each followed by its concatenations."""
+    train, dev, test = _translation(1)
+    for pairs, parts in ((train, train[::EVERY_IN_LONG]), (dev, dev), (test, test)):
+        yield [*pairs, *(_concatenated([parts[place] for place in places]) for places in long_groups(parts))]
+
+
+def _concatenated(pairs: Sequence[Example]) -> Example:
+    source, target = (
+        tuple(chain.from_iterable(side)) for side in zip(*((p.source, p.target) for p in pairs), strict=True)
+    )
+    return replace(pairs[0], source=source, target=target)
+
+
+def long_groups(pairs: Sequence[Example]) -> list[list[int]]:
+    """Group pairs at random, each in one group, by their places; what is left over is too short and dropped."""
+    generator = np.random.default_rng(0)
+    low, high = LONG_LENGTHS
+    groups: list[list[int]] = []
+    group: list[int] = []
+    words, enough = 0, int(generator.integers(low, high + 1))
+    for place in generator.permutation(len(pairs)).tolist():
+        group.append(place)
+        words += len(pairs[place].source)
+        if words >= enough:
+            groups.append(group)
+            group, words, enough = [], 0, int(generator.integers(low, high + 1))
+    return groups
+
+
+@cache
 def translation_subwords() -> Subwords:
     """Return the subwords of :func:`translation`, joint for the two languages."""
     texts = (join(side) for pair in _translation(EVERY)[0] for side in (pair.source, pair.target))
@@ -103,6 +151,21 @@ def _translation(every: int) -> tuple[list[Example], ...]:
 def translation_references(part: str) -> list[list[str]]:
     """Return all translations of each source of "dev" or "test", as text."""
     return [[join(option) for option in options] for options in _unique(part)[1]]
+
+
+@cache
+def long_translation_references(part: str) -> list[list[str]]:
+    """Return all translations of each source of :func:`long_translation`, as text.
+
+    Of a concatenation there are as many as of the sentence that has most; each sentence's own are taken in turn.
+    """
+    examples, options = _unique(part)
+    groups = ([options[place] for place in places] for places in long_groups(examples))
+    long = [
+        [join(chain.from_iterable(some[turn % len(some)] for some in group)) for turn in range(max(map(len, group)))]
+        for group in groups
+    ]
+    return [*translation_references(part), *long]
 
 
 def join(words: Iterable[str]) -> str:

@@ -8,7 +8,7 @@ relaxed beam with global scores.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -46,6 +46,10 @@ DECAYS = {"decay-100": 100.0, "decay-1": 1.0}
 """k = 10 is the row "fixed-greedy"."""
 
 
+TO_THE_END = {"longer": 30.0, "feeding": 16.0, "search": 8.0, "likelihood": 8.0}
+"""The most epochs of a second stage that development data end."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """Training of the systems of a task."""
@@ -53,11 +57,14 @@ class Plan:
     start: Mapping[str, Settings]  # by scale, the cross-entropy training that all systems start from
     budget: Mapping[str, float]  # epochs of "longer" cross-entropy and of the other second stages
     label_costs: str = ""  # of the searches, such as "O=2"
+    # where development data end each stage: the same as the budget, and how often an epoch they are looked at
+    most: Mapping[str, float] = field(default_factory=lambda: TO_THE_END)
+    evaluations: int = 2
 
     def options_at(self, scale: str, num_examples: int, direction: str = "bi") -> tuple[Settings, dict[str, Any]]:
         """Return the start of a family at a scale, and its other options.
 
-        At the scale "converged" development data end each stage: two evaluations an epoch, six without a better one.
+        At the scale "converged" development data end each stage, after six evaluations without a better one.
         """
         start = self.start[scale]
         if direction == "uni":
@@ -67,12 +74,9 @@ class Plan:
         options: dict[str, Any] = {"steps_an_epoch": steps_an_epoch, "label_costs": self.label_costs}
         if scale != "converged":
             return start, {**options, "budget": self.budget}
-        start = start.with_changes(evaluate_every=max(1, steps_an_epoch // 2), patience=6)
-        return start, {**options, "budget": TO_THE_END, "slower": ALIKE, "cross_entropy_weight": 0.0}
+        start = start.with_changes(evaluate_every=max(1, steps_an_epoch // self.evaluations), patience=6)
+        return start, {**options, "budget": self.most, "slower": ALIKE, "cross_entropy_weight": 0.0}
 
-
-TO_THE_END = {"longer": 30.0, "feeding": 16.0, "search": 8.0, "likelihood": 8.0}
-"""The most epochs of a second stage that development data end."""
 
 SLOWER = {"longer": 2.0, "feeding": 2.0, "search": 6.0, "likelihood": 3.0}
 """By how much the learning rates of the second stage are below that of the start.
@@ -145,8 +149,12 @@ PLANS = {
         {
             "cpu": _TRANSLATOR,
             "gpu": _TRANSLATOR.with_changes(embedding_size=256, hidden_size=256, learning_rate=1e-3, epochs=10.0),
+            # Six times the text, and concatenations beside it.
+            "converged": _TRANSLATOR.with_changes(embedding_size=128, hidden_size=256, learning_rate=2e-3, epochs=6.0),
         },
         {"longer": 2, "feeding": 1, "search": 1, "likelihood": 1},
+        most={"longer": 4, "feeding": 2, "search": 1, "likelihood": 1},
+        evaluations=4,
     ),
 }
 """By name of the task."""

@@ -9,7 +9,7 @@ from reproductions.comparison import Measured, Row, best_on_dev, compare, examin
 from reproductions.goyal_2018.exposure_bias import DIRECTIONS, FEEDING_ROWS, SEARCH_ROWS, family_of, runs_of
 from reproductions.outcome import Outcome
 from reproductions.report import Claim
-from reproductions.tasks import ENTITIES, TRANSLATION, Task, run_task, supertags
+from reproductions.tasks import ENTITIES, Task, run_task, supertags, translation_at
 
 Published = Mapping[str, Sequence[float]]
 Rows = Mapping[str, Measured]
@@ -70,9 +70,10 @@ PUBLISHED_3_1: dict[str, Published] = {
 
 def table_3_1(setup: Setup) -> Iterator[Outcome]:
     """Scheduled sampling, hard and relaxed, for named entities and for translation."""
-    for task in (ENTITIES, TRANSLATION):
+    tasks = (ENTITIES, translation_at(setup.scale))
+    for task in tasks:
         task.require()
-    for task in (ENTITIES, TRANSLATION):
+    for task in tasks:
         rows = _rows({**BASELINES, **FEEDING_ROWS}, PUBLISHED_3_1[task.name], [GREEDY])
         name, table = f"table-3.1-{task.name}", "table-3.1"
         yield _table(name, "Table 3.1", task, rows, BASELINES, _claims_3_1, setup, signed=table)

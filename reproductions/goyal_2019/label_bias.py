@@ -32,12 +32,19 @@ OWN_PLANS = {
         {"longer": 2, "feeding": 1, "search": 0.5, "likelihood": 1},
     )
 }
-"""By name of the task, where Chapter 5 trains otherwise than Chapters 3 and 4."""
+"""By name of the task, at the scales where Chapter 5 trains otherwise than Chapters 3 and 4."""
 
 
-def runs_of(task: Task, direction: str = "bi") -> str:
+def plan_of(name: str, scale: str) -> Plan:
+    """Return how Chapter 5 trains the systems of a task at a scale."""
+    own = OWN_PLANS.get(name)
+    return own if own is not None and scale in own.start else PLANS[name]
+
+
+def runs_of(task: Task, scale: str, direction: str = "bi") -> str:
     """Return the folder of a task's runs; what Chapters 3 and 4 train otherwise has another there."""
-    return exposure_bias.runs_of(task, direction) + "-small-batches" * (task.name in OWN_PLANS)
+    is_shared = plan_of(task.name, scale) is PLANS[task.name]
+    return exposure_bias.runs_of(task, direction) + ("" if is_shared else "-small-batches")
 
 
 def family(start: Settings, seed: int, *, budget: Mapping[str, float], **options: Any) -> dict[str, System]:
@@ -63,6 +70,5 @@ def _normalized(settings: Settings) -> Settings:
 
 def family_of(task: Task, scale: str, direction: str = "bi") -> Family:
     """Return the systems of a task at a scale, as a function of the seed; the direction is of taggers."""
-    plan = OWN_PLANS.get(task.name, PLANS[task.name])
-    start, options = plan.options_at(scale, len(task.load_data().train), direction)
+    start, options = plan_of(task.name, scale).options_at(scale, len(task.load_data().train), direction)
     return partial(family, start, **options)

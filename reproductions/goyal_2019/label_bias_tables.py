@@ -22,7 +22,7 @@ from reproductions.goyal_2018.exposure_bias import DIRECTIONS
 from reproductions.goyal_2019.label_bias import family_of, runs_of
 from reproductions.outcome import Outcome
 from reproductions.report import Claim, Result
-from reproductions.tasks import TRANSLATION, Task, run_task, supertags
+from reproductions.tasks import Task, run_task, supertags, translation_at
 from seqwise.evaluation.log_partitions import summarize_log_partitions
 from seqwise.evaluation.metrics import Counts, Sums
 from seqwise.runs.loading import load_run
@@ -128,7 +128,7 @@ def _supertagging(
         supertags(name).require()
     for name, direction in product(CORPORA, DIRECTIONS):
         task = supertags(name)
-        runs, table = setup.inside(runs_of(task, direction)), f"table-{number}-{name}-{direction}"
+        runs, table = setup.inside(runs_of(task, setup.scale, direction)), f"table-{number}-{name}-{direction}"
         rows, systems = published_rows(names, PUBLISHED[direction]), family_of(task, setup.scale, direction)
         measured = run_task(task, systems, rows, table, runs)
         yield compare(
@@ -209,7 +209,7 @@ SAMPLE = 4000
 
 def table_5_1(setup: Setup) -> Iterator[Outcome]:
     """Mean and variance of log Z, with and without self-normalisation, and what it costs; taggers read both ways."""
-    tasks = (*map(supertags, CORPORA), TRANSLATION)
+    tasks = (*map(supertags, CORPORA), translation_at(setup.scale))
     for task in tasks:
         task.require()
     for task in tasks:
@@ -219,13 +219,13 @@ def table_5_1(setup: Setup) -> Iterator[Outcome]:
 def _log_partitions(task: Task, setup: Setup) -> Outcome:
     quality = {"labels right": QUALITY, "BLEU": BLEU}[task.measure]
     rows = published_rows(NAMES, {key: {"beam": number} for key, number in quality.items()})
-    runs, table = setup.inside(runs_of(task)), f"table-5.1-{task.name}"
+    runs, table = setup.inside(runs_of(task, setup.scale)), f"table-5.1-{task.name}"
     measured = run_task(task, family_of(task, setup.scale), rows, table, runs)
     claims = [
         *examined(measured, SECTION, ("Self-normalising costs quality, slightly.", "cross-entropy", "self-normalized")),
         judge(
             "Self-normalising makes log Z much smaller: mean |log Z| on development data.", SOURCE.format(1, 1),
-            *(_sizes(key, task, runs) for key in NAMES), prefix="cross-entropy minus self-normalised: ", scale=1.0,
+            *(_sizes(measured[key], task) for key in NAMES), prefix="cross-entropy minus self-normalised: ", scale=1.0,
         ),
         raw_beam_hurts(measured["cross-entropy"], RAW_BEAM if task.measure == "BLEU" else OURS),
     ]  # fmt: skip
@@ -233,21 +233,20 @@ def _log_partitions(task: Task, setup: Setup) -> Outcome:
         table, f"Table 5.1, {task.title}: {task.measure} and log Z", measured, measure=task.measure,
         controls=["cross-entropy"], claims=claims, files={"runs": runs.folder},
     )  # fmt: skip
-    results = [result for key in NAMES for result in _results_of(key, measured[key], task, runs)]
+    results = [result for key in NAMES for result in _results_of(key, measured[key], task)]
     summary = "; ".join(f"{result.system}, {result.measure}: {result.value:.2f}" for result in results)
     whole = replace(outcome.table, results=(*outcome.table.results, *results))
     return replace(outcome, table=whole, lesson=f"{outcome.lesson}\n{summary}")
 
 
-def _results_of(key: str, row: Measured, task: Task, runs: Setup) -> list[Result]:
+def _results_of(key: str, row: Measured, task: Task) -> list[Result]:
     """Return mean and variance on some of the training data and on the development data, means over the seeds."""
     published = LOG_PARTITIONS[task.measure][key]
     data = task.load_data()
     results = []
     for place, (part, examples) in enumerate({"train": data.train[:SAMPLE], "dev": data.dev}.items()):
         summaries = []
-        for seed in runs.seeds:
-            run = load_run(runs.folder / f"seed-{seed}" / key)
+        for run in map(load_run, row.runs):
             encoded = run.codec.encode(known_targets(run, examples))
             summaries.append(summarize_log_partitions(log_partitions_of(run, encoded)))
         for offset, (name, unit) in enumerate((("mean", "nat"), ("variance", ""))):
@@ -261,11 +260,10 @@ def _results_of(key: str, row: Measured, task: Task, runs: Setup) -> list[Result
     return results
 
 
-def _sizes(key: str, task: Task, runs: Setup) -> list[Sums]:
+def _sizes(row: Measured, task: Task) -> list[Sums]:
     """Return |log Z| of the development data, a measurement for each seed."""
     sizes: list[Sums] = []
-    for seed in runs.seeds:
-        run = load_run(runs.folder / f"seed-{seed}" / key)
+    for run in map(load_run, row.runs):
         encoded = run.codec.encode(known_targets(run, task.load_data().dev))
         lengths = [len(example.target_ids) for example in encoded]
         sums = [part.abs().sum().item() for part in log_partitions_of(run, encoded).split(lengths)]

@@ -12,11 +12,13 @@ import torch
 
 from reproducing import setup
 from reproductions.beyond import raw_scores
+from reproductions.corpora import readers
 from reproductions.goyal_2018 import exposure_bias
 from reproductions.goyal_2019 import label_bias, label_bias_tables, label_bias_translation
 from reproductions.systems import Data, System
-from reproductions.tasks import HARD_DECODERS, TRANSLATION, Task, supertags
+from reproductions.tasks import HARD_DECODERS, LONG_TRANSLATION, TRANSLATION, Task, supertags
 from seqwise.data import Example, collate
+from seqwise.data.subwords import join_pieces
 from seqwise.decoding import Decoder
 from seqwise.evaluation.metrics import Counts, token_accuracy
 from seqwise.runs import load_run, predict
@@ -60,16 +62,18 @@ EXAMPLES = [Example(tuple("ab"), tuple("AB"), "x", 1), Example(tuple("bba"), tup
 DATA = Data(train=EXAMPLES, test=EXAMPLES[:5], dev=EXAMPLES[:4])
 
 
+@pytest.mark.parametrize("scale", ["cpu", "converged"])
 @pytest.mark.parametrize(
     ("task", "direction"), [(supertags("pmb"), "bi"), (supertags("pmb"), "uni"), (TRANSLATION, "bi")]
 )
-def test_cells_are_shared_with_other_tables_where_they_are_the_same(task: Task, direction: str) -> None:
+def test_cells_are_shared_with_other_tables_where_they_are_the_same(task: Task, direction: str, scale: str) -> None:
     """Two trainings in one folder would take turns in removing each other."""
     task = replace(task, load_data=lambda: DATA)
-    here = label_bias.family_of(task, "cpu", direction)(0)["cross-entropy"].settings
-    there = exposure_bias.family_of(task, "cpu", direction)(0)["cross-entropy"].settings
-    folders = [module.runs_of(task, direction) for module in (label_bias, exposure_bias)]
-    assert (folders[0] == folders[1]) == (here == there) == (task.name != "translation")
+    here = label_bias.family_of(task, scale, direction)(0)["cross-entropy"].settings
+    there = exposure_bias.family_of(task, scale, direction)(0)["cross-entropy"].settings
+    folders = [label_bias.runs_of(task, scale, direction), exposure_bias.runs_of(task, direction)]
+    own = task.name == "translation" and scale == "cpu"
+    assert (folders[0] == folders[1]) == (here == there) == (not own)
     assert (folders[1] == task.name) == (direction == "bi")
 
 
@@ -87,7 +91,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> Task:
     monkeypatch.setitem(exposure_bias.PLANS, "tiny", exposure_bias.Plan({"cpu": START}, BUDGET))
     monkeypatch.setattr(label_bias_tables, "supertags", lambda name: tiny_task())
     monkeypatch.setattr(label_bias_tables, "CORPORA", ("tiny",))
-    monkeypatch.setattr(label_bias_tables, "TRANSLATION", tiny_task())
+    monkeypatch.setattr(label_bias_tables, "translation_at", lambda scale: tiny_task())
     return tiny_task()
 
 
@@ -120,7 +124,8 @@ def test_tables_from_beginning_to_end(tiny: Task, tmp_path: Path) -> None:
     mean = sum(part.mean().item() for part in by_seed) / 2
     variance = sum(part.var(unbiased=False).item() for part in by_seed) / 2
     # What the claim on log Z compares is the mean of |log Z| on development data.
-    sizes = label_bias_tables._sizes("self-normalized", tiny, setup(tmp_path / "tiny"))[0]
+    row = SimpleNamespace(runs=[tmp_path / "tiny/seed-0/self-normalized"])
+    sizes = label_bias_tables._sizes(row, tiny)[0]  # type: ignore[arg-type]
     run = load_run(tmp_path / "tiny/seed-0/self-normalized")
     assert sizes.value == pytest.approx(
         log_partitions_of(run, run.codec.encode(DATA.dev)).abs().mean().item(), abs=1e-6
@@ -138,12 +143,12 @@ def translation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(
         exposure_bias.PLANS, "tiny", exposure_bias.Plan({"cpu": START.with_changes(epochs=1.0)}, BUDGET)
     )
-    monkeypatch.setattr(label_bias_translation, "TRANSLATION", replace(tiny_task(), measure="BLEU"))
+    monkeypatch.setattr(label_bias_translation, "translation_at", lambda scale: replace(tiny_task(), measure="BLEU"))
     count = tiny_task().count
     monkeypatch.setattr(label_bias_translation, "_overlap", lambda n, part, outputs: count(part, outputs))
     monkeypatch.setattr(label_bias_translation, "_ratio", count)
-    monkeypatch.setattr(label_bias_translation, "_bleu_of_bin", lambda name, part, outputs: count(part, outputs))
-    monkeypatch.setattr(label_bias_translation, "_source_lengths", lambda part: [4, 6, 9, 13, 14])
+    monkeypatch.setattr(label_bias_translation, "_bleu_of_bin", lambda *_: count(*_[-2:]))
+    monkeypatch.setattr(label_bias_translation, "_source_lengths", lambda task, part: [4, 6, 9, 13, 14])
 
 
 def test_claims_on_global_and_local_face_the_right_way() -> None:
@@ -231,6 +236,42 @@ def test_raw_scores_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_source_lengths_are_in_words(corpora: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tokenizers")
     monkeypatch.setenv("SEQWISE_DATA", str(corpora))
-    lengths = label_bias_translation._source_lengths("test")
+    lengths = label_bias_translation._source_lengths(TRANSLATION, "test")
     assert len(lengths) == len(TRANSLATION.load_data().test)
     assert 6 < sum(lengths) / len(lengths) < 8  # Tatoeba's mean is 6.5 words, of its pairs
+
+
+@pytest.mark.thorough
+def test_long_sources_are_sentences_put_together(corpora: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tokenizers")
+    monkeypatch.setenv("SEQWISE_DATA", str(corpora))
+    data, sentences = LONG_TRANSLATION.load_data(), TRANSLATION.load_data()
+    assert len(sentences.train) == 27_473 and data.train[:164_834:6] == sentences.train
+    count = len(sentences.test)
+    assert data.test[:count] == sentences.test
+    long, references = data.test[count:], readers.long_translation_references("test")
+    assert len(references) == len(data.test) and references[:count] == readers.translation_references("test")
+    lengths = label_bias_translation._source_lengths(LONG_TRANSLATION, "test")
+    assert min(lengths[count:]) >= 20 and max(lengths[count:]) < 50 + max(lengths[:count])
+    # Each sentence is in one of them at most, and nearly all are in one.
+    words = sum(lengths[:count])
+    assert words - 50 < sum(lengths[count:]) <= words
+    texts = {join_pieces(example.source) for example in sentences.test}
+    for example in long[:20]:
+        assert any(join_pieces(example.source).startswith(text) for text in texts)
+    # The target is one of the references, and BLEU of sentences does not look at what follows them.
+    outputs = [example.target for example in data.test]
+    assert all(join_pieces(output) in options for output, options in zip(outputs, references, strict=True))
+    assert LONG_TRANSLATION.count("test", [*outputs[:count], *[("no",)] * len(long)]).value == 1.0
+    of_bin = label_bias_translation._bleu_of_bin
+    assert of_bin(LONG_TRANSLATION, (20, 30, 40), "40+", "test", outputs).value == 1.0
+    assert of_bin(LONG_TRANSLATION, (20, 30, 40), "40+", "test", [*outputs[:count], *[("no",)] * len(long)]).value < 0.1
+
+
+def test_groups_of_long_sources() -> None:
+    pairs = [Example(tuple("abc"[: 1 + place % 3]), ("x",), "x", place) for place in range(400)]
+    groups = readers.long_groups(pairs)
+    places = [place for group in groups for place in group]
+    assert len(set(places)) == len(places) and len(places) > 350
+    lengths = [sum(len(pairs[place].source) for place in group) for group in groups]
+    assert all(20 <= length <= 52 for length in lengths) and len(set(lengths)) > 8
