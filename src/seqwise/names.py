@@ -46,5 +46,5 @@ def measure_heading(title: str) -> str:
 
 
 def measure_text(title: str, value: float) -> str:
-    """Write a measure in the unit of its heading: ratios with three digits, all others in per cent with one."""
-    return f"{value:.3f}" if "ratio" in title else f"{100 * value:.1f}"
+    """Write a measure in the unit of its heading: ratios and entropies with three digits, all others in per cent."""
+    return f"{value:.3f}" if "ratio" in title or "entropy" in title else f"{100 * value:.1f}"

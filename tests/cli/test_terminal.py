@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,10 @@ from rich.console import Console
 from command_line import Command
 from seqwise.cli import app
 from seqwise.cli import console as console_module
-from seqwise.cli.console import progress_bars
+from seqwise.cli.console import bar_for_each_part, bar_for_each_stage, progress_bars
 from seqwise.cli.examples import EXAMPLES
 from seqwise.cli.line_progress import LineProgress
+from seqwise.training.trainer import Progress
 
 
 def lines_of(captured: pytest.CaptureFixture[str]) -> list[str]:
@@ -65,6 +67,20 @@ def test_after_the_first_step_a_time_is_left(capsys: pytest.CaptureFixture[str])
     assert lines_of(capsys) == [
         f"sampling: {completed} of 200, {timedelta(seconds=seconds)} left"
         for completed, seconds in ((122, 78 * 30), (124, 76 * 30), (126, 74 * 30))
+    ]
+
+
+def test_a_stage_that_may_stop_early_has_the_most_time_left(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = LineProgress(every=0)
+    show = bar_for_each_stage(bar_for_each_part(progress))
+    step = Progress(20, 90, 0.5, 0.1, 1.0, {}, 7.0, measured={"accuracy": 0.4}, seconds_left=70.2, bound="at most")
+    show("warm start", step)
+    show("training", replace(step, step=1, steps=30, measured={}, seconds_left=8.0, bound="at least"))
+    assert lines_of(capsys) == [
+        "warm start: goes on after step 19 of 90",
+        "warm start: 20 of 90, at most 0:01:10 left; loss 0.500, accuracy 40.0",
+        "warm start: 20 of 20, 0:00:00 left; loss 0.500, accuracy 40.0",
+        "training: 1 of 30, at least 0:00:08 left; loss 0.500",
     ]
 
 

@@ -162,8 +162,12 @@ def test_a_masked_model_of_pairs_counts_its_sources(tmp_path: Path, seqwise: Com
     assert "length fixed: without --dev, nothing says when to stop" in shown and "on train by each token's" in shown
 
 
-def test_the_time_left_counts_the_measurements_to_come(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    now, seen = [0.0], []
+@pytest.mark.parametrize(("patience", "first", "bound"), [(None, 4, ""), (1, 1, "at most"), (9, 4, "at most")])
+def test_the_time_left_counts_the_measurements_to_come(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, patience: int | None, first: int, bound: str
+) -> None:
+    """Before any is timed, it is the time to the earliest end: here ``patience`` measurements after the first."""
+    now, seen = [0.0], list[trainer.Progress]()
     monkeypatch.setattr(trainer.time, "monotonic", lambda: now[0])
 
     def measure(values: Mapping[str, float]) -> dict[str, float]:
@@ -172,12 +176,13 @@ def test_the_time_left_counts_the_measurements_to_come(monkeypatch: pytest.Monke
 
     taken: Any = SimpleNamespace(loss=0.5, gradient_norm=1.0, values={}, measured={}, log_file=io.StringIO())
     taken.args = SimpleNamespace(output_dir=tmp_path / "checkpoints", max_steps=7)
-    after = trainer._AfterStep(taken, measure, 2, seen.append)
+    after = trainer._AfterStep(taken, measure, 2, patience, seen.append)
     for step in range(3, 8):  # resumed after step 2
         now[0] += 1
-        after.on_step_end(taken.args, SimpleNamespace(global_step=step), None)
-    assert [one.seconds_left for one in seen] == [4, 3 + 2 * 10, 2 + 2 * 10, 1 + 10, 0]
-    assert [dict(one.measured) for one in seen] == [{}, *[{"labels right": 0.5}] * 4]
+        after.on_step_end(taken.args, SimpleNamespace(global_step=step, best_global_step=None), None)
+    assert [step.seconds_left for step in seen] == [first, 3 + 2 * 10, 2 + 2 * 10, 1 + 10, 0]
+    assert [step.bound for step in seen] == ["at least", *[bound] * 4]
+    assert [dict(step.measured) for step in seen] == [{}, *[{"labels right": 0.5}] * 4]
 
 
 # -------------------------------------------------------------------------------------- and its end

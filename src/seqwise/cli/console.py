@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seqwise.errors import InputError
-from seqwise.names import measure_heading
+from seqwise.names import measure_heading, measure_text
 from seqwise.training.processes import world_size
 
 if TYPE_CHECKING:  # rich is imported where something is printed: --help and completion need none
@@ -56,16 +56,40 @@ def progress_bars() -> Iterator[Progress]:
         yield progress
 
 
-def bar_for_each_part(progress: Progress) -> Callable[[str, int, int], None]:
-    """Return a function that takes a part, the number of items done and that of all, and shows a bar for each part."""
-    bars: dict[str, Any] = {}
+def bar_for_each_part(progress: Progress) -> Callable[..., None]:
+    """Return a function that shows a bar for each part, one after the other.
 
-    def advance(part: str, done: int, total: int) -> None:
+    It takes the part, the number of items done and that of all, and by keyword more fields of the bar. A new part ends
+    the part before, wherever its bar is.
+    """
+    bars: dict[str, Any] = {}
+    done_before = 0
+
+    def advance(part: str, done: int, total: int, **fields: Any) -> None:
+        nonlocal done_before
         if part not in bars:
+            if bars:
+                progress.update(list(bars.values())[-1], total=done_before, seconds_left=0, bound="")
             bars[part] = progress.add_task(part, total=total, note="")
-        progress.update(bars[part], completed=done)
+        progress.update(bars[part], completed=done, **fields)
+        done_before = done
 
     return advance
+
+
+def bar_for_each_stage(advance: Callable[..., None]) -> Callable[[str, Any], None]:
+    """Return a function that takes a stage and its :class:`~seqwise.training.trainer.Progress`, and shows them so."""
+    begun = set()
+
+    def on_progress(stage: str, step: Any) -> None:
+        if stage not in begun and step.step > 1:
+            print(f"{stage}: goes on after step {step.step - 1:,} of {step.steps:,}", file=sys.stderr)
+        begun.add(stage)
+        title, value = next(iter(step.measured.items()), ("", 0.0))
+        note = f"loss {step.loss:.3f}" + (f", {title.replace('_', ' ')} {measure_text(title, value)}" if title else "")
+        advance(stage, step.step, step.steps, note=note, seconds_left=step.seconds_left, bound=step.bound)
+
+    return on_progress
 
 
 def print_measures(rows: Mapping[str, Mapping[str, tuple[str, str]]]) -> None:

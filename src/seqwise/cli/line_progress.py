@@ -14,8 +14,14 @@ from rich.text import Text
 from seqwise.cli.console import err
 
 
-def seconds_left(task: Task) -> int | None:
-    """Estimate the seconds left, by the last half minute or else by the task's field ``pace``, seconds per step."""
+def _seconds_left(task: Task) -> int | None:
+    """Estimate the seconds left, by the last half minute or else by the task's field ``pace``, seconds per step.
+
+    A task's field ``seconds_left`` overrides the estimate.
+    """
+    given: float | None = task.fields.get("seconds_left")
+    if given is not None:
+        return round(given)
     if task.time_remaining is not None:
         return int(task.time_remaining)
     pace = task.fields.get("pace")
@@ -23,10 +29,9 @@ def seconds_left(task: Task) -> int | None:
 
 
 def time_left(task: Task) -> str | None:
-    """Format the time left; a task's field ``left`` overrides the estimate."""
-    seconds = seconds_left(task)
-    known: str | None = task.fields.get("left")
-    return known if known is not None or seconds is None else str(timedelta(seconds=seconds))
+    """Format the time left, after the task's field ``bound``, such as "at most"."""
+    seconds = _seconds_left(task)
+    return None if seconds is None else f"{task.fields.get('bound', '')} {timedelta(seconds=seconds)}".lstrip()
 
 
 class TimeLeftColumn(TimeRemainingColumn):

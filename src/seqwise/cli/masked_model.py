@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
-from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from seqwise.cli.console import bar_for_each_part, print_warnings, progress_bars
+from seqwise.cli.console import bar_for_each_part, bar_for_each_stage, print_warnings, progress_bars
 from seqwise.cli.examples import examples
 from seqwise.cli.flags import MetricsAsJson, command_with_flags, given_flags, without_flags
 from seqwise.cli.layout import Group
@@ -44,22 +44,20 @@ def train_command(
     given = given_flags(flags)
     settings = load_masked_flags(given)
     with progress_bars() as bars:
-        training = bars.add_task("training", total=None, note="")
-        count = bar_for_each_part(bars)
-
-        def on_progress(step: Any) -> None:
-            left = str(timedelta(seconds=round(step.seconds_left)))
-            bars.update(training, completed=step.step, total=step.steps, note=f"loss {step.loss:.3f}", left=left)
-
-        def on_measured(done: int, total: int) -> None:
-            count("development data", done, total)
+        advance = bar_for_each_part(bars)
 
         def begin(summary: Any) -> None:
             for line in () if as_json else summary_lines(summary):
                 print(line, flush=True)
 
         metrics = train_masked_model(
-            train, output, settings, dev=dev, on_start=begin, on_progress=on_progress, on_measured=on_measured
+            train,
+            output,
+            settings,
+            dev=dev,
+            on_start=begin,
+            on_progress=partial(bar_for_each_stage(advance), "training"),
+            on_measured=partial(advance, "development data"),
         )
     print_warnings(metrics)
     if as_json:

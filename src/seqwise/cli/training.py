@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 import textwrap
-from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from seqwise.cli.console import print_measures, print_warnings, progress_bars
+from seqwise.cli.console import bar_for_each_part, bar_for_each_stage, print_measures, print_warnings, progress_bars
 from seqwise.cli.flags import MetricsAsJson, given_flags
 from seqwise.names import measure_text
 
@@ -40,32 +39,24 @@ def train(
     given = given_flags(flags)
     settings = load_settings(config, given)
     with progress_bars() as progress:
-        bars: dict[str, Any] = {}
-        measures = False
+        advance, trained_stages = bar_for_each_part(progress), set[str]()
+        show = bar_for_each_stage(advance)
 
-        def advance(stage: str, step: Any) -> None:
-            if stage not in bars:
-                bars[stage] = progress.add_task(stage, total=step.steps, note="")
-                if step.step > 1:
-                    print(f"{stage}: goes on after step {step.step - 1:,} of {step.steps:,}", file=sys.stderr)
-            title, value = next(iter(step.measured.items()), (None, 0.0))
-            note = f"loss {step.loss:.3f}" + (f", {title} {measure_text(title, value)}" if title else "")
-            # Until a measurement has been timed, none of them is in the estimate.
-            left = f"{'' if step.measured or not measures else '>'}{timedelta(seconds=round(step.seconds_left))}"
-            progress.update(bars[stage], completed=step.step, note=note, left=left)
-
-        def measured(done: int, total: int) -> None:
-            if "dev" not in bars:
-                bars["dev"] = progress.add_task("development data", total=total, note="decoders")
-            progress.update(bars["dev"], completed=done)
+        def on_progress(stage: str, step: Any) -> None:
+            trained_stages.add(stage)
+            show(stage, step)
 
         def begin(summary: Any) -> None:
-            nonlocal measures
-            measures = summary.evaluation is not None
             for line in () if as_json else summary_lines(summary):
                 print(line, flush=True)
 
-        metrics = train_run(settings, output, on_start=begin, on_progress=advance, on_measured=measured)
+        metrics = train_run(
+            settings,
+            output,
+            on_start=begin,
+            on_progress=on_progress,
+            on_measured=partial(advance, "development data", note="decoders"),
+        )
     print_warnings(metrics)
     if as_json:
         print(json.dumps(metrics))
@@ -73,7 +64,7 @@ def train(
     trained = metrics["training"]
     steps = f"{trained['steps']:,} step{'' if trained['steps'] == 1 else 's'}"
     trained_now = f"trained for {steps} on {metrics['train_examples']:,} examples"
-    what = trained_now if set(bars) - {"dev"} else f"{steps} were taken before"
+    what = trained_now if trained_stages else f"{steps} were taken before"
     loss = f"loss of the last ones {trained['mean_loss']:.4g} ({trained['loss_unit']})"
     print(textwrap.fill(f"{what}; {loss}", 80, subsequent_indent="  ", break_on_hyphens=False))
     for line in _lengths(metrics):

@@ -20,7 +20,7 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 import numpy as np
 import torch
@@ -70,7 +70,8 @@ class Progress:
     schedules: dict[str, float]  # their values
     seconds: float  # since this call began to train
     measured: Mapping[str, float] = field(default_factory=dict)  # the last measurement; empty before the first one
-    seconds_left: float = 0.0  # estimated, measurements included if one has been made
+    seconds_left: float = 0.0  # estimated
+    bound: Literal["", "at least", "at most"] = ""  # of what seconds_left is
 
 
 @dataclass(frozen=True)
@@ -259,7 +260,7 @@ def fit(
                 metric=evaluate,
                 example_names=example_names or _numbered,
             )
-            trainer.add_callback(_AfterStep(trainer, measure, measure_every, on_progress))
+            trainer.add_callback(_AfterStep(trainer, measure, measure_every, patience, on_progress))
             if patience is not None:
                 trainer.add_callback(EarlyStoppingCallback(patience))
             _run(trainer, checkpoints, resumed_from)
@@ -410,9 +411,11 @@ class _AfterStep(TrainerCallback):
         trainer: _FitTrainer,
         measure: Callable[[Mapping[str, float]], Mapping[str, float]] | None,
         measure_every: int,
+        patience: int | None,
         on_progress: Callable[[Progress], None] | None,
     ) -> None:
         self.trainer, self.measure, self.measure_every, self.on_progress = trainer, measure, measure_every, on_progress
+        self.patience = patience
         self.rate, self.steps_here, self.started = 0.0, 0, time.monotonic()
         self.measuring: list[float] = []  # seconds, of each measurement of this call
 
@@ -437,15 +440,12 @@ class _AfterStep(TrainerCallback):
         trainer.log_file.flush()
         self.steps_here += 1
         seconds = time.monotonic() - self.started
-        left = (seconds - sum(self.measuring)) / self.steps_here * (steps - step)
+        pace = (seconds - sum(self.measuring)) / self.steps_here
         if self.measure is not None and (step % self.measure_every == 0 or step == steps):
             self._measure(step, values)
         if self.on_progress is None:
             return
-        if self.measuring:
-            every = self.measure_every
-            to_come = steps // every - step // every + (steps % every > 0 and step < steps)
-            left += to_come * sum(self.measuring) / len(self.measuring)
+        left, bound = self._time_left(state, steps, pace)
         self.on_progress(
             Progress(
                 step,
@@ -457,8 +457,26 @@ class _AfterStep(TrainerCallback):
                 seconds,
                 measured=dict(trainer.measured),
                 seconds_left=left,
+                bound=bound,
             )
         )
+
+    def _time_left(self, state: Any, steps: int, pace: float) -> tuple[float, Literal["", "at least", "at most"]]:
+        """Estimate the seconds left, measurements included once one has been timed, by the seconds that a step takes.
+
+        Early stopping may end the training run before its last step, so that the estimate is the most; before the
+        first measurement it is the time to the earliest end.
+        """
+        step, every = state.global_step, self.measure_every
+        if self.measure is None:
+            return pace * (steps - step), ""
+        if not self.measuring:
+            best = state.best_global_step or every
+            end = steps if self.patience is None else min(steps, max(step, best + self.patience * every))
+            return pace * (end - step), "at least"
+        to_come = steps // every - step // every + (steps % every > 0 and step < steps)
+        seconds = pace * (steps - step) + to_come * sum(self.measuring) / len(self.measuring)
+        return seconds, "" if self.patience is None else "at most"
 
     def _measure(self, step: int, values: dict[str, float]) -> None:
         assert self.measure is not None
