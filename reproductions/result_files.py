@@ -93,7 +93,6 @@ CHAPTERS = (
         "andreas-klein",
         "Self-normalised language models (Andreas and Klein, NAACL 2015)",
         {"Table 1": ("andreas-klein-1",), "Table 2": ("andreas-klein-2",), "Figure 1": ("figure-1",)},
-        lacks=("γ = 0.001 and γ = 0.01 of Andreas and Klein",),
     ),
     Chapter(
         "beyond",

@@ -135,7 +135,7 @@ def _language_models(scale: str) -> str:
     size = language_models.SIZES[scale]
     return (
         f"{size.positions:,} positions read once, batch {language_models.BATCH}, {size.num_weights:,} weights; the "
-        f"translator: {size.translator_epochs:g} epochs, lists of {size.candidates}."
+        f"translator and the channel model: {size.translator_epochs:g} epochs, lists of {size.candidates}."
     )
 
 

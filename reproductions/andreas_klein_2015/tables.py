@@ -47,7 +47,8 @@ CONTROLS = (
 )
 TABLE_1 = (
     Row("gamma-0", "γ = 0", PLAIN.replace(fraction=0.0)),
-    Row("gamma-1-in-128", "γ = 1/128", PLAIN.replace(fraction=1 / 128)),
+    Row("gamma-0.001", "γ = 0.001", PLAIN.replace(fraction=0.001)),
+    Row("gamma-0.01", "γ = 0.01", PLAIN.replace(fraction=0.01)),
     Row("gamma-0.1", "γ = 0.1", PLAIN.replace(fraction=0.1)),
     Row("gamma-1", "γ = 1", PLAIN.replace(fraction=1.0)),
     *CONTROLS,
@@ -56,7 +57,7 @@ TABLE_1 = (
 TABLE_2 = (
     Row("alpha-0.01", "α = 0.01", PLAIN.replace(alpha=0.01)),
     Row("alpha-0.1", "α = 0.1", PLAIN.replace(alpha=0.1)),
-    replace(TABLE_1[2], name="α = 1"),
+    replace(TABLE_1[3], name="α = 1"),
     Row("alpha-10", "α = 10", PLAIN.replace(alpha=10.0)),
     *CONTROLS,
 )

@@ -33,9 +33,12 @@ from reproductions.comparison import judge, no_worse
 from reproductions.corpora import readers as corpora_readers
 from reproductions.systems import Data
 from reproductions.values import sums_of
+from seqwise.data.batches import collate
 from seqwise.data.readers import Example
 from seqwise.evaluation.metrics import Counts
 from seqwise.evaluation.signature import sha256_of_examples, sign
+from seqwise.runs import load_run
+from seqwise.runs.run import OutputRun
 
 SIZE = Size(positions=100, num_weights=2000, translator_epochs=1.0)
 
@@ -122,7 +125,7 @@ def test_verdicts_on_made_up_numbers() -> None:
 
 
 def test_a_claim_on_lists_that_are_ranked_without_the_language_model_is_not_tested() -> None:
-    row, claim = andreas_klein.TABLE_1[3], no_worse("c", "s", shares(200, 200), shares(200, 200))
+    row, claim = andreas_klein.TABLE_1[4], no_worse("c", "s", shares(200, 200), shares(200, 200))
     assert claim.verdict == "holds"
 
     def measured(*weights: float) -> Measured:
@@ -184,6 +187,7 @@ def test_a_table_from_a_tiny_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(andreas_klein, "load_text", lambda scale: text)
     monkeypatch.setattr(andreas_klein, "translations", lambda setup: lists)
     monkeypatch.setattr(andreas_klein, "SIZES", {"cpu": SIZE})
+    monkeypatch.setattr(language_models, "BATCH", 128)  # the text has 1,800 positions
     (first,) = table_1(setup(tmp_path, 0, 1))
     found = {(result.system, result.measure): result for result in first.table.results}
     # The language model knows the order of words, the translator does not.
@@ -203,7 +207,7 @@ def test_a_table_from_a_tiny_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     console = Console(width=80, record=True, file=(tmp_path / "out").open("w"))
     console.print(first.picture)
     shown = console.export_text()
-    assert "γ = 1/128" in shown and "…" not in shown and first.lesson.count("\n") == 7
+    assert "γ = 0.001" in shown and "…" not in shown and first.lesson.count("\n") == 7
 
     trained = []
     original = language_models.fit_language_model
@@ -225,7 +229,7 @@ def test_measures_are_those_of_the_cell(tmp_path: Path) -> None:
     """Risk, spread and loss of one cell, summed by hand; BLEU with the weight chosen on dev alone."""
     pytest.importorskip("sacrebleu")
     text, lists = tiny()
-    rows = [TABLE_1[2]]
+    rows = [TABLE_1[3]]
     cells = run_cells(rows, text, lists, setup(tmp_path, 3), size=SIZE)
     (cell,) = cells["gamma-0.1"]
     values = [value for _, some in cell.held_out for value in some]
@@ -256,9 +260,22 @@ def test_the_translator_alone_has_a_word_bonus_as_well(tmp_path: Path) -> None:
     whole, cut = "the dog runs home and the cat runs away .", "the dog runs home and the cat"
     some = [[Candidate(cut, -1.0), Candidate(whole, -1.5)]] * 5
     lists = Translations({"dev": some, "test": some}, {"dev": [[whole]] * 5, "test": [[whole]] * 5})
-    cells = run_cells(TABLE_1[2:3], text, lists, setup(tmp_path, 0), size=SIZE)
-    _, alone = measure("t", TABLE_1[2:3], cells, lists)
+    cells = run_cells(TABLE_1[3:4], text, lists, setup(tmp_path, 0), size=SIZE)
+    _, alone = measure("t", TABLE_1[3:4], cells, lists)
     assert alone.value == pytest.approx(1.0)
+
+
+def log_probability(run: OutputRun, pair: Example) -> float:
+    """By one pass for each prefix of the target, without padding."""
+    (encoded,) = run.codec.encode([pair])
+    total, target = 0.0, encoded.target_ids
+    run.model.eval()
+    for count in range(1, len(target) + 1):
+        batch = collate([(0, replace(encoded, target_ids=target[:count]))])
+        with torch.no_grad():
+            logits = run.model.head(run.model.teacher_forced(run.model.encode(batch), batch.targets_BT))
+        total += math.log(logits[0, -1].double().softmax(0)[target[count - 1]].item())
+    return total
 
 
 @pytest.mark.thorough
@@ -266,15 +283,20 @@ def test_lists_are_made_by_a_translator_once(tmp_path: Path, monkeypatch: pytest
     pairs = [Example(("▁ein", f"▁{noun}"), ("▁a", f"▁{noun}")) for noun in NOUNS]
     references = {part: [["a " + noun] for noun in NOUNS] for part in ("dev", "test")}
     monkeypatch.setattr(corpora_readers, "translation", lambda: Data(train=pairs * 4, dev=pairs, test=pairs))
+    monkeypatch.setattr(language_models, "turned_translation", language_models.turned_translation.__wrapped__)
     monkeypatch.setattr(corpora_readers, "translation_references", references.get)
     monkeypatch.setattr(workers, "WORKERS", 0)
     monkeypatch.setitem(language_models.SIZES, "cpu", replace(SIZE, translator_epochs=2.0, candidates=3))
     lists = language_models.translations(setup(tmp_path))
     assert lists.references == references
     for part in ("dev", "test"):
-        assert [len(candidates) for candidates in lists.candidates[part]] == [3] * len(NOUNS)
-        for candidates in lists.candidates[part]:
-            assert sorted(candidates, key=lambda one: -one.score) == candidates
+        assert [1 <= len(candidates) <= 3 for candidates in lists.candidates[part]] == [True] * len(NOUNS)
+        # The first score is that of the German given the English, piece by piece.
+        channel = load_run(tmp_path / "channel")
+        for pair, candidates in zip(pairs, lists.candidates[part], strict=True):
+            for candidate in candidates:
+                words = tuple(f"▁{word}" for word in candidate.text.split())
+                assert candidate.score == pytest.approx(log_probability(channel, Example(words, pair.source)), abs=1e-4)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     assert language_models.translations(setup(tmp_path)) == lists
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
