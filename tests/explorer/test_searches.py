@@ -293,7 +293,7 @@ def test_exact_search_of_a_tagger_is_brute_force(score: str) -> None:
     assert errors.exact is not None and errors.exact.name == "exact, of all 27 outputs"
     assert errors.exact.tokens == best and errors.exact.short == 0
     assert errors.exact.score == pytest.approx(gold_score(oracle, best, log_partition_weight=weight))
-    assert [one.name for one in errors.beams][errors.asked] == "beam of 3"
+    assert [one.name for one in errors.beams][errors.place_of_k] == "beam of 3"
     for one in errors.beams:
         expected = errors.exact.score - gold_score(oracle, one.tokens, log_partition_weight=weight)
         assert one.short == pytest.approx(expected, abs=1e-9)

@@ -96,36 +96,40 @@ def _diagnose(
     constant = development_constant(folder)
     with progress_bars() as progress:
         advance = bar_for_each_part(progress)
-        found = measure(run, examples, beam_size=beam_size, constant=constant, on_progress=advance)
+        diagnosis = measure(run, examples, beam_size=beam_size, constant=constant, on_progress=advance)
     constant_from = "this file" if constant is None else "the development data"
-    meaning = meanings(found, subwords=run.codec.writes_text)
+    meaning = meanings(diagnosis, subwords=run.codec.writes_text)
     if as_json:
-        print(json.dumps(_as_json(found, meaning, num_examples=len(examples), constant_from=constant_from), indent=1))
+        print(
+            json.dumps(_as_json(diagnosis, meaning, num_examples=len(examples), constant_from=constant_from), indent=1)
+        )
     else:
-        _print(found, meaning, num_examples=len(examples), constant_from=constant_from)
+        _print(diagnosis, meaning, num_examples=len(examples), constant_from=constant_from)
 
 
-def _as_json(found: Diagnosis, meaning: Mapping[str, str], *, num_examples: int, constant_from: str) -> dict[str, Any]:
+def _as_json(
+    diagnosis: Diagnosis, meaning: Mapping[str, str], *, num_examples: int, constant_from: str
+) -> dict[str, Any]:
     ranking: dict[str, Any] | None = None
-    if found.ranking is not None:
-        ranking = {title: _estimate(counts) for title, counts in vars(found.ranking).items()}
-        ranking["pairs"] = int(found.ranking.both.denominators_N.sum())
+    if diagnosis.ranking is not None:
+        ranking = {title: _estimate(counts) for title, counts in vars(diagnosis.ranking).items()}
+        ranking["pairs"] = int(diagnosis.ranking.both.denominators_N.sum())
     return {
         "examples": num_examples,
-        "beam size": found.beam_size,
+        "beam size": diagnosis.beam_size,
         "decoders": {
-            name: {title: _estimate(sums) for title, sums in row.items()} for name, row in found.decoders.items()
+            name: {title: _estimate(sums) for title, sums in row.items()} for name, row in diagnosis.decoders.items()
         },
-        "constant": found.constant,
-        "constant from": None if found.constant is None else constant_from,
-        "log Z": None if found.log_partitions is None else asdict(found.log_partitions),
+        "constant": diagnosis.constant,
+        "constant from": None if diagnosis.constant is None else constant_from,
+        "log Z": None if diagnosis.log_partitions is None else asdict(diagnosis.log_partitions),
         "exposure gap": {
             name: {"gold": _estimate(exposure.gold), "own": _estimate(exposure.own), "gap": _gap(exposure)}
-            for name, exposure in found.exposure.items()
+            for name, exposure in diagnosis.exposure.items()
         },
         "length bias": {
             name: {size: {title: counts.value for title, counts in vars(bias).items()} for size, bias in row.items()}
-            for name, row in found.lengths.items()
+            for name, row in diagnosis.lengths.items()
         },
         "slot ranking": ranking,
         "meaning": dict(meaning),
@@ -151,30 +155,35 @@ def _if_sure(estimate: Any, sure: bool) -> dict[str, float | None]:
     }
 
 
-def _print(found: Diagnosis, meaning: Mapping[str, str], *, num_examples: int, constant_from: str) -> None:
-    _heading(f"Decoders ({num_examples:,} example{'s' * (num_examples != 1)}, beams of {found.beam_size})")
+def _print(diagnosis: Diagnosis, meaning: Mapping[str, str], *, num_examples: int, constant_from: str) -> None:
+    _heading(f"Decoders ({num_examples:,} example{'s' * (num_examples != 1)}, beams of {diagnosis.beam_size})")
     print_measures(
-        {name: {title: _interval(title, sums) for title, sums in row.items()} for name, row in found.decoders.items()}
+        {
+            name: {title: _interval(title, sums) for title, sums in row.items()}
+            for name, row in diagnosis.decoders.items()
+        }
     )
     _print_meaning(meaning, "decoders")
-    if found.log_partitions is not None:
+    if diagnosis.log_partitions is not None:
         _heading("log Z on gold prefixes, in nats")
         headings = ("", "tokens", "mean", "variance", "mean |log Z|", "mean |log Z - mean|", "from", "to")
-        print_table(headings, _log_partition_rows(found.log_partitions))
-        if "shifted-beam" in found.decoders:
-            out().print(f"shifted-beam takes {found.constant:.2f} nats off each token (mean log Z of {constant_from})")
+        print_table(headings, _log_partition_rows(diagnosis.log_partitions))
+        if "shifted-beam" in diagnosis.decoders:
+            out().print(
+                f"shifted-beam takes {diagnosis.constant:.2f} nats off each token (mean log Z of {constant_from})"
+            )
         _print_meaning(meaning, "log Z")
-    if found.exposure:
+    if diagnosis.exposure:
         _heading("Exposure gap: loss in nats per token")
         print_table(
             ("", "after gold prefixes", "after its own", "gap"),
             [
                 (f"prefixes of {name}", f"{exposure.gold.value:.3f}", f"{exposure.own.value:.3f}", _shown_gap(exposure))
-                for name, exposure in found.exposure.items()
+                for name, exposure in diagnosis.exposure.items()
             ],
         )
         _print_meaning(meaning, "exposure gap")
-    if found.lengths:
+    if diagnosis.lengths:
         _heading("Length bias, by beam size")
         shares = ("empty", "short", "cut_off")
         print_table(
@@ -186,14 +195,14 @@ def _print(found: Diagnosis, meaning: Mapping[str, str], *, num_examples: int, c
                     *(f"{100 * getattr(bias, share).value:.1f}" for share in shares),
                     f"{bias.ratio.value:.3f}",
                 )
-                for name, row in found.lengths.items()
+                for name, row in diagnosis.lengths.items()
                 for size, bias in row.items()
             ],
         )
         _print_meaning(meaning, "length bias")
     _heading("Slot ranking: how often the right prefix scores above the best wrong one")
-    if found.ranking is not None:
-        ranking = found.ranking
+    if diagnosis.ranking is not None:
+        ranking = diagnosis.ranking
         print_table(
             ("by", "%", ""), [(text, *_interval(name, getattr(ranking, name))) for name, text in RANKED_BY.items()]
         )

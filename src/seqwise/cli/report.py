@@ -43,12 +43,12 @@ def report(
 
     The page needs no network. Without --file, taggers and transducers are shown on their development data.
     """
-    from seqwise.runs.report import Asked, write_report
+    from seqwise.runs.report import ReportOptions, write_report
 
     require_at_least_one("--examples", examples)
     for place in example or ():
         require_at_least_one("--example", place)
-    asked = Asked(tuple(file or ()), examples, tuple(example or ()))
+    options = ReportOptions(tuple(file or ()), examples, tuple(example or ()))
     with progress_bars() as progress:
-        write_report(runs, output, asked, on_progress=bar_for_each_part(progress))
+        write_report(runs, output, options, on_progress=bar_for_each_part(progress))
     print(f"the report is in {output}")

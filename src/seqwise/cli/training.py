@@ -64,9 +64,9 @@ def train(
     trained = metrics["training"]
     steps = f"{trained['steps']:,} step{'' if trained['steps'] == 1 else 's'}"
     trained_now = f"trained for {steps} on {metrics['train_examples']:,} examples"
-    what = trained_now if trained_stages else f"{steps} were taken before"
+    steps_text = trained_now if trained_stages else f"{steps} were taken before"
     loss = f"loss of the last ones {trained['mean_loss']:.4g} ({trained['loss_unit']})"
-    print(textwrap.fill(f"{what}; {loss}", 80, subsequent_indent="  ", break_on_hyphens=False))
+    print(textwrap.fill(f"{steps_text}; {loss}", 80, subsequent_indent="  ", break_on_hyphens=False))
     for line in _lengths(metrics):
         print(textwrap.fill(line, 80, subsequent_indent="  ", break_on_hyphens=False))
     if "dev" in metrics:

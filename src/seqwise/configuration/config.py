@@ -312,7 +312,7 @@ _BOUNDS = {"ge": "at least", "gt": "greater than", "le": "at most", "lt": "below
 def explained(error: ValidationError, kind: type[Config], written: Written) -> InputError:
     """Turn the first mistake of a pydantic error into one line; unknown names come before wrong values."""
     mistakes = error.errors(include_url=False)
-    mistake = next((found for found in mistakes if found["type"] == "extra_forbidden"), mistakes[0])
+    mistake = next((candidate for candidate in mistakes if candidate["type"] == "extra_forbidden"), mistakes[0])
     loc, kind_of_error = mistake["loc"], mistake["type"]
     cause = mistake.get("ctx", {}).get("error")
     if isinstance(cause, InputError):

@@ -153,16 +153,16 @@ def flat_values(configuration: Config, *, only_changed: bool = False) -> dict[st
 
 def differences(before: Config, after: Config) -> dict[str, tuple[Any, Any]]:
     """List the settings in which two configurations differ, by flat names; other alternatives by their tags."""
-    found: dict[str, tuple[Any, Any]] = {}
+    changes: dict[str, tuple[Any, Any]] = {}
     fields = {**type(before).model_fields, **type(after).model_fields}
     for name, info in fields.items():
         then, now = getattr(before, name, None), getattr(after, name, None)
         if isinstance(then, Config) and isinstance(now, Config) and type(then) is type(now):
-            found |= differences(then, now)
+            changes |= differences(then, now)
         elif then != now:
             shown = [getattr(value, value.tag) if isinstance(value, Config) else _plain(value) for value in (then, now)]
-            found[flat_name(name, info)] = (shown[0], shown[1])
-    return found
+            changes[flat_name(name, info)] = (shown[0], shown[1])
+    return changes
 
 
 @dataclass(frozen=True)
@@ -314,11 +314,11 @@ def _placed(kind: type[Config], given: Given, here: Written, used: set[str]) -> 
         is_read = section is not None or flat in given.flags or here.inner(name) in (None, given.file.get(flat))
         used |= {flat} & {*given.file, *given.flags} if is_read else set()
         if section is not None and all(isinstance(w.value, str | Mapping) for w in written):
-            found = _placed_section(section, info, written, given, used)
+            inner = _placed_section(section, info, written, given, used)
         else:
-            found = written[-1] if written else None
-        if found is not None:
-            values[name] = found
+            inner = written[-1] if written else None
+        if inner is not None:
+            values[name] = inner
     return Written(values, here.name, here.path, here.line, here.key_line)
 
 

@@ -65,11 +65,11 @@ class Given:
         """Return the plain value of the first of these names that was given, nested ones with dots, or None."""
         for source in (self.flags, self.file, self.start or {}):
             for name in names:
-                found: Written | None = Written(source, "")
+                written: Written | None = Written(source, "")
                 for part in name.split("."):
-                    found = None if found is None else found.inner(part)
-                if found is not None:
-                    return found.plain()
+                    written = None if written is None else written.inner(part)
+                if written is not None:
+                    return written.plain()
         return None
 
     def put(self, name: str, value: Any) -> None:

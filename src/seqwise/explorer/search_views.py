@@ -154,7 +154,9 @@ def errors_view(run: OutputRun, errors: SearchErrors, *, score: str) -> Markup:
     """Make a table of the outputs of larger beams, and say whether the chosen beam made a search error."""
     rows: list[list[str | Markup]] = []
     for place, best in enumerate([*errors.beams, *([errors.exact] if errors.exact else [])]):
-        name: str | Markup = Markup("<strong>{}</strong>").format(best.name) if place == errors.asked else best.name
+        name: str | Markup = (
+            Markup("<strong>{}</strong>").format(best.name) if place == errors.place_of_k else best.name
+        )
         short = f"{best.short:.3f}" if best.short else "none"
         rows.append([name, _output(run, best.tokens), f"{best.score:.3f}", short])
     columns = ("search", "output", f"{score} score, nats", "short of the best")
@@ -164,15 +166,15 @@ def errors_view(run: OutputRun, errors: SearchErrors, *, score: str) -> Markup:
 
 
 def _verdict(errors: SearchErrors) -> str:
-    asked = errors.beams[errors.asked]
-    if not asked.short:
+    chosen = errors.beams[errors.place_of_k]
+    if not chosen.short:
         if errors.exact:
-            return f"The {asked.name} makes no search error here: it finds the best output there is."
+            return f"The {chosen.name} makes no search error here: it finds the best output there is."
         largest = errors.beams[-1].name
-        return f"No search error of the {asked.name} is known: up to the {largest}, none finds a better-scored output."
+        return f"No search error of the {chosen.name} is known: up to the {largest}, none finds a better-scored output."
     best = errors.exact or next(beam for beam in errors.beams if not beam.short)
     sure = "the best output there is" if errors.exact else f"what the {best.name} finds"
     return (
-        f"The {asked.name} makes a search error: its output is {asked.short:.3f} nats short of {sure}. "
+        f"The {chosen.name} makes a search error: its output is {chosen.short:.3f} nats short of {sure}. "
         "Whether the better-scored output is also the right one is the model's affair, not the search's."
     )

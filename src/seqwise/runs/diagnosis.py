@@ -118,14 +118,16 @@ def diagnose(
             scores["shifted"], searches["shifted-beam"] = shifted(constant), ("shifted", k)
     # One slot takes the same path by either score.
     needed = dict.fromkeys([*searches.values(), *(search for search in sweep if search != ("raw", 1))])
-    found = _search(run, data.sources, [(name, size, scores[name]) for name, size in needed], on_progress)
-    found.setdefault(("raw", 1), found["local", 1])
-    exposure = _exposure(model, data, {name: found[searches[name]] for name in ("greedy", "beam")}, on_progress)
+    outputs_by_search = _search(run, data.sources, [(name, size, scores[name]) for name, size in needed], on_progress)
+    outputs_by_search.setdefault(("raw", 1), outputs_by_search["local", 1])
+    exposure = _exposure(
+        model, data, {name: outputs_by_search[searches[name]] for name in ("greedy", "beam")}, on_progress
+    )
     ranking = _rank(run, data, k, on_progress)
     lengths: dict[str, dict[int, LengthBias]] = {}
     for name, size in sweep:
-        lengths.setdefault(name, {})[size] = length_bias(found[name, size], data.lengths)
-    measured = {name: measure_outputs(run, examples, found[search]) for name, search in searches.items()}
+        lengths.setdefault(name, {})[size] = length_bias(outputs_by_search[name, size], data.lengths)
+    measured = {name: measure_outputs(run, examples, outputs_by_search[search]) for name, search in searches.items()}
     return Diagnosis(k, measured, constant, log_partitions, exposure, lengths, ranking)
 
 
@@ -164,21 +166,24 @@ def _search(
 ) -> dict[Search, list[Hypothesis]]:
     """Return the best output for every source, by search."""
     advance = _counter(on_progress, "searching", len(searches) * len(sources))
-    found: dict[Search, list[Hypothesis]] = {}
+    outputs_by_search: dict[Search, list[Hypothesis]] = {}
     for name, size, score in searches:
         decoder = Decoder(run.codec.allowed(HardTopK(size)), score)
         best = decode_examples(run.model, sources, decoder, on_progress=advance)
-        found[name, size] = [outputs[0] for outputs in best]
-    return found
+        outputs_by_search[name, size] = [ranked[0] for ranked in best]
+    return outputs_by_search
 
 
 def _exposure(
-    model: StepModel, data: _Data, found: Mapping[str, Sequence[Hypothesis]], on_progress: OnProgress | None
+    model: StepModel,
+    data: _Data,
+    outputs_by_decoder: Mapping[str, Sequence[Hypothesis]],
+    on_progress: OnProgress | None,
 ) -> dict[str, ExposureGap]:
     """Measure the loss after the outputs of each decoder, on inputs with known targets."""
     end = () if model.end is None else (model.end,)
     gaps: dict[str, ExposureGap] = {}
-    for name, outputs in found.items() if data.known else ():
+    for name, outputs in outputs_by_decoder.items() if data.known else ():
         own = [outputs[number] for number in data.known]
         ids = [(*output.tokens, *(end if output.finished else ())) for output in own]
         advance = _counter(on_progress, f"prefixes of {name}", len(ids))

@@ -39,18 +39,18 @@ class Diagnosis:
     ranking: SlotRanking | None
 
 
-def meanings(found: Diagnosis, *, subwords: bool = False) -> dict[str, str]:
+def meanings(diagnosis: Diagnosis, *, subwords: bool = False) -> dict[str, str]:
     """Interpret each part of a diagnosis in a sentence or two.
 
     A difference counts if its 95% interval (paired bootstrap over the examples) excludes 0, and there are ``FEWEST``
     examples or more.
     """
     return {
-        "decoders": _about_decoders(found, subwords=subwords),
-        "log Z": _about_log_partitions(found),
-        "exposure gap": _about_exposure(found),
-        "length bias": _about_lengths(found),
-        "slot ranking": _about_ranking(found.ranking),
+        "decoders": _about_decoders(diagnosis, subwords=subwords),
+        "log Z": _about_log_partitions(diagnosis),
+        "exposure gap": _about_exposure(diagnosis),
+        "length bias": _about_lengths(diagnosis),
+        "slot ranking": _about_ranking(diagnosis.ranking),
     }
 
 
@@ -62,13 +62,13 @@ def _is_sure(comparison: Comparison) -> bool:
     return comparison.low > 0 or comparison.high < 0
 
 
-def _about_decoders(found: Diagnosis, *, subwords: bool) -> str:
-    title, sign = decisive(found.decoders["beam"], subwords=subwords)
-    if not enough_examples(found.decoders["beam"][title]):
-        return _too_few(found.decoders["beam"][title])
+def _about_decoders(diagnosis: Diagnosis, *, subwords: bool) -> str:
+    title, sign = decisive(diagnosis.decoders["beam"], subwords=subwords)
+    if not enough_examples(diagnosis.decoders["beam"][title]):
+        return _too_few(diagnosis.decoders["beam"][title])
 
     def gain(first: str, second: str) -> tuple[float, bool]:
-        comparison = paired_bootstrap(found.decoders[first][title], found.decoders[second][title])
+        comparison = paired_bootstrap(diagnosis.decoders[first][title], diagnosis.decoders[second][title])
         return 100 * sign * comparison.difference, _is_sure(comparison)
 
     (raw, sure), parts = gain("raw-beam", "beam"), []
@@ -85,7 +85,7 @@ def _about_decoders(found: Diagnosis, *, subwords: bool) -> str:
         parts.append(f"raw scores add {raw:.1f}, so label bias is at work; predict with --decoder raw-beam")
     else:
         parts.append(f"raw scores lose {-raw:.1f}: keep to beam")
-    if sure and raw < 0 and "shifted-beam" in found.decoders:
+    if sure and raw < 0 and "shifted-beam" in diagnosis.decoders:
         back = max(gain("shifted-beam", "raw-beam")[0] / -raw, 0)
         parts.append(
             f"{100 * back:.0f}% of that is one constant, mean log Z; --objective self-normalized trains it away"
@@ -93,10 +93,10 @@ def _about_decoders(found: Diagnosis, *, subwords: bool) -> str:
     return "; ".join(parts)
 
 
-def _about_log_partitions(found: Diagnosis) -> str:
-    if found.log_partitions is None:
+def _about_log_partitions(diagnosis: Diagnosis) -> str:
+    if diagnosis.log_partitions is None:
         return "the run can write none of the targets, so nothing is known of log Z"
-    overall = found.log_partitions.overall
+    overall = diagnosis.log_partitions.overall
     if overall.mean_absolute < 0.2:
         return "log Z is near 0 everywhere: raw scores are log-probabilities, and a raw search need not normalise"
     if overall.mean_absolute_deviation < 0.2:
@@ -107,14 +107,14 @@ def _about_log_partitions(found: Diagnosis) -> str:
     )
 
 
-def _about_exposure(found: Diagnosis) -> str:
-    if "beam" not in found.exposure:
+def _about_exposure(diagnosis: Diagnosis) -> str:
+    if "beam" not in diagnosis.exposure:
         return "the run can write none of the targets, so there is no loss to compare"
-    if not enough_examples(found.exposure["beam"].gold):
-        return _too_few(found.exposure["beam"].gold)
+    if not enough_examples(diagnosis.exposure["beam"].gold):
+        return _too_few(diagnosis.exposure["beam"].gold)
     costs = {
         name: gap.own.value / gap.gold.value if paired_bootstrap(gap.own, gap.gold).low > 0 else None
-        for name, gap in found.exposure.items()
+        for name, gap in diagnosis.exposure.items()
     }
     greedy, beam = costs.get("greedy"), costs["beam"]
     if beam is None and greedy is None:
@@ -132,18 +132,18 @@ def _about_exposure(found: Diagnosis) -> str:
     return f"{cost}, an upper bound on exposure bias; --objective scheduled-sampling trains on such prefixes"
 
 
-def _about_lengths(found: Diagnosis) -> str:
-    if not found.lengths:
+def _about_lengths(diagnosis: Diagnosis) -> str:
+    if not diagnosis.lengths:
         return "all outputs have the length of their inputs"
     small, large = min(BEAM_SIZES), max(BEAM_SIZES)
     trends = []
-    for name, words in (("local", "log-probabilities"), ("raw", "raw scores")):
-        before, after = found.lengths[name][small].ratio.value, found.lengths[name][large].ratio.value
+    for name, scores in (("local", "log-probabilities"), ("raw", "raw scores")):
+        before, after = diagnosis.lengths[name][small].ratio.value, diagnosis.lengths[name][large].ratio.value
         if before and 0.95 < after / before < 1.05:
-            trends.append(f"{words} keep to length as beams grow")
+            trends.append(f"{scores} keep to length as beams grow")
         else:
-            trends.append(f"{words} make outputs {'longer' if after > before else 'shorter'} as beams grow")
-    empty = found.lengths["local"][large].empty.value
+            trends.append(f"{scores} make outputs {'longer' if after > before else 'shorter'} as beams grow")
+    empty = diagnosis.lengths["local"][large].empty.value
     remedy = "" if empty < 0.01 else "; predict --length-normalization 1 keeps a large beam from empty outputs"
     return f"{'; '.join(trends)}{remedy}"
 

@@ -127,7 +127,7 @@ def _repetitions(examples: Sequence[Example]) -> tuple[int, int]:
 def _baseline(train: Sequence[Example], examples: Sequence[Example], *, tags: bool) -> dict[str, float]:
     gold = [example.target for example in examples]
     if tags:
-        found = tagging_measures(most_frequent_labels(train, examples), gold)
+        measures = tagging_measures(most_frequent_labels(train, examples), gold)
     else:
-        found = {"sequences right": sequence_accuracy(most_frequent_outputs(train, examples), gold)}
-    return {name: sums.value for name, sums in found.items()}
+        measures = {"sequences right": sequence_accuracy(most_frequent_outputs(train, examples), gold)}
+    return {name: sums.value for name, sums in measures.items()}

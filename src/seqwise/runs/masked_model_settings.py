@@ -32,8 +32,8 @@ _FORMAT = "sequences (one a line), fasta, or pairs (source, tab, sequence: a con
 class MaskedModelConfig(Config):
     """A masked model with its sizes; a subclass has a ``name: Literal["..."]``."""
 
-    made: ClassVar[str]
-    """Class of the model, in ``seqwise.models``."""
+    class_name: ClassVar[str]
+    """Class of the model in ``seqwise.models``."""
 
     name: str
     hidden_size: int = setting(128, "of embeddings and layers; of each LSTM", ge=1)
@@ -44,7 +44,7 @@ class MaskedModelConfig(Config):
         """Class of the model."""
         from seqwise import models
 
-        return getattr(models, self.made)
+        return getattr(models, self.class_name)
 
     def build(self, **sizes: Any) -> Any:
         """Make a model with new weights; the sizes depend on the vocabularies."""
@@ -74,13 +74,13 @@ class _Transformer(MaskedModelConfig):
 class MaskedTransformerConfig(_Transformer, _OfSequences):
     """A Transformer over the sequence."""
 
-    made = "MaskedTransformer"
+    class_name = "MaskedTransformer"
 
 
 class MaskedLSTMConfig(_OfSequences):
     """Two LSTMs, one from each end."""
 
-    made = "MaskedLSTM"
+    class_name = "MaskedLSTM"
 
     name: Literal["lstm"] = "lstm"
     embedding_size: int = setting(64, "size of embeddings", ge=1)
@@ -89,10 +89,10 @@ class MaskedLSTMConfig(_OfSequences):
 class ConditionalTransformerConfig(_Transformer, _OfPairs):
     """A Transformer over the source, and one over the sequence."""
 
-    made = "ConditionalMaskedTransformer"
+    class_name = "ConditionalMaskedTransformer"
 
 
-class _WhatIsTrained(Config):
+class _ExperimentOptions(Config):
     """Sequences, model and masks."""
 
     format: Format = setting(..., _FORMAT)
@@ -120,7 +120,7 @@ class _WhatIsTrained(Config):
     warmup: float = setting(0.05, "the part of the steps in which it rises to that", ge=0, lt=1)
 
 
-class MaskedModelSettings(TrainerOptions, _WhatIsTrained):
+class MaskedModelSettings(TrainerOptions, _ExperimentOptions):
     """Settings of ``seqwise masked-model train``, for one format of data; see each field's help.
 
     Make them from flat names with :func:`masked_settings`.

@@ -157,28 +157,30 @@ def measure_decoders(
     Targets that the run cannot write have no log Z; if there are no others, mean and variance are None.
     """
     names = list(decoders_for(run.settings))
-    found: dict[str, dict[str, Sums]] = {}
+    measures_by_decoder: dict[str, dict[str, Sums]] = {}
     for done, name in enumerate(names, start=1):
-        found[name] = measure(run, examples, name)
+        measures_by_decoder[name] = measure(run, examples, name)
         if on_measured is not None:
             on_measured(done, len(names))
-    title, sign = decisive(found["beam"], subwords=run.codec.writes_text)
+    title, sign = decisive(measures_by_decoder["beam"], subwords=run.codec.writes_text)
     usual = usual_decoder(run.settings)
     log_partitions_N = log_partitions_of(run, run.codec.encode(known_targets(run, examples)))
     mean = log_partitions_N.mean().item() if len(log_partitions_N) else None
     return {
-        "decoders": _values(found),
-        "best decoder": best_of(found, title, sign, usual=usual),
+        "decoders": _values(measures_by_decoder),
+        "best decoder": best_of(measures_by_decoder, title, sign, usual=usual),
         "best by": title,
-        "advice": advise(found, title, sign, settings=run.settings, usual=usual, mean_log_partition=mean),
+        "advice": advise(measures_by_decoder, title, sign, settings=run.settings, usual=usual, mean_log_partition=mean),
         "signatures": signatures(run, examples),
         "mean log Z": mean,
         "variance of log Z": log_partitions_N.var(correction=0).item() if len(log_partitions_N) else None,
     }
 
 
-def _values(found: Mapping[str, Mapping[str, Sums]]) -> dict[str, dict[str, float]]:
-    return {name: {title: sums.value for title, sums in by_title.items()} for name, by_title in found.items()}
+def _values(measures_by_decoder: Mapping[str, Mapping[str, Sums]]) -> dict[str, dict[str, float]]:
+    return {
+        name: {title: sums.value for title, sums in by_title.items()} for name, by_title in measures_by_decoder.items()
+    }
 
 
 def log_partitions_of(run: OutputRun, encoded: Sequence[EncodedExample], *, batch_size: int = 256) -> torch.Tensor:

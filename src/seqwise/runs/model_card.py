@@ -176,8 +176,8 @@ def _masked_card(run: MaskedRun, metrics: Mapping[str, Any], repo: str) -> Card:
 ```python
 from seqwise.runs import load_run, score_sequences
 run = load_run("{repo}")
-for one in score_sequences(run, run.codec.read("sequences.txt")):
-    print(one.log_prob, *one.tokens)
+for score in score_sequences(run, run.codec.read("sequences.txt")):
+    print(score.log_prob, *score.tokens)
 ```
 
 Or `seqwise score {repo} sequences.txt`; `seqwise sample {repo}` draws sequences and fills in."""

@@ -84,8 +84,8 @@ class _Decoder(Config):
 
 
 class _NewModel(_OwnVocabulary):
-    made: ClassVar[str]
-    """Class of the model, in ``seqwise.models``."""
+    class_name: ClassVar[str]
+    """Class of the model in ``seqwise.models``."""
 
     sizes: ClassVar[tuple[str, ...]]
     """Options that are arguments of it."""
@@ -94,7 +94,7 @@ class _NewModel(_OwnVocabulary):
         """Make a model with new weights; the sizes depend on the vocabularies."""
         from seqwise import models
 
-        return getattr(models, self.made)(**sizes, **{name: getattr(self, name) for name in self.sizes})
+        return getattr(models, self.class_name)(**sizes, **{name: getattr(self, name) for name in self.sizes})
 
 
 class _NewTagger(_Decoder, _NewModel, TaggerModel):
@@ -113,7 +113,7 @@ class _NewTagger(_Decoder, _NewModel, TaggerModel):
 class LSTMTagger(_NewTagger):
     """An LSTM over the source, and one over the labels."""
 
-    made = "Tagger"
+    class_name = "Tagger"
     sizes = (*_NewTagger.sizes, "label_embedding_size")
 
     name: Literal["lstm"] = "lstm"
@@ -128,7 +128,7 @@ class LSTMTagger(_NewTagger):
 class Chain(_NewTagger):
     """A linear chain: a label sees the source and the label before."""
 
-    made = "ChainTagger"
+    class_name = "ChainTagger"
 
     name: Literal["chain"] = "chain"
 
@@ -192,7 +192,7 @@ class _NewTransducer(_Decoder, _NewModel, TransducerModel):
 class LSTMTransducer(_NewTransducer):
     """An LSTM encoder-decoder with attention."""
 
-    made = "EncoderDecoder"
+    class_name = "EncoderDecoder"
     sizes = ("hidden_size", "embedding_size", "dropout")
 
     name: Literal["lstm"] = "lstm"
@@ -203,7 +203,7 @@ class TransformerTransducer(_NewTransducer):
     """A Transformer encoder-decoder."""
 
     parallel = True
-    made = "Transformer"
+    class_name = "Transformer"
     sizes = ("hidden_size", "num_layers", "num_heads", "feedforward_size", "dropout")
 
     name: Literal["transformer"] = "transformer"

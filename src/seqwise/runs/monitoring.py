@@ -56,14 +56,14 @@ def monitor(run: OutputRun, examples: Sequence[Example], settings: Settings) -> 
     def measured(values: Mapping[str, float]) -> dict[str, float]:
         sums = measure(run, sample, usual_decoder(settings))
         title, _ = decisive(sums, subwords=run.codec.writes_text)
-        found = {title: sums[title].value}
+        measurements = {title: sums[title].value}
         if gold:
-            found[CROSS_ENTROPY] = _cross_entropy(run, gold)
-            found["mean log Z"] = log_partitions_of(run, gold).mean().item()
-            found["spread of slots, hard"] = spread(HardTopK(k))
+            measurements[CROSS_ENTROPY] = _cross_entropy(run, gold)
+            measurements["mean log Z"] = log_partitions_of(run, gold).mean().item()
+            measurements["spread of slots, hard"] = spread(HardTopK(k))
         if gold and settings.objective.relaxes:
-            found["spread of slots, relaxed"] = spread(SoftTopK(k, values["alpha"], unit))
-        return found
+            measurements["spread of slots, relaxed"] = spread(SoftTopK(k, values["alpha"], unit))
+        return measurements
 
     return measured
 

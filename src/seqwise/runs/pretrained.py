@@ -125,10 +125,10 @@ def _article(kind: str) -> str:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_bytes())
+        record = json.loads(path.read_bytes())
     except (ValueError, RecursionError):
         raise InputError("this is no JSON", path=path, hint="take another copy") from None
-    return found if isinstance(found, dict) else {}
+    return record if isinstance(record, dict) else {}
 
 
 def _configurations(source: Path | str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -82,7 +82,7 @@ def _part(path: Path, process: int) -> Path:
 def _parts(path: Path) -> list[Path]:
     """List the existing parts, of any number of processes."""
     name = re.compile(re.escape(path.name) + r"\.partial(-[0-9]+)?")
-    return sorted(found for found in path.parent.iterdir() if name.fullmatch(found.name))
+    return sorted(file for file in path.parent.iterdir() if name.fullmatch(file.name))
 
 
 def _begin(path: Path, claim: Mapping[str, str], count: int) -> list[int]:
@@ -90,7 +90,7 @@ def _begin(path: Path, claim: Mapping[str, str], count: int) -> list[int]:
     with saving(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     head = json.dumps(dict(claim), sort_keys=True).encode() + b"\n"
-    kept = {found.number for part in _parts(path) for found in _kept(part, head, claim)}
+    complete = {block.number for part in _parts(path) for block in _kept(part, head, claim)}
     for process in range(world_size()):
         part = _part(path, process)
         with saving(part):
@@ -99,19 +99,19 @@ def _begin(path: Path, claim: Mapping[str, str], count: int) -> list[int]:
                 flush(part)
     with saving(path):
         flush(path.parent)
-    return [number for number in range(count) if number not in kept]
+    return [number for number in range(count) if number not in complete]
 
 
 def _kept(part: Path, head: bytes, claim: Mapping[str, str]) -> list[_Block]:
     """Return the complete blocks of a part, and truncate the rest."""
     with saving(part), part.open("r+b") as stream:
-        found = stream.readline()
-        if not found.endswith(b"\n"):  # killed within its first line
+        first_line = stream.readline()
+        if not first_line.endswith(b"\n"):  # killed within its first line
             stream.truncate(0)
             return []
-        if found != head:
+        if first_line != head:
             hint = "remove it, or give another --output"
-            raise InputError(f"the file was begun with {_other(found, claim)}", path=part, hint=hint)
+            raise InputError(f"the file was begun with {_other(first_line, claim)}", path=part, hint=hint)
         end, blocks = stream.tell(), []
         for block_read in _blocks(stream, part):
             blocks.append(block_read)
@@ -148,12 +148,12 @@ def _append(part: Path, number: int, lines: Iterable[str]) -> None:
 def _finish(path: Path, count: int) -> None:
     """Join all blocks in order, and then remove the parts."""
     parts = _parts(path)
-    found: dict[int, _Block] = {}
+    blocks: dict[int, _Block] = {}
     for part in parts:
         with saving(part), part.open("rb") as stream:
             stream.readline()
-            found |= {kept.number: kept for kept in _blocks(stream, part)}
-    missing = next((number for number in range(count) if number not in found), None)
+            blocks |= {block.number: block for block in _blocks(stream, part)}
+    missing = next((number for number in range(count) if number not in blocks), None)
     if missing is not None:
         problem = f"block {missing} of {count} is in none of the parts"
         raise InputError(problem, path=path, hint="run the same command again, and no other with this --output")
@@ -161,7 +161,7 @@ def _finish(path: Path, count: int) -> None:
     with saving(path):
         with new.open("wb") as stream:
             for number in range(count):
-                _copy(found[number], stream)
+                _copy(blocks[number], stream)
         rename_durably(new, path)
         for part in parts:
             part.unlink()
@@ -173,10 +173,10 @@ def _copy(block: _Block, stream: BinaryIO) -> None:
         stream.write(part.read(block.size))
 
 
-def _other(found: bytes, claim: Mapping[str, str]) -> str:
+def _other(first_line: bytes, claim: Mapping[str, str]) -> str:
     """Name what differs in a claim."""
     try:
-        begun = json.loads(found)
+        begun = json.loads(first_line)
         return next(f"another {name}" for name, value in claim.items() if begun.get(name) != value)
     except (ValueError, AttributeError, StopIteration, RecursionError):
         return "something else"

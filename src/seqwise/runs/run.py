@@ -156,8 +156,8 @@ def predict(
     encoded = run.codec.encode_sources(inputs)
     if not isinstance(decoder, Decoder):
         decoder = choose_decoder(run.settings, decoder)
-    found = search(run, encoded, decoder, n_best=n_best, length_normalization=length_normalization)
-    return [[_as_tokens(hypothesis, run.codec.target_vocabulary) for hypothesis in outputs] for outputs in found]
+    hypotheses = search(run, encoded, decoder, n_best=n_best, length_normalization=length_normalization)
+    return [[_as_tokens(hypothesis, run.codec.target_vocabulary) for hypothesis in outputs] for outputs in hypotheses]
 
 
 def search(

@@ -233,15 +233,15 @@ class _Sampling:
             return Trace.none(coldest(state, settings.num_replicas)), state
         state = load_chains(path, runner.energy, context=runner.context(part.problems))
         # Replicas of a chain are numbered in turn.
-        numbers_B, wanted_B = state.chain_B[:: settings.num_replicas], runner.numbers(part.problems)
-        if len(state) != len(wanted_B) * settings.num_replicas or not torch.equal(
-            numbers_B // settings.num_replicas, wanted_B
+        numbers_B, expected_B = state.chain_B[:: settings.num_replicas], runner.numbers(part.problems)
+        if len(state) != len(expected_B) * settings.num_replicas or not torch.equal(
+            numbers_B // settings.num_replicas, expected_B
         ):
             raise InputError("the file holds other chains", path=path, hint="remove the folder and start again")
         if state.sweep > settings.num_sweeps:
             problem = f"sweeps: the chains have made {state.sweep} already, and {settings.num_sweeps} are asked for"
             raise InputError(problem, path=path, hint=f"ask for {state.sweep} or more, or give another --output")
-        trace = read_trace(path.with_suffix(".jsonl"), num_sweeps=state.sweep, num_chains=len(wanted_B))
+        trace = read_trace(path.with_suffix(".jsonl"), num_sweeps=state.sweep, num_chains=len(expected_B))
         return trace, state
 
     def file(self, part: _Part, suffix: str) -> Path:
@@ -271,8 +271,8 @@ def collect_samples(groups: Sequence[Group], settings: SampleSettings) -> list[S
     ]
     if not settings.best:
         sweeps = [sweep for sweep in groups[0].trace.tokens if settings.prints(sweep)] if groups else []
-        found = [sample for problem, trace in of_problems for sample in samples_of(problem, trace, sweeps)]
-        return sorted(found, key=lambda sample: (sample.problem, sample.chain, sample.sweep))
+        samples = [sample for problem, trace in of_problems for sample in samples_of(problem, trace, sweeps)]
+        return sorted(samples, key=lambda sample: (sample.problem, sample.chain, sample.sweep))
     best: dict[int, Sample] = {}
     for problem, trace in of_problems:
         # The first of the lowest energies.

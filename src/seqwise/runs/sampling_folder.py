@@ -72,10 +72,10 @@ def claim(folder: Path, settings: SampleSettings, fingerprints: Mapping[str, str
 def _begun(path: Path, names: Sequence[str]) -> dict[str, Any] | None:
     """Read the settings of a sampling, or None from a file of another kind."""
     try:
-        found = json.loads(path.read_bytes())
+        settings = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) and set(names) <= set(found) else None
+    return settings if isinstance(settings, dict) and set(names) <= set(settings) else None
 
 
 def append_sweeps(path: Path, trace: Trace, *, first: int) -> None:

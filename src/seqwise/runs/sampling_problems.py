@@ -66,12 +66,12 @@ def read_problems(run: MaskedRun, text: str | None, settings: SampleSettings) ->
 
 def problem_of(run: MaskedRun, text: str, *, source: str = "", free: str = "_") -> Problem:
     """Make a problem of typed texts; for a conditional run, a blank text is a whole output."""
-    read = example_of(source, units=file_units(run.codec.source_units)).source if run.codec.conditional else ()
+    source_tokens = example_of(source, units=file_units(run.codec.source_units)).source if run.codec.conditional else ()
     if run.codec.conditional and not text.strip():
-        example = Example(read, ())
+        example = Example(source_tokens, ())
         return Problem((), example, run.codec.encode([example])[0].source_ids)
     run.codec.require_free(free)
-    return _to_fill(run, Example(read, example_of(text, units=file_units(run.codec.units)).source), free)
+    return _to_fill(run, Example(source_tokens, example_of(text, units=file_units(run.codec.units)).source), free)
 
 
 def chains_of(
@@ -89,7 +89,7 @@ def at_lengths(
 ) -> list[ChainProblem]:
     """Return each problem at each of its lengths; problems are numbered from ``first``."""
     numbered = list(enumerate(problems, first))
-    found = [chains_of(problem, settings, place=place) for place, problem in numbered if problem.tokens]
+    tasks = [chains_of(problem, settings, place=place) for place, problem in numbered if problem.tokens]
     bounds: dict[str, Any] = {"shortest": shortest}
     if settings.lengths is not None:
         bounds = {"shortest": max(shortest, settings.lengths[0]), "longest": settings.lengths[-1]}
@@ -98,8 +98,8 @@ def at_lengths(
         lengths_BK = likeliest_lengths(context.length_log_probs_BL, beam=settings.length_beam, **bounds)
         for (place, problem), lengths in zip(part, lengths_BK.tolist(), strict=True):
             for rank, length in enumerate(lengths):
-                found.append(chains_of(problem, settings, place=place, rank=rank, length=length))
-    return sorted(found, key=lambda task: (task.problem, task.rank))
+                tasks.append(chains_of(problem, settings, place=place, rank=rank, length=length))
+    return sorted(tasks, key=lambda task: (task.problem, task.rank))
 
 
 def problem_warnings(run: MaskedRun, problems: Sequence[Problem]) -> list[str]:
@@ -113,10 +113,10 @@ def problem_warnings(run: MaskedRun, problems: Sequence[Problem]) -> list[str]:
     if strange:
         lines.append(f"{strange} of {len(problems)} sequences hold fixed tokens that the model does not know")
     known = run.codec.lengths or lengths
-    others = sum(count for length, count in lengths.items() if not min(known) <= length <= max(known))
-    if others:
+    num_outside = sum(count for length, count in lengths.items() if not min(known) <= length <= max(known))
+    if num_outside:
         lines.append(
-            f"{others} of {len(problems)} sequences are of other lengths than those of training"
+            f"{num_outside} of {len(problems)} sequences are of other lengths than those of training"
             f" ({min(known)} to {max(known)}); the longest has {max(lengths)} tokens"
         )
     return lines

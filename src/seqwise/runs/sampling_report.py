@@ -163,8 +163,8 @@ class _Diagnostics:
             yield f"effective sample size of its tails {self._sum(self.tail_ess, self.least_tail_ess)}"
         yield f"R-hat of the energy {self._worst(self.most_r_hat, sign=-1)}"
         for kind in sorted(self.kinds.values(), key=lambda kind: kind.rank):
-            others = f" (and {kind.count - 1} more of {self.problems})" if kind.count > 1 else ""
-            yield f"warning: {kind.warning}{others}"
+            more = f" (and {kind.count - 1} more of {self.problems})" if kind.count > 1 else ""
+            yield f"warning: {kind.warning}{more}"
 
     def _sum(self, total: float, least: tuple[float, Key] | None) -> str:
         return f"{total:.4g}" + (f", {self._worst(least, sign=1)}" if self.problems > 1 else "")
@@ -174,10 +174,10 @@ class _Diagnostics:
         rate = f"; {self.ess / max(self.seconds, 1e-9):.3g} a second" if math.isfinite(self.seconds) else ""
         return f"{rate}, {self.ess / max(self.passes, 1):.3g} a pass"
 
-    def _worst(self, found: tuple[float, Key] | None, *, sign: int) -> str:
-        if found is None:
+    def _worst(self, extreme: tuple[float, Key] | None, *, sign: int) -> str:
+        if extreme is None:
             return "is not a number"
-        value, key = found
+        value, key = extreme
         return f"{sign * value:.4g}" if self.problems == 1 else f"at worst {sign * value:.4g} ({_named(key)})"
 
 

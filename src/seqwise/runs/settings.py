@@ -131,7 +131,7 @@ def _from_objective(name: str, default: Any) -> Any:
     return lambda values: getattr(values.get("objective"), name, default)
 
 
-class _WhatIsTrained(Config):
+class _ExperimentOptions(Config):
     """Data, model, objective and the stages of training."""
 
     task: Task = setting(..., _TASK, panel="Data")
@@ -188,7 +188,7 @@ class Stage:
     settings: Settings
 
 
-class Settings(TrainerOptions, _WhatIsTrained):
+class Settings(TrainerOptions, _ExperimentOptions):
     """Settings of ``seqwise train``: ``Tagging`` or ``Transducing``; see each field's help.
 
     Make them from flat names with :func:`train_settings`.
@@ -235,7 +235,7 @@ class Settings(TrainerOptions, _WhatIsTrained):
 
     def stages(self) -> list[Stage]:
         """List the stages of training in order: those of the warm start, then the objective."""
-        found = []
+        stages = []
         if self.warm_start is not None and self.warm_start.epochs > 0:
             for name, folder, objective, share in self.warm_start.stages():
                 changes = {
@@ -244,8 +244,8 @@ class Settings(TrainerOptions, _WhatIsTrained):
                     "epochs": share * self.warm_start.epochs,
                     "learning_rate": share * self.warm_start_learning_rate,
                 }
-                found.append(Stage(name, folder, self.model_copy(update=changes)))
-        return [*found, Stage("training", "", self)]
+                stages.append(Stage(name, folder, self.model_copy(update=changes)))
+        return [*stages, Stage("training", "", self)]
 
     def with_changes(self, **changes: Any) -> Settings:
         """Return a copy with some flat settings changed.

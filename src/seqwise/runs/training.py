@@ -336,9 +336,9 @@ def _require_same_settings(output: Path, settings: Settings) -> None:
     """Refuse an output folder that holds anything but a run of the same settings."""
     saved = output / CONFIGURATION
     if not saved.exists():
-        found = next((name for name in _WRITTEN if (output / name).exists()), None)
-        if found is not None:
-            problem = f"the folder holds {found} but no configuration.yaml, so it is no run"
+        leftover = next((name for name in _WRITTEN if (output / name).exists()), None)
+        if leftover is not None:
+            problem = f"the folder holds {leftover} but no configuration.yaml, so it is no run"
             raise InputError(problem, path=output, hint="give another --output")
         return
     for name, (then, now) in differences(sized_like(load_settings(saved), settings), settings).items():

@@ -35,7 +35,7 @@ def sole_writer(folder: Path) -> Iterator[None]:
         >>> folder.exists()
         False
     """
-    made = [path for path in (folder, *folder.parents) if not path.exists()] if is_main_process() else []
+    missing = [path for path in (folder, *folder.parents) if not path.exists()] if is_main_process() else []
     handles: list[int] = []
     from_main_process(lambda: handles.append(_lock(folder)))
     try:
@@ -46,7 +46,7 @@ def sole_writer(folder: Path) -> Iterator[None]:
                 (folder / LOCK).unlink()
             os.close(handle)
             with suppress(OSError):  # as soon as one of them holds something
-                for path in made:
+                for path in missing:
                     path.rmdir()
 
 

@@ -147,7 +147,7 @@ def score_outputs(run: OutputRun, question: Question, outputs: Sequence[tuple[in
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchOutput:
     """Best output of a search."""
 
     name: str  # of the search
@@ -160,9 +160,9 @@ class Found:
 class SearchErrors:
     """Search errors of beams of several sizes."""
 
-    beams: tuple[Found, ...]  # by size
-    asked: int  # the place of the beam of k slots
-    exact: Found | None  # the best output, if it can be computed
+    beams: tuple[SearchOutput, ...]  # by size
+    place_of_k: int  # of the beam of k slots
+    exact: SearchOutput | None  # the best output, if it can be computed
 
 
 def search_errors(run: OutputRun, question: Question, *, k: int, score: str) -> SearchErrors:
@@ -172,25 +172,27 @@ def search_errors(run: OutputRun, question: Question, *, k: int, score: str) -> 
     """
     sizes = sorted({*SIZES, k})
     outputs = [_best(run, question, Decoder(HardTopK(size), SCORES[score])) for size in sizes]
-    beams = [Found(f"beam of {size}", best.tokens, best.score) for size, best in zip(sizes, outputs, strict=True)]
+    beams = [
+        SearchOutput(f"beam of {size}", best.tokens, best.score) for size, best in zip(sizes, outputs, strict=True)
+    ]
     exact = _exact(run, question, score)
-    best_score = max(found.score for found in (*beams, *([exact] if exact else [])))
+    best_score = max(best.score for best in (*beams, *([exact] if exact else [])))
 
-    def compared(found: Found) -> Found:
-        short = best_score - found.score
+    def compared(best: SearchOutput) -> SearchOutput:
+        short = best_score - best.score
         # Two ways to add up the same numbers differ in the last digits.
-        return replace(found, short=short if short > 1e-4 * max(1.0, abs(best_score)) else 0.0)
+        return replace(best, short=short if short > 1e-4 * max(1.0, abs(best_score)) else 0.0)
 
     return SearchErrors(tuple(map(compared, beams)), sizes.index(k), compared(exact) if exact else None)
 
 
-def _exact(run: OutputRun, question: Question, score: str) -> Found | None:
+def _exact(run: OutputRun, question: Question, score: str) -> SearchOutput | None:
     model = run.model
     length = steps_after(question.source.source_ids, model)
     if isinstance(model, ChainTagger) and score == "raw":
         with evaluation_mode(model), torch.no_grad():
             score_B, output_BT = best_chain_output(model.chain(encode_input(model, question.source)))
-        return Found("exact, by Viterbi", tuple(output_BT[0].tolist()), float(score_B[0]))
+        return SearchOutput("exact, by Viterbi", tuple(output_BT[0].tolist()), float(score_B[0]))
     labels = len(run.codec.target_vocabulary)
     if model.end is not None or labels**length > MOST_OUTPUTS:
         return None
@@ -198,4 +200,4 @@ def _exact(run: OutputRun, question: Question, score: str) -> Found | None:
     outputs = [tuple(output) for output in outputs_BNT[0].tolist()]
     scores = score_outputs(run, question, outputs, SCORES[score])
     place = max(range(len(scores)), key=scores.__getitem__)
-    return Found(f"exact, of all {len(outputs):,} outputs", outputs[place], scores[place])
+    return SearchOutput(f"exact, of all {len(outputs):,} outputs", outputs[place], scores[place])

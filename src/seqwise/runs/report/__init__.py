@@ -6,6 +6,6 @@
 
 from __future__ import annotations
 
-from seqwise.runs.report.report import Asked, write_report
+from seqwise.runs.report.report import ReportOptions, write_report
 
-__all__ = ["Asked", "write_report"]
+__all__ = ["ReportOptions", "write_report"]

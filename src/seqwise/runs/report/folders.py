@@ -18,7 +18,7 @@ from seqwise.training.checkpoints import MEASUREMENTS
 Kind = Literal["training", "masked model", "samples"]
 """The run of ``seqwise train``, that of ``seqwise masked-model train``, or the output of ``seqwise sample``."""
 
-_WANTED = "give the --output of a seqwise train, masked-model train or sample"
+_FOLDER_HINT = "give the --output of a seqwise train, masked-model train or sample"
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def read_folders(paths: Sequence[Path]) -> list[Folder]:
 def read_folder(path: Path) -> Folder:
     """Read a folder."""
     if not path.is_dir():
-        raise InputError("there is no such folder", path=path, hint=_WANTED)
+        raise InputError("there is no such folder", path=path, hint=_FOLDER_HINT)
     if (path / "configuration.yaml").is_file():
         return _training(path)
     if (path / "settings.json").is_file():
@@ -72,8 +72,8 @@ def read_folder(path: Path) -> Folder:
             return _masked(path)
     if (path / "model" / "tokenizer.json").is_file():
         problem = "the folder holds a log-linear language model, on which there is no report"
-        raise InputError(problem, path=path, hint=_WANTED)
-    raise InputError("the folder holds no run", path=path, hint=_WANTED)
+        raise InputError(problem, path=path, hint=_FOLDER_HINT)
+    raise InputError("the folder holds no run", path=path, hint=_FOLDER_HINT)
 
 
 def _training(path: Path) -> Folder:

@@ -39,7 +39,7 @@ ROOM_FOR_LATTICES = 3_800_000  # characters, of the 5 MB that a page may have
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReportOptions:
     """Data and examples of a report.
 
     Args:
@@ -64,11 +64,11 @@ class Data:
 
 
 @dataclass(frozen=True)
-class Writing:
+class Page:
     """State of a page that is being written."""
 
     files: Mapping[str, Path]  # by the name of the folder
-    asked: Asked
+    options: ReportOptions
     on_progress: OnProgress
     ids: Ids = field(default_factory=Ids)
     footer: list[str] = field(default_factory=list)  # signatures, a line each
@@ -77,7 +77,7 @@ class Writing:
 def write_report(
     paths: Sequence[str | os.PathLike[str]],
     output: str | os.PathLike[str],
-    asked: Asked | None = None,
+    options: ReportOptions | None = None,
     *,
     on_progress: OnProgress | None = None,
 ) -> None:
@@ -90,16 +90,16 @@ def write_report(
     Args:
         paths: the outputs of ``seqwise train``, ``masked-model train`` and ``sample``.
         output: the page; an older report is replaced, any other file is not.
-        asked: data and examples; by default the development data.
+        options: data and examples; by default the development data.
         on_progress: called with the name of a part, the amount done, and the total.
 
     Raises:
         InputError: a folder, a file or the output cannot be used, matplotlib is missing, or the page is too large.
     """
-    asked, output = asked or Asked(), Path(output)
+    options, output = options or ReportOptions(), Path(output)
     require_own(output)
     folders = read_folders([Path(path) for path in paths])
-    page = Writing(_share_files(folders, asked.files), asked, on_progress or (lambda *_: None))
+    page = Page(_share_files(folders, options.files), options, on_progress or (lambda *_: None))
     sections = [Section("Runs", [_overview(folders)])]
     for kind, build in (("training", _training), ("masked model", _masked), ("samples", _samples)):
         own = [folder for folder in folders if folder.kind == kind]
@@ -148,7 +148,7 @@ def _signed(method: str, folder: Folder, data: Data) -> str:
     )
 
 
-def _training(folders: Sequence[Folder], page: Writing) -> Section:
+def _training(folders: Sequence[Folder], page: Page) -> Section:
     loaded = {folder.name: load_run(folder.path) for folder in folders if folder.has_model}
     data = {
         folder.name: _data(folder, loaded[folder.name], page.files.get(folder.name))
@@ -206,14 +206,14 @@ def _lattices(
     folders: Sequence[Folder],
     loaded: Mapping[str, OutputRun],
     data: Mapping[str, Data],
-    page: Writing,
+    page: Page,
 ) -> list[Section]:
     """Draw the lattices of all runs for each chosen example."""
     jobs = [
         (place, folder)
         for folder in folders
         if folder.name in data and data[folder.name].examples
-        for place in _chosen_places(page.asked, len(data[folder.name].examples), path=data[folder.name].name)
+        for place in _chosen_places(page.options, len(data[folder.name].examples), path=data[folder.name].name)
     ]
     jobs.sort(key=lambda job: job[0])  # stable: runs stay in their order
     sections: dict[int, list[Block]] = {}
@@ -253,7 +253,7 @@ def _lattices(
     return [Section("Beam lattices", [legend], inner)]
 
 
-def _masked(folders: Sequence[Folder], page: Writing) -> Section:
+def _masked(folders: Sequence[Folder], page: Page) -> Section:
     results = metrics_tables(folders)
     for folder in folders:
         data = Data(note=f"{folder.name} has no trained model yet.")
@@ -262,7 +262,7 @@ def _masked(folders: Sequence[Folder], page: Writing) -> Section:
             data = _sequence_data(folder, run, page.files.get(folder.name))
             if data.is_given:
                 total = len(data.examples)
-                chosen = _chosen_places(page.asked, total, path=data.name)
+                chosen = _chosen_places(page.options, total, path=data.name)
                 scored = partial(page.on_progress, f"scoring with {folder.name}")
                 results += scored_blocks(run, data.examples, chosen, name=folder.name, on_progress=scored)
         results += [Paragraph(data.note)] if data.note else []
@@ -279,17 +279,17 @@ def _masked(folders: Sequence[Folder], page: Writing) -> Section:
     )
 
 
-def _samples(folders: Sequence[Folder], page: Writing) -> Section:
+def _samples(folders: Sequence[Folder], page: Page) -> Section:
     samplings = {}
     for done, folder in enumerate(folders):
         page.on_progress("reading chains", done, len(folders))
         samplings[folder.name] = read_sampling(folder)
         page.footer.append(_signed(f"{folder.settings.get('kernel')}", folder, Data()))
     page.on_progress("reading chains", len(folders), len(folders))
-    shown = list(page.asked.chosen) or list(range(1, page.asked.num_examples + 1))
+    shown = list(page.options.chosen) or list(range(1, page.options.num_examples + 1))
     for name, sampling in samplings.items():
         known = {chains.problem for chains in sampling.problems if chains.problem is not None}
-        wrong = [number for number in page.asked.chosen if known and number not in known]
+        wrong = [number for number in page.options.chosen if known and number not in known]
         if wrong:
             problem = f"--example {wrong[0]} is none of the problems of {name}"
             raise InputError(problem, hint=f"give a number from {min(known)} to {max(known)}")
@@ -337,10 +337,10 @@ def _data(folder: Folder, run: OutputRun, file: Path | None) -> Data:
         return Data(note=f"The development data of {folder.name} cannot be read ({error}): {without}.")
 
 
-def _chosen_places(asked: Asked, number: int, *, path: str) -> list[int]:
+def _chosen_places(options: ReportOptions, number: int, *, path: str) -> list[int]:
     """Return the indices of the examples to draw."""
-    for chosen in asked.chosen:
+    for chosen in options.chosen:
         if not 1 <= chosen <= number:
             problem = f"--example {chosen} is none of the {number:,} that there are"
             raise InputError(problem, path=path or None, hint=f"give a number from 1 to {number}")
-    return [chosen - 1 for chosen in dict.fromkeys(asked.chosen)] or list(range(number))[: asked.num_examples]
+    return [chosen - 1 for chosen in dict.fromkeys(options.chosen)] or list(range(number))[: options.num_examples]
