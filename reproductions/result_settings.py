@@ -175,6 +175,9 @@ LINES: dict[str, Callable[[str], str]] = {
     "table-3.2": partial(_planned, PLANS["ner"], _FEEDING),
     "table-4.1": partial(_planned, PLANS["supertags"], _SEARCH),
     "table-4.2": partial(_planned, PLANS["ner"], _SEARCH),
+    "large-alpha": partial(_planned, PLANS["supertags"], ("longer", "search")),
+    "wider-beams-pmb": partial(_planned, PLANS["supertags"], ("longer", "search")),
+    "wider-beams-translation": partial(_translating, ("longer", "search")),
     **{f"table-5.1-{plan}": partial(_planned, PLANS[plan], ()) for plan in _TAGGED.values()},
     "table-5.1-translation": partial(_translating, ()),
     **{f"table-5.{number}-{corpus}": partial(_planned, PLANS[plan], _LOCAL_GLOBAL)

@@ -40,6 +40,8 @@ SEARCH_ROWS = {
     "dense-beam": "dense beam loss, global",
     "beam-crf": "beam CRF, global",
 }
+LARGE_ALPHA = 100
+"""Of footnote 2 of AAAI 2018, which says "very large"; the search is all but hard from the first step on."""
 DIRECTIONS = {"uni": "left to right", "bi": "both ways"}
 """How a tagger reads its input."""
 DECAYS = {"decay-100": 100.0, "decay-1": 1.0}
@@ -227,6 +229,7 @@ def family(
         "hinge-constant": hinge.with_changes(alpha="1"),
         "direct-constant": direct.with_changes(alpha="1"),
         "direct-annealed": direct.with_changes(alpha="exponential(1, 10)"),
+        "direct-large": direct.with_changes(alpha=f"{LARGE_ALPHA}"),
         "direct-mixed": mixed.with_changes(alpha="exponential(1, 10)"),
         "direct-global": mixed.with_changes(score="global", alpha="exponential(0.5, 4)"),
         "hard-hinge": search(objective="hard-hinge"),

@@ -6,7 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from reproductions import Setup
 from reproductions.comparison import Measured, Row, best_on_dev, compare, examine, examine_all
-from reproductions.goyal_2018.exposure_bias import DIRECTIONS, FEEDING_ROWS, SEARCH_ROWS, family_of, runs_of
+from reproductions.goyal_2018.exposure_bias import (
+    DIRECTIONS,
+    FEEDING_ROWS,
+    LARGE_ALPHA,
+    SEARCH_ROWS,
+    family_of,
+    runs_of,
+)
 from reproductions.outcome import Outcome
 from reproductions.report import Claim
 from reproductions.tasks import ENTITIES, Task, run_task, supertags, translation_at
@@ -193,6 +200,33 @@ def table_4_2(setup: Setup) -> list[Outcome]:
 
     rows = _search_rows(ENTITIES, PUBLISHED_4_2, setup)
     return [_table("table-4.2", "Table 4.2", ENTITIES, rows, SEARCH_CONTROLS, claims, setup)]
+
+
+def large_alpha(setup: Setup) -> list[Outcome]:
+    """Direct loss with a very large constant alpha, beside the annealed one, for supertagging left to right.
+
+    Source: Goyal et al. (AAAI 2018), footnote 2, which calls its optimisation unstable.
+    """
+    source = "AAAI 2018, footnote 2"
+    names = {
+        "direct-constant": SEARCH_ROWS["direct-constant"],
+        "direct-annealed": SEARCH_ROWS["direct-annealed"],
+        "direct-large": f"direct loss, alpha = {LARGE_ALPHA}",
+    }
+
+    def claims(measured: Rows) -> list[Claim]:
+        statements = [
+            (
+                f"Annealing alpha beats a very large one (alpha = {LARGE_ALPHA}) throughout.",
+                "direct-annealed", "direct-large",
+            ),
+            ("So does alpha = 1.", "direct-constant", "direct-large"),
+            ("A very large alpha makes the start worse.", "cross-entropy", "direct-large"),
+        ]  # fmt: skip
+        return examine_all(measured, source, *statements, decoder_of=lambda key: BEAM)
+
+    rows = _rows({**BASELINES, **names}, {}, [])
+    return [_table("large-alpha", source, supertags("pmb"), rows, BASELINES, claims, setup, direction="uni")]
 
 
 def _search_rows(task: Task, published: Published, setup: Setup) -> list[Row]:

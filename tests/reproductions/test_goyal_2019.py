@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from reproducing import setup
+from reproducing import printed, setup
 from reproductions.beyond import raw_scores
 from reproductions.corpora import readers
-from reproductions.goyal_2018 import exposure_bias
-from reproductions.goyal_2019 import label_bias, label_bias_tables, label_bias_translation
+from reproductions.goyal_2018 import exposure_bias, tables
+from reproductions.goyal_2019 import label_bias, label_bias_tables, label_bias_translation, wider_beams
 from reproductions.systems import Data, System
 from reproductions.tasks import HARD_DECODERS, LONG_TRANSLATION, TRANSLATION, Task, supertags
 from seqwise.data import Example, collate
@@ -135,6 +135,46 @@ def test_tables_from_beginning_to_end(tiny: Task, tmp_path: Path) -> None:
     assert on_train.value == pytest.approx(mean, abs=1e-5) and on_train.published == 0.6
     assert found["self-normalised", "variance of log Z on train"].value == pytest.approx(variance, abs=1e-5)
     assert abs(found["cross-entropy", "mean of log Z on dev"].value) > abs(mean)
+
+
+@pytest.mark.thorough
+def test_systems_of_the_tables_are_searched_with_wider_beams(
+    tiny: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wider_beams, "supertags", lambda name: tiny)
+    monkeypatch.setattr(wider_beams, "translation_at", lambda scale: tiny)
+    uni, bi, last = wider_beams.reproduce(setup(tmp_path, 0, 1))
+    found = {(result.system, result.measure): result for result in bi.table.results}
+    folder = tmp_path / "tiny"
+    for key, decoder in (("self-normalized", "beam"), ("normalized-global", "raw-beam")):
+        for beam in (2, 10):
+            scores = {"beam": "local", "raw-beam": "global"}[decoder]
+            shares = []
+            for seed in (0, 1):
+                run = load_run(folder / f"seed-{seed}" / key)
+                outputs = predict(run, DATA.test, Decoder(HardTopK(beam), scores))
+                shares.append(token_accuracy([best[0].tokens for best in outputs], [e.target for e in DATA.test]).value)
+            shown = found[wider_beams.NAMES[key], f"beam of {beam}: labels right"]
+            assert shown.value == pytest.approx(50 * sum(shares))
+    assert [claim.source for claim in uni.table.claims] == ["NAACL 2019, footnote 3"] * 9
+    assert {claim.source for claim in last.table.claims} == {"NAACL 2019, footnote 4"}
+    assert "k = 10" in printed(bi) and "beam of 5: labels right" in {result.measure for result in last.table.results}
+    # Neither trained nor searched again.
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")}
+    again, *_ = wider_beams.reproduce(setup(tmp_path, 0, 1))
+    assert again.table == uni.table
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+@pytest.mark.thorough
+def test_a_very_large_alpha(tiny: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "supertags", lambda name: tiny)
+    (outcome,) = tables.large_alpha(setup(tmp_path))
+    trained = load_run(tmp_path / "tiny-left-to-right/seed-0/direct-large").settings
+    annealed = load_run(tmp_path / "tiny-left-to-right/seed-0/direct-annealed").settings
+    assert trained == annealed.with_changes(alpha="100") and trained.alpha(0) == trained.alpha(9) == 100
+    assert "direct loss, alpha = 100" in {result.system for result in outcome.table.results}
+    assert len(outcome.table.claims) == 3
 
 
 @pytest.fixture

@@ -1,0 +1,167 @@
+"""Footnotes 3 and 4 of NAACL 2019: with beams of 10 (tagging) and of 5 (translation) the results are similar.
+
+The systems are those of Tables 5.2 to 5.4, trained and searched there with narrower beams. They are searched anew, and
+not trained anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import rich.table
+
+from reproductions import Setup
+from reproductions.cells import fingerprint_of, read_cell, write_cell
+from reproductions.comparison import Measured, Row, judge, no_worse, points
+from reproductions.goyal_2018.exposure_bias import DIRECTIONS
+from reproductions.goyal_2019.label_bias import family_of, runs_of
+from reproductions.outcome import HEADINGS, Outcome, grid
+from reproductions.report import Claim, Result, Table
+from reproductions.systems import Data
+from reproductions.tasks import Task, run_task, supertags, translation_at
+from reproductions.verdicts import difference_result, interval_result
+from reproductions.workers import Job, Report, run_jobs
+from seqwise.evaluation.metrics import Sums
+from seqwise.evaluation.signature import sha256_of_examples
+from seqwise.runs.decoder_choice import choose_decoder
+from seqwise.runs.loading import load_run
+from seqwise.runs.run import predict
+
+NAMES = {
+    "cross-entropy": "cross-entropy",
+    "direct-mixed": "relaxed beam, local",
+    "direct-global": "relaxed beam, global",
+    "self-normalized": "self-normalised",
+    "normalized-local": "self-normalised, then local",
+    "normalized-global": "self-normalised, then global",
+}
+"""Systems that the papers have, by key."""
+
+
+@dataclass(frozen=True)
+class Searched:
+    """A system in both beams; a measurement of the test data for each seed."""
+
+    measured: Measured
+    decoder: str
+    narrow: list[Sums]
+    wide: list[Sums]
+
+
+def reproduce(setup: Setup) -> Iterator[Outcome]:
+    """Search the supertaggers of the PMB with a beam of 10, and the translators with one of 5.
+
+    Source: Goyal et al. (NAACL 2019), footnotes 3 and 4. Not implemented: training with these beams.
+    """
+    translation, tagging = translation_at(setup.scale), supertags("pmb")
+    for task in (tagging, translation):
+        task.require()
+    for direction in DIRECTIONS:
+        title = f"{tagging.title}, {DIRECTIONS[direction]}"
+        yield _table(f"wider-beams-pmb-{direction}", title, tagging, 10, 3, setup, direction)
+    yield _table("wider-beams-translation", translation.title, translation, 5, 4, setup, "bi")
+
+
+def decoder_of(key: str) -> str:
+    """Return the decoder of a system: a beam over the scores that it was trained with."""
+    return "raw-beam" if key.endswith("global") else "beam"
+
+
+def _table(name: str, title: str, task: Task, wide: int, footnote: int, setup: Setup, direction: str) -> Outcome:
+    runs = setup.inside(runs_of(task, setup.scale, direction))
+    rows = [Row(key, shown) for key, shown in NAMES.items()]
+    measured = run_task(task, family_of(task, setup.scale, direction), rows, name, runs)
+    systems = search(measured, task, wide, setup)
+    narrow = load_run(measured["cross-entropy"].runs[0]).settings.beam_size
+    source = f"NAACL 2019, footnote {footnote}"
+    title = f"{source}, {title}: {task.measure} in a beam of {wide}"
+    results = [result for system in systems.values() for result in _results(system, task.measure, narrow, wide)]
+    table = Table(title, tuple(results), claims=tuple(examine(systems, source, wide)))
+    return Outcome(name, table, _grid(table, narrow, wide), {"runs": runs.folder})
+
+
+def search(measured: Mapping[str, Measured], task: Task, wide: int, setup: Setup) -> dict[str, Searched]:
+    """Search the runs of each system with a wider beam, or read back what they wrote."""
+    data = sha256_of_examples(task.load_data().test)
+    jobs, cells = [], dict[str, list[tuple[Path, str]]]()
+    for key, row in measured.items():
+        decoder = decoder_of(key)
+        cells[key] = []
+        for run in row.runs:
+            path = run / f"{decoder}-{wide}.json"
+            made_by = (run / "model" / "manifest.json").read_text("utf-8")
+            fingerprint = fingerprint_of(made_by, data, decoder, str(wide))
+            cells[key].append((path, fingerprint))
+            if read_cell(path, fingerprint) is None:
+                work = partial(_search_run, run, decoder, wide, task.load_data, path, fingerprint)
+                jobs.append(Job(f"{run}: beam of {wide}", work))
+    run_jobs(jobs, progress=setup.progress)
+
+    def count(path: Path, fingerprint: str) -> Sums:
+        record = read_cell(path, fingerprint)
+        assert record is not None
+        return task.count("test", [tuple(tokens) for tokens in record["outputs"]])
+
+    return {
+        key: Searched(row, decoder_of(key), row.test[decoder_of(key)], [count(*cell) for cell in cells[key]])
+        for key, row in measured.items()
+    }
+
+
+def _search_run(
+    folder: Path, decoder: str, wide: int, load_data: Callable[[], Data], path: Path, fingerprint: str, report: Report
+) -> None:
+    """Write the best outputs of the test data, in a worker process."""
+    run = load_run(folder)
+    outputs = predict(run, load_data().test, choose_decoder(run.settings, decoder, beam_size=wide))
+    write_cell(path, fingerprint, {"outputs": [best[0].tokens for best in outputs]})
+
+
+def examine(systems: Mapping[str, Searched], source: str, wide: int) -> list[Claim]:
+    """Test that results are similar: no system loses much, and what the tables find is found again."""
+
+    def beats(text: str, better: str, worse: str) -> Claim:
+        first, second = systems[better], systems[worse]
+        return judge(text, source, first.wide, second.wide, prefix=f"{NAMES[better]} minus {NAMES[worse]}: ")
+
+    return [
+        *(
+            no_worse(
+                f"{NAMES[key]}: a beam of {wide} is worse by half a point at most.", source, system.wide, system.narrow,
+                prefix="wider minus narrower: ",
+            )
+            for key, system in systems.items()
+        ),
+        beats(f"With a beam of {wide} as well, local beats cross-entropy.", "direct-mixed", "cross-entropy"),
+        beats(
+            f"With a beam of {wide} as well, global beats its self-normalised start.",
+            "normalized-global", "self-normalized",
+        ),
+        beats(
+            f"With a beam of {wide} as well, global beats local from a self-normalised start.",
+            "normalized-global", "normalized-local",
+        ),
+    ]  # fmt: skip
+
+
+def _results(system: Searched, measure: str, narrow: int, wide: int) -> list[Result]:
+    name, signature, note = system.measured.row.name, system.measured.signature, HEADINGS[system.decoder]
+    return [
+        interval_result(name, f"beam of {narrow}: {measure}", system.narrow, signature, note=note),
+        interval_result(name, f"beam of {wide}: {measure}", system.wide, signature, note=note),
+        difference_result(name, f"{measure}, wider minus narrower", system.wide, system.narrow, signature),
+    ]
+
+
+def _grid(table: Table, narrow: int, wide: int) -> rich.table.Table:
+    cells: dict[str, list[Result]] = {}
+    for result in table.results:
+        cells.setdefault(result.system, []).append(result)
+    rows = [
+        [f"{name} ({first.note})", f"{first.value:.1f}", f"{second.value:.1f}", points(difference)]
+        for name, (first, second, difference) in cells.items()
+    ]
+    return grid(table.title, (f"k = {narrow}", f"k = {wide}", "difference"), rows, caption="on test, mean over seeds")
