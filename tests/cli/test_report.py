@@ -15,6 +15,7 @@ from hashlib import sha256
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 import torch
@@ -23,17 +24,19 @@ from command_line import Command, run_main
 from seqwise import HardTopK, SoftTopK, beam_search, global_, hamming_cost, local
 from seqwise.data import collate
 from seqwise.data.readers import Example
-from seqwise.evaluation import edit_distance
+from seqwise.evaluation import Counts, edit_distance
 from seqwise.objectives import log_partitions
 from seqwise.runs import load_run, predict
 from seqwise.runs.inputs import read_examples
-from seqwise.runs.report.blocks import Ids, Paragraph, Table
+from seqwise.runs.report import watch_report
+from seqwise.runs.report.blocks import Folded, Ids, plain_number
 from seqwise.runs.report.chains import autocorrelation
-from seqwise.runs.report.drawing import FAINTEST, Palette, draw_lattice
-from seqwise.runs.report.examples import ALPHAS, lattice_blocks
+from seqwise.runs.report.drawing import FAINTEST, Palette, draw_lattice, lattice_palette
+from seqwise.runs.report.examples import ALPHAS, lattice_blocks, lattice_legend, search_example
 from seqwise.runs.report.lattice import Lattice, Node, beam_lattice, drawn_steps
 from seqwise.runs.report.page import MARKER
 from seqwise.runs.report.plots import MOST_POINTS, thinned
+from seqwise.runs.report.results import Result, comparable, verdict
 
 SCRIPT = "<script>alert('x')</script>"
 WORDS = {"the": "DET", "a": "DET", "dog": "NOUN", "cat": "NOUN", "runs": "VERB", "sees": "VERB", SCRIPT: '<b>"&X'}
@@ -229,28 +232,32 @@ def test_the_numbers_of_a_training_are_those_of_its_log(report: partial[Page], r
         assert [rows[0][0], rows[-1][0]] == [next(iter(log)), list(log)[-1]]
         for row in rows:
             expected = [log[row[0]][name.replace(" ", "_")] for name in columns]
-            assert row == [f"{value:.6g}" for value in expected]
+            assert row == list(map(plain_number, expected))
     warm, main = log_of(runs / "tagger" / "warm-start"), log_of(runs / "tagger")
-    words = f"tagger: {warm[0]['loss']:.6g} at step 1, {main[-1]['loss']:.6g} at step {len(warm) + len(main)};"
     losses = [line["loss"] for line in (*warm, *main)]
-    assert f"{words} between {min(losses):.6g} and {max(losses):.6g}." in page.text
+    first, last, low, high = (f"{value:.3g}" for value in (warm[0]["loss"], main[-1]["loss"], min(losses), max(losses)))
+    words = f"tagger: {first} at step 1, {last} at step {len(warm) + len(main)}; between {low} and {high}."
+    assert words in page.text
     dev = json.loads((runs / "tagger" / "metrics.json").read_text())["dev"]
-    table = page.table("tagger on its development data")
-    assert table[1:] == [
+    table = page.table("tagger on the development data")
+    assert [[name, *(cell.split(" ")[0] for cell in cells)] for name, *cells in table[1:]] == [
         [name, *(f"{100 * dev['decoders'][name][title.removesuffix(', %')]:.1f}" for title in table[0][1:])]
         for name in ("greedy", "beam", "interpolated-beam", "raw-beam", "soft-beam")
     ]
     seen = {name: log_measured(runs / "tagger" / name) for name in ("warm-start", "")}
     assert set(seen[""][-1]) - set(seen["warm-start"][-1]) == {"spread of slots, relaxed"}
-    for name in set(seen[""][-1]) - {"step"}:
+    decisive, *others = (name for name in seen[""][-1] if name != "step")
+    (drawn,) = (one.text for one in page.root.all("figure") if f"Development data: {decisive}" in one.text)
+    assert f"{100 * seen[''][-1][decisive]:.3g} at step {len(warm) + seen[''][-1]['step']}" in drawn
+    for name in others:
         (drawn,) = (one.text for one in page.root.all("figure") if f"{name[1:]}, on a sample of the" in one.text)
         last = seen[""][-1]
-        assert f"{last[name]:.6g} at step {len(warm) + last['step']}" in drawn
+        assert f"{last[name]:.3g} at step {len(warm) + last['step']}" in drawn
     settings = dict(page.table("All settings")[1:])
     assert settings["hidden_size"] == "8" and settings["objective"] == "relaxed-beam"
     # What nothing of this training reads is left out.
     assert "label_column" in settings and not {"source_units", "num_heads", "noise_tokens"} & set(settings)
-    assert "torch:" in next(page.root.all("footer")).text
+    assert "torch:" in page.text
 
 
 @pytest.mark.thorough
@@ -273,7 +280,7 @@ def test_results_log_z_and_spread_are_those_of_the_file(report: partial[Page], r
         batch = collate(list(enumerate(run.codec.encode(examples))))
         values = log_partitions(run.model, batch).double()
     (row,) = page.table("log Z on gold prefixes")[1:]
-    assert row[:4] == ["tagger", str(len(values)), f"{values.mean():.6g}", f"{values.var(correction=0):.6g}"]
+    assert row[:4] == ["tagger", str(len(values)), f"{values.mean():.3g}", f"{values.var(correction=0):.3g}"]
     spreads = []
     for one in run.codec.encode(examples):
         beam = beam_search(run.model, run.model.encode(collate([(0, one)])), HardTopK(3), num_steps=1)
@@ -283,7 +290,7 @@ def test_results_log_z_and_spread_are_those_of_the_file(report: partial[Page], r
     found = re.search(
         r"Slot-score spread of the beam by search step.*?tagger: ([\d.]+) nats at step 1,", page.text, re.S
     )
-    assert found is not None and float(found[1]) == pytest.approx(sum(spreads) / len(spreads), rel=1e-4)
+    assert found is not None and float(found[1]) == pytest.approx(sum(spreads) / len(spreads), rel=5e-3)
 
 
 TITLE = re.compile(
@@ -303,9 +310,9 @@ def test_lattices_are_the_searches_that_they_show(report: partial[Page], runs: P
     batch = collate([(0, encoded)])
     (frames,) = (one for one in page.root.all("div") if one.attributes.get("class") == "frames")
     names = json.loads(frames.attributes["data-names"])
-    assert names == [*(f"alpha {alpha:g}" for alpha in ALPHAS), "hard beam (alpha without limit)"]
-    panels = [one for one in frames.all("div") if one.attributes.get("class") == "panel"]
-    assert [next(one.all("h5")).text for one in panels] == [f"{name}, local scores", f"{name}, raw scores"]
+    assert names == [*(f"alpha {alpha:g}" for alpha in ALPHAS), "hard beam"]
+    panels = panels_of(frames)
+    assert [next(one.all("summary")).text for one in panels] == [f"{name}, local scores", f"{name}, raw scores"]
     for panel, score in zip(panels, (local, global_), strict=True):
         drawings = [one for one in panel.all("div") if "data-frame" in one.attributes]
         shown = [place for place, one in enumerate(drawings) if "hidden" not in one.attributes]
@@ -344,6 +351,10 @@ def test_lattices_are_the_searches_that_they_show(report: partial[Page], runs: P
                     assert one[8] == f"slot {int(beam.parents[int(one[1]) - 1][0, int(one[2]) - 1]) + 1} 1"
 
 
+def panels_of(frames: Element) -> list[Element]:
+    return [one for one in frames.all("details") if one.attributes.get("class") == "panel wide"]
+
+
 def lines_of(svg: Element) -> dict[tuple[int, int, int], float]:
     """Opacities by step, old slot and new slot, from where the lines are drawn."""
     found = {}
@@ -361,7 +372,7 @@ def test_opacities_are_back_pointer_weights(report: partial[Page], runs: Path, d
     example = read_examples(run.settings, data / "dev.conll")[0]
     batch = collate([(0, run.codec.encode([example])[0])])
     (frames,) = (one for one in page.root.all("div") if one.attributes.get("class") == "frames")
-    raw = [one for one in frames.all("div") if one.attributes.get("class") == "panel"][1]
+    raw = panels_of(frames)[0]  # the score that it was trained by comes first
     drawings = [next(one.all("svg")) for one in raw.all("div") if "data-frame" in one.attributes]
     compared = 0
     for alpha, svg in zip(ALPHAS, drawings, strict=False):
@@ -417,7 +428,7 @@ def test_gold_with_an_unseen_label_is_shown_and_log_z_colours_what_has_no_gold(
 ) -> None:
     (tmp_path / "new.conll").write_text("the\tDET\ndog\tNEW\n")
     page = report(runs / "tagger", "--file", tmp_path / "new.conll")
-    assert "Gold: DET NEW (unknown). Boxes are coloured by the Hamming cost" in page.text
+    assert "Gold: DET NEW (unknown)" in page.text and "cost that the step adds (wrong labels)" in page.text
     assert "1 of 2 labels was never seen in training" in page.text and "'NEW'" in page.text
     run = load_run(runs / "tagger")
     (encoded,) = run.codec.encode_sources(read_examples(run.settings, tmp_path / "new.conll"))
@@ -430,9 +441,11 @@ def test_gold_with_an_unseen_label_is_shown_and_log_z_colours_what_has_no_gold(
     for table in tables:
         assert float(table[1][table[0].index("log Z")]) == pytest.approx(expected, abs=1e-4)
         assert {row[table[0].index("cost")] for row in table[1:] if row[0].startswith("2, ")} == {"1.0000"}
-    said, *_, numbers = lattice_blocks(run, Example(("the", "dog"), ()), 1, name="tagger", logs=[], ids=Ids())
-    assert isinstance(said, Paragraph) and "There is no gold output. Boxes are coloured by log Z" in said.text
-    assert isinstance(numbers, Table) and "cost" not in numbers.columns
+    searched = search_example(run, Example(("the", "dog"), ()), 1, name="tagger", logs=[])
+    palette = lattice_palette(searched.all_lattices)
+    assert lattice_legend([searched], palette).colour == "log Z of the step, nats" and palette.low <= expected
+    numbers = lattice_blocks(searched, palette, ids=Ids())[-1]
+    assert isinstance(numbers, Folded) and all("cost" not in table.columns for table in numbers.blocks)  # type: ignore[union-attr]
 
 
 def test_a_dead_slot_is_not_drawn_and_colours_go_from_end_to_end() -> None:
@@ -487,13 +500,105 @@ def test_all_kinds_go_on_one_page(report: partial[Page], runs: Path, data: Path)
     page = report(*(runs / name for name in names), "--examples=1")
     assert [row[0] for row in page.table("What this page")[1:]] == list(names)
     headings = [one.text for one in page.root.all("h2")]
-    assert headings == ["Runs", "Training runs", "Masked models", "Samples"]
-    assert "speller was trained without development data" in page.text
-    assert "No objective of speller reads alpha" in page.text
+    assert headings == ["Training runs", "Masked models", "Samples", "About this page"]
+    assert "speller: trained, not measured: give --file" in page.text
     assert "Without --file nothing is scored by mlm" in page.text
     files = ["--file", data / "dev.tsv", "--file", data / "dev.txt"]
     page = report(runs / "speller", runs / "mlm", *files, "--examples=1")
     assert page.table(f"speller on {data / 'dev.tsv'}")[0][1] == "word error, %"
+
+
+# ---- The first screen, and errors -----------------------------------------------------------------------------------
+
+
+@pytest.mark.thorough
+def test_the_verdict_is_that_of_evaluate(report: partial[Page], seqwise: Command, runs: Path, data: Path) -> None:
+    page = report(runs / "tagger", runs / "other", "--file", data / "dev.conll", "--examples=1")
+    title, values = "labels right", {}
+    for name in ("tagger", "other"):
+        best = json.loads((runs / name / "metrics.json").read_text())["dev"]["best decoder"]
+        found = json.loads(seqwise("evaluate", runs / name, data / "dev.conll", "--json").out)
+        values[name] = found[best][title]["value"]
+        for decoder, row in found.items():
+            value, low, high = (f"{100 * row[title][end]:.1f}" for end in ("value", "low", "high"))
+            assert f"{name}, {decoder}: {value}, between {low} and {high}." in page.text
+    difference = f"{100 * (values['other'] - values['tagger']):.1f}".replace("-", "−")
+    (figure,) = (one for one in page.root.all("figure") if "Labels right" in one.text)
+    assert re.search(
+        rf"Paired difference, points: \+?{difference} points \[\S+, \S+\], p = [01]\.\d{{3}}\.", figure.text
+    )
+    (verdict,) = (one.text for one in page.root.all("p") if one.attributes.get("class") == "verdict")
+    # Nine sentences are too few.
+    assert verdict.startswith("There are too few examples to compare") and verdict.count("points") == 1
+
+
+def test_a_difference_that_may_be_chance_is_said_to_be_none() -> None:
+    def result(name: str, right: list[int]) -> Result:
+        measures = {"beam": {"labels right": Counts(right)}}
+        return Result(name, 0, "the data", "digest", "beam", "labels right", 1, measures)  # type: ignore[arg-type]
+
+    half, most = [0, 1] * 50, [1] * 80 + [0] * 20
+    assert verdict([result("a", half), result("b", most)]).startswith("b is better than a: 80.0 against 50.0% labels")
+    assert verdict([result("a", most), result("b", half)]).startswith("a is better than b: 80.0 against 50.0% labels")
+    close = verdict([result("a", half), result("b", [1, *half[1:]])])
+    assert close.startswith("b and a do not differ significantly: 51.0 against 50.0% labels right, +1.0 points [")
+    assert "b is the best of 3 runs" in verdict([result("a", half), result("b", most), result("c", half)])
+    assert verdict([result("a", half)]).startswith("a gets 50.0% labels right [4")
+    assert comparable([result("a", half), result("b", most)]) == [[ANY, ANY]]
+
+
+@pytest.mark.thorough
+def test_errors_are_counted_from_the_outputs_and_the_worst_comes_first(
+    report: partial[Page], runs: Path, data: Path
+) -> None:
+    page = report(runs / "tagger", "--file", data / "dev.conll", "--examples=1")
+    run = load_run(runs / "tagger")
+    examples = read_examples(run.settings, data / "dev.conll")
+    best = json.loads((runs / "tagger" / "metrics.json").read_text())["dev"]["best decoder"]
+    outputs = [found[0].tokens for found in predict(run, examples, best)]
+    pairs = [
+        pair for one, labels in zip(examples, outputs, strict=True) for pair in zip(one.target, labels, strict=True)
+    ]
+    wrong = Counter(pair for pair in pairs if pair[0] != pair[1])
+    assert wrong, "else there is nothing to see"
+    rows = page.table("Most frequent confusions")[1:]
+    assert Counter({(gold, output): int(count) for gold, output, count in rows}) == wrong
+    assert [int(row[2]) for row in rows] == sorted((int(row[2]) for row in rows), reverse=True)
+    for label, support, precision, recall, _ in page.table("Labels with the most errors")[1:]:
+        right = sum(pair == (label, label) for pair in pairs)
+        gold, written = sum(pair[0] == label for pair in pairs), sum(pair[1] == label for pair in pairs)
+        assert (int(support), recall) == (gold, f"{100 * right / gold if gold else 0:.0f}")
+        assert precision == f"{100 * right / written if written else 0:.0f}"
+    (first, *_), *_ = ([*one.all("li")] for one in page.root.all("ul") if one.attributes.get("class") == "listing")
+    marks = sum(one.tag == "mark" for one in first.all())
+    assert marks == max(
+        sum(gold != label for gold, label in zip(one.target, labels, strict=True))
+        for one, labels in zip(examples, outputs, strict=True)
+    )
+
+
+@pytest.mark.thorough
+def test_watching_ends_with_the_run_and_measures_it_then(runs: Path, tmp_path: Path) -> None:
+    tagger, page = Path(shutil.copytree(runs / "tagger", tmp_path / "tagger")), tmp_path / "page.html"
+    shutil.move(tagger / "model", tmp_path / "model")
+    shutil.move(tagger / "metrics.json", tmp_path / "metrics.json")
+    log = (tagger / "log.jsonl").read_text().splitlines(keepends=True)
+    (tagger / "log.jsonl").write_text("")
+    seen: list[str] = []
+
+    def wait(seconds: float) -> None:
+        seen.append(page.read_text())
+        assert f'<meta http-equiv="refresh" content="{seconds}">' in seen[-1] and "labels right, by" not in seen[-1]
+        if len(seen) == 1:
+            (tagger / "log.jsonl").write_text("".join(log[:2]))
+        elif len(seen) == 2:
+            shutil.move(tmp_path / "model", tagger / "model")
+        elif len(seen) == 3:
+            shutil.move(tmp_path / "metrics.json", tagger / "metrics.json")
+
+    watch_report([tagger], page, every=7, wait=wait)
+    assert len(seen) == 3 and "warm start, step" in seen[0] and "training, step 2, loss" in seen[1]
+    assert 'http-equiv="refresh"' not in page.read_text() and "tagger gets" in page.read_text()
 
 
 # ---- Masked models and samples --------------------------------------------------------------------------------------
@@ -506,17 +611,17 @@ def test_a_masked_model_is_scored_on_a_file(report: partial[Page], seqwise: Comm
     perplexity = math.exp(-sum(one["log_prob"] for one in records) / tokens)
     rows = {row[0]: row[1:] for row in page.table("mlm on the file")[1:]}
     value, low, high = map(float, rows["pseudo-perplexity"])
-    assert value == pytest.approx(perplexity, rel=1e-4) and low < value < high
+    assert value == pytest.approx(perplexity, rel=5e-3) and low < value < high
     assert rows["sequences"][0] == "9" and rows["tokens"][0] == str(tokens)
     (row,) = page.table("mlm: sequences of the file")[1:]
     expected = [f"{token}{value:.2f}".replace("-", "−") for token, value in
                 zip(records[2]["tokens"], records[2]["token_log_probs"], strict=True)]  # fmt: skip
-    assert row[0] == "3" and [float(row[1])] == pytest.approx([records[2]["log_prob"]], rel=1e-4)
+    assert row[0] == "3" and [float(row[1])] == pytest.approx([records[2]["log_prob"]], rel=5e-3)
     assert row[2].split(" ") == expected
     log = log_of(runs / "mlm")
-    assert page.table("mlm, training: numbers")[1][:2] == ["1", f"{log[0]['loss']:.6g}"]
+    assert page.table("mlm, training: numbers")[1][:2] == ["1", f"{log[0]['loss']:.3g}"]
     dev = json.loads((runs / "mlm" / "metrics.json").read_text())["dev"]
-    assert ["dev: pseudo perplexity", f"{dev['pseudo_perplexity']:.6g}"] in page.table("At the end of training")
+    assert ["dev: pseudo perplexity", f"{dev['pseudo_perplexity']:.3g}"] in page.table("At the end of training")
 
 
 def sweeps_of(folder: Path) -> list[tuple[int, list[dict[str, list[float]]]]]:
@@ -550,15 +655,15 @@ def test_chains_are_those_of_the_folder(report: partial[Page], runs: Path) -> No
     (row,) = page.table("All chains")[1:]
     assert row[:6] == [
         "samples", "9", "12 of 16", f"{sums['accepted'] / sums['proposals']:.1%}",
-        f"{sums['novel'] / sums['proposals']:.1%}", f"{math.fsum(energies) / len(energies):.6g}",
+        f"{sums['novel'] / sums['proposals']:.1%}", f"{math.fsum(energies) / len(energies):.3g}",
     ]  # fmt: skip
     lines = by_problem[1][1]
     for number in range(3):
         first, last = lines[0]["energy"][number], lines[-1]["energy"][number]
-        assert f"chain {number + 1}: {first:.6g} nats at sweep 1, {last:.6g} at sweep 16;" in page.text
+        assert f"chain {number + 1}: {first:.3g} nats at sweep 1, {last:.3g} at sweep 16;" in page.text
     share = [sum(sum(all_[sweep]["novel"]) for _, all_ in by_problem) / sum(sum(all_[sweep]["proposals"])
              for _, all_ in by_problem) for sweep in (0, 15)]  # fmt: skip
-    assert f"accepted and new: {share[0]:.6g} at sweep 1, {share[1]:.6g} at sweep 16;" in page.text
+    assert f"accepted and new: {plain_number(share[0])} at sweep 1, {plain_number(share[1])} at sweep 16;" in page.text
     assert "Energy of problem 2 by sweep" in page.text and "Energy of problem 1 by sweep" not in page.text
     samples = [json.loads(line) for line in (runs / "samples" / "samples.jsonl").read_text().splitlines()]
     own = [one for one in samples if (one["problem"], one["chain"]) == (2, 1)]
@@ -580,7 +685,7 @@ def test_r_hat_and_effective_sample_size_are_those_of_arviz(report: partial[Page
         r_hat = float(stats.rhat(values, chain_axis=0, draw_axis=1, method="rank"))
         ess = float(stats.ess(values, chain_axis=0, draw_axis=1, method="bulk"))
         tail = float(stats.ess(values, chain_axis=0, draw_axis=1, method="tail", prob=(0.05, 0.95)))
-        assert rows[f"problem {problem}"][:3] == [f"{r_hat:.4f}", f"{ess:.4g}", f"{tail:.4g}"]
+        assert rows[f"problem {problem}"][:3] == [f"{r_hat:.3f}", f"{ess:.0f}", f"{tail:.0f}"]
     assert [float(row[1]) for row in page.table("R-hat and effective")[1:]] == sorted(
         (float(row[0]) for row in rows.values()), reverse=True
     )
@@ -644,7 +749,7 @@ def test_a_sampling_and_a_training_that_go_on_can_be_looked_at(
     lines = (tagger / "log.jsonl").read_text().splitlines(keepends=True)
     (tagger / "log.jsonl").write_text("".join(lines[:2]) + lines[2][:9])
     page = report(tagger)
-    assert "still training" in page.text and "tagger has no trained model yet" in page.text
+    assert "tagger is still training: training, step 2, loss " in page.text
     assert len(page.table("tagger, training: numbers")) == 3
 
 

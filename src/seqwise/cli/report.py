@@ -38,17 +38,21 @@ def report(
     example: Annotated[
         list[int] | None, typer.Option(metavar="N", help="draw the N-th example instead; may be repeated")
     ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="write the page again as training goes on; it reloads itself")
+    ] = False,
 ) -> None:
-    """Write one HTML page on runs, side by side: curves, results, beam lattices, chains.
+    """Write one HTML page on runs: which is best, with intervals; curves, errors, beam lattices, chains.
 
-    The page needs no network. Without --file, taggers and transducers are shown on their development data.
+    The page needs no network. Without --file, taggers and transducers are measured on their development data. Of
+    several runs on the same data, each is compared with the first.
     """
-    from seqwise.runs.report import ReportOptions, write_report
+    from seqwise.runs.report import ReportOptions, watch_report, write_report
 
     require_at_least_one("--examples", examples)
     for place in example or ():
         require_at_least_one("--example", place)
     options = ReportOptions(tuple(file or ()), examples, tuple(example or ()))
     with progress_bars() as progress:
-        write_report(runs, output, options, on_progress=bar_for_each_part(progress))
+        (watch_report if watch else write_report)(runs, output, options, on_progress=bar_for_each_part(progress))
     print(f"the report is in {output}")

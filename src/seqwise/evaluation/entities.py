@@ -44,9 +44,9 @@ class EntityCounts(Counts):
         right_N, predicted_N, gold_N = tallies_NKC.sum(axis=1).T
         super().__init__(2 * right_N, predicted_N + gold_N)
         sums_by_type = zip(types, tallies_NKC.sum(axis=0), strict=True)
-        by_type = {name: _type_scores(*sums_C) for name, sums_C in sums_by_type if sums_C.any()}
+        by_type = {name: type_scores(*sums_C) for name, sums_C in sums_by_type if sums_C.any()}
         object.__setattr__(self, "by_type", by_type)
-        object.__setattr__(self, "all_types", _type_scores(*tallies_NKC.sum(axis=(0, 1))))
+        object.__setattr__(self, "all_types", type_scores(*tallies_NKC.sum(axis=(0, 1))))
 
 
 def entities(labels: Tokens) -> list[Entity]:
@@ -153,7 +153,8 @@ def _tallies(predictions: Sequence[Tokens], references: Sequence[Tokens], types:
     return tallies_NKC
 
 
-def _type_scores(right: float, predicted: float, gold: float) -> TypeScores:
+def type_scores(right: float, predicted: float, gold: float) -> TypeScores:
+    """Return precision, recall and F1 from counts, 0 where undefined."""
     precision, recall, f1 = (
         float(above / below) if below else 0.0
         for above, below in ((right, predicted), (right, gold), (2 * right, predicted + gold))

@@ -71,11 +71,20 @@ def measure(
     In transduction, an input that occurs several times is decoded once, and each of its targets is correct. Targets
     made of subwords are compared as texts. BLEU needs sacrebleu, and words or subwords.
     """
+    return measure_outputs(run, examples, decode(run, examples, decoder, beam_size=beam_size))
+
+
+def decode(run: OutputRun, examples: Sequence[Example], decoder: str, *, beam_size: int | None = None) -> list[Tokens]:
+    """Return an output for each example of a tagger or distinct source of a transducer; () for unreadable ones."""
     chosen = choose_decoder(run.settings, decoder, beam_size=beam_size)
-    inputs = examples if run.settings.task == "tag" else references_by_source(examples)[0]
+    inputs = distinct_inputs(run, examples)
     outputs = iter(predict(run, readable(run, inputs), chosen))
-    written = [next(outputs)[0].tokens if problem is None else () for problem in reading_problems(run, inputs)]
-    return measure_outputs(run, examples, written)
+    return [next(outputs)[0].tokens if problem is None else () for problem in reading_problems(run, inputs)]
+
+
+def distinct_inputs(run: OutputRun, examples: Sequence[Example]) -> Sequence[Example]:
+    """Return the examples of a tagger, or the first example of each distinct source of a transducer."""
+    return examples if run.settings.task == "tag" else references_by_source(examples)[0]
 
 
 def measure_outputs(run: OutputRun, examples: Sequence[Example], written: Sequence[Tokens]) -> dict[str, Sums]:

@@ -1,11 +1,11 @@
 """Reports: one self-contained page of HTML on one or several run folders.
 
-``folders.py`` and ``chains.py`` read, ``training.py``, ``masked.py``, ``sampling.py`` and ``lattice.py`` measure,
-``plots.py`` and ``drawing.py`` draw, ``blocks.py`` has the elements of a page, and ``page.py`` writes it.
+``folders.py`` and ``chains.py`` read, ``results.py``, ``slots.py``, ``masked.py``, ``sampling.py`` and ``lattice.py``
+measure, ``plots.py`` and ``drawing.py`` draw, ``blocks.py`` has the elements of a page, and ``page.py`` writes it.
 """
 
 from __future__ import annotations
 
-from seqwise.runs.report.report import ReportOptions, write_report
+from seqwise.runs.report.report import ReportOptions, watch_report, write_report
 
-__all__ = ["ReportOptions", "write_report"]
+__all__ = ["ReportOptions", "watch_report", "write_report"]

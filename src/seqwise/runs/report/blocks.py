@@ -30,6 +30,14 @@ class Paragraph:
 
 
 @dataclass(frozen=True)
+class Verdict:
+    """Sentence that a page begins with."""
+
+    text: str
+    part: ClassVar[str] = "verdict"
+
+
+@dataclass(frozen=True)
 class Table:
     """Table whose first column names its rows."""
 
@@ -37,6 +45,7 @@ class Table:
     columns: Sequence[str]  # headings
     rows: Sequence[Sequence[str | Markup]]
     folded: bool = False  # whether only the caption is shown until it is clicked
+    narrow: bool = False  # whether it may stand beside another one
     part: ClassVar[str] = "table"
 
 
@@ -46,8 +55,9 @@ class Figure:
 
     id: str  # unique in the page
     title: str
-    text: str  # description with numbers, for screen readers too
+    text: str  # description with numbers, for screen readers
     svg: Markup  # labelled by the ids ``{id}-title`` and ``{id}-text``
+    note: str = ""  # shown below the title
     part: ClassVar[str] = "figure"
 
 
@@ -64,6 +74,43 @@ class Frames:
 
 
 @dataclass(frozen=True)
+class Entry:
+    """Item of a listing: lines, each with what it is."""
+
+    lines: Sequence[tuple[str, Markup]]
+
+
+@dataclass(frozen=True)
+class Listing:
+    """List of entries."""
+
+    caption: str
+    entries: Sequence[Entry]
+    folded: bool = False  # whether only the caption is shown until it is clicked
+    part: ClassVar[str] = "listing"
+
+
+@dataclass(frozen=True)
+class Legend:
+    """Legend of beam lattices: how boxes, borders and lines are drawn."""
+
+    colour: str  # what the colour of a box stands for
+    low: str  # number of the white end
+    high: str  # number of the orange end
+    part: ClassVar[str] = "legend"
+
+
+@dataclass(frozen=True)
+class Folded:
+    """Blocks that are shown when their title is clicked."""
+
+    title: str
+    blocks: Sequence[Block]
+    is_open: bool = False
+    part: ClassVar[str] = "folded"
+
+
+@dataclass(frozen=True)
 class Key:
     """Legend of lines: names of runs, by their numbers from 0."""
 
@@ -71,7 +118,7 @@ class Key:
     part: ClassVar[str] = "key"
 
 
-Block = Paragraph | Table | Figure | Frames | Key
+Block = Paragraph | Verdict | Table | Figure | Frames | Listing | Legend | Folded | Key
 """Content below a heading."""
 
 
@@ -82,13 +129,16 @@ class Section:
     title: str
     blocks: Sequence[Block] = ()
     sections: Sequence[Section] = ()
+    narrow: bool = False  # whether it may stand beside another one
 
 
 def plain_number(value: float) -> str:
-    """Write a number with six significant digits, without an exponent where possible.
+    """Write a number: whole ones as they are, others with three significant digits.
 
     Example:
-        >>> plain_number(0.123456789), plain_number(3.0), plain_number(1e-9)
-        ('0.123457', '3', '1e-09')
+        >>> plain_number(0.123456789), plain_number(1234.0), plain_number(1234.5), plain_number(1e-9)
+        ('0.123', '1,234', '1,234', '1e-09')
     """
-    return f"{value:.6g}"
+    if value == round(value, 0) or abs(value) >= 1000:
+        return f"{value:,.0f}" if abs(value) < 1e9 else f"{value:.3g}"
+    return f"{value:.3g}"

@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from seqwise.names import measure_heading, measure_text
 from seqwise.runs.report.blocks import Block, Ids, Key, Paragraph, Table, plain_number
 from seqwise.runs.report.folders import Folder, StageLog
-from seqwise.runs.report.plots import Line, line_plot
+from seqwise.runs.report.plots import Line, Panel, line_plot, panel_plot
 
 Columns = Mapping[str, Sequence[float]]
 
 TITLES = {
-    "loss": "Loss",
     "learning_rate": "Learning rate",
     "gradient_norm": "Gradient norm, before clipping",
     "alpha": "Alpha, the inverse temperature of relaxations",
@@ -60,12 +60,78 @@ def shown_value(value: Any) -> str:
     return str(value) or "none"
 
 
-def curve_blocks(folders: Sequence[Folder], *, ids: Ids) -> list[Block]:
-    """Plot each quantity of the training logs, with folded tables of numbers; the stages of a run follow each other."""
+def training_figures(folders: Sequence[Folder], *, ids: Ids) -> list[Block]:
+    """Plot the loss, and below it, over the same steps, the measure on development data that decides when to stop.
+
+    The stages of a run follow each other.
+    """
     with_logs = [folder for folder in folders if folder.logs]
     if not with_logs:
         return [Paragraph("No step of training has been logged.")]
-    blocks: list[Block] = [Key([folder.name for folder in folders])] if len(folders) > 1 else []
+    units = list(dict.fromkeys(folder.loss_unit for folder in with_logs if folder.loss_unit))
+    label = f"Training loss, {units[0]}" if len(units) == 1 else "Training loss"
+    panels = [Panel(label, _lines(folders, lambda log: log.columns, "loss"))]
+    for quantity in dict.fromkeys(map(_decisive, with_logs)):
+        if quantity is not None:
+            lines = _lines(folders, lambda log: log.measured, quantity)
+            panels.append(
+                Panel(f"Development data: {measure_heading(quantity)}", [_shown(quantity, line) for line in lines])
+            )
+    panels = [Panel(panel.label, [line for line in panel.lines if line.xs]) for panel in panels]
+    borders = _borders(with_logs)
+    notes = (
+        [] if len(units) == 1 else [f"{folder.name}: {folder.loss_unit}." for folder in with_logs if folder.loss_unit]
+    )
+    notes += ["Dotted lines: a stage ends; losses of different objectives cannot be compared."] if borders else []
+    notes += [
+        f"{folder.name}: " + ", then ".join(f"{log.objective} ({len(log):,} steps)" for log in folder.logs) + "."
+        for folder in with_logs
+        if len(folder.logs) > 1
+    ]
+    if any(not log.measured for folder in with_logs for log in folder.logs) and folders[0].kind == "training":
+        notes.append("Without --dev, nothing is measured on the way.")
+    title = "Loss and development measure, by step"
+    figure = panel_plot(title, panels, x_label="step", ids=ids, borders=borders, note=" ".join(notes))
+    return [*_keys(folders), figure]
+
+
+def _keys(folders: Sequence[Folder]) -> list[Block]:
+    return [Key([folder.name for folder in folders])] if len(folders) > 1 else []
+
+
+def _decisive(folder: Folder) -> str | None:
+    """Return the first of the measures on development data, by which training stops."""
+    names = [name for log in folder.logs for name in log.measured if name != "step"]
+    return names[0] if names else None
+
+
+def _shown(quantity: str, line: Line) -> Line:
+    """Convert a measure to the unit of its heading."""
+    scale = 1.0 if "ratio" in quantity else 100.0
+    return Line(line.name, line.xs, [scale * y for y in line.ys], line.number)
+
+
+def so_far(folder: Folder) -> str:
+    """Say how far an unfinished run is."""
+    if not folder.logs:
+        return f"{folder.name} has begun; no step has been logged yet."
+    log = folder.logs[-1]
+    text = f"{folder.name} is still training: {log.name}, step {plain_number(log.columns['step'][-1])}"
+    text += f", loss {log.columns['loss'][-1]:.3f}"
+    quantity = _decisive(folder)
+    values = [value for log in folder.logs for value in log.measured.get(quantity or "", ())]
+    if quantity is None or not values:
+        return f"{text}."
+    last, best = (measure_text(quantity, value) for value in (values[-1], max(values)))
+    return f"{text}; {quantity} on development data {last}, at best {best}."
+
+
+def more_curves(folders: Sequence[Folder], *, ids: Ids) -> list[Block]:
+    """Plot the other quantities of the training logs, with folded tables of numbers."""
+    with_logs = [folder for folder in folders if folder.logs]
+    if not with_logs:
+        return []
+    blocks: list[Block] = _keys(folders)
     for quantity, title in TITLES.items():
         lines = _lines(folders, lambda log: log.columns, quantity)
         logarithmic = quantity in SPANS_MAGNITUDES
@@ -73,26 +139,15 @@ def curve_blocks(folders: Sequence[Folder], *, ids: Ids) -> list[Block]:
     blocks += _measured_plots(folders, ids)
     for folder in with_logs:
         blocks += _tables(folder)
-    staged = [folder for folder in with_logs if len(folder.logs) > 1]
-    for folder in staged:
-        parts = ", then ".join(f"{log.name} ({log.objective}, {len(log):,} steps)" for log in folder.logs)
-        blocks.append(Paragraph(f"{folder.name}: {parts}. Dotted lines mark where a stage ends: losses of different "
-                                "objectives cannot be compared."))  # fmt: skip
-    blind = [folder.name for folder in with_logs if not any(log.measured for log in folder.logs)]
-    if blind and folders[0].kind == "training":
-        blocks.append(Paragraph(f"{', '.join(blind)}: no development data were measured on the way, so that there are "
-                                "no curves of their measures, of log Z and of the spread of slots."))  # fmt: skip
-    without = [folder.name for folder in with_logs if not any("alpha" in log.columns for log in folder.logs)]
-    if without and folders[0].kind == "training":
-        blocks.append(Paragraph(f"No objective of {', '.join(without)} reads alpha."))
     return blocks
 
 
 def _measured_plots(folders: Sequence[Folder], ids: Ids) -> list[Block]:
-    """Plot the development measures during training."""
+    """Plot the development measures that do not decide."""
     quantities = dict.fromkeys(name for folder in folders for log in folder.logs for name in log.measured)
+    drawn = {"step", *map(_decisive, folders)}
     blocks: list[Block] = []
-    for quantity in [name for name in quantities if name != "step"]:
+    for quantity in [name for name in quantities if name not in drawn]:
         lines = _lines(folders, lambda log: log.measured, quantity)
         title = f"{quantity[:1].upper()}{quantity[1:]}, on a sample of the development data"
         blocks += _plot(title, lines, borders=_borders(folders), ids=ids)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from seqwise.data.readers import Example
 from seqwise.runs.measures import gold_ids, gold_text, step_names
-from seqwise.runs.report.blocks import Block, Frames, Ids, Paragraph, plain_number
-from seqwise.runs.report.drawing import Palette, draw_lattice, lattice_palette, lattice_table
+from seqwise.runs.report.blocks import Block, Folded, Frames, Ids, Legend, Paragraph, plain_number
+from seqwise.runs.report.drawing import Palette, draw_lattice, lattice_table
 from seqwise.runs.report.folders import StageLog
-from seqwise.runs.report.lattice import MOST_STEPS, beam_lattice, drawn_steps
+from seqwise.runs.report.lattice import MOST_STEPS, Lattice, beam_lattice, drawn_steps
 from seqwise.runs.run import OutputRun
 from seqwise.search.candidates import Score, global_, local
 from seqwise.search.operators import ALPHA_UNITS
@@ -26,10 +27,27 @@ SCORES: dict[str, Score] = {"local": local, "raw": global_}
 """Scores by their names on pages."""
 
 
-def lattice_blocks(
-    run: OutputRun, example: Example, number: int, *, name: str, logs: Sequence[StageLog], ids: Ids
-) -> list[Block]:
-    """Draw the lattices of an example, hard and for each alpha, by both scores."""
+@dataclass(frozen=True, eq=False)
+class Searched:
+    """Lattices of an example, by score and for each alpha, the hard beam last."""
+
+    name: str  # of the run
+    run: OutputRun
+    example: Example
+    number: int  # of the example, from 1
+    gold: tuple[int, ...] | None
+    lattices: Mapping[str, Sequence[Lattice]]  # by score, the trained one first
+    start: int  # of the slider
+    k: int
+
+    @property
+    def all_lattices(self) -> list[Lattice]:
+        """The lattices of all scores."""
+        return [lattice for by_selector in self.lattices.values() for lattice in by_selector]
+
+
+def search_example(run: OutputRun, example: Example, number: int, *, name: str, logs: Sequence[StageLog]) -> Searched:
+    """Search an example, hard and for each alpha, by both scores."""
     model, settings = run.model, run.settings
     (source,) = run.codec.encode_sources([example])
     gold = gold_ids(run, example)
@@ -38,16 +56,22 @@ def lattice_blocks(
     unit = ALPHA_UNITS[settings.alpha_unit]
     plain: list[Selector] = [*(SoftTopK(k, alpha, unit) for alpha in ALPHAS), HardTopK(k)]
     selectors = [run.codec.allowed(selector) for selector in plain]
-    searches = {
+    titles = sorted(SCORES, key=lambda title: (title == "raw") != (settings.trained_score == "global"))
+    lattices = {
         title: [
-            beam_lattice(model, source, selector, num_steps=steps, score=score, gold=gold) for selector in selectors
+            beam_lattice(model, source, selector, num_steps=steps, score=SCORES[title], gold=gold)
+            for selector in selectors
         ]
-        for title, score in SCORES.items()
+        for title in titles
     }
-    lattices = [lattice for by_selector in searches.values() for lattice in by_selector]
-    palette = lattice_palette(lattices)
+    return Searched(name, run, example, number, gold, lattices, _start(run, logs), k)
+
+
+def lattice_blocks(searched: Searched, palette: Palette, *, ids: Ids) -> list[Block]:
+    """Draw the lattices of an example with a slider over alpha, and fold their numbers."""
+    run, name, number = searched.run, searched.name, searched.number
     words = run.codec.target_vocabulary.tokens
-    names = [*(f"alpha {alpha:g}" for alpha in ALPHAS), "hard beam (alpha without limit)"]
+    names = [*(f"alpha {alpha:g}" for alpha in ALPHAS), "hard beam"]
     panels = [
         (
             f"{name}, {title} scores",
@@ -56,25 +80,31 @@ def lattice_blocks(
                     lattice,
                     words=words,
                     what=f"{name}, example {number}, {title} scores, {position}",
-                    step_names=step_names(run, example),
+                    step_names=step_names(run, searched.example),
                     palette=palette,
-                    gold=gold,
-                    beside=lattices,
+                    gold=searched.gold,
+                    beside=searched.all_lattices,
                 )
                 for lattice, position in zip(by_selector, names, strict=True)
             ],
         )
-        for title, by_selector in searches.items()
+        for title, by_selector in searched.lattices.items()
     ]
-    caption = _caption(run, example, gold is not None, palette, k=k, steps=steps)
-    start = _start(run, logs)
-    frames = Frames(ids.new("lattice"), f"Alpha of {name} on example {number}", names, start, panels)
+    frames = Frames(ids.new("lattice"), f"Alpha of {name} on example {number}", names, searched.start, panels)
     tables = [
         lattice_table(by_selector[place], f"Numbers: {name}, example {number}, {title} scores, {names[place]}", words)
-        for place in dict.fromkeys((start, len(ALPHAS)))
-        for title, by_selector in searches.items()
+        for place in dict.fromkeys((searched.start, len(ALPHAS)))
+        for title, by_selector in searched.lattices.items()
     ]
-    return [Paragraph(caption), frames, *tables]
+    return [*_captions(searched), frames, Folded("Numbers", tables)]
+
+
+def lattice_legend(searched: Sequence[Searched], log_partitions: Palette) -> Legend:
+    """Make the legend of all lattices of a page."""
+    costs = "the edits" if any(each.run.settings.task != "tag" for each in searched) else "wrong labels"
+    if any(each.gold is not None for each in searched):
+        return Legend(f"cost that the step adds ({costs})", "0", "1")
+    return Legend("log Z of the step, nats", plain_number(log_partitions.low), plain_number(log_partitions.high))
 
 
 def _start(run: OutputRun, logs: Sequence[StageLog]) -> int:
@@ -85,21 +115,16 @@ def _start(run: OutputRun, logs: Sequence[StageLog]) -> int:
     return min(range(len(ALPHAS)), key=lambda place: abs(math.log(ALPHAS[place] / last)))
 
 
-def _caption(run: OutputRun, example: Example, has_gold: bool, palette: Palette, *, k: int, steps: int) -> str:
-    text = f"Input: {run.codec.source_text(example)[:300]}. "
-    if has_gold:
-        written = gold_text(run, example)
-        cost = "Hamming cost" if run.settings.task == "tag" else "edit distance"
-        text += f"Gold: {written[:300]}. Boxes are coloured by the {cost} that the step adds, white 0, orange 1. "
-    else:
-        text += (
-            "There is no gold output. Boxes are coloured by log Z of the step, white "
-            f"{plain_number(palette.low)}, orange {plain_number(palette.high)} nats. "
-        )
+def _captions(searched: Searched) -> list[Block]:
+    """Write the input, gold, and what the drawing leaves out."""
+    run, example = searched.run, searched.example
+    lines = [f"Input: {run.codec.source_text(example)[:300]}"]
+    if searched.gold is not None:
+        lines.append(f"Gold: {gold_text(run, example)[:300]}")
     if run.settings.alpha_unit == "gaps":
-        text += "Alpha counts in mean squared gaps of the best scores. "
-    if steps == MOST_STEPS:
-        text += f"Drawn are the first {MOST_STEPS} steps. "
-    if k < run.settings.beam_size:
-        text += f"The run was trained with a beam of {run.settings.beam_size}; this one has {k} slots."
-    return text.strip()
+        lines.append("Alpha counts in mean squared gaps of the best scores.")
+    if max(len(lattice.steps) for lattice in searched.all_lattices) == MOST_STEPS:
+        lines.append(f"Drawn are the first {MOST_STEPS} steps.")
+    if searched.k < run.settings.beam_size:
+        lines.append(f"The run was trained with a beam of {run.settings.beam_size}; this one has {searched.k} slots.")
+    return [Paragraph(line) for line in lines]

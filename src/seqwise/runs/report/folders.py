@@ -47,6 +47,13 @@ class Folder:
     metrics: Mapping[str, Any] | None = None  # ``metrics.json``; empty if there is none yet
     has_model: bool = False
     weights: str | None = None  # SHA-256
+    loss_unit: str = ""  # of the last stage
+    baseline: float | None = None  # of no learning, on the development data, in the measure that decides
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether it is still being trained, or its model still measured."""
+        return self.kind != "samples" and not (self.has_model and self.metrics)
 
 
 def read_folders(paths: Sequence[Path]) -> list[Folder]:
@@ -81,24 +88,34 @@ def _training(path: Path) -> Folder:
     logs = []
     for stage in settings.stages():
         file = path / stage.folder / "log.jsonl"
-        if file.is_file() and file.stat().st_size:
-            logs.append(_stage_log(stage.name, stage.settings.objective.name, file))
+        logs += _stage_logs(stage.name, stage.settings.objective.name, file)
     shown = {**flat_values(settings), "score": settings.trained_score}
-    return _with_model(Folder(path, path.resolve().name, "training", shown, logs))
+    loss_unit, baseline = _summarized(path)
+    name = path.resolve().name
+    return _with_model(Folder(path, name, "training", shown, logs, loss_unit=loss_unit, baseline=baseline))
 
 
-def _stage_log(name: str, objective: str, file: Path) -> StageLog:
-    columns, measurements = _read_columns(file), file.with_name(MEASUREMENTS)
+def _summarized(path: Path) -> tuple[str, float | None]:
+    """Return the unit of the last stage's loss and the baseline on development data, from ``summary.json``."""
+    summary = _read_json(path / "summary.json") if (path / "summary.json").is_file() else {}
+    stages, baseline = summary.get("stages"), summary.get("baseline")
+    unit = stages[-1].get("loss_unit", "") if stages else ""
+    if not isinstance(baseline, dict) or baseline.get("file") != "dev":
+        return unit, None
+    return unit, baseline["measures"].get(baseline["title"])
+
+
+def _stage_logs(name: str, objective: str, file: Path) -> list[StageLog]:
+    """Return the log of a stage, or none before its first step."""
+    columns, measurements = _read_columns(file) if file.is_file() else {}, file.with_name(MEASUREMENTS)
     if not columns:
-        raise InputError("the log has no step yet", path=file, hint="wait for the first one")
-    return StageLog(name, objective, columns, _read_columns(measurements) if measurements.is_file() else {})
+        return []
+    return [StageLog(name, objective, columns, _read_columns(measurements) if measurements.is_file() else {})]
 
 
 def _masked(path: Path) -> Folder:
     settings = load_masked_settings(path / "settings.json")
-    file, logs = path / "log.jsonl", []
-    if file.is_file() and file.stat().st_size:
-        logs.append(_stage_log("training", "masked cross-entropy", file))
+    logs = _stage_logs("training", "masked cross-entropy", path / "log.jsonl")
     return _with_model(Folder(path, path.resolve().name, "masked model", flat_values(settings), logs))
 
 

@@ -12,7 +12,7 @@ from seqwise.evaluation.metrics import Counts, bootstrap_interval
 from seqwise.runs.report.blocks import Block, Paragraph, Table, plain_number
 from seqwise.runs.report.curves import metrics_rows
 from seqwise.runs.report.drawing import Palette
-from seqwise.runs.report.folders import Folder
+from seqwise.runs.report.folders import Folder, is_number
 from seqwise.runs.run import MaskedRun
 from seqwise.runs.scoring import SequenceScore, score_sequences
 
@@ -29,6 +29,15 @@ def metrics_tables(folders: Sequence[Folder]) -> list[Block]:
         return []
     cells = [[name, *(row.get(folder.name, "") for folder in folders)] for name, row in rows.items()]
     return [Table("At the end of training", ["measure", *(folder.name for folder in folders)], cells)]
+
+
+def masked_verdict(folder: Folder) -> str:
+    """Say how well a masked model predicts its development data."""
+    dev = (folder.metrics or {}).get("dev")
+    value = dev.get("pseudo_perplexity") if isinstance(dev, dict) else None
+    if not is_number(value):
+        return f"{folder.name} was trained without development data."
+    return f"{folder.name} has a pseudo-perplexity of {value:.3g} on its development data."
 
 
 def scored_blocks(

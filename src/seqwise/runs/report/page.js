@@ -10,3 +10,4 @@ for (const box of document.querySelectorAll(".frames")) {
   box.querySelector(".control").hidden = false;
   show();
 }
+if (window.innerWidth >= 900) for (const details of document.querySelectorAll("details.wide")) details.open = true;

@@ -23,11 +23,13 @@ MOST_BYTES = 5_000_000
 """Larger pages are refused."""
 
 
-def render_page(title: str, sections: Sequence[Section], footer: Sequence[str]) -> str:
-    """Render a page. Text is escaped, and the content security policy allows only the page's own script.
+def render_page(title: str, sections: Sequence[Section], *, refresh: int | None = None) -> str:
+    """Render a page, which loads itself again after ``refresh`` seconds.
+
+    Text is escaped, and the content security policy allows only the page's own script.
 
     Example:
-        >>> "<script>x" in render_page("<script>x", [], [])
+        >>> "<script>x" in render_page("<script>x", [])
         False
     """
     script = _part("page.js")
@@ -38,7 +40,7 @@ def render_page(title: str, sections: Sequence[Section], footer: Sequence[str]) 
         .render(
             title=title,
             sections=sections,
-            footer=footer,
+            refresh=refresh,
             names=_namer(sections),
             marker=Markup(MARKER),
             style=Markup(block_style() + _part("page.css")),

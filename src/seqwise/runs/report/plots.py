@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
@@ -48,38 +48,190 @@ def line_plot(
     level: float | None = None,
 ) -> Figure:
     """Draw lines, with a shaded range, vertical lines at ``borders`` and a horizontal one at ``level``."""
+    panel = Panel("", lines, logarithmic=logarithmic, level=level, unit=unit)
+    return panel_plot(title, [panel], x_label=x_label, ids=ids, shaded=shaded, borders=borders)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Lines that share an axis."""
+
+    label: str  # of the axis
+    lines: Sequence[Line]
+    logarithmic: bool = False
+    level: float | None = None  # of a horizontal line
+    unit: str = ""
+
+
+def panel_plot(
+    title: str,
+    panels: Sequence[Panel],
+    *,
+    x_label: str,
+    ids: Ids,
+    shaded: tuple[float, float] | None = None,
+    borders: Sequence[float] = (),
+    note: str = "",
+) -> Figure:
+    """Draw panels of lines one above the other, over the same horizontal axis."""
+
+    def draw(canvas: Any) -> None:
+        rows: Any = canvas.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+        for axes, panel in zip(rows, panels, strict=True):
+            _draw_panel(axes, panel)
+            if shaded is not None:
+                axes.axvspan(*shaded, color=GRID, alpha=0.35, linewidth=0)
+            for border in borders:
+                axes.axvline(border, color=GRID, linewidth=1, linestyle=":")
+        rows[-1].set_xlabel(x_label)
+
+    height = 2.5 if len(panels) == 1 else 0.4 + 1.5 * len(panels)
+    text = " ".join(
+        f"{panel.label}: {_in_words(line, x_label, panel.unit)}"
+        if panel.label
+        else _in_words(line, x_label, panel.unit)
+        for panel in panels
+        for line in panel.lines
+    )
+    width = -(-max(len(line.xs) for panel in panels for line in panel.lines) // MOST_POINTS)
+    if width > 1:
+        text += f" Drawn by means over {width} steps."
+    return _figure(title, text, draw, height=height, ids=ids, note=note)
+
+
+def _draw_panel(axes: Any, panel: Panel) -> None:
+    for line in panel.lines:
+        xs, ys = thinned(line.xs, line.ys, most=MOST_POINTS)
+        style: dict[str, Any] = {"color": _line_colour(line.number), "linestyle": LINE_STYLES[line.number % 4]}
+        axes.plot(xs, ys, **style, marker="o" if len(xs) == 1 else None, linewidth=1.4)
+    if panel.level is not None:
+        axes.axhline(panel.level, color=GRID, linewidth=1)
+    if panel.logarithmic and all(y > 0 for line in panel.lines for y in line.ys if math.isfinite(y)):
+        axes.set_yscale("log")
+        _plain_ticks(axes.yaxis)
+    if panel.label:
+        axes.set_title(panel.label, fontsize=9, loc="left")
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Value with the ends of its interval, as a row of a plot."""
+
+    name: str
+    ends: tuple[float, float, float]  # value, low, high
+    number: int = 0  # of its colour, from 0
+    is_chosen: bool = True  # drawn as a full dot with its numbers; others as a ring
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Intervals with a title, which share an axis with other rows if their names are the same."""
+
+    title: str
+    intervals: Sequence[Interval]
+
+
+def interval_plot(
+    title: str,
+    groups: Sequence[Rows],
+    differences: Rows | None,
+    *,
+    number_text: Callable[[float], str],
+    difference_texts: Sequence[str] = (),
+    ids: Ids,
+    level: float | None = None,
+    note: str = "",
+) -> Figure:
+    """Draw values with intervals, group below group, and below them differences beside a line at 0."""
+    num_rows = sum(len(group.intervals) + 1 for group in groups)
+    num_below = 0 if differences is None else len(differences.intervals)
+
+    def draw(canvas: Any) -> None:
+        heights = [num_rows, *([num_below + 0.6] if differences else [])]
+        parts: Any = canvas.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
+        _draw_groups(parts[0], groups, number_text)
+        if level is not None:
+            parts[0].axvline(level, color=INK, linewidth=1, linestyle=":")
+        if differences is not None:
+            _draw_differences(parts[1], differences, difference_texts)
+
+    text = " ".join(
+        f"{group.title}, {row.name}: {number_text(value)}, between {number_text(low)} and {number_text(high)}."
+        for group in groups
+        for row in group.intervals
+        for value, low, high in (row.ends,)
+    )
+    if differences is not None:
+        text += f" {differences.title}: {'; '.join(difference_texts)}."
+    height = 0.4 + 0.18 * num_rows + (0.5 + 0.3 * num_below if differences else 0)
+    return _figure(title, text, draw, height=height, ids=ids, note=note)
+
+
+def _draw_groups(axes: Any, groups: Sequence[Rows], number_text: Callable[[float], str]) -> None:
+    place, ticks, labels = 0.0, [], []
+    for group in groups:
+        # Beside the names of the rows, above the first one.
+        beside: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center"}
+        colour = _line_colour(group.intervals[0].number)
+        axes.annotate(group.title, (0, place), xytext=(-6, 0), ha="right", weight="bold", color=colour, **beside)
+        for row in group.intervals:
+            place += 1
+            ticks.append(place)
+            labels.append(row.name)
+            _draw_interval(axes, row, place)
+            if row.is_chosen:
+                text = {"xytext": (4, 0), "textcoords": "offset points", "va": "center", "fontsize": 8}
+                axes.annotate(number_text(row.ends[0]), (row.ends[2], place), weight="bold", **text)
+        place += 1.3
+    axes.set_yticks(ticks, labels)
+    axes.set_ylim(place - 0.7, -0.6)
+    axes.margins(x=0.12)  # room for the numbers
+    axes.grid(axis="y", visible=False)
+    axes.tick_params(axis="y", length=0)
+
+
+def _draw_interval(axes: Any, row: Interval, place: float) -> None:
+    value, low, high = row.ends
+    colour = _line_colour(row.number)
+    axes.plot([low, high], [place, place], color=colour, linewidth=2.2 if row.is_chosen else 1.2)
+    face = colour if row.is_chosen else "none"
+    size = 6 if row.is_chosen else 4
+    axes.plot([value], [place], marker="o", markersize=size, color=colour, markerfacecolor=face, markeredgecolor=colour)
+
+
+def _draw_differences(axes: Any, differences: Rows, texts: Sequence[str]) -> None:
+    for place, (row, text) in enumerate(zip(differences.intervals, texts, strict=True)):
+        _draw_interval(axes, row, place)
+        axes.annotate(text, (sum(row.ends[1:]) / 2, place), xytext=(0, 6), textcoords="offset points", ha="center",
+                      fontsize=8, annotation_clip=False)  # fmt: skip
+    axes.axvline(0, color=INK, linewidth=1)
+    axes.set_yticks(range(len(texts)), [row.name for row in differences.intervals])
+    axes.set_ylim(len(texts) - 0.6, -0.9)
+    ends = [0.0, *(end for row in differences.intervals for end in row.ends)]
+    margin = 0.75 * (max(ends) - min(ends)) or 1.0  # room for the text
+    axes.set_xlim(min(ends) - margin, max(ends) + margin)
+    axes.set_title(differences.title, fontsize=9, loc="left")
+    axes.grid(axis="y", visible=False)
+    axes.tick_params(axis="y", length=0)
+
+
+def _figure(
+    title: str, text: str, draw: Callable[[Any], None], *, height: float, ids: Ids, note: str = "", width: float = 4.4
+) -> Figure:
+    """Draw on a canvas, and take the SVG into the page."""
     try:
         import matplotlib
         from matplotlib.figure import Figure as Canvas
     except ImportError as error:
         raise InputError("a report has plots, which need matplotlib", hint="pip install 'seqwise[report]'") from error
 
-    drawn = [(line, *thinned(line.xs, line.ys, most=MOST_POINTS)) for line in lines]
-    positive = all(y > 0 for line in lines for y in line.ys if math.isfinite(y))
     with matplotlib.rc_context(_STYLE):
-        canvas = Canvas(figsize=(4.4, 2.5), layout="constrained")
-        axes: Any = canvas.subplots()
-        for line, xs, ys in drawn:
-            style: dict[str, Any] = {"color": _line_colour(line.number), "linestyle": LINE_STYLES[line.number % 4]}
-            axes.plot(xs, ys, **style, marker="o" if len(xs) == 1 else None, linewidth=1.4)
-        if shaded is not None:
-            axes.axvspan(*shaded, color=GRID, alpha=0.35, linewidth=0)
-        for border in borders:
-            axes.axvline(border, color=GRID, linewidth=1, linestyle=":")
-        if level is not None:
-            axes.axhline(level, color=GRID, linewidth=1)
-        if logarithmic and positive:
-            axes.set_yscale("log")
-            _plain_ticks(axes.yaxis)
-        axes.set_xlabel(x_label)
+        canvas = Canvas(figsize=(width, height), layout="constrained")
+        draw(canvas)
         file = io.StringIO()
         canvas.savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     name = ids.new("figure")
-    text = " ".join(_in_words(line, x_label, unit) for line in lines)
-    width = -(-max(len(line.xs) for line in lines) // MOST_POINTS)
-    if width > 1:
-        text += f" Drawn by means over {width} steps."
-    return Figure(name, title, text, _inlined(file.getvalue(), name))
+    return Figure(name, title, text, _inlined(file.getvalue(), name), note)
 
 
 def _plain_ticks(axis: Any) -> None:

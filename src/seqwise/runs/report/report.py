@@ -3,33 +3,39 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from seqwise.data.readers import Example
 from seqwise.errors import InputError
-from seqwise.evaluation.metrics import Estimate, bootstrap_interval
 from seqwise.evaluation.signature import sha256_of_examples, sign, signature_line
-from seqwise.runs.decoder_choice import decoders_for
 from seqwise.runs.inputs import read_examples, recorded_file
 from seqwise.runs.loading import load_run
-from seqwise.runs.measures import measure, signatures, unknown_targets, unread_sources
-from seqwise.runs.report.blocks import Block, Frames, Ids, Paragraph, Section, Table
+from seqwise.runs.measures import signatures, unknown_targets, unread_sources
+from seqwise.runs.report.blocks import Block, Folded, Frames, Ids, Paragraph, Section, Table, Verdict
 from seqwise.runs.report.chains import read_sampling
-from seqwise.runs.report.curves import curve_blocks, settings_tables
-from seqwise.runs.report.examples import lattice_blocks
+from seqwise.runs.report.curves import more_curves, settings_tables, so_far, training_figures
+from seqwise.runs.report.drawing import Palette, lattice_palette
+from seqwise.runs.report.examples import Searched, lattice_blocks, lattice_legend, search_example
 from seqwise.runs.report.folders import Folder, Kind, read_folders
-from seqwise.runs.report.masked import metrics_tables, scored_blocks
+from seqwise.runs.report.masked import masked_verdict, metrics_tables, scored_blocks
 from seqwise.runs.report.page import render_page, require_own, save_page
-from seqwise.runs.report.sampling import sampling_section, sampling_table
-from seqwise.runs.report.training import (
-    decoder_tables,
-    log_partition_blocks,
-    measured_log_partitions,
-    slot_spread,
+from seqwise.runs.report.results import (
+    Result,
+    comparable,
+    development_lines,
+    error_tables,
+    output_listings,
+    result_figure,
+    result_of,
+    result_tables,
+    verdict,
 )
+from seqwise.runs.report.sampling import sampling_section, sampling_table, sampling_verdict
+from seqwise.runs.report.slots import log_partition_blocks, measured_log_partitions, slot_spread
 from seqwise.runs.run import MaskedRun, OutputRun, reading_problems
 
 OnProgress = Callable[[str, int, int], None]
@@ -46,11 +52,13 @@ class ReportOptions:
         files: data for the runs: none, one for all, or one for each.
         num_examples: number of examples to draw, from the first on.
         chosen: numbers, from 1, of examples to draw instead.
+        refresh: seconds after which a page on an unfinished run loads itself again; None: it does not.
     """
 
     files: Sequence[Path] = ()
     num_examples: int = 2
     chosen: Sequence[int] = ()
+    refresh: int | None = None
 
 
 @dataclass(frozen=True)
@@ -70,8 +78,13 @@ class Page:
     files: Mapping[str, Path]  # by the name of the folder
     options: ReportOptions
     on_progress: OnProgress
+    waits: bool = False  # for the end of a run; until then no model is measured
     ids: Ids = field(default_factory=Ids)
     footer: list[str] = field(default_factory=list)  # signatures, a line each
+
+
+Builder = Callable[[Sequence[Folder], Page], list[Section]]
+"""Makes the sections on folders of a kind."""
 
 
 def write_report(
@@ -99,14 +112,60 @@ def write_report(
     options, output = options or ReportOptions(), Path(output)
     require_own(output)
     folders = read_folders([Path(path) for path in paths])
-    page = Page(_share_files(folders, options.files), options, on_progress or (lambda *_: None))
-    sections = [Section("Runs", [_overview(folders)])]
-    for kind, build in (("training", _training), ("masked model", _masked), ("samples", _samples)):
+    waits = options.refresh is not None and any(folder.is_unfinished for folder in folders)
+    page = Page(_share_files(folders, options.files), options, on_progress or (lambda *_: None), waits)
+    parts = {}
+    builders: list[tuple[Kind, Builder]] = [("training", _training), ("masked model", _masked), ("samples", _samples)]
+    for kind, build in builders:
         own = [folder for folder in folders if folder.kind == kind]
         if own:
-            sections.append(build(own, page))
+            parts[SECTION_TITLES[kind]] = build(own, page)
+    sections = (
+        next(iter(parts.values()))
+        if len(parts) == 1
+        else [Section(title, [], sections) for title, sections in parts.items()]
+    )
+    about = [Folded("Runs of this page", [_overview(folders)]), *_signatures(page.footer)]
     title = f"Report on {', '.join(folder.name for folder in folders)}"
-    save_page(render_page(title, sections, page.footer), output)
+    refresh = options.refresh if page.waits else None
+    save_page(render_page(title, [*sections, Section("About this page", about)], refresh=refresh), output)
+
+
+def _signatures(lines: Sequence[str]) -> list[Block]:
+    return [Folded("Signatures", [Paragraph(line) for line in lines])] if lines else []
+
+
+def watch_report(
+    paths: Sequence[str | os.PathLike[str]],
+    output: str | os.PathLike[str],
+    options: ReportOptions | None = None,
+    *,
+    every: int = 10,
+    on_progress: OnProgress | None = None,
+    wait: Callable[[float], None] = time.sleep,
+) -> None:
+    """Write a page anew whenever its runs have logged more, until all are trained; only the last page measures them.
+
+    The page loads itself again after as many seconds.
+
+    Args:
+        paths, output, options, on_progress: as in :func:`write_report`.
+        every: seconds between two looks at the folders.
+        wait: called with them.
+    """
+    options, seen = replace(options or ReportOptions(), refresh=every), None
+    while True:
+        folders = read_folders([Path(path) for path in paths])
+        state = [
+            (folder.is_unfinished, [(len(log), len(log.measured.get("step", ()))) for log in folder.logs])
+            for folder in folders
+        ]
+        if state != seen:
+            write_report(paths, output, options, on_progress=on_progress)
+            seen = state
+        if not any(folder.is_unfinished for folder in folders):
+            return
+        wait(every)
 
 
 def _overview(folders: Sequence[Folder]) -> Table:
@@ -124,6 +183,13 @@ def _overview(folders: Sequence[Folder]) -> Table:
     ]
     return Table("What this page is on", columns, rows)
 
+
+SECTION_TITLES: Mapping[Kind, str] = {
+    "training": "Training runs",
+    "masked model": "Masked models",
+    "samples": "Samples",
+}
+"""Headings of the parts of pages on several kinds of folders."""
 
 KIND_NAMES: Mapping[Kind, str] = {
     "training": "run of seqwise train",
@@ -148,27 +214,71 @@ def _signed(method: str, folder: Folder, data: Data) -> str:
     )
 
 
-def _training(folders: Sequence[Folder], page: Page) -> Section:
-    loaded = {folder.name: load_run(folder.path) for folder in folders if folder.has_model}
+def _training(folders: Sequence[Folder], page: Page) -> list[Section]:
+    trained = [] if page.waits else [folder for folder in folders if folder.has_model]
+    loaded = {folder.name: load_run(folder.path) for folder in trained}
     data = {
         folder.name: _data(folder, loaded[folder.name], page.files.get(folder.name))
         for folder in folders
         if folder.name in loaded
     }
-    measured: dict[str, dict[str, dict[str, Estimate]]] = {}
+    results: list[Result] = []
     notes: list[Block] = []
-    for folder in folders:
-        own = data.get(folder.name, Data(note=f"{folder.name} has no trained model yet."))
+    for number, folder in enumerate(folders):
+        own = data.get(folder.name, Data())
         if own.note:
             notes.append(Paragraph(own.note))
         page.footer.append(_signed(f"{folder.settings['objective']}, {folder.settings['score']} scores", folder, own))
-        if own.is_given:
+        if own.examples:
             run = loaded[folder.name]
-            measured[folder.name] = _measured(run, own, folder.name, page.on_progress)
+            results.append(_result(run, folder, own, number, page.on_progress))
             page.footer.extend(f"{title}: {line}" for title, line in signatures(run, own.examples).items())
             doubts = (unread_sources(run, own.examples), unknown_targets(run, own.examples))
             notes += [Paragraph(f"{folder.name}: {doubt}.") for doubt in doubts if doubt is not None]
-    results = decoder_tables(folders, measured, {name: own.name for name, own in data.items()})
+    groups = comparable(results)
+    worst = [block for group in groups for block in error_tables(group)]
+    beside = [block for group in groups for block in output_listings(group)]
+    sections = [
+        Section("Result", _first_screen(folders, groups, page), narrow=True),
+        Section("Training", training_figures(folders, ids=page.ids), narrow=True),
+        Section("Errors", worst),
+        Section("Outputs beside gold", beside),
+        *_lattices(folders, loaded, data, page),
+        Section("Details", _details(folders, loaded, data, results, notes, page)),
+    ]
+    return [section for section in sections if section.blocks or section.sections]
+
+
+def _first_screen(folders: Sequence[Folder], groups: Sequence[Sequence[Result]], page: Page) -> list[Block]:
+    blocks: list[Block] = []
+    for group in groups:
+        blocks += [Verdict(verdict(group)), result_figure(group, ids=page.ids)]
+    blocks += [Verdict(so_far(folder)) for folder in folders if not folder.has_model]
+    measured = {result.name for group in groups for result in group}
+    silent = [folder.name for folder in folders if folder.has_model and folder.name not in measured]
+    if silent:
+        when = "measured when all runs are trained" if page.waits else "not measured: give --file to see results"
+        blocks.append(Verdict(f"{' and '.join(silent)}: trained, {when}."))
+    return blocks
+
+
+def _result(run: OutputRun, folder: Folder, data: Data, number: int, on_progress: OnProgress) -> Result:
+    baseline = None if data.is_given else folder.baseline
+    measuring = partial(on_progress, f"measuring {folder.name}")
+    return result_of(
+        run, folder, data.examples, number=number, data=data.name, baseline=baseline, on_progress=measuring
+    )
+
+
+def _details(
+    folders: Sequence[Folder],
+    loaded: Mapping[str, OutputRun],
+    data: Mapping[str, Data],
+    results: Sequence[Result],
+    notes: Sequence[Block],
+    page: Page,
+) -> list[Block]:
+    """Fold what few readers look for."""
     with_data = {name: own.examples for name, own in data.items() if own.examples}
     reports = {name: measured_log_partitions(loaded[name], examples) for name, examples in with_data.items()}
     spreads = {name: slot_spread(loaded[name], examples) for name, examples in with_data.items()}
@@ -178,28 +288,15 @@ def _training(folders: Sequence[Folder], page: Page) -> Section:
         spreads,
         ids=page.ids,
     )
-    sources = [Paragraph(f"{name}: on {data[name].name}.") for name in with_data]
-    return Section(
-        "Training runs",
-        notes,
-        [
-            Section("Settings", settings_tables(folders)),
-            Section("Results", results or [Paragraph("Nothing has been measured.")]),
-            Section("Training, step by step", curve_blocks(folders, ids=page.ids)),
-            *([Section("The saved model: log Z and slots", [*sources, *by_position])] if by_position else []),
-            *_lattices(folders, loaded, data, page),
-        ],
-    )
-
-
-def _measured(run: OutputRun, data: Data, name: str, on_progress: OnProgress) -> dict[str, dict[str, Estimate]]:
-    estimates, decoders = {}, decoders_for(run.settings)
-    for done, decoder in enumerate(decoders):
-        on_progress(f"measuring {name}", done, len(decoders))
-        measures = measure(run, data.examples, decoder)
-        estimates[decoder] = {title: bootstrap_interval(sums) for title, sums in measures.items()}
-    on_progress(f"measuring {name}", len(decoders), len(decoders))
-    return estimates
+    said = [Paragraph(line) for line in map(development_lines, folders) if line]
+    folded = [
+        Folded("All measures", [*result_tables(results), *said]),
+        Folded("More curves", more_curves(folders, ids=page.ids)),
+        Folded("log Z and the spread of slots, by position", by_position),
+        Folded("Settings", settings_tables(folders)),
+        Folded("Notes on the data", notes),
+    ]
+    return [each for each in folded if each.blocks]
 
 
 def _lattices(
@@ -208,7 +305,7 @@ def _lattices(
     data: Mapping[str, Data],
     page: Page,
 ) -> list[Section]:
-    """Draw the lattices of all runs for each chosen example."""
+    """Draw the lattices of all runs for each chosen example, on one scale."""
     jobs = [
         (place, folder)
         for folder in folders
@@ -216,48 +313,43 @@ def _lattices(
         for place in _chosen_places(page.options, len(data[folder.name].examples), path=data[folder.name].name)
     ]
     jobs.sort(key=lambda job: job[0])  # stable: runs stay in their order
-    sections: dict[int, list[Block]] = {}
-    taken = 0
+    searches: list[tuple[str, Searched | InputError]] = []
     for done, (place, folder) in enumerate(jobs):
         page.on_progress("drawing lattices", done, len(jobs))
         example, run = data[folder.name].examples[place], loaded[folder.name]
         problem = next(reading_problems(run, [example]))
-        if problem is not None:
-            sections.setdefault(place, []).append(Paragraph(f"{folder.name} cannot read this example: {problem}."))
-            continue
-        blocks = lattice_blocks(run, example, place + 1, name=folder.name, logs=folder.logs, ids=page.ids)
-        size = sum(
-            len(drawing)
-            for block in blocks
-            if isinstance(block, Frames)
-            for _, drawings in block.panels
-            for drawing in drawings
-        )
-        if taken + size > ROOM_FOR_LATTICES:
-            blocks = [
-                Paragraph(f"{folder.name} is left out here: the page would be too large. Ask for fewer examples.")
-            ]
-        else:
-            taken += size
-        sections.setdefault(place, []).extend(blocks)
+        searched = problem or search_example(run, example, place + 1, name=folder.name, logs=folder.logs)
+        searches.append((f"Example {place + 1}, {folder.name}", searched))
     page.on_progress("drawing lattices", len(jobs), len(jobs))
-    if not sections:
-        return []
-    legend = Paragraph(
-        "A box is a slot of the beam after a step, with its heaviest token (and its weight, where others share the"
-        " slot). A line is as opaque as its back-pointer weight, the part of the slot that comes from the one before;"
-        " below 0.01 it is not drawn. A thick blue border: the heaviest token is the gold one at that place. Point at a"
-        " box for its numbers. The slider goes from soft to hard."
-    )
-    inner = [Section(f"Example {place + 1}", blocks) for place, blocks in sorted(sections.items())]
-    return [Section("Beam lattices", [legend], inner)]
+    drawn = [searched for _, searched in searches if isinstance(searched, Searched)]
+    without_gold = [lattice for searched in drawn if searched.gold is None for lattice in searched.all_lattices]
+    palettes = {True: Palette(0.0, 1.0), False: lattice_palette(without_gold)}
+    blocks: list[Block] = [lattice_legend(drawn, palettes[False])] if drawn else []
+    room = ROOM_FOR_LATTICES
+    for title, searched in searches:
+        if isinstance(searched, InputError):
+            blocks.append(Paragraph(f"{title}: the run cannot read this example: {searched}."))
+            continue
+        inner = lattice_blocks(searched, palettes[searched.gold is not None], ids=page.ids)
+        room -= _size(inner)
+        if room < 0:
+            blocks.append(Paragraph(f"{title} is left out: the page would be too large. Ask for fewer examples."))
+        else:
+            blocks.append(Folded(title, inner, is_open=len(blocks) == 1))
+    return [Section("Beam lattices", blocks)] if searches else []
 
 
-def _masked(folders: Sequence[Folder], page: Page) -> Section:
-    results = metrics_tables(folders)
+def _size(blocks: Sequence[Block]) -> int:
+    """Count the characters of drawings."""
+    frames = [block for block in blocks if isinstance(block, Frames)]
+    return sum(len(drawing) for block in frames for _, drawings in block.panels for drawing in drawings)
+
+
+def _masked(folders: Sequence[Folder], page: Page) -> list[Section]:
+    results: list[Block] = []
     for folder in folders:
         data = Data(note=f"{folder.name} has no trained model yet.")
-        if folder.has_model:
+        if folder.has_model and not page.waits:
             run = load_run(folder.path)
             data = _sequence_data(folder, run, page.files.get(folder.name))
             if data.is_given:
@@ -267,19 +359,22 @@ def _masked(folders: Sequence[Folder], page: Page) -> Section:
                 results += scored_blocks(run, data.examples, chosen, name=folder.name, on_progress=scored)
         results += [Paragraph(data.note)] if data.note else []
         page.footer.append(_signed(f"masked {folder.settings['model']}", folder, data))
-    note = Paragraph("Training logs loss, learning rate and gradient norm at every step, and nothing else.")
-    return Section(
-        "Masked models",
-        [note],
-        [
-            Section("Settings", settings_tables(folders)),
-            Section("Results", results),
-            Section("Training, step by step", curve_blocks(folders, ids=page.ids)),
-        ],
-    )
+    verdicts = [Verdict(masked_verdict(folder) if folder.has_model else so_far(folder)) for folder in folders]
+    return [
+        Section("Result", [*verdicts, *results]),
+        Section("Training", training_figures(folders, ids=page.ids)),
+        Section(
+            "Details",
+            [
+                Folded("At the end of training", metrics_tables(folders)),
+                Folded("More curves", more_curves(folders, ids=page.ids)),
+                Folded("Settings", settings_tables(folders)),
+            ],
+        ),
+    ]
 
 
-def _samples(folders: Sequence[Folder], page: Page) -> Section:
+def _samples(folders: Sequence[Folder], page: Page) -> list[Section]:
     samplings = {}
     for done, folder in enumerate(folders):
         page.on_progress("reading chains", done, len(folders))
@@ -293,14 +388,12 @@ def _samples(folders: Sequence[Folder], page: Page) -> Section:
         if wrong:
             problem = f"--example {wrong[0]} is none of the problems of {name}"
             raise InputError(problem, hint=f"give a number from {min(known)} to {max(known)}")
-    return Section(
-        "Samples",
-        [sampling_table(samplings)],
-        [
-            Section("Settings", settings_tables(folders)),
-            *(sampling_section(folder, samplings[folder.name], shown, ids=page.ids) for folder in folders),
-        ],
-    )
+    verdicts = [Verdict(sampling_verdict(name, sampling)) for name, sampling in samplings.items()]
+    return [
+        Section("Result", [*verdicts, sampling_table(samplings)]),
+        *(sampling_section(folder, samplings[folder.name], shown, ids=page.ids) for folder in folders),
+        Section("Details", [Folded("Settings", settings_tables(folders))]),
+    ]
 
 
 def _share_files(folders: Sequence[Folder], files: Sequence[Path]) -> dict[str, Path]:
@@ -332,7 +425,7 @@ def _data(folder: Folder, run: OutputRun, file: Path | None) -> Data:
     if dev is None:
         return Data(note=f"{folder.name} was trained without development data: {without}.")
     try:
-        return Data(f"its development data ({dev})", read_examples(run.settings, recorded_file(dev, folder.path)))
+        return Data("the development data", read_examples(run.settings, recorded_file(dev, folder.path)))
     except InputError as error:
         return Data(note=f"The development data of {folder.name} cannot be read ({error}): {without}.")
 

@@ -18,13 +18,30 @@ from seqwise.runs.report.chains import ProblemChains, SampleLine, Sampling, auto
 from seqwise.runs.report.folders import Folder
 from seqwise.runs.report.plots import Line, line_plot
 from seqwise.sampling import ChainReport
-from seqwise.sampling.diagnostics import FEWEST_DRAWS
+from seqwise.sampling.diagnostics import FEWEST_DRAWS, MOST_R_HAT
 
 MOST_LAGS = 40
 MOST_TRACES = 10  # chains of a plot
 MOST_ROWS = 100  # problems of a table
 MOST_SWEEPS = 60  # of a sequence that is shown as it changes
 MOST_CHAINS = 2  # of a problem whose sequences are shown
+
+
+def sampling_verdict(name: str, sampling: Sampling) -> str:
+    """Say whether the chains of all problems agree."""
+    reports = [problem.report for problem in sampling.problems if problem.report is not None]
+    r_hats = [report.r_hat["energy"] for report in reports if math.isfinite(report.r_hat["energy"])]
+    if not r_hats:
+        return f"{name}: nothing is known of the chains' agreement."
+    sizes = [report.ess["energy"] for report in reports if math.isfinite(report.ess["energy"])]
+    worst, smallest = max(r_hats), min(sizes, default=math.nan)
+    over = f"over {len(reports)} sets of chains" if len(reports) > 1 else "of its chains"
+    numbers = (
+        f"the R-hat of the energy is at most {worst:.3f} {over}, the effective sample size at least {smallest:.0f}"
+    )
+    if worst <= MOST_R_HAT:
+        return f"{name}: chains from different starts agree: {numbers}."
+    return f"{name}: the chains do not agree yet: {numbers}. Take more sweeps."
 
 
 def sampling_table(samplings: Mapping[str, Sampling]) -> Table:
@@ -52,8 +69,8 @@ def sampling_table(samplings: Mapping[str, Sampling]) -> Table:
                 f"{accepted / max(proposals, 1):.1%}",
                 f"{novel / max(proposals, 1):.1%}",
                 plain_number(float(energies.mean())),
-                *(plain_number(math.fsum(each)) if each else "—" for each in (judged, tails)),
-                f"{max(r_hats):.4f}" if r_hats else "—",
+                *(f"{math.fsum(each):,.0f}" if each else "—" for each in (judged, tails)),
+                f"{max(r_hats):.3f}" if r_hats else "—",
             ]
         )
     columns = ("folder", "chains", "sweeps counted", "accepted", "novel", "mean energy, nats")
@@ -116,10 +133,10 @@ def _reports(sampling: Sampling) -> list[Block]:
     rows = [
         [
             name,
-            _finite(report.r_hat["energy"], ".4f"),
-            _ess(report, report.ess["energy"], ".4g"),
-            _ess(report, report.tail_ess["energy"], ".4g"),
-            _ess(report, report.ess_per_pass, ".3g"),
+            _finite(report.r_hat["energy"], ".3f"),
+            _ess(report, report.ess["energy"], ".0f"),
+            _ess(report, report.tail_ess["energy"], ".0f"),
+            _ess(report, report.ess_per_pass, ".2g"),
             f"{report.acceptance:.1%}",
             f"{report.novelty:.1%}",
             plain_number(report.mean_energy),

@@ -1,4 +1,4 @@
-"""Report on runs of ``seqwise train``: results by decoder, log Z, and the spread of slot scores."""
+"""log Z on gold prefixes and the spread of slot scores, by position."""
 
 from __future__ import annotations
 
@@ -10,19 +10,15 @@ import torch
 from seqwise.data.readers import Example
 from seqwise.decoding import DECODERS, Decoder, evaluation_mode, steps_after
 from seqwise.evaluation.log_partitions import LogPartitionReport, LogPartitionSummary, log_partition_report
-from seqwise.evaluation.metrics import Estimate
 from seqwise.evaluation.slot_ranking import unroll_slots
-from seqwise.names import measure_heading, measure_text
 from seqwise.runs.measures import known_targets, log_partitions_of
 from seqwise.runs.monitoring import score_spread
-from seqwise.runs.report.blocks import Block, Ids, Paragraph, Table, plain_number
-from seqwise.runs.report.folders import Folder, is_number
+from seqwise.runs.report.blocks import Block, Ids, Table, plain_number
 from seqwise.runs.report.lattice import encode_input
 from seqwise.runs.report.plots import Line, line_plot
 from seqwise.runs.run import OutputRun, readable
 from seqwise.search.selectors import HardTopK
 
-_ORDER = {name: place for place, name in enumerate(DECODERS)}  # JSON has them by the alphabet
 MOST_EXAMPLES = 200  # of which the spread of slots is taken
 
 
@@ -57,54 +53,6 @@ def slot_spread(run: OutputRun, examples: Sequence[Example]) -> Spread:
                 counts[step - 1] += 1
     # The first steps of a beam of 1 have no two slots.
     return Spread(tuple(a / b if b else float("nan") for a, b in zip(sums, counts, strict=True)), tuple(counts))
-
-
-def decoder_tables(
-    folders: Sequence[Folder], measured: Mapping[str, Mapping[str, Mapping[str, Estimate]]], files: Mapping[str, str]
-) -> list[Block]:
-    """Make tables of results by decoder: on the given file, with intervals, and on the development data."""
-    blocks: list[Block] = []
-    for folder in folders:
-        if folder.name in measured:
-            rows = measured[folder.name]
-            titles = list(next(iter(rows.values())))
-            blocks.append(
-                Table(
-                    f"{folder.name} on {files[folder.name]}, with bootstrap 95% intervals over examples",
-                    ["decoder", *map(measure_heading, titles)],
-                    [[name, *(_interval(title, row[title]) for title in titles)] for name, row in rows.items()],
-                )
-            )
-        dev = (folder.metrics or {}).get("dev")
-        decoders = dev.get("decoders") if isinstance(dev, dict) else None
-        if isinstance(dev, dict) and isinstance(decoders, dict) and decoders:
-            titles = list(next(iter(decoders.values())))
-            blocks.append(
-                Table(
-                    f"{folder.name} on its development data, at the end of training",
-                    ["decoder", *map(measure_heading, titles)],
-                    [
-                        [name, *(measure_text(title, decoders[name][title]) for title in titles)]
-                        for name in sorted(decoders, key=lambda name: _ORDER.get(name, len(_ORDER)))
-                    ],
-                )
-            )
-            blocks.append(Paragraph(_about_dev(folder, dev)))
-    return blocks
-
-
-def _interval(title: str, estimate: Estimate) -> str:
-    value, low, high = (measure_text(title, end) for end in estimate)
-    return f"{value} [{low}, {high}]"
-
-
-def _about_dev(folder: Folder, dev: Mapping[str, object]) -> str:
-    text = f"{folder.name}: best on the development data is {dev.get('best decoder')}, by {dev.get('best by')}."
-    mean, variance = dev.get("mean log Z"), dev.get("variance of log Z")
-    if is_number(mean) and is_number(variance):
-        text += f" There log Z on gold prefixes has mean {mean:.4g} and variance {variance:.4g} (nats)."
-    advice = dev.get("advice")
-    return f"{text} {advice[:1].upper()}{advice[1:]}." if isinstance(advice, str) and advice else text
 
 
 def measured_log_partitions(run: OutputRun, examples: Sequence[Example]) -> LogPartitionReport | None:
