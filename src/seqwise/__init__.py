@@ -70,7 +70,7 @@ if TYPE_CHECKING:
         log_partition_statistics,
         self_normalized_cross_entropy,
     )
-    from seqwise.runs import load_run, predict
+    from seqwise.runs import Stream, Streams, Update, load_run, predict
     from seqwise.sampling import (
         energies,
         gibbs,
@@ -134,7 +134,10 @@ __all__ = [
     "SoftTopK",
     "StepModel",
     "StochasticBeam",
+    "Stream",
+    "Streams",
     "Tagger",
+    "Update",
     "backtrace",
     "beam_search",
     "cost_augmented",

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from seqwise.runs.run import Prediction, Run, predict
     from seqwise.runs.scoring import score_sequences
     from seqwise.runs.settings import Settings, train_settings
+    from seqwise.runs.streaming import Stream, Streams, Update
     from seqwise.runs.training import train_run
 else:
     __getattr__, __dir__ = lazy_names(
@@ -25,6 +26,7 @@ else:
         "seqwise.runs.run",
         "seqwise.runs.scoring",
         "seqwise.runs.loading",
+        "seqwise.runs.streaming",
         "seqwise.runs.training",
     )
 
@@ -33,6 +35,9 @@ __all__ = [
     "Prediction",
     "Run",
     "Settings",
+    "Stream",
+    "Streams",
+    "Update",
     "choose_decoder",
     "load_run",
     "masked_settings",

@@ -1,0 +1,478 @@
+"""Streams: tokens come in one after the other, labels go out, and some are revised before they are final.
+
+Shapes: B streams of a batch, K slots of a beam, T open labels, D embedding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from seqwise import tree
+from seqwise.data.batches import Batch
+from seqwise.data.readers import Example
+from seqwise.decoding import Decoder, as_decoder, evaluation_mode
+from seqwise.errors import InputError
+from seqwise.models.deferred_linear import Matrices
+from seqwise.models.recurrent import LEFT_TO_RIGHT
+from seqwise.names import DecoderName, ScoreName
+from seqwise.runs.codecs import OutputCodec
+from seqwise.runs.decoder_choice import choose_decoder
+from seqwise.runs.run import Run, require_purpose
+from seqwise.search.beam import Beam, unroll
+from seqwise.search.candidates import Score, as_score
+from seqwise.search.commits import COMMITTED, CommitRule, Committing, OpenLabels, as_commit_rule, best_labels
+
+Ids = tuple[int, ...]
+
+
+class Update(NamedTuple):
+    """Labels after some tokens of a stream more: names in a stream of a run, ids in one of a model.
+
+    Attributes:
+        committed: labels that have become final, in the order of the tokens. None of them is ever taken back.
+        partial: the best labels so far of the tokens after these, which may still change.
+        retracted: labels of the partial before that no longer stand, from the first that has changed on; so many are to
+            be erased at the end of what is shown (erasure: Arivazhagan et al., IWSLT 2020).
+    """
+
+    committed: tuple[Any, ...]
+    partial: tuple[Any, ...]
+    retracted: tuple[Any, ...]
+
+
+class Streams:
+    """Many streams that are searched as one batch; each joins when it is first fed, and leaves when it is finished.
+
+    What comes out of a stream depends neither on the others nor on how its tokens are divided among calls.
+
+    Args:
+        run_or_model, decoder, k, score, commit: as of :class:`Stream`.
+
+    Raises:
+        InputError: as of :class:`Stream`.
+
+    Example:
+        >>> from seqwise.models import Tagger
+        >>> streams = Streams(Tagger(source_size=5, target_size=3).eval(), k=2, commit="delay(1)")
+        >>> updates = streams.feed({"a": [1, 2, 3], "b": [4]})
+        >>> [(len(update.committed), len(update.partial)) for update in updates.values()]
+        [(2, 1), (0, 1)]
+        >>> len(streams.finish("a").committed), streams.names
+        (1, ('b',))
+    """
+
+    def __init__(
+        self,
+        run_or_model: Any,
+        decoder: Decoder | DecoderName | None = None,
+        *,
+        k: int | None = None,
+        score: Score | ScoreName | None = None,
+        commit: CommitRule | str = "agree",
+    ) -> None:
+        self._text: _Words | _Numbers = _Numbers()
+        self._model = run_or_model
+        if isinstance(run_or_model, Run):
+            require_purpose(run_or_model.codec, "predict")
+            self._text, self._model = _Words(run_or_model.codec), run_or_model.model
+        if not hasattr(self._model, "require_left_to_right"):
+            problem = f"the model ({type(self._model).__name__}) reads a source as a whole, and a stream has no end"
+            raise InputError(problem, hint=LEFT_TO_RIGHT)
+        self._model.require_left_to_right()
+        chosen = _decoder(run_or_model, decoder, k)
+        self._selector = Committing(chosen.selector, as_commit_rule(commit))
+        self._score = chosen.score if score is None else as_score(score)
+        self._partial: dict[Hashable, Ids] = {}  # of all streams
+        self._names: list[Hashable] = []  # of those that have been fed, by row of the state
+        self._state: _State | None = None
+
+    @property
+    def names(self) -> tuple[Hashable, ...]:
+        """Names of the streams that have joined and not left, in that order."""
+        return tuple(self._partial)
+
+    def score(self, name: Hashable) -> float:
+        """Score of the best labels of a stream so far, of all its tokens."""
+        self._require(name)
+        if self._state is None or name not in self._names:
+            return 0.0
+        row = self._names.index(name)
+        return float(self._state.dropped_B[row] + self._state.scores_BK[row].max())
+
+    @torch.no_grad()
+    def feed(self, tokens: Mapping[Hashable, Iterable[Any]]) -> dict[Hashable, Update]:
+        """Read the next tokens of some streams and search on; after an error all streams are as they were.
+
+        Args:
+            tokens: by the name of a stream, which may be new; no tokens are fine.
+
+        Raises:
+            InputError: a token cannot be read, or its model has no place for more of them.
+        """
+        words = {name: self._text.encode(self._model, given) for name, given in tokens.items()}
+        fed = {name: given for name, given in words.items() if given}
+        old = [name for name in self._names if name in fed]
+        idle = [name for name in self._names if name not in fed]
+        new = [name for name in fed if name not in set(old)] if len(old) < len(fed) else []
+        committed: dict[Hashable, list[int]] = {name: [] for name in words}
+        parts: list[tuple[list[Hashable], _State]] = []
+        if idle and self._state is not None:
+            parts.append((idle, self._rows(idle)))
+        with evaluation_mode(self._model):
+            if old:
+                parts += self._advance(old, self._rows(old), fed, committed)
+            if new:
+                parts += self._advance(new, None, fed, committed)
+        names = [name for part, _ in parts for name in part]
+        state = _joined([state for _, state in parts]) if parts else None
+        before = {name: self._partial.get(name, ()) for name in words}
+        self._names, self._state = names, state
+        self._partial |= before
+        if state is not None:
+            rows = best_labels(state.labels_BKT, state.scores_BK).tolist()
+            self._partial |= {name: _labels(row) for name, row in zip(names, rows, strict=True) if name in fed}
+        return {name: self._update(before[name], tuple(committed[name]), self._partial[name]) for name in words}
+
+    def finish(self, name: Hashable) -> Update:
+        """Commit all that is open of a stream, which leaves.
+
+        Raises:
+            InputError: there is no such stream, or it has left.
+        """
+        self._require(name)
+        update = self._update((), self._partial.pop(name), ())
+        if name in self._names:
+            others = [other for other in self._names if other != name]
+            self._state = self._rows(others) if others else None
+            self._names = others
+        return update
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of all streams, from which they go on bit for bit: names, and nests of tensors for ``torch.save``."""
+        tensors = {} if self._state is None else tree.map(torch.clone, self._state._asdict())
+        return {"streams": list(self._partial), "rows": list(self._names), "tensors": tensors}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take the place of the streams that a :meth:`state_dict` was of; run or model and options must be the same.
+
+        Raises:
+            InputError: it is no such state, or one of a model of other sizes.
+        """
+        hint = "give the state_dict of a stream of this run or model"
+        try:
+            names, rows, tensors = list(state["streams"]), list(state["rows"]), state["tensors"]
+            restored = _State(**tensors) if rows else None
+            width = self._model.embedding_VD.shape[1]
+            fits = restored is None or restored.inputs_BKD.shape[::2] == (len(rows), width)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise InputError(f"this is not the state of a stream ({error!r})", hint=hint) from None
+        if not fits:
+            raise InputError("the state is of a model of other sizes", hint=hint)
+        device = self._model.embedding_VD.device
+        self._names, self._state = rows, None if restored is None else tree.map(lambda leaf: leaf.to(device), restored)
+        self._partial = dict.fromkeys(names, ())
+        if self._state is not None:
+            labels = best_labels(self._state.labels_BKT, self._state.scores_BK).tolist()
+            self._partial |= {name: _labels(row) for name, row in zip(rows, labels, strict=True)}
+
+    def _require(self, name: Hashable) -> None:
+        if name not in self._partial:
+            raise InputError(f"there is no stream {name!r}, or it is finished", hint="feed it first")
+
+    def _rows(self, names: Sequence[Hashable]) -> _State:
+        """State of some of the streams, in this order."""
+        assert self._state is not None
+        if names == self._names:
+            return self._state
+        return _selected(self._state, [self._names.index(name) for name in names], len(self._names))
+
+    def _advance(
+        self,
+        names: list[Hashable],
+        state: _State | None,
+        words: Mapping[Hashable, list[Ids]],
+        committed: Mapping[Hashable, list[int]],
+    ) -> list[tuple[list[Hashable], _State]]:
+        """Search to the end of each stream's words, in rounds of as many words of each; its state, by then."""
+        parts, done = [], 0
+        while names:
+            until = min(len(words[name]) for name in names)
+            state, labels = self._searched(state, [words[name][done:until] for name in names])
+            for name, row in zip(names, labels, strict=True):
+                committed[name].extend(_labels(row))
+            ended = [row for row, name in enumerate(names) if len(words[name]) == until]
+            parts.append(([names[row] for row in ended], _selected(state, ended, len(names))))
+            others = [row for row, name in enumerate(names) if len(words[name]) > until]
+            if others:
+                state = _selected(state, others, len(names))
+            names, done = [names[row] for row in others], until
+        return parts
+
+    def _searched(self, state: _State | None, words: Sequence[Sequence[Ids]]) -> tuple[_State, list[list[int]]]:
+        """Search on along the next words of each input, as many of each; the labels committed meanwhile."""
+        beam = carry = past = None
+        if state is not None:
+            beam, carry, past = state.beam, state.carry, state.past
+        batch = _batch(words).to(self._model.embedding_VD.device)
+        try:
+            context, past = self._model.read(batch, past)
+        except IndexError:
+            raise InputError("a token is not an id of the model's vocabulary", hint="look it up there") from None
+        columns: list[Tensor] = []
+        steps = unroll(
+            self._model,
+            context,
+            self._selector,
+            num_steps=len(words[0]),
+            score=self._score,
+            carry=carry,
+            beam=beam,
+        )
+        for step in steps:
+            beam, carry = step.beam, step.carry
+            columns.append(carry.committed_BT)
+        assert beam is not None and carry is not None
+        if bool((beam.scores_BK.amax(1) == -torch.inf).any()):
+            raise InputError("the model excludes every label for a token", hint="see what its scores exclude")
+        return _State.of(past, beam, carry), torch.cat(columns, dim=1).tolist()
+
+    def _update(self, before: Ids, committed: Ids, partial: Ids) -> Update:
+        now, kept = committed + partial, len(before)
+        if now[:kept] != before:
+            kept = next(place for place, label in enumerate(before) if now[place] != label)
+        labels = self._text.labels
+        return Update(labels(committed), labels(partial), labels(before[kept:]))
+
+
+class Stream:
+    """A sequence that is labelled while it comes in, by the one search loop, with labels that are final early.
+
+    After every token the beam is searched on, ``commit`` says how many of the first labels are final, and slots that
+    disagree with these are dropped. Without such slots (``"never"``, ``"agree"``) the labels are in the end those of
+    the whole-sequence search. Global scores may take back a label once the next tokens speak against it, which local
+    scores cannot (label bias).
+
+    Args:
+        run_or_model: a run of a tagger, whose tokens are words and whose labels are names; or a model
+            (:class:`~seqwise.models.StreamModel`), whose labels are ids, and each of whose tokens is what a word is in
+            ``EncodedExample.source_ids``: an id, or a tuple of the ids of its pieces. It must read from left to right:
+            LSTM taggers, chains, and ``pretrained_tagger`` over a causal Hugging Face model.
+        decoder: a :class:`~seqwise.decoding.Decoder`, or the name of one; by default that of the run, or "beam".
+        k: size of the beam; by default the run's, or 5.
+        score: what a label adds, in the place of the decoder's: "local", "global", ``interpolated(0.5)``.
+        commit: "agree" (what all slots have in common), "margin(m)" (where the best slot leads by m), "delay(d)"
+            (after d more tokens), "never"; or a function, :data:`~seqwise.search.commits.CommitRule`.
+
+    Memory and time for a token depend on how many labels are open, not on how many tokens have come before; but a
+    Hugging Face model keeps the keys and values of all tokens, and has an end to its positions.
+
+    Raises:
+        InputError: the model reads its source both ways or as a whole, or there is no such decoder, score or rule.
+
+    Source: Brown et al. (ICASSP 1982), "partial traceback", for committing what all hypotheses have in common. Not
+    implemented: models with an end token, selectors with noise.
+
+    Example:
+        >>> from seqwise.models import Tagger
+        >>> stream = Stream(Tagger(source_size=5, target_size=3).eval(), k=3, score="global", commit="delay(1)")
+        >>> update = stream.feed([4, 0])
+        >>> len(update.committed), len(update.partial)
+        (1, 1)
+        >>> stream.finish().committed == update.partial
+        True
+    """
+
+    def __init__(
+        self,
+        run_or_model: Any,
+        decoder: Decoder | DecoderName | None = None,
+        *,
+        k: int | None = None,
+        score: Score | ScoreName | None = None,
+        commit: CommitRule | str = "agree",
+    ) -> None:
+        self._streams = Streams(run_or_model, decoder, k=k, score=score, commit=commit)
+        self._streams.feed({_ONLY: ()})
+
+    @property
+    def score(self) -> float:
+        """Score of the best labels so far, of all tokens."""
+        self._require_open()
+        return self._streams.score(_ONLY)
+
+    def feed(self, tokens: Iterable[Any]) -> Update:
+        """Read the next tokens, and say what changes; after an error the stream is as it was.
+
+        Raises:
+            InputError: the stream is finished, or a token cannot be read.
+        """
+        self._require_open()
+        return self._streams.feed({_ONLY: tokens})[_ONLY]
+
+    def finish(self) -> Update:
+        """Commit all that is open.
+
+        Raises:
+            InputError: the stream is finished already.
+        """
+        self._require_open()
+        return self._streams.finish(_ONLY)
+
+    def state_dict(self) -> dict[str, Any]:
+        """State from which the stream goes on bit for bit, for ``torch.save``."""
+        return self._streams.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a :meth:`state_dict`; run or model and options must be the same.
+
+        Raises:
+            InputError: it is no such state, or one of a model of other sizes.
+        """
+        self._streams.load_state_dict(state)
+
+    def _require_open(self) -> None:
+        if not self._streams.names:
+            raise InputError("the stream is finished", hint="begin another Stream")
+
+
+_ONLY = "stream"
+
+
+class _State(NamedTuple):
+    """State of B streams: what the encoder has read, the beam, and the carry of its selector."""
+
+    past: Any
+    scores_BK: Tensor
+    inputs_BKD: Tensor
+    decoder: Any
+    labels_BKT: Tensor
+    dropped_B: Tensor
+
+    @staticmethod
+    def of(past: Any, beam: Beam, carry: OpenLabels) -> _State:
+        """State after some steps; the history of the beam is in the open labels, and matrices are made anew."""
+        if not (carry.inner is None or isinstance(carry.inner, Matrices)):
+            raise InputError("the selector remembers more than its slots", hint="use HardTopK, SoftTopK or viterbi")
+        return _State(past, beam.scores_BK, beam.inputs_BKD, beam.state, carry.labels_BKT, carry.dropped_B)
+
+    @property
+    def beam(self) -> Beam:
+        """Beam to go on from."""
+        zeros_BK = torch.zeros_like(self.scores_BK)
+        return Beam(self.scores_BK, zeros_BK, zeros_BK, self.inputs_BKD, self.decoder)
+
+    @property
+    def carry(self) -> OpenLabels:
+        """Carry to go on from."""
+        return OpenLabels(self.labels_BKT, self.dropped_B, self.labels_BKT[:, 0, :0])
+
+
+def _selected(state: _State, rows: list[int], num_rows: int) -> _State:
+    if rows == list(range(num_rows)):
+        return state
+    rows_R = torch.tensor(rows, device=state.scores_BK.device)
+    state = tree.map(lambda leaf: leaf[rows_R], state)
+    closed_T = (state.labels_BKT[:, 0] == COMMITTED).all(0)
+    return state._replace(labels_BKT=state.labels_BKT[..., int(closed_T.sum()) :])
+
+
+def _joined(states: Sequence[_State]) -> _State:
+    """Put the rows of several states below each other: dead slots, and closed columns, where some have fewer."""
+    if len(states) == 1:
+        return states[0]
+    num_slots = max(state.scores_BK.shape[1] for state in states)
+    width = max(state.labels_BKT.shape[2] for state in states)
+
+    def padded(state: _State) -> _State:
+        slots, columns = num_slots - state.scores_BK.shape[1], width - state.labels_BKT.shape[2]
+        labels_BKT = F.pad(state.labels_BKT, (0, 0, 0, slots))
+        return state._replace(
+            scores_BK=F.pad(state.scores_BK, (0, slots), value=-torch.inf),
+            labels_BKT=F.pad(labels_BKT, (columns, 0), value=COMMITTED),
+        )
+
+    def stacked(*leaves: Tensor) -> Tensor:
+        shape = [max(sizes) for sizes in zip(*(leaf.shape[1:] for leaf in leaves), strict=True)]
+        return torch.cat([_zeros_behind(leaf, shape) for leaf in leaves])
+
+    first, *others = map(padded, states)
+    return tree.map(stacked, first, *others)
+
+
+def _zeros_behind(leaf: Tensor, shape: Sequence[int]) -> Tensor:
+    """Pad all dimensions but the first to a shape."""
+    missing = [size - had for size, had in zip(shape, leaf.shape[1:], strict=True)]
+    return F.pad(leaf, [number for size in reversed(missing) for number in (0, size)]) if any(missing) else leaf
+
+
+def _batch(words: Sequence[Sequence[Ids]]) -> Batch:
+    """Batch of the pieces of some words of each input; only what an encoder reads is in it."""
+    sources = [words_of[0] if len(words_of) == 1 else tuple(chain(*words_of)) for words_of in words]
+    lengths_B = torch.tensor([len(source) for source in sources])
+    longest = max(map(len, sources))
+    sources_BS = torch.tensor([source + (0,) * (longest - len(source)) for source in sources])
+    none_B0 = sources_BS.new_zeros(len(sources), 0)
+    return Batch(sources_BS, lengths_B, none_B0, torch.zeros_like(lengths_B), torch.arange(len(sources)))
+
+
+def _labels(row: Sequence[int]) -> Ids:
+    return tuple(label for label in row if label != COMMITTED)
+
+
+def _decoder(run_or_model: Any, decoder: Decoder | DecoderName | None, k: int | None) -> Decoder:
+    if isinstance(decoder, Decoder):
+        if k is not None:
+            raise InputError("k is part of the decoder that is given", hint="leave k out, or give a name")
+        return decoder
+    if isinstance(run_or_model, Run):
+        return choose_decoder(run_or_model.settings, decoder, beam_size=k)
+    return as_decoder(decoder or "beam", k=5 if k is None else k)
+
+
+@dataclass(frozen=True)
+class _Words:
+    """Tokens of a run: words, by its codec."""
+
+    codec: OutputCodec
+
+    def encode(self, model: Any, tokens: Iterable[Any]) -> list[Ids]:
+        """Ids of each word."""
+        if isinstance(tokens, str):
+            raise InputError("one text where tokens were expected", hint="write feed([token]), or feed(text.split())")
+        words = list(tokens)
+        for word in words:
+            if not isinstance(word, str) or not word or any(map(str.isspace, word)):
+                raise InputError(f"{word!r} is not a token: a word without blanks", hint="split the text")
+        encoded = self.codec.encode_sources([Example((word,), ()) for word in words])
+        return [example.source_ids for example in encoded]
+
+    def labels(self, ids: Ids) -> tuple[str, ...]:
+        """Names of labels."""
+        return tuple(self.codec.target_vocabulary.decode(ids))
+
+
+class _Numbers:
+    """Tokens of a model: ids."""
+
+    def encode(self, model: Any, tokens: Iterable[Any]) -> list[Ids]:
+        """Ids of each word."""
+        words = []
+        for token in tokens:
+            ids = token if isinstance(token, tuple) else (token,)
+            if not {type(number) for number in ids} <= {int}:
+                raise InputError(f"{token!r} is not a token of a model: an id, or a tuple of ids")
+            if model.most_steps(ids) != 1:
+                raise InputError(f"{token!r} is not one word of this model", hint="give the ids of one word at a time")
+            words.append(ids)
+        return words
+
+    def labels(self, ids: Ids) -> Ids:
+        """Ids as they are."""
+        return ids

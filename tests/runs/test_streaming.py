@@ -1,0 +1,336 @@
+"""Streams against the whole-sequence search of the same model, however tokens are divided among calls and streams."""
+
+from __future__ import annotations
+
+import io
+import math
+import resource
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oracles import randomised
+from seqwise import HardTopK, InputError, SoftTopK, Stream, Streams, Tagger, interpolated
+from seqwise.data import EncodedExample, Example
+from seqwise.decoding import Decoder, decode_examples
+from seqwise.models import ChainTagger, EncoderDecoder, spelt_source
+from seqwise.runs import Run, predict, train_settings
+from seqwise.runs.loading import build_codec, build_model
+from seqwise.runs.run import OutputRun
+from seqwise.search import StochasticTopK, global_, local, viterbi
+
+SCORES = {"local": local, "global": global_, "half-normalised": interpolated(0.5)}
+SELECTORS = {"greedy": HardTopK(1), "hard": HardTopK(4), "relaxed": SoftTopK(3, 20.0), "viterbi": viterbi}
+RULES = ["agree", "margin(0.5)", "delay(2)", "delay(0)", "never"]
+
+SIZES: dict[str, Any] = {"source_size": 6, "target_size": 4, "embedding_size": 3, "hidden_size": 5}
+
+
+def left_to_right(kind: str, seed: int = 0) -> Any:
+    """A model in float64 whose hypotheses differ clearly."""
+    if kind == "chain":
+        return randomised(ChainTagger(**SIZES), seed, 1.0)
+    model = randomised(Tagger(**SIZES, label_embedding_size=2, num_characters=3 * (kind == "spelt")), seed, 1.0)
+    if model.encoder.characters is not None:
+        model.encoder.characters.embedding.weight.data[-1] = 0.0  # what stands behind the end of a word
+    return model
+
+
+def words_of(kind: str, ids: Sequence[int]) -> list[Any]:
+    """Tokens as a model of this kind takes them: an id, or that of a word and those of its characters."""
+    if kind != "spelt":
+        return list(ids)
+    return [spelt_source([token], [[token % 3] * (token + 1)]) for token in ids]
+
+
+def whole(model: Any, words: Sequence[Any], decoder: Decoder) -> list[Any]:
+    """Best hypotheses of the whole-sequence search: more than one where rounding alone tells them apart.
+
+    Mixing draws the slots of a relaxed beam together.
+    """
+    source = tuple(x for word in words for x in (word if isinstance(word, tuple) else (word,)))
+    ranked = decode_examples(model, [EncodedExample(source, ())], decoder, n_best=4)[0]
+    return [hypothesis for hypothesis in ranked if hypothesis.score > ranked[0].score - 1e-9]
+
+
+KINDS = ["tagger", "chain", "spelt"]
+SOURCES = st.lists(st.integers(0, 5), min_size=1, max_size=9)
+PIECES = st.sampled_from([1, 2, 4, 0])
+
+
+@pytest.mark.parametrize("selector", SELECTORS)
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=10, deadline=None, derandomize=True)
+@given(st.data())
+def test_streams_end_as_the_whole_search_does(kind: str, selector: str, data: st.DataObject) -> None:
+    """Any division into calls, streams that join and leave, three scores; nothing is committed early but in common."""
+    model = left_to_right(kind, data.draw(st.integers(0, 5)))
+    decoder = Decoder(SELECTORS[selector], SCORES[data.draw(st.sampled_from(sorted(SCORES)))])
+    streams = Streams(model, decoder, commit=data.draw(st.sampled_from(["agree", "never"])))
+    left = {name: words_of(kind, data.draw(SOURCES)) for name in range(data.draw(st.integers(1, 4)))}
+    fed: dict[Any, list[Any]] = {name: [] for name in left}
+    labels: dict[Any, tuple[int, ...]] = dict.fromkeys(left, ())
+    while left:
+        chosen = data.draw(st.sets(st.sampled_from(sorted(left)), min_size=1))
+        pieces = {name: left[name][: data.draw(PIECES)] for name in chosen}
+        for name, update in streams.feed(pieces).items():
+            fed[name] += pieces[name]
+            labels[name] += update.committed
+            left[name] = left[name][len(pieces[name]) :]
+            if fed[name]:
+                best = whole(model, fed[name], decoder)
+                assert labels[name] + update.partial in [hypothesis.tokens for hypothesis in best]
+                assert streams.score(name) == pytest.approx(best[0].score, abs=1e-10)
+            if not left[name]:
+                assert streams.finish(name).committed == update.partial
+                del left[name]
+    assert streams.names == ()
+
+
+@pytest.mark.parametrize("rule", RULES)
+@settings(max_examples=10, deadline=None, derandomize=True)
+@given(st.data())
+def test_what_is_committed_depends_on_no_division_and_no_company(rule: str, data: st.DataObject) -> None:
+    """Against one token at a time, alone: all that is committed and partial, what is retracted, and the score."""
+    kind, selector = data.draw(st.sampled_from(KINDS)), data.draw(st.sampled_from([HardTopK(4), SoftTopK(3, 1e4)]))
+    model, decoder = left_to_right(kind, 1), Decoder(selector, global_)
+    sources = [words_of(kind, data.draw(SOURCES)) for _ in range(3)]
+    alone: list[list[tuple[Any, ...]]] = []
+    for words in sources:
+        stream, final = Stream(model, decoder, commit=rule), ()
+        alone.append([((), (), 0.0)])
+        for word in words:
+            update = stream.feed([word])
+            final += update.committed
+            alone[-1].append((final, update.partial, stream.score))
+    streams = Streams(model, decoder, commit=rule)
+    shown: list[tuple[int, ...]] = [()] * 3
+    counts, committed = [0] * 3, [()] * 3
+    while any(count < len(words) for count, words in zip(counts, sources, strict=True)):
+        sizes = [data.draw(PIECES) for _ in sources]
+        pieces = {row: sources[row][counts[row] : counts[row] + size] for row, size in enumerate(sizes) if size}
+        for row, update in streams.feed(pieces).items():
+            counts[row] += len(pieces[row])
+            committed[row] += update.committed  # type: ignore[operator]
+            expected_final, expected_partial, score = alone[row][counts[row]]
+            assert (committed[row], update.partial) == (expected_final, expected_partial)
+            assert streams.score(row) == pytest.approx(score, abs=1e-10)
+            # Who erases what is retracted, and writes what is new, shows what stands.
+            now = update.committed + update.partial
+            kept = shown[row][: len(shown[row]) - len(update.retracted)]
+            assert shown[row][len(kept) :] == update.retracted
+            assert now[: len(kept)] == kept
+            assert not update.retracted or now[len(kept)] != update.retracted[0]
+            shown[row] = update.partial
+
+
+def test_a_stream_at_once_is_greedy_search_and_global_scores_revise() -> None:
+    model = left_to_right("tagger", 7)
+    ids = [0, 3, 5, 1, 1, 4, 2, 0, 5]
+    at_once = Stream(model, k=4, commit="delay(0)")
+    assert at_once.feed(ids).committed == whole(model, ids, Decoder(HardTopK(1), local))[0].tokens
+    assert at_once.finish() == ((), (), ())
+    stream = Stream(model, k=4, score="global", commit="never")
+    retracted = [stream.feed([token]).retracted for token in ids]
+    assert any(retracted) and not all(retracted)
+
+
+def saved(state: Any) -> bytes:
+    """Bytes that torch saves."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return buffer.getvalue()
+
+
+def contents(state: Any) -> Any:
+    """Bytes of all tensors in their places."""
+    if isinstance(state, torch.Tensor):
+        return state.shape, state.numpy().tobytes()
+    if isinstance(state, dict):
+        return {name: contents(value) for name, value in state.items()}
+    return [contents(value) for value in state] if isinstance(state, list | tuple) else state
+
+
+@pytest.mark.parametrize("selector", ["hard", "relaxed"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_restored_stream_goes_on_bit_for_bit(kind: str, selector: str) -> None:
+    """From bytes as torch saves them: the same updates, scores, and bytes of the state."""
+    model, decoder = left_to_right(kind), Decoder(SELECTORS[selector], global_)
+    streams = Streams(model, decoder, commit="margin(1)")
+    streams.feed({"a": words_of(kind, [1, 2, 3, 4]), "b": words_of(kind, [5, 0]), "c": ()})
+    streams.feed({"a": words_of(kind, [2])})
+    in_bytes = saved(streams.state_dict())
+    restored = Streams(model, decoder, commit="margin(1)")
+    restored.feed({"z": words_of(kind, [4])})  # which is forgotten
+    restored.load_state_dict(torch.load(io.BytesIO(in_bytes), weights_only=True))
+    assert contents(restored.state_dict()) == contents(streams.state_dict())
+    assert restored.names == streams.names == ("a", "b", "c")
+    for pieces in ({"b": [3, 3], "a": [1]}, {"c": [2, 0]}, {"a": [5], "b": [5], "c": [5]}):
+        given_words = {name: words_of(kind, ids) for name, ids in pieces.items()}
+        assert restored.feed(given_words) == streams.feed(given_words)
+        assert contents(restored.state_dict()) == contents(streams.state_dict())
+    assert [restored.finish(name) for name in "abc"] == [streams.finish(name) for name in "abc"]
+
+
+def test_a_finished_stream_is_restored_as_finished() -> None:
+    model = left_to_right("tagger")
+    stream, other = Stream(model), Stream(model)
+    stream.feed([1])
+    stream.finish()
+    other.load_state_dict(stream.state_dict())
+    with pytest.raises(InputError, match="the stream is finished; begin another Stream"):
+        other.feed([1])
+
+
+# -------------------------------------------------------------------------------------------------- runs
+
+
+WORDS = [Example(("a", "b", "c"), ("A", "B", "C"), "x.tsv", 1), Example(("c", "a"), ("C", "A"), "x.tsv", 2)] * 2
+
+
+def a_run(**changes: Any) -> OutputRun:
+    """A run with new weights."""
+    small = {"hidden_size": 4, "embedding_size": 4, "encoder": "left-to-right", "beam_size": 3}
+    chosen = train_settings(**{"objective": "beam-crf", "minimum_count": 1, **small, **changes})
+    codec = build_codec(WORDS, chosen)
+    model = randomised(build_model(chosen, codec), 0, 1.0).float()
+    return Run(chosen, model, codec)
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"characters": True}, {"model": "chain"}], ids=["words", "characters", "chain"]
+)
+@pytest.mark.parametrize("decoder", [None, "beam", "soft-beam"])
+def test_a_stream_of_a_run_has_words_labels_and_its_decoder(decoder: Any, changes: dict[str, Any]) -> None:
+    run, text = a_run(**changes), "a c b b a"
+    best = predict(run, [text], decoder)[0][0]
+    stream = Stream(run, decoder)
+    update = stream.feed(text.split())
+    assert stream.score == pytest.approx(best.score, abs=1e-5)
+    assert update.committed + stream.finish().committed == best.tokens
+
+
+def test_an_unknown_word_is_read_as_unknown_or_refused_and_the_stream_goes_on() -> None:
+    lenient = Stream(a_run(minimum_count=2), commit="never")
+    assert len(lenient.feed(["zebra"]).partial) == 1
+    strict, other = Stream(a_run()), Stream(a_run())
+    strict.feed(["a"])
+    with pytest.raises(InputError, match="unknown token 'zebra'; the nearest known token is"):
+        strict.feed(["b", "zebra"])
+    other.feed(["a"])
+    assert strict.feed(["b"]) == other.feed(["b"])
+
+
+# --------------------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("made", "problem"),
+    [
+        (
+            lambda: Stream(Tagger(**SIZES, bidirectional=True)),
+            "the model reads its source both ways, and a stream has no end to read back from; use a tagger with "
+            "--encoder left-to-right, or pretrained_tagger over a causal model",
+        ),
+        (
+            lambda: Stream(a_run(encoder="bidirectional")),
+            "the model reads its source both ways, and a stream has no end to read back from; use a tagger with "
+            "--encoder left-to-right, or pretrained_tagger over a causal model",
+        ),
+        (
+            lambda: Stream(EncoderDecoder(source_size=3, target_size=3, end=0)),
+            "the model (EncoderDecoder) reads a source as a whole, and a stream has no end; use a tagger with "
+            "--encoder left-to-right, or pretrained_tagger over a causal model",
+        ),
+        (lambda: Stream(left_to_right("tagger"), commit="often"), "no commit rule is called 'often'; known are agree, "
+         "delay(NUMBER), margin(NUMBER), never"),
+        (lambda: Stream(left_to_right("tagger"), "beem"), "no decoder is called 'beem'; choose one of greedy, beam, "
+         "interpolated-beam, raw-beam, soft-beam, viterbi"),
+        (lambda: Stream(left_to_right("tagger"), score="raw"), "no score is called 'raw'; choose one of local, global"),
+        (lambda: Stream(left_to_right("tagger"), k=0), "the beam size k must be at least 1, got 0"),
+        (
+            lambda: Stream(left_to_right("tagger"), Decoder(HardTopK(2), local), k=3),
+            "k is part of the decoder that is given; leave k out, or give a name",
+        ),
+        (
+            lambda: Stream(left_to_right("tagger"), Decoder(StochasticTopK(2), local)).feed([1]),
+            "the selector remembers more than its slots; use HardTopK, SoftTopK or viterbi",
+        ),
+        (lambda: Stream(left_to_right("tagger")).feed(["1"]), "'1' is not a token of a model: an id, or a tuple of "
+         "ids"),
+        (lambda: Stream(left_to_right("tagger")).feed([True]), "True is not a token of a model: an id, or a tuple of "
+         "ids"),
+        (
+            lambda: Stream(left_to_right("tagger")).feed([(1, 2)]),
+            "(1, 2) is not one word of this model; give the ids of one word at a time",
+        ),
+        (
+            lambda: Stream(left_to_right("tagger")).feed([6]),
+            "a token is not an id of the model's vocabulary; look it up there",
+        ),
+        (lambda: Stream(a_run()).feed("a b"), "one text where tokens were expected; write feed([token]), or "
+         "feed(text.split())"),
+        (lambda: Stream(a_run()).feed(["a b"]), "'a b' is not a token: a word without blanks; split the text"),
+        (lambda: Stream(a_run()).feed([""]), "'' is not a token: a word without blanks; split the text"),
+        (lambda: Stream(a_run()).feed([3]), "3 is not a token: a word without blanks; split the text"),
+        (lambda: Streams(a_run()).finish("x"), "there is no stream 'x', or it is finished; feed it first"),
+        (
+            lambda: Stream(a_run()).load_state_dict({"streams": []}),
+            "this is not the state of a stream (KeyError('rows')); give the state_dict of a stream of this run or "
+            "model",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_a_stream_is_refused_in_a_line(made: Any, problem: str) -> None:
+    with pytest.raises(InputError) as refused:
+        made()
+    assert str(refused.value) == problem
+
+
+def test_a_state_of_another_model_is_refused() -> None:
+    stream = Stream(left_to_right("tagger"))
+    stream.feed([1])
+    with pytest.raises(InputError, match="the state is of a model of other sizes"):
+        Stream(left_to_right("chain")).load_state_dict(stream.state_dict())
+
+
+@pytest.mark.parametrize(
+    "act", [lambda stream: stream.feed([1]), lambda stream: stream.finish()], ids=["feed", "finish"]
+)
+def test_a_finished_stream_takes_nothing_more(act: Any) -> None:
+    stream = Stream(left_to_right("tagger"))
+    stream.finish()
+    with pytest.raises(InputError, match="the stream is finished; begin another Stream"):
+        act(stream)
+
+
+# ---------------------------------------------------------------------------------------------- for long
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("rule", ["delay(3)", "margin(2)"])
+def test_memory_and_time_of_a_token_do_not_grow(rule: str) -> None:
+    """A hundred thousand tokens in float32, whose scores would lose their digits if they were not measured anew."""
+    model = randomised(Tagger(source_size=50, target_size=8, hidden_size=16), 0, 1.0).float()
+    stream = Stream(model, k=4, score="global", commit=rule)
+    generator, sizes, times, num_labels = torch.Generator().manual_seed(0), [], [], 0
+    for _ in range(100):
+        ids = torch.randint(50, (1000,), generator=generator).tolist()
+        started = time.process_time()
+        update = stream.feed(ids)
+        times.append(time.process_time() - started)
+        num_labels += len(update.committed)
+        sizes.append((len(saved(stream.state_dict())), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
+        assert stream._streams._state is not None
+        scores_BK = stream._streams._state.scores_BK
+        assert float(scores_BK.max()) < 100 and math.isfinite(stream.score)
+    assert num_labels + len(update.partial) == 100_000
+    assert max(size for size, _ in sizes[1:]) < 1.2 * sizes[0][0]
+    assert sizes[-1][1] < 1.05 * sizes[9][1]
+    first, last = sorted(times[:30])[15], sorted(times[-30:])[15]
+    assert last < 1.5 * first
