@@ -36,6 +36,7 @@ BY_TABLE: dict[str, Callable[[Table, Path], None]] = {
     "stress": stress.draw,
     "g2p": spelling.draw,
     "figure-6.1": figure_6_1.draw,
+    "figure-6.1-phonemes": figure_6_1.draw,
     **{
         name: sampler_figures.draw
         for name in NAMES

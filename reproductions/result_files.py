@@ -87,12 +87,11 @@ CHAPTERS = (
         "Masked language models as energies (thesis, Chapter 6)",
         {
             "Table 6.1": ("table-6.1", "table-6.1-phonemes"),
-            "Figure 6.1": ("figure-6.1",),
+            "Figure 6.1": ("figure-6.1", "figure-6.1-phonemes"),
             **_tasks("table-6.2", "table-6.3", "table-6.4", "table-6.5"),
             **_tasks("table-6.6", tasks=("translation", "translation-ro", "g2p")),
             **_tasks("figure-6.2", "figure-6.3", "figure-6.4"),
         },
-        lacks=("Figure 6.1 on phoneme sequences",),
     ),
     Chapter(
         "andreas-klein",

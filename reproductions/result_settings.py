@@ -15,6 +15,7 @@ from reproductions.beyond import improvements, label_bias_toy, proteins, search_
 from reproductions.beyond import transformer_translation as transformers
 from reproductions.goyal_2018.exposure_bias import PLANS, SLOWER, Plan, family
 from reproductions.goyal_2019.label_bias import LOG_PARTITION_WEIGHT, plan_of
+from reproductions.goyal_2021 import figure_6_1_phonemes
 from reproductions.goyal_2021.energy_training import fit_enumerated
 from reproductions.goyal_2021.phonemes import Setting
 from reproductions.goyal_2021.sampler_tasks import GERMAN, PHONEMES, ROMANIAN, SPELLING, SamplerTask
@@ -158,6 +159,12 @@ def _phonemes(scale: str) -> str:
     return _trained_once(vars(Setting()), Setting())
 
 
+def _projected(scale: str) -> str:
+    setting = figure_6_1_phonemes.SETTING
+    epochs = (f"{figure_6_1_phonemes.epochs_of(size, setting)} of {size:,}" for size in figure_6_1_phonemes.SIZES)
+    return f"{_trained_once(vars(setting), setting)} That is of the MLM; the methods: epochs {', '.join(epochs)}."
+
+
 def _enumerated(scale: str) -> str:
     usual = inspect.signature(fit_enumerated).parameters
     steps, rate = (usual[name].default for name in ("steps", "learning_rate"))
@@ -185,6 +192,7 @@ LINES: dict[str, Callable[[str], str]] = {
     **{f"table-5.{number}": partial(_translating, _LOCAL_GLOBAL) for number in "456"},
     "table-6.1": _enumerated,
     "table-6.1-phonemes": _phonemes,
+    "figure-6.1-phonemes": _projected,
     **{f"{kind}-6.{n}-{task}": partial(_sampled, sampled)
        for kind in ("table", "figure") for n in "23456" for task, sampled in _SAMPLED.items()},
     "andreas-klein": _language_models,

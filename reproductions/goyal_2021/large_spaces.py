@@ -44,15 +44,20 @@ def sequence_scores(model: MaskedLSTM, tokens_BT: Tensor) -> Readings:
     One pass of each LSTM, since no position reads itself. Minus the mean of the local scores is what MLM training
     minimises. Source: Goyal's thesis (2021), sections 6.2.1 and 6.2.4. Not implemented: padding.
     """
-    embedded_BTD = model.embedding(tokens_BT)
-    left_BTH, _ = _read(model.before, embedded_BTD[:, :-1])
-    right_BTH, _ = _read(model.after, embedded_BTD[:, 1:].flip(1))
-    features_BTF = F.gelu(model.combine(torch.cat([left_BTH, right_BTH.flip(1)], dim=-1)))
-    logits_BTV = model.head(features_BTF)
+    logits_BTV = masked_logits(model, tokens_BT)
     raw_B, local_B = (
         table_BTV.gather(-1, tokens_BT[..., None]).sum((1, 2)) for table_BTV in (logits_BTV, logits_BTV.log_softmax(-1))
     )
     return Readings(raw_B, local_B)
+
+
+def masked_logits(model: MaskedLSTM, tokens_BT: Tensor) -> Tensor:
+    """Return the scores ``f(., h(y\\t))`` at each position in turn, which its own token does not reach: (B, T, V)."""
+    embedded_BTD = model.embedding(tokens_BT)
+    left_BTH, _ = _read(model.before, embedded_BTD[:, :-1])
+    right_BTH, _ = _read(model.after, embedded_BTD[:, 1:].flip(1))
+    features_BTF = F.gelu(model.combine(torch.cat([left_BTH, right_BTH.flip(1)], dim=-1)))
+    return model.head(features_BTF)
 
 
 class _Side(NamedTuple):

@@ -16,7 +16,7 @@ import hashlib
 import json
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -112,24 +112,30 @@ def find_lexicon() -> Lexicon | None:
         return None
 
 
-def _split(sequences: Sequence[tuple[str, ...]], *, seed: int) -> Split:
+def split_sequences(sequences: Sequence[tuple[str, ...]], *, seed: int) -> Split:
+    """Split sequences at random, a tenth to test and a thirtieth to stop on; symbols become numbers in their order."""
     symbols = sorted({symbol for sequence in sequences for symbol in sequence})
     numbers = {symbol: number for number, symbol in enumerate(symbols)}
     order = list(range(len(sequences)))
     random.Random(seed).shuffle(order)
     test, dev = len(order) // 10, len(order) // 30
 
-    def by_length(part: Sequence[int]) -> ByLength:
-        found: dict[int, list[list[int]]] = {}
-        for place in part:
-            found.setdefault(len(sequences[place]), []).append([numbers[symbol] for symbol in sequences[place]])
-        return {length: torch.tensor(found[length]) for length in sorted(found)}
+    def part(places: Sequence[int]) -> ByLength:
+        return by_length([[numbers[symbol] for symbol in sequences[place]] for place in places])
 
-    return Split(by_length(order[test + dev :]), by_length(order[test : test + dev]), by_length(order[:test]))
+    return Split(part(order[test + dev :]), part(order[test : test + dev]), part(order[:test]))
+
+
+def by_length(sequences: Sequence[Sequence[int]]) -> ByLength:
+    """Group sequences of numbers by their lengths, the shortest first."""
+    groups: dict[int, list[Sequence[int]]] = {}
+    for sequence in sequences:
+        groups.setdefault(len(sequence), []).append(sequence)
+    return {length: torch.tensor(groups[length]) for length in sorted(groups)}
 
 
 @torch.no_grad()
-def _mean_loss(model: MaskedLSTM, loss: Loss, part: ByLength) -> float:
+def mean_loss(model: MaskedLSTM, loss: Loss, part: ByLength) -> float:
     """Return the objective on data: over all positions, in nats per sequence."""
     total = 0.0
     for length, tokens_BT in part.items():
@@ -138,7 +144,7 @@ def _mean_loss(model: MaskedLSTM, loss: Loss, part: ByLength) -> float:
     return total / sum(map(len, part.values()))
 
 
-def _fit(model: MaskedLSTM, loss: Loss, data: Split, setting: Setting, *, seed: int, report: Report) -> float:
+def fit(model: MaskedLSTM, loss: Loss, data: Split, setting: Setting, *, seed: int, report: Report) -> float:
     """Train, and keep the epoch with the least loss on the development data; that loss."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=setting.learning_rate, weight_decay=setting.weight_decay)
     steps = setting.epochs * sum(math.ceil(len(part) / setting.batch_size) for part in data.train.values())
@@ -161,14 +167,14 @@ def _fit(model: MaskedLSTM, loss: Loss, data: Split, setting: Setting, *, seed: 
             step += 1
             if step % 20 == 0:
                 report(step, steps, "training")
-        found = _mean_loss(model, loss, data.dev)
+        found = mean_loss(model, loss, data.dev)
         if found < best:
             best, best_weights = found, {name: weight.clone() for name, weight in model.state_dict().items()}
     model.load_state_dict(best_weights)
     return best
 
 
-def _log_partitions(
+def log_partitions(
     model: MaskedLSTM, lengths: Sequence[int], setting: Setting, done: dict[str, list[float]], *, save: Report
 ) -> dict[int, tuple[float, float]]:
     """Log Z of E_raw and E_local by length; blocks that are done stay so, and ``save`` is called after each other."""
@@ -197,11 +203,11 @@ def measure(
     """Train by one objective, and measure on test data with exact log Z; goes on where it was interrupted."""
     examples = sha256_of_examples(Example(sequence, ()) for sequence in sequences)
     fingerprint = hashlib.sha256(json.dumps([examples, name, seed, asdict(setting)]).encode()).hexdigest()
-    path, data = folder / "cell.json", _split(sequences, seed=seed)
+    path, data = folder / "cell.json", split_sequences(sequences, seed=seed)
     record = read_cell(path, fingerprint)
-    model = _new_model(len({symbol for sequence in sequences for symbol in sequence}), setting, seed=seed)
+    model = new_model(len({symbol for sequence in sequences for symbol in sequence}), setting, seed=seed)
     if record is None:
-        dev_loss = _fit(model, OBJECTIVES[name], data, setting, seed=seed, report=report)
+        dev_loss = fit(model, OBJECTIVES[name], data, setting, seed=seed, report=report)
         path.unlink(missing_ok=True)  # what it says is no longer true once the model is another
         model.save_pretrained(folder / "model")
         seal(folder / "model")
@@ -216,11 +222,12 @@ def measure(
         report(number, count, note)
 
     lengths = sorted(data.train.keys() | data.test.keys())
-    partitions = _log_partitions(model, lengths, setting, record["blocks"], save=save)
+    partitions = log_partitions(model, lengths, setting, record["blocks"], save=save)
     return _measures(model, name, data, partitions), Signature(**record["signature"])
 
 
-def _new_model(vocab_size: int, setting: Setting, *, seed: int) -> MaskedLSTM:
+def new_model(vocab_size: int, setting: Setting, *, seed: int) -> MaskedLSTM:
+    """Return the model of all systems, with weights of the seed; the global random state stays as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return MaskedLSTM(
@@ -235,26 +242,36 @@ def _measures(
     model: MaskedLSTM, name: str, data: Split, partitions: Mapping[int, tuple[float, float]]
 ) -> dict[str, float]:
     """NLL of the test data by reading of the energy, and what training minimises."""
-    # One is added, so that a length that only the test data have is possible.
-    counts = {length: len(data.train.get(length, ())) + 1 for length in partitions}
-    count = sum(map(len, data.test.values()))
-    of_length = {length: math.log(sum(counts.values()) / counts[length]) for length in counts}
     found = {
-        "length": sum(len(tokens_BT) * of_length[length] for length, tokens_BT in data.test.items()) / count,
-        f"-{name} of {name}": _mean_loss(model, OBJECTIVES[name], data.test),
+        "length": length_loss(data, partitions),
+        f"-{name} of {name}": mean_loss(model, OBJECTIVES[name], data.test),
     }
     readings = {"PLL": {"PLL": 0}, "MLM": {"MLM, raw": 0, "MLM, local": 1}}[name]
     for measured, reading in readings.items():
-        with torch.no_grad():
-            energies = {
-                length: -sequence_scores(model, tokens_BT)[reading].double() for length, tokens_BT in data.test.items()
-            }
-        whole = torch.tensor([both[reading] for both in partitions.values()], dtype=torch.float64).logsumexp(0).item()
-        energy = sum(energies_B.sum().item() for energies_B in energies.values()) / count
-        given_length = sum(len(energies[length]) * partitions[length][reading] for length in energies) / count
-        found[measured] = energy + given_length + found["length"]
-        found[f"{measured}, one Z"] = energy + whole
+        found[measured], found[f"{measured}, one Z"] = likelihood_losses(model, data, partitions, reading)
     return found
+
+
+def length_loss(data: Split, lengths: Collection[int]) -> float:
+    """Return the part of NLL that the lengths of the test data are, by their shares in the training data."""
+    # One is added, so that a length that only the test data have is possible.
+    counts = {length: len(data.train.get(length, ())) + 1 for length in lengths}
+    total = sum(counts.values())
+    losses = (len(tokens_BT) * math.log(total / counts[length]) for length, tokens_BT in data.test.items())
+    return sum(losses) / sum(map(len, data.test.values()))
+
+
+@torch.no_grad()
+def likelihood_losses(
+    model: MaskedLSTM, data: Split, partitions: Mapping[int, tuple[float, float]], reading: int
+) -> tuple[float, float]:
+    """Return NLL of the test data by E_raw (0) or E_local (1): with share and Z of each length, and with one Z."""
+    count = sum(map(len, data.test.values()))
+    energies = {length: -sequence_scores(model, tokens_BT)[reading].double() for length, tokens_BT in data.test.items()}
+    whole = torch.tensor([both[reading] for both in partitions.values()], dtype=torch.float64).logsumexp(0).item()
+    energy = sum(energies_B.sum().item() for energies_B in energies.values()) / count
+    given_length = sum(len(energies[length]) * partitions[length][reading] for length in energies) / count
+    return energy + given_length + length_loss(data, partitions), energy + whole
 
 
 def reproduce(lexicon: Lexicon, setup: Setup, setting: Setting | None = None) -> Outcome:

@@ -8,6 +8,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from rich.console import Console
 
 from reproducing import printed, read_back, setup
 from reproductions.comparison import judge_by_seed
-from reproductions.goyal_2021 import figure_6_1, phonemes, sequence_contrastive, table_6_1
+from reproductions.goyal_2021 import figure_6_1, figure_6_1_phonemes, phonemes, sequence_contrastive, table_6_1
 from reproductions.goyal_2021.enumerable import palindromes, phoneme_sequences
 from reproductions.goyal_2021.figure_6_1 import METHODS, Curves
 from reproductions.goyal_2021.large_spaces import Readings
@@ -99,7 +100,7 @@ def curves(**by_method: list[float]) -> Curves:
         for key, values in by_method.items()
         for size, part in ((100, 1.0), (1_000, 0.5))
     }
-    return Curves("made up", 5.0, {"raw": [9.0, 9.1], "local": [8.0, 8.1]}, found)
+    return Curves("made up", 5.0, 100_000, {"raw": [9.0, 9.1], "local": [8.0, 8.1]}, found)
 
 
 def test_claims_of_the_figure() -> None:
@@ -109,6 +110,7 @@ def test_claims_of_the_figure() -> None:
     assert [claim.verdict for claim in figure_6_1.examine(turned)] == ["reversed"] * 8
     far = replace(as_published, entropy=4.8)
     assert figure_6_1.examine(far)[-1].verdict == "reversed"
+    assert len(figure_6_1.examine(replace(as_published, entropy=None))) == 7
 
 
 # ------------------------------------------------------------------ data
@@ -168,6 +170,7 @@ def test_figure_6_1_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     short_fits(monkeypatch)
     monkeypatch.setattr(figure_6_1, "SIZES", (100, 200))
     monkeypatch.setattr(figure_6_1, "MLM_SIZE", 1_000)
+    monkeypatch.setattr(phonemes, "find_lexicon", lambda: None)
     (outcome,) = figure_6_1.reproduce(setup(tmp_path, 0, 1))
     figure = outcome.files["figure"].read_bytes()
     assert figure.startswith(b"\x89PNG") and 10_000 < len(figure) < 300_000
@@ -258,7 +261,7 @@ def test_the_phoneme_row_is_what_brute_force_gives(tmp_path: Path) -> None:
     sequences = phoneme_sequences(LEXICON, max_length=3)
     found, _ = phonemes.measure(sequences, "MLM", tmp_path, seed=1, setting=SMALL, report=ignore)
     model = MaskedLSTM.from_pretrained(tmp_path / "model")
-    data = phonemes._split(sequences, seed=1)
+    data = phonemes.split_sequences(sequences, seed=1)
     sizes = [sum(map(len, part.values())) for part in data]
     assert sum(sizes) == len(sequences) == 116 and sizes[1:] == [3, 11]
     scores = {length: every_score(model, length) for length in (1, 2, 3)}
@@ -283,7 +286,7 @@ def test_a_cell_goes_on_where_it_was_killed(tmp_path: Path, monkeypatch: pytest.
     sequences = phoneme_sequences(LEXICON, max_length=3)
     whole, _ = phonemes.measure(sequences, "PLL", tmp_path / "whole", seed=1, setting=SMALL, report=ignore)
     calls = {"fit": 0, "block": 0}
-    fit, block = phonemes._fit, phonemes.log_partitions_of_block
+    fit, block = phonemes.fit, phonemes.log_partitions_of_block
 
     def counted_fit(*given: object, **how: object) -> float:
         calls["fit"] += 1
@@ -295,7 +298,7 @@ def test_a_cell_goes_on_where_it_was_killed(tmp_path: Path, monkeypatch: pytest.
             raise KeyboardInterrupt
         return block(model, choices)
 
-    monkeypatch.setattr(phonemes, "_fit", counted_fit)
+    monkeypatch.setattr(phonemes, "fit", counted_fit)
     monkeypatch.setattr(phonemes, "log_partitions_of_block", killed)
     with pytest.raises(KeyboardInterrupt):
         phonemes.measure(sequences, "PLL", tmp_path / "cell", seed=1, setting=SMALL, report=ignore)
@@ -315,26 +318,26 @@ def test_a_cell_goes_on_where_it_was_killed(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_training_lowers_its_objective_and_keeps_the_best_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = phonemes._split(phoneme_sequences(LEXICON, max_length=3), seed=0)
+    data = phonemes.split_sequences(phoneme_sequences(LEXICON, max_length=3), seed=0)
     for name, loss in phonemes.OBJECTIVES.items():
         setting = replace(SMALL, epochs=6, learning_rate=2e-2)
-        model = phonemes._new_model(5, setting, seed=0)
-        before, seen = phonemes._mean_loss(model, loss, data.train), []
-        mean_loss = phonemes._mean_loss
+        model = phonemes.new_model(5, setting, seed=0)
+        before, seen = phonemes.mean_loss(model, loss, data.train), []
+        mean_loss = phonemes.mean_loss
         with monkeypatch.context() as patched:
             # The third epoch is told to be the best, whatever it is.
             patched.setattr(
-                phonemes, "_mean_loss",
+                phonemes, "mean_loss",
                 lambda *given, seen=seen, mean_loss=mean_loss: (seen.append(mean_loss(*given)), abs(len(seen) - 3))[1],
             )  # fmt: skip
-            assert phonemes._fit(model, loss, data, setting, seed=0, report=ignore) == 0
-        assert len(seen) == 6 and phonemes._mean_loss(model, loss, data.dev) == pytest.approx(seen[2], abs=1e-6)
-        assert phonemes._mean_loss(model, loss, data.train) < before - 0.05, name
+            assert phonemes.fit(model, loss, data, setting, seed=0, report=ignore) == 0
+        assert len(seen) == 6 and phonemes.mean_loss(model, loss, data.dev) == pytest.approx(seen[2], abs=1e-6)
+        assert phonemes.mean_loss(model, loss, data.train) < before - 0.05, name
 
 
 def test_splits_are_of_distinct_sequences_and_of_the_seed() -> None:
     sequences = phoneme_sequences(LEXICON, max_length=4)
-    data, again, other = (phonemes._split(sequences, seed=seed) for seed in (3, 3, 4))
+    data, again, other = (phonemes.split_sequences(sequences, seed=seed) for seed in (3, 3, 4))
     rows = [[tuple(row) for tokens_BT in part.values() for row in tokens_BT.tolist()] for part in data]
     assert len({row for part in rows for row in part}) == sum(map(len, rows)) == len(sequences)
     assert all(torch.equal(data.test[length], again.test[length]) for length in data.test)
@@ -385,6 +388,58 @@ def test_where_the_dictionary_is_looked_for(corpora: Path, tmp_path: Path, monke
 
     monkeypatch.setattr(phonemes, "cmu_entries", absent)
     assert phonemes.find_lexicon() is None
+
+
+# ------------------------------------------------------------------ phonemes in Figure 6.1
+
+
+def test_projection_is_the_divergence_of_the_true_from_the_free_conditionals() -> None:
+    """All 25 sequences of two tokens by hand: the conditionals of E_raw from energies, those of the MLM from a mask."""
+    teacher, model = (phonemes.new_model(5, SMALL, seed=seed) for seed in (1, 2))
+    tokens_BT = torch.tensor(list(itertools.product(range(5), repeat=2)))
+    scores, _ = every_score(model, 2)
+    masked_BT = torch.tensor([[True, False]]).expand(25, 2)
+    with torch.no_grad():
+        free_BV = teacher.masked_logits(tokens_BT, masked_BT).double().softmax(-1)
+    expected, likelihood = [], []
+    for row, (token, other) in enumerate(tokens_BT.tolist()):
+        weights = [math.exp(scores[5 * word + other]) for word in range(5)]
+        true = [weight / sum(weights) for weight in weights]
+        expected.append(2 * sum(p * math.log(p / q) for p, q in zip(free_BV[row].tolist(), true, strict=True)))
+        likelihood.append(-2 * math.log(true[token]))
+    for weight in (0.0, 0.5):
+        loss = figure_6_1_phonemes.projection(teacher, pseudolikelihood_weight=weight)
+        found = loss(model, tokens_BT, 0).tolist()
+        assert found == pytest.approx(
+            [kl + weight * nll for kl, nll in zip(expected, likelihood, strict=True)], abs=1e-5
+        )
+    assert not any(parameter.grad is not None for parameter in teacher.parameters())
+
+
+def test_the_methods_see_what_the_masked_model_has_not(tmp_path: Path) -> None:
+    sequences = phoneme_sequences(LEXICON, max_length=3)
+    data, kept = figure_6_1_phonemes.split(sequences, 40, seed=1)
+    small = figure_6_1_phonemes.small_data(kept, 20, data)
+    rows = [{tuple(row) for tokens_BT in part.values() for row in tokens_BT.tolist()} for part in (*data, *small[:2])]
+    assert [len(part) for part in rows[3:]] == [16, 4] and sum(map(len, rows[:3])) == len(sequences) - 40
+    assert not any(first & second for first, second in itertools.combinations(rows, 2))
+    assert small.test is data.test
+
+
+@pytest.mark.thorough
+def test_the_panel_of_phonemes_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(phonemes, "find_lexicon", lambda: LEXICON)
+    options: dict[str, Any] = {"sizes": (20, 40), "setting": SMALL}
+    outcome = figure_6_1_phonemes.reproduce(setup(tmp_path, 0, 1, 2, 3), **options)
+    assert outcome is not None and outcome.name == "figure-6.1-phonemes" and len(outcome.table.claims) == 7
+    found = {result.measure: result for result in outcome.table.results}
+    assert found["KL, 20"].signature.seeds == (0, 1, 2) and len(found) == 2 + 4 * 2
+    printed(outcome)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")}
+    again = figure_6_1_phonemes.reproduce(setup(tmp_path, 0, 1, 2, 3), **options)
+    assert again is not None and again.table.results == outcome.table.results
+    assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
 # ------------------------------------------------------------------ the real thing

@@ -1,0 +1,175 @@
+"""Figure 6.1 of the thesis, panel of phonemes: a masked model of much of the CMU dictionary, projected on little.
+
+Data, model, and the exact NLL of a test set are those of `reproductions.goyal_2021.phonemes`. Of its sequences 5,000
+are kept for the methods, the MLM learns from the others; the thesis has 65,000 of 75,000 entries for that. log Z is
+summed exactly over all sequences of a length once for each number in the figure. Over 39^6 that takes 7 CPU minutes,
+over 39^5 ten seconds; so the sequences here have five phonemes at most, where the thesis has six.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from reproductions import Setup
+from reproductions.cells import fingerprint_of, read_cell, write_cell
+from reproductions.goyal_2021 import phonemes
+from reproductions.goyal_2021.enumerable import phoneme_sequences
+from reproductions.goyal_2021.figure_6_1 import METHODS, Curves, make_outcome
+from reproductions.goyal_2021.large_spaces import masked_logits, true_conditionals
+from reproductions.goyal_2021.phonemes import Loss, Setting, Split
+from reproductions.outcome import Outcome
+from reproductions.workers import Report, one_thread
+from seqwise.data.readers import Example
+from seqwise.evaluation.signature import sha256_of_examples, sign
+from seqwise.models.masked import MaskedLSTM
+
+SIZES = (100, 1_000, 5_000)
+"""How many sequences the methods see; the MLM sees none of them."""
+SETTING = Setting(max_length=5)
+NUM_SEEDS = 3
+
+
+def projection(teacher: MaskedLSTM, *, pseudolikelihood_weight: float) -> Loss:
+    """Return ``T KL(p_mlm(. | y\\t) || p(. | y\\t; theta))`` of each sequence at a position, as it is in Figure 6.1.
+
+    With a weight, the pseudolikelihood of y is added.
+    """
+
+    def loss(model: MaskedLSTM, tokens_BT: Tensor, place: int) -> Tensor:
+        length = tokens_BT.shape[1]
+        with torch.no_grad():
+            teacher_BV = masked_logits(teacher, tokens_BT)[:, place].log_softmax(-1)
+        log_probs_BV = true_conditionals(model, tokens_BT, place)
+        divergence_B = length * (teacher_BV.exp() * (teacher_BV - log_probs_BV)).sum(-1)
+        if not pseudolikelihood_weight:
+            return divergence_B
+        return divergence_B - pseudolikelihood_weight * length * log_probs_BV.gather(1, tokens_BT[:, place, None])[:, 0]
+
+    return loss
+
+
+def start(method: str, mlm: MaskedLSTM, setting: Setting, *, seed: int) -> tuple[MaskedLSTM, Loss]:
+    """Return the weights that a method starts from, and what it minimises."""
+    if method == "PLL":
+        return phonemes.new_model(mlm.vocab_size, setting, seed=seed), phonemes.OBJECTIVES["PLL"]
+    model = copy.deepcopy(mlm)
+    if method == "PLL from the MLM's weights":
+        return model, phonemes.OBJECTIVES["PLL"]
+    return model, projection(mlm, pseudolikelihood_weight=float(method == "KL + PLL"))
+
+
+def split(sequences: Sequence[tuple[str, ...]], most: int, *, seed: int) -> tuple[Split, list[list[int]]]:
+    """Keep some sequences for the methods, as numbers; split the others for the MLM."""
+    numbers = {symbol: number for number, symbol in enumerate(sorted({s for sequence in sequences for s in sequence}))}
+    order = list(sequences)
+    random.Random(seed).shuffle(order)
+    kept = [[numbers[symbol] for symbol in sequence] for sequence in order[:most]]
+    return phonemes.split_sequences(order[most:], seed=seed), kept
+
+
+def small_data(kept: Sequence[list[int]], size: int, data: Split) -> Split:
+    """Take as many of the sequences that were kept, a fifth of them to stop on; the test data stay."""
+    dev = size // 5
+    return Split(phonemes.by_length(kept[dev:size]), phonemes.by_length(kept[:dev]), data.test)
+
+
+def epochs_of(size: int, setting: Setting) -> int:
+    """Return more passes over few sequences, which make few steps in each."""
+    return max(setting.epochs, min(6 * setting.epochs, 20_000 // size))
+
+
+def measure(
+    sequences: Sequence[tuple[str, ...]],
+    sizes: Sequence[int],
+    folder: Path,
+    *,
+    seed: int,
+    setting: Setting,
+    report: Report,
+) -> tuple[dict[str, float], dict[tuple[str, int], float]]:
+    """Train an MLM, and each method on each amount of other data; NLL of the test data, one cell for each number."""
+    data, kept = split(sequences, max(sizes), seed=seed)
+    examples = sha256_of_examples(Example(sequence, ()) for sequence in sequences)
+    mlm: MaskedLSTM | None = None
+
+    def cell(name: str, size: int) -> dict[str, float]:
+        nonlocal mlm
+        path = folder / f"{name.replace(' ', '-')}-{size}.json"
+        fingerprint = fingerprint_of(examples, name, str(size), str(max(sizes)), str(seed), json.dumps(asdict(setting)))
+        record = read_cell(path, fingerprint)
+        if record is None:
+            if mlm is None:  # which is not kept: it takes seconds
+                mlm = phonemes.new_model(len({s for each in sequences for s in each}), setting, seed=seed)
+                phonemes.fit(mlm, phonemes.OBJECTIVES["MLM"], data, setting, seed=seed, report=report)
+            record = {"nll": _likelihoods(name, size, mlm, data, kept, setting, seed=seed, report=report)}
+            write_cell(path, fingerprint, record)
+        return dict(record["nll"])
+
+    read = cell("MLM", 0)
+    return read, {(method, size): cell(method, size)["raw"] for size in sizes for method in METHODS}
+
+
+def _likelihoods(
+    name: str,
+    size: int,
+    mlm: MaskedLSTM,
+    data: Split,
+    kept: Sequence[list[int]],
+    setting: Setting,
+    *,
+    seed: int,
+    report: Report,
+) -> dict[str, float]:
+    """Return NLL by E_raw and by E_local, with the shares of lengths that the MLM's data have."""
+    model = mlm
+    if name != "MLM":
+        model, loss = start(name, mlm, setting, seed=seed)
+        epochs = replace(setting, epochs=epochs_of(size, setting))
+        phonemes.fit(model, loss, small_data(kept, size, data), epochs, seed=seed, report=report)
+    lengths = sorted(data.train.keys() | data.test.keys())
+    partitions = phonemes.log_partitions(model, lengths, setting, {}, save=report)
+    return {
+        reading: phonemes.likelihood_losses(model, data, partitions, place)[0]
+        for place, reading in enumerate(("raw", "local"))
+    }
+
+
+def reproduce(setup: Setup, sizes: Sequence[int] = SIZES, setting: Setting = SETTING) -> Outcome | None:
+    """Train 4 methods on some amounts of data with each of the first three seeds; None without a CMU dictionary.
+
+    Source: Goyal's thesis (2021), Figure 6.1, panel of phonemes.
+    """
+    lexicon = phonemes.find_lexicon()
+    if lexicon is None:
+        return None
+    sequences, seeds = phoneme_sequences(lexicon, max_length=setting.max_length), list(setup.seeds)[:NUM_SEEDS]
+    runs = []
+    with setup.progress() as bars, one_thread():
+        whole = bars.add_task("phonemes", total=len(seeds), note="")
+        task = bars.add_task("", total=None, note="")
+
+        def report(done: int, count: int, note: str) -> None:
+            bars.update(task, completed=done, total=count, note=note)
+
+        for seed in seeds:
+            bars.update(task, description=f"seed {seed}", completed=0, total=None, note="")
+            folder = setup.folder / "figure-6.1-phonemes" / f"seed-{seed}"
+            runs.append(measure(sequences, sizes, folder, seed=seed, setting=setting, report=report))
+            bars.advance(whole)
+    mlm = {reading: [read[reading] for read, _ in runs] for reading in runs[0][0]}
+    by_method = {key: [found[key] for _, found in runs] for key in runs[0][1]}
+    (data, _) = split(sequences, max(sizes), seed=seeds[0])
+    name = f"phonemes, {setting.max_length} at most"
+    curves = Curves(name, None, sum(map(len, data.train.values())), mlm, by_method)
+    examples = sha256_of_examples(Example(sequence, ()) for sequence in sequences)
+    signature = sign(f"figure-6.1: {name}", seeds=seeds, data=examples)
+    title = f"Figure 6.1, phonemes: NLL by number of sequences, of {len(sequences):,} in all"
+    return make_outcome("figure-6.1-phonemes", title, [(curves, signature)], setup.folder)
