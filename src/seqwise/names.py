@@ -16,8 +16,11 @@ __all__ = [
     "EnergyName",
     "Feeding",
     "FeedingPasses",
+    "Pieces",
     "ScoreName",
+    "ScoreUnit",
     "VisitsName",
+    "WordsName",
 ]
 
 ScoreName = Literal["local", "global"]  # what a token adds to a hypothesis: log-softmax, or raw scores
@@ -34,6 +37,15 @@ DECODER_NAMES: tuple[DecoderName, ...] = get_args(DecoderName)
 
 EnergyName = Literal["local", "raw"]
 """Minus the pseudo-log-likelihood, or minus the sum of the scores as they are."""
+
+Pieces = Literal["within-word-l2r", "whole-word", "original"]
+"""What is masked with a token that is scored: the rest of its word, all of its word, or nothing."""
+
+WordsName = Literal["tokenizer", "blanks"]
+"""What parts words: what the tokenizer has them parted by, or blanks alone."""
+
+ScoreUnit = Literal["nats", "bits"]
+"""Natural logarithms, or those to the base 2."""
 
 VisitsName = Literal["in-order", "shuffled", "anywhere"]
 """Each free position once in a sweep, from left to right or in an order drawn anew; or as many visits at random places,

@@ -188,8 +188,8 @@ def test_the_longest_sequence_is_scored_and_a_longer_one_refused(build: Any, lon
     problem = f"a sequence of {longest + 1} tokens and 2 special ones, .*; cut it into pieces of at most {longest} "
     with pytest.raises(InputError, match=problem):
         adapted.masked_logits(torch.full((1, longest + 1), 5), torch.ones(1, longest + 1).bool())
-    with pytest.raises(InputError, match=f"text 2: a sequence of {longest + 1} tokens"):
-        pseudo_log_likelihoods(model, word_tokenizer(), ["the dog", " ".join(["dog"] * (longest + 1))])
+    whole, long = pseudo_log_likelihoods(model, word_tokenizer(), [" ".join(["dog"] * longest), "dog " * (longest + 1)])
+    assert (whole.num_windows, long.num_windows) == (0, 2) and len(long.tokens) == longest + 1
 
 
 def gpt2() -> Any:
@@ -341,8 +341,8 @@ def test_pseudo_log_likelihoods_are_those_of_a_loop(name: str) -> None:
     model, tokenizer = made(MODELS[name]()), word_tokenizer()
     texts = ["The dog sees a cat.", "a zebra runs", "dog", "THE CAT RUNS ."]
     words = [["the", "dog", "sees", "a", "cat", "."], ["a", "[UNK]", "runs"], ["dog"], ["the", "cat", "runs", "."]]
-    for max_rows in (1, 4, 1024):
-        scores = pseudo_log_likelihoods(model, tokenizer, texts, max_rows=max_rows)
+    for max_tokens in (1, 30, 10_000):
+        scores = pseudo_log_likelihoods(model, tokenizer, texts, max_tokens=max_tokens)
         assert [one.text for one in scores] == texts and [list(one.tokens) for one in scores] == words
         for one, tokens in zip(scores, words, strict=True):
             ids = tokenizer.convert_tokens_to_ids(tokens)
@@ -487,7 +487,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "sweeps": (lambda m, t: sample_texts(m, t, length=1, num_sweeps=0), "num_sweeps must be at least 1"),
     "every": (lambda m, t: sample_texts(m, t, length=1, every=0), "every must be at least 1"),
     "discard": (lambda m, t: sample_texts(m, t, length=1, discard=33), "of 33 sweeps 33 are left out"),
-    "max_rows": (lambda m, t: pseudo_log_likelihoods(m, t, ["a"], max_rows=0), "max_rows must be at least 1"),
+    "max_tokens": (lambda m, t: pseudo_log_likelihoods(m, t, ["a"], max_tokens=0), "max_tokens must be at least 1"),
     "allowed": (lambda m, t: sample_texts(m, t, length=1, allowed=["zebra"]), "allowed: 'zebra' is special or no"),
     "allowed special": (lambda m, t: sample_texts(m, t, length=1, allowed=["[CLS]"]), r"allowed: '\[CLS\]' is special"),
     "allowed none": (lambda m, t: sample_texts(m, t, length=1, allowed=[]), "allowed: no token"),

@@ -129,7 +129,7 @@ class _Totals:
         self.tokens.update(record["tokens"])
 
     def summary(self, run: MaskedRun) -> str:
-        from seqwise.sampling.energies import pseudo_perplexity
+        from seqwise.sampling.scores import pseudo_perplexity
 
         number = self.tokens.total()
         strange = run.codec.decode([run.codec.unknown_id]) if run.codec.unknown_id is not None else ()

@@ -14,11 +14,10 @@ from seqwise.hugging_face.masked_model import HuggingFaceMaskedModel, masked_mod
 from seqwise.hugging_face.masked_text import (
     SampledTexts,
     TextSample,
-    TextScore,
     infill,
-    pseudo_log_likelihoods,
     sample_texts,
 )
+from seqwise.hugging_face.scoring import pseudo_log_likelihoods, score_texts
 from seqwise.hugging_face.step_model import step_model
 from seqwise.hugging_face.tagger import load_tagger, pretrained_tagger, save_tagger, word_pieces
 
@@ -34,7 +33,6 @@ __all__ = [
     "SearchAwareConfig",
     "SearchAwareTrainer",
     "TextSample",
-    "TextScore",
     "generation_selector",
     "infill",
     "load_tagger",
@@ -43,6 +41,7 @@ __all__ = [
     "pseudo_log_likelihoods",
     "sample_texts",
     "save_tagger",
+    "score_texts",
     "step_model",
     "word_pieces",
 ]

@@ -1,6 +1,6 @@
-"""Masked Hugging Face models, with text in and text out: scoring, sampling, infilling.
+"""Masked Hugging Face models, with text in and text out: sampling, infilling.
 
-What is scored and drawn are tokens; special tokens stand around them and never change. Lengths are counted in tokens
+What is drawn are tokens; special tokens stand around them and never change. Lengths are counted in tokens
 without them. A token of which a text is made may not come back when the text is read again (a piece of a word drawn
 beside one that it joins with, bytes that are no UTF-8): :attr:`TextSample.survives
 <seqwise.hugging_face.TextSample.survives>` says so, and its ``tokens`` are what was drawn.
@@ -23,23 +23,9 @@ from seqwise.hugging_face.masked_model import HuggingFaceMaskedModel, masked_mod
 from seqwise.hugging_face.text_codec import TextCodec, placed
 from seqwise.sampling.chains import Trace
 from seqwise.sampling.diagnostics import ChainReport, diagnose_chains
-from seqwise.sampling.energies import MAX_ROWS, TokenScores, pseudo_log_likelihood
-from seqwise.sampling.problems import ChainProblem, Progress, of_one_length, run_problems, samples_of
+from seqwise.sampling.problems import ChainProblem, Progress, run_problems, samples_of
 from seqwise.sampling.settings import ChainSettings
 from seqwise.sampling.starts import FREE
-
-
-@dataclass(frozen=True, eq=False)
-class TextScore(TokenScores):
-    """A text with ``log p(token | all others)`` of each of its T tokens, in nats.
-
-    Attributes:
-        tokens: without the special ones.
-        token_log_probs_T: on the CPU.
-        text: as it was given.
-    """
-
-    text: str
 
 
 @dataclass(frozen=True)
@@ -111,47 +97,6 @@ class SampledTexts:
         return sum(int(getattr(trace, name)[self.discard :].sum()) for trace in self.chains) / max(proposals, 1)
 
 
-@torch.no_grad()
-def pseudo_log_likelihoods(
-    model: Any, tokenizer: Any, texts: Sequence[str], *, max_rows: int = MAX_ROWS
-) -> list[TextScore]:
-    """Score texts by a masked language model: ``sum_t log p(y_t | y without t)``, a pass for each token.
-
-    Texts of one length share passes. The tokens alone are scored, the special ones around them are not.
-
-    Args:
-        model: a Hugging Face model, in evaluation mode; or what :func:`~seqwise.hugging_face.masked_model` made of it.
-        tokenizer: the model's own. ESM's takes residues with and without blanks, ProtBert's with blanks.
-        texts: to score; unknown characters are scored as the unknown token.
-        max_rows: how many masked sequences go together; fewer need less memory.
-
-    Returns:
-        A score for each text, in their order.
-
-    Raises:
-        InputError: a text is empty, too long for the model, or holds a special token; the model is in training mode;
-            model and tokenizer do not fit each other.
-
-    Source: Salazar et al. (ACL 2020), section 2. Not implemented: the probability of the length; pieces of one word
-    that are masked together (Kauf and Ivanova, ACL 2023).
-
-    Example: see :func:`sample_texts`.
-    """
-    adapted, codec = _adapt(model, tokenizer)
-    if max_rows < 1:
-        raise InputError(f"max_rows must be at least 1, got {max_rows}")
-    encoded = _encoded(adapted, codec.ids, texts)
-    scored: dict[int, Tensor] = {}
-    for places in of_one_length(list(map(len, encoded)), lambda length: max_rows // length):
-        tokens_BT = torch.tensor([encoded[place] for place in places], device=adapted.device)
-        log_probs_BT = pseudo_log_likelihood(adapted, tokens_BT, max_rows=max_rows)
-        scored |= zip(places, log_probs_BT.cpu(), strict=True)
-    return [
-        TextScore(codec.pieces(ids), scored[place], text)
-        for place, (text, ids) in enumerate(zip(texts, encoded, strict=True))
-    ]
-
-
 def sample_texts(
     model: Any,
     tokenizer: Any,
@@ -206,15 +151,12 @@ def sample_texts(
         >>> tokenizer = BertTokenizer(vocab={word: place for place, word in enumerate(words)})
         >>> sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
         >>> bert = BertForMaskedLM(BertConfig(vocab_size=10, **sizes)).eval()
-        >>> (score,) = pseudo_log_likelihoods(bert, tokenizer, ["The dog sees a cat"])
-        >>> score.tokens, score.log_prob < 0
-        (('the', 'dog', 'sees', 'a', 'cat'), True)
         >>> sampled = sample_texts(bert, tokenizer, length=4, num_chains=2, num_sweeps=10)
         >>> [len(text.split()) for text in sampled.texts], 0 < sampled.acceptance <= 1
         ([4, 4], True)
     """
     settings = settings or ChainSettings()
-    adapted, codec = _adapt(model, tokenizer)
+    adapted, codec = adapted_with_codec(model, tokenizer)
     allowed_V = _allowed(codec, allowed)
     if (length is None) == (texts is None):
         raise InputError("texts are sampled at a length or from given texts", hint="give length or texts")
@@ -279,7 +221,7 @@ def infill(
         >>> infill(bert, tokenizer, ["The dog  sees [MASK] [MASK]"], num_chains=2, settings=wanted).texts
         ['The dog  sees a cat', 'The dog  sees a cat']
     """
-    adapted, codec = _adapt(model, tokenizer)
+    adapted, codec = adapted_with_codec(model, tokenizer)
     _at_least_one("num_chains", num_chains)
     problems = []
     for place, ids in enumerate(_encoded(adapted, codec.ids_to_fill, texts)):
@@ -336,13 +278,14 @@ def _at_least_one(name: str, value: int) -> int:
     return value
 
 
-def _adapt(model: Any, tokenizer: Any) -> tuple[HuggingFaceMaskedModel, TextCodec]:
+def adapted_with_codec(model: Any, tokenizer: Any, **options: Any) -> tuple[HuggingFaceMaskedModel, TextCodec]:
+    """Adapt a masked model, unless it is adapted, and make the codec of its tokenizer; refuse training mode."""
     if isinstance(model, HuggingFaceMaskedModel):
         adapted, codec = model, TextCodec(tokenizer, vocab_size=model.vocab_size)
         if (codec.mask_id, codec.before, codec.after) != (adapted.mask_id, adapted.before, adapted.after):
             raise InputError("the tokenizer puts other special tokens than the model was adapted with")
     else:
-        adapted = masked_model(model, tokenizer=tokenizer)
+        adapted = masked_model(model, tokenizer=tokenizer, **options)
         codec = TextCodec(tokenizer, vocab_size=adapted.vocab_size)
     if adapted.training:
         raise InputError("a model is in training mode, where dropout changes its scores", hint="call model.eval()")

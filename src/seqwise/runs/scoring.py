@@ -19,8 +19,9 @@ from seqwise.errors import InputError
 from seqwise.models.conditional import ConditionalMaskedTransformer
 from seqwise.runs.codecs import place_of
 from seqwise.runs.run import MaskedRun
-from seqwise.sampling.energies import TokenScores, pseudo_log_likelihood
+from seqwise.sampling.energies import pseudo_log_likelihood
 from seqwise.sampling.problems import of_one_length
+from seqwise.sampling.scores import TokenScores
 
 MAX_ROWS = 256
 BLOCK = 256  # sequences that are sorted by length together

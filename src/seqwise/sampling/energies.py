@@ -24,6 +24,7 @@ from torch.nn import functional as F
 from seqwise import tree
 from seqwise.errors import InputError
 from seqwise.models.protocols import MaskedModel
+from seqwise.names import Pieces
 
 MAX_ROWS = 1024
 """Default number of masked sequences that a model is given at once."""
@@ -228,67 +229,68 @@ def joint_logits(
 
 
 def pseudo_log_likelihood(
-    model: MaskedModel, tokens_BT: Tensor, *, context: Any = None, max_rows: int = MAX_ROWS
+    model: MaskedModel,
+    tokens_BT: Tensor,
+    *,
+    words_BT: Tensor | None = None,
+    pieces: Pieces = "original",
+    wanted_BT: Tensor | None = None,
+    context: Any = None,
+    max_rows: int = MAX_ROWS,
 ) -> Tensor:
-    """``log p(y_t | all other tokens)`` at every position; its sum over positions is ``-E_local(y)``.
+    """``log p(y_t | tokens that are not masked)`` at each position; with one mask a position, its sum is ``-E_local``.
 
     Args:
         model: a masked model in evaluation mode.
         tokens_BT: int64; all of one length.
+        words_BT: int64, equal at the tokens of a word; by default each token is a word.
+        pieces: what is masked with a token: "original" nothing, "within-word-l2r" the rest of its word,
+            "whole-word" all of its word.
+        wanted_BT: bool, the positions to score; by default all.
         context: see :func:`lone_logits`.
         max_rows: how many masked sequences the model is given at once; the scores of no more are held.
 
     Returns:
-        (B, T), nats. ``sum(1)`` is the pseudo-log-likelihood of each sequence, ``exp(-mean())`` the pseudo-perplexity.
+        (B, T), nats; NaN where nothing is wanted. ``sum(1)`` is the pseudo-log-likelihood of each sequence,
+        ``exp(-mean())`` the pseudo-perplexity.
 
-    Source: Salazar et al. (ACL 2020); Goyal (2021), section 6.2.
+    Source: Salazar et al. (ACL 2020); Goyal (2021), section 6.2; Kauf and Ivanova (ACL 2023), the words.
 
     Example:
         >>> from seqwise.sampling.correctness import table_model
         >>> pseudo_log_likelihood(table_model(num_positions=2, vocab_size=3), torch.tensor([[0, 1]])).shape
         torch.Size([1, 2])
     """
-    every_BT = torch.ones_like(tokens_BT, dtype=torch.bool)
-    parts = [
-        -_local_positions(tokens_BT[rows_N, places_N], logits_NV)
-        for rows_N, places_N, logits_NV in _passes(model, tokens_BT, every_BT, context, checked_rows(max_rows))
-    ]
-    return torch.cat(parts).view(tokens_BT.shape) if parts else torch.zeros(tokens_BT.shape)
-
-
-def pseudo_perplexity(log_prob: float, num_tokens: int) -> float:
-    """``exp(-log_prob / num_tokens)`` of one sequence or of many, at most e^700.
-
-    Source: Salazar et al. (ACL 2020), section 4.
-
-    Example:
-        >>> round(pseudo_perplexity(-6.0, 3), 3)
-        7.389
-    """
-    return math.exp(min(-log_prob / num_tokens, 700.0))
-
-
-@dataclass(frozen=True, eq=False)
-class TokenScores:
-    """Tokens, without special ones, with ``log p(token | all others)`` of each, in nats, on the CPU.
-
-    Example:
-        >>> TokenScores(("a", "b"), torch.tensor([-1.0, -3.0])).log_prob
-        -4.0
-    """
-
-    tokens: tuple[str, ...]
-    token_log_probs_T: Tensor
-
-    @property
-    def log_prob(self) -> float:
-        """The pseudo-log-likelihood: the sum over tokens."""
-        return float(self.token_log_probs_T.double().sum())
-
-    @property
-    def pseudo_perplexity(self) -> float:
-        """``exp(-log_prob / T)``, at most e^700."""
-        return pseudo_perplexity(self.log_prob, len(self.tokens))
+    length = tokens_BT.shape[1]
+    positions_T = torch.arange(length, device=tokens_BT.device)
+    if words_BT is None:
+        words_BT = positions_T.expand_as(tokens_BT)
+    if wanted_BT is None:
+        wanted_BT = torch.ones_like(tokens_BT, dtype=torch.bool)
+    passes_BT = wanted_BT
+    if pieces == "whole-word":
+        # The wanted tokens of a word share a pass: that of the first of them.
+        shared_BTT = (words_BT[:, :, None] == words_BT[:, None, :]) & wanted_BT[:, None, :]
+        passes_BT = wanted_BT & (shared_BTT.int().argmax(-1) == positions_T)
+    rows_M, places_M = passes_BT.nonzero(as_tuple=True)
+    log_probs_BT: Tensor | None = None
+    for rows_N, places_N in zip(rows_M.split(checked_rows(max_rows)), places_M.split(max_rows), strict=True):
+        if not len(rows_N):
+            break
+        masked_NT = positions_T == places_N[:, None]
+        if pieces != "original":
+            masked_NT = words_BT[rows_N] == words_BT[rows_N, places_N][:, None]
+        if pieces == "within-word-l2r":
+            masked_NT &= positions_T >= places_N[:, None]
+        logits_KV = model.masked_logits(tokens_BT[rows_N], masked_NT, rows_of(context, rows_N))
+        parts_K, masked_K = masked_NT.nonzero(as_tuple=True)
+        asked_K = wanted_BT[rows_N[parts_K], masked_K] if pieces == "whole-word" else masked_K == places_N[parts_K]
+        rows_A, places_A = rows_N[parts_K[asked_K]], masked_K[asked_K]
+        values_A = -_local_positions(tokens_BT[rows_A, places_A], logits_KV if asked_K.all() else logits_KV[asked_K])
+        if log_probs_BT is None:
+            log_probs_BT = values_A.new_full(tokens_BT.shape, math.nan)
+        log_probs_BT[rows_A, places_A] = values_A
+    return torch.full(tokens_BT.shape, math.nan) if log_probs_BT is None else log_probs_BT
 
 
 def rows_of(context: Any, rows_N: Tensor) -> Any:

@@ -1,0 +1,439 @@
+"""Scores of texts under masked, causal and encoder-decoder Hugging Face models, by one call.
+
+Shapes: B rows, T free tokens, L tokens that a model reads with special ones and padding, M scored positions, V
+vocabulary.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from seqwise.errors import InputError
+from seqwise.hugging_face.adapter import HuggingFaceStepModel
+from seqwise.hugging_face.masked_model import HuggingFaceMaskedModel, num_positions
+from seqwise.hugging_face.masked_text import adapted_with_codec
+from seqwise.hugging_face.text_codec import placed
+from seqwise.hugging_face.tokens import TextTokens, special_around, text_tokens
+from seqwise.names import Pieces
+from seqwise.sampling.energies import pseudo_log_likelihood
+from seqwise.sampling.problems import of_one_length
+from seqwise.sampling.scores import Span, TextScore
+from seqwise.sampling.scoring_settings import ScoringSettings
+
+MOST_SCORES = 2**27
+"""Scores of tokens, positions times vocabulary, that are held at once."""
+
+
+class ScoredText(NamedTuple):
+    """A text that is ready to be scored.
+
+    ``ids`` are all free tokens, those of a prefix included; the ``scored`` ones are at these places among them, with
+    their spans in the text and the numbers of their words. ``source`` is what an encoder reads.
+    """
+
+    text: str
+    prefix: str
+    ids: tuple[int, ...]
+    words: tuple[int, ...]
+    scored: tuple[int, ...]
+    spans: tuple[Span | None, ...]
+    source: tuple[int, ...] = ()
+
+
+class _Row(NamedTuple):
+    """What a model reads in one row: ids, their words, the places of what is scored; where the scores belong."""
+
+    text: int
+    ids: tuple[int, ...]
+    words: tuple[int, ...]
+    wanted: tuple[int, ...]
+    places: tuple[int, ...]
+    source: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class TextScorer:
+    """A model with its tokenizer, made by :func:`text_scorer`.
+
+    Attributes:
+        kind: "masked", "causal" or "encoder-decoder".
+        prepare: a text and its prefix to a ``ScoredText``; raises what is wrong with them.
+        window: number of free tokens in a window, or None where the model sets no limit.
+        model: the adapted masked model, or the Hugging Face model.
+        tokenizer: the model's own.
+    """
+
+    kind: str
+    prepare: Callable[[str, str], ScoredText]
+    window: int | None
+    model: Any
+    tokenizer: Any
+    _log_probs: Callable[[Sequence[_Row]], Iterator[tuple[_Row, Tensor]]]
+    _rows_of: Callable[[int, ScoredText], list[_Row]]
+
+    @torch.no_grad()
+    def scores(self, texts: Sequence[ScoredText]) -> list[TextScore]:
+        """Score texts; rows of all of them share passes."""
+        rows = [self._rows_of(number, text) for number, text in enumerate(texts)]
+        values = [torch.full((len(text.ids),), torch.nan, dtype=torch.float64) for text in texts]
+        for row, log_probs_M in self._log_probs([row for group in rows for row in group]):
+            if bool(log_probs_M.isnan().any()):
+                problem = f"the model's scores of {texts[row.text].text[:60]!r} are not numbers"
+                raise InputError(problem, hint="see that its weights are whole; score in float32")
+            values[row.text][list(row.places)] = log_probs_M.double().cpu()
+        return [
+            self._result(text, value_T[list(text.scored)], num_windows=self._num_windows(text, group))
+            for text, value_T, group in zip(texts, values, rows, strict=True)
+        ]
+
+    def _num_windows(self, text: ScoredText, rows: Sequence[_Row]) -> int:
+        if self.window is None or len(text.ids) <= self.window:
+            return 0
+        return len({row.places[0] - row.wanted[0] for row in rows})
+
+    def _result(self, text: ScoredText, log_probs_M: Tensor, *, num_windows: int) -> TextScore:
+        ids = [text.ids[place] for place in text.scored]
+        tokens = tuple(self.tokenizer.convert_ids_to_tokens(ids))
+        words = tuple(text.words[place] for place in text.scored)
+        unknown = sum(token == self.tokenizer.unk_token_id for token in ids)
+        options: dict[str, Any] = {"words_T": words, "spans": text.spans, "prefix": text.prefix}
+        return TextScore(tokens, log_probs_M, text.text, num_windows=num_windows, num_unknown=unknown, **options)
+
+
+def score_texts(
+    model: Any,
+    tokenizer: Any,
+    texts: Sequence[str],
+    *,
+    prefixes: Sequence[str] | None = None,
+    settings: ScoringSettings | None = None,
+) -> list[TextScore]:
+    """Score texts under a masked model, a causal one or an encoder-decoder.
+
+    A masked model gives ``log p(y_t | what is not masked)``, a pass for each token; a causal one
+    ``log p(y_t | y_1 .. y_{t-1})``, and an encoder-decoder ``log p(y_t | source, y_1 .. y_{t-1})``, a pass for each
+    text. The tokens alone are scored, the special ones around them are not (but see ``settings.end``).
+
+    A text that is longer than the model is read by windows: a masked model sees as many tokens on both sides of each
+    token as it has room for; a causal one reads windows that begin half a window apart, and a token is scored where it
+    has half a window before it or more. ``num_windows`` of a result says so.
+
+    Args:
+        model: a Hugging Face model in evaluation mode, or what :func:`~seqwise.hugging_face.masked_model` or
+            :func:`~seqwise.hugging_face.step_model` made of it.
+        tokenizer: the model's own.
+        texts: to score; unknown characters are scored as the unknown token.
+        prefixes: what each text is conditioned on, and is not scored: what stands before it, and the source of an
+            encoder-decoder, which without it reads an empty text.
+        settings: masks, words, batches, windows.
+
+    Returns:
+        A score for each text, in their order, in nats.
+
+    Raises:
+        InputError: a text is empty or holds a mask; the model is in training mode, gives NaN, or does not fit the
+            tokenizer; a source or a target of an encoder-decoder is longer than the model.
+
+    Source: Salazar et al. (ACL 2020), section 2; Kauf and Ivanova (ACL 2023). Not implemented: windows of sources; the
+    probability of a length under a masked model.
+
+    Example:
+        >>> from transformers import BertConfig, BertForMaskedLM, BertTokenizer
+        >>> words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "dog", "##s", "see", "a", "cat"]
+        >>> tokenizer = BertTokenizer(vocab={word: place for place, word in enumerate(words)})
+        >>> sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+        >>> bert = BertForMaskedLM(BertConfig(vocab_size=11, **sizes)).eval()
+        >>> (score,) = score_texts(bert, tokenizer, ["see a cat"], prefixes=["The dogs"])
+        >>> score.tokens, score.log_prob < 0, [word.word for word in score.words(score.text)]
+        (('see', 'a', 'cat'), True, ['see', 'a', 'cat'])
+    """
+    scorer = text_scorer(model, tokenizer, settings or ScoringSettings())
+    return scorer.scores(prepared(scorer, texts, prefixes))
+
+
+def pseudo_log_likelihoods(
+    model: Any,
+    tokenizer: Any,
+    texts: Sequence[str],
+    *,
+    pieces: Pieces = "within-word-l2r",
+    max_tokens: int | None = None,
+) -> list[TextScore]:
+    """Score texts under a masked model: :func:`score_texts` with two settings by name.
+
+    Args:
+        model: see :func:`score_texts`.
+        tokenizer: the model's own. ESM's takes residues with and without blanks, ProtBert's with blanks.
+        texts: to score.
+        pieces: what is masked with a token: the rest of its word, all of it ("whole-word"), or nothing ("original").
+        max_tokens: how many tokens the model is given at once; fewer need less memory.
+
+    Source: Salazar et al. (ACL 2020), section 2; Kauf and Ivanova (ACL 2023).
+
+    Example: see :func:`score_texts`.
+    """
+    options: dict[str, Any] = {} if max_tokens is None else {"max_tokens": max_tokens}
+    return score_texts(model, tokenizer, texts, settings=ScoringSettings(pieces=pieces, **options))
+
+
+def prepared(scorer: TextScorer, texts: Sequence[str], prefixes: Sequence[str] | None) -> list[ScoredText]:
+    """Make texts ready; what is wrong is said with the number of the text."""
+    if isinstance(texts, str) or isinstance(prefixes, str):
+        raise InputError("one text was given where several were expected", hint="give a list of texts")
+    given = [""] * len(texts) if prefixes is None else prefixes
+    if len(given) != len(texts):
+        raise InputError(f"{len(given)} prefixes for {len(texts)} texts", hint="give one for each, '' for none")
+    ready = []
+    for number, (text, prefix) in enumerate(zip(texts, given, strict=True), start=1):
+        with placed(number):
+            ready.append(scorer.prepare(text, prefix))
+    return ready
+
+
+def text_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> TextScorer:
+    """Find out what kind of model it is, and how it scores."""
+    if isinstance(model, HuggingFaceStepModel):
+        model = model.model
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    config = getattr(inner, "config", None)
+    if isinstance(model, HuggingFaceMaskedModel) or config is None or not inner.can_generate():
+        return _masked_scorer(model, tokenizer, settings)
+    if inner.training:
+        raise InputError("a model is in training mode, where dropout changes its scores", hint="call model.eval()")
+    return (_seq2seq_scorer if config.is_encoder_decoder else _causal_scorer)(model, tokenizer, settings)
+
+
+# ----------------------------------------------------------------------------------------------------- masked models
+
+
+def _masked_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> TextScorer:
+    adapted, codec = adapted_with_codec(model, tokenizer, max_tokens=settings.max_tokens)
+    num_special = len(adapted.before) + len(adapted.after)
+    window = _smaller(adapted.max_length, settings.window)
+
+    def prepare(text: str, prefix: str) -> ScoredText:
+        ready = _with_prefix(tokenizer, text, prefix, settings)
+        codec.ids(f"{prefix}{settings.separator}{text}" if prefix else text)  # refuses masks and special tokens
+        return ready
+
+    def rows_of(number: int, text: ScoredText) -> list[_Row]:
+        length = len(text.ids)
+        if window is None or length <= window:
+            return [_Row(number, text.ids, text.words, text.scored, text.scored)]
+        starts = [min(max(place - window // 2, 0), length - window) for place in text.scored]
+        return [
+            _Row(
+                number, text.ids[start : start + window], text.words[start : start + window], (place - start,), (place,)
+            )
+            for start, place in zip(starts, text.scored, strict=True)
+        ]
+
+    def most_rows(length: int) -> int:
+        return max(1, min(settings.max_tokens // (length + num_special), MOST_SCORES // adapted.vocab_size))
+
+    def log_probs(rows: Sequence[_Row]) -> Iterator[tuple[_Row, Tensor]]:
+        for places in of_one_length([len(row.ids) for row in rows], most_rows):
+            group = [rows[place] for place in places]
+            length = len(group[0].ids)
+            wanted_BT = torch.zeros(len(group), length, dtype=torch.bool, device=adapted.device)
+            for number, row in enumerate(group):
+                wanted_BT[number, list(row.wanted)] = True
+            values_BT = pseudo_log_likelihood(
+                adapted,
+                torch.tensor([row.ids for row in group], device=adapted.device),
+                words_BT=torch.tensor([row.words for row in group], device=adapted.device),
+                pieces=settings.pieces,
+                wanted_BT=wanted_BT,
+                max_rows=most_rows(length),
+            ).cpu()
+            yield from ((row, values_T[list(row.wanted)]) for row, values_T in zip(group, values_BT, strict=True))
+
+    return TextScorer("masked", prepare, window, adapted, tokenizer, log_probs, rows_of)
+
+
+# ------------------------------------------------------------------------------- models that read from left to right
+
+
+def _causal_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> TextScorer:
+    before: tuple[int, ...] = ()
+    if settings.start == "token":
+        before, _ = special_around(tokenizer)
+        if not before and tokenizer.bos_token_id is not None:
+            before = (tokenizer.bos_token_id,)
+    end = _end_token(tokenizer, settings)
+    positions = num_positions(model)
+    window = _smaller(None if positions is None else positions - len(before), settings.window)
+
+    def prepare(text: str, prefix: str) -> ScoredText:
+        ready = _with_end(_with_prefix(tokenizer, text, prefix, settings), end)
+        if before or ready.scored[0] > 0:
+            return ready
+        if len(ready.scored) == 1:
+            problem = "the only token of the text is given, and nothing is left to score"
+            raise InputError(problem, hint="give a longer text or a prefix, or a tokenizer with a start token")
+        return ready._replace(scored=ready.scored[1:], spans=ready.spans[1:])
+
+    def rows_of(number: int, text: ScoredText) -> list[_Row]:
+        size = len(text.ids) if window is None else window
+        rows, done, start = [], 0, 0
+        while done < len(text.ids):
+            places = tuple(place for place in text.scored if done <= place < start + size)
+            ids = before + text.ids[start : start + size]
+            wanted = tuple(len(before) + place - start for place in places)
+            if places:
+                rows.append(_Row(number, ids, (), wanted, places))
+            done = start + size
+            start += max(1, size // 2)
+        return rows
+
+    def log_probs(rows: Sequence[_Row]) -> Iterator[tuple[_Row, Tensor]]:
+        return _left_to_right(model, rows, settings, lambda ids_BL, mask_BL, _: {"input_ids": ids_BL, **mask_BL})
+
+    return TextScorer("causal", prepare, window, model, tokenizer, log_probs, rows_of)
+
+
+def _seq2seq_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> TextScorer:
+    from seqwise.hugging_face.generation import special_tokens
+
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    special = special_tokens(inner, inner.generation_config)
+    around, _ = special_around(tokenizer, target=True)
+    forced = () if special.forced_first is None or special.forced_first in around else (special.forced_first,)
+    before = (special.first, *forced, *around)
+    end = _end_token(tokenizer, settings)
+    positions = num_positions(model)
+
+    def require_room(what: str, length: int) -> None:
+        if positions is not None and length > positions:
+            problem = f"a {what} of {length} tokens, where the model has {positions} positions"
+            raise InputError(problem, hint="cut it; encoder-decoders are not read by windows")
+
+    def prepare(text: str, prefix: str) -> ScoredText:
+        tokens = text_tokens(tokenizer, text, words=settings.words, target=True)
+        places = tuple(range(len(tokens.ids)))
+        source = tuple(tokenizer(prefix, truncation=False, verbose=False)["input_ids"])
+        if not source:
+            problem = "the source is empty, and the tokenizer puts no special tokens around it"
+            raise InputError(problem, hint="give a prefix: it is the source")
+        ready = _with_end(ScoredText(text, prefix, tokens.ids, tokens.words, places, tokens.spans, source), end)
+        require_room("source", len(source))
+        require_room("text", len(before) + len(ready.ids))
+        return ready
+
+    def rows_of(number: int, text: ScoredText) -> list[_Row]:
+        wanted = tuple(len(before) + place for place in text.scored)
+        return [_Row(number, before + text.ids, (), wanted, text.scored, text.source)]
+
+    def inputs(ids_BL: Tensor, mask_BL: dict[str, Tensor], rows: Sequence[_Row]) -> dict[str, Tensor]:
+        sources_BS, mask_BS = _padded([row.source for row in rows], tokenizer.pad_token_id or 0, ids_BL.device)
+        return {"input_ids": sources_BS, "attention_mask": mask_BS, "decoder_input_ids": ids_BL}
+
+    def log_probs(rows: Sequence[_Row]) -> Iterator[tuple[_Row, Tensor]]:
+        return _left_to_right(model, rows, settings, inputs)
+
+    return TextScorer("encoder-decoder", prepare, None, model, tokenizer, log_probs, rows_of)
+
+
+def _left_to_right(
+    model: Any,
+    rows: Sequence[_Row],
+    settings: ScoringSettings,
+    inputs: Callable[[Tensor, dict[str, Tensor], Sequence[_Row]], dict[str, Tensor]],
+) -> Iterator[tuple[_Row, Tensor]]:
+    """Score each wanted token of a row from the position before it; rows are padded on the right, by token budget."""
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    device = next(model.parameters()).device
+    padding = getattr(inner.config, "pad_token_id", None) or 0
+    reads_mask = "attention_mask" in inspect.signature(inner.forward).parameters
+    vocab_size = len(inner.get_output_embeddings().weight)
+    budget = min(settings.max_tokens, MOST_SCORES // vocab_size)
+    for group in _by_budget(rows, budget):
+        ids_BL, mask_BL = _padded([row.ids for row in group], padding, device)
+        masks = {"attention_mask": mask_BL} if reads_mask else {}
+        logits_BLV = model(**inputs(ids_BL, masks, group), use_cache=False, return_dict=True).logits
+        for row, logits_LV in zip(group, logits_BLV, strict=True):
+            places_M = torch.tensor(row.wanted, device=device)
+            logits_MV = logits_LV[places_M - 1].float() if logits_LV.dtype != torch.float64 else logits_LV[places_M - 1]
+            tokens_M = torch.tensor([row.ids[place] for place in row.wanted], device=device)
+            yield row, logits_MV.gather(-1, tokens_M[:, None]).squeeze(-1) - logits_MV.logsumexp(-1)
+
+
+def _by_budget(rows: Sequence[_Row], budget: int) -> Iterator[list[_Row]]:
+    """Rows of similar length together, the shortest first, at most so many tokens with the padding; one at least."""
+    group: list[_Row] = []
+    for row in sorted(rows, key=lambda row: (len(row.ids), len(row.source))):
+        width = max([len(row.ids), *(len(other.source) for other in (*group, row))])
+        if group and (len(group) + 1) * width > budget:
+            yield group
+            group = []
+        group.append(row)
+    if group:
+        yield group
+
+
+# --------------------------------------------------------------------------------------------------------- their parts
+
+
+def _with_prefix(tokenizer: Any, text: str, prefix: str, settings: ScoringSettings) -> ScoredText:
+    """Split a text behind its prefix; a token that reaches into the text is of the text."""
+    own = text_tokens(tokenizer, text, words=settings.words)
+    if not prefix:
+        return ScoredText(text, prefix, own.ids, own.words, tuple(range(len(own.ids))), own.spans)
+    start = len(prefix) + len(settings.separator)
+    tokens = text_tokens(tokenizer, prefix + settings.separator + text, words=settings.words)
+    if all(span is not None for span in tokens.spans):
+        scored = tuple(place for place, span in enumerate(tokens.spans) if span is not None and span[1] > start)
+    else:
+        scored = tuple(range(_shared_tokens(tokens, text_tokens(tokenizer, prefix)), len(tokens.ids)))
+    spans = tuple(None if span is None else _moved(span, start) for span in (tokens.spans[place] for place in scored))
+    return ScoredText(text, prefix, tokens.ids, tokens.words, scored, spans)
+
+
+def _moved(span: Span, start: int) -> Span:
+    return max(0, span[0] - start), span[1] - start
+
+
+def _shared_tokens(whole: TextTokens, prefix: TextTokens) -> int:
+    count = len(prefix.ids)
+    if whole.ids[:count] != prefix.ids or len(whole.ids) == count:
+        problem = "the tokenizer reads the prefix otherwise when the text follows it, and does not tell where it ends"
+        raise InputError(problem, hint="let the prefix end with a whole word, or use a fast tokenizer")
+    return count
+
+
+def _with_end(text: ScoredText, end: int | None) -> ScoredText:
+    if end is None:
+        return text
+    place, word = len(text.ids), text.words[-1] + 1
+    after = (len(text.text), len(text.text))
+    return text._replace(
+        ids=(*text.ids, end), words=(*text.words, word), scored=(*text.scored, place), spans=(*text.spans, after)
+    )
+
+
+def _end_token(tokenizer: Any, settings: ScoringSettings) -> int | None:
+    if not settings.end:
+        return None
+    if tokenizer.eos_token_id is None:
+        raise InputError("end: the tokenizer has no end token", hint="leave it out")
+    return int(tokenizer.eos_token_id)
+
+
+def _smaller(limit: int | None, asked: int | None) -> int | None:
+    given = [size for size in (limit, asked) if size is not None]
+    return min(given) if given else None
+
+
+def _padded(rows: Sequence[Sequence[int]], padding: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Ids (B, L), padded on the right, and which of them are real, as int64."""
+    ids_BL = pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=padding)
+    lengths_B = torch.tensor([len(row) for row in rows])
+    mask_BL = (torch.arange(ids_BL.shape[1]) < lengths_B[:, None]).long()
+    return ids_BL.to(device), mask_BL.to(device)

@@ -1,0 +1,128 @@
+"""Tokens of a text with their characters and words, by any Hugging Face tokenizer, fast or slow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from seqwise.errors import InputError
+from seqwise.names import WordsName
+from seqwise.sampling.scores import Span
+
+
+class TextTokens(NamedTuple):
+    """Free tokens of a text: ids, the characters of each, and the number of each token's word, not decreasing."""
+
+    ids: tuple[int, ...]
+    spans: tuple[Span | None, ...]
+    words: tuple[int, ...]
+
+
+def text_tokens(tokenizer: Any, text: str, *, words: WordsName = "tokenizer", target: bool = False) -> TextTokens:
+    """Split a text, without special tokens.
+
+    Words are those into which a fast tokenizer parts texts before it looks for pieces. A tokenizer that is slow, or
+    does not do so, parts words where it writes a blank between tokens; ``words="blanks"`` goes by the blanks of the
+    text.
+
+    Args:
+        tokenizer: fast or slow.
+        text: to split.
+        words: what parts words.
+        target: whether it is read as what an encoder-decoder writes.
+
+    Raises:
+        InputError: it is no text, or has no token.
+
+    Example:
+        >>> import pytest
+        >>> tokenizers = pytest.importorskip("tokenizers")
+        >>> from transformers import BertTokenizer
+        >>> pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "dog", "##s", "."]
+        >>> tokenizer = BertTokenizer(vocab={piece: place for place, piece in enumerate(pieces)})
+        >>> text_tokens(tokenizer, "The dogs.")
+        TextTokens(ids=(5, 6, 7, 8), spans=((0, 3), (4, 7), (7, 8), (8, 9)), words=(0, 1, 1, 2))
+        >>> text_tokens(tokenizer, "The dogs.", words="blanks").words
+        (0, 1, 1, 1)
+    """
+    if not isinstance(text, str):
+        raise InputError(f"a text was expected, got {type(text).__name__}", hint="give a list of str")
+    fast = bool(getattr(tokenizer, "is_fast", False))
+    options: dict[str, Any] = {"add_special_tokens": False, "padding": False, "truncation": False, "verbose": False}
+    options |= {"text_target" if target else "text": text, "return_offsets_mapping": fast}
+    encoded = tokenizer(**options)
+    ids = tuple(encoded["input_ids"])
+    if not ids:
+        raise InputError("the text has no token", hint="fill it in or drop it")
+    spans = _trimmed(text, encoded["offset_mapping"]) if fast else _located(tokenizer, text, ids)
+    numbers = encoded.word_ids() if fast and tokenizer.backend_tokenizer.pre_tokenizer is not None else None
+    if words == "blanks" and all(span is not None for span in spans):
+        begins = [place > 0 and _blank_between(text, spans, place) for place in range(len(ids))]
+    elif numbers is not None and words == "tokenizer":
+        begins = [
+            place > 0 and (number is None or number != numbers[place - 1]) for place, number in enumerate(numbers)
+        ]
+    else:
+        begins = [place > 0 and _written_apart(tokenizer, ids[place - 1 : place + 1]) for place in range(len(ids))]
+    parted, number = [], 0
+    for begin in begins:
+        number += begin
+        parted.append(number)
+    return TextTokens(ids, spans, tuple(parted))
+
+
+def special_around(tokenizer: Any, *, target: bool = False) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the special tokens that a tokenizer puts before and after a text."""
+    name, sign = "text_target" if target else "text", "a"
+    encoded = tokenizer(**{name: sign, "add_special_tokens": True, "verbose": False})["input_ids"]
+    plain = tokenizer(**{name: sign, "add_special_tokens": False, "verbose": False})["input_ids"]
+    starts = [place for place in range(len(encoded)) if encoded[place : place + len(plain)] == plain]
+    if not plain or not starts:
+        raise InputError("the tokenizer does not put its special tokens around a text", hint="give another tokenizer")
+    return tuple(encoded[: starts[0]]), tuple(encoded[starts[0] + len(plain) :])
+
+
+def _trimmed(text: str, offsets: Sequence[Span]) -> tuple[Span | None, ...]:
+    """Leave out the blanks that a token begins or ends with."""
+    spans = []
+    for start, end in offsets:
+        part = text[start:end]
+        inner = part.strip()
+        first = start + len(part) - len(part.lstrip()) if inner else end
+        spans.append((first, first + len(inner)))
+    return tuple(spans)
+
+
+def _located(tokenizer: Any, text: str, ids: Sequence[int]) -> tuple[Span | None, ...]:
+    """Look for tokens one after another in a text, as they are or in lower case; None for what is not there."""
+    lowered = text.lower() if len(text.lower()) == len(text) else text
+    spans: list[Span | None] = []
+    cursor = 0
+    for token in ids:
+        piece = _decoded(tokenizer, [token])
+        found = [place for place in (text.find(piece, cursor), lowered.find(piece.lower(), cursor)) if place >= 0]
+        at = min(found) if piece and found else -1
+        skipped = text[cursor:at].strip() if at >= 0 else ""
+        if at < 0 or (skipped and (not spans or spans[-1] is not None)):
+            spans.append(None)
+            continue
+        spans.append((at, at + len(piece)))
+        cursor = at + len(piece)
+    return tuple(spans)
+
+
+def _blank_between(text: str, spans: Sequence[Span | None], place: int) -> bool:
+    before, here = spans[place - 1], spans[place]
+    assert before is not None and here is not None
+    between = text[before[1] : here[0]]
+    return bool(between) and between.isspace()
+
+
+def _written_apart(tokenizer: Any, pair: Sequence[int]) -> bool:
+    """Whether the tokenizer writes a blank between two tokens."""
+    return any(sign.isspace() for sign in _decoded(tokenizer, pair))
+
+
+def _decoded(tokenizer: Any, ids: Sequence[int]) -> str:
+    text: str = tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    return text.strip()

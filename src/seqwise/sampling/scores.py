@@ -1,0 +1,164 @@
+"""Scores of tokens, and what they sum to: words, texts, pairs of texts.
+
+Shapes: T tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from seqwise.names import ScoreUnit
+
+Span = tuple[int, int]
+"""Characters of a text, from the first to the one after the last."""
+
+NATS_OF: dict[ScoreUnit, float] = {"nats": 1.0, "bits": math.log(2)}
+
+
+def pseudo_perplexity(log_prob: float, num_tokens: int) -> float:
+    """``exp(-log_prob / num_tokens)`` of one sequence or of many, at most e^700.
+
+    Source: Salazar et al. (ACL 2020), section 4.
+
+    Example:
+        >>> round(pseudo_perplexity(-6.0, 3), 3)
+        7.389
+    """
+    return math.exp(min(-log_prob / num_tokens, 700.0))
+
+
+class WordScore(NamedTuple):
+    """A word with the sum of the scores of its tokens, in nats; its characters, or None where they are not known."""
+
+    word: str
+    start: int | None
+    end: int | None
+    log_prob: float
+
+
+@dataclass(frozen=True, eq=False)
+class TokenScores:
+    """Tokens, without special ones, with a log-probability of each, in nats, on the CPU.
+
+    Attributes:
+        tokens: as the vocabulary has them.
+        token_log_probs_T: ``log p(token | what is not masked)`` of a masked model, ``log p(token | those before)`` of
+            one that reads from left to right.
+        words_T: the number of each token's word, not decreasing; by default each token is a word.
+        spans: the characters of each token in the text, None where they cannot be told; by default of none.
+
+    Example:
+        >>> import torch
+        >>> scores = TokenScores(("the", "d", "##og"), torch.tensor([-1.0, -3.0, -0.5]), words_T=(0, 1, 1))
+        >>> scores.log_prob, scores.mean_log_prob, [word.log_prob for word in scores.words()]
+        (-4.5, -1.5, [-1.0, -3.5])
+    """
+
+    tokens: tuple[str, ...]
+    token_log_probs_T: Tensor
+    words_T: tuple[int, ...] = field(default=(), kw_only=True)
+    spans: tuple[Span | None, ...] = field(default=(), kw_only=True)
+
+    @property
+    def log_prob(self) -> float:
+        """The sum over tokens: of a masked model the pseudo-log-likelihood."""
+        return float(self.token_log_probs_T.double().sum())
+
+    @property
+    def mean_log_prob(self) -> float:
+        """The mean over tokens."""
+        return self.log_prob / len(self.tokens)
+
+    @property
+    def pseudo_perplexity(self) -> float:
+        """``exp(-log_prob / T)``, at most e^700; of a causal model it is the perplexity."""
+        return pseudo_perplexity(self.log_prob, len(self.tokens))
+
+    def words(self, text: str | None = None) -> list[WordScore]:
+        """Sum scores by word.
+
+        Args:
+            text: where the characters of the spans stand; without it or spans, a word is written as its tokens.
+        """
+        return [
+            WordScore(*_written(text, group, self.tokens, self.spans), math.fsum(values))
+            for group, values in self._by_word()
+        ]
+
+    def _by_word(self) -> Iterator[tuple[list[int], list[float]]]:
+        values = self.token_log_probs_T.double().tolist()
+        numbers: Sequence[int] = self.words_T or range(len(self.tokens))
+        for _, places in groupby(range(len(self.tokens)), key=numbers.__getitem__):
+            group = list(places)
+            yield group, [values[place] for place in group]
+
+
+def _written(
+    text: str | None, group: Sequence[int], tokens: Sequence[str], spans: Sequence[Span | None]
+) -> tuple[str, int | None, int | None]:
+    known = [span for place in group if spans and (span := spans[place]) is not None]
+    if text is None or not known:
+        return "".join(tokens[place] for place in group), None, None
+    start, end = min(span[0] for span in known), max(span[1] for span in known)
+    return text[start:end], start, end
+
+
+@dataclass(frozen=True, eq=False)
+class TextScore(TokenScores):
+    """A text with scores of its tokens, in nats.
+
+    Attributes:
+        text: as it was given.
+        prefix: what it was conditioned on; of an encoder-decoder the source.
+        num_windows: 0, or how many windows were read of a text that is longer than the model.
+        num_unknown: how many tokens stand for what the tokenizer does not know.
+        lower_bound: of log p(text) under a masked model read as a diffusion model, if it was asked for.
+    """
+
+    text: str
+    prefix: str = ""
+    num_windows: int = 0
+    num_unknown: int = 0
+    lower_bound: float | None = None
+
+    def record(self, unit: ScoreUnit = "nats") -> dict[str, Any]:
+        """Return sums, means, tokens and words as JSON has them, in a unit that is named."""
+        in_unit = _rounding(unit)
+        record: dict[str, Any] = {"text": self.text}
+        if self.prefix:
+            record["prefix"] = self.prefix
+        record |= {"log_prob": in_unit(self.log_prob), "mean_log_prob": in_unit(self.mean_log_prob), "unit": unit}
+        record |= {"tokens": list(self.tokens), "token_log_probs": list(map(in_unit, self.token_log_probs_T.tolist()))}
+        record["words"] = [
+            {"word": word.word, "start": word.start, "end": word.end, "surprisal": in_unit(-word.log_prob)}
+            for word in self.words(self.text)
+        ]
+        record["pseudo_perplexity"] = round(self.pseudo_perplexity, 4)
+        if self.lower_bound is not None:
+            record["lower_bound"] = in_unit(self.lower_bound)
+        counts = {"windows": self.num_windows, "unknown": self.num_unknown}
+        record |= {name: count for name, count in counts.items() if count}
+        return record
+
+    def rows(self, unit: ScoreUnit = "nats", **more: Any) -> list[dict[str, Any]]:
+        """Return a flat dict for each token, as a data frame takes them; ``more`` comes first in each."""
+        rows, numbers = [], self.words_T or tuple(range(len(self.tokens)))
+        for place, value in enumerate(self.token_log_probs_T.double().tolist()):
+            start, end = (self.spans[place] if self.spans else None) or (None, None)
+            row = {"token": self.tokens[place], "word": numbers[place] - numbers[0], "start": start, "end": end}
+            log_prob = value / NATS_OF[unit]
+            rows.append({**more, **row, "log_prob": log_prob, "surprisal": -log_prob, "unit": unit})
+        return rows
+
+
+def _rounding(unit: ScoreUnit) -> Any:
+    def in_unit(value: float) -> float:
+        return round(value / NATS_OF[unit], 4) + 0.0
+
+    return in_unit

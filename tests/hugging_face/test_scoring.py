@@ -1,0 +1,365 @@
+"""Scores of texts against loops over the model: one text, one mask pattern, one prefix at a time, no batch."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from pretrained import bert, byte_tokenizer, esm, esm_tokenizer, made, piece_tokenizer, roberta, word_tokenizer
+from seqwise import InputError
+from seqwise.hugging_face import masked_model, pseudo_log_likelihoods, score_texts
+from seqwise.hugging_face.tokens import text_tokens
+from seqwise.sampling.scoring_settings import ScoringSettings
+
+PIECES = ["the", "dog", "##s", "##ge", "##d", "see", "cat", "."]
+TEXTS = ["The dogsged cats.", "see", "dogged dogs see the cat . the catsd", "dogs dogs"]
+
+
+def log_probs_of_masks(model: Any, tokenizer: Any, text: str, pieces: str) -> list[float]:
+    """A loop: for each token, the masks by the words of the tokenizer, and the model's own forward of one row."""
+    encoded = tokenizer(text)
+    ids, words = encoded["input_ids"], encoded.word_ids()
+    scores = []
+    for place, word in enumerate(words):
+        if word is None:
+            continue
+        masked = {
+            "original": [place],
+            "within-word-l2r": [other for other, its in enumerate(words) if its == word and other >= place],
+            "whole-word": [other for other, its in enumerate(words) if its == word],
+        }[pieces]
+        seen = [tokenizer.mask_token_id if other in masked else token for other, token in enumerate(ids)]
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([seen])).logits
+        scores.append(logits[0, place].log_softmax(-1)[ids[place]].item())
+    return scores
+
+
+@pytest.mark.parametrize("pieces", ["original", "within-word-l2r", "whole-word"])
+@pytest.mark.parametrize("max_tokens", [1, 40, 10_000])
+def test_masks_are_those_of_a_loop(pieces: Any, max_tokens: int) -> None:
+    torch.manual_seed(0)
+    tokenizer = piece_tokenizer(PIECES)
+    model = made(bert(len(tokenizer), max_position_embeddings=32))
+    scores = pseudo_log_likelihoods(model, tokenizer, TEXTS, pieces=pieces, max_tokens=max_tokens)
+    for score in scores:
+        expected = log_probs_of_masks(model, tokenizer, score.text, pieces)
+        assert score.token_log_probs_T.tolist() == pytest.approx(expected, abs=1e-10)
+        assert score.log_prob == pytest.approx(math.fsum(expected), abs=1e-9)
+        assert score.mean_log_prob == pytest.approx(math.fsum(expected) / len(expected), abs=1e-9)
+
+
+def test_the_masks_differ_in_words_of_several_pieces() -> None:
+    torch.manual_seed(0)
+    tokenizer = piece_tokenizer(PIECES)
+    model = made(bert(len(tokenizer)))
+    all_three = [
+        [score.token_log_probs_T for score in pseudo_log_likelihoods(model, tokenizer, TEXTS[:2], pieces=pieces)]
+        for pieces in ("original", "within-word-l2r", "whole-word")
+    ]
+    for original, *others in zip(*all_three, strict=True):
+        for other in others:
+            assert torch.equal(original, other) == (len(original) == 1)
+    # The last piece of a word has nothing behind it, and its first sees nothing of it.
+    words = text_tokens(tokenizer, TEXTS[0]).words
+    original, within, whole = (scores[0] for scores in all_three)
+    for place, word in enumerate(words):
+        if word not in words[place + 1 :]:
+            assert float(within[place]) == pytest.approx(float(original[place]), abs=1e-10)
+        if word not in words[:place]:
+            assert float(within[place]) == pytest.approx(float(whole[place]), abs=1e-10)
+
+
+def test_passes_of_whole_words_are_one_a_word() -> None:
+    tokenizer = piece_tokenizer(PIECES)
+    model = made(bert(len(tokenizer)))
+    rows: list[int] = []
+    adapted = masked_model(model, tokenizer=tokenizer)
+    model.register_forward_pre_hook(lambda _, args, kwargs: rows.append(len(kwargs["input_ids"])), with_kwargs=True)
+    pseudo_log_likelihoods(adapted, tokenizer, ["dogged dogs see"], pieces="whole-word")
+    assert sum(rows) == 3
+    rows.clear()
+    pseudo_log_likelihoods(adapted, tokenizer, ["dogged dogs see"])
+    assert sum(rows) == 6
+
+
+def test_no_pass_has_more_tokens_than_the_budget() -> None:
+    tokenizer, given = piece_tokenizer(PIECES), []
+    model = made(bert(len(tokenizer), max_position_embeddings=32))
+    model.register_forward_pre_hook(lambda _, args, kwargs: given.append(kwargs["input_ids"].numel()), with_kwargs=True)
+    pseudo_log_likelihoods(model, tokenizer, TEXTS * 3, max_tokens=50)
+    assert max(given) <= 50
+    causal, given_too = made(gpt2(len(tokenizer))), []
+    causal.register_forward_pre_hook(
+        lambda _, args, kwargs: given_too.append(kwargs["input_ids"].numel()), with_kwargs=True
+    )
+    score_texts(causal, tokenizer, TEXTS * 3, settings=ScoringSettings(max_tokens=50))
+    assert max(given_too) <= 50 and len(given_too) < 12
+
+
+# ---- Words and characters -------------------------------------------------------------------------------------------
+
+
+def test_words_have_their_characters_and_sums() -> None:
+    torch.manual_seed(0)
+    tokenizer = piece_tokenizer(PIECES)
+    model = made(bert(len(tokenizer)))
+    text = "  The dogsged   cat."
+    (score,) = pseudo_log_likelihoods(model, tokenizer, [text])
+    words = score.words(text)
+    assert [word.word for word in words] == ["The", "dogsged", "cat", "."]
+    assert all(text[word.start : word.end] == word.word for word in words)
+    values = score.token_log_probs_T.tolist()
+    sums = [values[0], math.fsum(values[1:5]), values[5], values[6]]
+    assert [word.log_prob for word in words] == pytest.approx(sums)
+    (blanks,) = score_texts(model, tokenizer, [text], settings=ScoringSettings(words="blanks"))
+    assert [word.word for word in blanks.words(text)] == ["The", "dogsged", "cat."]
+
+
+def test_bits_are_nats_divided_by_the_logarithm_of_two() -> None:
+    tokenizer = piece_tokenizer(PIECES)
+    (score,) = pseudo_log_likelihoods(made(bert(len(tokenizer))), tokenizer, ["the dogs"])
+    nats, bits = score.record("nats"), score.record("bits")
+    assert (nats["unit"], bits["unit"]) == ("nats", "bits")
+    assert bits["log_prob"] == pytest.approx(score.log_prob / math.log(2), abs=1e-4)
+    assert bits["words"][0]["surprisal"] == pytest.approx(-float(score.token_log_probs_T[0]) / math.log(2), abs=1e-4)
+    assert nats["pseudo_perplexity"] == bits["pseudo_perplexity"]
+    rows = score.rows("bits", text="the dogs")
+    assert [row["token"] for row in rows] == ["the", "dog", "##s"] and [row["word"] for row in rows] == [0, 1, 1]
+    assert [(row["start"], row["end"]) for row in rows] == [(0, 3), (4, 7), (7, 8)]
+    assert math.fsum(row["surprisal"] for row in rows) == pytest.approx(-score.log_prob / math.log(2))
+
+
+def test_byte_pairs_leave_their_blanks_out() -> None:
+    tokenizer = byte_tokenizer()
+    text = "the  cat sées"
+    tokens = text_tokens(tokenizer, text)
+    parts = [text[span[0] : span[1]] for span in tokens.spans if span is not None]
+    assert "cat" in parts and not any(part.strip() != part for part in parts if part.strip())
+
+
+def test_residues_are_words_of_their_own(tmp_path: Path) -> None:
+    """A slow tokenizer that sets its tokens apart: nothing but a residue is masked."""
+    torch.manual_seed(0)
+    tokenizer, model = esm_tokenizer(tmp_path), made(esm(33, mask_id=32))
+    scores = [
+        pseudo_log_likelihoods(model, tokenizer, ["MKTWLG"], pieces=pieces) for pieces in ("original", "whole-word")
+    ]
+    assert torch.equal(scores[0][0].token_log_probs_T, scores[1][0].token_log_probs_T)
+    assert scores[0][0].spans == tuple((place, place + 1) for place in range(6))
+
+
+def test_without_words_of_its_own_a_tokenizer_parts_them_where_it_writes_blanks() -> None:
+    core = Tokenizer(models.WordLevel({"[UNK]": 0, "[MASK]": 1, "a": 2}, unk_token="[UNK]"))
+    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    parted = transformers.PreTrainedTokenizerFast(tokenizer_object=core, unk_token="[UNK]", mask_token="[MASK]")
+    assert text_tokens(parted, "a zebra a").words == (0, 1, 2)
+    assert text_tokens(parted, "a zebra a").spans == ((0, 1), (2, 7), (8, 9))
+
+
+# ---- What is given --------------------------------------------------------------------------------------------------
+
+
+def test_a_prefix_is_seen_and_not_scored() -> None:
+    torch.manual_seed(0)
+    tokenizer = piece_tokenizer(PIECES)
+    model = made(bert(len(tokenizer), max_position_embeddings=32))
+    (score,) = score_texts(model, tokenizer, ["dogsged cat."], prefixes=["the cats see"])
+    expected = log_probs_of_masks(model, tokenizer, "the cats see dogsged cat.", "within-word-l2r")
+    assert score.token_log_probs_T.tolist() == pytest.approx(expected[4:], abs=1e-10)
+    assert score.tokens[0] == "dog" and score.spans[0] == (0, 3) and score.words(score.text)[1].word == "cat"
+
+
+def test_a_prefix_of_a_slow_tokenizer(tmp_path: Path) -> None:
+    tokenizer, model = esm_tokenizer(tmp_path), made(esm(33, mask_id=32))
+    (whole,) = pseudo_log_likelihoods(model, tokenizer, ["MKTWLG"])
+    settings = ScoringSettings(separator="")
+    (score,) = score_texts(model, tokenizer, ["WLG"], prefixes=["MKT"], settings=settings)
+    assert score.token_log_probs_T.tolist() == pytest.approx(whole.token_log_probs_T.tolist()[3:], abs=1e-10)
+
+
+# ---- From left to right ---------------------------------------------------------------------------------------------
+
+
+def gpt2(vocab_size: int, *, n_positions: int = 64) -> Any:
+    own = {"bos_token_id": 2, "eos_token_id": 3}
+    config = transformers.GPT2Config(
+        vocab_size=vocab_size, n_embd=16, n_layer=2, n_head=2, n_positions=n_positions, **own
+    )
+    return transformers.GPT2LMHeadModel(config)
+
+
+def plain_tokenizer() -> Any:
+    """Word pieces without special tokens around them, and a start and an end token, as GPT-2 has it."""
+    tokenizer = piece_tokenizer(PIECES)
+    tokenizer.backend_tokenizer.post_processor = None
+    tokenizer.bos_token, tokenizer.eos_token = "[CLS]", "[SEP]"
+    return tokenizer
+
+
+def log_probs_of_prefixes(model: Any, ids: list[int], first: int) -> list[float]:
+    """A loop: log p(token | those before) from a forward pass of each prefix."""
+    scores = []
+    for place in range(first, len(ids)):
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([ids[:place]])).logits
+        scores.append(logits[0, -1].log_softmax(-1)[ids[place]].item())
+    return scores
+
+
+def test_a_causal_model_is_scored_from_left_to_right() -> None:
+    torch.manual_seed(0)
+    tokenizer = plain_tokenizer()
+    model = made(gpt2(len(tokenizer)))
+    for max_tokens in (1, 30, 10_000):
+        for score in score_texts(model, tokenizer, TEXTS, settings=ScoringSettings(max_tokens=max_tokens)):
+            ids = [2, *tokenizer(score.text)["input_ids"]]
+            assert score.token_log_probs_T.tolist() == pytest.approx(log_probs_of_prefixes(model, ids, 1), abs=1e-10)
+    (given,) = score_texts(model, tokenizer, TEXTS[:1], settings=ScoringSettings(start="none"))
+    ids = tokenizer(TEXTS[0])["input_ids"]
+    assert given.token_log_probs_T.tolist() == pytest.approx(log_probs_of_prefixes(model, ids, 1), abs=1e-10)
+    assert given.tokens == tuple(tokenizer.convert_ids_to_tokens(ids[1:])) and given.spans[0] == (4, 7)
+    (ended,) = score_texts(model, tokenizer, ["dogs"], settings=ScoringSettings(end=True))
+    ids = [2, *tokenizer("dogs")["input_ids"], 3]
+    assert ended.token_log_probs_T.tolist() == pytest.approx(log_probs_of_prefixes(model, ids, 1), abs=1e-10)
+    assert ended.tokens[-1] == "[SEP]"
+    (behind,) = score_texts(model, tokenizer, ["dogs"], prefixes=["the cat"])
+    ids = [2, *tokenizer("the cat dogs")["input_ids"]]
+    assert behind.token_log_probs_T.tolist() == pytest.approx(log_probs_of_prefixes(model, ids, 3), abs=1e-10)
+    assert [word.word for word in behind.words("dogs")] == ["dogs"]
+
+
+@pytest.mark.parametrize("kind", ["bart", "t5"])
+def test_an_encoder_decoder_is_scored_given_its_source(kind: str) -> None:
+    torch.manual_seed(0)
+    tokenizer = piece_tokenizer(PIECES)
+    size = len(tokenizer)
+    if kind == "bart":
+        sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+        config = transformers.BartConfig(
+            vocab_size=size, d_model=16, encoder_ffn_dim=24, decoder_ffn_dim=24, pad_token_id=0, bos_token_id=2,
+            eos_token_id=3, decoder_start_token_id=3, forced_bos_token_id=None, forced_eos_token_id=None, **sizes,
+        )  # fmt: skip
+        model = made(transformers.BartForConditionalGeneration(config))
+    else:
+        config = transformers.T5Config(
+            vocab_size=size, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2, pad_token_id=0, eos_token_id=3,
+            decoder_start_token_id=0,
+        )  # fmt: skip
+        model = made(transformers.T5ForConditionalGeneration(config))
+    tokenizer.eos_token = "[SEP]"
+    sources = ["the cat", "", "dogsged dogs see", "see"]
+    start = model.generation_config.decoder_start_token_id
+    for max_tokens in (1, 10_000):
+        settings = ScoringSettings(max_tokens=max_tokens, end=True)
+        for score in score_texts(model, tokenizer, TEXTS, prefixes=sources, settings=settings):
+            source = torch.tensor([tokenizer(score.prefix)["input_ids"]])
+            # The tokenizer puts [CLS] before what is written too.
+            fed = [start, *tokenizer(score.text)["input_ids"]]
+            expected = []
+            for place in range(2, len(fed)):
+                with torch.no_grad():
+                    logits = model(input_ids=source, decoder_input_ids=torch.tensor([fed[:place]])).logits
+                expected.append(logits[0, -1].log_softmax(-1)[fed[place]].item())
+            assert score.token_log_probs_T.tolist() == pytest.approx(expected, abs=1e-9)
+    (blank,) = score_texts(model, tokenizer, TEXTS[:1])
+    (empty,) = score_texts(model, tokenizer, TEXTS[:1], prefixes=[""])
+    assert blank.log_prob == empty.log_prob
+
+
+# ---- Windows --------------------------------------------------------------------------------------------------------
+
+
+def test_a_masked_model_sees_a_window_around_each_token() -> None:
+    torch.manual_seed(0)
+    tokenizer = piece_tokenizer(PIECES)
+    model = made(bert(len(tokenizer), max_position_embeddings=8))
+    words = ["the", "dog", "see", "cat", "the", "see", "dog", "dog", "cat", ".", "the"]
+    (score,) = pseudo_log_likelihoods(model, tokenizer, [" ".join(words)])
+    expected = []
+    for place in range(len(words)):
+        start = min(max(place - 3, 0), len(words) - 6)
+        expected.append(
+            log_probs_of_masks(model, tokenizer, " ".join(words[start : start + 6]), "original")[place - start]
+        )
+    assert score.token_log_probs_T.tolist() == pytest.approx(expected, abs=1e-10)
+    assert score.num_windows == 6 and score.record()["windows"] == 6
+    (short,) = pseudo_log_likelihoods(model, tokenizer, ["the dog"])
+    assert short.num_windows == 0 and "windows" not in short.record()
+
+
+def test_a_causal_model_reads_windows_that_overlap_by_half() -> None:
+    torch.manual_seed(0)
+    tokenizer = plain_tokenizer()
+    model = made(gpt2(len(tokenizer), n_positions=7))
+    ids = tokenizer("the dog see cat the see dog dog cat . the")["input_ids"]
+    (score,) = score_texts(model, tokenizer, [tokenizer.decode(ids)])
+    expected = []
+    for place in range(len(ids)):
+        # Six tokens beside the start token; the first window, then those that begin three further.
+        start = 0 if place < 6 else 3 * ((place - 6) // 3 + 1)
+        expected += log_probs_of_prefixes(model, [2, *ids[start : place + 1]], place - start + 1)
+    assert score.token_log_probs_T.tolist() == pytest.approx(expected, abs=1e-10)
+    assert score.num_windows == 3
+
+
+def test_a_smaller_window_can_be_asked_for() -> None:
+    tokenizer = piece_tokenizer(PIECES)
+    model = made(bert(len(tokenizer)))
+    (score,) = score_texts(model, tokenizer, ["the dog see cat"], settings=ScoringSettings(window=2))
+    assert score.num_windows == 3
+
+
+# ---- What cannot be -------------------------------------------------------------------------------------------------
+
+
+def broken(model: Any) -> Any:
+    for parameter in model.parameters():
+        parameter.data.fill_(math.nan)
+    return model
+
+
+BAD: dict[str, tuple[Any, str]] = {
+    "not a number": (
+        lambda m, t: score_texts(broken(m), t, ["see"], settings=ScoringSettings()),
+        "the model's scores of 'see' are not numbers; see that its weights are whole",
+    ),
+    "prefixes": (lambda m, t: score_texts(m, t, ["a", "b"], prefixes=["c"]), "1 prefixes for 2 texts"),
+    "mask": (lambda m, t: score_texts(m, t, ["see"], prefixes=["a [MASK]"]), r"text 1: the mask token \[MASK\]"),
+    "empty": (lambda m, t: score_texts(m, t, ["see", ""]), "text 2: the text has no token; fill it in or drop it"),
+    "training": (lambda m, t: score_texts(m.train(), t, ["see"]), "a model is in training mode"),
+    "first": (
+        lambda m, t: score_texts(made(gpt2(13)), plain_tokenizer(), ["see"], settings=ScoringSettings(start="none")),
+        "text 1: the only token of the text is given, and nothing is left to score",
+    ),
+    "pieces": (lambda m, t: ScoringSettings(pieces="whole"), "pieces must be one of within-word-l2r, whole-word, "),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_cannot_be_is_refused(name: str) -> None:
+    call, problem = BAD[name]
+    tokenizer = piece_tokenizer(PIECES)
+    with pytest.raises(InputError, match=problem):
+        call(made(bert(len(tokenizer))), tokenizer)
+
+
+def test_unknown_words_are_counted() -> None:
+    (score,) = pseudo_log_likelihoods(made(bert()), word_tokenizer(), ["a zebra runs"])
+    assert score.num_unknown == 1 and score.record()["unknown"] == 1 and score.words(score.text)[1].word == "zebra"
+
+
+def test_byte_pairs_of_a_masked_model_are_those_of_a_loop() -> None:
+    torch.manual_seed(0)
+    tokenizer = byte_tokenizer()
+    model = made(roberta(len(tokenizer), max_position_embeddings=40))
+    (score,) = pseudo_log_likelihoods(model, tokenizer, ["the dingo sées"])
+    expected = log_probs_of_masks(model, tokenizer, "the dingo sées", "within-word-l2r")
+    assert score.token_log_probs_T.tolist() == pytest.approx(expected, abs=1e-10)
+    assert [word.word for word in score.words(score.text)] == ["the", "dingo", "sées"]
