@@ -1,4 +1,4 @@
-"""The command line: ``seqwise train | tune | debug-data | predict | evaluate | score | sample | diagnose | ...``.
+"""The command line: ``seqwise train | tune | debug-data | predict | evaluate | stream | score | sample | ...``.
 
 Whatever the user can fix ends with one line on standard error and exit code 2.
 """
@@ -24,6 +24,7 @@ from seqwise.cli.report import report
 from seqwise.cli.sampling import sample
 from seqwise.cli.scoring import score
 from seqwise.cli.sharing import card, push
+from seqwise.cli.streaming import stream
 from seqwise.cli.training import train
 from seqwise.cli.tuning import tune
 from seqwise.errors import InputError
@@ -60,6 +61,7 @@ commands: list[Any] = [
     debug_data,
     predict,
     evaluate,
+    stream,
     score,
     sample,
     diagnose,

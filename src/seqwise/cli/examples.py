@@ -37,6 +37,10 @@ EXAMPLES = {
         "seqwise evaluate runs/tagger test.conll",
         "seqwise evaluate runs/de-en test.tsv --decoder best --json",
     ),
+    "stream": (
+        "echo the old man the boats | seqwise stream runs/tagger",
+        "cut -f1 test.conll | seqwise stream runs/tagger --commit 'delay(2)' --json",
+    ),
     "score": (
         "seqwise score runs/mlm sentences.txt",
         "seqwise score ./my-bert sentences.txt --output scores.jsonl",

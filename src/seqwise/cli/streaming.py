@@ -1,0 +1,139 @@
+"""``seqwise stream``."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from seqwise.cli.console import require_at_least_one
+from seqwise.cli.flags import BeamSize, RunFolder
+from seqwise.cli.prediction import DECODER_CHOICES, DECODERS
+from seqwise.errors import InputError
+from seqwise.training.processes import local_device
+
+if TYPE_CHECKING:
+    from seqwise.runs import Update
+
+STDIN = "/dev/stdin"
+PIECES = re.compile(r"[^ \t\r\n]+|\n")
+READ_AT_ONCE = 2**16
+
+
+def stream(
+    run: RunFolder,
+    *,
+    commit: Annotated[
+        str,
+        typer.Option(
+            metavar="RULE",
+            show_default=False,
+            help="which labels are final: those of all slots (agree), those by which the best slot leads by M"
+            " (margin(M)), those with D tokens behind them (delay(D)), or none before the end (never) [agree]",
+        ),
+    ] = "agree",
+    decoder: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", autocompletion=DECODER_CHOICES, help=f"{DECODERS}, or best; by default as trained"
+        ),
+    ] = None,
+    beam_size: BeamSize = None,
+    each_line: Annotated[
+        bool, typer.Option("--text", help="a sentence ends with its line, not with a blank one")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="an object for each update, one a line")] = False,
+) -> None:
+    """Label tokens from standard input as they come, and say which labels are final.
+
+    Tokens have blanks or line ends between them; a blank line ends a sentence. The run is a tagger that reads from left
+    to right. For each token there is a line: the token, a tab, the labels that have become final, a tab, those that may
+    still change, a tab, those of the line before that are taken back. At the end of a sentence there is a line without
+    a token, by which all its labels are final.
+    """
+    from seqwise.runs import Stream, load_run
+    from seqwise.runs.decoder_choice import best_decoder, choose_decoder
+    from seqwise.runs.hub import run_folder
+
+    require_at_least_one("--beam-size", beam_size)
+    folder = run_folder(run)
+    loaded = load_run(folder, to="predict")
+    loaded.model.to(local_device())
+    chosen = choose_decoder(
+        loaded.settings, best_decoder(folder) if decoder == "best" else decoder, beam_size=beam_size
+    )
+
+    def begin() -> Stream:
+        return Stream(loaded, chosen, commit=commit)
+
+    current, written = begin(), _json_line if as_json else _plain_line
+    if sys.stdin.isatty():
+        print("reading tokens from the terminal: a blank line ends a sentence, Ctrl-D the input", file=sys.stderr)
+    is_empty = True
+    for piece in _pieces(each_line=each_line):
+        try:
+            update = current.finish() if piece.token is None else current.feed([piece.token])
+        except InputError as error:
+            raise InputError(error.problem, path=STDIN, line=piece.line, hint=error.hint) from None
+        print(written(piece.token, update), flush=True)
+        is_empty = piece.token is None
+        if is_empty:
+            current = begin()
+    if not is_empty:
+        print(written(None, current.finish()), flush=True)
+
+
+class _Piece(NamedTuple):
+    """A token, or None for the end of a sentence, and its line."""
+
+    token: str | None
+    line: int
+
+
+def _pieces(*, each_line: bool) -> Iterator[_Piece]:
+    """Yield tokens as soon as something follows them, and ends of sentences that are not empty."""
+    line, in_line, in_sentence = 1, False, False
+    for text in _parts():
+        for match in PIECES.finditer(text):
+            if match[0] != "\n":
+                in_line = in_sentence = True
+                yield _Piece(match[0], line)
+                continue
+            if in_sentence and (each_line or not in_line):
+                in_sentence = False
+                yield _Piece(None, line)
+            line, in_line = line + 1, False
+
+
+def _parts() -> Iterator[str]:
+    """Yield what has come of standard input, without a token of which more may follow."""
+    source: Any = sys.stdin.buffer  # of which a read waits for some bytes, and not for all that are asked for
+    decoder, rest, lines = codecs.getincrementaldecoder("utf-8")(), "", 1
+    while True:
+        read: bytes = source.read1(READ_AT_ONCE)
+        try:
+            text = rest + decoder.decode(read, final=not read)
+        except UnicodeDecodeError as error:
+            line = lines + read[: error.start].count(b"\n")
+            hint = "convert it to UTF-8, with iconv say"
+            raise InputError("the input is not UTF-8", path=STDIN, line=line, hint=hint) from None
+        lines += read.count(b"\n")
+        end = max(map(text.rfind, " \t\r\n")) + 1 if read else len(text)
+        yield text[:end]
+        rest = text[end:]
+        if not read:
+            return
+
+
+def _plain_line(token: str | None, update: Update) -> str:
+    return "\t".join([token or "", *(" ".join(labels) for labels in update)])
+
+
+def _json_line(token: str | None, update: Update) -> str:
+    record: dict[str, Any] = {"token": token, **{name: list(labels) for name, labels in update._asdict().items()}}
+    return json.dumps(record, ensure_ascii=False)

@@ -1,0 +1,145 @@
+"""``seqwise stream``: tokens of standard input to updates, as lines and as JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command_line import Command, Ended
+from oracles import randomised
+from seqwise import Stream
+from seqwise.data import Example
+from seqwise.runs import Run, load_run, save_run, train_settings
+from seqwise.runs.loading import build_codec, build_model
+
+WORDS = [Example(("a", "b", "c"), ("A", "B", "C"), "x.tsv", 1), Example(("c", "a"), ("C", "A"), "x.tsv", 2)] * 2
+SMALL = {"objective": "beam-crf", "minimum_count": 1, "hidden_size": 4, "embedding_size": 4, "beam_size": 3}
+
+
+def saved_run(folder: Path, **changes: Any) -> Path:
+    chosen = train_settings(**SMALL, **(changes or {"encoder": "left-to-right"}))
+    codec = build_codec(WORDS, chosen)
+    save_run(Run(chosen, randomised(build_model(chosen, codec), 0, 1.0).float(), codec), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved_run(tmp_path_factory.mktemp("runs") / "tagger")
+
+
+class Input(io.RawIOBase):
+    """Bytes that come in given pieces."""
+
+    def __init__(self, pieces: Sequence[bytes]) -> None:
+        self.pieces = list(pieces)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, room: Any) -> int:
+        piece = self.pieces.pop(0) if self.pieces else b""
+        room[: len(piece)] = piece
+        return len(piece)
+
+
+@pytest.fixture
+def streamed(seqwise: Command, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ended]:
+    """Run the command on pieces of bytes."""
+
+    def run_on(pieces: Sequence[bytes], *arguments: object) -> Ended:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(Input(pieces)), encoding="utf-8"))
+        return seqwise("stream", *arguments)
+
+    return run_on
+
+
+def expected(run: Path, sentence: str, **options: Any) -> list[dict[str, Any]]:
+    stream = Stream(load_run(run), **options)
+    updates = [(token, stream.feed([token])) for token in sentence.split()] + [(None, stream.finish())]
+    return [
+        {"token": token} | {name: list(labels) for name, labels in update._asdict().items()}
+        for token, update in updates
+    ]
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [[b"a c b a\n\nb b\n"], [b"a", b" c\nb", b"\ta", b"\n", b"\n\n\n", b"b b"], [b"\r\na c b a\r\n \r\nb b \r\n\r\n"]],
+    ids=["at once", "piece by piece", "other line ends"],
+)
+def test_each_token_has_an_update_and_each_sentence_an_end(
+    streamed: Callable[..., Ended], run: Path, pieces: list[bytes]
+) -> None:
+    """Whatever the pieces in which the input comes."""
+    ended = streamed(pieces, run, "--json", "--commit", "delay(1)")
+    assert ended.records == [
+        *expected(run, "a c b a", commit="delay(1)"),
+        *expected(run, "b b", commit="delay(1)"),
+    ]
+
+
+def test_lines_have_the_token_and_three_columns(streamed: Callable[..., Ended], run: Path) -> None:
+    ended = streamed([b"a c\nb\n"], run, "--text", "--decoder", "beam", "--beam-size", "2", "--commit", "never")
+    records = [record for text in ("a c", "b") for record in expected(run, text, decoder="beam", k=2, commit="never")]
+    lines = [
+        "\t".join([record["token"] or "", *(" ".join(record[name]) for name in ("committed", "partial", "retracted"))])
+        for record in records
+    ]
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.splitlines() == lines
+    assert ended.out.splitlines()[-1].split("\t")[0::2] == ["", ""]
+
+
+def test_an_input_without_a_token_has_no_updates(streamed: Callable[..., Ended], run: Path) -> None:
+    assert streamed([b"\n \n"], run) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "problem"),
+    [
+        (b"a\nb zebra", (), "/dev/stdin:2: unknown token 'zebra'; the nearest known token is 'b'"),
+        (b"a\n\xff", (), "/dev/stdin:2: the input is not UTF-8; convert it to UTF-8, with iconv say"),
+        (b"a", ("--commit", "soon"), "no commit rule is called 'soon'; known are agree, delay(NUMBER), margin(NUMBER), "
+         "never"),
+        (b"a", ("--beam-size", "0"), "--beam-size must be at least 1, got 0"),
+        (b"a", ("--decoder", "beem"), "no decoder is called 'beem'; did you mean 'beam'?"),
+    ],
+    ids=["unknown token", "not UTF-8", "rule", "beam size", "decoder"],
+)  # fmt: skip
+def test_what_cannot_be_streamed_is_one_line(
+    streamed: Callable[..., Ended], run: Path, text: bytes, arguments: tuple[str, ...], problem: str
+) -> None:
+    ended = streamed([text], run, *arguments)
+    assert (ended.code, ended.err) == (2, f"seqwise: {problem}\n")
+
+
+def test_runs_that_cannot_stream_say_what_can(streamed: Callable[..., Ended], tmp_path: Path) -> None:
+    both_ways = saved_run(tmp_path / "both", encoder="bidirectional")
+    assert streamed([b"a"], both_ways).complaint.startswith("the model reads its source both ways")
+    transducer = saved_run(tmp_path / "transducer", task="transduce")
+    assert streamed([b"a"], transducer).complaint.startswith("the model (EncoderDecoder) reads a source as a whole")
+
+
+@pytest.mark.thorough
+def test_tokens_are_labelled_as_they_come_and_a_reader_that_has_gone_is_no_error(run: Path) -> None:
+    """In a process of its own, of which each update is read before the next token is written."""
+    command = [sys.executable, "-c", "from seqwise.cli import main; main()", "stream", str(run), "--json"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        assert running.stdin and running.stdout and running.stderr
+        for token in (b"a", b"b", b"a"):
+            running.stdin.write(token + b" ")
+            running.stdin.flush()
+            assert json.loads(running.stdout.readline())["token"] == token.decode()
+        running.stdout.close()
+        running.stdin.write(b"a b c\n" * 50)
+        running.stdin.close()
+        said = running.stderr.read()
+        assert (running.wait(timeout=60), said) == (0, b"")
