@@ -207,6 +207,9 @@ def test_the_page_opens_where_searches_disagree_most_with_the_k_of_the_run(tmp_p
         second = suggestions.order()[1]
         one.widget("Example").value = second
         await one.until(lambda: one.text("status") == f"Found for {' '.join(inputs[second])!r}.")
+        assert one.widget("Right output").value == "D D D"
+        one.widget("Input").value = "a"
+        assert one.widget("Right output").value == "", "that of the example is not that of another input"
 
     visit(run, scenario)
 

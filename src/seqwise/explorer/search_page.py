@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from seqwise.explorer.search_views import bias_view, errors_view, lattice_view, outputs_view, step_in_words
+from seqwise.explorer.search_views import (
+    bias_view,
+    errors_view,
+    lattice_view,
+    legend_view,
+    outputs_view,
+    step_in_words,
+)
 from seqwise.explorer.widgets import (
     Page,
     begin_page,
@@ -68,6 +75,7 @@ class SearchPage(Page):
             self.chooser.set_visibility(bool(self.suggestions.texts))
             self._offer()
             self.chooser.on_value_change(self._take_example)
+        self.text.on_value_change(self._forget_example)
         for field in (self.text, self.right):
             field.on("keydown.enter", self.refresh)
         with section("How it is searched"), ui.element("div").classes("controls"):
@@ -89,11 +97,7 @@ class SearchPage(Page):
                 self.step.element.classes("grow")
             self.words = ui.label("").props("aria-live=polite").mark("step in words")
             self.lattice = html(Markup("")).classes("view").mark("lattice")
-            ui.label(
-                "A box is a slot after a step: its heaviest token and, where it is a mixture, that token's weight."
-                " Lines lead to the slots it comes from, as opaque as their weights. Boxes are coloured by the task"
-                " cost of the step, or by log Z where no right output is given; a thick border marks right tokens."
-            ).classes("quiet")
+            self.legend = html(Markup("")).classes("view").mark("legend")
         with section("Local against raw scores"):
             self.outputs = html(Markup("")).classes("view").mark("outputs")
         with section("Label bias: the mass of each prefix"):
@@ -112,6 +116,14 @@ class SearchPage(Page):
     async def _take_example(self) -> None:
         self.text.value, self.right.value = self.suggestions.texts[self.chooser.value]
         await self.refresh()
+
+    def _forget_example(self) -> None:
+        """Drop the right output of an example once another input is typed."""
+        if self.chooser.value is None:
+            return
+        text, right = self.suggestions.texts[self.chooser.value]
+        if self.text.value != text and self.right.value == right:
+            self.right.value = ""
 
     async def _open_first(self) -> None:
         """Open the example with most disagreement, and compare the others in the background."""
@@ -172,5 +184,6 @@ class SearchPage(Page):
         self.before.set_enabled(step > 1)
         self.after.set_enabled(step < len(answer.lattice.steps))
         self.words.set_text(step_in_words(self.run, answer, step))
+        self.legend.set_content(str(legend_view(answer)))
         self.lattice.set_content(str(lattice_view(self.run, answer, step)))
         self.bias.set_content(str(bias_view(self.run, answer.bias, step)))

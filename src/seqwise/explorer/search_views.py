@@ -10,7 +10,7 @@ from seqwise.evaluation.label_bias import LabelBias, Prefix, fate_of_gold
 from seqwise.runs.explore.answers import Answer
 from seqwise.runs.explore.searches import Scored, SearchErrors, dropped, fell_off
 from seqwise.runs.measures import step_names
-from seqwise.runs.report.blocks import Paragraph, Table
+from seqwise.runs.report.blocks import Legend, Paragraph, Table, plain_number
 from seqwise.runs.report.drawing import draw_lattice, lattice_palette, lattice_table
 from seqwise.runs.report.lattice import Lattice, Node
 from seqwise.runs.report.page import render_block
@@ -34,6 +34,13 @@ def lattice_view(run: OutputRun, answer: Answer, step: int) -> Markup:
     )
     table = lattice_table(shown, "The same in numbers", words)
     return _region("the lattice of the search", drawing) + render_block(table)
+
+
+def legend_view(answer: Answer) -> Markup:
+    """Draw the legend of the lattice."""
+    palette = lattice_palette([answer.lattice])
+    colour = "log Z of the step, nats" if answer.question.gold is None else "cost that the step adds"
+    return render_block(Legend(colour, plain_number(palette.low), plain_number(palette.high)))
 
 
 def _region(name: str, content: Markup) -> Markup:
