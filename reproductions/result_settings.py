@@ -129,7 +129,8 @@ def _trained_once(model: Any, training: MaskedModelSettings | Setting) -> str:
 
 def _sampled(task: SamplerTask, scale: str) -> str:
     settings = task.settings[scale]
-    return _trained_once(settings.model, settings)
+    ended = " The epochs are the most; the model is the best on dev." if settings.evaluate_every else ""
+    return _trained_once(settings.model, settings) + ended
 
 
 def _language_models(scale: str) -> str:

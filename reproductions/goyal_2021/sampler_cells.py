@@ -39,14 +39,12 @@ from reproductions.workers import Job, Report, run_jobs
 from seqwise.configuration.flat import plain_values
 from seqwise.data.durable import write_atomically
 from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
-from seqwise.objectives.masked_likelihood import conditional_masked_objective, masked_objective
 from seqwise.runs.loading import load_run, save_run
 from seqwise.runs.masked_model_settings import MaskedModelSettings
-from seqwise.runs.masked_model_training import measure_masked_run, new_masked_run
+from seqwise.runs.masked_model_training import fit_masked_run, measure_masked_run, new_masked_run
 from seqwise.runs.run import MaskedRun
 from seqwise.runs.sampling_settings import SampleSettings
 from seqwise.sampling.diagnostics import effective_sample_size, split_r_hat
-from seqwise.training.trainer import fit
 
 Numbers = Mapping[str, npt.NDArray[Any]]
 MODEL, CELL, NUMBERS = "model", "cell.json", "numbers.safetensors"
@@ -126,25 +124,15 @@ def train_cell(task: SamplerTask, scale: str, seed: int, output: Path, report: R
     fingerprint = _model_fingerprint(task, scale, seed)
     claim_folder(output, fingerprint)
     run = new_masked_run(data.train, settings)
+    progress = watched(output, report, every=settings.evaluate_every)
     encoded = run.codec.encode(data.train)
-    steps = settings.num_steps(encoded)
-    fit(
-        run.model,
-        (conditional_masked_objective if settings.conditional else masked_objective)(settings.masks),
-        encoded,
-        output=output,
-        steps=steps,
-        learning_rate=settings.learning_rate,
-        warmup_steps=round(settings.warmup * steps),
-        on_progress=watched(output, report),
-        **settings.fit_options(),
-    )
-    run.model.cpu().eval()
+    result = fit_masked_run(run, encoded, data.train, data.dev.examples, output=output, on_progress=progress)
+    run.model.cpu()
     save_run(run, output)
     measured = measure_masked_run(run, task.part("dev", scale).examples)
     kept = {name: value for name, value in measured.items() if name.endswith(("perplexity", "entropy"))}
     write_cell(output / CELL, fingerprint, {"model": {**kept, "training seconds": train_seconds(output)}})
-    report(steps + 1, steps + 1, "")
+    report(result.steps + 1, result.steps + 1, "")
 
 
 def sample_cell(

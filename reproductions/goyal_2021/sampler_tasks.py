@@ -14,17 +14,20 @@ from typing import Any
 
 from reproductions import Setup, tasks
 from reproductions.beyond import spelling, stress
+from reproductions.comparison import Row
 from reproductions.corpora import readers as corpora
 from reproductions.corpora.lexicons import split_by_hash
 from reproductions.goyal_2018.exposure_bias import family_of
 from reproductions.goyal_2021.enumerable import phoneme_sequences
-from reproductions.systems import run_systems
 from seqwise.data.readers import Example, read_pairs
 from seqwise.data.subwords import learn_subwords, split_text
 from seqwise.evaluation.metrics import Counts, Sums, word_error_rate
 from seqwise.evaluation.translation import bleu_signature, require_sacrebleu
+from seqwise.runs.decoder_choice import choose_decoder
+from seqwise.runs.loading import load_run
 from seqwise.runs.masked_model_settings import MaskedModelSettings, masked_settings
 from seqwise.runs.measures import references_by_source
+from seqwise.runs.run import predict
 
 Tokens = tuple[str, ...]
 
@@ -143,21 +146,16 @@ def romanian() -> TaskData:
 def left_to_right(examples: Sequence[Example], setup: Setup) -> list[list[Tokens]]:
     """Translate some test examples of :func:`german` by the longer cross-entropy of Table 3.1, for each seed.
 
-    It searches with a beam, and is read back where that table has been made. It has seen a sixth of the pairs that the
-    masked translator sees, more often.
+    It searches with a beam, and is read back where that table has been made. At the scale "converged" it has seen the
+    pairs that the masked translator sees, and concatenations; else a sixth of the pairs, more often.
     """
-    task = tasks.TRANSLATION
-    family = family_of(task, setup.scale)
-    systems = [family(seed)[key] for seed in setup.seeds for key in ("cross-entropy", "cross-entropy-longer")]
-    cells = run_systems(
-        systems, task.load_data, setup.folder / task.name, progress=setup.progress, decoders=task.decoders
-    )
+    task, key = tasks.translation_at(setup.scale), "cross-entropy-longer"
+    family, runs = family_of(task, setup.scale), setup.inside(task.name)
+    measured = tasks.run_task(task, family, [Row(key, key)], "table-6.6", runs)[key]
     outputs = []
-    for seed in setup.seeds:
-        translated = cells[f"seed-{seed}/cross-entropy-longer"].outputs["beam"]
-        # By source, each of which is there once: what is sampled is a part of what was translated.
-        by_source = dict(zip((example.source for example in task.load_data().test), translated, strict=True))
-        outputs.append([by_source[example.source] for example in examples])
+    for run in map(load_run, measured.runs):
+        searched = predict(run, examples, choose_decoder(run.settings, "beam"))
+        outputs.append([best[0].tokens for best in searched])
     return outputs
 
 
@@ -216,8 +214,12 @@ GERMAN = SamplerTask(
     "German to English (Tatoeba)",
     german,
     # Three times through is too few to learn pairs by heart: without dropout, development data are likelier.
-    {"cpu": _TRANSLATOR.with_changes(dropout=0.0, epochs=3.0), "gpu": _PAPER_SIZED.with_changes(epochs=30.0)},
-    {"cpu": Size(100, 2, longest=12), "gpu": Size(3_000, 5, longest=20)},
+    {
+        "cpu": _TRANSLATOR.with_changes(dropout=0.0, epochs=3.0),
+        "gpu": _PAPER_SIZED.with_changes(epochs=30.0),
+        "converged": _TRANSLATOR.with_changes(evaluate_every=1000, patience=6),
+    },
+    {"cpu": Size(100, 2, longest=12), "gpu": Size(3_000, 5, longest=20), "converged": Size(500, 2, longest=20)},
     measure="BLEU",
     score=tasks.bleu_of_pieces,
     check=require_sacrebleu,
@@ -230,7 +232,11 @@ ROMANIAN = replace(
     name="translation-ro",
     title="Romanian to English (Tatoeba)",
     load=romanian,
-    settings={"cpu": _TRANSLATOR.with_changes(epochs=30.0), "gpu": _PAPER_SIZED.with_changes(epochs=120.0)},
+    settings={
+        "cpu": _TRANSLATOR.with_changes(epochs=30.0),
+        "gpu": _PAPER_SIZED.with_changes(epochs=120.0),
+        "converged": _TRANSLATOR.with_changes(epochs=60.0, evaluate_every=300, patience=6),
+    },
     left_to_right=None,
 )
 """A smaller corpus, seen more often."""
@@ -238,8 +244,12 @@ SPELLING = SamplerTask(
     "g2p",
     "spelling to sound (CMU dictionary)",
     letters,
-    {"cpu": _SPELLER, "gpu": _SPELLER.with_changes(hidden_size=256, num_layers=4, feedforward_size=1024, epochs=30.0)},
-    {"cpu": Size(200, 2), "gpu": Size(3_000, 5)},
+    {
+        "cpu": _SPELLER,
+        "gpu": _SPELLER.with_changes(hidden_size=256, num_layers=4, feedforward_size=1024, epochs=30.0),
+        "converged": _SPELLER.with_changes(epochs=9.0, evaluate_every=1000, patience=6),
+    },
+    {"cpu": Size(200, 2), "gpu": Size(3_000, 5), "converged": Size(500, 2)},
     measure="words right",
     score=words_right,
 )
@@ -251,7 +261,8 @@ PHONEMES = SamplerTask(
     {
         "cpu": _PHONEMES,
         "gpu": _PHONEMES.with_changes(hidden_size=256, num_layers=4, feedforward_size=1024, epochs=30.0),
+        "converged": _PHONEMES.with_changes(epochs=24.0, evaluate_every=1000, patience=6),
     },
-    {"cpu": Size(150, 2), "gpu": Size(2_000, 5)},
+    {"cpu": Size(150, 2), "gpu": Size(2_000, 5), "converged": Size(500, 2)},
 )
 """No source and no measure: energies, acceptance and novelty alone."""

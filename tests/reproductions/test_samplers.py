@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import statistics
@@ -19,12 +20,22 @@ from torch import Tensor
 from reproducing import no_progress, printed, read_back, setup
 from reproductions import Setup, workers
 from reproductions.goyal_2021 import sampler_figures, sampler_modes, sampler_tables
-from reproductions.goyal_2021.sampler_cells import SamplerCell, SamplerSpec, run_samplers
+from reproductions.goyal_2021.sampler_cells import SamplerCell, SamplerSpec, run_samplers, train_cell
 from reproductions.goyal_2021.sampler_draws import _num_passes, draw, refine_from_draws
 from reproductions.goyal_2021.sampler_figures import FIGURES, at_epochs, run_figure, shown_epochs
 from reproductions.goyal_2021.sampler_modes import run_table_6_6
 from reproductions.goyal_2021.sampler_tables import TABLES, degenerate, metropolis, run_table
-from reproductions.goyal_2021.sampler_tasks import PHONEMES, ROMANIAN, Part, SamplerTask, Size, TaskData, words_right
+from reproductions.goyal_2021.sampler_tasks import (
+    GERMAN,
+    PHONEMES,
+    ROMANIAN,
+    SPELLING,
+    Part,
+    SamplerTask,
+    Size,
+    TaskData,
+    words_right,
+)
 from reproductions.goyal_2021.samplers import MEASURES, QUANTITIES, Measured, by_states, compare_rows, judge_seeds
 from reproductions.report import Table
 from reproductions.values import sums_of
@@ -52,6 +63,7 @@ from seqwise.sampling import (
     table_model,
 )
 from seqwise.sampling.refinement import likeliest_lengths, predict_with_lengths, refine
+from seqwise.training.checkpoints import MEASUREMENTS
 
 PAIRS = masked_settings(
     format="pairs", minimum_count=1, hidden_size=8, num_layers=1, num_heads=2, feedforward_size=16, epochs=4.0,
@@ -570,9 +582,10 @@ def test_rates_and_states_are_chosen_on_development_data_alone(monkeypatch: pyte
 
     monkeypatch.setattr(sampler_modes, "measure_samplers", measure)
     measured, values = sampler_modes._choose(TOY, setup(Path()))
-    assert (measured["local"].name, measured["local"].chosen) == ("MH, local, annealed by 0.04", "samples")
+    # What the raw energy gains by its lowest states decides for all chains.
+    assert (measured["local"].name, measured["local"].chosen) == ("MH, local, annealed by 0.04", "lowest")
     assert (measured["raw"].name, measured["raw"].chosen) == ("MH, raw, annealed by 0.06", "lowest")
-    assert measured["gibbs-t0.8"].chosen == "samples" and measured["mask-predict"].chosen == "last"
+    assert measured["gibbs-t0.8"].chosen == "lowest" and measured["mask-predict"].chosen == "last"
     assert values == {"gibbs-t0.8": 30.0, "local": 60.0, "raw": 100.0}
     tested = {key for part, key in asked if part == "test"}
     expected = {"warm-start", "gibbs-t0.8", "mask-predict", "mask-predict-lengths", "local-mode0.04", "raw-mode0.06"}
@@ -836,6 +849,21 @@ def test_the_reproductions_make_one_outcome_a_task(function: str, runs: Path, mo
 
 
 # ------------------------------------------------------------------------------------------------- the corpora
+
+
+@pytest.mark.parametrize("task", [GERMAN, ROMANIAN, SPELLING, PHONEMES], ids=lambda task: task.name)
+def test_converged_models_end_at_their_best_and_sample_500_sentences(task: SamplerTask) -> None:
+    settings = task.settings["converged"]
+    assert settings.evaluate_every and settings.patience and task.sizes["converged"].sentences >= 500
+    assert settings.model == task.settings["cpu"].model.model_copy(update={"dropout": settings.model.dropout})
+
+
+def test_development_data_end_the_training_of_a_model(tmp_path: Path) -> None:
+    settings = PAIRS.with_changes(epochs=50.0, evaluate_every=2, patience=1, learning_rate=1e-12)
+    still = replace(TOY, settings={"cpu": settings})
+    train_cell(still, "cpu", 0, tmp_path, lambda step, steps, note: None)
+    # Such a rate changes nothing: the second evaluation is no better than the first.
+    assert [json.loads(line)["step"] for line in (tmp_path / MEASUREMENTS).read_text().splitlines()] == [2, 4]
 
 
 @pytest.mark.thorough

@@ -180,7 +180,7 @@ def _train(
         save_summary(summary, output)
         if on_start is not None:
             on_start(summary)
-    result = _fit(run, encoded, examples, held_out, output=output, on_progress=on_progress)
+    result = fit_masked_run(run, encoded, examples, held_out, output=output, on_progress=on_progress)
     metrics: dict[str, Any] = {
         "steps": result.steps,
         "mean_loss": result.mean_loss,
@@ -214,7 +214,7 @@ def _train(
     return metrics
 
 
-def _fit(
+def fit_masked_run(
     run: MaskedRun,
     encoded: Sequence[EncodedExample],
     examples: Sequence[Example],
