@@ -98,6 +98,17 @@ def test_lines_have_the_token_and_three_columns(streamed: Callable[..., Ended], 
     assert ended.out.splitlines()[-1].split("\t")[0::2] == ["", ""]
 
 
+def test_a_file_is_read_like_standard_input(seqwise: Command, run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "words.txt"
+    file.write_text("a c\nb\n")
+    assert seqwise("stream", run, file, "--json").records == expected(run, "a c b")
+    file.write_text("a c\nzebra\n")
+    ended = seqwise("stream", run, file)
+    assert (ended.code, ended.err.partition("; ")[0]) == (2, f"seqwise: {file}:2: unknown token 'zebra'")
+    problem = f"{tmp_path / 'none'}: No such file or directory; see that there is room and permission"
+    assert seqwise("stream", run, tmp_path / "none").complaint == problem
+
+
 def test_an_input_without_a_token_has_no_updates(streamed: Callable[..., Ended], run: Path) -> None:
     assert streamed([b"\n \n"], run) == (0, "", "")
 

@@ -38,8 +38,8 @@ EXAMPLES = {
         "seqwise evaluate runs/de-en test.tsv --decoder best --json",
     ),
     "stream": (
-        "echo the old man the boats | seqwise stream runs/tagger",
-        "cut -f1 test.conll | seqwise stream runs/tagger --commit 'delay(2)' --json",
+        "seqwise stream runs/tagger",
+        "seqwise stream runs/tagger sentences.txt --text --commit 'delay(2)' --json",
     ),
     "score": (
         "seqwise score runs/mlm sentences.txt",

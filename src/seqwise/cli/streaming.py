@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -27,6 +28,9 @@ READ_AT_ONCE = 2**16
 
 def stream(
     run: RunFolder,
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", show_default=False, help="tokens; standard input if left out or -")
+    ] = "-",
     *,
     commit: Annotated[
         str,
@@ -49,7 +53,7 @@ def stream(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="an object for each update, one a line")] = False,
 ) -> None:
-    """Label tokens from standard input as they come, and say which labels are final.
+    """Label tokens as they come, on standard input or from a file, and say which labels are final.
 
     Tokens have blanks or line ends between them; a blank line ends a sentence. The run is a tagger that reads from left
     to right. For each token there is a line: the token, a tab, the labels that have become final, a tab, those that may
@@ -72,14 +76,14 @@ def stream(
         return Stream(loaded, chosen, commit=commit)
 
     current, written = begin(), _json_line if as_json else _plain_line
-    if sys.stdin.isatty():
+    if file == "-" and sys.stdin.isatty():
         print("reading tokens from the terminal: a blank line ends a sentence, Ctrl-D the input", file=sys.stderr)
-    is_empty = True
-    for piece in _pieces(each_line=each_line):
+    is_empty, path = True, STDIN if file == "-" else file
+    for piece in _pieces(file, each_line=each_line):
         try:
             update = current.finish() if piece.token is None else current.feed([piece.token])
         except InputError as error:
-            raise InputError(error.problem, path=STDIN, line=piece.line, hint=error.hint) from None
+            raise InputError(error.problem, path=path, line=piece.line, hint=error.hint) from None
         print(written(piece.token, update), flush=True)
         is_empty = piece.token is None
         if is_empty:
@@ -95,10 +99,10 @@ class _Piece(NamedTuple):
     line: int
 
 
-def _pieces(*, each_line: bool) -> Iterator[_Piece]:
+def _pieces(file: str, *, each_line: bool) -> Iterator[_Piece]:
     """Yield tokens as soon as something follows them, and ends of sentences that are not empty."""
     line, in_line, in_sentence = 1, False, False
-    for text in _parts():
+    for text in _parts(file):
         for match in PIECES.finditer(text):
             if match[0] != "\n":
                 in_line = in_sentence = True
@@ -110,24 +114,25 @@ def _pieces(*, each_line: bool) -> Iterator[_Piece]:
             line, in_line = line + 1, False
 
 
-def _parts() -> Iterator[str]:
-    """Yield what has come of standard input, without a token of which more may follow."""
-    source: Any = sys.stdin.buffer  # of which a read waits for some bytes, and not for all that are asked for
-    decoder, rest, lines = codecs.getincrementaldecoder("utf-8")(), "", 1
-    while True:
-        read: bytes = source.read1(READ_AT_ONCE)
-        try:
-            text = rest + decoder.decode(read, final=not read)
-        except UnicodeDecodeError as error:
-            line = lines + read[: error.start].count(b"\n")
-            hint = "convert it to UTF-8, with iconv say"
-            raise InputError("the input is not UTF-8", path=STDIN, line=line, hint=hint) from None
-        lines += read.count(b"\n")
-        end = max(map(text.rfind, " \t\r\n")) + 1 if read else len(text)
-        yield text[:end]
-        rest = text[end:]
-        if not read:
-            return
+def _parts(file: str) -> Iterator[str]:
+    """Yield what has come, without a token of which more may follow."""
+    decoder, rest, line = codecs.getincrementaldecoder("utf-8")(), "", 1
+    with nullcontext(sys.stdin.buffer) if file == "-" else open(file, "rb") as opened:
+        source: Any = opened  # of which a read waits for some bytes, and not for all that are asked for
+        while True:
+            read: bytes = source.read1(READ_AT_ONCE)
+            try:
+                text = rest + decoder.decode(read, final=not read)
+            except UnicodeDecodeError as error:
+                line += read[: error.start].count(b"\n")
+                hint, path = "convert it to UTF-8, with iconv say", STDIN if file == "-" else file
+                raise InputError("the input is not UTF-8", path=path, line=line, hint=hint) from None
+            line += read.count(b"\n")
+            end = max(map(text.rfind, " \t\r\n")) + 1 if read else len(text)
+            yield text[:end]
+            rest = text[end:]
+            if not read:
+                return
 
 
 def _plain_line(token: str | None, update: Update) -> str:
