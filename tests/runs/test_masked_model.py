@@ -35,6 +35,7 @@ from seqwise.runs import (
 from seqwise.runs.masked_model_settings import MASKED_SETTINGS
 from seqwise.runs.masked_model_training import measure_masked_run, new_masked_run, train_masked_model
 from seqwise.runs.run import MaskedRun
+from seqwise.runs.scoring import EACH_TOKEN
 
 SIZES: dict[str, Any] = {"hidden_size": 8, "feedforward_size": 16, "epochs": 2.0, "batch_size": 8, "save_every": 5}
 TINY: dict[str, MaskedModelSettings] = {
@@ -117,14 +118,14 @@ def untrained(tmp_path: Path, kind: str) -> tuple[MaskedRun, list[Example]]:
 
 @pytest.mark.thorough
 @each_kind
-@pytest.mark.parametrize("max_rows", [1, 7, 256])
+@pytest.mark.parametrize("max_tokens", [1, 50, 10_000])
 def test_scores_are_those_of_single_positions(
-    tmp_path: Path, kind: str, max_rows: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kind: str, max_tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the order of the file, whatever shares a pass, and across the blocks that are sorted by length."""
     monkeypatch.setattr(scoring, "BLOCK", 5)
     run, examples = untrained(tmp_path, kind)
-    found = list(score_sequences(run, examples, max_rows=max_rows))
+    found = list(score_sequences(run, examples, EACH_TOKEN.replace(max_tokens=max_tokens)))
     assert [one.example for one in found] == examples
     for one, encoded in zip(found, run.codec.encode(examples), strict=True):
         by_hand = scores_one_by_one(run, encoded)
@@ -136,25 +137,26 @@ def test_scores_are_those_of_single_positions(
 
 
 @pytest.mark.parametrize("kind", ["words", "pairs"])
-def test_no_pass_has_more_rows_than_allowed(tmp_path: Path, kind: str) -> None:
+def test_no_pass_has_more_tokens_than_allowed(tmp_path: Path, kind: str) -> None:
     run, examples = untrained(tmp_path, kind)
-    rows: list[int] = []
+    given: list[torch.Size] = []
     before = run.model.masked_logits
 
     def counted(tokens_NT: torch.Tensor, *others: Any) -> torch.Tensor:
-        rows.append(len(tokens_NT))
+        given.append(tokens_NT.shape)
         return before(tokens_NT, *others)
 
     run.model.masked_logits = counted  # type: ignore[method-assign]
     lengths = [len(one.target) for one in examples]
-    for max_rows in (3, 12):
-        rows.clear()
-        list(score_sequences(run, examples, max_rows=max_rows))
-        assert max(rows) <= max_rows and sum(rows) == sum(lengths)
+    for max_tokens in (12, 90):
+        given.clear()
+        list(score_sequences(run, examples, EACH_TOKEN.replace(max_tokens=max_tokens)))
+        assert max(shape.numel() for shape in given) <= max_tokens
+        assert sum(shape[0] for shape in given) == sum(lengths)
     # Sequences of equal length share a pass as far as there is room.
-    assert len(rows) == sum(-(-lengths.count(length) // (12 // length)) for length in set(lengths))
-    with pytest.raises(InputError, match="max_rows must be at least 1, got 0"):
-        score_sequences(run, examples, max_rows=0)
+    assert len(given) < len(examples)
+    with pytest.raises(InputError, match="max_tokens must be at least 1, got 0"):
+        EACH_TOKEN.replace(max_tokens=0)
     with pytest.raises(InputError, match=r"x\.txt:3: there is no sequence to score"):
         score_sequences(run, [Example(("t",), (), "x.txt", 3)])
 
@@ -476,7 +478,7 @@ def test_from_files_to_scores(seqwise: Command, tmp_path: Path, kind: str) -> No
     tokens = metrics["dev"]["tokens"]
     expected = f"20 sequences, {tokens:,} tokens: pseudo-perplexity {metrics['dev']['pseudo_perplexity']:.4g}\n"
     assert scored.err == expected
-    assert seqwise("score", tmp_path / "my run", dev, "--max-rows=2").err == expected
+    assert seqwise("score", tmp_path / "my run", dev, "--max-tokens=20").err == expected
 
 
 @pytest.fixture(scope="module")
@@ -672,7 +674,7 @@ def test_too_little_memory_is_said_so(
 
     monkeypatch.setattr(scoring, "pseudo_log_likelihood", no_room)
     said = seqwise("score", trained, tmp_path / "train.txt").complaint
-    assert said == "there is no room for 1 sequences of 1 tokens; give a smaller --max-rows"
+    assert said == "there is no room for 1 sequences of 1 tokens; give a smaller --max-tokens"
 
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("another reason")

@@ -414,7 +414,7 @@ def test_files_made_by_two_processes_are_those_of_one(tmp_path: Path, seqwise: C
     options = ["--warm-start", "none", "--objective", "cross-entropy", *SMALL, "--output", tagger]
     assert seqwise("train", "--train", tmp_path / "train.conll", *options).code == 0
 
-    score = ["score", run, words, "--max-rows", 4, "--output"]
+    score = ["score", run, words, "--max-tokens", 40, "--output"]
     summary = seqwise(*score, tmp_path / "one.jsonl").err.splitlines()[-1]
     launcher = command(tmp_path, *score, Path("two.jsonl"))
     wait_until(lambda: lines(tmp_path / "two.jsonl.partial-1") > 1, launcher)

@@ -54,6 +54,7 @@ with_flags = {
     train: command_with_flags("seqwise.runs.settings", "SETTINGS"),
     tune: command_with_flags("seqwise.runs.settings", "SETTINGS"),
     sample: command_with_flags("seqwise.runs.sampling_settings", "SampleSettings"),
+    score: command_with_flags("seqwise.sampling.scoring_settings", "ScoringSettings"),
 }
 commands: list[Any] = [
     train,

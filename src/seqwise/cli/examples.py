@@ -44,6 +44,7 @@ EXAMPLES = {
     "score": (
         "seqwise score runs/mlm sentences.txt",
         "seqwise score ./my-bert sentences.txt --output scores.jsonl",
+        "seqwise score ./my-gpt2 pairs.jsonl --pairs --unit bits",
         "seqwise score ./my-esm proteins.fasta",
     ),
     "sample": (

@@ -26,6 +26,15 @@ MaskedRunFolder = Annotated[
         " name on the hub",
     ),
 ]
+ScoredModel = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        autocompletion=run_folders,
+        help="the --output of a masked-model train; or a Hugging Face masked, causal or encoder-decoder model: a"
+        " folder, or a name on the hub",
+    ),
+]
 GoldFile = Annotated[
     Path, typer.Argument(metavar="FILE", help="data with the right answers, in the format of the training data")
 ]

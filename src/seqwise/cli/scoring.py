@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -13,46 +12,56 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from seqwise.cli.console import progress_bars, require_at_least_one, require_files
-from seqwise.cli.flags import MaskedRunFolder, ResumableOutput
+from seqwise.cli.console import progress_bars, require_files
+from seqwise.cli.flags import ResumableOutput, ScoredModel, given_flags
 from seqwise.training.processes import local_device
 
 if TYPE_CHECKING:
     from seqwise.data.readers import Example
-    from seqwise.runs.run import MaskedRun
-    from seqwise.runs.scoring import SequenceScore
+    from seqwise.runs.scoring import Scorer
 
 
 def score(
-    run: MaskedRunFolder,
+    model: ScoredModel,
     file: Annotated[
         Path,
         typer.Argument(
             metavar="FILE",
-            help="sequences in the format of the training data; for transformers one a line, or FASTA (.fasta, .fa,"
-            " .faa); - for standard input",
+            help="sequences in the format of the training data; for Hugging Face models one text a line, prefix TAB"
+            " text (.tsv), objects with text and prefix (.jsonl), or FASTA (.fasta, .fa, .faa); - for standard input",
         ),
     ],
     *,
-    max_rows: Annotated[
-        int, typer.Option(metavar="N", help="masked sequences that the model is given at once; fewer need less memory")
-    ] = 256,
+    pairs: Annotated[
+        bool,
+        typer.Option(
+            "--pairs",
+            help="FILE has pairs: good TAB bad, or good TAB bad TAB category; in .jsonl sentence_good and sentence_bad",
+        ),
+    ] = False,
     output: ResumableOutput = None,
+    **flags: str | None,
 ) -> None:
-    """Score sequences with a masked model: log p(token | all others), and their sum, the pseudo-log-likelihood.
+    """Score texts: log-probabilities of tokens and words, and their sum; with --pairs, which of two texts is likelier.
 
-    Prints one JSON object for each sequence, in nats; a summary goes to standard error. With --output, torchrun may
-    start several processes, which share the sequences.
+    A masked model gives log p(token | what is not masked), whose sum is the pseudo-log-likelihood; a causal model or an
+    encoder-decoder log p(token | those before). Prints one JSON object for each text or pair; a summary, with --pairs
+    accuracies and their 95% intervals by category, goes to standard error. Texts longer than the model are read by
+    windows, and the summary says so. With --output, torchrun may start several processes, which share the texts.
     """
-    from seqwise.runs.loading import load_run
+    from seqwise.runs.scoring import Scorer, read_pairs_to_score, read_texts_to_score
 
-    require_at_least_one("--max-rows", max_rows)
     require_files(output, str(file))
-    loaded = load_run(run, to="score")
-    loaded.model.to(local_device())
+    scorer = Scorer(model, **given_flags(flags))
+    scorer.run.model.to(local_device())
     if str(file) == "-" and sys.stdin is not None and sys.stdin.isatty():
-        print("reading sequences from the terminal, up to Ctrl-D", file=sys.stderr)
-    examples = loaded.codec.read("/dev/stdin" if str(file) == "-" else file)
+        print("reading texts from the terminal, up to Ctrl-D", file=sys.stderr)
+    path = "/dev/stdin" if str(file) == "-" else file
+    if pairs:
+        examples = read_pairs_to_score(path, category=scorer.settings.category)
+    else:
+        examples = read_texts_to_score(scorer.run, path)
+    lines_of, totals = (_pair_lines, _PairTotals()) if pairs else (_lines, _Totals())
     # A bar would take hold of standard output; if that is a terminal, the results show the progress.
     results = sys.stdout
     with nullcontext() if results.isatty() and output is None else progress_bars() as bars:
@@ -68,32 +77,40 @@ def score(
             if bars is not None and task is not None:
                 bars.update(task, total=count)
 
-        totals = _Totals()
         if output is None:
-            for line in progressing(_lines(loaded, examples, max_rows)):
+            for line in progressing(lines_of(scorer, examples)):
                 print(line, file=results)
                 totals.add(line)
         else:
-            _keep(loaded, examples, max_rows, output, progressing, on_begin)
+            scorer.check(examples, pairs=pairs)
+            _keep(scorer, examples, output, lambda block: progressing(lines_of(scorer, block)), on_begin)
             with output.open(encoding="utf-8") as kept:
                 for line in kept:
                     totals.add(line)
-    print(totals.summary(loaded), file=sys.stderr)
+    print(totals.summary(scorer), file=sys.stderr)
 
 
-def _lines(run: MaskedRun, examples: Sequence[Example], max_rows: int) -> Iterator[str]:
-    from seqwise.runs.scoring import score_sequences
+def _lines(scorer: Scorer, examples: Sequence[Example]) -> Iterator[str]:
+    for scored in scorer.score_examples(examples):
+        example, codec = scored.example, scorer.run.codec
+        record: dict[str, Any] = {"text": scored.text, "line": example.line}
+        if codec.conditional:
+            record["source"] = codec.source_text(example)
+        if getattr(scorer.run.settings, "format", None) == "fasta" or example.key:
+            record["name"] = example.key
+        yield json.dumps(record | scored.record(scorer.settings.unit), ensure_ascii=False)
 
-    scored = score_sequences(run, examples, max_rows=max_rows)
-    return (json.dumps(_record(run, score), ensure_ascii=False) for score in scored)
+
+def _pair_lines(scorer: Scorer, examples: Sequence[Example]) -> Iterator[str]:
+    for example, pair in zip(examples, scorer.score_pair_examples(examples), strict=True):
+        yield json.dumps({"line": example.line, **pair.record()}, ensure_ascii=False)
 
 
 def _keep(
-    run: MaskedRun,
+    scorer: Scorer,
     examples: Sequence[Example],
-    max_rows: int,
     output: Path,
-    progressing: Callable[[Iterable[str]], Iterator[str]],
+    lines_of: Callable[[Sequence[Example]], Iterable[str]],
     on_begin: Callable[[int], None],
 ) -> None:
     """Write the lines to a file, resuming a killed command."""
@@ -102,16 +119,9 @@ def _keep(
     from seqwise.runs.resumable_writer import write_in_blocks
     from seqwise.runs.run import fingerprint
 
-    scoring.score_sequences(run, examples, max_rows=max_rows)
     # Sequences of a block share passes of the model, so blocks are the same as without a file.
-    write_in_blocks(
-        output,
-        examples,
-        lambda block: progressing(_lines(run, block, max_rows)),
-        claim={"model": fingerprint(run), "sequences": digest_of(examples), "max_rows": str(max_rows)},
-        block=scoring.BLOCK,
-        on_begin=on_begin,
-    )
+    claim = {"model": fingerprint(scorer.run), "sequences": digest_of(examples), "settings": repr(scorer.settings)}
+    write_in_blocks(output, examples, lines_of, claim=claim, block=scoring.BLOCK, on_begin=on_begin)
 
 
 @dataclass
@@ -119,35 +129,58 @@ class _Totals:
     """Sums over the lines, those of an interrupted call included."""
 
     sequences: int = 0
+    tokens: int = 0
+    unknown: int = 0
+    windowed: int = 0
     log_prob: float = 0.0
-    tokens: Counter[str] = field(default_factory=Counter)
 
     def add(self, line: str) -> None:
         record = json.loads(line)
         self.sequences += 1
+        self.tokens += len(record["tokens"])
+        self.unknown += record.get("unknown", 0)
+        self.windowed += "windows" in record
         self.log_prob += record["log_prob"]
-        self.tokens.update(record["tokens"])
 
-    def summary(self, run: MaskedRun) -> str:
-        from seqwise.sampling.scores import pseudo_perplexity
+    def summary(self, scorer: Scorer) -> str:
+        from seqwise.sampling.scores import NATS_OF, pseudo_perplexity
 
-        number = self.tokens.total()
-        strange = run.codec.decode([run.codec.unknown_id]) if run.codec.unknown_id is not None else ()
-        unknown = sum(self.tokens[token] for token in strange)
-        known = f" ({unknown:,} unknown)" if unknown else ""
-        perplexity = pseudo_perplexity(self.log_prob, number)
-        return f"{self.sequences:,} sequences, {number:,} tokens{known}: pseudo-perplexity {perplexity:.4g}"
+        known = f" ({self.unknown:,} unknown)" if self.unknown else ""
+        nats = self.log_prob * NATS_OF[scorer.settings.unit]
+        measure = "pseudo-perplexity" if scorer.kind == "masked" else "perplexity"
+        number = pseudo_perplexity(nats, self.tokens)
+        windows = f"; {self.windowed:,} longer than the model, read by windows" if self.windowed else ""
+        return f"{self.sequences:,} sequences, {self.tokens:,} tokens{known}: {measure} {number:.4g}{windows}"
 
 
-def _record(run: MaskedRun, scored: SequenceScore) -> dict[str, Any]:
-    record: dict[str, Any] = {"text": run.codec.example_text(scored.example), "line": scored.example.line}
-    if run.codec.conditional:
-        record["source"] = run.codec.source_text(scored.example)
-    if run.settings.format == "fasta" or scored.example.key:
-        record["name"] = scored.example.key
-    return record | {
-        "log_prob": round(scored.log_prob, 4),
-        "tokens": list(scored.tokens),
-        "token_log_probs": [round(value, 4) for value in scored.token_log_probs_T.double().tolist()],
-        "pseudo_perplexity": round(scored.pseudo_perplexity, 4),
-    }
+@dataclass
+class _PairTotals:
+    """The pairs of the lines, without their texts."""
+
+    pairs: list[Any] = field(default_factory=list)
+
+    def add(self, line: str) -> None:
+        from seqwise.evaluation.minimal_pairs import PairScore
+
+        record = json.loads(line)
+        values = (record[name] for name in ("category", "good_log_prob", "bad_log_prob", "unit", "by"))
+        self.pairs.append(PairScore("", "", *values))
+
+    def summary(self, scorer: Scorer) -> str:
+        from seqwise.evaluation.minimal_pairs import pair_accuracies
+
+        rows = [
+            ("category", "accuracy, %", "95% interval", "pairs", "ties", f"mean difference, {scorer.settings.unit}")
+        ]
+        for row in pair_accuracies(self.pairs):
+            value, low, high = (f"{100 * end:.1f}" for end in row.accuracy)
+            counts = (f"{row.num_pairs:,}", f"{row.num_ties:,}")
+            rows.append((row.category, value, f"{low} to {high}", *counts, f"{row.mean_difference:+.3f}"))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join(
+            "  ".join(
+                cell.ljust(width) if place == 0 else cell.rjust(width)
+                for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+            )
+            for row in rows
+        )

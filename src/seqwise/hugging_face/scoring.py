@@ -201,13 +201,25 @@ def text_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> TextSc
     """Find out what kind of model it is, and how it scores."""
     if isinstance(model, HuggingFaceStepModel):
         model = model.model
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    config = getattr(inner, "config", None)
-    if isinstance(model, HuggingFaceMaskedModel) or config is None or not inner.can_generate():
+    if not writes_text(model):
         return _masked_scorer(model, tokenizer, settings)
+    inner = _inner(model)
     if inner.training:
         raise InputError("a model is in training mode, where dropout changes its scores", hint="call model.eval()")
-    return (_seq2seq_scorer if config.is_encoder_decoder else _causal_scorer)(model, tokenizer, settings)
+    return (_seq2seq_scorer if inner.config.is_encoder_decoder else _causal_scorer)(model, tokenizer, settings)
+
+
+def writes_text(model: Any) -> bool:
+    """Whether it is a causal model or an encoder-decoder, adapted or not, and no masked model."""
+    if isinstance(model, HuggingFaceMaskedModel | HuggingFaceStepModel):
+        return isinstance(model, HuggingFaceStepModel)
+    inner = _inner(model)
+    return hasattr(inner, "can_generate") and bool(inner.can_generate())
+
+
+def _inner(model: Any) -> Any:
+    """Return the model inside a PEFT wrapper."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 # ----------------------------------------------------------------------------------------------------- masked models
@@ -302,7 +314,7 @@ def _causal_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> Tex
 def _seq2seq_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> TextScorer:
     from seqwise.hugging_face.generation import special_tokens
 
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    inner = _inner(model)
     special = special_tokens(inner, inner.generation_config)
     around, _ = special_around(tokenizer, target=True)
     forced = () if special.forced_first is None or special.forced_first in around else (special.forced_first,)
@@ -348,7 +360,7 @@ def _left_to_right(
     inputs: Callable[[Tensor, dict[str, Tensor], Sequence[_Row]], dict[str, Tensor]],
 ) -> Iterator[tuple[_Row, Tensor]]:
     """Score each wanted token of a row from the position before it; rows are padded on the right, by token budget."""
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    inner = _inner(model)
     device = next(model.parameters()).device
     padding = getattr(inner.config, "pad_token_id", None) or 0
     reads_mask = "attention_mask" in inspect.signature(inner.forward).parameters

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from seqwise.errors import InputError
 from seqwise.names import WordsName
-from seqwise.sampling.scores import Span
+from seqwise.sampling.scores import Span, located
 
 
 class TextTokens(NamedTuple):
@@ -54,7 +54,8 @@ def text_tokens(tokenizer: Any, text: str, *, words: WordsName = "tokenizer", ta
     ids = tuple(encoded["input_ids"])
     if not ids:
         raise InputError("the text has no token", hint="fill it in or drop it")
-    spans = _trimmed(text, encoded["offset_mapping"]) if fast else _located(tokenizer, text, ids)
+    pieces = [] if fast else [_decoded(tokenizer, [token]) for token in ids]
+    spans = _trimmed(text, encoded["offset_mapping"]) if fast else located(pieces, text)
     numbers = encoded.word_ids() if fast and tokenizer.backend_tokenizer.pre_tokenizer is not None else None
     if words == "blanks" and all(span is not None for span in spans):
         begins = [place > 0 and _blank_between(text, spans, place) for place in range(len(ids))]
@@ -90,24 +91,6 @@ def _trimmed(text: str, offsets: Sequence[Span]) -> tuple[Span | None, ...]:
         inner = part.strip()
         first = start + len(part) - len(part.lstrip()) if inner else end
         spans.append((first, first + len(inner)))
-    return tuple(spans)
-
-
-def _located(tokenizer: Any, text: str, ids: Sequence[int]) -> tuple[Span | None, ...]:
-    """Look for tokens one after another in a text, as they are or in lower case; None for what is not there."""
-    lowered = text.lower() if len(text.lower()) == len(text) else text
-    spans: list[Span | None] = []
-    cursor = 0
-    for token in ids:
-        piece = _decoded(tokenizer, [token])
-        found = [place for place in (text.find(piece, cursor), lowered.find(piece.lower(), cursor)) if place >= 0]
-        at = min(found) if piece and found else -1
-        skipped = text[cursor:at].strip() if at >= 0 else ""
-        if at < 0 or (skipped and (not spans or spans[-1] is not None)):
-            spans.append(None)
-            continue
-        spans.append((at, at + len(piece)))
-        cursor = at + len(piece)
     return tuple(spans)
 
 

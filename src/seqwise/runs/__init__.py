@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from seqwise.runs.loading import load_run, new_run, save_run
     from seqwise.runs.masked_model_settings import MaskedModelSettings, masked_settings
     from seqwise.runs.run import Prediction, Run, predict
-    from seqwise.runs.scoring import score_sequences
+    from seqwise.runs.scoring import Scorer, score_sequences
     from seqwise.runs.settings import Settings, train_settings
     from seqwise.runs.streaming import Stream, Streams, Update
     from seqwise.runs.training import train_run
@@ -34,6 +34,7 @@ __all__ = [
     "MaskedModelSettings",
     "Prediction",
     "Run",
+    "Scorer",
     "Settings",
     "Stream",
     "Streams",

@@ -34,7 +34,7 @@ from seqwise.data.durable import write_atomically
 from seqwise.data.readers import BLANKS, Example, FilePath, require_some
 from seqwise.data.records import read_record
 from seqwise.data.spooled import spooled
-from seqwise.data.subwords import normalize_text
+from seqwise.data.subwords import BLANK, normalize_text
 from seqwise.data.tokenizer import TextUnits, Tokenizer, load_tokenizer, save_tokenizer
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError
@@ -147,6 +147,14 @@ class SequenceCodec(Codec):
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> tuple[str, ...]:
         """Return the tokens of ids."""
+
+    def words(self, ids: Sequence[int]) -> tuple[int, ...]:
+        """Return the number of each token's word, from 0."""
+        return tuple(range(len(ids)))
+
+    def pieces_of(self, tokens: Sequence[str]) -> list[str]:
+        """Return tokens as they stand in a text."""
+        return list(tokens)
 
     @abstractmethod
     def phrase(self, text: str) -> Ways:
@@ -350,6 +358,15 @@ class MaskedCodec(SequenceCodec):
 
     def decode(self, ids: Sequence[int]) -> tuple[str, ...]:
         return tuple(self.sequence.vocabulary.decode(ids))
+
+    def words(self, ids: Sequence[int]) -> tuple[int, ...]:
+        if self.sequence.subwords is None:
+            return super().words(ids)
+        begins = [piece.startswith(BLANK) for piece in self.decode(ids)]
+        return tuple(sum(begins[1 : place + 1]) for place in range(len(ids)))
+
+    def pieces_of(self, tokens: Sequence[str]) -> list[str]:
+        return list(tokens) if self.sequence.subwords is None else [token.replace(BLANK, "") for token in tokens]
 
     def phrase(self, text: str) -> Ways:
         words = tuple(word for word in BLANKS.split(text) if word)

@@ -254,6 +254,36 @@ class TaggerCodec(OutputCodec):
         return cls.over(model, load_pretrained_tokenizer(folder / BACKBONE), labels, source=folder)
 
 
+# ------------------------------------------------------------------------------------------------ only to score
+
+
+@dataclass(frozen=True, eq=False)
+class LanguageModelCodec:
+    """Raw text by the tokenizer of a causal model or an encoder-decoder whose texts are scored."""
+
+    tokenizer: Any
+
+    conditional: ClassVar[bool] = False
+
+    @property
+    def identity(self) -> str:
+        """Return a fingerprint of the tokenizer."""
+        return repr(sorted(self.tokenizer.get_vocab().items()))
+
+    def read(self, path: FilePath) -> Sequence[Example]:
+        """Read the texts of a file, one a line."""
+        examples = each_sequence(path, format="sequences", units="subwords", source_units="words")
+        return require_some(spooled(examples), path)
+
+
+def masked_text_codec(model: Any, tokenizer: Any) -> tuple[HuggingFaceMaskedModel, MaskedTextCodec]:
+    """Adapt a Hugging Face masked model, and make its codec."""
+    from seqwise.hugging_face.masked_text import adapted_with_codec
+
+    adapted, codec = adapted_with_codec(model, tokenizer)
+    return adapted, MaskedTextCodec(adapted, codec)
+
+
 # ----------------------------------------------------------------------------------------------- masked models
 
 

@@ -25,7 +25,7 @@ from seqwise.models.recurrent import EncoderDecoder, Tagger
 from seqwise.models.transformer import Transformer
 from seqwise.runs.codecs import Codec, MaskedCodec, Purpose, SpellingCodec, TokenizerCodec
 from seqwise.runs.hub import HUB_RUN, holds_run, model_folder, run_folder
-from seqwise.runs.hugging_face_codecs import GeneratorCodec, MaskedTextCodec, TaggerCodec
+from seqwise.runs.hugging_face_codecs import GeneratorCodec, LanguageModelCodec, MaskedTextCodec, TaggerCodec
 from seqwise.runs.masked_model_settings import (
     MaskedModelSettings,
     load_masked_settings,
@@ -39,6 +39,7 @@ from seqwise.runs.pretrained import (
     load_masked_language_model,
     load_model_and_tokenizer,
     pretrained_source,
+    writes_text,
 )
 from seqwise.runs.run import MaskedRun, OutputRun, Run, require_purpose
 from seqwise.runs.settings import Settings, load_settings
@@ -254,6 +255,34 @@ def load_run(name: str | os.PathLike[str], *, to: Purpose | None = None) -> Run[
     if to is not None:
         require_purpose(codec_class, to, path=folder)
     return load(folder, inside)
+
+
+def load_run_to_score(name: str | os.PathLike[str]) -> Run[Any, Any]:
+    """Load what scores texts: a masked run, or a Hugging Face masked, causal or encoder-decoder model.
+
+    Raises:
+        InputError: there is no such model, or it is a run that predicts outputs of its own units.
+    """
+    pretrained = _pretrained(name, on_hub=True)
+    if pretrained is not None and _writes(pretrained):
+        options: dict[str, Any] = {"kind": "causal model or encoder-decoder"}
+        model, tokenizer = load_model_and_tokenizer(pretrained, _generator_loader, **options)
+        return Run(None, model.eval(), LanguageModelCodec(tokenizer))
+    folder = Path(name)
+    if pretrained is None and (folder / MODEL / CODEC).is_file():
+        run = load_run(name)
+        if isinstance(run.codec, GeneratorCodec):
+            return Run(run.settings, run.model.model.eval(), LanguageModelCodec(run.codec.tokenizer))
+        require_purpose(run.codec, "score", path=folder)
+        return run
+    return load_run(name, to="score")
+
+
+def _writes(source: Path | str) -> bool:
+    try:
+        return writes_text(source)
+    except (OSError, ValueError):  # of the hub; loading says what is wrong
+        return False
 
 
 _GIVE: dict[Purpose | None, str] = {

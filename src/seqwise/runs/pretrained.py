@@ -16,7 +16,7 @@ from seqwise.errors import InputError
 from seqwise.runs.model_settings import HUB_NAME
 
 TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
-WRITERS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+WRITERS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "MTModel")
 """Endings of the names of models that write text."""
 
 
@@ -54,6 +54,12 @@ def pretrained_source(name: str) -> Path | str:
     if not HUB_NAME.fullmatch(name):
         raise InputError("there is no such folder", path=folder, hint="name a folder, or a model on the hub")
     return name
+
+
+def writes_text(source: Path | str) -> bool:
+    """Whether a Hugging Face model, by its ``config.json``, is a causal one or an encoder-decoder."""
+    config, _ = _configurations(source)
+    return any(name.endswith(WRITERS) for name in config.get("architectures") or ())
 
 
 def is_encoder(config: Mapping[str, Any]) -> bool:

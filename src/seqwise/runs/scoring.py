@@ -1,30 +1,38 @@
-"""Scores of sequences by a masked model: ``log p(token | all others)`` at each position, and their sum.
+"""Scores of texts and of pairs of texts, under a run or any Hugging Face model.
 
 Shapes: B sequences, T positions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
-from torch import Tensor
 
-from seqwise.data.batches import EncodedExample, collate
-from seqwise.data.readers import Example
-from seqwise.data.spooled import in_blocks
+from seqwise.data.batches import collate
+from seqwise.data.readers import BLANKS, Example, FilePath, read_lines, require_some
+from seqwise.data.spooled import in_blocks, spooled
 from seqwise.errors import InputError
+from seqwise.evaluation.minimal_pairs import PairScore
 from seqwise.models.conditional import ConditionalMaskedTransformer
-from seqwise.runs.codecs import place_of
-from seqwise.runs.run import MaskedRun
+from seqwise.runs.codecs import MaskedCodec, SequenceCodec, place_of
+from seqwise.runs.hugging_face_codecs import LanguageModelCodec, MaskedTextCodec, masked_text_codec
+from seqwise.runs.inputs import file_units
+from seqwise.runs.run import MaskedRun, Run
 from seqwise.sampling.energies import pseudo_log_likelihood
 from seqwise.sampling.problems import of_one_length
-from seqwise.sampling.scores import TokenScores
+from seqwise.sampling.scores import TextScore, located
+from seqwise.sampling.scoring_settings import ScoringSettings
 
-MAX_ROWS = 256
 BLOCK = 256  # sequences that are sorted by length together
+
+EACH_TOKEN = ScoringSettings(pieces="original")
+"""Each token given all others: what the local energy and the measures of training are made of."""
 
 
 @contextmanager
@@ -39,59 +47,317 @@ def room_for(what: str, *, hint: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True, eq=False)
-class SequenceScore(TokenScores):
-    """The tokens of an example, with ``log p(token | all others)`` at each of T positions, in nats, on the CPU."""
+class SequenceScore(TextScore):
+    """An example with a log-probability of each of its T tokens, in nats, on the CPU."""
 
-    example: Example
+    example: Example = field(kw_only=True)
+
+
+class Scorer:
+    """Scores of texts under one model: a folder, a name on the hub, a run, or a Hugging Face model with its tokenizer.
+
+    Args:
+        model: what ``seqwise masked-model train`` or ``save_pretrained`` has left in a folder; a masked model, a
+            causal one or an encoder-decoder.
+        tokenizer: with a Hugging Face model that is loaded, its own.
+        options: fields of ``ScoringSettings``.
+
+    Raises:
+        InputError: there is no such model, or none that scores texts; an option is unknown.
+
+    Example:
+        >>> from transformers import BertConfig, BertForMaskedLM, BertTokenizer
+        >>> words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "dog", "##s", "see", "a", "cat"]
+        >>> tokenizer = BertTokenizer(vocab={word: place for place, word in enumerate(words)})
+        >>> sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+        >>> bert = BertForMaskedLM(BertConfig(vocab_size=11, **sizes)).eval()
+        >>> scorer = Scorer(bert, tokenizer, unit="bits")
+        >>> [(row["text"], row["token"], row["start"], row["unit"]) for row in scorer.token_scores(["dogs see"])]
+        [(0, 'dog', 0, 'bits'), (0, '##s', 3, 'bits'), (0, 'see', 5, 'bits')]
+        >>> (pair,) = scorer.score_pairs([("dogs see", "dogs sees")])
+        >>> pair.winner == ("good" if pair.difference > 0 else "bad")
+        True
+    """
+
+    def __init__(self, model: Any, tokenizer: Any = None, **options: Any) -> None:
+        self.settings = ScoringSettings(**options)
+        self.run: Run[Any, Any] = _run_of(model, tokenizer)
+        self._scoring = _scoring_of(self.run, self.settings)
+
+    @property
+    def kind(self) -> str:
+        """Return "masked", "causal" or "encoder-decoder"."""
+        return self._scoring.kind
+
+    def score(self, texts: Sequence[str], prefixes: Sequence[str] | None = None) -> list[TextScore]:
+        """Score texts, in their order, in nats.
+
+        Args:
+            texts: to score.
+            prefixes: what each is conditioned on; of an encoder-decoder and a conditional run the sources.
+        """
+        return list(self.score_examples(self._examples(texts, prefixes)))
+
+    def token_scores(self, texts: Sequence[str], prefixes: Sequence[str] | None = None) -> list[dict[str, Any]]:
+        """Return a flat dict for each token, as a data frame takes them, in the unit of the settings.
+
+        Keys: the number of the text from 0, token, number of its word from 0, start, end, log_prob, surprisal, unit.
+        """
+        scores = self.score(texts, prefixes)
+        return [row for number, score in enumerate(scores) for row in score.rows(self.settings.unit, text=number)]
+
+    def score_pairs(self, pairs: Iterable[Sequence[str]]) -> list[PairScore]:
+        """Score pairs of a good and a bad text; a third text names the category.
+
+        Returns:
+            For each pair the scores of both sides, in the unit of the settings, the difference and who won.
+        """
+        return list(self.score_pair_examples([pair_example(*pair) for pair in pairs]))
+
+    def check(self, examples: Sequence[Example], *, pairs: bool = False) -> None:
+        """Refuse examples, or pairs of them, that cannot be scored."""
+        for block in in_blocks(examples, BLOCK):
+            for example in block:
+                for side in self._sides(example) if pairs else [example]:
+                    self._scoring.check(side)
+
+    def score_examples(self, examples: Sequence[Example]) -> Iterator[SequenceScore]:
+        """Score examples as the run's codec reads them; all are checked before the first is scored."""
+        self.check(examples)
+        return (score for block in in_blocks(examples, BLOCK) for score in self._scoring.score(block))
+
+    def score_pair_examples(self, examples: Sequence[Example]) -> Iterator[PairScore]:
+        """Score pairs as :func:`read_pairs_to_score` reads them; all are checked before the first is scored."""
+        self.check(examples, pairs=True)
+        return (pair for block in in_blocks(examples, BLOCK) for pair in self._pairs(block))
+
+    def _pairs(self, examples: Sequence[Example]) -> Iterator[PairScore]:
+        sides = [side for example in examples for side in self._sides(example)]
+        scores = self._scoring.score(sides)
+        for example, good, bad in zip(examples, scores[::2], scores[1::2], strict=True):
+            yield PairScore.of(good, bad, category=example.key, settings=self.settings)
+
+    def _sides(self, example: Example) -> list[Example]:
+        """Return the good and the bad text of a pair."""
+        prefix = example.source[1] if len(example.source) > 1 else ""
+        sides = self._examples([example.source[0], example.target[0]], [prefix, prefix])
+        return [replace(side, path=example.path, line=example.line) for side in sides]
+
+    def _examples(self, texts: Sequence[str], prefixes: Sequence[str] | None) -> list[Example]:
+        if isinstance(texts, str) or isinstance(prefixes, str):
+            raise InputError("one text was given where several were expected", hint="give a list of texts")
+        given = [""] * len(texts) if prefixes is None else prefixes
+        if len(given) != len(texts):
+            raise InputError(f"{len(given)} prefixes for {len(texts)} texts", hint="give one for each, '' for none")
+        for text in (*texts, *given):
+            if not isinstance(text, str):
+                raise InputError(f"a text was expected, got {type(text).__name__}", hint="give a list of str")
+        return [
+            Example(self._scoring.split_source(prefix), self._scoring.split(text))
+            for text, prefix in zip(texts, given, strict=True)
+        ]
 
 
 def score_sequences(
-    run: MaskedRun, examples: Sequence[Example], *, max_rows: int = MAX_ROWS
+    run: MaskedRun, examples: Sequence[Example], settings: ScoringSettings = EACH_TOKEN
 ) -> Iterator[SequenceScore]:
-    """Score sequences in order, by T masked copies of a sequence of T tokens.
+    """Score sequences under a masked run, in order, by T masked copies of a sequence of T tokens.
 
     All are encoded before the first is scored. Sequences of equal length near each other share passes of the model.
 
     Args:
         run: a masked model in evaluation mode.
         examples: as the run reads them.
-        max_rows: number of masked copies in a pass of the model.
+        settings: masks and batches; by default each token is scored given all others.
 
     Returns:
         For each example its tokens and ``token_log_probs_T``, in nats, and their sum ``log_prob``.
 
     Raises:
-        InputError: at once, if an example cannot be encoded or has no token, or ``max_rows`` is less than 1.
+        InputError: at once, if an example cannot be encoded or has no token.
 
     Source: Salazar et al. (ACL 2020), section 2. Not implemented: the probability of a length, which conditional models
     have.
     """
-    if max_rows < 1:
-        raise InputError(f"max_rows must be at least 1, got {max_rows}")
+    scoring = _scoring_of(run, settings)
     for block in in_blocks(examples, BLOCK):
-        for example, encoded in zip(block, run.codec.encode(block), strict=True):
-            if not encoded.target_ids:
-                raise InputError("there is no sequence to score", **place_of(example))
-    return _scores(run, examples, max_rows)
+        for example in block:
+            scoring.check(example)
+    return (score for block in in_blocks(examples, BLOCK) for score in scoring.score(block))
 
 
-def _scores(run: MaskedRun, examples: Sequence[Example], max_rows: int) -> Iterator[SequenceScore]:
-    for block in in_blocks(examples, BLOCK):
-        # Encoded again: the ids of all examples, most of which are on the disk, would fill the memory.
-        encoded = run.codec.encode(block)
-        for example, ids, log_probs_T in zip(block, encoded, _score_block(run, encoded, max_rows), strict=True):
-            yield SequenceScore(run.codec.decode(ids.target_ids), log_probs_T, example)
+# ------------------------------------------------------------------------------------------------------------- files
+
+
+def read_texts_to_score(run: Run[Any, Any], path: FilePath) -> Sequence[Example]:
+    """Read what ``seqwise score`` scores.
+
+    A run reads files in the format of its training data. For Hugging Face models: a text a line; a prefix, a tab and a
+    text (``.tsv``); objects with ``text`` and perhaps ``prefix`` (``.jsonl``); FASTA.
+    """
+    if isinstance(run.codec, MaskedCodec) or not os.fspath(path).endswith((".tsv", ".jsonl")):
+        texts: Sequence[Example] = run.codec.read(path)
+        return texts
+    return require_some(spooled(_each_given_text(path)), path)
+
+
+def _each_given_text(path: FilePath) -> Iterator[Example]:
+    for number, fields in _each_row(path, ("text",), ("prefix",), columns=(("text",), ("prefix", "text"))):
+        yield Example((fields.get("prefix", ""),), (fields["text"],), os.fspath(path), number)
+
+
+def read_pairs_to_score(path: FilePath, *, category: str = "UID") -> Sequence[Example]:
+    """Read pairs of a good and a bad text, with a category or without, as examples whose key is the category.
+
+    A line of a table has good, bad and perhaps a category, with tabs between them; one of a ``.jsonl`` file is an
+    object with ``sentence_good``, ``sentence_bad``, perhaps ``prefix``, and the category under a key that is named
+    (BLiMP).
+    """
+    return require_some(spooled(_each_pair(path, category)), path)
+
+
+def _each_pair(path: FilePath, category: str) -> Iterator[Example]:
+    needed, columns = ("sentence_good", "sentence_bad"), ("sentence_good", "sentence_bad", category)
+    for number, fields in _each_row(path, needed, ("prefix", category), columns=(needed, columns)):
+        pair = (fields["sentence_good"], fields["sentence_bad"], fields.get(category, ""), fields.get("prefix", ""))
+        yield replace(pair_example(*pair), path=os.fspath(path), line=number)
+
+
+def pair_example(good: str, bad: str, category: str = "", prefix: str = "") -> Example:
+    """Return a pair as an example: good and prefix as its source, bad as its target, the category as its key."""
+    return Example((good, prefix) if prefix else (good,), (bad,), key=category)
+
+
+def _each_row(
+    path: FilePath, needed: Sequence[str], more: Sequence[str], *, columns: Sequence[Sequence[str]]
+) -> Iterator[tuple[int, Mapping[str, str]]]:
+    """Yield line numbers and fields of a table or of a file of JSON objects; blank lines are left out."""
+    as_json = os.fspath(path).endswith(".jsonl")
+    for number, line in read_lines(path):
+        if not line.strip():
+            continue
+        place: dict[str, Any] = {"path": path, "line": number}
+        if not as_json:
+            cells = line.split("\t")
+            names = next((row for row in columns if len(row) == len(cells)), None)
+            if names is None:
+                expected = " or ".join(" TAB ".join(row) for row in columns)
+                raise InputError(f"{len(cells)} columns", **place, hint=f"write {expected}")
+            yield number, dict(zip(names, cells, strict=True))
+            continue
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            raise InputError("this is no JSON", **place, hint="write one object a line") from None
+        if not isinstance(record, dict):
+            raise InputError("this is no JSON object", **place, hint="write one object a line")
+        for name in needed:
+            if not isinstance(record.get(name), str):
+                raise InputError(f"there is no text under {name!r}", **place, hint=f"each object needs {needed}")
+        known = {name: record[name] for name in (*needed, *more) if record.get(name) is not None}
+        yield number, {name: value if isinstance(value, str) else json.dumps(value) for name, value in known.items()}
+
+
+# ------------------------------------------------------------------------------------------------------- two back ends
+
+
+@dataclass(frozen=True)
+class _Scoring:
+    """How a run scores: what is wrong with an example, the scores of a block, and a text as the run reads it."""
+
+    kind: str
+    check: Callable[[Example], None]
+    score: Callable[[Sequence[Example]], list[SequenceScore]]
+    split: Callable[[str], tuple[str, ...]]
+    split_source: Callable[[str], tuple[str, ...]]
+
+
+def _run_of(model: Any, tokenizer: Any) -> Run[Any, Any]:
+    from seqwise.runs.loading import load_run_to_score
+
+    if isinstance(model, str | os.PathLike):
+        return load_run_to_score(model)
+    if isinstance(model, Run):
+        return model
+    if tokenizer is None:
+        raise InputError("a model without its tokenizer", hint="write Scorer(model, tokenizer), or give a folder")
+    from seqwise.hugging_face.scoring import writes_text
+
+    if writes_text(model):
+        return Run(None, model, LanguageModelCodec(tokenizer))
+    return Run(None, *masked_text_codec(model, tokenizer))
+
+
+def _scoring_of(run: Run[Any, Any], settings: ScoringSettings) -> _Scoring:
+    if isinstance(run.codec, MaskedTextCodec):
+        return _of_texts(run.model, run.codec.codec.tokenizer, settings)
+    if isinstance(run.codec, LanguageModelCodec):
+        return _of_texts(run.model, run.codec.tokenizer, settings)
+    if not isinstance(run.codec, SequenceCodec):
+        raise InputError("the run predicts outputs", hint="score under a masked model or a Hugging Face model")
+    return _of_sequences(run, settings)
+
+
+def _of_texts(model: Any, tokenizer: Any, settings: ScoringSettings) -> _Scoring:
+    """Score raw texts under a Hugging Face model."""
+    from seqwise.hugging_face.scoring import ScoredText, text_scorer
+
+    scorer = text_scorer(model, tokenizer, settings)
+
+    def prepared(example: Example) -> ScoredText:
+        try:
+            return scorer.prepare(example.target[0] if example.target else "", "".join(example.source))
+        except InputError as error:
+            raise InputError(error.problem, **place_of(example), hint=error.hint) from None
+
+    def score(examples: Sequence[Example]) -> list[SequenceScore]:
+        with room_for(f"{settings.max_tokens:,} tokens at once", hint="give a smaller --max-tokens"):
+            scores = scorer.scores([prepared(example) for example in examples])
+        return [SequenceScore(**vars(found), example=example) for found, example in zip(scores, examples, strict=True)]
+
+    def check(example: Example) -> None:
+        prepared(example)
+
+    return _Scoring(scorer.kind, check, score, lambda text: (text,), lambda text: (text,) if text else ())
+
+
+def _of_sequences(run: MaskedRun, settings: ScoringSettings) -> _Scoring:
+    """Score the sequences of a masked model of seqwise."""
+
+    def check(example: Example) -> None:
+        (encoded,) = run.codec.encode([example])
+        if not encoded.target_ids:
+            raise InputError("there is no sequence to score", **place_of(example))
+
+    def score(examples: Sequence[Example]) -> list[SequenceScore]:
+        return _score_block(run, examples, settings)
+
+    return _Scoring("masked", check, score, _splitter(run.codec.units), _splitter(run.codec.source_units))
+
+
+def _splitter(units: Any) -> Callable[[str], tuple[str, ...]]:
+    def split(text: str) -> tuple[str, ...]:
+        words = tuple(word for word in BLANKS.split(text) if word)
+        return {"words": words, "characters": tuple(text), "text": (text,) if words else ()}[file_units(units)]
+
+    return split
 
 
 @torch.no_grad()
-def _score_block(run: MaskedRun, block: Sequence[EncodedExample], max_rows: int) -> list[Tensor]:
-    model = run.model
+def _score_block(run: MaskedRun, examples: Sequence[Example], settings: ScoringSettings) -> list[SequenceScore]:
+    model, codec = run.model, run.codec
     device = next(model.parameters()).device
+    block = codec.encode(examples)
+    words = [codec.words(example.target_ids) for example in block]
     # Sequences of one length are ordered by the lengths of their sources.
     order = sorted(range(len(block)), key=lambda place: block[place].lengths[0])
     lengths = [len(block[place].target_ids) for place in order]
-    scored: dict[int, Tensor] = {}
-    for group in of_one_length(lengths, lambda length: max_rows // length):
+    scored: dict[int, torch.Tensor] = {}
+
+    def most_rows(length: int) -> int:
+        return max(1, settings.max_tokens // length)
+
+    for group in of_one_length(lengths, lambda length: most_rows(length) // length):
         part, length = [order[place] for place in group], lengths[group[0]]
         batch = collate([(place, block[place]) for place in part]).to(device)
         context = (
@@ -99,7 +365,25 @@ def _score_block(run: MaskedRun, block: Sequence[EncodedExample], max_rows: int)
             if isinstance(model, ConditionalMaskedTransformer)
             else None
         )
-        with room_for(f"{min(max_rows, length)} sequences of {length} tokens", hint="give a smaller --max-rows"):
-            found_BT = pseudo_log_likelihood(model, batch.targets_BT, context=context, max_rows=max_rows)
+        words_BT = torch.tensor([words[place] for place in part], device=device)
+        rows = most_rows(length)
+        with room_for(f"{min(rows, length)} sequences of {length} tokens", hint="give a smaller --max-tokens"):
+            options: dict[str, Any] = {"words_BT": words_BT, "pieces": settings.pieces, "max_rows": rows}
+            found_BT = pseudo_log_likelihood(model, batch.targets_BT, context=context, **options)
         scored |= zip(part, found_BT.cpu(), strict=True)
-    return [scored[place] for place in range(len(block))]
+    return [
+        _sequence_score(codec, example, ids.target_ids, scored[place], words[place])
+        for place, (example, ids) in enumerate(zip(examples, block, strict=True))
+    ]
+
+
+def _sequence_score(
+    codec: SequenceCodec, example: Example, ids: Sequence[int], log_probs_T: torch.Tensor, words: tuple[int, ...]
+) -> SequenceScore:
+    if bool(log_probs_T.isnan().any()):
+        problem, hint = "the model's scores of the sequence are not numbers", "see that its weights are whole"
+        raise InputError(problem, **place_of(example), hint=hint)
+    tokens, text = codec.decode(ids), codec.example_text(example)
+    options: dict[str, Any] = {"words_T": words, "spans": located(codec.pieces_of(tokens), text), "example": example}
+    unknown = sum(token == codec.unknown_id for token in ids)
+    return SequenceScore(tokens, log_probs_T, text, num_unknown=unknown, **options)

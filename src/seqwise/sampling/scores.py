@@ -162,3 +162,25 @@ def _rounding(unit: ScoreUnit) -> Any:
         return round(value / NATS_OF[unit], 4) + 0.0
 
     return in_unit
+
+
+def located(pieces: Sequence[str], text: str) -> tuple[Span | None, ...]:
+    """Look for pieces one after another in a text, as they are or in lower case; None for what is not there.
+
+    Example:
+        >>> located(["the", "zebra", "ran"], "The  okapi ran")
+        ((0, 3), None, (11, 14))
+    """
+    lowered = text.lower() if len(text.lower()) == len(text) else text
+    spans: list[Span | None] = []
+    cursor = 0
+    for piece in pieces:
+        places = [text.find(piece, cursor), lowered.find(piece.lower(), cursor)] if piece else []
+        at = min((place for place in places if place >= 0), default=-1)
+        skipped = text[cursor:at].strip() if at >= 0 else ""
+        if at < 0 or (skipped and (not spans or spans[-1] is not None)):
+            spans.append(None)
+            continue
+        spans.append((at, at + len(piece)))
+        cursor = at + len(piece)
+    return tuple(spans)

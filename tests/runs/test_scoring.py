@@ -1,0 +1,223 @@
+"""Scorer and seqwise score: masked, causal and encoder-decoder models, pairs, prefixes, windows, refusals."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from command_line import Command
+from pretrained import bert, made, piece_tokenizer, saved
+from seqwise import InputError
+from seqwise.evaluation.minimal_pairs import PairScore, pair_accuracies, wilson_interval
+from seqwise.hugging_face import score_texts
+from seqwise.runs import Scorer, load_run, score_sequences
+
+PIECES = ["the", "dog", "##s", "##ge", "##d", "see", "cat", "."]
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def left_to_right(kind: str) -> tuple[Any, Any]:
+    tokenizer = piece_tokenizer(PIECES)
+    tokenizer.bos_token, tokenizer.eos_token = "[CLS]", "[SEP]"
+    sizes = {"vocab_size": len(tokenizer), "bos_token_id": 2, "eos_token_id": 3}
+    if kind == "gpt2":
+        config = transformers.GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=12, **sizes)
+        return transformers.GPT2LMHeadModel(config), tokenizer
+    if kind == "llama":
+        config = transformers.LlamaConfig(
+            hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, **sizes
+        )
+        return transformers.LlamaForCausalLM(config), tokenizer
+    config = transformers.T5Config(
+        d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2, pad_token_id=0, decoder_start_token_id=0, **sizes
+    )
+    return transformers.T5ForConditionalGeneration(config), tokenizer
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    torch.manual_seed(0)
+    home = tmp_path_factory.mktemp("models")
+    tokenizer = piece_tokenizer(PIECES)
+    models = {"bert": (bert(len(tokenizer), max_position_embeddings=12), tokenizer)}
+    models |= {kind: left_to_right(kind) for kind in ("gpt2", "llama", "t5")}
+    return {
+        kind: saved(home / kind, made(model, dtype=torch.float32, scale=2.0), its)
+        for kind, (model, its) in models.items()
+    }
+
+
+KINDS = {"bert": "masked", "gpt2": "causal", "llama": "causal", "t5": "encoder-decoder"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_folder_is_scored_as_its_model_is(
+    seqwise: Command, folders: dict[str, Path], tmp_path: Path, kind: str
+) -> None:
+    texts, prefixes = ["the dogs see", "dogged cats ."], ["the cat .", "see"]
+    scorer = Scorer(folders[kind])
+    assert scorer.kind == KINDS[kind]
+    loaders = {"bert": transformers.AutoModelForMaskedLM, "t5": transformers.AutoModelForSeq2SeqLM}
+    model = loaders.get(kind, transformers.AutoModelForCausalLM).from_pretrained(folders[kind]).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folders[kind])
+    expected = score_texts(model, tokenizer, texts, prefixes=prefixes)
+    for found in (scorer.score(texts, prefixes), Scorer(model, tokenizer).score(texts, prefixes)):
+        for score, other in zip(found, expected, strict=True):
+            assert score.tokens == other.tokens and score.spans == other.spans
+            assert score.token_log_probs_T.tolist() == pytest.approx(other.token_log_probs_T.tolist(), abs=1e-5)
+    lines = [json.dumps({"text": text, "prefix": prefix}) for text, prefix in zip(texts, prefixes, strict=True)]
+    as_json = seqwise("score", folders[kind], write(tmp_path / "some.jsonl", "\n".join(lines) + "\n"))
+    table = "".join(f"{prefix}\t{text}\n" for text, prefix in zip(texts, prefixes, strict=True))
+    as_table = seqwise("score", folders[kind], write(tmp_path / "some.tsv", table))
+    assert as_json.records == as_table.records
+    for record, score in zip(as_json.records, expected, strict=True):
+        assert record["log_prob"] == pytest.approx(score.log_prob, abs=1e-3) and record["prefix"] == score.prefix
+        assert [word["word"] for word in record["words"]] == score.text.split()
+        surprisals = [word["surprisal"] for word in record["words"]]
+        assert math.fsum(surprisals) == pytest.approx(-score.log_prob, abs=1e-3)
+    measure = "pseudo-perplexity" if kind == "bert" else "perplexity"
+    assert f" tokens: {measure} " in as_json.err
+
+
+def test_rows_are_ready_for_a_data_frame(folders: dict[str, Path]) -> None:
+    scorer = Scorer(folders["gpt2"], unit="bits")
+    rows = scorer.token_scores(["the dogs", "see"])
+    assert [(row["text"], row["token"], row["word"]) for row in rows] == [
+        (0, "the", 0), (0, "dog", 1), (0, "##s", 1), (1, "see", 0)
+    ]  # fmt: skip
+    whole = Scorer(folders["gpt2"]).score(["the dogs"])[0].log_prob
+    assert math.fsum(row["log_prob"] for row in rows[:3]) == pytest.approx(whole / math.log(2))
+    assert all(row["surprisal"] == -row["log_prob"] and row["unit"] == "bits" for row in rows)
+
+
+PAIRS = [
+    ("the dogs see .", "the dogs sees .", "agreement"),
+    ("see", "see", "same"),
+    ("cat dog", "dog the cat", "order"),
+]
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+@pytest.mark.parametrize("by", ["sum", "mean"])
+def test_pairs_are_won_by_the_likelier_text(
+    seqwise: Command, folders: dict[str, Path], tmp_path: Path, kind: str, by: str
+) -> None:
+    blimp = [{"sentence_good": good, "sentence_bad": bad, "UID": name, "field": "x"} for good, bad, name in PAIRS]
+    as_json = write(tmp_path / "pairs.jsonl", "".join(json.dumps(line) + "\n" for line in blimp))
+    as_table = write(tmp_path / "pairs.tsv", "".join("\t".join(pair) + "\n" for pair in PAIRS))
+    ended = seqwise("score", folders[kind], as_json, "--pairs", "--by", by)
+    assert ended.records == seqwise("score", folders[kind], as_table, "--pairs", "--by", by).records
+    scorer = Scorer(folders[kind], by=by)
+    won = 0
+    for record, (good, bad, name), pair in zip(ended.records, PAIRS, scorer.score_pairs(PAIRS), strict=True):
+        scores = [score.log_prob if by == "sum" else score.mean_log_prob for score in scorer.score([good, bad])]
+        assert record["difference"] == pytest.approx(scores[0] - scores[1], abs=2e-4)
+        assert record["category"] == name and record["unit"] == "nats" and record["by"] == by
+        assert record["winner"] == pair.winner == ("good" if scores[0] > scores[1] else "bad")
+        won += record["winner"] == "good"
+    heading, *rows = ended.err.splitlines()
+    assert [row.split()[0] for row in rows] == ["agreement", "nouns", "order", "all"] and "95% interval" in heading
+    _, low, high = wilson_interval(won, 3)
+    assert f"all {100 * won / 3:.1f} {100 * low:.1f} to {100 * high:.1f} 3 0 " in " ".join(rows[-1].split())
+
+
+def test_pairs_resume_where_they_were(seqwise: Command, folders: dict[str, Path], tmp_path: Path) -> None:
+    file = write(tmp_path / "pairs.tsv", "".join("\t".join(pair) + "\n" for pair in PAIRS))
+    command = ["score", folders["gpt2"], file, "--pairs", "--output", tmp_path / "scored.jsonl"]
+    plain, kept = seqwise(*command[:4]), seqwise(*command)
+    assert (tmp_path / "scored.jsonl").read_text() == plain.out and kept.err == plain.err
+
+
+def test_the_interval_is_that_of_wilson() -> None:
+    """The ends solve (p^ - p)^2 = z^2 p (1 - p) / n; where nothing or all is won they do not close up."""
+    for successes, number in ((0, 10), (3, 10), (10, 10), (67, 100)):
+        share, low, high = wilson_interval(successes, number)
+        assert low < high
+        for end in (low, high):
+            if 0 < end < 1:
+                assert (share - end) ** 2 == pytest.approx(1.959964**2 * end * (1 - end) / number, rel=1e-5)
+    with pytest.raises(InputError, match="2 successes of 1 trials"):
+        wilson_interval(2, 1)
+
+
+def test_accuracies_count_ties_as_lost() -> None:
+    scores = [(1.0, "a"), (2.0, "a"), (0.0, "a"), (-3.0, "b")]
+    pairs = [PairScore("x", "y", name, value, 0.0, "bits", "sum") for value, name in scores]
+    rows = {row.category: row for row in pair_accuracies(pairs)}
+    assert list(rows) == ["a", "b", "all"]
+    assert rows["a"].accuracy.value == pytest.approx(2 / 3) and rows["a"].num_ties == 1
+    assert rows["all"].accuracy.value == 0.5 and rows["all"].mean_difference == 0.0
+
+
+def test_long_texts_are_read_by_windows_and_it_is_said(
+    seqwise: Command, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    file = write(tmp_path / "long.txt", "dog " * 20 + "\nsee\n")
+    for kind in ("bert", "gpt2"):
+        ended = seqwise("score", folders[kind], file)
+        assert ended.err.rstrip().endswith("; 1 longer than the model, read by windows")
+        assert ended.records[0]["windows"] > 1 and "windows" not in ended.records[1]
+
+
+def test_words_of_an_own_run_are_made_of_subwords(seqwise: Command, tmp_path: Path) -> None:
+    text = "".join("the dogs see the catdog\nthe cats see a dogcat\n" for _ in range(20))
+    file = write(tmp_path / "train.txt", text)
+    sizes = ["--hidden-size=8", "--num-layers=1", "--feedforward-size=8", "--epochs=1", "--batch-size=4"]
+    train = ["masked-model", "train", file, "--units=subwords", "--subword-vocabulary=20", *sizes]
+    assert seqwise(*train, "--output", tmp_path / "run").code == 0
+    few = write(tmp_path / "few.txt", "the catdog\n")
+    record = seqwise("score", tmp_path / "run", few).records[0]
+    assert [word["word"] for word in record["words"]] == ["the", "catdog"] and len(record["tokens"]) > 2
+    run = load_run(tmp_path / "run")
+    (score,) = score_sequences(run, run.codec.read(few))
+    original = seqwise("score", tmp_path / "run", few, "--pieces=original").records[0]
+    assert original["token_log_probs"] == pytest.approx(score.token_log_probs_T.tolist(), abs=1e-3)
+    assert original["token_log_probs"] != record["token_log_probs"]
+    assert Scorer(run).score(["the catdog"])[0].log_prob == pytest.approx(record["log_prob"], abs=1e-3)
+
+
+BAD = {
+    "columns": ("a.tsv", "one\n", ["--pairs"], "a.tsv:1: 1 columns; write sentence_good TAB sentence_bad or"),
+    "no JSON": ("a.jsonl", "{\n", ["--pairs"], "a.jsonl:1: this is no JSON; write one object a line"),
+    "no key": ("a.jsonl", '{"sentence_good": "a"}\n', ["--pairs"], "there is no text under 'sentence_bad'"),
+    "no text": ("a.jsonl", '{"prefix": "a"}\n', [], "a.jsonl:1: there is no text under 'text'"),
+    "list": ("a.jsonl", "[1]\n", [], "a.jsonl:1: this is no JSON object"),
+    "empty side": ("a.tsv", "see\tdog\nsee\t \n", ["--pairs"], "a.tsv:2: the text has no token"),
+    "mask": ("a.tsv", "see\t[MASK]\n", [], "a.tsv:1: the mask token [MASK] stands in the text"),
+    "pieces": ("a.txt", "see\n", ["--pieces=whole"], "pieces must be one of within-word-l2r, whole-word, original"),
+    "unit": ("a.txt", "see\n", ["--unit=bit"], "unit must be one of nats, bits, got 'bit'; did you mean 'bits'?"),
+    "tokens": ("a.txt", "see\n", ["--max-tokens=0"], "max_tokens must be at least 1, got 0"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_cannot_be_scored_is_refused_in_one_line(
+    seqwise: Command, folders: dict[str, Path], tmp_path: Path, name: str
+) -> None:
+    file, text, flags, problem = BAD[name]
+    assert problem in seqwise("score", folders["bert"], write(tmp_path / file, text), *flags).complaint
+
+
+def test_what_scorer_cannot_take_is_refused() -> None:
+    with pytest.raises(InputError, match="a model without its tokenizer"):
+        Scorer(bert())
+    tokenizer = piece_tokenizer(PIECES)
+    scorer = Scorer(made(bert(len(tokenizer))), tokenizer)
+    for call, problem in (
+        (lambda: scorer.score("see"), "one text was given where several were expected"),
+        (lambda: scorer.score(["see", None]), "a text was expected, got NoneType"),  # type: ignore[list-item]
+        (lambda: scorer.score(["see"], []), "0 prefixes for 1 texts"),
+        (lambda: Scorer(bert(), tokenizer, peices="original"), "unknown key 'peices'; did you mean 'pieces'"),
+    ):
+        with pytest.raises(InputError, match=problem):
+            call()
