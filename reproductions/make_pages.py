@@ -2,7 +2,8 @@
 
 The pages/*.md are Jinja templates. A template calls ``value(file, measure, system)`` for a number, ``chosen(file,
 system)`` for the test result of a system with the decoder that development data chose, ``evidence(file, claim)`` for
-the difference and interval of a claim, and ``claims(file)`` for all verdicts and claims.
+the difference and interval of a claim, ``claims(file)`` for all verdicts and claims, and ``systems(file, measure)`` for
+the systems that have a measure.
 """
 
 from __future__ import annotations
@@ -77,7 +78,10 @@ def _functions(by_stem: Mapping[str, Table]) -> dict[str, Callable[..., Any]]:
     def claims(stem: str) -> list[tuple[str, str]]:
         return [(claim.verdict, claim.text) for claim in by_stem[stem].claims]
 
-    return {"value": value, "chosen": chosen, "evidence": evidence, "claims": claims}
+    def systems(stem: str, measure: str) -> list[str]:
+        return [result.system for result in by_stem[stem].results if result.measure == measure]
+
+    return {"value": value, "chosen": chosen, "evidence": evidence, "claims": claims, "systems": systems}
 
 
 if __name__ == "__main__":
