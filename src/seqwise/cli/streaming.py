@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from seqwise.runs import Update
 
 STDIN = "/dev/stdin"
+NAME = "sentence"
 PIECES = re.compile(r"[^ \t\r\n]+|\n")
 READ_AT_ONCE = 2**16
 
@@ -60,7 +61,7 @@ def stream(
     still change, a tab, those of the line before that are taken back. At the end of a sentence there is a line without
     a token, by which all its labels are final.
     """
-    from seqwise.runs import Stream, load_run
+    from seqwise.runs import Streams, load_run
     from seqwise.runs.decoder_choice import best_decoder, choose_decoder
     from seqwise.runs.hub import run_folder
 
@@ -71,25 +72,18 @@ def stream(
     chosen = choose_decoder(
         loaded.settings, best_decoder(folder) if decoder == "best" else decoder, beam_size=beam_size
     )
-
-    def begin() -> Stream:
-        return Stream(loaded, chosen, commit=commit)
-
-    current, written = begin(), _json_line if as_json else _plain_line
+    streams, written = Streams(loaded, chosen, commit=commit), _json_line if as_json else _plain_line
     if file == "-" and sys.stdin.isatty():
         print("reading tokens from the terminal: a blank line ends a sentence, Ctrl-D the input", file=sys.stderr)
-    is_empty, path = True, STDIN if file == "-" else file
+    path = STDIN if file == "-" else file
     for piece in _pieces(file, each_line=each_line):
         try:
-            update = current.finish() if piece.token is None else current.feed([piece.token])
+            update = streams.finish(NAME) if piece.token is None else streams.feed({NAME: [piece.token]})[NAME]
         except InputError as error:
             raise InputError(error.problem, path=path, line=piece.line, hint=error.hint) from None
         print(written(piece.token, update), flush=True)
-        is_empty = piece.token is None
-        if is_empty:
-            current = begin()
-    if not is_empty:
-        print(written(None, current.finish()), flush=True)
+    if streams.names:
+        print(written(None, streams.finish(NAME)), flush=True)
 
 
 class _Piece(NamedTuple):

@@ -1,28 +1,37 @@
 """A token classifier with left context: a Hugging Face encoder under a decoder that reads the labels before.
 
-Shapes: B batch, S source length in pieces, W words of the longest source, M encoder output.
+Shapes: B batch, S source length in pieces, P pieces before, C pieces so far, W words of the longest source, M encoder
+output.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from seqwise import tree
 from seqwise.data.records import read_record
+from seqwise.decoding import evaluation_mode
 from seqwise.errors import InputError
+from seqwise.hugging_face.caches import Layers, cache_of, layers_of
 from seqwise.hugging_face.masked_model import num_positions
-from seqwise.models.recurrent import Context, FixedAttentionTagger
+from seqwise.models.recurrent import LEFT_TO_RIGHT, READS_BOTH_WAYS, Context, FixedAttentionTagger
 from seqwise.training.checkpoints import load_model_file, seal, verify
 
 BACKBONE, SIZES, WEIGHTS = "backbone", "tagger.json", "model.safetensors"
 """In a folder of :func:`save_tagger`: the folder of the encoder's configuration, and two files."""
+
+
+# How far outputs may lie apart, as a share of the largest, that are the same but for rounding.
+ROUNDING = {torch.float64: 1e-8, torch.float32: 1e-4}
 
 
 class PieceEncoder(nn.Module):
@@ -41,22 +50,95 @@ class PieceEncoder(nn.Module):
         return sum(token < 0 for token in source_ids)
 
     def forward(self, sources_BS: Tensor, lengths_B: Tensor) -> Context:
+        pieces = self._pieces(sources_BS, lengths_B)
+        self._require_positions(sources_BS.shape[1])
+        hidden_BSM = self.backbone(input_ids=pieces.ids_BS, attention_mask=pieces.mask_BS.long()).last_hidden_state
+        return _of_words(hidden_BSM, pieces.starts_BS)
+
+    def require_left_to_right(self) -> None:
+        """Refuse a model in which a piece sees those after it, or whose keys and values cannot be kept.
+
+        Pieces are run through it at once, and in two parts.
+        """
+        kind = type(self.backbone).__name__
+        vocabulary_size = self.backbone.get_input_embeddings().num_embeddings
+        device = next(self.backbone.parameters()).device
+        draw = torch.Generator().manual_seed(0)
+        sources_BS = ~torch.randint(vocabulary_size, (2, 7), generator=draw).to(device)
+        lengths_B = torch.full((2,), 7, device=device)
+        with evaluation_mode(self.backbone), torch.no_grad():
+            whole_BSM = self(sources_BS, lengths_B).memory_BSM
+            prefix_BPM = self(sources_BS[:, :4], lengths_B - 3).memory_BSM
+            scale = float(whole_BSM.abs().max())
+            tolerance = scale * ROUNDING.get(whole_BSM.dtype, 5e-2)
+            if float((whole_BSM[:, :4] - prefix_BPM).abs().max()) > tolerance:
+                raise InputError(READS_BOTH_WAYS, hint=LEFT_TO_RIGHT)
+            _, past = self.read(sources_BS[:, :4], lengths_B - 3, None)
+            # One of the two has more pieces to come than the other, which shows whether padding is harmless.
+            sources_BS[:, 6] = ~sources_BS[:, 6]
+            lengths_B = torch.tensor([3, 2], device=device)
+            context, _ = self.read(sources_BS[:, 4:], lengths_B, past)
+        if float((context.memory_BSM - whole_BSM[:, 4:6]).abs().max()) > tolerance:
+            problem = f"{kind} reads pieces in another way after others than together with them"
+            raise InputError(problem, hint="use a model with plain attention and position_ids")
+
+    def read(self, sources_BS: Tensor, lengths_B: Tensor, past: _Past | None) -> tuple[Context, _Past]:
+        """Read what comes next of sources, all by as many words; the past is keys, values, and the mask of each."""
+        pieces = self._pieces(sources_BS, lengths_B)
+        layers, seen_BP = ((), pieces.mask_BS[:, :0]) if past is None else past
+        mask_BC = torch.cat([seen_BP, pieces.mask_BS], dim=1)
+        self._require_positions(int(mask_BC.sum(1).max()))
+        positions_BS = seen_BP.sum(1, keepdim=True) + torch.arange(sources_BS.shape[1], device=sources_BS.device)
+        takes_positions = "position_ids" in inspect.signature(self.backbone.forward).parameters
+        output = self.backbone(
+            input_ids=pieces.ids_BS,
+            attention_mask=mask_BC.long(),
+            past_key_values=cache_of(layers) if layers else None,
+            use_cache=True,
+            **({"position_ids": positions_BS * pieces.mask_BS} if takes_positions else {}),
+        )
+        layers = layers_of(getattr(output, "past_key_values", None), type(self.backbone).__name__)
+        if not bool(mask_BC.all()):  # leave padding out, as far as all inputs have some
+            kept_BW = (~mask_BC).byte().argsort(dim=1, stable=True)[:, : int(mask_BC.sum(1).max())]
+            layers = tree.map(lambda leaf: leaf.take_along_dim(kept_BW[:, None, :, None], dim=2), layers)
+            mask_BC = mask_BC.gather(1, kept_BW)
+        return _of_words(output.last_hidden_state, pieces.starts_BS), (layers, mask_BC)
+
+    def _pieces(self, sources_BS: Tensor, lengths_B: Tensor) -> _Pieces:
         starts_BS = sources_BS < 0
-        words_B = starts_BS.sum(1)
-        if bool((words_B < 1).any()):
+        if bool((~starts_BS).all(1).any()):
             raise InputError("a source has no word", hint="make sources with word_pieces")
-        limit = num_positions(self.backbone)
-        if limit is not None and sources_BS.shape[1] > limit:
-            problem = f"a source has {sources_BS.shape[1]} pieces, and {type(self.backbone).__name__} has {limit}"
-            raise InputError(f"{problem} positions", hint="split it")
-        is_real_BS = torch.arange(sources_BS.shape[1], device=sources_BS.device) < lengths_B[:, None]
+        mask_BS = torch.arange(sources_BS.shape[1], device=sources_BS.device) < lengths_B[:, None]
         padding = getattr(self.backbone.config, "pad_token_id", None) or 0
-        tokens_BS = torch.where(starts_BS, ~sources_BS, sources_BS).masked_fill(~is_real_BS, padding)
-        hidden_BSM = self.backbone(input_ids=tokens_BS, attention_mask=is_real_BS.long()).last_hidden_state
-        places_BW = (~starts_BS).long().argsort(dim=1, stable=True)[:, : int(words_B.max())]
-        memory_BWM = hidden_BSM.gather(1, places_BW[..., None].expand(-1, -1, hidden_BSM.shape[-1]))
-        is_word_BW = torch.arange(places_BW.shape[1], device=words_B.device) < words_B[:, None]
-        return Context(memory_BWM, is_word_BW, words_B)
+        return _Pieces(
+            torch.where(starts_BS, ~sources_BS, sources_BS).masked_fill(~mask_BS, padding), mask_BS, starts_BS
+        )
+
+    def _require_positions(self, positions: int) -> None:
+        limit = num_positions(self.backbone)
+        if limit is not None and positions > limit:
+            problem = f"a source has {positions} pieces, and {type(self.backbone).__name__} has {limit}"
+            raise InputError(f"{problem} positions", hint="split it")
+
+
+_Past = tuple[Layers, Tensor]
+
+
+class _Pieces(NamedTuple):
+    """Pieces of sources as a model takes them, which of them are no padding, and which begin a word."""
+
+    ids_BS: Tensor
+    mask_BS: Tensor
+    starts_BS: Tensor
+
+
+def _of_words(hidden_BSM: Tensor, starts_BS: Tensor) -> Context:
+    """Context of the first piece of each word."""
+    words_B = starts_BS.sum(1)
+    places_BW = (~starts_BS).long().argsort(dim=1, stable=True)[:, : int(words_B.max())]
+    memory_BWM = hidden_BSM.gather(1, places_BW[..., None].expand(-1, -1, hidden_BSM.shape[-1]))
+    is_word_BW = torch.arange(places_BW.shape[1], device=words_B.device) < words_B[:, None]
+    return Context(memory_BWM, is_word_BW, words_B)
 
 
 def pretrained_tagger(

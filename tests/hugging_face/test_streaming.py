@@ -1,0 +1,97 @@
+"""Streams of taggers over causal Hugging Face models: keys and values kept, against the whole source at once."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from pretrained import bert, made  # noqa: E402
+from seqwise import Decoder, HardTopK, InputError, SoftTopK, Stream, Streams, global_  # noqa: E402
+from seqwise.data import EncodedExample  # noqa: E402
+from seqwise.decoding import decode_examples  # noqa: E402
+from seqwise.hugging_face import pretrained_tagger  # noqa: E402
+
+SIZES: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+VOCABULARY = 12
+
+
+def gpt2() -> Any:
+    config = transformers.GPT2Config(vocab_size=VOCABULARY, n_embd=16, n_layer=2, n_head=2, n_positions=20)
+    return transformers.GPT2LMHeadModel(config)
+
+
+def llama() -> Any:
+    own = {**SIZES, "num_key_value_heads": 1, "max_position_embeddings": 40}
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=VOCABULARY, **own))
+
+
+def bloom() -> Any:
+    config = transformers.BloomConfig(vocab_size=VOCABULARY, hidden_size=16, n_layer=2, n_head=2)
+    return transformers.BloomForCausalLM(config)
+
+
+MODELS: dict[str, Callable[[], Any]] = {"GPT-2": gpt2, "Llama": llama, "BLOOM": bloom}
+
+# Words of one to three pieces.
+SOURCES: dict[str, list[tuple[int, ...]]] = {
+    "a": [(2, ~5, 6), (~7,), (~8, 1, 1), (~3,), (~3, 4), (~11,)],
+    "b": [(2, ~9,), (~10, 3), (~4,), (~5,)],
+    "c": [(2, ~6, 6, 7), (~6,), (~1, 2, 3), (~0,), (~10,)],
+}  # fmt: skip
+FEEDS = [{"a": 2}, {"a": 1, "b": 1}, {"b": 3, "c": 1}, {"c": 2, "a": 1}, {"a": 2, "c": 2}]
+
+
+def tagger(kind: str) -> Any:
+    model = made(MODELS[kind](), scale=2.0).base_model
+    return pretrained_tagger(model, num_labels=3, hidden_size=8, label_embedding_size=4).double().eval()
+
+
+@pytest.mark.parametrize("selector", [HardTopK(3), SoftTopK(3, 50.0)], ids=["hard", "relaxed"])
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_stream_over_a_causal_model_is_its_whole_search(kind: str, selector: Any) -> None:
+    """Streams of other ages and other numbers of pieces in one batch; restored after every call."""
+    model, decoder = tagger(kind), Decoder(selector, global_)
+    streams, fed = Streams(model, decoder), dict.fromkeys(SOURCES, 0)
+    labels: dict[str, tuple[int, ...]] = dict.fromkeys(SOURCES, ())
+    for sizes in FEEDS:
+        updates = streams.feed({name: SOURCES[name][fed[name] : fed[name] + size] for name, size in sizes.items()})
+        for name, update in updates.items():
+            fed[name] += sizes[name]
+            labels[name] += update.committed
+            source = tuple(piece for word in SOURCES[name][: fed[name]] for piece in word)
+            best = decode_examples(model, [EncodedExample(source, ())], decoder)[0][0]
+            assert labels[name] + update.partial == best.tokens
+            assert streams.score(name) == pytest.approx(best.score, abs=1e-8)
+        state = io.BytesIO()
+        torch.save(streams.state_dict(), state)
+        streams = Streams(model, decoder)
+        streams.load_state_dict(torch.load(io.BytesIO(state.getvalue()), weights_only=True))
+    assert fed == {name: len(source) for name, source in SOURCES.items()}
+
+
+def test_a_stream_ends_where_the_positions_do_and_stays_as_it_was() -> None:
+    stream = Stream(tagger("GPT-2"), commit="never")
+    first = stream.feed([(~3,)] * 19)
+    with pytest.raises(InputError, match="a source has 21 pieces, and GPT2Model has 20 positions; split it"):
+        stream.feed([(~4,), (~4,)])
+    assert len(first.partial) == 19 and len(stream.feed([(~4,)]).partial) == 20
+
+
+def test_an_encoder_that_sees_what_follows_cannot_stream() -> None:
+    """With the small weights that it begins with."""
+    model = pretrained_tagger(bert().base_model, num_labels=3)
+    with pytest.raises(InputError, match="the model reads its source both ways, and a stream has no end"):
+        Stream(model)
+
+
+def test_a_cache_that_cannot_be_followed_is_refused() -> None:
+    own = {**SIZES, "num_key_value_heads": 1, "sliding_window": 3, "max_position_embeddings": 40}
+    model = transformers.MistralModel(transformers.MistralConfig(vocab_size=VOCABULARY, **own)).eval()
+    with pytest.raises(InputError, match="MistralModel keeps a DynamicSlidingWindowLayer"):
+        Stream(pretrained_tagger(model, num_labels=3))
