@@ -102,7 +102,7 @@ def test_rows_are_ready_for_a_data_frame(folders: dict[str, Path]) -> None:
 
 PAIRS = [
     ("the dogs see .", "the dogs sees .", "agreement"),
-    ("see", "see", "same"),
+    ("see the cat", "see the dog", "nouns"),
     ("cat dog", "dog the cat", "order"),
 ]
 
