@@ -16,7 +16,7 @@ from reproductions.beyond import stress
 from reproductions.comparison import Measured, Row, measure_rows
 from reproductions.corpora import readers as corpora
 from reproductions.outcome import HEADINGS
-from reproductions.systems import Data, System, run_systems
+from reproductions.systems import Cell, Data, System, run_systems
 from reproductions.tuning import Trial, rates_of, tune, with_rates
 from seqwise.data.readers import Example
 from seqwise.data.subwords import join_pieces
@@ -52,29 +52,34 @@ Family = Callable[[int], Mapping[str, System]]
 
 
 def run_task(task: Task, family: Family, rows: Sequence[Row], table: str, setup: Setup) -> dict[str, Measured]:
-    """Train the systems of some rows and those that they start from, or read them back, and measure them.
+    """Train the systems of some rows and those that they start from, or read them back, and measure them."""
+    dev, test = (partial(task.count, part) for part in ("dev", "test"))
+    return measure_rows(table, rows, train_task(task, family, rows, table, setup), setup.seeds, dev=dev, test=test)
+
+
+def train_task(task: Task, family: Family, rows: Sequence[Row], table: str, setup: Setup) -> dict[str, Cell]:
+    """Train the systems of some rows and those that they start from, or read them back; cells by folder.
 
     The folder of the setup takes the runs, which tables on the same task share. Where the scale tunes learning rates
-    (:func:`reproductions.tuning.rates_of`), each is tried with the first seed on development data, and the best trials
-    stand for that seed.
+    (:func:`reproductions.tuning.rates_of`), each is tried with the first seed on development data, by the measure of
+    the task, and the best trials stand for that seed.
     """
     task.require()
-    # Seed by seed, so that an interrupted table has whole seeds.
-    dev, test = (partial(task.count, part) for part in ("dev", "test"))
     keys = [row.key for row in rows]
     options: dict[str, Any] = {"progress": setup.progress, "decoders": task.decoders}
     best: dict[str, Trial] = {}
     parts: dict[str, float] = {}
     if rates := rates_of(setup.scale):
         record, first = setup.folder / f"trials-{table}.json", family(setup.seed)
+        dev = partial(task.count, "dev")
         best = tune(_needed(first, keys), task.load_data, dev, setup.folder, record=record, rates=rates, **options)
         parts = {key: best[system.folder].part for key, system in first.items() if system.folder in best}
     systems = [trial.system for trial in best.values()]
+    # Seed by seed, so that an interrupted table has whole seeds.
     for seed in setup.seeds[1:] if best else setup.seeds:
         systems += _needed(with_rates(family(seed), parts), keys)
     cells = run_systems(systems, task.load_data, setup.folder, **options)
-    cells |= {name: cells[trial.system.folder] for name, trial in best.items()}
-    return measure_rows(table, rows, cells, setup.seeds, dev=dev, test=test)
+    return cells | {name: cells[trial.system.folder] for name, trial in best.items()}
 
 
 def _needed(systems: Mapping[str, System], keys: Sequence[str]) -> list[System]:

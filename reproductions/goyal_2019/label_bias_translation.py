@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 import rich.table
 from rich.text import Text
 
 from reproductions import Setup
-from reproductions.comparison import Measured, best_on_dev, compare, judge
+from reproductions.comparison import Measured, best_on_dev, compare, judge, measure_rows
 from reproductions.corpora import readers as corpora
 from reproductions.goyal_2019.label_bias import family_of, runs_of
 from reproductions.goyal_2019.label_bias_tables import (
@@ -29,7 +28,7 @@ from reproductions.goyal_2019.label_bias_tables import (
 )
 from reproductions.outcome import HEADINGS, Outcome, beside_published, grid
 from reproductions.report import Claim, Result, Table
-from reproductions.tasks import Task, bleu_of_pieces, run_task, texts_of, translation_at
+from reproductions.tasks import Task, bleu_of_pieces, run_task, texts_of, train_task, translation_at
 from reproductions.verdicts import interval_result
 from seqwise.data.subwords import join_pieces
 from seqwise.evaluation.metrics import Sums
@@ -55,18 +54,14 @@ LOCAL, GLOBAL = ("direct-mixed", "normalized-local"), ("direct-global", "normali
 def table_5_4(setup: Setup) -> list[Outcome]:
     """BLEU, from cross-entropy and from a self-normalised model."""
     task = translation_at(setup.scale)
+    task.require()
     runs = setup.inside(runs_of(task, setup.scale))
-    measured = _measure(task, "table-5.4", runs)
+    measured = run_task(task, family_of(task, setup.scale), published_rows(NAMES, PUBLISHED), "table-5.4", runs)
     outcome = compare(
         "table-5.4", f"Table 5.4, {task.title}: BLEU", measured, measure=task.measure,
         controls=CONTROLS, claims=_claims_5_4(measured), files={"runs": runs.folder},
     )  # fmt: skip
     return [outcome]
-
-
-def _measure(task: Task, table: str, runs: Setup) -> dict[str, Measured]:
-    task.require()
-    return run_task(task, family_of(task, runs.scale), published_rows(NAMES, PUBLISHED), table, runs)
 
 
 def _claims_5_4(measured: Mapping[str, Measured]) -> list[Claim]:
@@ -157,10 +152,14 @@ def _by_measure(
     """Make a table of the same systems by several measures."""
     task = translation_at(setup.scale)
     name, runs = f"table-{number}", setup.inside(runs_of(task, setup.scale))
+    rows = published_rows(NAMES, PUBLISHED)
+    task.require()
+    cells = train_task(task, family_of(task, setup.scale), rows, name, runs)
     results: list[Result] = []
     claims: list[Claim] = []
     for measure, count in measures.items():
-        measured = _measure(replace(task, count=count, measure=measure), name, runs)
+        dev, test = (partial(count, part) for part in ("dev", "test"))
+        measured = measure_rows(name, rows, cells, setup.seeds, dev=dev, test=test)
         for kind, (key, decoder) in SHOWN.items():
             row = measured[key]
             unit = "" if count is _ratio else "%"
