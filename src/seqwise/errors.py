@@ -1,8 +1,9 @@
-"""The one error that a user can hint: what is wrong, where, and what to do about it, on one line."""
+"""The one error that a user can put right: what is wrong, where, and what to do about it, on one line."""
 
 from __future__ import annotations
 
 import os
+import sys
 
 __all__ = ["InputError"]
 
@@ -38,3 +39,10 @@ class InputError(ValueError):
         # Tokens and file names come from outside and may hold line breaks: the promise is one line.
         super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in text))
         self.problem, self.path, self.line, self.hint = problem, path, line, hint
+
+
+def warn(*warnings: str | None) -> None:
+    """Print the warnings that there are on standard error, a line each."""
+    for warning in warnings:
+        if warning is not None:
+            print(f"seqwise: {warning}", file=sys.stderr)

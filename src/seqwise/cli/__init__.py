@@ -27,7 +27,7 @@ from seqwise.cli.sharing import card, push
 from seqwise.cli.streaming import stream
 from seqwise.cli.training import train
 from seqwise.cli.tuning import tune
-from seqwise.errors import InputError
+from seqwise.errors import InputError, warn
 from seqwise.training.processes import is_main_process, rank, silence_other_ranks, world_size
 
 __all__ = ["app", "main", "run"]
@@ -112,7 +112,7 @@ def run(application: typer.Typer, name: str) -> None:
         if not is_main_process():
             # Most errors are the same in all processes: the first one prints it, and torchrun ends the others.
             time.sleep(PATIENCE)
-        print(f"seqwise: {_one_line(error)}" + ("" if is_main_process() else f" (process {rank()})"), file=sys.stderr)
+        warn(_one_line(error) + ("" if is_main_process() else f" (process {rank()})"))
         sys.exit(2)
     sys.exit(status if isinstance(status, int) else 0)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -20,12 +19,12 @@ from seqwise.cli.console import (
     require_at_least_one,
 )
 from seqwise.cli.flags import BeamSize, GoldFile, RunFolder
-from seqwise.errors import InputError
+from seqwise.errors import InputError, warn
 from seqwise.names import measure_text
 
 if TYPE_CHECKING:
     from seqwise.data.readers import Example
-    from seqwise.evaluation.diagnosis import ExposureGap
+    from seqwise.evaluation.diagnosis import ExposureGap, LengthBias
     from seqwise.evaluation.label_bias import LabelBias, Prefix
     from seqwise.evaluation.log_partitions import LogPartitionReport
     from seqwise.evaluation.metrics import Sums
@@ -77,9 +76,7 @@ def diagnose(
     chosen = examples if example is None else [examples[example - 1]]
     if beam_size is not None:
         require_enough_candidates(loaded, chosen, beam_size)
-    for warning in (unread_sources(loaded, chosen, handled="left out"), unknown_targets(loaded, chosen)):
-        if warning is not None:
-            print(f"seqwise: {warning}", file=sys.stderr)
+    warn(unread_sources(loaded, chosen, handled="left out"), unknown_targets(loaded, chosen))
     if example is not None:
         _explore(loaded, chosen[0], example, beam_size=beam_size, plot=plot, as_json=as_json)
         return
@@ -157,48 +154,25 @@ def _if_sure(estimate: Any, sure: bool) -> dict[str, float | None]:
 
 def _print(diagnosis: Diagnosis, meaning: Mapping[str, str], *, num_examples: int, constant_from: str) -> None:
     _heading(f"Decoders ({num_examples:,} example{'s' * (num_examples != 1)}, beams of {diagnosis.beam_size})")
-    print_measures(
-        {
-            name: {title: _interval(title, sums) for title, sums in row.items()}
-            for name, row in diagnosis.decoders.items()
-        }
-    )
+    decoders = diagnosis.decoders.items()
+    print_measures({name: {title: _interval(title, sums) for title, sums in row.items()} for name, row in decoders})
     _print_meaning(meaning, "decoders")
     if diagnosis.log_partitions is not None:
         _heading("log Z on gold prefixes, in nats")
         headings = ("", "tokens", "mean", "variance", "mean |log Z|", "mean |log Z - mean|", "from", "to")
         print_table(headings, _log_partition_rows(diagnosis.log_partitions))
         if "shifted-beam" in diagnosis.decoders:
-            out().print(
-                f"shifted-beam takes {diagnosis.constant:.2f} nats off each token (mean log Z of {constant_from})"
-            )
+            constant = f"{diagnosis.constant:.2f} nats off each token (mean log Z of {constant_from})"
+            out().print(f"shifted-beam takes {constant}")
         _print_meaning(meaning, "log Z")
     if diagnosis.exposure:
         _heading("Exposure gap: loss in nats per token")
-        print_table(
-            ("", "after gold prefixes", "after its own", "gap"),
-            [
-                (f"prefixes of {name}", f"{exposure.gold.value:.3f}", f"{exposure.own.value:.3f}", _shown_gap(exposure))
-                for name, exposure in diagnosis.exposure.items()
-            ],
-        )
+        print_table(("", "after gold prefixes", "after its own", "gap"), _exposure_rows(diagnosis.exposure))
         _print_meaning(meaning, "exposure gap")
     if diagnosis.lengths:
         _heading("Length bias, by beam size")
-        shares = ("empty", "short", "cut_off")
-        print_table(
-            ("scores", "beam", "empty, %", "shorter than half, %", "never ended, %", "length ratio"),
-            [
-                (
-                    name,
-                    str(size),
-                    *(f"{100 * getattr(bias, share).value:.1f}" for share in shares),
-                    f"{bias.ratio.value:.3f}",
-                )
-                for name, row in diagnosis.lengths.items()
-                for size, bias in row.items()
-            ],
-        )
+        columns = ("scores", "beam", "empty, %", "shorter than half, %", "never ended, %", "length ratio")
+        print_table(columns, _length_rows(diagnosis.lengths))
         _print_meaning(meaning, "length bias")
     _heading("Slot ranking: how often the right prefix scores above the best wrong one")
     if diagnosis.ranking is not None:
@@ -209,6 +183,26 @@ def _print(diagnosis: Diagnosis, meaning: Mapping[str, str], *, num_examples: in
         pairs, kept = int(ranking.both.denominators_N.sum()), 100 * ranking.on_beam.value
         out().print(f"{pairs:,} pairs; the right prefix is on the local beam at {kept:.1f}% of the steps")
     _print_meaning(meaning, "slot ranking")
+
+
+def _exposure_rows(gaps: Mapping[str, ExposureGap]) -> list[tuple[str, ...]]:
+    return [
+        (f"prefixes of {name}", f"{gap.gold.value:.3f}", f"{gap.own.value:.3f}", _shown_gap(gap))
+        for name, gap in gaps.items()
+    ]
+
+
+def _length_rows(lengths: Mapping[str, Mapping[int, LengthBias]]) -> list[tuple[str, ...]]:
+    return [
+        (
+            name,
+            str(size),
+            *(f"{100 * share.value:.1f}" for share in (bias.empty, bias.short, bias.cut_off)),
+            f"{bias.ratio.value:.3f}",
+        )
+        for name, row in lengths.items()
+        for size, bias in row.items()
+    ]
 
 
 def _log_partition_rows(report: LogPartitionReport) -> list[tuple[str, ...]]:

@@ -14,7 +14,7 @@ import typer
 from seqwise.cli.completion import choice_of
 from seqwise.cli.console import print_measures, print_table, require_at_least_one, require_files
 from seqwise.cli.flags import BeamSize, GoldFile, ResumableOutput, RunFolder
-from seqwise.errors import InputError
+from seqwise.errors import InputError, warn
 from seqwise.names import DECODER_NAMES, measure_text
 from seqwise.training.processes import local_device
 
@@ -80,7 +80,7 @@ def predict(
     the line where it was, comments and blank lines too. An input that cannot be read has "error: ..." in place of the
     output, and the exit code is 1. With --output, torchrun may start several processes, which share the inputs.
     """
-    from seqwise.data.spooled import in_blocks, spooled
+    from seqwise.data.spooled import in_blocks
     from seqwise.runs import choose_decoder, load_run
     from seqwise.runs import predict as predict_examples
     from seqwise.runs.hub import run_folder
@@ -93,7 +93,7 @@ def predict(
         training_reader,
     )
     from seqwise.runs.resumable_writer import write_in_blocks
-    from seqwise.runs.run import fingerprint, reading_problems, require_enough_candidates
+    from seqwise.runs.run import fingerprint
 
     require_files(output, text or "-")
     folder = run_folder(run)
@@ -105,18 +105,10 @@ def predict(
     require_own_labels(examples, loaded.codec.writable)
     decoder = _named(decoder, folder)
     _require_possible(loaded, decoder, beam_size=beam_size, n_best=n_best, length_normalization=length_normalization)
-    one_text = not examples[0].path
     # Of all examples, so that errors come before the first output.
-    by_example = zip(examples, reading_problems(loaded, examples), strict=True)
-    problems = {example.line: problem for example, problem in by_example if problem is not None}
-    if one_text and problems:
-        raise problems[0]
-    if beam_size is not None:
-        readable = spooled(example for example in examples if example.source and example.line not in problems)
-        if readable:
-            require_enough_candidates(loaded, readable, beam_size)
+    problems = _problems_by_line(loaded, examples, beam_size=beam_size)
     chosen = choose_decoder(loaded.settings, decoder, beam_size=beam_size)
-    n_best = n_best or (5 if one_text and layout != "columns" else 1)
+    n_best = n_best or (1 if examples[0].path or layout == "columns" else 5)
     first, last = examples[0].line, examples[-1].line
 
     def lines_of(block: Sequence[Example]) -> Iterator[str]:
@@ -140,17 +132,30 @@ def predict(
                 print(line)
     else:
         claim = {"model": fingerprint(loaded), "inputs": digest_of(examples), "decoder": decoder or "as trained"}
-        options = {"beam_size": beam_size, "n_best": n_best, "length_normalization": length_normalization}
-        claim |= {name: str(value) for name, value in options.items()} | {"format": layout}
+        numbers = {"beam_size": beam_size, "n_best": n_best, "length_normalization": length_normalization}
+        claim |= {name: str(value) for name, value in numbers.items()} | {"format": layout}
         write_in_blocks(output, examples, lines_of, claim=claim, block=BLOCK)
     if problems:
         sys.stdout.flush()
-        first_problem = next(iter(problems.values()))
-        print(
-            f"seqwise: {len(problems):,} of {len(examples):,} inputs could not be read; the first is {first_problem}",
-            file=sys.stderr,
-        )
+        unread = f"{len(problems):,} of {len(examples):,} inputs could not be read"
+        warn(f"{unread}; the first is {next(iter(problems.values()))}")
         raise typer.Exit(1)
+
+
+def _problems_by_line(run: OutputRun, examples: Sequence[Example], *, beam_size: int | None) -> dict[int, InputError]:
+    """Return the errors of unreadable inputs; raise that of a single text, or for a beam that is too large."""
+    from seqwise.data.spooled import spooled
+    from seqwise.runs.run import reading_problems, require_enough_candidates
+
+    by_example = zip(examples, reading_problems(run, examples), strict=True)
+    problems = {example.line: problem for example, problem in by_example if problem is not None}
+    if problems and not examples[0].path:
+        raise problems[0]
+    if beam_size is not None:
+        readable = spooled(example for example in examples if example.source and example.line not in problems)
+        if readable:
+            require_enough_candidates(run, readable, beam_size)
+    return problems
 
 
 def _layout(layout: str, *, task: str | None, n_best: int | None) -> str:
@@ -278,15 +283,11 @@ def evaluate(
         for name in (decoders_for(loaded.settings) if decoder is None else [decoder])
     }
     unread = unread_sources(loaded, examples)
-    unknown = (unknown_sources(loaded, examples), unknown_targets(loaded, examples))
-    for warning in (unread, *unknown, missing_bleu(loaded)):
-        if warning is not None:
-            print(f"seqwise: {warning}", file=sys.stderr)
+    warn(unread, unknown_sources(loaded, examples), unknown_targets(loaded, examples), missing_bleu(loaded))
     estimates = {
         name: {title: bootstrap_interval(sums) for title, sums in by_title.items()}
         for name, by_title in measured.items()
     }
-    signed = signatures(loaded, examples)
     entities = {
         name: sums
         for name, by_title in measured.items()
@@ -294,17 +295,9 @@ def evaluate(
         if isinstance(sums, EntityCounts)
     }
     if as_json:
-        print(json.dumps(_plain(estimates, signed, entities), indent=1))
+        print(json.dumps(_plain(estimates, signatures(loaded, examples), entities), indent=1))
     else:
-        print_measures(
-            {
-                name: {title: _cell(title, estimate) for title, estimate in row.items()}
-                for name, row in estimates.items()
-            }
-        )
-        print(f"{len(examples)} examples; in brackets bootstrap 95% intervals")
-        for title, signature in signed.items():
-            print(f"{title}: {signature}")
+        _print_estimates(estimates, signatures(loaded, examples), num_examples=len(examples))
         if entities:
             name = decoder or usual_decoder(loaded.settings)
             print(f"\nEntities by type, {name}")
@@ -328,6 +321,16 @@ def _plain(
     for name, sums in entities.items():
         plain[name]["entity F1"]["by type"] = {kind: scores._asdict() for kind, scores in sums.by_type.items()}
     return plain
+
+
+def _print_estimates(
+    estimates: Mapping[str, Mapping[str, Estimate]], signed: Mapping[str, str], *, num_examples: int
+) -> None:
+    rows = estimates.items()
+    print_measures({name: {title: _cell(title, estimate) for title, estimate in row.items()} for name, row in rows})
+    print(f"{num_examples} examples; in brackets bootstrap 95% intervals")
+    for title, signature in signed.items():
+        print(f"{title}: {signature}")
 
 
 def _print_types(entities: EntityCounts) -> None:

@@ -12,6 +12,7 @@ import typer
 
 from seqwise.cli.console import err, progress_bars, require_files
 from seqwise.cli.flags import MaskedRunFolder, given_flags
+from seqwise.errors import warn
 from seqwise.training.processes import is_main_process
 
 
@@ -82,8 +83,7 @@ def _print_samples(run: Any, problems: Any, settings: Any, output: Path | None) 
     from seqwise.runs.sampling_problems import problem_warnings
     from seqwise.runs.sampling_report import SampleReport
 
-    for line in problem_warnings(run, problems):
-        print(f"seqwise: {line}", file=sys.stderr)
+    warn(*problem_warnings(run, problems))
     report = SampleReport(settings)
     with progress_bars() as bars:
         task = bars.add_task("sampling", total=None, note="the first sweep")

@@ -313,7 +313,6 @@ def draw_label_bias(
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
-    from matplotlib.lines import Line2D
 
     rows = max(map(len, bias.steps))
     size = (min(2.5 + 0.95 * len(bias.steps), 30), 1.2 + 0.55 * rows)
@@ -334,19 +333,7 @@ def draw_label_bias(
         ),
     )
     for axes, heading, mass in panels:
-        for step, prefixes in enumerate(bias.steps):
-            places = {prefix.tokens: row for row, prefix in enumerate(bias.steps[step - 1])} if step else {}
-            for row, prefix in enumerate(prefixes):
-                colour = GOLD if prefix.is_gold else OTHERS
-                # What has ended stays where it is.
-                parent = prefix.tokens if prefix.tokens in places else prefix.tokens[:-1]
-                if parent in places:
-                    axes.plot([step - 1, step], [places[parent], row], color=colour, alpha=0.35, lw=1, zorder=1)
-                face = colour if prefix.on_beam else "none"
-                axes.scatter(step, row, s=_area(mass(prefix)), color=face, edgecolors=colour, zorder=2)
-                name = short_names[target_name(prefix.tokens[-1])] if prefix.tokens else ""
-                place = {"xytext": (0, 11), "textcoords": "offset points", "ha": "center"}
-                axes.annotate(name, (step, row), **place, fontsize=8, parse_math=False)
+        _draw_tree(axes, bias.steps, mass, lambda token: short_names[target_name(token)])
         axes.set_title(heading, loc="left", fontsize=10)
         axes.set_xlim(-0.5, len(bias.steps) - 0.5)
         axes.set_ylim(rows - 0.4, -0.8)
@@ -354,19 +341,44 @@ def draw_label_bias(
         axes.spines[["top", "right", "left"]].set_visible(False)
     below.set_xticks(range(len(ticks)), [short_ticks[name] for name in ticks], parse_math=False)
     figure.suptitle(title)
+    handles = _legend_handles()
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=8, frameon=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+
+
+def _draw_tree(
+    axes: Any, steps: Sequence[Sequence[Prefix]], mass: Callable[[Prefix], float], name_of: Callable[[int], str]
+) -> None:
+    """Draw each prefix as a disc, with a line to its parent."""
+    for step, prefixes in enumerate(steps):
+        rows_before = {prefix.tokens: row for row, prefix in enumerate(steps[step - 1])} if step else {}
+        for row, prefix in enumerate(prefixes):
+            colour = GOLD if prefix.is_gold else OTHERS
+            # What has ended stays where it is.
+            parent = prefix.tokens if prefix.tokens in rows_before else prefix.tokens[:-1]
+            if parent in rows_before:
+                axes.plot([step - 1, step], [rows_before[parent], row], color=colour, alpha=0.35, lw=1, zorder=1)
+            face = colour if prefix.on_beam else "none"
+            axes.scatter(step, row, s=_area(mass(prefix)), color=face, edgecolors=colour, zorder=2)
+            name = name_of(prefix.tokens[-1]) if prefix.tokens else ""
+            place = {"xytext": (0, 11), "textcoords": "offset points", "ha": "center"}
+            axes.annotate(name, (step, row), **place, fontsize=8, parse_math=False)
+
+
+def _legend_handles() -> list[Any]:
+    from matplotlib.lines import Line2D
+
     kinds = {"gold": (GOLD, GOLD), "other prefixes": (OTHERS, OTHERS), "gold, no longer on the beam": (GOLD, "none")}
     handles = [
         Line2D([], [], ls="", marker="o", markeredgecolor=edge, markerfacecolor=face, label=name)
         for name, (edge, face) in kinds.items()
     ]
-    handles += [
+    return handles + [
         Line2D([], [], ls="", marker="o", color="0.7", markersize=math.sqrt(_area(share)), label=f"share {share:.0%}")
         for share in (0.1, 0.5)
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=8, frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
 
 
 def _area(share: float) -> float:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
-import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from seqwise.errors import InputError
+from seqwise.errors import InputError, warn
 from seqwise.explorer.chain_page import ChainPage
 from seqwise.explorer.search_page import SearchPage
 from seqwise.runs.explore.suggestions import Suggestions
@@ -84,7 +83,7 @@ def serve(run: Run[Any, Any], name: str, *, host: str = "127.0.0.1", port: int =
     if is_loopback(host):
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1", "[::1]"])
     else:
-        print(f"seqwise: whoever can reach {host}, port {port}, can use the explorer", file=sys.stderr)
+        warn(f"whoever can reach {host}, port {port}, can use the explorer")
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     app.on_startup(lambda: _in_background(_announce(host, port, address)))
     quiet: dict[str, Any] = {"reload": False, "show": False, "show_welcome_message": False}

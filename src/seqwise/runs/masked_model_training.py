@@ -20,7 +20,7 @@ from seqwise.data.readers import Example
 from seqwise.data.tokenizer import reading_tokenizer, writing_tokenizer
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.decoding import evaluation_mode
-from seqwise.errors import InputError
+from seqwise.errors import InputError, warn
 from seqwise.evaluation.signature import sha256_of_examples, sign, signature_line
 from seqwise.models.conditional import ConditionalMaskedTransformer
 from seqwise.objectives.masked_likelihood import conditional_masked_objective, masked_cross_entropy, masked_objective
@@ -40,10 +40,10 @@ from seqwise.runs.training import fingerprints_of, fit_stage
 from seqwise.runs.training_summary import (
     MASKED_UNIT,
     TrainingSummary,
+    begin_summary,
     below,
     best_of_stage,
     loss_warnings,
-    save_summary,
     summarize_masked_training,
 )
 from seqwise.training.checkpoints import last_complete
@@ -164,22 +164,17 @@ def _train(
     examples = read_sequences(train, given)
     held_out = [] if dev is None else read_sequences(dev, given)
     require_evaluation(given, has_dev=dev is not None)
-    settings = sized_masked(with_absolute_paths(given, output), len(examples), evaluated=bool(held_out))
-    finished = (output / MODEL).exists() and (output / SETTINGS).exists()
-    if finished and "evaluate_every" not in given.model_fields_set:
-        settings = without_new_evaluations(settings, load_masked_settings(output / SETTINGS))
+    settings = _sized_for_folder(given, output, len(examples), evaluated=bool(held_out))
     from_main_process(lambda: _require_same_settings(output, settings))
     if settings.format == "sequences" and examples[0].target[0].startswith(">"):
-        print(f"seqwise: {train} begins with '>'; if it is FASTA, use --format fasta", file=sys.stderr)
+        warn(f"{train} begins with '>'; if it is FASTA, use --format fasta")
     run = new_masked_run(examples, settings)
     encoded = run.codec.encode(examples)
     _check_held_out(run, examples, held_out)
     from_main_process(lambda: _claim(output, settings))
     summary = summarize_masked_training(run, encoded, run.codec.encode(held_out) if held_out else [])
     if is_main_process():
-        save_summary(summary, output)
-        if on_start is not None:
-            on_start(summary)
+        begin_summary(summary, output, on_start)
     result = fit_masked_run(run, encoded, examples, held_out, output=output, on_progress=on_progress)
     metrics: dict[str, Any] = {
         "steps": result.steps,
@@ -187,9 +182,8 @@ def _train(
         "sequences": len(encoded),
         "tokens": sum(length * count for length, count in run.codec.lengths.items()),
         "vocabulary": len(run.codec.allowed_V),
+        **best_of_stage(result, settings, encoded, output),
     }
-    if result.best_step is not None:
-        metrics |= best_of_stage(result, settings, encoded, output)
     if not is_main_process():
         return metrics
     metrics["warnings"] = loss_warnings(
@@ -203,15 +197,26 @@ def _train(
     if held_out:
         try:
             metrics["dev"] = measure_masked_run(run, held_out, on_measured=on_measured)
-            if summary.baseline is not None:
-                metrics["warnings"] |= below(summary.baseline, metrics["dev"]["pseudo_perplexity"])
-            signed = sign(f"masked {settings.model.name}", seeds=[settings.seed], data=sha256_of_examples(held_out))
-            metrics["signature"] = signature_line(signed)
         except KeyboardInterrupt:
             print("stopped while measuring; run the same command again to measure the trained model", file=sys.stderr)
             raise
+        if summary.baseline is not None:
+            metrics["warnings"] |= below(summary.baseline, metrics["dev"]["pseudo_perplexity"])
+        signed = sign(f"masked {settings.model.name}", seeds=[settings.seed], data=sha256_of_examples(held_out))
+        metrics["signature"] = signature_line(signed)
     save_metrics(output, metrics)
     return metrics
+
+
+def _sized_for_folder(
+    given: MaskedModelSettings, output: Path, num_examples: int, *, evaluated: bool
+) -> MaskedModelSettings:
+    """Choose the settings that were not given, without evaluations if the run in the folder was trained without."""
+    settings = sized_masked(with_absolute_paths(given, output), num_examples, evaluated=evaluated)
+    finished = (output / MODEL).exists() and (output / SETTINGS).exists()
+    if finished and "evaluate_every" not in given.model_fields_set:
+        return without_new_evaluations(settings, load_masked_settings(output / SETTINGS))
+    return settings
 
 
 def fit_masked_run(
@@ -315,7 +320,7 @@ def _check_held_out(run: MaskedRun, examples: Sequence[Example], held_out: Seque
     known = {(example.source, example.target) for example in examples}
     again = sum((example.source, example.target) in known for example in held_out)
     if again:
-        print(f"seqwise: {again} of {len(held_out)} development sequences are in the training data", file=sys.stderr)
+        warn(f"{again} of {len(held_out)} development sequences are in the training data")
 
 
 def _require_same_settings(output: Path, settings: MaskedModelSettings) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 import os
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,7 @@ from seqwise.data.durable import discard_partials, sha256_of_file
 from seqwise.data.readers import Example
 from seqwise.data.summary import wrong_label_column
 from seqwise.data.vocabulary import Vocabulary
-from seqwise.errors import InputError
+from seqwise.errors import InputError, warn
 from seqwise.evaluation.signature import sha256_of_examples, sign, signature_line
 from seqwise.objectives.contrastive import noise_log_probs
 from seqwise.objectives.objective import Objective
@@ -46,9 +45,9 @@ from seqwise.runs.sizing import sized, sized_like, without_new_evaluations
 from seqwise.runs.trainer_options import TrainerOptions, changed_setting_error, require_usable, with_absolute_paths
 from seqwise.runs.training_summary import (
     TrainingSummary,
+    begin_summary,
     best_of_stage,
     last_fifths,
-    save_summary,
     summarize_training,
     token_of,
     warnings_of,
@@ -251,24 +250,17 @@ def _train_run(
     on_measured: Callable[[int, int], None] | None,
 ) -> dict[str, Any]:
     examples = read_examples(given, given.train)
-    settings = sized(with_absolute_paths(given, output), len(examples))
-    saved = output / CONFIGURATION
-    if saved.exists() and "evaluate_every" not in given.model_fields_set:
-        settings = without_new_evaluations(settings, load_settings(saved))
+    settings = _sized_for_folder(given, output, len(examples))
     from_main_process(lambda: _require_same_settings(output, settings))
     run, encoded, dev, unread = begin_run(settings, examples)
     fingerprints = fingerprints_of(settings, dev)
     from_main_process(lambda: require_same_data(output / settings.stages()[0].folder, encoded, fingerprints))
     from_main_process(lambda: _claim(output, settings))
     doubt = wrong_label_column(examples) if settings.task == "tag" else None
-    for warning in (doubt, unread, unknown_targets(run, dev), missing_bleu(run) if dev else None):
-        if warning is not None:
-            print(f"seqwise: {warning}", file=sys.stderr)
+    warn(doubt, unread, unknown_targets(run, dev), missing_bleu(run) if dev else None)
     summary = summarize_training(run, examples, encoded, dev, settings)
     if is_main_process():
-        save_summary(summary, output)
-        if on_start is not None:
-            on_start(summary)
+        begin_summary(summary, output, on_start)
     metrics: dict[str, Any] = {"train_examples": len(examples), "dev_examples": len(dev)}
     for stage in settings.stages():
         result = train_stage(
@@ -285,9 +277,8 @@ def _train_run(
             "steps": result.steps,
             "mean_loss": result.mean_loss,
             "loss_unit": stage.settings.objective.loss_unit(token_of(settings)),
+            **best_of_stage(result, stage.settings, encoded, output / stage.folder),
         }
-        if result.best_step is not None:
-            metrics[stage.name] |= best_of_stage(result, stage.settings, encoded, output / stage.folder)
     if not is_main_process():
         return metrics
     save_run(run, output)
@@ -302,6 +293,14 @@ def _train_run(
     )
     save_metrics(output, metrics)
     return metrics
+
+
+def _sized_for_folder(given: Settings, output: Path, num_examples: int) -> Settings:
+    """Choose the settings that were not given, without evaluations if the run in the folder was begun without them."""
+    settings, saved = sized(with_absolute_paths(given, output), num_examples), output / CONFIGURATION
+    if saved.exists() and "evaluate_every" not in given.model_fields_set:
+        return without_new_evaluations(settings, load_settings(saved))
+    return settings
 
 
 def begin_run(

@@ -7,7 +7,7 @@ import math
 import statistics
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -214,9 +214,11 @@ def _baseline(run: OutputRun, train: Sequence[Example], dev: Sequence[Example]) 
     return Baseline(method, "dev" if dev else "train", title, sign, values)
 
 
-def save_summary(summary: TrainingSummary, folder: Path) -> None:
-    """Write ``summary.json``."""
+def begin_summary(summary: TrainingSummary, folder: Path, on_start: Callable[[TrainingSummary], None] | None) -> None:
+    """Write ``summary.json``, and call ``on_start`` with the summary."""
     write_atomically(folder / SUMMARY, json.dumps(asdict(summary), indent=1) + "\n")
+    if on_start is not None:
+        on_start(summary)
 
 
 def summary_lines(summary: TrainingSummary) -> list[str]:
@@ -360,7 +362,9 @@ def loss_warnings(
 def best_of_stage(
     result: TrainingResult, settings: TrainerOptions, encoded: Sequence[EncodedExample], folder: Path
 ) -> dict[str, Any]:
-    """Return the measurement and the epoch of the best step of a stage, and whether the stage stopped early."""
+    """Return the measurement and the epoch of the best step of a stage, and whether it stopped early, if it has one."""
+    if result.best_step is None:
+        return {}
     lines = (folder / MEASUREMENTS).read_text(encoding="utf-8").splitlines()
     measured = next(line for line in map(json.loads, lines) if line["step"] == result.best_step)
     epoch = measured["step"] / len(settings.batches(encoded))

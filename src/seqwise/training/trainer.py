@@ -219,15 +219,9 @@ def fit(
     }
     require_integrations(report_to)
     _check(**chosen, save_every=save_every, measure_every=measure_every)
+    _check_patience(patience, evaluates=evaluate is not None)
     if evaluate is not None:
         chosen |= {"measure_every": measure_every, "patience": patience}
-    if patience is not None:
-        if evaluate is None:
-            raise InputError("patience: there is no development metric", hint="give evaluate as well")
-        if not isinstance(patience, int):
-            raise InputError(f"patience must be an integer, got {patience!r}")
-        if not patience >= 1:
-            raise InputError(f"patience must be at least 1, got {patience}")
     if rates:  # not named where there are none, as in checkpoints from before there were any
         chosen["rates"] = _known_parts(model, rates)
     if fingerprints:
@@ -238,7 +232,7 @@ def fit(
     batches = StepBatches(train, sampler, steps=steps, parts=gradient_accumulation_steps)
     settings = _made_with(chosen, train, parsed)
     wrapped = WithObjective(model, objective)
-    checkpoints, log_path = Path(output) / "checkpoints", Path(output) / "log.jsonl"
+    checkpoints, log_path = output / "checkpoints", output / "log.jsonl"
     _check_targets(model, train, example_names or _numbered)
     init_process_group()
     state = from_main_process(lambda: _begin(checkpoints, log_path, settings))
@@ -247,8 +241,8 @@ def fit(
         _load_weights(wrapped, checkpoints / f"checkpoint-{resumed_from}")
     if state is None or not has_ended(state):
         arguments = _arguments(checkpoints, settings, save_every, report_to)
-        kept = log_path if is_main_process() else Path(os.devnull)
-        with _as_it_was(model), kept.open("a", encoding="utf-8") as log:
+        own_log = log_path if is_main_process() else Path(os.devnull)
+        with _restoring(model), own_log.open("a", encoding="utf-8") as log:
             trainer = _FitTrainer(
                 wrapped,
                 arguments,
@@ -266,11 +260,11 @@ def fit(
             _run(trainer, checkpoints, resumed_from)
         state = trainer.state
     mean_loss = from_main_process(lambda: _mean_loss(log_path))
-    best = state.best_global_step
-    if best is not None:
-        _load_weights(wrapped, checkpoints / f"checkpoint-{best}")
+    best_step = state.best_global_step
+    if best_step is not None:
+        _load_weights(wrapped, checkpoints / f"checkpoint-{best_step}")
     seconds = time.monotonic() - started
-    return TrainingResult(state.global_step, seconds, mean_loss, resumed_from, best, state.best_metric)
+    return TrainingResult(state.global_step, seconds, mean_loss, resumed_from, best_step, state.best_metric)
 
 
 class StepBatches(Dataset[dict[str, Any]]):
@@ -641,6 +635,17 @@ def _check(**settings: Any) -> None:
         raise InputError(f"unknown decay {settings['decay']!r}", hint=did_you_mean(settings["decay"], _DECAYS))
 
 
+def _check_patience(patience: int | None, *, evaluates: bool) -> None:
+    if patience is None:
+        return
+    if not evaluates:
+        raise InputError("patience: there is no development metric", hint="give evaluate as well")
+    if not isinstance(patience, int):
+        raise InputError(f"patience must be an integer, got {patience!r}")
+    if not patience >= 1:
+        raise InputError(f"patience must be at least 1, got {patience}")
+
+
 def _check_targets(model: nn.Module, train: Sequence[EncodedExample], name_of: Callable[[int], str]) -> None:
     """Refuse targets that the model cannot write: a cost would count them as wrong at every step, without a word.
 
@@ -698,7 +703,7 @@ def _mean_loss(path: Path) -> float:
 
 
 @contextlib.contextmanager
-def _as_it_was(model: nn.Module) -> Iterator[None]:
+def _restoring(model: nn.Module) -> Iterator[None]:
     """Put back what training changes beyond the weights: the model's mode, the global generators, logging."""
     was_training = model.training
     python, numpy, verbosity = random.getstate(), np.random.get_state(), transformers.logging.get_verbosity()
