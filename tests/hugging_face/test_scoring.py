@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -316,6 +317,46 @@ def test_a_smaller_window_can_be_asked_for() -> None:
     assert score.num_windows == 3
 
 
+# ---- Bounds ---------------------------------------------------------------------------------------------------------
+
+
+def exact_bound(model: Any, tokenizer: Any, prefix: str, text: str) -> float:
+    """The sum over all 2^T masks of the text, each in a pass of its own."""
+    given = len(tokenizer(prefix, add_special_tokens=False)["input_ids"])
+    ids = tokenizer(f"{prefix} {text}")["input_ids"]
+    places = range(1 + given, len(ids) - 1)
+    total = 0.0
+    for size in range(1, len(places) + 1):
+        for masked in itertools.combinations(places, size):
+            seen = [4 if place in masked else token for place, token in enumerate(ids)]
+            with torch.no_grad():
+                log_probs = model(input_ids=torch.tensor([seen])).logits[0].log_softmax(-1)
+            value = math.fsum(log_probs[place, ids[place]].item() for place in masked)
+            total += value / (size * math.comb(len(places), size))
+    return total
+
+
+@pytest.mark.parametrize("prefix", ["", "the cats"])
+def test_bounds_are_near_those_of_all_masks(prefix: str) -> None:
+    torch.manual_seed(0)
+    tokenizer = piece_tokenizer(PIECES)
+    model = made(bert(len(tokenizer)), scale=4.0)
+    text = "dogs see the ."
+    settings = [ScoringSettings(bound=10, seed=seed) for seed in range(60)]
+    values = [
+        score_texts(model, tokenizer, [text], prefixes=[prefix], settings=each)[0].lower_bound for each in settings
+    ]
+    values_N = torch.tensor([value for value in values if value is not None])
+    assert len(values_N) == 60
+    error = float(values_N.std()) / math.sqrt(60)
+    assert error > 0 and abs(float(values_N.mean()) - exact_bound(model, tokenizer, prefix, text)) < 4 * error
+    again, among = (
+        score_texts(model, tokenizer, texts, settings=settings[0])[-1].lower_bound
+        for texts in ([text], ["see", "the cat", text])
+    )
+    assert again == pytest.approx(among, abs=1e-9)
+
+
 # ---- What cannot be -------------------------------------------------------------------------------------------------
 
 
@@ -337,6 +378,14 @@ BAD: dict[str, tuple[Any, str]] = {
     "first": (
         lambda m, t: score_texts(made(gpt2(13)), plain_tokenizer(), ["see"], settings=ScoringSettings(start="none")),
         "text 1: the only token of the text is given, and nothing is left to score",
+    ),
+    "bound": (
+        lambda m, t: score_texts(made(gpt2(13)), plain_tokenizer(), ["see"], settings=ScoringSettings(bound=1)),
+        "bound: a model that reads from left to right has log-probabilities themselves",
+    ),
+    "long bound": (
+        lambda m, t: score_texts(m, t, ["see " * 13], settings=ScoringSettings(bound=1)),
+        "text 1: bound: a text of 13 tokens, where the model has room for 12",
     ),
     "pieces": (lambda m, t: ScoringSettings(pieces="whole"), "pieces must be one of within-word-l2r, whole-word, "),
 }  # fmt: skip

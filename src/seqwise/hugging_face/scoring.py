@@ -6,6 +6,7 @@ vocabulary.
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from seqwise.hugging_face.masked_text import adapted_with_codec
 from seqwise.hugging_face.text_codec import placed
 from seqwise.hugging_face.tokens import TextTokens, special_around, text_tokens
 from seqwise.names import Pieces
+from seqwise.sampling.any_order import any_order_bound
 from seqwise.sampling.energies import pseudo_log_likelihood
 from seqwise.sampling.problems import of_one_length
 from seqwise.sampling.scores import Span, TextScore
@@ -77,6 +79,7 @@ class TextScorer:
     tokenizer: Any
     _log_probs: Callable[[Sequence[_Row]], Iterator[tuple[_Row, Tensor]]]
     _rows_of: Callable[[int, ScoredText], list[_Row]]
+    _bound: Callable[[ScoredText], float] | None = None
 
     @torch.no_grad()
     def scores(self, texts: Sequence[ScoredText]) -> list[TextScore]:
@@ -104,6 +107,8 @@ class TextScorer:
         words = tuple(text.words[place] for place in text.scored)
         unknown = sum(token == self.tokenizer.unk_token_id for token in ids)
         options: dict[str, Any] = {"words_T": words, "spans": text.spans, "prefix": text.prefix}
+        if self._bound is not None:
+            options["lower_bound"] = self._bound(text)
         return TextScore(tokens, log_probs_M, text.text, num_windows=num_windows, num_unknown=unknown, **options)
 
 
@@ -204,6 +209,9 @@ def text_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> TextSc
     if not writes_text(model):
         return _masked_scorer(model, tokenizer, settings)
     inner = _inner(model)
+    if settings.bound:
+        problem = "bound: a model that reads from left to right has log-probabilities themselves"
+        raise InputError(problem, hint="leave it out")
     if inner.training:
         raise InputError("a model is in training mode, where dropout changes its scores", hint="call model.eval()")
     return (_seq2seq_scorer if inner.config.is_encoder_decoder else _causal_scorer)(model, tokenizer, settings)
@@ -233,7 +241,14 @@ def _masked_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> Tex
     def prepare(text: str, prefix: str) -> ScoredText:
         ready = _with_prefix(tokenizer, text, prefix, settings)
         codec.ids(f"{prefix}{settings.separator}{text}" if prefix else text)  # refuses masks and special tokens
+        if settings.bound and window is not None and len(ready.ids) > window:
+            problem = f"bound: a text of {len(ready.ids)} tokens, where the model has room for {window}"
+            raise InputError(problem, hint="cut it; bounds are not taken by windows")
         return ready
+
+    def bound(text: ScoredText) -> float:
+        tokens_T = torch.tensor(text.ids, device=adapted.device)
+        return seeded_bound(adapted, tokens_T, text.scored, settings)
 
     def rows_of(number: int, text: ScoredText) -> list[_Row]:
         length = len(text.ids)
@@ -267,7 +282,19 @@ def _masked_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> Tex
             ).cpu()
             yield from ((row, values_T[list(row.wanted)]) for row, values_T in zip(group, values_BT, strict=True))
 
-    return TextScorer("masked", prepare, window, adapted, tokenizer, log_probs, rows_of)
+    bound_of = bound if settings.bound else None
+    return TextScorer("masked", prepare, window, adapted, tokenizer, log_probs, rows_of, bound_of)
+
+
+def seeded_bound(model: Any, tokens_T: Tensor, scored: Sequence[int], settings: ScoringSettings) -> float:
+    """Bound log p of some tokens given the others; the masks depend on the seed and the text alone."""
+    text = repr((settings.seed, tokens_T.tolist(), tuple(scored))).encode()
+    generator = torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(text).digest()[:7]))
+    free_T = torch.zeros(len(tokens_T), dtype=torch.bool)
+    free_T[list(scored)] = True
+    rows = min(settings.max_tokens // len(tokens_T), MOST_SCORES // (len(tokens_T) * model.vocab_size))
+    options: dict[str, Any] = {"free_T": free_T, "max_rows": max(1, rows)}
+    return any_order_bound(model, tokens_T, num_passes=settings.bound, generator=generator, **options)
 
 
 # ------------------------------------------------------------------------------- models that read from left to right

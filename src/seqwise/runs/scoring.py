@@ -328,6 +328,8 @@ def _of_sequences(run: MaskedRun, settings: ScoringSettings) -> _Scoring:
         (encoded,) = run.codec.encode([example])
         if not encoded.target_ids:
             raise InputError("there is no sequence to score", **place_of(example))
+        if settings.bound:
+            raise InputError("bound: it is for Hugging Face masked models", hint="leave it out")
 
     def score(examples: Sequence[Example]) -> list[SequenceScore]:
         return _score_block(run, examples, settings)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from seqwise._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from seqwise.sampling.any_order import any_order_bound
     from seqwise.sampling.chains import Trace, load_chains, sample_chains, save_chains
     from seqwise.sampling.combinators import (
         anneal_blocks,
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from seqwise.sampling.prefetch import prefetching
     from seqwise.sampling.proposals import anywhere, in_order, masked_conditionals, shuffled
     from seqwise.sampling.remasking import low_confidence_remasking
+    from seqwise.sampling.scores import TextScore
+    from seqwise.sampling.scoring_settings import ScoringSettings
     from seqwise.sampling.settings import (
         ChainSettings,
         DelayedAcceptance,
@@ -57,6 +60,7 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
+        "seqwise.sampling.any_order",
         "seqwise.sampling.chains",
         "seqwise.sampling.combinators",
         "seqwise.sampling.correctness",
@@ -67,6 +71,8 @@ else:
         "seqwise.sampling.prefetch",
         "seqwise.sampling.proposals",
         "seqwise.sampling.remasking",
+        "seqwise.sampling.scores",
+        "seqwise.sampling.scoring_settings",
         "seqwise.sampling.state",
         "seqwise.sampling.settings",
     )
@@ -87,10 +93,13 @@ __all__ = [
     "MaskPredict",
     "MetropolisHastings",
     "ParallelTempering",
+    "ScoringSettings",
     "SeededDraws",
+    "TextScore",
     "Trace",
     "anneal_blocks",
     "anneal_target",
+    "any_order_bound",
     "anywhere",
     "boltzmann",
     "burn_in",
