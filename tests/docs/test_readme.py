@@ -55,6 +55,14 @@ def test_every_objective_is_among_the_methods() -> None:
     assert [name for name in OneOf(ObjectiveConfig).members if f"`{name}`" not in METHODS] == []
 
 
+def test_it_is_short_and_its_numbers_are_those_of_the_pages_made_from_results() -> None:
+    assert len(README.splitlines()) <= 150
+    section = README.split("## When it helps, and when it does not")[1].split("\n## ")[0]
+    made = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "results").glob("*.md"))
+    numbers = re.findall(r"\d+\.\d+", section)
+    assert numbers and [number for number in numbers if not re.search(rf"(?<![\d.]){number}(?!\d)", made)] == []
+
+
 def test_linked_files_exist() -> None:
     text = re.sub(r"```.*?```", "", README, flags=re.DOTALL)
     for target in re.findall(r"\]\((?!http)([^)#]+)\)", text):

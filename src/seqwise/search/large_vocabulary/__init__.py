@@ -13,5 +13,5 @@ module       what is in it
 ``triton``   maxima of blocks and log Z in one pass, on a GPU
 ===========  ====================================================================================
 
-Gradients of the head and the embedding are made once for all steps: :mod:`seqwise.models.deferred_linear`.
+Gradients of the head and the embedding are made once for all steps: ``seqwise.models.deferred_linear``.
 """
