@@ -225,6 +225,11 @@ def steps_after(source_ids: Sequence[int], model: StepModel) -> int:
     return limit if most is None else min(limit, most)
 
 
+def encode_input(model: StepModel, source: EncodedExample) -> Any:
+    """Encode one input on the device of the model."""
+    return model.encode(collate([(0, source)]).to(model.embedding_VD.device))
+
+
 @contextmanager
 def evaluation_mode(model: object) -> Iterator[None]:
     """Put a module and its parts into evaluation mode, and each of them back after it; leave what is no module alone.

@@ -6,6 +6,7 @@ built elsewhere, and tests compare both.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal, get_args
 
 __all__ = [
@@ -60,3 +61,9 @@ def measure_heading(title: str) -> str:
 def measure_text(title: str, value: float) -> str:
     """Write a measure in the unit of its heading: ratios and entropies with three digits, all others in per cent."""
     return f"{value:.3f}" if "ratio" in title or "entropy" in title else f"{100 * value:.1f}"
+
+
+def interval_texts(title: str, estimate: Iterable[float]) -> tuple[str, str]:
+    """Write a measure, and in brackets the ends of its interval."""
+    value, low, high = (measure_text(title, number) for number in estimate)
+    return value, f"[{low}, {high}]"

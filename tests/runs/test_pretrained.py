@@ -219,7 +219,7 @@ SPOILT = {
     "other sizes": "transformers cannot load the model (",
     "another type": "transformers cannot load the model (",
     "unknown type": "transformers cannot load the model (",
-    "no JSON": "config.json: this is no JSON; take another copy",
+    "no JSON": "config.json:1: no valid JSON",
     "no type": "the folder holds no trained model; give the --output",
     "no head": "no whole masked language model: ",
     "large tokenizer": "the tokenizer has tokens up to 12, and the model scores 12",

@@ -20,7 +20,7 @@ from seqwise.cli.console import (
 )
 from seqwise.cli.flags import BeamSize, GoldFile, RunFolder
 from seqwise.errors import InputError, warn
-from seqwise.names import measure_text
+from seqwise.names import interval_texts
 
 if TYPE_CHECKING:
     from seqwise.data.readers import Example
@@ -228,8 +228,10 @@ def _shown_gap(exposure: ExposureGap) -> str:
 
 def _interval(title: str, sums: Sums) -> tuple[str, str]:
     """Format a value, and its interval in brackets or nothing with too few examples."""
-    value, low, high = (None if field is None else measure_text(title, field) for field in _estimate(sums).values())
-    return value or "", f"[{low}, {high}]" if low else ""
+    from seqwise.evaluation.metrics import bootstrap_interval, enough_examples
+
+    value, interval = interval_texts(title, bootstrap_interval(sums))
+    return value, interval if enough_examples(sums) else ""
 
 
 def _heading(text: str) -> None:

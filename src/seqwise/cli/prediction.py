@@ -15,7 +15,7 @@ from seqwise.cli.completion import choice_of
 from seqwise.cli.console import print_measures, print_table, require_at_least_one, require_files
 from seqwise.cli.flags import BeamSize, GoldFile, ResumableOutput, RunFolder
 from seqwise.errors import InputError, warn
-from seqwise.names import DECODER_NAMES, measure_text
+from seqwise.names import DECODER_NAMES, interval_texts
 from seqwise.training.processes import local_device
 
 if TYPE_CHECKING:
@@ -260,7 +260,7 @@ def evaluate(
     from seqwise.runs.hub import run_folder
     from seqwise.runs.inputs import read_examples
     from seqwise.runs.measures import (
-        measure,
+        measure_by_decoder,
         missing_bleu,
         require_known_target,
         signatures,
@@ -278,10 +278,8 @@ def evaluate(
     require_at_least_one("--beam-size", beam_size)
     if beam_size is not None:
         require_enough_candidates(loaded, examples, beam_size)
-    measured = {
-        name: measure(loaded, examples, name, beam_size=beam_size)
-        for name in (decoders_for(loaded.settings) if decoder is None else [decoder])
-    }
+    names = decoders_for(loaded.settings) if decoder is None else [decoder]
+    measured = measure_by_decoder(loaded, examples, names, beam_size=beam_size)
     unread = unread_sources(loaded, examples)
     warn(unread, unknown_sources(loaded, examples), unknown_targets(loaded, examples), missing_bleu(loaded))
     estimates = {
@@ -327,7 +325,9 @@ def _print_estimates(
     estimates: Mapping[str, Mapping[str, Estimate]], signed: Mapping[str, str], *, num_examples: int
 ) -> None:
     rows = estimates.items()
-    print_measures({name: {title: _cell(title, estimate) for title, estimate in row.items()} for name, row in rows})
+    print_measures(
+        {name: {title: interval_texts(title, estimate) for title, estimate in row.items()} for name, row in rows}
+    )
     print(f"{num_examples} examples; in brackets bootstrap 95% intervals")
     for title, signature in signed.items():
         print(f"{title}: {signature}")
@@ -339,8 +339,3 @@ def _print_types(entities: EntityCounts) -> None:
         shares = (f"{100 * share:.1f}" for share in (scores.precision, scores.recall, scores.f1))
         rows.append((kind, *shares, f"{scores.support:,}"))
     print_table(("type", "precision, %", "recall, %", "F1, %", "support"), rows)
-
-
-def _cell(title: str, estimate: Estimate) -> tuple[str, str]:
-    value, low, high = (measure_text(title, field) for field in estimate)
-    return value, f"[{low}, {high}]"

@@ -49,14 +49,13 @@ def score(
     accuracies and their 95% intervals by category, goes to standard error. Texts longer than the model are read by
     windows, and the summary says so. With --output, torchrun may start several processes, which share the texts.
     """
+    from seqwise.runs.inputs import standard_input
     from seqwise.runs.scoring import Scorer, read_pairs_to_score, read_texts_to_score
 
     require_files(output, str(file))
     scorer = Scorer(model, **given_flags(flags))
     scorer.run.model.to(local_device())
-    if str(file) == "-" and sys.stdin is not None and sys.stdin.isatty():
-        print("reading texts from the terminal, up to Ctrl-D", file=sys.stderr)
-    path = "/dev/stdin" if str(file) == "-" else file
+    path = standard_input() if str(file) == "-" else file
     if pairs:
         examples = read_pairs_to_score(path, category=scorer.settings.category)
     else:

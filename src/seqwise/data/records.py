@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -55,3 +56,13 @@ def read_json_lines(path: Path, *, hint: str) -> Iterator[tuple[int, dict[str, A
         except (ValueError, RecursionError):
             raise InputError("no JSON object", path=path, line=number, hint=hint) from None
         yield number, record
+
+
+def is_number(value: object) -> bool:
+    """Whether something read from JSON is a finite number.
+
+    Example:
+        >>> is_number(1.5), is_number(True), is_number(None)
+        (True, False, False)
+    """
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from seqwise.data.batches import EncodedExample, collate
+from seqwise.data.batches import EncodedExample
 from seqwise.data.readers import Example
-from seqwise.decoding import Decoder, Hypothesis, decode_examples, evaluation_mode, steps_after
+from seqwise.data.records import is_number
+from seqwise.decoding import Decoder, Hypothesis, decode_examples, encode_input, evaluation_mode, steps_after
 from seqwise.errors import InputError
 from seqwise.evaluation.diagnosis import ExposureGap, LengthBias, exposure_gap, length_bias
 from seqwise.evaluation.label_bias import LabelBias, explore_label_bias
@@ -24,7 +24,7 @@ from seqwise.runs.codecs import place_of
 from seqwise.runs.findings import BEAM_SIZES, Diagnosis
 from seqwise.runs.measures import gold_ids, known_targets, log_partitions_of
 from seqwise.runs.measures import measure_outputs as measure_written
-from seqwise.runs.run import OutputRun
+from seqwise.runs.run import METRICS, OutputRun
 from seqwise.search.candidates import Score, global_, local, shifted
 from seqwise.search.selectors import HardTopK
 
@@ -49,11 +49,10 @@ def estimate_constant(run: OutputRun, examples: Sequence[Example]) -> float:
 def development_constant(folder: Path) -> float | None:
     """Return the mean of log Z on development data from ``metrics.json``, or None."""
     try:
-        value = json.loads((folder / "metrics.json").read_bytes())["dev"]["mean log Z"]
+        value = json.loads((folder / METRICS).read_bytes())["dev"]["mean log Z"]
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
-    known = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if known else None
+    return float(value) if is_number(value) else None
 
 
 def measure_outputs(run: OutputRun, examples: Sequence[Example], outputs: Sequence[Hypothesis]) -> dict[str, Sums]:
@@ -106,7 +105,7 @@ def diagnose(
     ``shifted-beam`` subtracts the constant, best measured on other data, from each token; None: the mean of log Z here.
     """
     k, data, model = _beam_size(run, beam_size), _prepare(run, examples), run.model
-    log_partitions = _log_partitions(run, examples)
+    log_partitions = measure_log_partitions(run, examples)
     if constant is None and log_partitions is not None:
         constant = log_partitions.overall.mean
     scores: dict[str, Score] = {"local": local, "raw": global_}
@@ -150,7 +149,8 @@ def _counter(on_progress: OnProgress | None, part: str, total: int) -> Callable[
     return advance
 
 
-def _log_partitions(run: OutputRun, examples: Sequence[Example]) -> LogPartitionReport | None:
+def measure_log_partitions(run: OutputRun, examples: Sequence[Example]) -> LogPartitionReport | None:
+    """Measure log Z on gold prefixes, by position and by thirds of lengths; None if the run can write no target."""
     encoded = run.codec.encode(known_targets(run, examples))
     if not encoded:
         return None
@@ -226,7 +226,7 @@ def explore(run: OutputRun, example: Example, *, beam_size: int | None = None, s
     with evaluation_mode(model), torch.no_grad():
         return explore_label_bias(
             model,
-            model.encode(collate([(0, source)]).to(model.embedding_VD.device)),
+            encode_input(model, source),
             num_steps=steps_after(source.source_ids, model),
             k=k,
             gold=gold,

@@ -144,12 +144,17 @@ def inputs_of(text: str | None, *, units: Units, read: Reader | None = None) -> 
     """Read the examples of a file or of standard input ("-"), or make one, without a path, of a text."""
     read = read or partial(each_input, units=units)
     if text is None or text == "-":
-        if sys.stdin is not None and sys.stdin.isatty():
-            print("reading a file from the terminal, up to Ctrl-D", file=sys.stderr)
-        return spooled(read("/dev/stdin"))
+        return spooled(read(standard_input()))
     if names_a_file(text):
         return spooled(read(text))
     return [example_of(text, units=units)]
+
+
+def standard_input() -> str:
+    """Return the path of standard input; if that is a terminal, say that it is read."""
+    if sys.stdin is not None and sys.stdin.isatty():
+        print("reading a file from the terminal, up to Ctrl-D", file=sys.stderr)
+    return "/dev/stdin"
 
 
 def example_of(text: str, *, units: Units) -> Example:

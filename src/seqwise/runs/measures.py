@@ -158,6 +158,25 @@ def decisive(titles: Collection[str], *, subwords: bool = False) -> tuple[str, i
     return next((title, sign) for title, sign in order.items() if title in titles)
 
 
+def measure_by_decoder(
+    run: OutputRun,
+    examples: Sequence[Example],
+    decoders: Sequence[str],
+    *,
+    beam_size: int | None = None,
+    on_measured: Callable[[int, int], None] | None = None,
+) -> dict[str, dict[str, Sums]]:
+    """Measure several decoders, by name and title; ``on_measured`` is called with how many are done, and with all."""
+    measured: dict[str, dict[str, Sums]] = {}
+    for name in decoders:
+        if on_measured is not None:
+            on_measured(len(measured), len(decoders))
+        measured[name] = measure(run, examples, name, beam_size=beam_size)
+    if on_measured is not None:
+        on_measured(len(decoders), len(decoders))
+    return measured
+
+
 def measure_decoders(
     run: OutputRun, examples: Sequence[Example], *, on_measured: Callable[[int, int], None] | None = None
 ) -> dict[str, Any]:
@@ -165,12 +184,8 @@ def measure_decoders(
 
     Targets that the run cannot write have no log Z; if there are no others, mean and variance are None.
     """
-    names = list(decoders_for(run.settings))
-    measures_by_decoder: dict[str, dict[str, Sums]] = {}
-    for done, name in enumerate(names, start=1):
-        measures_by_decoder[name] = measure(run, examples, name)
-        if on_measured is not None:
-            on_measured(done, len(names))
+    decoders = decoders_for(run.settings)
+    measures_by_decoder = measure_by_decoder(run, examples, decoders, on_measured=on_measured)
     title, sign = decisive(measures_by_decoder["beam"], subwords=run.codec.writes_text)
     usual = usual_decoder(run.settings)
     log_partitions_N = log_partitions_of(run, run.codec.encode(known_targets(run, examples)))

@@ -5,13 +5,13 @@ No code is executed: weights come from safetensors alone, and folders with code 
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from seqwise.data.records import read_json_object
 from seqwise.errors import InputError
 from seqwise.runs.model_settings import HUB_NAME
 
@@ -130,11 +130,7 @@ def _article(kind: str) -> str:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        record = json.loads(path.read_bytes())
-    except (ValueError, RecursionError):
-        raise InputError("this is no JSON", path=path, hint="take another copy") from None
-    return record if isinstance(record, dict) else {}
+    return read_json_object(path, what=path.stem, hint="take another copy")
 
 
 def _configurations(source: Path | str) -> tuple[dict[str, Any], dict[str, Any]]:

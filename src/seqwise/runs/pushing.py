@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from seqwise.configuration import dump
-from seqwise.data.records import read_json_object
 from seqwise.errors import InputError
 from seqwise.runs.hub import HUB_RUN, hub_refusals, model_folder
 from seqwise.runs.loading import load_run
 from seqwise.runs.model_card import model_card, public_settings
-from seqwise.runs.run import Run
+from seqwise.runs.run import METRICS, Run, read_metrics
 
-CARD, METRICS = "README.md", "metrics.json"
+CARD = "README.md"
 
 
 @dataclass(frozen=True)
@@ -78,6 +77,4 @@ def _card(folder: Path, run: Run[Any, Any], repo: str) -> str:
     own = folder / CARD
     if own.is_file():
         return own.read_text(encoding="utf-8")
-    file, hint = folder / METRICS, "restore it as it was saved"
-    metrics = read_json_object(file, what="metrics", hint=hint) if file.is_file() else {}
-    return model_card(run, metrics, repo=repo)
+    return model_card(run, read_metrics(folder), repo=repo)

@@ -28,6 +28,7 @@ import torch
 from seqwise.data.batches import EncodedExample
 from seqwise.data.durable import write_atomically
 from seqwise.data.readers import Example
+from seqwise.data.records import read_json_object
 from seqwise.data.spooled import in_blocks
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.decoding import Decoder, Hypothesis, decode_examples, steps_after
@@ -38,6 +39,8 @@ from seqwise.runs.decoder_choice import choose_decoder
 from seqwise.runs.inputs import example_of, input_units
 from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.settings import Settings
+
+METRICS = "metrics.json"
 
 S_co = TypeVar("S_co", covariant=True)
 C_co = TypeVar("C_co", bound=Codec, covariant=True)
@@ -172,6 +175,12 @@ def _as_tokens(hypothesis: Hypothesis, vocabulary: Vocabulary) -> Prediction:
     return Prediction(tuple(vocabulary.decode(hypothesis.tokens)), hypothesis.score)
 
 
+def read_metrics(folder: Path) -> dict[str, Any]:
+    """Read ``metrics.json``; empty if there is none."""
+    path = folder / METRICS
+    return read_json_object(path, what="metrics", hint="restore it as it was saved") if path.is_file() else {}
+
+
 def save_metrics(folder: Path, metrics: dict[str, Any]) -> None:
     """Write ``metrics.json``."""
-    write_atomically(folder / "metrics.json", json.dumps(metrics, indent=1, sort_keys=True) + "\n")
+    write_atomically(folder / METRICS, json.dumps(metrics, indent=1, sort_keys=True) + "\n")

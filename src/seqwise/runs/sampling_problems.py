@@ -19,7 +19,7 @@ from seqwise.data.readers import Example, read_lines
 from seqwise.data.spooled import from_plain, in_blocks, spooled_items, to_plain
 from seqwise.errors import InputError
 from seqwise.runs.codecs import place_of
-from seqwise.runs.inputs import example_of, file_units, inputs_of, names_a_file
+from seqwise.runs.inputs import example_of, file_units, inputs_of, names_a_file, standard_input
 from seqwise.runs.run import MaskedRun
 from seqwise.runs.sampling_folder import require_disk
 from seqwise.runs.sampling_settings import SampleSettings
@@ -168,7 +168,7 @@ def _holds_pairs(text: str) -> bool:
 
 def _sequences(run: MaskedRun, text: str) -> Sequence[Example]:
     if text == "-" or names_a_file(text):
-        return run.codec.read("/dev/stdin" if text == "-" else text)
+        return run.codec.read(standard_input() if text == "-" else text)
     return [
         replace(example, source=(), target=example.source)
         for example in inputs_of(text, units=file_units(run.codec.units))

@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 
-from seqwise.decoding import Decoder, Hypothesis, evaluation_mode, steps_after
+from seqwise.decoding import Decoder, Hypothesis, encode_input, evaluation_mode, steps_after
 from seqwise.models.chain import ChainTagger
 from seqwise.objectives.chain import best_chain_output
 from seqwise.objectives.enumeration import every_output
@@ -17,7 +17,7 @@ from seqwise.objectives.rescoring import output_scores
 from seqwise.runs.explore.questions import Question
 from seqwise.runs.measures import gold_text
 from seqwise.runs.report.examples import SCORES
-from seqwise.runs.report.lattice import Lattice, beam_lattice, drawn_steps, encode_input
+from seqwise.runs.report.lattice import Lattice, beam_lattice, drawn_steps
 from seqwise.runs.run import OutputRun, search
 from seqwise.search.candidates import Score
 from seqwise.search.operators import ALPHA_UNITS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,8 +11,9 @@ from seqwise.configuration.flat import flat_values
 from seqwise.data.records import read_json_lines, read_json_object
 from seqwise.errors import InputError
 from seqwise.runs.masked_model_settings import load_masked_settings
+from seqwise.runs.run import read_metrics
 from seqwise.runs.settings import load_settings
-from seqwise.training.checkpoints import MEASUREMENTS
+from seqwise.training.checkpoints import MANIFEST, MEASUREMENTS
 
 Kind = Literal["training", "masked model", "samples"]
 """The run of ``seqwise train``, that of ``seqwise masked-model train``, or the output of ``seqwise sample``."""
@@ -77,9 +77,6 @@ def read_folder(path: Path) -> Folder:
             return Folder(path, path.resolve().name, "samples", _read_json(path / "settings.json"))
         if (path / "model" / "codec.json").is_file() or (path / "log.jsonl").is_file():
             return _masked(path)
-    if (path / "model" / "tokenizer.json").is_file():
-        problem = "the folder holds a log-linear language model, on which there is no report"
-        raise InputError(problem, path=path, hint=_FOLDER_HINT)
     raise InputError("the folder holds no run", path=path, hint=_FOLDER_HINT)
 
 
@@ -124,14 +121,14 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _with_model(folder: Folder) -> Folder:
-    metrics_file, manifest = folder.path / "metrics.json", folder.path / "model" / "manifest.json"
-    metrics = _read_json(metrics_file) if metrics_file.is_file() else {}
-    weights = None
+    weights, manifest = None, folder.path / "model" / MANIFEST
     if manifest.is_file():
         files = _read_json(manifest).get("files")
         entry = files.get("model.safetensors") if isinstance(files, dict) else None
         weights = str(entry["sha256"]) if isinstance(entry, dict) and "sha256" in entry else None
-    return replace(folder, metrics=metrics, has_model=(folder.path / "model").is_dir(), weights=weights)
+    return replace(
+        folder, metrics=read_metrics(folder.path), has_model=(folder.path / "model").is_dir(), weights=weights
+    )
 
 
 def _read_columns(path: Path) -> dict[str, list[float]]:
@@ -147,13 +144,3 @@ def _read_columns(path: Path) -> dict[str, list[float]]:
 
 def _is_real(value: object) -> bool:
     return isinstance(value, int | float)  # JSON has NaN for a loss that is none
-
-
-def is_number(value: object) -> bool:
-    """Whether something read from JSON is a finite number.
-
-    Example:
-        >>> is_number(1.5), is_number(True), is_number(None)
-        (True, False, False)
-    """
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -8,13 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from seqwise.data.batches import EncodedExample, collate
-from seqwise.decoding import evaluation_mode, steps_after
+from seqwise.data.batches import EncodedExample
+from seqwise.decoding import encode_input, evaluation_mode, steps_after
 from seqwise.models.protocols import StepModel
 from seqwise.objectives.search_aware import hamming_cost
 from seqwise.search.beam import unroll
@@ -47,11 +46,6 @@ class Lattice:
     """Slots of a search, step by step; the search starts from one slot, the empty prefix."""
 
     steps: tuple[tuple[Node, ...], ...]
-
-
-def encode_input(model: StepModel, source: EncodedExample) -> Any:
-    """Encode one input on the device of the model."""
-    return model.encode(collate([(0, source)]).to(model.embedding_VD.device))
 
 
 @torch.no_grad()

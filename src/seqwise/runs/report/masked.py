@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from markupsafe import Markup
 
 from seqwise.data.readers import Example
+from seqwise.data.records import is_number
 from seqwise.evaluation.metrics import Counts, bootstrap_interval
 from seqwise.runs.report.blocks import Block, Paragraph, Table, plain_number
 from seqwise.runs.report.curves import metrics_rows
 from seqwise.runs.report.drawing import Palette
-from seqwise.runs.report.folders import Folder, is_number
+from seqwise.runs.report.folders import Folder
 from seqwise.runs.run import MaskedRun
 from seqwise.runs.scoring import SequenceScore, score_sequences
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from seqwise.data.readers import Example
 from seqwise.errors import InputError
 from seqwise.evaluation.signature import sha256_of_examples, sign, signature_line
+from seqwise.runs.diagnosis import measure_log_partitions
 from seqwise.runs.inputs import read_examples, recorded_file
 from seqwise.runs.loading import load_run
 from seqwise.runs.measures import signatures, unknown_targets, unread_sources
@@ -35,7 +36,7 @@ from seqwise.runs.report.results import (
     verdict,
 )
 from seqwise.runs.report.sampling import sampling_section, sampling_table, sampling_verdict
-from seqwise.runs.report.slots import log_partition_blocks, measured_log_partitions, slot_spread
+from seqwise.runs.report.slots import log_partition_blocks, slot_spread
 from seqwise.runs.run import MaskedRun, OutputRun, reading_problems
 
 OnProgress = Callable[[str, int, int], None]
@@ -280,7 +281,7 @@ def _details(
 ) -> list[Block]:
     """Fold what few readers look for."""
     with_data = {name: own.examples for name, own in data.items() if own.examples}
-    reports = {name: measured_log_partitions(loaded[name], examples) for name, examples in with_data.items()}
+    reports = {name: measure_log_partitions(loaded[name], examples) for name, examples in with_data.items()}
     spreads = {name: slot_spread(loaded[name], examples) for name, examples in with_data.items()}
     by_position = log_partition_blocks(
         [folder.name for folder in folders],

@@ -9,15 +9,16 @@ from dataclasses import dataclass, field
 from markupsafe import Markup
 
 from seqwise.data.readers import Example
+from seqwise.data.records import is_number
 from seqwise.decoding import DECODERS
 from seqwise.evaluation.errors import Pair, align, by_position, confusions, label_scores, num_errors
 from seqwise.evaluation.metrics import Comparison, Sums, bootstrap_interval, enough_examples, paired_bootstrap
 from seqwise.evaluation.signature import sha256_of_examples
-from seqwise.names import measure_heading, measure_text
+from seqwise.names import interval_texts, measure_heading, measure_text
 from seqwise.runs.decoder_choice import decoders_for, usual_decoder
 from seqwise.runs.measures import decisive, decode, distinct_inputs, measure_outputs, references_by_source
 from seqwise.runs.report.blocks import Block, Entry, Figure, Ids, Listing, Table
-from seqwise.runs.report.folders import Folder, is_number
+from seqwise.runs.report.folders import Folder
 from seqwise.runs.report.plots import Interval, Rows, interval_plot
 from seqwise.runs.run import OutputRun
 
@@ -230,17 +231,12 @@ def result_tables(results: Sequence[Result]) -> list[Block]:
     for result in results:
         titles = list(result.measures[result.decoder])
         rows = [
-            [name, *(_interval(title, by_title[title]) for title in titles)]
+            [name, *(" ".join(interval_texts(title, bootstrap_interval(by_title[title]))) for title in titles)]
             for name, by_title in result.measures.items()
         ]
         caption = f"{result.name} on {result.data}, with bootstrap 95% intervals over examples"
         tables.append(Table(caption, ["decoder", *map(measure_heading, titles)], rows))
     return tables
-
-
-def _interval(title: str, sums: Sums) -> str:
-    value, low, high = (measure_text(title, end) for end in bootstrap_interval(sums))
-    return f"{value} [{low}, {high}]"
 
 
 # ---- Errors ---------------------------------------------------------------------------------------------------------

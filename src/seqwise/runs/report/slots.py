@@ -8,13 +8,11 @@ from dataclasses import astuple, dataclass
 import torch
 
 from seqwise.data.readers import Example
-from seqwise.decoding import DECODERS, Decoder, evaluation_mode, steps_after
-from seqwise.evaluation.log_partitions import LogPartitionReport, LogPartitionSummary, log_partition_report
+from seqwise.decoding import DECODERS, Decoder, encode_input, evaluation_mode, steps_after
+from seqwise.evaluation.log_partitions import LogPartitionReport, LogPartitionSummary
 from seqwise.evaluation.slot_ranking import unroll_slots
-from seqwise.runs.measures import known_targets, log_partitions_of
 from seqwise.runs.monitoring import score_spread
 from seqwise.runs.report.blocks import Block, Ids, Table, plain_number
-from seqwise.runs.report.lattice import encode_input
 from seqwise.runs.report.plots import Line, line_plot
 from seqwise.runs.run import OutputRun, readable
 from seqwise.search.selectors import HardTopK
@@ -53,15 +51,6 @@ def slot_spread(run: OutputRun, examples: Sequence[Example]) -> Spread:
                 counts[step - 1] += 1
     # The first steps of a beam of 1 have no two slots.
     return Spread(tuple(a / b if b else float("nan") for a, b in zip(sums, counts, strict=True)), tuple(counts))
-
-
-def measured_log_partitions(run: OutputRun, examples: Sequence[Example]) -> LogPartitionReport | None:
-    """Measure log Z on gold prefixes; None if the run can write no target."""
-    encoded = run.codec.encode(known_targets(run, examples))
-    if not encoded:
-        return None
-    lengths = [len(example.target_ids) for example in encoded]
-    return log_partition_report(log_partitions_of(run, encoded).split(lengths), edges=[])
 
 
 def log_partition_blocks(
