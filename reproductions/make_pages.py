@@ -71,8 +71,8 @@ def _functions(by_stem: Mapping[str, Table]) -> dict[str, Callable[..., Any]]:
     def evidence(stem: str, text: str) -> str:
         for claim in by_stem[stem].claims:
             if claim.text.startswith(text):
-                (found,) = re.findall(r"([+-][\d.]+ \[.+?\])", claim.evidence)
-                return str(found).replace("-", "−")
+                (interval,) = re.findall(r"([+-][\d.]+ \[.+?\])", claim.evidence)
+                return str(interval).replace("-", "−")
         raise KeyError(f"{stem} has no claim {text!r}")
 
     def claims(stem: str) -> list[tuple[str, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 
@@ -64,10 +64,8 @@ def index_page(tables: Tables) -> str:
     """docs/results.md: where everything is, and what is missing."""
     lines = []
     for chapter in CHAPTERS:
-        made = sum(bool(tables[name]) for name in chapter.names)
-        lines.append(
-            f"- [{chapter.title}](results/{chapter.page}.md): {made} of {len(chapter.names)} tables and figures."
-        )
+        count = f"{sum(bool(tables[name]) for name in chapter.names)} of {len(chapter.names)} tables and figures"
+        lines.append(f"- [{chapter.title}](results/{chapter.page}.md): {count}.")
     return INDEX.format(pages="\n".join(lines) + "\n")
 
 
@@ -75,10 +73,10 @@ def chapter_page(chapter: Chapter, tables: Tables) -> str:
     """Return the page of a chapter."""
     lines = [f"# {chapter.title}\n", MADE, "How to read the tables: [results](../results.md).\n"]
     lines += _missing(chapter, tables)
-    files = {file_stem(name, scale): table for name in chapter.names for scale, table in _quick_first(tables[name])}
-    bare = [stem for stem, table in files.items() if lacks_values(table)]
+    files = list(_files(chapter.names, tables))
+    bare = [f"`{file_stem(name, scale)}`" for name, scale, table in files if lacks_values(table)]
     if bare:
-        listed = ", ".join(f"`{stem}`" for stem in bare) if len(bare) < len(files) else "all on this page"
+        listed = ", ".join(bare) if len(bare) < len(files) else "all on this page"
         lines.append(f"Files without the value of each example, whose p-values cannot be computed again: {listed}.\n")
     first_with: dict[str, str] = {}
     for heading, names in chapter.sections.items():
@@ -119,8 +117,10 @@ def lacks_values(table: Table) -> bool:
     return not all(numbers + tested)
 
 
-def _quick_first(by_scale: Mapping[str, Table]) -> Iterable[tuple[str, Table]]:
-    return reversed(list(by_scale.items()))
+def _files(names: Iterable[str], tables: Tables) -> Iterator[tuple[str, str, Table]]:
+    """Yield the name, the scale and the table of each file; of each name the quick scale comes first."""
+    for name in names:
+        yield from ((name, scale, table) for scale, table in reversed(list(tables[name].items())))
 
 
 def _section(heading: str, names: Sequence[str], tables: Tables, first_with: dict[str, str]) -> list[str]:
@@ -130,16 +130,15 @@ def _section(heading: str, names: Sequence[str], tables: Tables, first_with: dic
     """
     (command,) = {_command(name) for name in names}
     lines = [f"## {heading}\n", f"{command}\n"]
-    made = {}
-    for name in names:
-        for scale, table in _quick_first(tables[name]):
-            stem, settings = file_stem(name, scale), settings_line(name, scale)
-            first = first_with.setdefault(settings, stem) if settings else stem
-            lines += _numbers(stem, settings if first == stem else f"Settings as in `{first}`.", table, heading)
-            made[stem] = table
+    by_stem = {}
+    for name, scale, table in _files(names, tables):
+        stem, settings = file_stem(name, scale), settings_line(name, scale)
+        first = first_with.setdefault(settings, stem) if settings else stem
+        lines += _numbers(stem, settings if first == stem else f"Settings as in `{first}`.", table, heading)
+        by_stem[stem] = table
     for kinds in (("claim",), ("theorem", "figure")):
-        lines += _claims(made, kinds)
-    return lines if made else []
+        lines += _claims(by_stem, kinds)
+    return lines if by_stem else []
 
 
 def _numbers(stem: str, settings: str, table: Table, heading: str) -> list[str]:
@@ -147,8 +146,8 @@ def _numbers(stem: str, settings: str, table: Table, heading: str) -> list[str]:
     title = table.title.removeprefix(heading).lstrip(":, ")
     seeds = max(len(result.signature.seeds) for result in table.results)
     revision = table.results[0].signature.revision
-    made = f"`{stem}`, {seeds} seed{'s' * (seeds > 1)}, revision {revision}"
-    lines = [f"**{title[:1].upper()}{title[1:]}** ({made}). {settings}".rstrip() + "\n"]
+    origin = f"`{stem}`, {seeds} seed{'s' * (seeds > 1)}, revision {revision}"
+    lines = [f"**{title[:1].upper()}{title[1:]}** ({origin}). {settings}".rstrip() + "\n"]
     picture = (DOCS / f"{stem}.png").exists()
     if picture:
         lines.append(f"![{table.title}](../{stem}.png)\n")
@@ -164,14 +163,13 @@ def _numbers(stem: str, settings: str, table: Table, heading: str) -> list[str]:
 def _grid_of_numbers(table: Table) -> str:
     """Systems down, decoders across; what was measured on dev, further measures and diagnostics stay in the file."""
     measure = table.results[0].measure.partition(": ")[2].removesuffix(", dev")
-    others = {f": {name}" for name in _measures(table) if name != measure}
-    on_test = {result.measure for result in table.results}
+    endings = {f": {name}" for name in _measures(table) if name != measure}
+    everywhere = {result.measure for result in table.results}
+    on_dev_too = {f"{name}, dev" for name in everywhere}
     shown = [
         result
         for result in table.results
-        if not result.measure.endswith((*others, *HIDDEN_ENDS))
-        and result.measure not in HIDDEN
-        and not _is_beside_test(result.measure, on_test)
+        if not result.measure.endswith((*endings, *HIDDEN_ENDS)) and result.measure not in {*HIDDEN, *on_dev_too}
     ]
     measures = list(dict.fromkeys(result.measure for result in shown))
     cells = {(result.system, result.measure): result for result in shown}
@@ -185,11 +183,6 @@ def _grid_of_numbers(table: Table) -> str:
     titles = [title.removesuffix(f": {measure}").removeprefix(f"{measure} ") for title in measures]
     titles = [title.replace("training seconds, all stages", "seconds, all stages") for title in titles]
     return grid((f"{measure}, %" if measure else "", *titles), rows)
-
-
-def _is_beside_test(measure: str, measures: set[str]) -> bool:
-    """Whether this is on dev what another one is on test."""
-    return measure.endswith(", dev") and measure.removesuffix(", dev") in measures
 
 
 def _measures(table: Table) -> list[str]:
@@ -213,7 +206,7 @@ def _cell(result: Result | None, decisive: Sequence[Result]) -> str:
     return text if result.published is None else f"{text} ({result.published:.4g})"
 
 
-def _claims(made: Mapping[str, Table], kinds: Sequence[str]) -> list[str]:
+def _claims(by_stem: Mapping[str, Table], kinds: Sequence[str]) -> list[str]:
     """Return the claims of the tables below a heading: one line a claim; of several tables, a column each."""
     # The last column of a table has what its rows have more than the best control.
     claims = {
@@ -222,22 +215,22 @@ def _claims(made: Mapping[str, Table], kinds: Sequence[str]) -> list[str]:
             for claim in table.claims
             if claim.kind in kinds and not claim.text.endswith("beats the best control.")
         ]
-        for stem, table in made.items()
+        for stem, table in by_stem.items()
     }
-    claims = {stem: found for stem, found in claims.items() if found}
+    claims = {stem: in_file for stem, in_file in claims.items() if in_file}
     if not claims:
         return []
     title = "claim" if kinds == ("claim",) else "theorem or figure, checked"
     rows: dict[str, dict[str, str]] = {}
-    for stem, found in claims.items():
-        for claim, alone in zip(found, _hold_alone(found), strict=True):
+    for stem, in_file in claims.items():
+        for claim, alone in zip(in_file, _hold_alone(in_file), strict=True):
             # What one corpus measures in BLEU, another measures otherwise.
             text = claim.text if len(claims) == 1 else MEASURES.sub("quality", claim.text)
             text += " †" * is_ours(claim)
             rows.setdefault(text, {})[stem] = _verdict(claim, " alone" * alone) + _evidence(claim)
     columns = ["evidence"] if len(claims) == 1 else _without_common_start(list(claims))
     lines = ([text, *(cells.get(stem, "") for stem in claims)] for text, cells in rows.items())
-    every = [claim for found in claims.values() for claim in found]
+    every = [claim for in_file in claims.values() for claim in in_file]
     sources = list(dict.fromkeys(claim.source for claim in every if not is_ours(claim)))
     sources += ["† not in the papers"] * any(map(is_ours, every))
     return [grid((title, *columns), lines), f"Made in: {'; '.join(sources)}.\n"]
@@ -275,9 +268,9 @@ def _verdict(claim: Claim, alone: str) -> str:
 def _evidence(claim: Claim) -> str:
     """Return the number with its interval, of a claim that says what it compares; else all of the evidence."""
     evidence = re.sub(r", (p [<=] [\d.]+|t-test over seeds|\d of \d seeds above)", "", claim.evidence)
-    found = NUMBERS.findall(evidence)
-    if len(found) == 1 and not claim.text.startswith("The best") and claim.verdict != "not tested":
-        return found[0]
+    intervals = NUMBERS.findall(evidence)
+    if len(intervals) == 1 and not claim.text.startswith("The best") and claim.verdict != "not tested":
+        return str(intervals[0])
     return evidence.removesuffix(NOT_KEPT).rpartition(": ")[2] if evidence.endswith(NOT_KEPT) else evidence
 
 

@@ -44,8 +44,12 @@ def settings_line(name: str, scale: str) -> str:
 
 
 def _sizes(model: Any) -> str:
-    shown = {name: value for name, value in dict(model).items() if name in SIZES} if model is not None else {}
-    return ", ".join(f"{SIZES[name]} {shown[name]:g}" for name in SIZES if name in shown)
+    options = dict(model)
+    return ", ".join(f"{text} {options[name]:g}" for name, text in SIZES.items() if name in options)
+
+
+def _default(function: Callable[..., Any], name: str) -> Any:
+    return inspect.signature(function).parameters[name].default
 
 
 def _stage(name: str, epochs: float, rate: float) -> str:
@@ -76,9 +80,7 @@ def _planned(plan: Plan, stages: Sequence[str], scale: str) -> str:
     parts += [f"alpha {alphas}"] if alphas else []
     if "search" in stages:
         parts += [f"costs {plan.label_costs}"] if plan.label_costs else []
-        mixed = options.get(
-            "cross_entropy_weight", inspect.signature(family).parameters["cross_entropy_weight"].default
-        )
+        mixed = options.get("cross_entropy_weight", _default(family, "cross_entropy_weight"))
         parts.append(f"{mixed:g} cross-entropy where mixed" if mixed else "no cross-entropy mixed in")
     if "feeding" not in stages:
         parts.append(f"λ = {LOG_PARTITION_WEIGHT:g}")
@@ -100,11 +102,14 @@ def _listed(systems: Iterable[System], scale: str) -> str:
     """Describe families that are listed system by system."""
     systems = list(systems)
     start = systems[0].settings
-    stages = []
-    for system in systems:
-        settings = system.settings
-        name = system.name.removesuffix(f" ({settings.seed})").replace(", ", " ")
-        stages.append(_stage(name, settings.epochs, settings.learning_rate))
+    stages = [
+        _stage(
+            system.name.removesuffix(f" ({system.settings.seed})").replace(", ", " "),
+            system.settings.epochs,
+            system.settings.learning_rate,
+        )
+        for system in systems
+    ]
     sizes = f"{_sizes(start.model)}; batch {start.batch_size}; k = {start.beam_size}"
     return f"{sizes}; epochs × rate: {', '.join(stages)}."
 
@@ -167,8 +172,7 @@ def _projected(scale: str) -> str:
 
 
 def _enumerated(scale: str) -> str:
-    usual = inspect.signature(fit_enumerated).parameters
-    steps, rate = (usual[name].default for name in ("steps", "learning_rate"))
+    steps, rate = (_default(fit_enumerated, name) for name in ("steps", "learning_rate"))
     return f"Each step sees the whole space; at most {steps} steps at {rate:g}, ended by development data."
 
 
