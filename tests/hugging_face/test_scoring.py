@@ -274,6 +274,69 @@ def test_an_encoder_decoder_is_scored_given_its_source(kind: str) -> None:
     assert blank.log_prob == empty.log_prob
 
 
+# ---- Recorded -------------------------------------------------------------------------------------------------------
+
+# What minicons 0.3.39 gives for these models; its calls of batch_encode_plus, which transformers 5 has no longer, were
+# answered by calls of the tokenizer.
+MINICONS: dict[str, Any] = {
+    "within-word-l2r": [
+        [-3.778889, -2.538196, -3.782737, -1.346808, -2.089643, -2.882814, -3.347904, -2.834913],
+        [-3.99227, -3.633048, -5.916198, -4.16431],
+    ],
+    "original": [
+        [-3.778889, -2.554689, -3.869937, -1.355857, -2.089643, -4.725266, -3.347904, -2.834913],
+        [-3.99227, -3.633048, -5.92172, -4.16431],
+    ],
+    "surprisal in bits": [5.451785, 3.661843, 5.457336, 1.943033, 3.014718, 4.159022, 4.830005, 4.089915],
+    "means": [-2.8252382278442383, -4.426456451416016],
+    "masked, given": -4.203465938568115,
+    "causal, without start": [
+        [-25.371361, -29.555126, -29.800512, -23.489559, -12.713327, -2.111759, -0.538736],
+        [-5.424551, -22.706175, -28.69017],
+    ],
+    "causal, with start": [
+        [-28.526794, -22.40185, -28.55925, -6.881979, -21.599674, -31.026386, -29.377026, -11.417236],
+        [-27.456024, -3.235656, -19.09897, -0.591002],
+    ],
+    "causal, given": -3.9725329875946045,
+}
+RECORDED = ["The dogsged cats.", "see the dogs"]
+
+
+def by_formula(model: Any) -> Any:
+    """Weights that are the same everywhere: sines of their places."""
+    with torch.no_grad():
+        for place, parameter in enumerate(model.parameters()):
+            if parameter.dim() > 1:
+                numbers = torch.arange(parameter.numel(), dtype=torch.float64) * (0.7 + 0.01 * place) + place
+                parameter.copy_(numbers.sin().mul(1.5).view(parameter.shape))
+    return model.float().eval()
+
+
+def test_numbers_are_those_of_minicons() -> None:
+    tokenizer = piece_tokenizer(PIECES)
+    masked = by_formula(bert(len(tokenizer)))
+    for pieces in ("within-word-l2r", "original"):
+        scores = score_texts(masked, tokenizer, RECORDED, settings=ScoringSettings(pieces=pieces))
+        for score, recorded in zip(scores, MINICONS[pieces], strict=True):
+            assert score.token_log_probs_T.tolist() == pytest.approx(recorded, abs=1e-5)
+    scores = score_texts(masked, tokenizer, RECORDED)
+    assert [score.mean_log_prob for score in scores] == pytest.approx(MINICONS["means"], abs=1e-5)
+    bits = [row["surprisal"] for row in scores[0].rows("bits")]
+    assert bits == pytest.approx(MINICONS["surprisal in bits"], abs=1e-5)
+    (given,) = score_texts(masked, tokenizer, ["dogs ."], prefixes=["the cats see"])
+    assert given.mean_log_prob == pytest.approx(MINICONS["masked, given"], abs=1e-5)
+    tokenizer = plain_tokenizer()
+    causal = by_formula(gpt2(len(tokenizer)))
+    for start, name in (("none", "causal, without start"), ("token", "causal, with start")):
+        found = score_texts(causal, tokenizer, RECORDED, settings=ScoringSettings(start=start))
+        for score, recorded in zip(found, MINICONS[name], strict=True):
+            assert score.token_log_probs_T.tolist() == pytest.approx(recorded, abs=1e-5)
+    settings = ScoringSettings(start="none")
+    (given,) = score_texts(causal, tokenizer, ["dogs ."], prefixes=["the cats see"], settings=settings)
+    assert given.mean_log_prob == pytest.approx(MINICONS["causal, given"], abs=1e-5)
+
+
 # ---- Windows --------------------------------------------------------------------------------------------------------
 
 
