@@ -31,8 +31,10 @@ from seqwise.runs.inputs import read_examples
 from seqwise.runs.report import watch_report
 from seqwise.runs.report.blocks import Folded, Ids, plain_number
 from seqwise.runs.report.chains import autocorrelation
+from seqwise.runs.report.curves import so_far
 from seqwise.runs.report.drawing import FAINTEST, Palette, draw_lattice, lattice_palette
 from seqwise.runs.report.examples import ALPHAS, lattice_blocks, lattice_legend, search_example
+from seqwise.runs.report.folders import Folder, StageLog
 from seqwise.runs.report.lattice import Lattice, Node, beam_lattice, drawn_steps
 from seqwise.runs.report.page import MARKER
 from seqwise.runs.report.plots import MOST_POINTS, thinned
@@ -599,6 +601,18 @@ def test_watching_ends_with_the_run_and_measures_it_then(runs: Path, tmp_path: P
     watch_report([tagger], page, every=7, wait=wait)
     assert len(seen) == 3 and "warm start, step" in seen[0] and "training, step 2, loss" in seen[1]
     assert 'http-equiv="refresh"' not in page.read_text() and "tagger gets" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    "quantity, last_and_best",
+    [("word error", ("40.0", "30.0")), ("labels right", ("40.0", "50.0")), ("cross-entropy of it", ("0.4", "0.3"))],
+)
+def test_the_best_so_far_is_the_least_error_and_the_most_accuracy(
+    quantity: str, last_and_best: tuple[str, str]
+) -> None:
+    log = StageLog("training", "any", {"step": [1, 2], "loss": [2, 1]}, {"step": [1, 2, 3], quantity: [0.5, 0.3, 0.4]})
+    last, best = last_and_best
+    assert so_far(Folder(Path("x"), "x", "training", {}, [log])).endswith(f"{last}, at best {best}.")
 
 
 # ---- Masked models and samples --------------------------------------------------------------------------------------

@@ -74,9 +74,7 @@ def training_figures(folders: Sequence[Folder], *, ids: Ids) -> list[Block]:
     for quantity in dict.fromkeys(map(_decisive, with_logs)):
         if quantity is not None:
             lines = _lines(folders, lambda log: log.measured, quantity)
-            panels.append(
-                Panel(f"Development data: {measure_heading(quantity)}", [_shown(quantity, line) for line in lines])
-            )
+            panels.append(Panel(f"Development data: {_heading(quantity)}", [_shown(quantity, line) for line in lines]))
     panels = [Panel(panel.label, [line for line in panel.lines if line.xs]) for panel in panels]
     borders = _borders(with_logs)
     notes = (
@@ -105,9 +103,19 @@ def _decisive(folder: Folder) -> str | None:
     return names[0] if names else None
 
 
+def _heading(quantity: str) -> str:
+    """Return the name of a quantity with its unit."""
+    return f"{quantity}, nats" if quantity.startswith("cross-entropy") else measure_heading(quantity)
+
+
+def _value(quantity: str, value: float) -> str:
+    """Write a quantity in the unit of its heading."""
+    return plain_number(value) if quantity.startswith("cross-entropy") else measure_text(quantity, value)
+
+
 def _shown(quantity: str, line: Line) -> Line:
-    """Convert a measure to the unit of its heading."""
-    scale = 1.0 if "ratio" in quantity else 100.0
+    """Convert a quantity to the unit of its heading."""
+    scale = 1.0 if "ratio" in quantity or quantity.startswith("cross-entropy") else 100.0
     return Line(line.name, line.xs, [scale * y for y in line.ys], line.number)
 
 
@@ -122,7 +130,8 @@ def so_far(folder: Folder) -> str:
     values = [value for log in folder.logs for value in log.measured.get(quantity or "", ())]
     if quantity is None or not values:
         return f"{text}."
-    last, best = (measure_text(quantity, value) for value in (values[-1], max(values)))
+    best_of = min if "error" in quantity or quantity.startswith("cross-entropy") else max
+    last, best = (_value(quantity, value) for value in (values[-1], best_of(values)))
     return f"{text}; {quantity} on development data {last}, at best {best}."
 
 
