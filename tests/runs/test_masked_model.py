@@ -456,12 +456,13 @@ def test_from_files_to_scores(seqwise: Command, tmp_path: Path, kind: str) -> No
     assert f"pseudo-perplexity {metrics['dev']['pseudo_perplexity']:.4g}; " in ended.out
     assert f"try: seqwise score '{tmp_path}/my run' FILE, or seqwise sample '" in ended.out
     assert ("of the length" in ended.out) == (kind == "pairs")
-    scored = seqwise("score", tmp_path / "my run", dev)
+    scored = seqwise("score", tmp_path / "my run", dev, "--pieces=original")
     assert scored.code == 0
     run, records = load_run(tmp_path / "my run"), [json.loads(line) for line in scored.out.splitlines()]
     examples = read_sequences(dev, run.settings)
     assert len(records) == len(examples) == 20
-    keys = ["text", "line", "log_prob", "tokens", "token_log_probs", "pseudo_perplexity"]
+    keys = ["text", "line", "log_prob", "mean_log_prob", "unit", "tokens", "token_log_probs", "words"]
+    keys.append("pseudo_perplexity")
     assert [key for key in records[0] if key not in ("source", "name")] == keys
     for record, example, encoded in zip(records, examples, run.codec.encode(examples), strict=True):
         by_hand = scores_one_by_one(run, encoded)
@@ -478,7 +479,7 @@ def test_from_files_to_scores(seqwise: Command, tmp_path: Path, kind: str) -> No
     tokens = metrics["dev"]["tokens"]
     expected = f"20 sequences, {tokens:,} tokens: pseudo-perplexity {metrics['dev']['pseudo_perplexity']:.4g}\n"
     assert scored.err == expected
-    assert seqwise("score", tmp_path / "my run", dev, "--max-tokens=20").err == expected
+    assert seqwise("score", tmp_path / "my run", dev, "--pieces=original", "--max-tokens=20").err == expected
 
 
 @pytest.fixture(scope="module")
