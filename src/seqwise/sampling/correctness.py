@@ -20,7 +20,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from seqwise.errors import InputError
-from seqwise.models.protocols import MaskedModel
 from seqwise.sampling.state import ChainState, Kernel
 
 MOST_SEQUENCES = 1_000_000
@@ -280,7 +279,7 @@ class TableModel:
         return logits_MV + context[rows_M, None] * F.one_hot(torch.tensor(0), self.vocab_size)
 
 
-def table_model(*, num_positions: int, vocab_size: int, seed: int = 0, scale: float = 1.0) -> MaskedModel:
+def table_model(*, num_positions: int, vocab_size: int, seed: int = 0, scale: float = 1.0) -> TableModel:
     """A masked model of random scores, float64, the same for the same seed: for trying samplers.
 
     Args:
