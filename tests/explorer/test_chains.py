@@ -148,4 +148,4 @@ def test_what_has_changed_and_what_is_fixed_is_marked() -> None:
     curves = energy_view(watched)
     assert curves.count("<svg") == 2 and "chain 3: " in curves
     last = float(watched.state.energy_B[0])
-    assert f"{last:.6g} at sweep 3" in curves
+    assert f"{last:.3g} at sweep 3" in curves
