@@ -29,6 +29,10 @@ class Row:
     published: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
 
+LEARNING_RATE = "learning rate"
+"""The measure under which a table lists the rates that development data chose."""
+
+
 @dataclass(frozen=True)
 class Measured:
     """A row with its measurements by decoder, one for each seed."""
@@ -42,6 +46,8 @@ class Measured:
     signature: Signature  # that of the first seed, with all seeds in it
     curves: tuple[Curve, ...] = ()  # the development metric while it was trained, of each seed
     runs: tuple[Path, ...] = ()  # the folder of each seed's run
+    learning_rate: float | None = None  # of its own stage, where development data chose it
+    place_of_rate: str = ""  # among those that were tried: "lowest", "highest" or ""
 
     def percent(self, part: str, decoder: str) -> float:
         """Return the mean over seeds, in per cent."""
@@ -71,6 +77,8 @@ def measure_rows(
             replace(runs[0].signature, method=f"{name}: {row.name}", seeds=tuple(seeds)),
             tuple(replace(run.curve, system=row.name) for run in runs if run.curve),
             tuple(run.run for run in runs),
+            runs[0].learning_rate,
+            runs[0].place_of_rate,
         )
     return measured
 
@@ -209,6 +217,9 @@ def compare(
             results += _results_of(row, decoder, f"{HEADINGS[decoder]}: {measure}")
         results.append(Result(row.row.name, "training seconds, all stages", row.train_seconds, row.signature, unit="s"))
         results.append(Result(row.row.name, "mean log Z", row.mean_log_partition, row.signature, unit="nat"))
+        if row.learning_rate is not None:
+            rate = row.learning_rate, row.signature
+            results.append(Result(row.row.name, LEARNING_RATE, *rate, unit="", note=row.place_of_rate))
         last = "the control" if row is control else "control" if key in controls else ""
         if key not in controls:
             against = _against(row, control, measure)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 
+from reproductions.comparison import LEARNING_RATE
 from reproductions.markdown import grid
 from reproductions.report import Claim, Result, Table
 from reproductions.result_files import CHAPTERS, Chapter, Tables, file_stem, reproduction_of
@@ -28,7 +29,7 @@ differences compare with the papers', absolute numbers do not. A number is a mea
 95% interval over examples and seeds, which understates the seeds' part where there are three. Bold marks the decoder
 chosen on development data. Numbers in brackets are the papers'. "Raw" is a beam over unnormalised scores, "half-raw"
 one over f − log Z / 2. Training seconds are CPU time on one thread; "all stages" count from new weights on. An asterisk
-means p < 0.05.
+means p < 0.05. Where the learning rate is the lowest or the highest that was tried, a better one may lie beyond.
 
 A claim **holds** if the difference has its sign with p < 0.05 in a paired bootstrap over examples and seeds (in a
 t-test over seeds where numbers are exact), is **reversed** if the opposite is so, else was **not seen**. It was
@@ -203,6 +204,8 @@ def _cell(result: Result | None, decisive: Sequence[Result]) -> str:
         text += f" ± {(result.high - result.low) / 2:{form}}"
     if result.note == "chosen on dev":
         text = f"**{text}**"
+    if result.measure == LEARNING_RATE and result.note:
+        text += f" ({result.note})"
     return text if result.published is None else f"{text} ({result.published:.4g})"
 
 

@@ -85,6 +85,8 @@ class Cell:
     mean_log_partition: float  # on the test data, in nats
     signature: Signature
     curve: Curve | None = None  # the development metric while it was trained, where it was evaluated
+    learning_rate: float | None = None  # of its own stage, where development data chose it
+    place_of_rate: str = ""  # among those that were tried: "lowest", "highest" or ""
 
 
 def run_systems(

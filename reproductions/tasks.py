@@ -17,7 +17,7 @@ from reproductions.comparison import Measured, Row, measure_rows
 from reproductions.corpora import readers as corpora
 from reproductions.outcome import HEADINGS
 from reproductions.systems import Cell, Data, System, run_systems
-from reproductions.tuning import Trial, rates_of, tune, with_rates
+from reproductions.tuning import Trial, rates_of, tune, with_chosen_rate, with_rates
 from seqwise.data.readers import Example
 from seqwise.data.subwords import join_pieces
 from seqwise.errors import InputError
@@ -79,7 +79,7 @@ def train_task(task: Task, family: Family, rows: Sequence[Row], table: str, setu
     for seed in setup.seeds[1:] if best else setup.seeds:
         systems += _needed(with_rates(family(seed), parts), keys)
     cells = run_systems(systems, task.load_data, setup.folder, **options)
-    return cells | {name: cells[trial.system.folder] for name, trial in best.items()}
+    return cells | {name: with_chosen_rate(cells[trial.system.folder], trial, rates) for name, trial in best.items()}
 
 
 def _needed(systems: Mapping[str, System], keys: Sequence[str]) -> list[System]:

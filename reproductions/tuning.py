@@ -77,6 +77,12 @@ def with_rates(systems: Mapping[str, System], chosen: Mapping[str, float]) -> di
     return {key: _at(system, chosen.get(key, 1.0)) for key, system in systems.items()}
 
 
+def with_chosen_rate(cell: Cell, trial: Trial, rates: Sequence[float]) -> Cell:
+    """Add the learning rate that was chosen, and whether a better one may lie beyond those that were tried."""
+    place = {min(rates): "lowest", max(rates): "highest"}.get(trial.part, "")
+    return replace(cell, learning_rate=trial.system.settings.learning_rate, place_of_rate=place)
+
+
 def _at(system: System, part: float) -> System:
     rate = part * system.settings.learning_rate
     return replace(system, settings=system.settings.with_changes(learning_rate=rate))

@@ -11,7 +11,7 @@ import pytest
 
 from reproductions import tuning
 from reproductions.systems import Cell, Data, System
-from reproductions.tuning import tune, with_rates
+from reproductions.tuning import Trial, tune, with_chosen_rate, with_rates
 from seqwise.evaluation.metrics import Counts, Sums
 from seqwise.evaluation.signature import sign
 from seqwise.runs import train_settings
@@ -74,3 +74,10 @@ def test_chosen_rates_are_those_of_every_seed() -> None:
     changed = with_rates(systems, {"search": 0.5})
     assert changed["start"] == SYSTEMS[0]
     assert changed["search"].settings == SEARCH.with_changes(learning_rate=0.005)
+
+
+@pytest.mark.parametrize(("part", "place"), [(1.0, "highest"), (0.4, ""), (0.15, "lowest")])
+def test_a_cell_knows_the_rate_that_was_chosen_and_whether_it_is_an_end_of_the_grid(part: float, place: str) -> None:
+    cell = Cell("search", Path(), Outputs(), {}, 1.0, 1.0, 0.0, SIGNATURE)
+    chosen = with_chosen_rate(cell, Trial(SYSTEMS[1], part), (1.0, 0.4, 0.15))
+    assert (chosen.learning_rate, chosen.place_of_rate) == (0.01, place)
