@@ -430,7 +430,7 @@ def test_gold_with_an_unseen_label_is_shown_and_log_z_colours_what_has_no_gold(
 ) -> None:
     (tmp_path / "new.conll").write_text("the\tDET\ndog\tNEW\n")
     page = report(runs / "tagger", "--file", tmp_path / "new.conll")
-    assert "Gold: DET NEW (unknown)" in page.text and "cost that the step adds (wrong labels)" in page.text
+    assert "Gold: DET NEW (unknown)" in page.text and "cost that the step adds (Hamming cost)" in page.text
     assert "1 of 2 labels was never seen in training" in page.text and "'NEW'" in page.text
     run = load_run(runs / "tagger")
     (encoded,) = run.codec.encode_sources(read_examples(run.settings, tmp_path / "new.conll"))

@@ -101,7 +101,7 @@ def lattice_blocks(searched: Searched, palette: Palette, *, ids: Ids) -> list[Bl
 
 def lattice_legend(searched: Sequence[Searched], log_partitions: Palette) -> Legend:
     """Make the legend of all lattices of a page."""
-    costs = "the edits" if any(each.run.settings.task != "tag" for each in searched) else "wrong labels"
+    costs = "edit distance" if any(each.run.settings.task != "tag" for each in searched) else "Hamming cost"
     if any(each.gold is not None for each in searched):
         return Legend(f"cost that the step adds ({costs})", "0", "1")
     return Legend("log Z of the step, nats", plain_number(log_partitions.low), plain_number(log_partitions.high))
