@@ -301,6 +301,8 @@ MINICONS: dict[str, Any] = {
     "causal, given": -3.9725329875946045,
 }
 RECORDED = ["The dogsged cats.", "see the dogs"]
+# Of float32 between instruction sets, 3.4e-5 here; on the machine that recorded them the numbers agree to 1e-5.
+ROUNDING = 1e-4
 
 
 def by_formula(model: Any) -> Any:
@@ -319,22 +321,22 @@ def test_numbers_are_those_of_minicons() -> None:
     for pieces in ("within-word-l2r", "original"):
         scores = score_texts(masked, tokenizer, RECORDED, settings=ScoringSettings(pieces=pieces))
         for score, recorded in zip(scores, MINICONS[pieces], strict=True):
-            assert score.token_log_probs_T.tolist() == pytest.approx(recorded, abs=1e-5)
+            assert score.token_log_probs_T.tolist() == pytest.approx(recorded, abs=ROUNDING)
     scores = score_texts(masked, tokenizer, RECORDED)
-    assert [score.mean_log_prob for score in scores] == pytest.approx(MINICONS["means"], abs=1e-5)
+    assert [score.mean_log_prob for score in scores] == pytest.approx(MINICONS["means"], abs=ROUNDING)
     bits = [row["surprisal"] for row in scores[0].rows("bits")]
-    assert bits == pytest.approx(MINICONS["surprisal in bits"], abs=1e-5)
+    assert bits == pytest.approx(MINICONS["surprisal in bits"], abs=ROUNDING)
     (given,) = score_texts(masked, tokenizer, ["dogs ."], prefixes=["the cats see"])
-    assert given.mean_log_prob == pytest.approx(MINICONS["masked, given"], abs=1e-5)
+    assert given.mean_log_prob == pytest.approx(MINICONS["masked, given"], abs=ROUNDING)
     tokenizer = plain_tokenizer()
     causal = by_formula(gpt2(len(tokenizer)))
     for start, name in (("none", "causal, without start"), ("token", "causal, with start")):
         found = score_texts(causal, tokenizer, RECORDED, settings=ScoringSettings(start=start))
         for score, recorded in zip(found, MINICONS[name], strict=True):
-            assert score.token_log_probs_T.tolist() == pytest.approx(recorded, abs=1e-5)
+            assert score.token_log_probs_T.tolist() == pytest.approx(recorded, abs=ROUNDING)
     settings = ScoringSettings(start="none")
     (given,) = score_texts(causal, tokenizer, ["dogs ."], prefixes=["the cats see"], settings=settings)
-    assert given.mean_log_prob == pytest.approx(MINICONS["causal, given"], abs=1e-5)
+    assert given.mean_log_prob == pytest.approx(MINICONS["causal, given"], abs=ROUNDING)
 
 
 # ---- Windows --------------------------------------------------------------------------------------------------------
