@@ -301,8 +301,8 @@ MINICONS: dict[str, Any] = {
     "causal, given": -3.9725329875946045,
 }
 RECORDED = ["The dogsged cats.", "see the dogs"]
-# Of float32 between instruction sets, 3.4e-5 here; on the machine that recorded them the numbers agree to 1e-5.
-ROUNDING = 1e-4
+# Of float32 between instruction sets, 1.1e-4 with SSE; on the machine that recorded them the numbers agree to 1e-5.
+ROUNDING = 5e-4
 
 
 def by_formula(model: Any) -> Any:
