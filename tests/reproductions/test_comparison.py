@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from reproducing import setup
-from reproductions.comparison import Measured, Row, best_on_dev, compare, examine, measure_rows
+from reproductions.comparison import LEARNING_RATE, Measured, Row, best_on_dev, compare, examine, measure_rows
 from reproductions.corpora import readers as corpora_readers
 from reproductions.goyal_2018.exposure_bias import FEEDING_ROWS, SEARCH_ROWS, family
 from reproductions.outcome import HEADINGS
@@ -65,6 +65,14 @@ def test_decoders_are_chosen_on_development_data_alone(three: dict[str, Measured
     assert best_on_dev(three, ["control", "same"]) is three["control"]
     assert best_on_dev(three, list(three)) is three["better"]
     assert three["better"].train_seconds == 2.5 and three["better"].signature.seeds == (0, 1)
+
+
+def test_a_rate_that_was_chosen_stands_in_the_table_with_its_place_in_the_grid(three: dict[str, Measured]) -> None:
+    tuned = replace(cell({"beam": 200}, {"beam": 200}), learning_rate=0.002, place_of_rate="lowest")
+    rows = measured(control=[tuned, cell({"beam": 240}, {"beam": 220})], other=[cell({}, {}), cell({}, {})])
+    table = compare("t", "t", rows, measure="right", controls=["control"], claims=[], files={}).table
+    rates = {row.system: (row.value, row.note) for row in table.results if row.measure == LEARNING_RATE}
+    assert rates == {"control": (0.002, "lowest")}
 
 
 def test_verdicts(three: dict[str, Measured]) -> None:

@@ -25,7 +25,7 @@ from seqwise.runs.run import OutputRun
 from seqwise.search import StochasticTopK, global_, local, viterbi
 
 SCORES = {"local": local, "global": global_, "half-normalised": interpolated(0.5)}
-SELECTORS = {"greedy": HardTopK(1), "hard": HardTopK(4), "relaxed": SoftTopK(3, 20.0), "viterbi": viterbi}
+SELECTORS = {"greedy": HardTopK(1), "hard": HardTopK(6), "relaxed": SoftTopK(3, 20.0), "viterbi": viterbi}
 RULES = ["agree", "margin(0.5)", "delay(2)", "delay(0)", "never"]
 
 SIZES: dict[str, Any] = {"source_size": 6, "target_size": 4, "embedding_size": 3, "hidden_size": 5}

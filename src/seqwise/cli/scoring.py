@@ -81,7 +81,7 @@ def score(
                 print(line, file=results)
                 totals.add(line)
         else:
-            scorer.check(examples, pairs=pairs)
+            (scorer.check_pairs if pairs else scorer.check)(examples)
             _keep(scorer, examples, output, lambda block: progressing(lines_of(scorer, block)), on_begin)
             with output.open(encoding="utf-8") as kept:
                 for line in kept:

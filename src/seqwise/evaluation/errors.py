@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from seqwise.evaluation.entities import TypeScores, type_scores
-from seqwise.evaluation.metrics import Tokens
+from seqwise.evaluation.metrics import Tokens, edit_distances
 
 Pair: TypeAlias = tuple[str | None, str | None]
 """An output token and the gold token at its place; None where one of them is missing."""
@@ -22,7 +22,7 @@ def align(output: Tokens, gold: Tokens) -> list[Pair]:
         >>> align("a cat sat".split(), "a black cat ran".split())
         [('a', 'a'), (None, 'black'), ('cat', 'cat'), ('sat', 'ran')]
     """
-    costs = _edit_costs(output, gold)
+    costs = list(edit_distances(output, gold))
     aligned: list[Pair] = []
     i, j = len(output), len(gold)
     while i or j:
@@ -36,17 +36,6 @@ def align(output: Tokens, gold: Tokens) -> list[Pair]:
             j -= 1
             aligned.append((None, gold[j]))
     return aligned[::-1]
-
-
-def _edit_costs(first: Tokens, second: Tokens) -> list[list[int]]:
-    """Return the edit distance of each pair of prefixes."""
-    rows = [list(range(len(second) + 1))]
-    for i, token in enumerate(first, start=1):
-        above, row = rows[-1], [i]
-        for j, other in enumerate(second, start=1):
-            row.append(min(above[j] + 1, row[-1] + 1, above[j - 1] + (token != other)))
-        rows.append(row)
-    return rows
 
 
 def by_position(output: Tokens, gold: Tokens) -> list[Pair]:

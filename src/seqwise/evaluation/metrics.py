@@ -161,12 +161,25 @@ def edit_distance(first: Sequence[Hashable], second: Sequence[Hashable]) -> int:
         >>> edit_distance("kitten", "sitting")
         3
     """
+    for row in edit_distances(first, second):
+        distance = row[-1]
+    return distance
+
+
+def edit_distances(first: Sequence[Hashable], second: Sequence[Hashable]) -> Iterator[list[int]]:
+    """Yield a row for each prefix of the first sequence, the empty one included: its distance to each of the second's.
+
+    Example:
+        >>> list(edit_distances("a", "ba"))
+        [[0, 1, 2], [1, 1, 1]]
+    """
     row = list(range(len(second) + 1))
+    yield row
     for i, token in enumerate(first, start=1):
-        diagonal, row[0] = row[0], i
+        above, row = row, [i]
         for j, other in enumerate(second, start=1):
-            diagonal, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, diagonal + (token != other))
-    return row[-1]
+            row.append(min(above[j] + 1, row[-1] + 1, above[j - 1] + (token != other)))
+        yield row
 
 
 def token_error_rate(predictions: Sequence[Tokens], references: Sequence[Tokens]) -> Counts:

@@ -26,7 +26,7 @@ from seqwise.names import Pieces
 from seqwise.sampling.any_order import any_order_bound
 from seqwise.sampling.energies import pseudo_log_likelihood
 from seqwise.sampling.problems import of_one_length
-from seqwise.sampling.scores import Span, TextScore
+from seqwise.sampling.scores import Span, TextScore, with_prefixes
 from seqwise.sampling.scoring_settings import ScoringSettings
 
 MOST_SCORES = 2**27
@@ -50,12 +50,12 @@ class ScoredText(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """What a model reads in one row: ids, their words, the places of what is scored; where the scores belong."""
+    """Row of a model's input: ids, their words, the places of the scored ones here and among the tokens of the text."""
 
     text: int
     ids: tuple[int, ...]
     words: tuple[int, ...]
-    wanted: tuple[int, ...]
+    scored: tuple[int, ...]
     places: tuple[int, ...]
     source: tuple[int, ...] = ()
 
@@ -99,7 +99,7 @@ class TextScorer:
     def _num_windows(self, text: ScoredText, rows: Sequence[_Row]) -> int:
         if self.window is None or len(text.ids) <= self.window:
             return 0
-        return len({row.places[0] - row.wanted[0] for row in rows})
+        return len({row.places[0] - row.scored[0] for row in rows})
 
     def _result(self, text: ScoredText, log_probs_M: Tensor, *, num_windows: int) -> TextScore:
         ids = [text.ids[place] for place in text.scored]
@@ -190,13 +190,8 @@ def pseudo_log_likelihoods(
 
 def prepared(scorer: TextScorer, texts: Sequence[str], prefixes: Sequence[str] | None) -> list[ScoredText]:
     """Make texts ready; what is wrong is said with the number of the text."""
-    if isinstance(texts, str) or isinstance(prefixes, str):
-        raise InputError("one text was given where several were expected", hint="give a list of texts")
-    given = [""] * len(texts) if prefixes is None else prefixes
-    if len(given) != len(texts):
-        raise InputError(f"{len(given)} prefixes for {len(texts)} texts", hint="give one for each, '' for none")
     ready = []
-    for number, (text, prefix) in enumerate(zip(texts, given, strict=True), start=1):
+    for number, (text, prefix) in enumerate(with_prefixes(texts, prefixes), start=1):
         with placed(number):
             ready.append(scorer.prepare(text, prefix))
     return ready
@@ -269,18 +264,18 @@ def _masked_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> Tex
         for places in of_one_length([len(row.ids) for row in rows], most_rows):
             group = [rows[place] for place in places]
             length = len(group[0].ids)
-            wanted_BT = torch.zeros(len(group), length, dtype=torch.bool, device=adapted.device)
+            scored_BT = torch.zeros(len(group), length, dtype=torch.bool, device=adapted.device)
             for number, row in enumerate(group):
-                wanted_BT[number, list(row.wanted)] = True
+                scored_BT[number, list(row.scored)] = True
             values_BT = pseudo_log_likelihood(
                 adapted,
                 torch.tensor([row.ids for row in group], device=adapted.device),
                 words_BT=torch.tensor([row.words for row in group], device=adapted.device),
                 pieces=settings.pieces,
-                wanted_BT=wanted_BT,
+                scored_BT=scored_BT,
                 max_rows=most_rows(length),
             ).cpu()
-            yield from ((row, values_T[list(row.wanted)]) for row, values_T in zip(group, values_BT, strict=True))
+            yield from ((row, values_T[list(row.scored)]) for row, values_T in zip(group, values_BT, strict=True))
 
     bound_of = bound if settings.bound else None
     return TextScorer("masked", prepare, window, adapted, tokenizer, log_probs, rows_of, bound_of)
@@ -325,9 +320,9 @@ def _causal_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> Tex
         while done < len(text.ids):
             places = tuple(place for place in text.scored if done <= place < start + size)
             ids = before + text.ids[start : start + size]
-            wanted = tuple(len(before) + place - start for place in places)
+            scored = tuple(len(before) + place - start for place in places)
             if places:
-                rows.append(_Row(number, ids, (), wanted, places))
+                rows.append(_Row(number, ids, (), scored, places))
             done = start + size
             start += max(1, size // 2)
         return rows
@@ -367,8 +362,8 @@ def _seq2seq_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> Te
         return ready
 
     def rows_of(number: int, text: ScoredText) -> list[_Row]:
-        wanted = tuple(len(before) + place for place in text.scored)
-        return [_Row(number, before + text.ids, (), wanted, text.scored, text.source)]
+        scored = tuple(len(before) + place for place in text.scored)
+        return [_Row(number, before + text.ids, (), scored, text.scored, text.source)]
 
     def inputs(ids_BL: Tensor, mask_BL: dict[str, Tensor], rows: Sequence[_Row]) -> dict[str, Tensor]:
         sources_BS, mask_BS = _padded([row.source for row in rows], tokenizer.pad_token_id or 0, ids_BL.device)
@@ -386,7 +381,7 @@ def _left_to_right(
     settings: ScoringSettings,
     inputs: Callable[[Tensor, dict[str, Tensor], Sequence[_Row]], dict[str, Tensor]],
 ) -> Iterator[tuple[_Row, Tensor]]:
-    """Score each wanted token of a row from the position before it; rows are padded on the right, by token budget."""
+    """Score the tokens of a row from the position before it; rows are padded on the right, by token budget."""
     inner = _inner(model)
     device = next(model.parameters()).device
     padding = getattr(inner.config, "pad_token_id", None) or 0
@@ -398,9 +393,9 @@ def _left_to_right(
         masks = {"attention_mask": mask_BL} if reads_mask else {}
         logits_BLV = model(**inputs(ids_BL, masks, group), use_cache=False, return_dict=True).logits
         for row, logits_LV in zip(group, logits_BLV, strict=True):
-            places_M = torch.tensor(row.wanted, device=device)
+            places_M = torch.tensor(row.scored, device=device)
             logits_MV = logits_LV[places_M - 1].float() if logits_LV.dtype != torch.float64 else logits_LV[places_M - 1]
-            tokens_M = torch.tensor([row.ids[place] for place in row.wanted], device=device)
+            tokens_M = torch.tensor([row.ids[place] for place in row.scored], device=device)
             yield row, logits_MV.gather(-1, tokens_M[:, None]).squeeze(-1) - logits_MV.logsumexp(-1)
 
 

@@ -26,7 +26,7 @@ from seqwise.runs.inputs import file_units
 from seqwise.runs.run import MaskedRun, Run
 from seqwise.sampling.energies import pseudo_log_likelihood
 from seqwise.sampling.problems import of_one_length
-from seqwise.sampling.scores import TextScore, located
+from seqwise.sampling.scores import TextScore, located, with_prefixes
 from seqwise.sampling.scoring_settings import ScoringSettings
 
 BLOCK = 256  # sequences that are sorted by length together
@@ -114,21 +114,23 @@ class Scorer:
         """
         return list(self.score_pair_examples([pair_example(*pair) for pair in pairs]))
 
-    def check(self, examples: Sequence[Example], *, pairs: bool = False) -> None:
-        """Refuse examples, or pairs of them, that cannot be scored."""
+    def check(self, examples: Sequence[Example]) -> None:
+        """Refuse examples that cannot be scored."""
+        _check(self._scoring, examples)
+
+    def check_pairs(self, examples: Sequence[Example]) -> None:
+        """Refuse pairs, as :func:`read_pairs_to_score` reads them, that cannot be scored."""
         for block in in_blocks(examples, BLOCK):
             for example in block:
-                for side in self._sides(example) if pairs else [example]:
-                    self._scoring.check(side)
+                _check(self._scoring, self._sides(example))
 
     def score_examples(self, examples: Sequence[Example]) -> Iterator[SequenceScore]:
         """Score examples as the run's codec reads them; all are checked before the first is scored."""
-        self.check(examples)
-        return (score for block in in_blocks(examples, BLOCK) for score in self._scoring.score(block))
+        return _scores(self._scoring, examples)
 
     def score_pair_examples(self, examples: Sequence[Example]) -> Iterator[PairScore]:
         """Score pairs as :func:`read_pairs_to_score` reads them; all are checked before the first is scored."""
-        self.check(examples, pairs=True)
+        self.check_pairs(examples)
         return (pair for block in in_blocks(examples, BLOCK) for pair in self._pairs(block))
 
     def _pairs(self, examples: Sequence[Example]) -> Iterator[PairScore]:
@@ -144,17 +146,9 @@ class Scorer:
         return [replace(side, path=example.path, line=example.line) for side in sides]
 
     def _examples(self, texts: Sequence[str], prefixes: Sequence[str] | None) -> list[Example]:
-        if isinstance(texts, str) or isinstance(prefixes, str):
-            raise InputError("one text was given where several were expected", hint="give a list of texts")
-        given = [""] * len(texts) if prefixes is None else prefixes
-        if len(given) != len(texts):
-            raise InputError(f"{len(given)} prefixes for {len(texts)} texts", hint="give one for each, '' for none")
-        for text in (*texts, *given):
-            if not isinstance(text, str):
-                raise InputError(f"a text was expected, got {type(text).__name__}", hint="give a list of str")
         return [
             Example(self._scoring.split_source(prefix), self._scoring.split(text))
-            for text, prefix in zip(texts, given, strict=True)
+            for text, prefix in with_prefixes(texts, prefixes)
         ]
 
 
@@ -179,10 +173,18 @@ def score_sequences(
     Source: Salazar et al. (ACL 2020), section 2. Not implemented: the probability of a length, which conditional models
     have.
     """
-    scoring = _scoring_of(run, settings)
+    return _scores(_scoring_of(run, settings), examples)
+
+
+def _check(scoring: _Scoring, examples: Sequence[Example]) -> None:
     for block in in_blocks(examples, BLOCK):
         for example in block:
             scoring.check(example)
+
+
+def _scores(scoring: _Scoring, examples: Sequence[Example]) -> Iterator[SequenceScore]:
+    """Check all examples, and score them block by block as they are asked for."""
+    _check(scoring, examples)
     return (score for block in in_blocks(examples, BLOCK) for score in scoring.score(block))
 
 
@@ -263,7 +265,7 @@ def _each_row(
 
 @dataclass(frozen=True)
 class _Scoring:
-    """How a run scores: what is wrong with an example, the scores of a block, and a text as the run reads it."""
+    """Scoring of a run: the check of an example, the scores of a block, and the splitting of a text."""
 
     kind: str
     check: Callable[[Example], None]
@@ -313,7 +315,7 @@ def _of_texts(model: Any, tokenizer: Any, settings: ScoringSettings) -> _Scoring
     def score(examples: Sequence[Example]) -> list[SequenceScore]:
         with room_for(f"{settings.max_tokens:,} tokens at once", hint="give a smaller --max-tokens"):
             scores = scorer.scores([prepared(example) for example in examples])
-        return [SequenceScore(**vars(found), example=example) for found, example in zip(scores, examples, strict=True)]
+        return [SequenceScore(**vars(score), example=example) for score, example in zip(scores, examples, strict=True)]
 
     def check(example: Example) -> None:
         prepared(example)
@@ -371,8 +373,8 @@ def _score_block(run: MaskedRun, examples: Sequence[Example], settings: ScoringS
         rows = most_rows(length)
         with room_for(f"{min(rows, length)} sequences of {length} tokens", hint="give a smaller --max-tokens"):
             options: dict[str, Any] = {"words_BT": words_BT, "pieces": settings.pieces, "max_rows": rows}
-            found_BT = pseudo_log_likelihood(model, batch.targets_BT, context=context, **options)
-        scored |= zip(part, found_BT.cpu(), strict=True)
+            log_probs_BT = pseudo_log_likelihood(model, batch.targets_BT, context=context, **options)
+        scored |= zip(part, log_probs_BT.cpu(), strict=True)
     return [
         _sequence_score(codec, example, ids.target_ids, scored[place], words[place])
         for place, (example, ids) in enumerate(zip(examples, block, strict=True))

@@ -210,10 +210,10 @@ def contains(*tokens: int) -> Callable[[Tensor], Tensor]:
 
 
 def lone_logits(
-    model: MaskedModel, tokens_BT: Tensor, wanted_BT: Tensor, *, context: Any = None, max_rows: int = MAX_ROWS
+    model: MaskedModel, tokens_BT: Tensor, scored_BT: Tensor, *, context: Any = None, max_rows: int = MAX_ROWS
 ) -> Tensor:
     """Return the masked scores (M, V) at M positions, each masked alone: one pass of one row for each."""
-    parts = [logits_NV for _, _, logits_NV in _passes(model, tokens_BT, wanted_BT, context, max_rows)]
+    parts = [logits_NV for _, _, logits_NV in _passes(model, tokens_BT, scored_BT, context, max_rows)]
     return torch.cat(parts) if parts else torch.zeros(0, model.vocab_size, device=tokens_BT.device)
 
 
@@ -234,7 +234,7 @@ def pseudo_log_likelihood(
     *,
     words_BT: Tensor | None = None,
     pieces: Pieces = "original",
-    wanted_BT: Tensor | None = None,
+    scored_BT: Tensor | None = None,
     context: Any = None,
     max_rows: int = MAX_ROWS,
 ) -> Tensor:
@@ -246,12 +246,12 @@ def pseudo_log_likelihood(
         words_BT: int64, equal at the tokens of a word; by default each token is a word.
         pieces: what is masked with a token: "original" nothing, "within-word-l2r" the rest of its word,
             "whole-word" all of its word.
-        wanted_BT: bool, the positions to score; by default all.
+        scored_BT: bool, the positions to score; by default all.
         context: see :func:`lone_logits`.
         max_rows: how many masked sequences the model is given at once; the scores of no more are held.
 
     Returns:
-        (B, T), nats; NaN where nothing is wanted. ``sum(1)`` is the pseudo-log-likelihood of each sequence,
+        (B, T), nats; NaN where nothing is scored. ``sum(1)`` is the pseudo-log-likelihood of each sequence,
         ``exp(-mean())`` the pseudo-perplexity.
 
     Source: Salazar et al. (ACL 2020); Goyal (2021), section 6.2; Kauf and Ivanova (ACL 2023), the words.
@@ -265,13 +265,13 @@ def pseudo_log_likelihood(
     positions_T = torch.arange(length, device=tokens_BT.device)
     if words_BT is None:
         words_BT = positions_T.expand_as(tokens_BT)
-    if wanted_BT is None:
-        wanted_BT = torch.ones_like(tokens_BT, dtype=torch.bool)
-    passes_BT = wanted_BT
+    if scored_BT is None:
+        scored_BT = torch.ones_like(tokens_BT, dtype=torch.bool)
+    passes_BT = scored_BT
     if pieces == "whole-word":
-        # The wanted tokens of a word share a pass: that of the first of them.
-        shared_BTT = (words_BT[:, :, None] == words_BT[:, None, :]) & wanted_BT[:, None, :]
-        passes_BT = wanted_BT & (shared_BTT.int().argmax(-1) == positions_T)
+        # The scored tokens of a word share a pass: that of the first of them.
+        shared_BTT = (words_BT[:, :, None] == words_BT[:, None, :]) & scored_BT[:, None, :]
+        passes_BT = scored_BT & (shared_BTT.int().argmax(-1) == positions_T)
     rows_M, places_M = passes_BT.nonzero(as_tuple=True)
     log_probs_BT: Tensor | None = None
     for rows_N, places_N in zip(rows_M.split(checked_rows(max_rows)), places_M.split(max_rows), strict=True):
@@ -284,7 +284,7 @@ def pseudo_log_likelihood(
             masked_NT &= positions_T >= places_N[:, None]
         logits_KV = model.masked_logits(tokens_BT[rows_N], masked_NT, rows_of(context, rows_N))
         parts_K, masked_K = masked_NT.nonzero(as_tuple=True)
-        asked_K = wanted_BT[rows_N[parts_K], masked_K] if pieces == "whole-word" else masked_K == places_N[parts_K]
+        asked_K = scored_BT[rows_N[parts_K], masked_K] if pieces == "whole-word" else masked_K == places_N[parts_K]
         rows_A, places_A = rows_N[parts_K[asked_K]], masked_K[asked_K]
         values_A = -_local_positions(tokens_BT[rows_A, places_A], logits_KV if asked_K.all() else logits_KV[asked_K])
         if log_probs_BT is None:
@@ -299,10 +299,10 @@ def rows_of(context: Any, rows_N: Tensor) -> Any:
 
 
 def _passes(
-    model: MaskedModel, tokens_BT: Tensor, wanted_BT: Tensor, context: Any, max_rows: int
+    model: MaskedModel, tokens_BT: Tensor, scored_BT: Tensor, context: Any, max_rows: int
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Sequences, masked positions and scores (N, V), at most max_rows of them at once."""
-    rows_M, places_M = wanted_BT.nonzero(as_tuple=True)
+    rows_M, places_M = scored_BT.nonzero(as_tuple=True)
     for first in range(0, len(rows_M), max_rows):
         rows_N, places_N = rows_M[first : first + max_rows], places_M[first : first + max_rows]
         masked_NT = F.one_hot(places_N, tokens_BT.shape[1]).bool()

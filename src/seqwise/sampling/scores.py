@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from seqwise.errors import InputError
 from seqwise.names import ScoreUnit
 
 Span = tuple[int, int]
@@ -31,6 +32,27 @@ def pseudo_perplexity(log_prob: float, num_tokens: int) -> float:
         7.389
     """
     return math.exp(min(-log_prob / num_tokens, 700.0))
+
+
+def with_prefixes(texts: Sequence[str], prefixes: Sequence[str] | None) -> list[tuple[str, str]]:
+    """Pair texts with their prefixes, which are empty by default.
+
+    Raises:
+        InputError: there is one text in place of several, something is no text, or the numbers differ.
+
+    Example:
+        >>> with_prefixes(["a cat", "dogs"], ["see", ""])
+        [('a cat', 'see'), ('dogs', '')]
+    """
+    if isinstance(texts, str) or isinstance(prefixes, str):
+        raise InputError("one text was given where several were expected", hint="give a list of texts")
+    given = [""] * len(texts) if prefixes is None else prefixes
+    if len(given) != len(texts):
+        raise InputError(f"{len(given)} prefixes for {len(texts)} texts", hint="give one for each, '' for none")
+    for text in (*texts, *given):
+        if not isinstance(text, str):
+            raise InputError(f"a text was expected, got {type(text).__name__}", hint="give a list of str")
+    return list(zip(texts, given, strict=True))
 
 
 class WordScore(NamedTuple):

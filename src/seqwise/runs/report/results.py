@@ -25,7 +25,7 @@ from seqwise.runs.run import OutputRun
 MOST_ROWS = 10  # of the tables of errors
 FIRST_SHOWN, MOST_SHOWN = 1, 10  # outputs beside gold: at once, and in all
 MOST_TOKENS = 60  # of such an output
-ALIKE = 0.05  # p-value above which a difference is not significant
+ALIKE = 0.05  # p-value from which on a difference is not significant
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +147,7 @@ def verdict(group: Sequence[Result]) -> str:
     many = f" of {len(group)} runs" if len(group) > 2 else ""
     if not enough_examples(best.chosen):
         return f"There are too few examples to compare {best.name} with {other.name}: {values}."
-    if not compared.low <= 0 <= compared.high and compared.p_value < ALIKE:
+    if compared.p_value < ALIKE:
         return (
             f"{best.name} is the best{many}: {values}."
             if many

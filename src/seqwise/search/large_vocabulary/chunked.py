@@ -1,9 +1,8 @@
 """The soft top-k over all J x V candidates of a linear head, with all that a search asks of it, summed in one pass.
 
 Weights are made for one slot and a few inputs at a time, and made again in the backward pass: what is saved has no
-dimension V. Each pass over scores is one line with ``out=``, so that few temporaries leave the processor's cache. With
-the plain form of each step under a checkpoint instead, a training step takes 2.3 times as long and holds 2.5 times as
-much (V = 32,000, k = 3, 16 inputs); with groups of 4 inputs under a checkpoint, 3.4 times as long.
+dimension V. Each pass over scores is one line with ``out=``, so that few temporaries leave the processor's cache. The
+plain form of each step under a checkpoint takes twice as long and more: `checkpointed` in `benchmarks.relaxed_beam`.
 
 With ``t_r = sqrt(alpha) (s - m_r)``, ``q_r = exp(-t_r^2)`` and ``Z_r = sum q_r``, the weights are ``p_r = q_r / Z_r``.
 Where g_r is the gradient of the r-th score and y_r that of the weight p_r, less its mean under p_r:
