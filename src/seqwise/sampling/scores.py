@@ -49,9 +49,11 @@ def with_prefixes(texts: Sequence[str], prefixes: Sequence[str] | None) -> list[
     given = [""] * len(texts) if prefixes is None else prefixes
     if len(given) != len(texts):
         raise InputError(f"{len(given)} prefixes for {len(texts)} texts", hint="give one for each, '' for none")
-    for text in (*texts, *given):
-        if not isinstance(text, str):
-            raise InputError(f"a text was expected, got {type(text).__name__}", hint="give a list of str")
+    for role, values in {"text": texts, "prefix": given}.items():
+        for number, value in enumerate(values, start=1):
+            if not isinstance(value, str):
+                problem = f"{role} {number}: a text was expected, got {type(value).__name__}"
+                raise InputError(problem, hint="give a list of str")
     return list(zip(texts, given, strict=True))
 
 
