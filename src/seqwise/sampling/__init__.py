@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         simulated_matrix,
         table_model,
         transition_matrix,
+        unmasking_law,
     )
     from seqwise.sampling.diagnostics import ChainReport, diagnose_chains, to_datatree
     from seqwise.sampling.draws import Draws, SeededDraws
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from seqwise.sampling.kernels import delayed_acceptance, exact_gibbs, gibbs, mask_predict, metropolis_hastings
     from seqwise.sampling.prefetch import prefetching
     from seqwise.sampling.proposals import anywhere, in_order, masked_conditionals, shuffled
-    from seqwise.sampling.remasking import low_confidence_remasking
     from seqwise.sampling.scores import TextScore
     from seqwise.sampling.scoring_settings import ScoringSettings
     from seqwise.sampling.settings import (
@@ -55,8 +55,17 @@ if TYPE_CHECKING:
         MaskPredict,
         MetropolisHastings,
         ParallelTempering,
+        RandomUnmasking,
+        RemaskingDiffusion,
+        ThresholdDecoding,
     )
     from seqwise.sampling.state import ChainState, Info, Kernel, start_chains
+    from seqwise.sampling.unmasking import (
+        low_confidence_remasking,
+        random_unmasking,
+        remasking_diffusion,
+        threshold_decoding,
+    )
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -70,11 +79,11 @@ else:
         "seqwise.sampling.kernels",
         "seqwise.sampling.prefetch",
         "seqwise.sampling.proposals",
-        "seqwise.sampling.remasking",
         "seqwise.sampling.scores",
         "seqwise.sampling.scoring_settings",
         "seqwise.sampling.state",
         "seqwise.sampling.settings",
+        "seqwise.sampling.unmasking",
     )
 
 __all__ = [
@@ -93,9 +102,12 @@ __all__ = [
     "MaskPredict",
     "MetropolisHastings",
     "ParallelTempering",
+    "RandomUnmasking",
+    "RemaskingDiffusion",
     "ScoringSettings",
     "SeededDraws",
     "TextScore",
+    "ThresholdDecoding",
     "Trace",
     "anneal_blocks",
     "anneal_target",
@@ -124,7 +136,9 @@ __all__ = [
     "parallel_tempering",
     "prefetching",
     "pseudo_log_likelihood",
+    "random_unmasking",
     "raw_energy",
+    "remasking_diffusion",
     "repeat",
     "replicas",
     "sample_chains",
@@ -134,6 +148,8 @@ __all__ = [
     "simulated_matrix",
     "start_chains",
     "table_model",
+    "threshold_decoding",
     "to_datatree",
     "transition_matrix",
+    "unmasking_law",
 ]

@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from seqwise.errors import InputError
 from seqwise.sampling.state import ChainState, Kernel
+from seqwise.sampling.unmasking import Partial, Unmasking
 
 MOST_SEQUENCES = 1_000_000
 """V^T beyond which a table of all sequences is refused."""
@@ -106,6 +107,108 @@ def transition_matrix(kernel: Kernel, states: ChainState, *, chains_per_state: i
             hint="let it ask for every choice of the draws that it is given, or estimate with simulated_matrix",
         )
     return matrix_NN
+
+
+@dataclass(frozen=True, eq=False)
+class UnmaskingLaw:
+    """Findings of :func:`unmasking_law`.
+
+    Attributes:
+        probs_N: float64, of every sequence, in the order of :func:`every_sequence`.
+        passes: expected number of passes of the model.
+    """
+
+    probs_N: Tensor
+    passes: float
+
+
+@torch.no_grad()
+def unmasking_law(decoder: Unmasking, length: int) -> UnmaskingLaw:
+    """The distribution of what a decoder of masked diffusion models writes, exactly.
+
+    Every choice is followed, and ways that lead to the same sequence with masks are joined after each iteration.
+
+    Args:
+        decoder: of :mod:`seqwise.sampling.unmasking`.
+        length: T; all positions are free.
+
+    Raises:
+        InputError: there are too many sequences.
+
+    Not implemented: contexts, positions that are not free.
+
+    Example:
+        >>> from seqwise.sampling import masked_conditionals, random_unmasking
+        >>> decoder = random_unmasking(masked_conditionals(table_model(num_positions=2, vocab_size=2)), num_iterations=1)
+        >>> law = unmasking_law(decoder, 2)
+        >>> law.probs_N.shape, law.passes
+        (torch.Size([4]), 1.0)
+    """
+    size = decoder.model.vocab_size
+    partials = every_sequence(size + 1, length)  # token V stands for a mask
+    probs_P = torch.zeros(len(partials), dtype=torch.float64)
+    probs_P[-1] = 1.0
+    powers_T = (size + 1) ** torch.arange(length - 1, -1, -1)
+    masked_PT, free_PT = partials == size, torch.ones_like(partials, dtype=torch.bool)
+    passes = 0.0
+    for iteration in range(1, decoder.most_iterations(free_PT) + 1):
+        if decoder.num_iterations is None:  # it ends where nothing is masked
+            probs_P, ended_P = probs_P * masked_PT.any(1), probs_P * ~masked_PT.any(1)
+        else:
+            ended_P = torch.zeros_like(probs_P)
+        rows_B = probs_P.nonzero().flatten()
+        passes += float((probs_P * masked_PT.any(1)).sum())
+        start = Partial(partials[rows_B].clamp(max=size - 1), masked_PT[rows_B], free_PT[rows_B])
+        after, origin_N, weight_N = _every_way(decoder, start, iteration)
+        number_N = (after.tokens_BT.masked_fill(after.masked_BT, size) * powers_T).sum(1)
+        probs_P = ended_P.index_add(0, number_N, probs_P[rows_B][origin_N] * weight_N)
+    complete_N = (~masked_PT.any(1)).nonzero().flatten()
+    return UnmaskingLaw(probs_P[complete_N], passes)
+
+
+def _every_way(decoder: Unmasking, start: Partial, iteration: int) -> tuple[Partial, Tensor, Tensor]:
+    """Run an iteration in every way; return what comes out, from which sequence, and with which probability."""
+    logits_BTV = decoder.scores(start)
+    origin_N, chosen_ND = torch.arange(len(start.tokens_BT)), torch.zeros(len(start.tokens_BT), 0).long()
+    weight_N = torch.ones(len(origin_N), dtype=torch.float64)
+    while True:
+        draws = _Known(chosen_ND)
+        try:
+            after = decoder.rule(draws, start.take(origin_N), logits_BTV[origin_N], iteration)
+        except _Unknown as asked:
+            parent_M, option_M = asked.probs_NV.nonzero(as_tuple=True)
+            weight_N = weight_N[parent_M] * asked.probs_NV[parent_M, option_M]
+            origin_N, chosen_ND = origin_N[parent_M], torch.cat([chosen_ND[parent_M], option_M[:, None]], 1)
+        else:
+            return after, origin_N, weight_N
+
+
+class _Unknown(Exception):  # noqa: N818
+    """A choice that has not fallen yet, with the probabilities of its options."""
+
+    def __init__(self, probs_NV: Tensor) -> None:
+        self.probs_NV = probs_NV
+
+
+class _Known:
+    """Draws whose first choices are given for each chain; the next one that is asked for is raised."""
+
+    def __init__(self, chosen_ND: Tensor) -> None:
+        self._left = list(chosen_ND.unbind(1))
+
+    def categorical(self, log_weights_BV: Tensor, live_B: Tensor) -> Tensor:
+        return self._fall(log_weights_BV.double().softmax(-1), live_B)
+
+    def accepts(self, log_probs_B: Tensor, live_B: Tensor) -> Tensor:
+        accept_B = log_probs_B.double().exp().clamp(max=1.0)
+        return self._fall(torch.stack([1 - accept_B, accept_B], -1), live_B) == 1
+
+    def _fall(self, probs_BV: Tensor, live_B: Tensor) -> Tensor:
+        if self._left:
+            return self._left.pop(0)
+        # A chain that is not live goes one way.
+        only_V = F.one_hot(torch.tensor(0), probs_BV.shape[1]).double()
+        raise _Unknown(torch.where(live_B[:, None], probs_BV, only_V))
 
 
 def simulated_matrix(step: Callable[[Tensor], Tensor], states_NT: Tensor, *, num_draws: int) -> Tensor:

@@ -142,7 +142,7 @@ def shuffled(block: int = 1) -> Visits:
     def visits(draws: Draws, free_BT: Tensor) -> Iterator[Tensor]:
         left_BT = free_BT.clone()
         for _ in range(0, _most(free_BT), block):
-            masked_BT = _subset(draws, left_BT, torch.full_like(left_BT[:, 0], block, dtype=torch.int64))
+            masked_BT = random_subset(draws, left_BT, torch.full_like(left_BT[:, 0], block, dtype=torch.int64))
             left_BT = left_BT & ~masked_BT
             yield masked_BT
 
@@ -185,13 +185,13 @@ def anywhere(blocks: Sequence[int] = (1,), *, num_visits: int | None = 1) -> Vis
             if len(blocks) > 1:
                 alike_BV = torch.zeros(len(own_BT), len(blocks), device=own_BT.device)
                 size_B = torch.tensor(blocks, device=own_BT.device)[draws.categorical(alike_BV, own_BT.any(1))]
-            yield _subset(draws, own_BT, size_B)
+            yield random_subset(draws, own_BT, size_B)
 
     return visits
 
 
-def _subset(draws: Draws, free_BT: Tensor, size_B: Tensor) -> Tensor:
-    """So many free positions of each chain, or all where there are fewer."""
+def random_subset(draws: Draws, free_BT: Tensor, size_B: Tensor) -> Tensor:
+    """Draw so many free positions of each chain, all subsets of a size alike; all where there are fewer."""
     left_BT = free_BT
     for number in range(min(int(size_B.max()), _most(free_BT)) if len(size_B) else 0):
         live_B = left_BT.any(1) & (size_B > number)

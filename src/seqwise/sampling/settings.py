@@ -97,6 +97,12 @@ class Tempered(KernelConfig):
 
     proposal_temperature: float = setting(1.0, "greater than 1 is flatter", gt=0, panel="Proposals")
 
+    def conditionals(self, model: MaskedModel, allowed_V: Tensor | None) -> Proposal:
+        """The conditionals at that temperature."""
+        from seqwise.sampling.proposals import masked_conditionals
+
+        return masked_conditionals(model, temperature=self.proposal_temperature, allowed_V=allowed_V)
+
 
 class Proposing(Tempered, Visiting):
     """Options of the kernels that propose from the masked conditionals, some positions at a time."""
@@ -280,10 +286,14 @@ class Gibbs(Proposing):
         return self.gibbs(self.proposal(model, allowed_V))
 
 
-class Refining(KernelConfig):
-    """Options of the kernels that fill all free positions anew, in several iterations; they follow no target."""
+class Decoding(KernelConfig):
+    """Kernels that fill all free positions anew; they follow no target."""
 
     follows_target = False
+
+
+class Refining(Decoding):
+    """Options of the decoders with a number of iterations."""
 
     iterations: int = setting(10, "number of refinements", ge=1, panel="Kernel")
 
@@ -296,17 +306,15 @@ class Refining(KernelConfig):
 class LowConfidenceRemasking(Refining, Tempered):
     """Draw all masked positions, keep the likeliest draws, and mask the others again.
 
-    See :func:`~seqwise.sampling.remasking.low_confidence_remasking`.
+    See :func:`~seqwise.sampling.unmasking.low_confidence_remasking`.
     """
 
     name: Literal["low-confidence-remasking"] = "low-confidence-remasking"
 
     def build(self, model: MaskedModel, energy: Energy, allowed_V: Tensor | None = None, *, max_rows: int) -> Kernel:
-        from seqwise.sampling.proposals import masked_conditionals
-        from seqwise.sampling.remasking import low_confidence_remasking
+        from seqwise.sampling.unmasking import low_confidence_remasking
 
-        proposal = masked_conditionals(model, temperature=self.proposal_temperature, allowed_V=allowed_V)
-        return low_confidence_remasking(proposal, num_iterations=self.iterations)
+        return low_confidence_remasking(self.conditionals(model, allowed_V), num_iterations=self.iterations)
 
 
 class MaskPredict(Refining):
@@ -380,6 +388,53 @@ class ParallelTempering(Forced):
             )
 
         return self.after_forced(self.in_blocks(with_visits), proposal)
+
+
+class RandomUnmasking(Refining, Tempered):
+    """Draw tokens at random masked positions, some in each pass.
+
+    See :func:`~seqwise.sampling.unmasking.random_unmasking`.
+    """
+
+    name: Literal["random-unmasking"] = "random-unmasking"
+
+    def build(self, model: MaskedModel, energy: Energy, allowed_V: Tensor | None = None, *, max_rows: int) -> Kernel:
+        from seqwise.sampling.unmasking import random_unmasking
+
+        return random_unmasking(self.conditionals(model, allowed_V), num_iterations=self.iterations)
+
+
+class RemaskingDiffusion(Refining, Tempered):
+    """Draw tokens at masked positions, and mask tokens again by chance: ReMDM.
+
+    See :func:`~seqwise.sampling.unmasking.remasking_diffusion`.
+    """
+
+    name: Literal["remdm"] = "remdm"
+    remask: float = setting(
+        0.1, "most that a token's probability to be masked again may be", ge=0, le=1, panel="Kernel"
+    )
+
+    def build(self, model: MaskedModel, energy: Energy, allowed_V: Tensor | None = None, *, max_rows: int) -> Kernel:
+        from seqwise.sampling.unmasking import remasking_diffusion
+
+        proposal = self.conditionals(model, allowed_V)
+        return remasking_diffusion(proposal, num_iterations=self.iterations, remask=self.remask)
+
+
+class ThresholdDecoding(Decoding, Tempered):
+    """Draw tokens wherever the likeliest one passes a threshold, as Fast-dLLM does.
+
+    See :func:`~seqwise.sampling.unmasking.threshold_decoding`.
+    """
+
+    name: Literal["threshold-decoding"] = "threshold-decoding"
+    threshold: float = setting(0.9, "probability from which on a position is filled", ge=0, le=1, panel="Kernel")
+
+    def build(self, model: MaskedModel, energy: Energy, allowed_V: Tensor | None = None, *, max_rows: int) -> Kernel:
+        from seqwise.sampling.unmasking import threshold_decoding
+
+        return threshold_decoding(self.conditionals(model, allowed_V), threshold=self.threshold)
 
 
 AnyKernel = Annotated[KernelConfig, OneOf(KernelConfig)]
