@@ -1,4 +1,4 @@
-"""Decoders of masked diffusion models: their exact laws against recursions over what is revealed, and what they keep."""
+"""Decoders of masked diffusion models: exact laws against recursions over what is revealed, and what they keep."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ def test_options_out_of_their_range_are_refused() -> None:
     for make in (random_unmasking, low_confidence_remasking, remasking_diffusion):
         with pytest.raises(InputError, match="at least 1 iteration, got 0"):
             make(PROPOSAL, num_iterations=0)
-    with pytest.raises(InputError, match="from 0 to 1, got 1.5"):
+    with pytest.raises(InputError, match=r"from 0 to 1, got 1\.5"):
         threshold_decoding(PROPOSAL, threshold=1.5)
     with pytest.raises(InputError, match="from 0 to 1, got -1"):
         remasking_diffusion(PROPOSAL, num_iterations=2, remask=-1)

@@ -139,8 +139,8 @@ def unmasking_law(decoder: Unmasking, length: int) -> UnmaskingLaw:
 
     Example:
         >>> from seqwise.sampling import masked_conditionals, random_unmasking
-        >>> decoder = random_unmasking(masked_conditionals(table_model(num_positions=2, vocab_size=2)), num_iterations=1)
-        >>> law = unmasking_law(decoder, 2)
+        >>> model = table_model(num_positions=2, vocab_size=2)
+        >>> law = unmasking_law(random_unmasking(masked_conditionals(model), num_iterations=1), 2)
         >>> law.probs_N.shape, law.passes
         (torch.Size([4]), 1.0)
     """
@@ -183,7 +183,7 @@ def _every_way(decoder: Unmasking, start: Partial, iteration: int) -> tuple[Part
             return after, origin_N, weight_N
 
 
-class _Unknown(Exception):  # noqa: N818
+class _Unknown(Exception):
     """A choice that has not fallen yet, with the probabilities of its options."""
 
     def __init__(self, probs_NV: Tensor) -> None:
