@@ -22,11 +22,11 @@ from seqwise.models import ChainTagger, EncoderDecoder, spelt_source
 from seqwise.runs import Run, predict, train_settings
 from seqwise.runs.loading import build_codec, build_model
 from seqwise.runs.run import OutputRun
-from seqwise.search import StochasticTopK, global_, local, viterbi
+from seqwise.search import Gumbel, StochasticTopK, global_, local, viterbi
 
 SCORES = {"local": local, "global": global_, "half-normalised": interpolated(0.5)}
 SELECTORS = {"greedy": HardTopK(1), "hard": HardTopK(6), "relaxed": SoftTopK(3, 20.0), "viterbi": viterbi}
-RULES = ["agree", "margin(0.5)", "delay(2)", "delay(0)", "never"]
+RULES = ["agree", "agree or delay(1)", "margin(0.5)", "delay(2)", "delay(0)", "never"]
 
 SIZES: dict[str, Any] = {"source_size": 6, "target_size": 4, "embedding_size": 3, "hidden_size": 5}
 
@@ -260,6 +260,10 @@ def test_an_unknown_word_is_read_as_unknown_or_refused_and_the_stream_goes_on() 
         (
             lambda: Stream(left_to_right("tagger"), Decoder(StochasticTopK(2), local)).feed([1]),
             "the selector remembers more than its slots; use HardTopK, SoftTopK or viterbi",
+        ),
+        (
+            lambda: Stream(left_to_right("tagger"), Decoder(HardTopK(1, noise=Gumbel()), local)),
+            "a stream takes no selector with noise; leave the noise out",
         ),
         (lambda: Stream(left_to_right("tagger")).feed(["1"]), "'1' is not a token of a model: an id, or a tuple of "
          "ids"),

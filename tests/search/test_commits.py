@@ -23,6 +23,7 @@ from seqwise.search import (
     Selector,
     SoftTopK,
     agree,
+    any_of,
     as_commit_rule,
     beam_search,
     delay,
@@ -41,6 +42,10 @@ SCORES = {"local": local, "global": global_, "interpolated": interpolated(0.5)}
 Slots = Sequence[tuple[tuple[int, ...], float]]
 ENUMERATED: dict[str, tuple[CommitRule, Callable[[Slots, int], bool]]] = {
     "agree": (agree, lambda slots, n: len({labels[:n] for labels, _ in slots}) == 1),
+    "agree or delay(3)": (
+        any_of(agree, delay(3)),
+        lambda slots, n: len({labels[:n] for labels, _ in slots}) == 1 or n + 3 <= len(slots[0][0]),
+    ),
     "never": (never, lambda slots, n: n == 0),
     **{
         f"delay({d})": (delay(d), lambda slots, n, d=d: n == 0 or n + d <= len(slots[0][0]))  # type: ignore[misc]
@@ -205,6 +210,7 @@ def test_a_search_goes_on_from_a_beam(selector: Selector) -> None:
         ("margin(nan)", "the margin of a commit must be 0 or more, got nan"),
         ("delay(inf)", "the delay of a commit must be a whole number, 0 or more, got inf"),
         ("", "no commit rule is called ''; known are agree, delay(NUMBER), margin(NUMBER), never"),
+        ("agree or often", "no commit rule is called 'often'; known are agree, delay(NUMBER), margin(NUMBER), never"),
         ("margin(1", "no commit rule is called 'margin(1'; did you mean 'margin(NUMBER)'?"),
     ],
 )
@@ -216,6 +222,13 @@ def test_a_rule_that_does_not_exist_is_refused(name: str, problem: str) -> None:
 
 def test_rules_by_name() -> None:
     labels_BKT, scores_BK = torch.tensor([[[1, 2, 3], [1, 2, 4]]]), torch.tensor([[0.0, -1.0]])
-    for name, count in {"agree": 2, "never": 0, "delay(1)": 2, " margin( 1 ) ": 3, "margin(1.5)": 2}.items():
+    for name, count in {
+        "agree": 2,
+        "never": 0,
+        "delay(1)": 2,
+        " margin( 1 ) ": 3,
+        "margin(1.5)": 2,
+        "never or agree": 2,
+    }.items():
         assert as_commit_rule(name)(labels_BKT, scores_BK).tolist() == [count]
     assert as_commit_rule(never) is never

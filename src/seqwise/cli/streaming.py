@@ -39,7 +39,8 @@ def stream(
             metavar="RULE",
             show_default=False,
             help="which labels are final: those of all slots (agree), those by which the best slot leads by M"
-            " (margin(M)), those with D tokens behind them (delay(D)), or none before the end (never) [agree]",
+            " (margin(M)), those with D tokens behind them (delay(D)), none before the end (never), or several"
+            " joined by or [agree]",
         ),
     ] = "agree",
     decoder: Annotated[

@@ -28,6 +28,7 @@ from seqwise.runs.run import Run, require_purpose
 from seqwise.search.beam import Beam, unroll
 from seqwise.search.candidates import Score, as_score
 from seqwise.search.commits import COMMITTED, CommitRule, Committing, OpenLabels, as_commit_rule, best_labels
+from seqwise.search.noise import no_noise
 
 Ids = tuple[int, ...]
 
@@ -87,6 +88,8 @@ class Streams:
             raise InputError(problem, hint=LEFT_TO_RIGHT)
         self._model.require_left_to_right()
         chosen = _decoder(run_or_model, decoder, k)
+        if getattr(chosen.selector, "noise", no_noise) is not no_noise:
+            raise InputError("a stream takes no selector with noise", hint="leave the noise out")
         self._selector = Committing(chosen.selector, as_commit_rule(commit))
         self._score = chosen.score if score is None else as_score(score)
         self._partial: dict[Hashable, Ids] = {}  # of all streams
@@ -268,9 +271,11 @@ class Stream:
         k: size of the beam; by default the run's, or 5.
         score: what a label adds, in the place of the decoder's: "local", "global", ``interpolated(0.5)``.
         commit: "agree" (what all slots have in common), "margin(m)" (where the best slot leads by m), "delay(d)"
-            (after d more tokens), "never"; or a function, :data:`~seqwise.search.commits.CommitRule`.
+            (after d more tokens), "never", or several joined by "or"; or a function,
+            :data:`~seqwise.search.commits.CommitRule`.
 
-    Memory and time for a token depend on how many labels are open, not on how many tokens have come before; but a
+    Memory and time for a token depend on how many labels are open, not on how many tokens have come before. Only a
+    delay bounds that number: for a stream without an end, "agree or delay(50)". A
     Hugging Face model keeps the keys and values of all tokens, and has an end to its positions.
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from seqwise.search.beam import HELD, Beam, backtrace, beam_search, unroll
 from seqwise.search.candidates import Candidates, Score, cost_augmented, global_, interpolated, local, shifted
-from seqwise.search.commits import CommitRule, Committing, agree, as_commit_rule, delay, margin, never
+from seqwise.search.commits import CommitRule, Committing, agree, any_of, as_commit_rule, delay, margin, never
 from seqwise.search.costs import Cost, PrefixCost, edit_distance_cost
 from seqwise.search.feeding import FEEDINGS, fed_logits
 from seqwise.search.noise import Gumbel
@@ -40,6 +40,7 @@ __all__ = [
     "StochasticBeam",
     "StochasticTopK",
     "agree",
+    "any_of",
     "as_commit_rule",
     "backtrace",
     "beam_search",

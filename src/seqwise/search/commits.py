@@ -108,6 +108,23 @@ def never(labels_BKT: Tensor, scores_BK: Tensor) -> Tensor:
     return torch.zeros(labels_BKT.shape[:1], dtype=torch.long, device=labels_BKT.device)
 
 
+def any_of(*rules: CommitRule) -> CommitRule:
+    """Commit the labels that at least one of several rules makes final.
+
+    With a delay among them, as in "agree or delay(50)", never more labels are open than the delay says.
+
+    Example:
+        >>> labels_BKT = torch.tensor([[[4, 5, 6], [4, 7, 6]]])
+        >>> any_of(agree, delay(0))(labels_BKT, torch.tensor([[0.0, -1.0]]))
+        tensor([3])
+    """
+
+    def rule(labels_BKT: Tensor, scores_BK: Tensor) -> Tensor:
+        return torch.stack([rule(labels_BKT, scores_BK) for rule in rules]).amax(0)
+
+    return rule
+
+
 RULES: dict[str, CommitRule] = {"agree": agree, "never": never}
 """Commit rules by name."""
 
@@ -116,7 +133,7 @@ RULES_OF_A_NUMBER: dict[str, Callable[[float], CommitRule]] = {"margin": margin,
 
 
 def as_commit_rule(rule: CommitRule | str) -> CommitRule:
-    """Return a rule itself, or the one that "agree", "never", or for example "margin(2)" or "delay(3)" names.
+    """Return a rule itself, or the one that "agree", "never", "margin(2)", or for example "agree or delay(50)" names.
 
     Raises:
         InputError: there is no rule of that name, or its number is none or out of range.
@@ -127,6 +144,11 @@ def as_commit_rule(rule: CommitRule | str) -> CommitRule:
     """
     if not isinstance(rule, str):
         return rule
+    names = re.split(r"\s+or\s+", rule)
+    return _named_rule(rule) if len(names) == 1 else any_of(*map(_named_rule, names))
+
+
+def _named_rule(rule: str) -> CommitRule:
     match = re.fullmatch(r"\s*([\w-]*)\s*(?:\(([^()]*)\))?\s*", rule)
     name, number = match.groups() if match else (rule, None)
     if name in RULES and number is None:
