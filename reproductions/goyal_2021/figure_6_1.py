@@ -236,7 +236,7 @@ def draw(table: Table, path: Path) -> None:
             _draw_panel(axes, found)
             axes.set_title(name, loc="left")
         handles, labels = row[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", frameon=False, ncols=4)
+        figure.legend(handles, labels, loc="outside lower center", frameon=False, ncols=min(4, 2 * len(by_system)))
 
 
 def _draw_panel(axes: Any, found: Mapping[str, Result]) -> None:
