@@ -44,12 +44,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("characters")
     files = ["--train", write(folder / "train", seed=0), "--dev", write(folder / "dev", seed=1)]
     for name, flags in {
-        "words": [],
+        "words": ["--characters=no"],
         "lstm": ["--characters=yes"],
         "chain": ["--characters=yes", "--model=chain", "--encoder=left-to-right"],
     }.items():
         run_main("train", *files, *TINY, *flags, "--output", folder / name)
     return folder
+
+
+def test_training_says_that_it_reads_characters(tmp_path: Path, seqwise: Command) -> None:
+    train = write(tmp_path / "train", seed=0)
+    for flags, shown in (([], True), (["--characters", "no"], False)):
+        ended = seqwise("train", "--train", train, *TINY, *flags, "--output", tmp_path / f"run{shown}")
+        assert ended.code == 0 and ("over words and their characters" in ended.err) == shown
 
 
 def labels_right(run: Path) -> float:

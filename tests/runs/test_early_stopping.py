@@ -12,12 +12,13 @@ import torch
 
 from command_line import Command
 from seqwise.data import Example
+from seqwise.data.summary import estimated_unseen_share
 from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Counts
 from seqwise.runs import load_run, new_run, train_run, train_settings
 from seqwise.runs.inputs import read_examples
 from seqwise.runs.settings import Settings
-from seqwise.runs.sizing import evaluated_examples, sized, sized_like
+from seqwise.runs.sizing import MANY_UNSEEN, evaluated_examples, sized, sized_for, sized_like
 from seqwise.runs.training import train_stage
 from seqwise.training.checkpoints import load_model_file
 from seqwise.training.trainer import Progress
@@ -127,6 +128,26 @@ def test_only_what_is_not_given_is_sized() -> None:
     assert small.warm_start.epochs > large.warm_start.epochs
     fixed = sized(train_settings(), 100)
     assert (fixed.evaluate_every, fixed.patience) == (0, None)
+
+
+def test_a_tagger_reads_characters_where_many_words_will_be_unknown(tmp_path: Path) -> None:
+    rare = [Example((f"once{place}", *("often",) * 19), ()) for place in range(20)]
+    assert estimated_unseen_share(rare) == MANY_UNSEEN
+    assert sized_for(train_settings(), rare).model == train_settings(characters=True).model
+    frequent = [Example((*example.source, "often"), ()) for example in rare]
+    assert sized_for(train_settings(), frequent).model == train_settings().model
+
+    decided = [
+        train_settings(characters=False),
+        train_settings(minimum_count=1),  # refuses unknown words
+        train_settings(task="transduce"),
+        train_settings(task="tag", init=tmp_path, model="lstm", objective="cross-entropy"),
+    ]
+    for settings in decided:
+        assert sized_for(settings, rare).model == settings.model
+    # A choice that was made is taken over, and one that was written is not.
+    for settings, characters in ((train_settings(), True), (decided[0], False)):
+        assert sized_like(settings, sized_for(train_settings(), rare)).model.characters == characters  # type: ignore[attr-defined]
 
 
 def test_a_model_that_finds_no_entity_yet_gets_better_by_its_cross_entropy(tmp_path: Path) -> None:

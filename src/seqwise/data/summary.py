@@ -62,6 +62,22 @@ def _unseen(counts: Counter[str], known: Container[str] | None) -> int | None:
     return None if known is None else sum(count for token, count in counts.items() if token not in known)
 
 
+def estimated_unseen_share(train: Sequence[Example]) -> float:
+    """Estimate the share of the source tokens of new text that training data lack, from those that they have once.
+
+    ``n1 / n``, with n tokens of which n1 occur once. Development data are not read, so that a run trained without them
+    has the same model.
+
+    Source: Good (Biometrika 1953), after Turing.
+
+    Example:
+        >>> estimated_unseen_share([Example(("a", "b", "a", "c"), ())])
+        0.5
+    """
+    counts = Counter(token for example in train for token in example.source)
+    return sum(count == 1 for count in counts.values()) / max(counts.total(), 1)
+
+
 def wrong_label_column(examples: Sequence[Example]) -> str | None:
     """Return a warning if the labels of a tagger's training data seem to stand in another column, else None.
 

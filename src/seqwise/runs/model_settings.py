@@ -97,12 +97,23 @@ class _NewModel(_OwnVocabulary):
         return getattr(models, self.class_name)(**sizes, **{name: getattr(self, name) for name in self.sizes})
 
 
-class _NewTagger(_Decoder, _NewModel, TaggerModel):
+class NewTagger(_Decoder, _NewModel, TaggerModel):
+    """A tagger with new weights."""
+
     encoder: Direction = setting("bidirectional", "left-to-right sees only the source so far")
     embedding_size: int = setting(64, "size of source (and output) embeddings", shared=True, ge=1)
-    characters: bool = setting(False, "read each word by its characters as well, for those that training data lack")
+    characters: bool = setting(
+        False,
+        "read each word by its characters as well, for those that training data lack",
+        usual="where 5% of the words or more are seen once",
+    )
 
     sizes: ClassVar[tuple[str, ...]] = ("hidden_size", "dropout", "embedding_size", "bidirectional")
+
+    @property
+    def title(self) -> str:
+        """Name, and whether words are read by their characters."""
+        return f"{self.name} over words and their characters" if self.characters else self.name
 
     @property
     def bidirectional(self) -> bool:
@@ -110,11 +121,11 @@ class _NewTagger(_Decoder, _NewModel, TaggerModel):
         return self.encoder == "bidirectional"
 
 
-class LSTMTagger(_NewTagger):
+class LSTMTagger(NewTagger):
     """An LSTM over the source, and one over the labels."""
 
     class_name = "Tagger"
-    sizes = (*_NewTagger.sizes, "label_embedding_size")
+    sizes = (*NewTagger.sizes, "label_embedding_size")
 
     name: Literal["lstm"] = "lstm"
     label_embedding_size: int = setting(16, "size of label embeddings", shared=True, ge=1)
@@ -122,10 +133,10 @@ class LSTMTagger(_NewTagger):
     @property
     def title(self) -> str:
         """Direction and name."""
-        return f"{self.encoder} lstm"
+        return f"{self.encoder} {super().title}"
 
 
-class Chain(_NewTagger):
+class Chain(NewTagger):
     """A linear chain: a label sees the source and the label before."""
 
     class_name = "ChainTagger"

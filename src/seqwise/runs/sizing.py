@@ -1,4 +1,4 @@
-"""Epochs, batch size, learning rate and evaluations, sized to the data unless they are given."""
+"""Epochs, batch size, learning rate, evaluations and characters, sized to the data unless they are given."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from seqwise.data.readers import Example
+from seqwise.data.summary import estimated_unseen_share
 from seqwise.runs.masked_model_settings import MaskedModelSettings
+from seqwise.runs.model_settings import NewTagger
 from seqwise.runs.settings import RATE_OF_PRETRAINED, Settings
 from seqwise.runs.trainer_options import TrainerOptions
 
@@ -15,6 +17,9 @@ AnySettings = TypeVar("AnySettings", Settings, MaskedModelSettings)
 
 FEW = 16
 """Examples in a batch of small data."""
+
+MANY_UNSEEN = 0.05
+"""Share of unseen words in new text from which a tagger reads the characters of words."""
 
 _SIZES = ("batch_size", "epochs", "learning_rate", "evaluate_every", "patience")
 
@@ -46,10 +51,12 @@ def sizes_for(num_examples: int, *, batch_size: int | None = None, pretrained: b
     return Sizes(batch_size, epochs, min(max(steps_an_epoch, 100), 1_000))
 
 
-def sized(settings: Settings, num_examples: int) -> Settings:
-    """Choose the settings that depend on the number of training examples, unless they were given.
+def sized(settings: Settings, num_examples: int, *, unseen_share: float = 0.0) -> Settings:
+    """Choose the settings that depend on the training data, unless they were given.
 
-    A stage that starts from trained weights gets half of the epochs, and two fifths of the learning rate.
+    A stage that starts from trained weights gets half of the epochs, and two fifths of the learning rate. A new tagger
+    reads words by their characters as well where at least ``MANY_UNSEEN`` of the words of new text will be unknown
+    (``unseen_share``, as ``estimated_unseen_share`` estimates it).
     """
     start, pretrained = settings.warm_start, settings.model.pretrained
     sizes = sizes_for(num_examples, batch_size=_given_batch_size(settings), pretrained=pretrained)
@@ -59,6 +66,8 @@ def sized(settings: Settings, num_examples: int) -> Settings:
         of_start = {"epochs": sizes.epochs, "learning_rate": first_rate}
         changes = {name: value for name, value in of_start.items() if name not in start.model_fields_set}
         settings = settings.model_copy(update={"warm_start": start.model_copy(update=changes)})
+    if unseen_share >= MANY_UNSEEN and _may_read_characters(settings):
+        settings = settings.model_copy(update={"model": settings.model.model_copy(update={"characters": True})})
     return _with_choices(
         settings,
         batch_size=None if settings.batch_tokens else sizes.batch_size,
@@ -66,6 +75,19 @@ def sized(settings: Settings, num_examples: int) -> Settings:
         learning_rate=first_rate * (0.4 if goes_on and not pretrained else 1.0),
         evaluate_every=0 if settings.dev is None else sizes.evaluate_every,
     )
+
+
+def sized_for(settings: Settings, examples: Sequence[Example]) -> Settings:
+    """Choose them for training examples."""
+    return sized(settings, len(examples), unseen_share=estimated_unseen_share(examples))
+
+
+def _may_read_characters(settings: Settings) -> bool:
+    """Whether nothing has decided yet if words are read by their characters; without unknown words, nothing is read."""
+    model = settings.model
+    if not isinstance(model, NewTagger) or "characters" in model.model_fields_set:
+        return False
+    return settings.init is None and model.minimum_count != 1
 
 
 def sized_masked(settings: MaskedModelSettings, num_examples: int, *, evaluated: bool) -> MaskedModelSettings:
@@ -94,6 +116,13 @@ def sized_like(settings: Settings, other: Settings) -> Settings:
     if start is not None and other_start is not None:
         names = {"epochs", "learning_rate"} - start.model_fields_set
         changes["warm_start"] = start.model_copy(update={name: getattr(other_start, name) for name in names})
+    model, other_model = settings.model, other.model
+    if (
+        isinstance(model, NewTagger)
+        and isinstance(other_model, NewTagger)
+        and "characters" not in model.model_fields_set
+    ):
+        changes["model"] = model.model_copy(update={"characters": other_model.characters})
     return settings.model_copy(update=changes)
 
 
