@@ -161,9 +161,10 @@ def test_what_all_slots_agree_on_is_committed_without_effect(selector: Selector)
     torch.testing.assert_close(step.beam.scores_BK + step.carry.dropped_B[:, None], whole.scores_BK, atol=1e-10, rtol=0)
     assert early and any(len(labels) < 12 for labels in final)
     last_BT = best_labels(step.carry.labels_BKT, step.beam.scores_BK).tolist()
-    best_BT = best_labels(backtrace(whole), whole.scores_BK).tolist()
-    for labels, rest, best in zip(final, last_BT, best_BT, strict=True):
-        assert [*labels, *(label for label in rest if label != COMMITTED)] == best
+    # Slots of a relaxed beam may share a mixed state, and then a score: any of the best will do.
+    best_BK = whole.scores_BK > whole.scores_BK.amax(-1, keepdim=True) - 1e-9
+    for labels, rest, slots_KT, best_K in zip(final, last_BT, backtrace(whole), best_BK, strict=True):
+        assert [*labels, *(label for label in rest if label != COMMITTED)] in slots_KT[best_K].tolist()
 
 
 @pytest.mark.parametrize("rule", [margin(0.3), delay(1), delay(0)], ids=["margin", "delay", "at once"])
