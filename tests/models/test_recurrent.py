@@ -112,8 +112,9 @@ def test_a_forward_tagger_sees_no_future_and_a_bidirectional_one_does() -> None:
         other = EncodedExample((*case.examples[0].source_ids[:3], (case.examples[0].source_ids[3] + 1) % 5), (0,) * 4)
         first = EncodedExample(case.examples[0].source_ids, (0,) * 4)
         logits_BTV = case.forced_logits(collate([(0, first), (1, other)]))
-        assert torch.equal(logits_BTV[0, :3], logits_BTV[1, :3]) != bidirectional
-        assert not torch.equal(logits_BTV[0, 3], logits_BTV[1, 3])
+        difference_T = (logits_BTV[0] - logits_BTV[1]).abs().amax(-1)
+        assert (difference_T[:3] > 1e-6).any() == bidirectional and difference_T[3] > 1e-6
+        assert bidirectional or (difference_T[:3] < 1e-12).all()  # the rows of a product may be rounded differently
 
 
 @pytest.mark.parametrize("kind", KINDS)
