@@ -17,8 +17,9 @@ from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Counts
 from seqwise.runs import load_run, new_run, train_run, train_settings
 from seqwise.runs.inputs import read_examples
+from seqwise.runs.model_settings import MANY_UNSEEN
 from seqwise.runs.settings import Settings
-from seqwise.runs.sizing import MANY_UNSEEN, evaluated_examples, sized, sized_for, sized_like
+from seqwise.runs.sizing import evaluated_examples, sized, sized_like
 from seqwise.runs.training import train_stage
 from seqwise.training.checkpoints import load_model_file
 from seqwise.training.trainer import Progress
@@ -117,25 +118,29 @@ def test_killed_and_resumed_it_stops_at_the_same_bytes(
         assert (tmp_path / "killed" / name).read_bytes() == (trained_run / name).read_bytes()
 
 
+def alike(count: int) -> list[Example]:
+    return [Example(("a",), ("A",))] * count
+
+
 def test_only_what_is_not_given_is_sized() -> None:
     settings = train_settings(dev="dev", objective="hinge", epochs=3.0, warm_start_learning_rate=0.1)
-    small, large = sized(settings, 100), sized(settings, 50_000)
+    small, large = sized(settings, alike(100)), sized(settings, alike(50_000))
     for chosen in (small, large):
         assert (chosen.epochs, chosen.warm_start_learning_rate, chosen.patience) == (3.0, 0.1, 5)
-        assert sized(chosen, 7) == chosen
+        assert sized(chosen, alike(7)) == chosen
     assert small.batch_size < large.batch_size and small.evaluate_every < large.evaluate_every
     assert small.warm_start is not None and large.warm_start is not None
     assert small.warm_start.epochs > large.warm_start.epochs
-    fixed = sized(train_settings(), 100)
+    fixed = sized(train_settings(), alike(100))
     assert (fixed.evaluate_every, fixed.patience) == (0, None)
 
 
 def test_a_tagger_reads_characters_where_many_words_will_be_unknown(tmp_path: Path) -> None:
     rare = [Example((f"once{place}", *("often",) * 19), ()) for place in range(20)]
     assert estimated_unseen_share(rare) == MANY_UNSEEN
-    assert sized_for(train_settings(), rare).model == train_settings(characters=True).model
+    assert sized(train_settings(), rare).model == train_settings(characters=True).model
     frequent = [Example((*example.source, "often"), ()) for example in rare]
-    assert sized_for(train_settings(), frequent).model == train_settings().model
+    assert sized(train_settings(), frequent).model == train_settings().model
 
     decided = [
         train_settings(characters=False),
@@ -144,10 +149,10 @@ def test_a_tagger_reads_characters_where_many_words_will_be_unknown(tmp_path: Pa
         train_settings(task="tag", init=tmp_path, model="lstm", objective="cross-entropy"),
     ]
     for settings in decided:
-        assert sized_for(settings, rare).model == settings.model
+        assert sized(settings, rare).model == settings.model
     # A choice that was made is taken over, and one that was written is not.
     for settings, characters in ((train_settings(), True), (decided[0], False)):
-        assert sized_like(settings, sized_for(train_settings(), rare)).model.characters == characters  # type: ignore[attr-defined]
+        assert sized_like(settings, sized(train_settings(), rare)).model.characters == characters  # type: ignore[attr-defined]
 
 
 def test_a_model_that_finds_no_entity_yet_gets_better_by_its_cross_entropy(tmp_path: Path) -> None:
@@ -242,4 +247,4 @@ def test_evaluations_take_a_quarter_of_the_examples_since_the_last_one() -> None
 
 
 def test_sizes_that_were_chosen_are_taken_over() -> None:
-    assert sized_like(train_settings(epochs=3.0), sized(train_settings(), 100)).batch_size == 16
+    assert sized_like(train_settings(epochs=3.0), sized(train_settings(), alike(100))).batch_size == 16

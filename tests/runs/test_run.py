@@ -238,9 +238,8 @@ def test_what_auto_chooses_may_not_be_given(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_auto_trains_its_three_stages(tmp_path: Path) -> None:
-    write_columns(
-        tmp_path / "train.conll", [Example(tuple("abc"), tuple("ABC")), Example(tuple("ba"), tuple("BA"))] * 3
-    )
+    examples = [Example(tuple("abc"), tuple("ABC")), Example(tuple("ba"), tuple("BA"))] * 3
+    write_columns(tmp_path / "train.conll", examples)
     flat: dict[str, Any] = {
         "encoder": "left-to-right", "train": tmp_path / "train.conll", "epochs": 2.0, "warm_start_epochs": 2.0,
         "hidden_size": 4, "embedding_size": 4, "label_embedding_size": 2, "minimum_count": 1, "beam_size": 2,
@@ -250,7 +249,7 @@ def test_auto_trains_its_three_stages(tmp_path: Path) -> None:
     metrics = train_run(settings, tmp_path / "run")
     assert {"warm start", "scheduled sampling", "training"} < set(metrics)
     run = load_run(tmp_path / "run")
-    assert run.settings == sized(named, 6)
+    assert run.settings == sized(named, examples)
     weights = (tmp_path / "run/model/model.safetensors").read_bytes()
     # The same command again, and one that names what auto stands for, go on with the same run.
     train_run(settings, tmp_path / "run")

@@ -20,6 +20,9 @@ Direction = Literal["left-to-right", "bidirectional"]
 Units = Literal["words", "characters", "subwords"]
 """Units of a text."""
 
+MANY_UNSEEN = 0.05
+"""Share of unseen words in new text from which a tagger reads the characters of words."""
+
 ARCHITECTURES = ("lstm", "transformer", "chain")
 """Models of seqwise, with new weights."""
 
@@ -105,7 +108,7 @@ class NewTagger(_Decoder, _NewModel, TaggerModel):
     characters: bool = setting(
         False,
         "read each word by its characters as well, for those that training data lack",
-        usual="where 5% of the words or more are seen once",
+        usual=f"where {MANY_UNSEEN:.0%} of the words or more are seen once",
     )
 
     sizes: ClassVar[tuple[str, ...]] = ("hidden_size", "dropout", "embedding_size", "bidirectional")

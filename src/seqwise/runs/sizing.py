@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from seqwise.data.readers import Example
 from seqwise.data.summary import estimated_unseen_share
 from seqwise.runs.masked_model_settings import MaskedModelSettings
-from seqwise.runs.model_settings import NewTagger
+from seqwise.runs.model_settings import MANY_UNSEEN, ModelConfig, NewTagger
 from seqwise.runs.settings import RATE_OF_PRETRAINED, Settings
 from seqwise.runs.trainer_options import TrainerOptions
 
@@ -17,9 +17,6 @@ AnySettings = TypeVar("AnySettings", Settings, MaskedModelSettings)
 
 FEW = 16
 """Examples in a batch of small data."""
-
-MANY_UNSEEN = 0.05
-"""Share of unseen words in new text from which a tagger reads the characters of words."""
 
 _SIZES = ("batch_size", "epochs", "learning_rate", "evaluate_every", "patience")
 
@@ -51,13 +48,13 @@ def sizes_for(num_examples: int, *, batch_size: int | None = None, pretrained: b
     return Sizes(batch_size, epochs, min(max(steps_an_epoch, 100), 1_000))
 
 
-def sized(settings: Settings, num_examples: int, *, unseen_share: float = 0.0) -> Settings:
+def sized(settings: Settings, examples: Sequence[Example]) -> Settings:
     """Choose the settings that depend on the training data, unless they were given.
 
     A stage that starts from trained weights gets half of the epochs, and two fifths of the learning rate. A new tagger
-    reads words by their characters as well where at least ``MANY_UNSEEN`` of the words of new text will be unknown
-    (``unseen_share``, as ``estimated_unseen_share`` estimates it).
+    reads words by their characters as well where at least ``MANY_UNSEEN`` of the words of new text will be unknown.
     """
+    num_examples = len(examples)
     start, pretrained = settings.warm_start, settings.model.pretrained
     sizes = sizes_for(num_examples, batch_size=_given_batch_size(settings), pretrained=pretrained)
     first_rate = RATE_OF_PRETRAINED if pretrained else _rate(settings, sizes.batch_size)
@@ -66,7 +63,12 @@ def sized(settings: Settings, num_examples: int, *, unseen_share: float = 0.0) -
         of_start = {"epochs": sizes.epochs, "learning_rate": first_rate}
         changes = {name: value for name, value in of_start.items() if name not in start.model_fields_set}
         settings = settings.model_copy(update={"warm_start": start.model_copy(update=changes)})
-    if unseen_share >= MANY_UNSEEN and _may_read_characters(settings):
+    if (
+        _leaves_characters_open(settings.model)
+        and settings.init is None
+        and settings.model.minimum_count != 1  # there, an unknown word is refused
+        and estimated_unseen_share(examples) >= MANY_UNSEEN
+    ):
         settings = settings.model_copy(update={"model": settings.model.model_copy(update={"characters": True})})
     return _with_choices(
         settings,
@@ -77,17 +79,9 @@ def sized(settings: Settings, num_examples: int, *, unseen_share: float = 0.0) -
     )
 
 
-def sized_for(settings: Settings, examples: Sequence[Example]) -> Settings:
-    """Choose them for training examples."""
-    return sized(settings, len(examples), unseen_share=estimated_unseen_share(examples))
-
-
-def _may_read_characters(settings: Settings) -> bool:
-    """Whether nothing has decided yet if words are read by their characters; without unknown words, nothing is read."""
-    model = settings.model
-    if not isinstance(model, NewTagger) or "characters" in model.model_fields_set:
-        return False
-    return settings.init is None and model.minimum_count != 1
+def _leaves_characters_open(model: ModelConfig) -> TypeGuard[NewTagger]:
+    """Whether it is a tagger that may read words by their characters, and nothing says if it does."""
+    return isinstance(model, NewTagger) and "characters" not in model.model_fields_set
 
 
 def sized_masked(settings: MaskedModelSettings, num_examples: int, *, evaluated: bool) -> MaskedModelSettings:
@@ -117,11 +111,7 @@ def sized_like(settings: Settings, other: Settings) -> Settings:
         names = {"epochs", "learning_rate"} - start.model_fields_set
         changes["warm_start"] = start.model_copy(update={name: getattr(other_start, name) for name in names})
     model, other_model = settings.model, other.model
-    if (
-        isinstance(model, NewTagger)
-        and isinstance(other_model, NewTagger)
-        and "characters" not in model.model_fields_set
-    ):
+    if _leaves_characters_open(model) and isinstance(other_model, NewTagger):
         changes["model"] = model.model_copy(update={"characters": other_model.characters})
     return settings.model_copy(update=changes)
 

@@ -275,8 +275,8 @@ class Stream:
             :data:`~seqwise.search.commits.CommitRule`.
 
     Memory and time for a token depend on how many labels are open, not on how many tokens have come before. Only a
-    delay bounds that number: for a stream without an end, "agree or delay(50)". A
-    Hugging Face model keeps the keys and values of all tokens, and has an end to its positions.
+    delay bounds that number: for a stream without an end, "agree or delay(50)". A Hugging Face model keeps the keys and
+    values of all tokens, and has an end to its positions.
 
     Raises:
         InputError: the model reads its source both ways or as a whole, or there is no such decoder, score or rule.

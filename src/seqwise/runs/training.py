@@ -41,7 +41,7 @@ from seqwise.runs.model_settings import PretrainedEncoder
 from seqwise.runs.monitoring import CROSS_ENTROPY, monitor
 from seqwise.runs.run import OutputRun, save_metrics
 from seqwise.runs.settings import WARM_START_FOLDERS, Settings, check, load_settings
-from seqwise.runs.sizing import sized_for, sized_like, without_new_evaluations
+from seqwise.runs.sizing import sized, sized_like, without_new_evaluations
 from seqwise.runs.trainer_options import TrainerOptions, changed_setting_error, require_usable, with_absolute_paths
 from seqwise.runs.training_summary import (
     TrainingSummary,
@@ -297,7 +297,7 @@ def _train_run(
 
 def _sized_for_folder(given: Settings, output: Path, examples: Sequence[Example]) -> Settings:
     """Choose the settings that were not given, without evaluations if the run in the folder was begun without them."""
-    settings, saved = sized_for(with_absolute_paths(given, output), examples), output / CONFIGURATION
+    settings, saved = sized(with_absolute_paths(given, output), examples), output / CONFIGURATION
     if saved.exists() and "evaluate_every" not in given.model_fields_set:
         return without_new_evaluations(settings, load_settings(saved))
     return settings

@@ -25,7 +25,7 @@ from seqwise.errors import InputError
 from seqwise.runs.inputs import read_examples
 from seqwise.runs.measures import decisive
 from seqwise.runs.settings import Settings, check, load_settings
-from seqwise.runs.sizing import sized_for
+from seqwise.runs.sizing import sized
 from seqwise.runs.trainer_options import changed_setting_error, require_usable, with_absolute_paths
 from seqwise.runs.training import begin_run, train_run
 from seqwise.schedules import exponential
@@ -83,7 +83,7 @@ def tune(
     check(settings)
     output = Path(output)
     examples = read_examples(settings, settings.train)
-    settings = sized_for(with_absolute_paths(settings, output), examples)
+    settings = sized(with_absolute_paths(settings, output), examples)
     require_usable(settings, has_lstm=not settings.model.parallel)
     _require_same_settings(output, settings)
     begin_run(settings, examples)  # refuses bad data before there is a study

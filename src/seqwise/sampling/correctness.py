@@ -190,11 +190,8 @@ class _Unknown(Exception):
         self.probs_NV = probs_NV
 
 
-class _Known:
-    """Draws whose first choices are given for each chain; the next one that is asked for is raised."""
-
-    def __init__(self, chosen_ND: Tensor) -> None:
-        self._left = list(chosen_ND.unbind(1))
+class _Followed:
+    """Draws of which every choice falls by its probabilities (B, V), in whatever way ``_fall`` has it."""
 
     def categorical(self, log_weights_BV: Tensor, live_B: Tensor) -> Tensor:
         return self._fall(log_weights_BV.double().softmax(-1), live_B)
@@ -202,6 +199,16 @@ class _Known:
     def accepts(self, log_probs_B: Tensor, live_B: Tensor) -> Tensor:
         accept_B = log_probs_B.double().exp().clamp(max=1.0)
         return self._fall(torch.stack([1 - accept_B, accept_B], -1), live_B) == 1
+
+    def _fall(self, probs_BV: Tensor, live_B: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class _Known(_Followed):
+    """Draws whose first choices are given for each chain; the next one that is asked for is raised."""
+
+    def __init__(self, chosen_ND: Tensor) -> None:
+        self._left = list(chosen_ND.unbind(1))
 
     def _fall(self, probs_BV: Tensor, live_B: Tensor) -> Tensor:
         if self._left:
@@ -434,7 +441,7 @@ class _Impossible(Exception):
     """No state goes this way."""
 
 
-class _OneWay:
+class _OneWay(_Followed):
     """Draws that fall as a path says, the first option where it says nothing; keeps each state's probability of that.
 
     The chains of one state choose jointly: a digit of the option's number for each.
@@ -444,13 +451,6 @@ class _OneWay:
         self.path, self.group = path, group
         self.options: list[int] = []
         self.weight_N = torch.ones(num_states, dtype=torch.float64)
-
-    def categorical(self, log_weights_BV: Tensor, live_B: Tensor) -> Tensor:
-        return self._fall(log_weights_BV.double().softmax(-1), live_B)
-
-    def accepts(self, log_probs_B: Tensor, live_B: Tensor) -> Tensor:
-        accept_B = log_probs_B.double().exp().clamp(max=1.0)
-        return self._fall(torch.stack([1 - accept_B, accept_B], -1), live_B) == 1
 
     def _fall(self, probs_BV: Tensor, live_B: Tensor) -> Tensor:
         size, place = probs_BV.shape[1], len(self.options)

@@ -115,7 +115,7 @@ def random_unmasking(proposal: Proposal, *, num_iterations: int) -> Unmasking:
     _check_iterations(num_iterations)
 
     def rule(draws: Draws, partial: Partial, logits_BTV: Tensor, iteration: int) -> Partial:
-        size_B = partial.masked_BT.sum(1) - _still_masked(partial, iteration, num_iterations)
+        size_B = _num_revealed(partial, iteration, num_iterations)
         reveal_BT = random_subset(draws, partial.masked_BT, size_B)
         return _reveal(partial, reveal_BT, _draw(draws, proposal.log_probs(logits_BTV), reveal_BT))
 
@@ -155,7 +155,7 @@ def low_confidence_remasking(proposal: Proposal, *, num_iterations: int) -> Unma
         certainty_BT = certainty_BT.masked_fill(~partial.masked_BT, -torch.inf)
         # The least certain stay masked; of equals, the later ones.
         rank_BT = certainty_BT.argsort(dim=1, descending=True, stable=True).argsort(1)
-        size_B = partial.masked_BT.sum(1) - _still_masked(partial, iteration, num_iterations)
+        size_B = _num_revealed(partial, iteration, num_iterations)
         return _reveal(partial, partial.masked_BT & (rank_BT < size_B[:, None]), drawn_BT)
 
     return Unmasking(proposal.model, rule, num_iterations)
@@ -256,10 +256,11 @@ def _check_iterations(num_iterations: int) -> None:
         raise InputError(f"a decoder needs at least 1 iteration, got {num_iterations}")
 
 
-def _still_masked(partial: Partial, iteration: int, num_iterations: int) -> Tensor:
-    """Number of positions that a linear schedule leaves masked, (B,)."""
+def _num_revealed(partial: Partial, iteration: int, num_iterations: int) -> Tensor:
+    """Number of positions that a linear schedule reveals in an iteration, (B,)."""
     count_B = partial.free_BT.sum(1)
-    return count_B - count_B * iteration // num_iterations
+    still_masked_B = count_B - count_B * iteration // num_iterations
+    return partial.masked_BT.sum(1) - still_masked_B
 
 
 def _certainty(proposal: Proposal, logits_BTV: Tensor) -> Tensor:

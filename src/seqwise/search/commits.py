@@ -119,10 +119,10 @@ def any_of(*rules: CommitRule) -> CommitRule:
         tensor([3])
     """
 
-    def rule(labels_BKT: Tensor, scores_BK: Tensor) -> Tensor:
+    def most(labels_BKT: Tensor, scores_BK: Tensor) -> Tensor:
         return torch.stack([rule(labels_BKT, scores_BK) for rule in rules]).amax(0)
 
-    return rule
+    return most
 
 
 RULES: dict[str, CommitRule] = {"agree": agree, "never": never}
