@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from seqwise.configuration import configure
 from seqwise.configuration.flat import flags_of
@@ -19,17 +20,25 @@ from seqwise.sampling import (
     boltzmann,
     contains,
     examine,
+    low_confidence_remasking,
+    masked_conditionals,
+    random_unmasking,
+    remasking_diffusion,
     sample_chains,
     start_chains,
     table_model,
+    threshold_decoding,
     transition_matrix,
+    unmasking_law,
 )
 from seqwise.sampling.correctness import every_sequence
 from seqwise.sampling.problems import ChainProblem, ChainRunner, run_problems
 from seqwise.sampling.settings import numbers
 from seqwise.sampling.starts import FREE
+from seqwise.sampling.unmasking import Unmasking
 
 MODEL = table_model(num_positions=3, vocab_size=3, seed=2)
+COLD = masked_conditionals(MODEL, temperature=0.4)
 NAMES = [
     "metropolis-hastings", "delayed-acceptance", "exact-gibbs", "gibbs", "low-confidence-remasking", "mask-predict",
     "parallel-tempering", "random-unmasking", "remdm", "threshold-decoding",
@@ -57,6 +66,32 @@ def test_a_named_kernel_leaves_its_enumerated_target_as_it_is(name: str, energy:
     temperature: float = settings.kernel.temperature  # type: ignore[attr-defined]
     assert examine(matrix, boltzmann(states.energy_B / temperature)).holds(1e-10)
     assert examine(matrix, boltzmann(states.energy_B)).stationarity > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "decoder"),
+    [
+        ("random-unmasking", {"iterations": 2}, random_unmasking(COLD, num_iterations=2)),
+        ("low-confidence-remasking", {"iterations": 2}, low_confidence_remasking(COLD, num_iterations=2)),
+        ("threshold-decoding", {"threshold": 0.7}, threshold_decoding(COLD, threshold=0.7)),
+        ("remdm", {"iterations": 2, "remask": 0.6}, remasking_diffusion(COLD, num_iterations=2, remask=0.6)),
+    ],
+)
+def test_a_named_decoder_has_the_law_of_the_one_with_its_options(
+    name: str, options: dict[str, Any], decoder: Unmasking
+) -> None:
+    def law(**given: Any) -> Tensor:
+        settings = settings_of(name, **given)
+        kernel = settings.build_kernel(MODEL, settings.build_energy(MODEL))
+        assert isinstance(kernel, Unmasking)
+        return unmasking_law(kernel, 3).probs_N
+
+    options = {**options, "proposal_temperature": 0.4}
+    expected = unmasking_law(decoder, 3).probs_N
+    torch.testing.assert_close(law(**options), expected, atol=1e-12, rtol=0)
+    for option in options:  # each of them matters
+        without = {other: value for other, value in options.items() if other != option}
+        assert float((law(**without) - expected).abs().max()) > 1e-4
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("exact-gibbs", "mask-predict")])
