@@ -74,7 +74,7 @@ def test_a_named_kernel_leaves_its_enumerated_target_as_it_is(name: str, energy:
         ("random-unmasking", {"iterations": 2}, random_unmasking(COLD, num_iterations=2)),
         ("low-confidence-remasking", {"iterations": 2}, low_confidence_remasking(COLD, num_iterations=2)),
         ("threshold-decoding", {"threshold": 0.7}, threshold_decoding(COLD, threshold=0.7)),
-        ("remdm", {"iterations": 2, "remask": 0.6}, remasking_diffusion(COLD, num_iterations=2, remask=0.6)),
+        ("remdm", {"iterations": 3, "remask": 0.6}, remasking_diffusion(COLD, num_iterations=3, remask=0.6)),
     ],
 )
 def test_a_named_decoder_has_the_law_of_the_one_with_its_options(
