@@ -42,7 +42,7 @@ def test_pairs_are_read_whole(corpora: Path, name: str, source: str, target: str
 def test_a_tagger_learns_from_a_real_file(corpora: Path, tmp_path: Path) -> None:
     settings = train_settings(
         task="tag", train=corpora / "supertag-ccg-pmb/en.dev.tsv", label_column=1, encoder="left-to-right",
-        hidden_size=32, embedding_size=32, objective="cross-entropy", epochs=8.0, learning_rate=5e-3, batch_size=32,
+        hidden_size=32, embedding_size=32, objective="cross-entropy", epochs=20.0, learning_rate=5e-3, batch_size=32,
     )  # fmt: skip
     train_run(settings, tmp_path / "run")
     run = load_run(tmp_path / "run")

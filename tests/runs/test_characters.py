@@ -56,7 +56,7 @@ def test_training_says_that_it_reads_characters(tmp_path: Path, seqwise: Command
     train = write(tmp_path / "train", seed=0)
     for flags, shown in (([], True), (["--characters", "no"], False)):
         ended = seqwise("train", "--train", train, *TINY, *flags, "--output", tmp_path / f"run{shown}")
-        assert ended.code == 0 and ("over words and their characters" in ended.err) == shown
+        assert ended.code == 0 and ("over words and their characters" in ended.out) == shown
 
 
 def labels_right(run: Path) -> float:
