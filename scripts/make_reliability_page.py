@@ -1,4 +1,4 @@
-"""Write docs/reliability.md from results/reliability.json and soak.json: what was tried, and what held each time."""
+"""Write docs/reliability.md from results/reliability.json and soak.json."""
 
 from __future__ import annotations
 
@@ -11,40 +11,38 @@ from seqwise.evaluation.signature import signature_line
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# In the order of the page: the file of tests, and what it is about.
+# File of tests, and its heading, in the order of the page.
 PARTS = {
-    "killed_training": "Training that is killed, and disks that fail",
-    "killed_commands": "Other commands that are killed",
+    "killed_training": "Killed training runs and disk failures",
+    "killed_commands": "Other killed commands",
     "damaged_checkpoints": "Damaged checkpoints",
-    "hostile_folders": "Folders from strangers",
-    "hostile_files": "Files and configurations from anywhere",
-    "numbers": "Numbers at the edge",
-    "invariance": "What results do not depend on",
-    "statistics": "Samples and the target that they were asked from",
-    "load": "Long work and large files",
-    "set_up": "Setting up",
+    "hostile_folders": "Untrusted folders",
+    "hostile_files": "Malformed files and settings",
+    "numbers": "Extreme values",
+    "invariance": "Invariance",
+    "statistics": "Samplers and diagnostics",
+    "load": "Long runs and large files",
+    "set_up": "Installation",
 }
 
 HEAD = """\
 # Reliability
 
-Made by `make reliability` and `make soak` from what the tests in `tests/reliability/` found; do not edit. Each row held
-in every one of its cases, or this page would not have been written. "Killed" is SIGKILL, half of the time with
-everything lost that had not been flushed to the disk; "resumed without a hand" means that the same command was run
-again, and nothing else done.
-`make test-all` runs most of them, with fewer cases; `make test-slow` the rest.
+`make reliability` and `make soak` write this page from the tests in `tests/reliability/`; do not edit it. Each row held in all of its
+cases; otherwise the page is not written. *Killed* means SIGKILL; in half of the cases, all data that had not been flushed to disk are
+lost too. `make test-all` runs most of these tests with fewer cases, and `make test-slow` the others.
 """
 
 
 def page(*tables: Table) -> str:
-    """The whole page."""
+    """Return the page."""
     parts = [HEAD]
     results = [result for table in tables for result in table.results]
     for file, title in PARTS.items():
         rows = [result for result in results if result.measure == file]
         if rows:
             lines = ((row.system, f"{row.value:,.0f}", row.note) for row in rows)
-            parts.append(f"## {title}\n\n" + grid(("what", "cases", "what held in each"), lines))
+            parts.append(f"## {title}\n\n" + grid(("test", "cases", "result in every case"), lines))
     signatures = dict.fromkeys(f"`{signature_line(result.signature)}`\n" for result in results)
     return "\n".join([*parts, *signatures])
 

@@ -82,10 +82,10 @@ def three_labels(namespace: dict[str, Any], lines: list[str]) -> None:
 
 CHECKS = {
     "Fine-tune a BART through a relaxed beam": trained_bart,
-    "Search as you like": two_outputs,
+    "Choose a search": two_outputs,
     "Self-normalise a GPT-2, and score without the softmax": raw_score,
-    "How likely a BERT finds your sentences": two_scores,
-    "Tag with a BERT that knows its last label": three_labels,
+    "Score sentences with a BERT": two_scores,
+    "Tag with a BERT that conditions on the last label": three_labels,
     "Valid samples from a BERT": four_texts,
     "Fill in, under constraints": filled_in,
     "Variants of a protein": variants,

@@ -88,9 +88,9 @@ def test_cut_and_flipped_files_are_passed_over(
         path.write_bytes(contents[path])
     assert last_complete(checkpoints) == last
     promise(
-        "a file of a checkpoint cut (200) or a bit of it flipped (300)",
+        "a checkpoint file truncated (200) or with a flipped bit (300)",
         500,
-        "found, the file named, the checkpoint before it taken",
+        "detected, file named, previous checkpoint used",
     )
 
 
@@ -107,7 +107,7 @@ def test_a_checkpoint_that_lacks_a_file_is_passed_over(
     assert last_complete(checkpoints) == last
     (last / "manifest.json").unlink()
     assert last_complete(checkpoints) == checkpoints / "checkpoint-2"
-    promise("each file of a checkpoint deleted", len(found) + 1, "found, the checkpoint before it taken")
+    promise("each file of a checkpoint deleted", len(found) + 1, "detected, previous checkpoint used")
 
 
 def test_training_goes_on_from_the_one_before(checkpoints: Path, trained: Path) -> None:
@@ -154,7 +154,7 @@ def test_what_leads_out_of_a_checkpoint_is_refused(checkpoints: Path, name: str,
     assert last_complete(checkpoints) == checkpoints / "checkpoint-2"
     with pytest.raises(InputError, match="a link cannot be sealed"):
         seal(last)
-    promise("manifests that name links, ../ or absolute paths", 1, "refused")
+    promise("manifests with links, ../ or absolute paths", 1, "refused")
 
 
 def test_of_a_link_only_the_link_is_removed(checkpoints: Path, tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ def test_generated_files_are_read_or_refused(tmp_path: Path, promise: Any) -> No
             read += 1
             require_identity(name, found, path)
     assert 0.2 * count < read < 0.9 * count
-    promise("generated files", count, "read and written back the same, or refused in one line that names the file")
+    promise("generated files", count, "read and written back unchanged, or refused with one line that names the file")
 
 
 LAUGHS = "a: &a [x, x, x, x, x, x, x, x]\n" + "".join(

@@ -71,7 +71,7 @@ def test_pickles_in_a_checkpoint_are_never_executed(how: str, trap: Trap, tmp_pa
         assert name in str(error.value) or error.value.path == last, (name, str(error.value))
         shutil.rmtree(last)
         shutil.copytree(tmp_path / "good", last)
-    promise(f"a malicious {how} as each file of a checkpoint", len(names), "refused, never executed")
+    promise(f"a malicious {how} in place of each file of a checkpoint", len(names), "refused, never executed")
 
 
 STATES = ("optimizer.pt", "scheduler.pt", "rng_state.pth")
@@ -110,7 +110,7 @@ def make_masked(folder: Path) -> Path:
 
 RUNS: dict[str, tuple[Callable[[Path], Path], list[list[str]]]] = {
     "run": (make_run, [["predict", "{folder}", "a b"]]),
-    "masked": (make_masked, [["score", "{folder}", "{text}"], ["sample", "{folder}", "a _", "--sweeps=2"]]),
+    "masked-model run": (make_masked, [["score", "{folder}", "{text}"], ["sample", "{folder}", "a _", "--sweeps=2"]]),
 }
 
 
@@ -137,7 +137,7 @@ def test_pickles_in_a_run_are_never_executed(
         path.write_bytes(content)
         (folder / "model" / "manifest.json").write_bytes(manifest)
     assert refused == read >= 4 * len(commands)
-    promise(f"a malicious {how} as each file of a {kind} folder", refused, "refused, never executed")
+    promise(f"a malicious {how} in place of each file of a {kind}", refused, "refused, never executed")
 
 
 def spring(sprung: Path) -> str:
@@ -167,4 +167,4 @@ def test_code_in_a_model_folder_is_never_executed(
     for line in commands:
         complaint = seqwise(*line).complaint
         assert "code of its own (auto_map), which is never run" in complaint, complaint
-    promise(f"a model folder whose {place} names code of its own", len(commands), "refused, never executed")
+    promise(f"a model folder whose {place} refers to its own code", len(commands), "refused, never executed")

@@ -65,7 +65,7 @@ def test_searches_do_not_depend_on_their_company(promise: Any) -> None:
             assert same(decoder, shuffled[row + 1], whole[place]), (number, place)
         alone = number % len(examples)
         assert same(decoder, found(model, collate([(0, examples[alone])]), decoder)[0], whole[alone]), number
-    promise("searches among others, shuffled, padded and alone", count, "equal to 1e-10 in double precision")
+    promise("searches alone, in a batch, shuffled and padded", count, "equal to 1e-10 in double precision")
 
 
 def gradient(model: nn.Module, batch: Batch) -> torch.Tensor:

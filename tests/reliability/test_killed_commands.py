@@ -122,14 +122,14 @@ def works(folder: Path) -> dict[str, Work]:
     sizes = ["--hidden-size=4", "--embedding-size=4", "--minimum-count=1"]
     masked = ["masked-model", "train", text, "--model=lstm", "--epochs=2", "--save-every=3", "--batch-size=6", *sizes]
     return {
-        "sample": Work(command, ["sample", masked_run(folder), "a _ _", *chains], "samples", files),
-        "score": Work(score_by_fours, ["score", folder / "masked", text], "scores.jsonl", files),
-        "masked-model train": Work(command, masked, "masked", weights("masked")),
-        "language-model train": Work(
+        "seqwise sample": Work(command, ["sample", masked_run(folder), "a _ _", *chains], "samples", files),
+        "seqwise score": Work(score_by_fours, ["score", folder / "masked", text], "scores.jsonl", files),
+        "seqwise masked-model train": Work(command, masked, "masked", weights("masked")),
+        "andreas_klein_2015 train": Work(
             language_model, ["train", text, "--minimum-count=1", "--save-every=2", "--batch-size=8"],
             "lm", weights("lm"),
         ),
-        "reproduce": Work(reproduce_small, ["label-bias-toy"], "runs", numbers),
+        "python -m reproductions": Work(reproduce_small, ["label-bias-toy"], "runs", numbers),
     }  # fmt: skip
 
 
@@ -155,8 +155,14 @@ def kill_and_resume(work: Work, folder: Path, count: int) -> tuple[int, int]:
     return same, len(places)
 
 
-FAST = {"sample": 9, "score": 9, "reproduce": 3}
-SLOW = {"sample": 30, "score": 30, "reproduce": 20, "masked-model train": 20, "language-model train": 20}
+FAST = {"seqwise sample": 9, "seqwise score": 9, "python -m reproductions": 3}
+SLOW = {
+    "seqwise sample": 30,
+    "seqwise score": 30,
+    "python -m reproductions": 20,
+    "seqwise masked-model train": 20,
+    "andreas_klein_2015 train": 20,
+}
 
 
 @pytest.mark.thorough
@@ -164,7 +170,7 @@ SLOW = {"sample": 30, "score": 30, "reproduce": 20, "masked-model train": 20, "l
 def test_killed_it_is_resumed(name: str, folder: Path, tmp_path: Path, promise: Any) -> None:
     same, of = kill_and_resume(works(folder)[name], tmp_path, FAST[name])
     assert same == of
-    promise(f"seqwise {name} killed at a write", same, "resumed without a hand to the same files")
+    promise(f"{name} killed at a write", same, "resumed by the same command to the same files")
 
 
 @pytest.mark.slow
@@ -172,11 +178,11 @@ def test_killed_it_is_resumed(name: str, folder: Path, tmp_path: Path, promise: 
 def test_killed_more_often_it_is_resumed(name: str, folder: Path, tmp_path: Path, promise: Any) -> None:
     same, of = kill_and_resume(works(folder)[name], tmp_path, SLOW[name])
     assert same == of
-    promise(f"seqwise {name} killed at a write", same, "resumed without a hand to the same files")
+    promise(f"{name} killed at a write", same, "resumed by the same command to the same files")
 
 
 def test_scores_kept_in_a_file_are_those_that_are_printed(folder: Path, tmp_path: Path, seqwise: Any) -> None:
-    work = works(folder)["score"]
+    work = works(folder)["seqwise score"]
     printed = seqwise(*work.arguments)
     kept = seqwise(*work.arguments, "--output", tmp_path / "scores.jsonl")
     assert (tmp_path / "scores.jsonl").read_text() == printed.out and len(printed.records) == 18
@@ -184,7 +190,7 @@ def test_scores_kept_in_a_file_are_those_that_are_printed(folder: Path, tmp_path
 
 
 def test_a_file_of_scores_that_was_begun_otherwise_is_refused(folder: Path, tmp_path: Path, seqwise: Any) -> None:
-    work, output = works(folder)["score"], tmp_path / "scores.jsonl"
+    work, output = works(folder)["seqwise score"], tmp_path / "scores.jsonl"
     partial = tmp_path / "scores.jsonl.partial"
     for found, said in (
         (json.dumps({"model": "other"}) + "\n", "begun with another model"),

@@ -20,7 +20,7 @@ from seqwise.training.checkpoints import last_complete
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="faults are injected by means of Linux")
 
 STEPS, EVERY = 36, 2
-RESUMED = "resumed without a hand, final weights equal by SHA-256, at most one interval of saves lost"
+RESUMED = "resumed by the same command, same final weights (SHA-256), at most one save interval lost"
 
 
 def write_columns(path: Path) -> Path:
@@ -246,7 +246,11 @@ def test_what_is_written_is_flushed_before_it_counts(whole: Whole, promise: Any)
     older = f"remove checkpoints/checkpoint-{step - 2 * EVERY}/"
     assert named + 1 < min(number for name, number in place.items() if name.startswith(older))
     assert not any(name.startswith(("write ", "open ")) and final in name for name in whole.events)
-    promise("order of writes in a checkpoint", 1, "files, manifest, name: each flushed first; older ones go last")
+    promise(
+        "order of writes in a checkpoint",
+        1,
+        "files, manifest, name: each flushed before the next; older checkpoints removed last",
+    )
 
 
 def fail_inside(whole: Whole, output: Path, points: Sequence[str], how: Sequence[str]) -> int:
@@ -273,7 +277,7 @@ def test_a_disk_that_fails_inside_a_save_is_said(whole: Whole, tmp_path: Path, p
     writes = [name for name in events if name.startswith("write ")]
     points = [*writes, *events[1 :: len(events) // 5]]
     count = fail_inside(whole, tmp_path / "run", points, ["ENOSPC", "EIO", "ENOSPC"])
-    promise("a full or broken disk inside a save", count, f"said in one line; {RESUMED}")
+    promise("a full or broken disk inside a save", count, f"reported in one line; {RESUMED}")
 
 
 @pytest.mark.slow
@@ -283,4 +287,4 @@ def test_a_disk_that_fails_at_any_event_of_a_save_is_said(whole: Whole, how: str
     # The third time the folder is there, and Python passes over whatever else a disk says to "make it if need be".
     events = [event for event in of_a_save(whole.events) if not (event.startswith("mkdir ") and event.endswith(" #2"))]
     count = fail_inside(whole, tmp_path / "run", events, [how])
-    promise("a full or broken disk inside a save", count, f"said in one line; {RESUMED}")
+    promise("a full or broken disk inside a save", count, f"reported in one line; {RESUMED}")

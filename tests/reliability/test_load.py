@@ -60,7 +60,7 @@ def test_what_goes_on_for_long_neither_grows_nor_slows_down(subject: str, unit: 
     promise(
         f"{unit}, over {SECONDS:,.0f} s",
         len(ticks),
-        "memory grows by 2% at most, and the last tenth is at least 95% as fast as the first, by processor time",
+        "memory grows by at most 2%, and the last tenth is at least 95% as fast as the first (CPU time)",
     )
 
 
@@ -203,4 +203,4 @@ def test_a_million_lines_take_no_more_memory(name: str, runs: Path, tmp_path: Pa
     many = 1_000_000
     before, after = peaks(name, runs, tmp_path, (50_000, many))
     assert after <= 1.1 * before + 50_000_000
-    promise(f"lines through seqwise {name}", many, "the most memory is that of 50,000 lines, to 10% and 50 MB")
+    promise(f"lines through seqwise {name}", many, "peak memory is that of 50,000 lines, to 10% and 50 MB")

@@ -175,4 +175,6 @@ def test_training_stops_at_the_first_bad_step_and_keeps_its_batch(bad: float, tm
         )
     train(tmp_path)  # which goes on from step 2
     assert not (tmp_path / "not-finite.json").exists()
-    promise("a loss that is no number", 1, "training stops at the first, names and keeps the batch and the checkpoint")
+    promise(
+        "a loss that is NaN or infinite", 1, "training stops at that step, names the batch, keeps it and the checkpoint"
+    )

@@ -114,7 +114,9 @@ def test_the_core_needs_no_extra(promise: Any) -> None:
     assert ended.returncode == 0, ended.stderr
     absent = run(sys.executable, "-c", WITHOUT.format(names=names, code="import matplotlib"))
     assert "No module named 'matplotlib'" in absent.stderr
-    promise("packages of extras that are not installed", len(names), "everything but what they are for can be imported")
+    promise(
+        "optional packages that are not installed", len(names), "everything that does not need them can be imported"
+    )
 
 
 def test_importing_the_library_leaves_the_slow_parts_alone() -> None:

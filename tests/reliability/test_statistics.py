@@ -186,9 +186,9 @@ def test_a_kernel_keeps_its_target(name: str, promise: Any) -> None:
     assert report.stationarity < 1e-10 and report.irreducible
     if case.reversible:
         assert report.detailed_balance < 1e-10
-        promise("kernels in detailed balance with their target, every transition enumerated", 1, "to 1e-10")
+        promise("kernels in detailed balance with their target, all transitions enumerated", 1, "to 1e-10")
     else:
-        promise("kernels that leave their target unchanged, every transition enumerated", 1, "to 1e-10")
+        promise("kernels that leave their target invariant, all transitions enumerated", 1, "to 1e-10")
 
 
 @contextmanager
@@ -278,9 +278,9 @@ def test_real_transitions_are_the_enumerated_ones(name: str, promise: Any) -> No
     if name in JUDGED:
         assert largest_error(case, Lazy) > MOST_ERRORS
     promise(
-        f"transitions drawn from three states of each kernel, {NUM_DRAWS:,} from each, against the enumerated ones",
+        f"{NUM_DRAWS:,} transitions from each of three states of each kernel, against the enumerated probabilities",
         3,
-        f"shares within {MOST_ERRORS} standard errors; accepting 5% too seldom is seen",
+        f"within {MOST_ERRORS} standard errors; accepting 5% too rarely is detected",
     )
 
 
@@ -351,9 +351,9 @@ def test_ranks_among_exact_draws_are_uniform(name: str, promise: Any) -> None:
         with settled_otherwise(lazy_one_way):
             assert min(uniformity(CASES[name]).values()) < 1e-6
     promise(
-        f"ranks of features of {NUM_CHAINS:,} exact draws that a kernel has moved on, among {NUM_RIVALS} new ones each",
+        f"ranks of features of {NUM_CHAINS:,} exact draws after some sweeps, each among {NUM_RIVALS} new draws",
         len(found),
-        "uniform by chi-square, p > 1e-3; with one token 5% too rare, or entered 5% too seldom, p < 1e-6",
+        "uniform by chi-square, p > 1e-3; with a token 5% too rare or accepted 5% too rarely, p < 1e-6",
     )
 
 
@@ -370,7 +370,7 @@ def test_the_ess_of_autoregressive_chains(rho: float, promise: Any) -> None:
         assert effective_sample_size(values_SB) == pytest.approx(wanted, rel=0.15)
         assert split_r_hat(values_SB) < 1.01
     promise(
-        "autoregressive chains, rho 0, 0.5 and 0.9, whose ESS is known",
+        "autoregressive chains with known ESS, rho 0, 0.5 and 0.9",
         num_runs,
         "within 15% of n (1 - rho) / (1 + rho), and R-hat below 1.01",
     )
