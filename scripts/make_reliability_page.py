@@ -28,9 +28,10 @@ PARTS = {
 HEAD = """\
 # Reliability
 
-`make reliability` and `make soak` write this page from the tests in `tests/reliability/`; do not edit it. Each row held
-in all of its cases; otherwise the page is not written. *Killed* means SIGKILL; in half of the cases, data that had not
-been flushed to disk are lost too. `make test-all` runs most of these tests with fewer cases, `make test-slow` the others.
+`make reliability` and `make soak` write this page from the tests in `tests/reliability/`; do not edit it. Each row
+held in all of its cases; otherwise the page is not written. *Killed* means SIGKILL; in half of the cases, data that had
+not been flushed to disk are lost too. `make test-all` runs most of these tests with fewer cases, `make test-slow` the
+others.
 """
 
 
