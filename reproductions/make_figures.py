@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from reproductions import run_reproduction, what_holds_page
-from reproductions.beyond import proteins, spelling, stress
+from reproductions.beyond import masked_diffusion_audit, proteins, spelling, stress
 from reproductions.figures import PALETTE, draw_curves
 from reproductions.goyal_2021 import figure_6_1, sampler_figures
 from reproductions.report import Table, load_table
@@ -43,6 +43,7 @@ BY_TABLE: dict[str, Callable[[Table, Path], None]] = {
         if reproduction_of(name).removeprefix("figure-") in sampler_figures.FIGURES
     },
     "proteins": proteins.draw,
+    "masked-diffusion-audit": masked_diffusion_audit.draw,
 }
 # Reproductions of seconds whose figure has points that no table holds.
 AGAIN = ("figure-1", "figure-3.1")

@@ -110,6 +110,7 @@ CHAPTERS = (
             "Raw scores of plain models": ("raw-scores",),
             "Transformers": ("transformer-translation-transformer", "transformer-translation-marian"),
             "Proteins": ("proteins",),
+            "Masked diffusion decoders": ("masked-diffusion-audit",),
         },
     ),
 )

@@ -11,7 +11,15 @@ from functools import partial
 from typing import Any
 
 from reproductions.andreas_klein_2015 import language_models
-from reproductions.beyond import improvements, label_bias_toy, proteins, search_objectives, spelling, stress
+from reproductions.beyond import (
+    improvements,
+    label_bias_toy,
+    masked_diffusion_audit,
+    proteins,
+    search_objectives,
+    spelling,
+    stress,
+)
 from reproductions.beyond import transformer_translation as transformers
 from reproductions.goyal_2018.exposure_bias import PLANS, SLOWER, Plan, family
 from reproductions.goyal_2019.label_bias import LOG_PARTITION_WEIGHT, plan_of
@@ -19,6 +27,7 @@ from reproductions.goyal_2021 import figure_6_1_phonemes
 from reproductions.goyal_2021.energy_training import fit_enumerated
 from reproductions.goyal_2021.phonemes import Setting
 from reproductions.goyal_2021.sampler_tasks import GERMAN, PHONEMES, ROMANIAN, SPELLING, SamplerTask
+from reproductions.goyal_2021.sequence_contrastive import NOISE_BATCH
 from reproductions.result_files import longest_beginning
 from reproductions.systems import System
 from reproductions.tuning import RATES
@@ -176,6 +185,14 @@ def _enumerated(scale: str) -> str:
     return f"Each step sees the whole space; at most {steps} steps at {rate:g}, ended by development data."
 
 
+def _audited(scale: str) -> str:
+    audit = masked_diffusion_audit
+    return (
+        f"{audit.SIZE}^{audit.LENGTH} sequences; a masked LSTM reads {audit.NUM_SEQUENCES:,} in {audit.STEPS:,} "
+        f"steps of {NOISE_BATCH}; a random table is not trained."
+    )
+
+
 _SAMPLED = {"translation": GERMAN, "translation-ro": ROMANIAN, "g2p": SPELLING, "phonemes": PHONEMES}
 _TAGGED = {"pmb": "supertags", "ewt": "supertags-ewt", "erg": "supertags-erg"}
 _FEEDING, _SEARCH, _LOCAL_GLOBAL = ("longer", "feeding"), ("longer", "feeding", "search", "likelihood"), (
@@ -210,5 +227,6 @@ LINES: dict[str, Callable[[str], str]] = {
     "improvements-g2p": partial(_listed, improvements.spelling_family(0).values()),
     "transformer-translation": _transformers,
     "proteins": _proteins,
+    "masked-diffusion-audit": _audited,
 }  # fmt: skip
 """By what the name of a table begins with, the scale to its line."""

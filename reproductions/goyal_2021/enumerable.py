@@ -105,11 +105,11 @@ def hidden_markov(initial_S: Tensor, transitions_SS: Tensor, emissions_SV: Tenso
     return Enumerable(vocab_size, length, before_NS.sum(-1).log())
 
 
-def thesis_hmm(entropy: str) -> Enumerable:
-    """Return a hidden Markov model with 4 states and 5 tokens, length 5, of "low" or of "high" entropy.
+def thesis_hmm(entropy: str, *, length: int = 5) -> Enumerable:
+    """Return a hidden Markov model with 4 states and 5 tokens, of "low" or of "high" entropy.
 
-    The thesis (section 6.2.3) gives no parameters; these have its entropies, 5.0 and 6.43 nats. Each state prefers its
-    successor on a cycle and a token of its own.
+    The thesis (section 6.2.3) gives no parameters; these have its entropies at length 5, 5.0 and 6.43 nats. Each state
+    prefers its successor on a cycle and a token of its own.
     """
     tables = [
         torch.tensor(weights, dtype=torch.float64) ** HMM_SHARPNESS[entropy]
@@ -117,7 +117,7 @@ def thesis_hmm(entropy: str) -> Enumerable:
     ]
     transitions_SS, emissions_SV = (table / table.sum(-1, keepdim=True) for table in tables)
     initial_S = torch.full((len(transitions_SS),), 1 / len(transitions_SS), dtype=torch.float64)
-    return hidden_markov(initial_S, transitions_SS, emissions_SV, length=5)
+    return hidden_markov(initial_S, transitions_SS, emissions_SV, length=length)
 
 
 def phoneme_sequences(lexicon: Lexicon, *, max_length: int = 6) -> list[tuple[str, ...]]:

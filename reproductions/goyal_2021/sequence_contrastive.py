@@ -101,22 +101,33 @@ NUM_NOISE = 10  # for each sequence of the data
 NOISE_STEPS, NOISE_BATCH, NOISE_ORDERS = 200, 64, 10
 
 
-def train_noise(vocab_size: int, train_N: Tensor, orders: Orders, *, length: int, seed: int) -> Tensor:
-    """Train a small masked model to fill rows of masks; returns log q of every sequence, (O, N).
-
-    Where orders are drawn, ten of them are, once for all, and those that differ count: each is a noise of its own.
-    """
+def train_filler(
+    vocab_size: int, train_N: Tensor, orders: Orders, *, length: int, steps: int, seed: int, generator: torch.Generator
+) -> MaskedLSTM:
+    """Train a small masked model to fill rows of masks: weights of the seed, batches and orders of the generator."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = MaskedLSTM(vocab_size=vocab_size, embedding_size=16, hidden_size=32, feedforward_size=32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=6e-3)
-    generator = torch.Generator().manual_seed(seed)
     every_NT = every_sequence(vocab_size, length)
-    for _ in range(NOISE_STEPS):
+    for _ in range(steps):
         tokens_BT = every_NT[torch.multinomial(train_N, NOISE_BATCH, replacement=True, generator=generator)]
         optimizer.zero_grad()
         (-fill_log_probs(model, tokens_BT, orders(NOISE_BATCH, generator)).mean()).backward()
         optimizer.step()
+    return model
+
+
+def train_noise(vocab_size: int, train_N: Tensor, orders: Orders, *, length: int, seed: int) -> Tensor:
+    """Return log q of every sequence under a masked model that was trained to fill rows of masks, (O, N).
+
+    Where orders are drawn, ten of them are, once for all, and those that differ count: each is a noise of its own.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    model = train_filler(
+        vocab_size, train_N, orders, length=length, steps=NOISE_STEPS, seed=seed, generator=generator
+    )  # fmt: skip
+    every_NT = every_sequence(vocab_size, length)
     orders_OT = orders(NOISE_ORDERS, generator).unique(dim=0)
     with torch.no_grad():
         return torch.stack([fill_log_probs(model, every_NT, order_T.expand_as(every_NT)) for order_T in orders_OT])
