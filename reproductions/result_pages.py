@@ -1,4 +1,4 @@
-"""The pages docs/results/*.md, one a chapter, from results/*.json: settings, numbers, and the claims put to a test."""
+"""The pages docs/results/*.md, one per chapter, from results/*.json: settings, numbers and tested claims."""
 
 from __future__ import annotations
 
@@ -21,25 +21,31 @@ INDEX = f"""\
 # Results
 
 {MADE}
-[What holds](what-holds.md) has the verdicts on ten ideas. The tables behind them, a page a chapter:
+[What holds](what-holds.md) gives verdicts on ten ideas. These are the tables behind them, one page per chapter:
 
 {{pages}}
-How to read them. The papers' corpora cannot be had openly. Ours are others, and smaller: directions and sizes of
-differences compare with the papers', absolute numbers do not. A number is a mean over seeds; ± is half of a bootstrap
-95% interval over examples and seeds, which understates the seeds' part where there are three. Bold marks the decoder
-chosen on development data. Numbers in brackets are the papers'. "Raw" is a beam over unnormalised scores, "half-raw"
-one over f − log Z / 2. Training seconds are CPU time on one thread; "all stages" count from new weights on. An asterisk
-means p < 0.05. Where the learning rate is the lowest or the highest that was tried, a better one may lie beyond.
+## How to read the tables
 
-A claim **holds** if the difference has its sign with p < 0.05 in a paired bootstrap over examples and seeds (in a
-t-test over seeds where numbers are exact), is **reversed** if the opposite is so, else was **not seen**. It was
-**not tested** where no test would say anything. Where that is so only as long as a table's other tests are left out
-of account (Holm's correction), it "holds alone" or is "reversed alone". Theorems and figures are checked and are not
-claims. A remark below a table holds for those after it.
+The papers' corpora are not freely available. Ours are other, smaller corpora. Compare the direction and size of
+differences with the papers, not absolute numbers.
 
-A result file has every interval and p-value. A new one also has the value of each example for each seed:
-`python -m reproductions.recompute_results FILE` computes every interval, p-value and verdict again and compares. Files
-without these values are named on each page.
+- A number is a mean over seeds. ± is half the width of a bootstrap 95% interval over examples and seeds; with three
+  seeds, it understates the variance between seeds.
+- **Bold** marks the decoder chosen on development data. Numbers in parentheses are the papers'.
+- "Raw beam" uses unnormalised scores f, "half-raw beam" f − log Z / 2.
+- Training seconds are CPU time on one thread. "All stages" includes the stages before.
+- An asterisk means p < 0.05.
+- "(lowest)" or "(highest)" marks a learning rate at the end of the range tried; a better one may lie outside.
+
+A claim **holds** if the difference has the claimed sign with p < 0.05, in a paired bootstrap over examples and seeds
+(for exact numbers, a t-test over seeds). It is **reversed** if the opposite sign is significant, and **not seen**
+otherwise. "Holds alone" and "reversed alone" mean that the result is no longer significant after Holm's correction for
+the other tests of the table. **Not tested** means that no test applies. Theorems and figures are checked but are not
+claims. A remark below a table applies to the tables after it as well.
+
+A result file contains every interval and p-value. Newer files also contain the value of each example for each seed, so
+that `python -m reproductions.recompute_results FILE` can recompute all intervals, p-values and verdicts and compare
+them. Each page names the files without these values.
 """
 
 # Diagnostics of the samplers, which stay in the files.
@@ -55,8 +61,8 @@ P_VALUE = re.compile(r"p [<=] ([\d.]+)")
 NUMBERS = re.compile(r"[+-][\d.]+ \[-?[\d.]+, -?[\d.]+\]")
 
 CURVES = """\
-Development data as training goes on, one line a seed; dots are the best checkpoints. Each system is searched as it is
-while it trains: cross-entropy and local scores by the beam of local scores, global scores by the raw beam.
+Development data during training, one line per seed; dots mark the best checkpoints. Models with local scores are
+decoded by the beam with local scores, models with global scores by the raw beam.
 """
 """Caption of a figure of curves."""
 
@@ -78,7 +84,7 @@ def chapter_page(chapter: Chapter, tables: Tables) -> str:
     bare = [f"`{file_stem(name, scale)}`" for name, scale, table in files if lacks_values(table)]
     if bare:
         listed = ", ".join(bare) if len(bare) < len(files) else "all on this page"
-        lines.append(f"Files without the value of each example, whose p-values cannot be computed again: {listed}.\n")
+        lines.append(f"Files without the value of each example, so that p-values cannot be recomputed: {listed}.\n")
     first_with: dict[str, str] = {}
     for heading, names in chapter.sections.items():
         lines += _section(heading, names, tables, first_with)
@@ -108,7 +114,7 @@ def _missing(chapter: Chapter, tables: Tables) -> list[str]:
     """List what should be on the page and is not."""
     missing = [f"- `results/{name}.json`: {_command(name)} makes it." for name in chapter.names if not tables[name]]
     missing += [f"- {what}: not reproduced." for what in chapter.lacks]
-    return ["Not made yet:\n", "\n".join(missing) + "\n"] if missing else []
+    return ["No results yet:\n", "\n".join(missing) + "\n"] if missing else []
 
 
 def lacks_values(table: Table) -> bool:
@@ -236,7 +242,7 @@ def _claims(by_stem: Mapping[str, Table], kinds: Sequence[str]) -> list[str]:
     every = [claim for in_file in claims.values() for claim in in_file]
     sources = list(dict.fromkeys(claim.source for claim in every if not is_ours(claim)))
     sources += ["† not in the papers"] * any(map(is_ours, every))
-    return [grid((title, *columns), lines), f"Made in: {'; '.join(sources)}.\n"]
+    return [grid((title, *columns), lines), f"Sources of the claims: {'; '.join(sources)}.\n"]
 
 
 def is_ours(claim: Claim) -> bool:

