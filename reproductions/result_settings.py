@@ -160,10 +160,9 @@ def _transformers(scale: str) -> str:
     size = transformers.SIZES[scale]
     start = size.training
     stages = {"cross-entropy": start.epochs, "longer": size.longer, "sampling": size.sampling, "search": size.search}
-    return (
-        f"{_sizes(size.shape)}; batch {start.batch_size}; k = {start.beam_size}; "
-        f"learning rate {start.learning_rate:g}; epochs: {', '.join(f'{name} {epochs:g}' for name, epochs in stages.items())}."
-    )
+    epochs = ", ".join(f"{name} {count:g}" for name, count in stages.items())
+    sizes = f"{_sizes(size.shape)}; batch {start.batch_size}; k = {start.beam_size}"
+    return f"{sizes}; learning rate {start.learning_rate:g}; epochs: {epochs}."
 
 
 def _proteins(scale: str) -> str:
