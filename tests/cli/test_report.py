@@ -756,7 +756,7 @@ def test_a_sampling_and_a_training_that_go_on_can_be_looked_at(
     page = report(samples)
     assert page.table("All chains")[1][2] == "3 of 7"
     assert "effective sample sizes take 4 sweeps that count, and there are 3" in page.text
-    assert "samples.jsonl names none" in page.text and "0000.jsonl, chains 1 to 3" in page.text
+    assert "samples.jsonl has none" in page.text and "Energy of problem 2 by sweep" in page.text
     tagger = Path(shutil.copytree(runs / "tagger", tmp_path / "tagger"))
     shutil.rmtree(tagger / "model")
     (tagger / "metrics.json").unlink()

@@ -216,7 +216,7 @@ class _Sampling:
                 later, state = self.runner.advance(state, count, progress=report)
                 later = later.keep(partial(settings.keeps, after=len(trace)))
                 if self.output is not None:
-                    append_sweeps(self.file(part, "jsonl"), later, first=len(trace))
+                    append_sweeps(self.file(part, "jsonl"), later, part.problems, first=len(trace))
                     save_chains(self.file(part, "safetensors"), state)
                 trace += later
         final_BT = coldest(state, settings.num_replicas).tokens_BT

@@ -3,7 +3,8 @@
 ::
 
     FOLDER/settings.json              the settings, and checksums of run and problems
-    FOLDER/chains/0000.jsonl          of the first chains: a line for each sweep, with energies, counts, printed tokens
+    FOLDER/chains/0000.jsonl          of the first chains: a line for each sweep, with energies, counts, printed tokens;
+                                      the first line names their problems, from 1, and the ranks of their lengths
     FOLDER/chains/0000.safetensors    states of these chains; lines of later sweeps are written again
     FOLDER/samples.jsonl              printed samples of all chains that have ended; block by block of problems
 
@@ -27,6 +28,7 @@ from seqwise.errors import InputError
 from seqwise.runs.sampling_settings import SampleSettings
 from seqwise.runs.trainer_options import changed_setting_error
 from seqwise.sampling.chains import PER_CHAIN, Trace
+from seqwise.sampling.problems import ChainProblem
 from seqwise.training.checkpoints import saving
 
 _SETTINGS, _SAMPLES = "settings.json", "samples.jsonl"
@@ -78,12 +80,14 @@ def _begun(path: Path, names: Sequence[str]) -> dict[str, Any] | None:
     return settings if isinstance(settings, dict) and set(names) <= set(settings) else None
 
 
-def append_sweeps(path: Path, trace: Trace, *, first: int) -> None:
-    """Append a line for each sweep, synced to the disk; ``first`` is the number of sweeps before."""
+def append_sweeps(path: Path, trace: Trace, problems: Sequence[ChainProblem], *, first: int) -> None:
+    """Append a line for each sweep of some problems, synced to the disk; ``first`` is the number of sweeps before."""
     with path.open("a", encoding="utf-8") as stream:
         columns = [getattr(trace, name).tolist() for name in (*PER_CHAIN, "invariant_S")]
         for place, values in enumerate(zip(*columns, strict=True), start=1):
             record = {"sweep": first + place, **dict(zip(_COLUMNS, values, strict=True))}
+            if record["sweep"] == 1:
+                record["problems"] = [(problem.problem + 1, problem.rank) for problem in problems]
             if place in trace.tokens:
                 record["tokens"] = trace.tokens[place].tolist()
             stream.write(json.dumps(record) + "\n")

@@ -41,10 +41,15 @@ class SampleLine:
 class ProblemChains:
     """Chains of one problem at one length."""
 
-    name: str  # "problem 1", or the file of its chains if the problem is unknown
-    problem: int | None  # from 1; None if unknown
+    problem: int  # from 1
+    rank: int  # of the length, the likeliest of which has 0
     chains: Trace  # without tokens
     report: ChainReport | None  # None if it cannot be computed
+
+    @property
+    def name(self) -> str:
+        """Problem and length, from 1."""
+        return f"problem {self.problem}" + (f", length {self.rank + 1}" if self.rank else "")
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,55 +63,28 @@ class Sampling:
 
 
 def read_sampling(folder: Folder) -> Sampling:
-    """Read all chains of a folder, which may still run.
-
-    The files of chains do not name problems, so the chains of a problem are found by the energies of its samples.
-    """
+    """Read all chains of a folder, which may still run."""
     paths = sorted((folder.path / "chains").glob("*.jsonl"))
     if not paths:
         raise InputError("the folder holds no chains yet", path=folder.path, hint="wait for the first sweeps")
-    samples = _read_samples(folder.path / "samples.jsonl")
-    each = _num_chains(folder)
-    blocks = [(path, place, chains) for path in paths for place, chains in _read_chains(path, each)]
-    first = _first_counted(folder.settings, blocks)
+    blocks = sorted((block for path in paths for block in _read_chains(path)), key=lambda block: block[:2])
+    first = _first_counted(folder.settings, [chains for _, _, chains in blocks])
     no_report = _why_no_report(folder, max(len(chains) for _, _, chains in blocks) - first)
-    left: dict[tuple[int, int], dict[tuple[int, int], float]] = {}
-    for line in samples:
-        rank, number = divmod(line.chain - 1, each)
-        left.setdefault((line.problem, rank), {})[number, line.sweep] = line.energy
     problems = []
-    for path, place, chains in blocks:
-        key = next((key for key, energies in left.items() if _is_of(chains, energies)), None)
-        name = f"{path.name}, chains {place * each + 1} to {(place + 1) * each}"
-        if key is not None:
-            del left[key]
-            name = f"problem {key[0]}" + (f", length {key[1] + 1}" if key[1] else "")
-        report = None
-        if not no_report and len(chains) - first >= FEWEST:
-            report = diagnose_chains(chains, discard=first)
-        problems.append(ProblemChains(name, None if key is None else key[0], chains, report))
-    problems.sort(key=lambda chains: (chains.problem is None, chains.problem or 0))
-    return Sampling(first, problems, samples, no_report)
+    for problem, rank, chains in blocks:
+        judged = not no_report and len(chains) - first >= FEWEST
+        report = diagnose_chains(chains, discard=first) if judged else None
+        problems.append(ProblemChains(problem, rank, chains, report))
+    return Sampling(first, problems, _read_samples(folder.path / "samples.jsonl"), no_report)
 
 
-def _num_chains(folder: Folder) -> int:
-    """Number of chains for each problem and length; ``settings.json`` holds null for the kernel's default."""
-    given = folder.settings.get("chains")
-    if given is None:
-        return 1 if folder.settings.get("kernel") == "mask-predict" else 5
-    if not isinstance(given, int) or given < 1:
-        path = folder.path / "settings.json"
-        raise InputError("the number of chains is none", path=path, hint="restore it as it was saved")
-    return given
-
-
-def _first_counted(settings: Mapping[str, Any], blocks: Sequence[tuple[Path, int, Trace]]) -> int:
+def _first_counted(settings: Mapping[str, Any], traces: Sequence[Trace]) -> int:
     """Count the sweeps that are discarded, or flagged as burn-in unless all are."""
-    num_sweeps = max(len(chains) for _, _, chains in blocks)
+    num_sweeps = max(map(len, traces))
     discard = settings.get("discard")
     # As SampleSettings.num_discarded has it.
     discard = min(7, (settings.get("sweeps") or 33) // 2) if not isinstance(discard, int) else discard
-    flagged = [int((~chains.invariant_S).nonzero()[-1]) + 1 for _, _, chains in blocks if not chains.invariant_S.all()]
+    flagged = [int((~chains.invariant_S).nonzero()[-1]) + 1 for chains in traces if not chains.invariant_S.all()]
     burn_in = max((end for end in flagged if end < num_sweeps), default=0)
     return min(max(discard, burn_in), num_sweeps - 1)
 
@@ -132,8 +110,8 @@ def _read_samples(path: Path) -> list[SampleLine]:
     return samples
 
 
-def _read_chains(path: Path, each: int) -> Iterator[tuple[int, Trace]]:
-    """Yield the chains of a file, by problem."""
+def _read_chains(path: Path) -> Iterator[tuple[int, int, Trace]]:
+    """Yield the chains of a file, by problem, with its number and the rank of its length."""
     records: list[dict[str, Any]] = []
     hint = "take another copy, or sample again"
     try:
@@ -141,24 +119,16 @@ def _read_chains(path: Path, each: int) -> Iterator[tuple[int, Trace]]:
             if record["sweep"] != number:
                 raise InputError("the sweeps are damaged", path=path, line=number, hint=hint)
             records.append({name: value for name, value in record.items() if name != "tokens"})
+        problems = [(int(problem), int(rank)) for problem, rank in records[0]["problems"]]
         num_chains = len(records[0]["energy"])
-        if num_chains % each:
-            raise ValueError
         trace = trace_of(records, num_chains=num_chains)
+        traces = [trace.take(places_B) for places_B in torch.arange(num_chains).view(len(problems), -1)]
     except (IndexError, KeyError, TypeError, ValueError, RuntimeError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError("the sweeps are damaged", path=path, line=len(records) or None, hint=hint) from None
-    for place in range(num_chains // each):
-        yield place, trace.take(torch.arange(place * each, (place + 1) * each))
-
-
-def _is_of(chains: Trace, energies: Mapping[tuple[int, int], float]) -> bool:
-    """Whether the chains have the energies of the samples of a problem, but for rounding."""
-    return all(
-        sweep <= len(chains) and abs(float(chains.energy_SB[sweep - 1, number]) - energy) < 1e-4
-        for (number, sweep), energy in energies.items()
-    )
+    for (problem, rank), chains in zip(problems, traces, strict=True):
+        yield problem, rank, chains
 
 
 def autocorrelation(values_SB: Tensor, *, lags: int) -> npt.NDArray[np.float64]:

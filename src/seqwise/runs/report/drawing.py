@@ -165,8 +165,8 @@ def _short(value: float, digits: int = 3) -> str:
     return "1" if float(text) >= 1 else text.lstrip("0").rstrip("0") if float(text) else "0"
 
 
-def _cut(text: str, longest: int = LONGEST) -> str:
-    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
 def _in_words(lattice: Lattice, what: str, words: Sequence[str]) -> str:

@@ -135,12 +135,15 @@ def _read_columns(path: Path) -> dict[str, list[float]]:
     """Read the columns of a log, as far as it is written."""
     columns: dict[str, list[float]] = {}
     for number, record in read_json_lines(path, hint="take another copy"):
-        if "step" not in record or (columns and set(record) != set(columns)) or not all(map(_is_real, record.values())):
+        if (
+            "step" not in record
+            or (columns and set(record) != set(columns))
+            or not all(
+                isinstance(value, int | float)  # JSON has NaN for a loss that is none
+                for value in record.values()
+            )
+        ):
             raise InputError("no line of a training log", path=path, line=number, hint="take another copy")
         for name, value in record.items():
             columns.setdefault(name, []).append(float(value))
     return columns
-
-
-def _is_real(value: object) -> bool:
-    return isinstance(value, int | float)  # JSON has NaN for a loss that is none

@@ -215,9 +215,7 @@ def _draw_differences(axes: Any, differences: Rows, texts: Sequence[str]) -> Non
     axes.tick_params(axis="y", length=0)
 
 
-def _figure(
-    title: str, text: str, draw: Callable[[Any], None], *, height: float, ids: Ids, note: str = "", width: float = 4.4
-) -> Figure:
+def _figure(title: str, text: str, draw: Callable[[Any], None], *, height: float, ids: Ids, note: str = "") -> Figure:
     """Draw on a canvas, and take the SVG into the page."""
     try:
         import matplotlib
@@ -226,7 +224,7 @@ def _figure(
         raise InputError("a report has plots, which need matplotlib", hint="pip install 'seqwise[report]'") from error
 
     with matplotlib.rc_context(_STYLE):
-        canvas = Canvas(figsize=(width, height), layout="constrained")
+        canvas = Canvas(figsize=(4.4, height), layout="constrained")
         draw(canvas)
         file = io.StringIO()
         canvas.savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))

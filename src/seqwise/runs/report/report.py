@@ -37,7 +37,7 @@ from seqwise.runs.report.results import (
 )
 from seqwise.runs.report.sampling import sampling_section, sampling_table, sampling_verdict
 from seqwise.runs.report.slots import log_partition_blocks, slot_spread
-from seqwise.runs.run import MaskedRun, OutputRun, reading_problems
+from seqwise.runs.run import OutputRun, reading_problems
 
 OnProgress = Callable[[str, int, int], None]
 """Called with the name of a part, the amount done, and the total."""
@@ -126,14 +126,12 @@ def write_report(
         if len(parts) == 1
         else [Section(title, [], sections) for title, sections in parts.items()]
     )
-    about = [Folded("Runs of this page", [_overview(folders)]), *_signatures(page.footer)]
+    about = [Folded("Runs of this page", [_overview(folders)])]
+    if page.footer:
+        about.append(Folded("Signatures", [Paragraph(line) for line in page.footer]))
     title = f"Report on {', '.join(folder.name for folder in folders)}"
     refresh = options.refresh if page.waits else None
     save_page(render_page(title, [*sections, Section("About this page", about)], refresh=refresh), output)
-
-
-def _signatures(lines: Sequence[str]) -> list[Block]:
-    return [Folded("Signatures", [Paragraph(line) for line in lines])] if lines else []
 
 
 def watch_report(
@@ -352,10 +350,11 @@ def _masked(folders: Sequence[Folder], page: Page) -> list[Section]:
         data = Data(note=f"{folder.name} has no trained model yet.")
         if folder.has_model and not page.waits:
             run = load_run(folder.path)
-            data = _sequence_data(folder, run, page.files.get(folder.name))
-            if data.is_given:
-                total = len(data.examples)
-                chosen = _chosen_places(page.options, total, path=data.name)
+            file = page.files.get(folder.name)
+            data = Data(note=f"Without --file nothing is scored by {folder.name}.")
+            if file is not None:
+                data = Data(str(file), run.codec.read(file), is_given=True)
+                chosen = _chosen_places(page.options, len(data.examples), path=data.name)
                 scored = partial(page.on_progress, f"scoring with {folder.name}")
                 results += scored_blocks(run, data.examples, chosen, name=folder.name, on_progress=scored)
         results += [Paragraph(data.note)] if data.note else []
@@ -384,8 +383,8 @@ def _samples(folders: Sequence[Folder], page: Page) -> list[Section]:
     page.on_progress("reading chains", len(folders), len(folders))
     shown = list(page.options.chosen) or list(range(1, page.options.num_examples + 1))
     for name, sampling in samplings.items():
-        known = {chains.problem for chains in sampling.problems if chains.problem is not None}
-        wrong = [number for number in page.options.chosen if known and number not in known]
+        known = {chains.problem for chains in sampling.problems}
+        wrong = [number for number in page.options.chosen if number not in known]
         if wrong:
             problem = f"--example {wrong[0]} is none of the problems of {name}"
             raise InputError(problem, hint=f"give a number from {min(known)} to {max(known)}")
@@ -409,13 +408,6 @@ def _share_files(folders: Sequence[Folder], files: Sequence[Path]) -> dict[str, 
         raise InputError(problem, hint="give one for all of them, or one for each in their order")
     given = files if len(files) == len(readers) else [files[0]] * len(readers)
     return {folder.name: file for folder, file in zip(readers, given, strict=True)}
-
-
-def _sequence_data(folder: Folder, run: MaskedRun, file: Path | None) -> Data:
-    """Read sequences for a masked model."""
-    if file is None:
-        return Data(note=f"Without --file nothing is scored by {folder.name}.")
-    return Data(str(file), run.codec.read(file), is_given=True)
 
 
 def _data(folder: Folder, run: OutputRun, file: Path | None) -> Data:

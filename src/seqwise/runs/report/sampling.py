@@ -78,15 +78,14 @@ def sampling_table(samplings: Mapping[str, Sampling]) -> Table:
 
 
 def sampling_section(folder: Folder, sampling: Sampling, shown: Sequence[int], *, ids: Ids) -> Section:
-    """Report on the chains of a folder, by problem; without known problems the first ones are drawn."""
+    """Report on the chains of a folder, by problem."""
     blocks: list[Block] = []
     if sampling.no_report:
         blocks.append(Paragraph(f"No R-hat and no effective sample size: {sampling.no_report}."))
     blocks += _shares(folder, sampling, ids)
     blocks += _reports(sampling)
     drawn = [problem for problem in sampling.problems if problem.problem in shown]
-    if not drawn:
-        drawn = list(sampling.problems[: len(shown)])
+    drawn = drawn or list(sampling.problems[: len(shown)])  # of chains that still run, others may come first
     sections = [_problem(problem, sampling, ids) for problem in drawn]
     if len(drawn) < len(sampling.problems):
         number = f"{len(drawn)} of {len(sampling.problems)} sets of chains"
@@ -194,7 +193,7 @@ def _sequences(chains: ProblemChains, samples: Sequence[SampleLine]) -> list[Blo
     """Make tables of the samples of the first chains, with changes marked."""
     own = [line for line in samples if line.problem == chains.problem]
     if not own:
-        return [Paragraph("The sequences of these chains are not known: samples.jsonl names none.")]
+        return [Paragraph("The sequences of these chains are not printed yet: samples.jsonl has none.")]
     blocks: list[Block] = []
     for chain in sorted({line.chain for line in own})[:MOST_CHAINS]:
         lines = sorted((line for line in own if line.chain == chain), key=lambda line: line.sweep)
