@@ -27,11 +27,12 @@ from reproductions.andreas_klein_2015.reranking import CandidateTable, Tuned, ca
 from reproductions.comparison import judge, no_worse
 from reproductions.outcome import Outcome, grid
 from reproductions.report import Claim, Result, Table
+from reproductions.tasks import require_sacrebleu
 from reproductions.values import values_by_seed
 from reproductions.verdicts import decide, interval_result
 from seqwise.evaluation.metrics import Counts, Sums
 from seqwise.evaluation.signature import Signature
-from seqwise.evaluation.translation import bleu, require_sacrebleu
+from seqwise.evaluation.translation import bleu
 
 WORD_BONUSES = (-1.0, -0.5, 0.0, 0.5, 1.0, 2.0)
 

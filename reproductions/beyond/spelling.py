@@ -19,7 +19,7 @@ from reproductions.outcome import Measure, Outcome, build_outcome
 from reproductions.report import Table
 from reproductions.systems import Cell, Data, System, run_systems
 from seqwise.data.readers import Example
-from seqwise.evaluation.metrics import Counts, length_ratio, phoneme_error_rate, word_error_rate
+from seqwise.evaluation.metrics import Counts, length_ratio, token_error_rate, word_error_rate
 from seqwise.runs.measures import references_by_source
 from seqwise.runs.settings import train_settings
 
@@ -105,7 +105,7 @@ def reproduce(setup: Setup) -> list[Outcome]:
     cells = {key: trained[key] for key in ORDER}
     measures = [
         Measure("word error", lambda outputs: word_error_rate(outputs, gold)),
-        Measure("phoneme error", lambda outputs: phoneme_error_rate(outputs, gold)),
+        Measure("phoneme error", lambda outputs: token_error_rate(outputs, gold)),
         Measure("length ratio", lambda outputs: length_ratio(outputs, [options[0] for options in gold]), unit=""),
     ]
     figure = setup.folder / "g2p.png"

@@ -22,7 +22,7 @@ from reproductions.goyal_2021.enumerable import phoneme_sequences
 from seqwise.data.readers import Example, read_pairs
 from seqwise.data.subwords import learn_subwords, split_text
 from seqwise.evaluation.metrics import Counts, Sums, word_error_rate
-from seqwise.evaluation.translation import bleu_signature, require_sacrebleu
+from seqwise.evaluation.translation import bleu_signature
 from seqwise.runs.decoder_choice import choose_decoder
 from seqwise.runs.loading import load_run
 from seqwise.runs.masked_model_settings import MaskedModelSettings, masked_settings
@@ -222,7 +222,7 @@ GERMAN = SamplerTask(
     {"cpu": Size(100, 2, longest=12), "gpu": Size(3_000, 5, longest=20), "converged": Size(500, 2, longest=20)},
     measure="BLEU",
     score=tasks.bleu_of_pieces,
-    check=require_sacrebleu,
+    check=tasks.require_sacrebleu,
     note=bleu_signature,
     left_to_right=left_to_right,
 )

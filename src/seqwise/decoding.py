@@ -37,6 +37,7 @@ __all__ = [
 
 # After how many steps it is looked whether all hypotheses have ended: a GPU, some steps behind, has to be waited for.
 LOOK_EVERY = {"cpu": 1, "cuda": 8}
+AT_ONCE = 256  # examples that are decoded together
 
 
 @dataclass(frozen=True)
@@ -204,12 +205,12 @@ def decode(
     return hypotheses(beam, end=model.end, n_best=n_best, length_normalization=length_normalization)
 
 
-def step_limit(source_length: int, end: int | None, *, ratio: float = 2.0, extra: int = 10) -> int:
-    """Largest number of tokens to write: the source length for a tagger, else ``ratio * source_length + extra``.
+def step_limit(source_length: int, end: int | None) -> int:
+    """Largest number of tokens to write: the source length for a tagger, else ``2 * source_length + 10``.
 
     It depends on the input alone, so that outputs do not depend on the batch.
     """
-    return source_length if end is None else int(ratio * source_length) + extra
+    return source_length if end is None else 2 * source_length + 10
 
 
 def steps_after(source_ids: Sequence[int], model: StepModel) -> int:
@@ -262,7 +263,6 @@ def decode_examples(
     *,
     n_best: int = 1,
     length_normalization: float = 0.0,
-    batch_size: int = 256,
     on_progress: Callable[[int], None] | None = None,
 ) -> list[list[Hypothesis]]:
     """Decode a whole data set in batches of similar length; the results come in the order of the examples.
@@ -272,13 +272,12 @@ def decode_examples(
         examples: encoded examples; only their sources are read.
         decoder: as :func:`decode` takes it.
         n_best, length_normalization: see :func:`hypotheses`.
-        batch_size: examples decoded together; results do not depend on it.
         on_progress: called with the number of examples just done.
     """
     results: list[list[Hypothesis]] = [[] for _ in examples]
     order = sorted(range(len(examples)), key=lambda index: len(examples[index].source_ids))
     with evaluation_mode(model), torch.no_grad():
-        for indices in _batches(model, examples, order, batch_size):
+        for indices in _batches(model, examples, order):
             batch = collate([(index, examples[index]) for index in indices]).to(model.embedding_VD.device)
             limits = [steps_after(examples[index].source_ids, model) for index in indices]
             decoded = decode(
@@ -296,9 +295,7 @@ def decode_examples(
     return results
 
 
-def _batches(
-    model: StepModel, examples: Sequence[EncodedExample], order: Sequence[int], batch_size: int
-) -> Iterator[list[int]]:
+def _batches(model: StepModel, examples: Sequence[EncodedExample], order: Sequence[int]) -> Iterator[list[int]]:
     """Batches in an order. An input whose outputs are cut off at the model's last position is on its own.
 
     Beside a longer one, whose prompt it would stand behind, it might have fewer positions.
@@ -309,5 +306,5 @@ def _batches(
         ids = examples[index].source_ids
         is_cut = model.end is not None and steps_after(ids, model) < step_limit(len(ids), model.end)
         (alone if is_cut else together).append(index)
-    yield from (together[start : start + batch_size] for start in range(0, len(together), batch_size))
+    yield from (together[start : start + AT_ONCE] for start in range(0, len(together), AT_ONCE))
     yield from ([index] for index in alone)

@@ -673,26 +673,6 @@ def test_a_subword_vocabulary_that_is_too_small(seqwise: Command, translator: Pa
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("model", ["lstm", "transformer"])
-def test_a_killed_training_on_subwords_resumes_to_the_same_weights(
-    seqwise: Command, translator: Path, tmp_path: Path, model: str
-) -> None:
-    data = ["--train", translator.parent / "train.tsv", "--objective=cross-entropy", "--model", model]
-    sizes = ["--hidden-size=8", "--embedding-size=8", "--batch-size=8", "--save-every=2"]
-    sizes += ["--feedforward-size=8"] if model == "transformer" else []
-    options = ["train", *TRANSLATE, *data, *sizes, "--epochs=1"]
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert seqwise(*options, "--output", whole).code == 0
-    command = [sys.executable, "-c", KILLED, 3, *options, "--output", killed]
-    ended = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=120)
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
-    assert seqwise(*options, "--output", killed).code == 0
-    for name in ("model.safetensors", "source/tokenizer.json", "target/tokenizer.json", "codec.json"):
-        assert (killed / "model" / name).read_bytes() == (whole / "model" / name).read_bytes()
-    assert seqwise("predict", killed, "Der Hund.") == seqwise("predict", whole, "Der Hund.")
-
-
 # ---------------------------------------------------------------------------------------------- help
 
 
@@ -1176,20 +1156,6 @@ def test_training_again_repairs_a_damaged_model(seqwise: Command, data: Path, ta
     options = ["--train", data / "train.conll", "--dev", data / "dev.conll", *SHORT, "--output", tagger]
     assert seqwise("train", *options).code == 0
     assert weights(tagger) == before
-
-
-@pytest.mark.thorough
-def test_a_damaged_last_checkpoint_is_trained_again(
-    seqwise: Command, data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    run = tmp_path / "run"
-    options = ["train", "--train", data / "train.conll", *STEPS, "--objective=cross-entropy", "--output", run]
-    assert seqwise(*options).code == 0
-    before = weights(run)
-    damage(run / "checkpoints" / "checkpoint-6" / "model.safetensors", lambda raw: raw[:-1])
-    assert seqwise(*options).code == 0
-    assert weights(run) == before
-    assert "skipping a damaged checkpoint" in caplog.text
 
 
 # ------------------------------------------------------------------------------- as a process of its own

@@ -428,18 +428,6 @@ def test_a_development_metric_that_is_not_one_number_is_refused(tmp_path: Path, 
 
 
 @pytest.mark.thorough
-def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, uninterrupted: tuple[Tagger, Path]) -> None:
-    run(new_model(), tmp_path)
-    path = tmp_path / "checkpoints" / "checkpoint-12" / "optimizer.pt"
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 4
-    path.write_bytes(content)
-    model = new_model()
-    assert run(model, tmp_path).resumed_from == 8
-    assert_equal_weights(model, uninterrupted[0])
-
-
-@pytest.mark.thorough
 def test_nothing_is_left_behind_between_runs(
     tmp_path: Path, uninterrupted: tuple[Tagger, Path], capfd: pytest.CaptureFixture[str]
 ) -> None:

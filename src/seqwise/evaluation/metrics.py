@@ -182,35 +182,25 @@ def edit_distances(first: Sequence[Hashable], second: Sequence[Hashable]) -> Ite
         yield row
 
 
-def token_error_rate(predictions: Sequence[Tokens], references: Sequence[Tokens]) -> Counts:
-    """Edits per gold token: sum of edit distances / sum of reference lengths; it can exceed 1.
+def token_error_rate(predictions: Sequence[Tokens], references: Sequence[Sequence[Tokens]]) -> Counts:
+    """Edits per gold token against the nearest of each example's references; it can exceed 1.
 
-    Example:
-        >>> token_error_rate([list("abd")], [list("abcd")]).value
-        0.25
-    """
-    return phoneme_error_rate(predictions, [[reference] for reference in references])
-
-
-def phoneme_error_rate(predictions: Sequence[Tokens], pronunciations: Sequence[Sequence[Tokens]]) -> Counts:
-    """Edits per phoneme against the nearest of each word's reference pronunciations.
-
-    The nearest has the fewest edits and, among equals, the fewest phonemes; its length is the denominator.
+    The nearest has the fewest edits and, among equals, the fewest tokens; its length is the denominator.
 
     Args:
-        predictions: one phoneme sequence per word.
-        pronunciations: the accepted pronunciations of each word, at least one.
+        predictions: one sequence per example, such as the phonemes of a word.
+        references: the right sequences of each example, at least one.
 
     Raises:
-        InputError: the lists differ in length, or a word has no reference.
+        InputError: the lists differ in length, or an example has no reference.
 
     Example:
-        >>> phoneme_error_rate([["T", "AH"]], [[["T", "AH", "M"], ["T", "OW", "M", "EY"]]]).value  # 1 edit / 3
+        >>> token_error_rate([["T", "AH"]], [[["T", "AH", "M"], ["T", "OW", "M", "EY"]]]).value  # 1 edit / 3
         0.3333333333333333
     """
     nearest = [
-        min((edit_distance(prediction, reference), len(reference)) for reference in references)
-        for prediction, references in pairs_with_many(predictions, pronunciations)
+        min((edit_distance(prediction, reference), len(reference)) for reference in options)
+        for prediction, options in pairs_with_many(predictions, references)
     ]
     return Counts([edits for edits, _ in nearest], [length for _, length in nearest])
 
@@ -218,8 +208,7 @@ def phoneme_error_rate(predictions: Sequence[Tokens], pronunciations: Sequence[S
 def word_error_rate(predictions: Sequence[Tokens], pronunciations: Sequence[Sequence[Tokens]]) -> Counts:
     """Share of words whose predicted pronunciation is none of the accepted ones.
 
-    That of speech recognition, edits per word of running text, is `token_error_rate`. Args, Raises: as
-    `phoneme_error_rate`.
+    That of speech recognition, edits per word of running text, is `token_error_rate`. Args, Raises: as there.
 
     Example:
         >>> word_error_rate([["R", "EH", "D"], ["L"]], [[["R", "IY", "D"], ["R", "EH", "D"]], [["M"]]]).value

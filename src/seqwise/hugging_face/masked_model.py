@@ -66,7 +66,7 @@ class HuggingFaceMaskedModel(nn.Module):
         num_special = len(self.before) + len(self.after)
         positions = num_positions(model)
         self.max_length = None if positions is None else positions - num_special
-        self._reads_attention_mask = "attention_mask" in inspect.signature(_inner(model).forward).parameters
+        self._reads_attention_mask = "attention_mask" in inspect.signature(unwrapped(model).forward).parameters
         self.head_at_masked = True
         _check(self)
 
@@ -240,7 +240,7 @@ def masked_model(
 # -------------------------------------------------------------------------------------------------- its parts
 
 
-def _inner(model: Any) -> Any:
+def unwrapped(model: Any) -> Any:
     """The model inside a PEFT wrapper, whose own ``forward`` names no arguments."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
@@ -277,7 +277,7 @@ def _gathered(model: Any, masked_NL: Tensor) -> Iterator[None]:
         output[next(iter(output.keys()))] = first_M
         return output
 
-    handle = _inner(model).base_model.register_forward_hook(hook)
+    handle = unwrapped(model).base_model.register_forward_hook(hook)
     try:
         yield
     finally:
@@ -286,7 +286,7 @@ def _gathered(model: Any, masked_NL: Tensor) -> Iterator[None]:
 
 def _check(adapted: HuggingFaceMaskedModel) -> None:
     """Find out whether the head can be applied at masked positions alone; refuse what is no masked language model."""
-    name = type(_inner(adapted.model)).__name__
+    name = type(unwrapped(adapted.model)).__name__
     room = 3 if adapted.max_length is None else min(3, adapted.max_length)
     if room < 1:
         raise InputError(f"{name} has no positions left beside the special tokens", hint="load another model")
@@ -301,7 +301,7 @@ def _check(adapted: HuggingFaceMaskedModel) -> None:
             raise InputError(f"{name} gives no scores of every token at every position", hint=hint)
         adapted.head_at_masked = True
         own_MV = _attempt(lambda: adapted.masked_logits(tokens_NT, masked_NT))
-        apart = _inner(adapted.model).base_model is not _inner(adapted.model)
+        apart = unwrapped(adapted.model).base_model is not unwrapped(adapted.model)
         adapted.head_at_masked = apart and own_MV is not None and _alike(own_MV, full_MV, adapted)
         if room > 1 and len(words) > 1:
             first_NT = F.one_hot(torch.zeros(2, dtype=torch.int64, device=adapted.device), room).bool()

@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from seqwise.errors import InputError
 from seqwise.hugging_face.adapter import HuggingFaceStepModel
-from seqwise.hugging_face.masked_model import HuggingFaceMaskedModel, num_positions
+from seqwise.hugging_face.masked_model import HuggingFaceMaskedModel, num_positions, unwrapped
 from seqwise.hugging_face.masked_text import adapted_with_codec
 from seqwise.hugging_face.text_codec import placed
 from seqwise.hugging_face.tokens import TextTokens, special_around, text_tokens
@@ -203,7 +203,7 @@ def text_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> TextSc
         model = model.model
     if not writes_text(model):
         return _masked_scorer(model, tokenizer, settings)
-    inner = _inner(model)
+    inner = unwrapped(model)
     if settings.bound:
         problem = "bound: a model that reads from left to right has log-probabilities themselves"
         raise InputError(problem, hint="leave it out")
@@ -216,13 +216,8 @@ def writes_text(model: Any) -> bool:
     """Whether it is a causal model or an encoder-decoder, adapted or not, and no masked model."""
     if isinstance(model, HuggingFaceMaskedModel | HuggingFaceStepModel):
         return isinstance(model, HuggingFaceStepModel)
-    inner = _inner(model)
+    inner = unwrapped(model)
     return hasattr(inner, "can_generate") and bool(inner.can_generate())
-
-
-def _inner(model: Any) -> Any:
-    """Return the model inside a PEFT wrapper."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 # ----------------------------------------------------------------------------------------------------- masked models
@@ -336,7 +331,7 @@ def _causal_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> Tex
 def _seq2seq_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> TextScorer:
     from seqwise.hugging_face.generation import special_tokens
 
-    inner = _inner(model)
+    inner = unwrapped(model)
     special = special_tokens(inner, inner.generation_config)
     around, _ = special_around(tokenizer, target=True)
     forced = () if special.forced_first is None or special.forced_first in around else (special.forced_first,)
@@ -382,7 +377,7 @@ def _left_to_right(
     inputs: Callable[[Tensor, dict[str, Tensor], Sequence[_Row]], dict[str, Tensor]],
 ) -> Iterator[tuple[_Row, Tensor]]:
     """Score the tokens of a row from the position before it; rows are padded on the right, by token budget."""
-    inner = _inner(model)
+    inner = unwrapped(model)
     device = next(model.parameters()).device
     padding = getattr(inner.config, "pad_token_id", None) or 0
     reads_mask = "attention_mask" in inspect.signature(inner.forward).parameters
@@ -426,12 +421,9 @@ def _with_prefix(tokenizer: Any, text: str, prefix: str, settings: ScoringSettin
         scored = tuple(place for place, span in enumerate(tokens.spans) if span is not None and span[1] > start)
     else:
         scored = tuple(range(_shared_tokens(tokens, text_tokens(tokenizer, prefix)), len(tokens.ids)))
-    spans = tuple(None if span is None else _moved(span, start) for span in (tokens.spans[place] for place in scored))
+    own_spans = (tokens.spans[place] for place in scored)
+    spans = tuple(None if span is None else (max(0, span[0] - start), span[1] - start) for span in own_spans)
     return ScoredText(text, prefix, tokens.ids, tokens.words, scored, spans)
-
-
-def _moved(span: Span, start: int) -> Span:
-    return max(0, span[0] - start), span[1] - start
 
 
 def _shared_tokens(whole: TextTokens, prefix: TextTokens) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import nn
 from transformers import GenerationConfig
 
@@ -12,6 +10,7 @@ from seqwise.hugging_face.adapter import HuggingFaceStepModel
 from seqwise.hugging_face.agreement import feature_scale, require_agreement, slots_may_share
 from seqwise.hugging_face.causal import CausalModel
 from seqwise.hugging_face.generation import special_tokens
+from seqwise.hugging_face.masked_model import unwrapped
 from seqwise.hugging_face.seq2seq import Seq2SeqModel
 
 
@@ -70,8 +69,7 @@ def step_model(model: nn.Module, *, generation_config: GenerationConfig | None =
         >>> beam_search(model, context, SoftTopK(k=3, alpha=1.0), num_steps=4).scores_BK.shape
         torch.Size([2, 3])
     """
-    given: Any = model
-    plain = given.get_base_model() if hasattr(given, "get_base_model") else given
+    plain = unwrapped(model)
     if not hasattr(plain, "get_output_embeddings") or plain.get_output_embeddings() is None:
         raise InputError(
             f"{type(plain).__name__} has no language model head",

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from seqwise.errors import InputError
+from seqwise.hugging_face.tokens import special_around
 from seqwise.sampling.starts import FREE
 
 
@@ -49,13 +50,9 @@ class TextCodec:
         self._special = {*tokenizer.all_special_ids, *(token for token, entry in added.items() if entry.special)}
         self.allowed_V = torch.zeros(vocab_size, dtype=torch.bool)  # what the tokenizer knows and is not special
         self.allowed_V[sorted(known - self._special)] = True
-        mask_alone = self._encode(tokenizer.mask_token, special=False)
-        around = self._encode(tokenizer.mask_token, special=True)
-        starts = [n for n in range(len(around)) if around[n : n + len(mask_alone)] == mask_alone]
-        if self.mask_id not in mask_alone or not starts:
+        if self.mask_id not in self._encode(tokenizer.mask_token):
             raise InputError("the tokenizer does not leave its mask token as it is", hint="give another tokenizer")
-        # Special tokens that the tokenizer puts before and after a text.
-        self.before, self.after = around[: starts[0]], around[starts[0] + len(mask_alone) :]
+        self.before, self.after = special_around(tokenizer, tokenizer.mask_token)
 
     def ids(self, text: str) -> tuple[int, ...]:
         """The free tokens of a text, one at least; a special token that is written out in it is refused."""
@@ -69,7 +66,7 @@ class TextCodec:
         """The free tokens of a text, FREE where it has the mask token; another special token is refused."""
         if not isinstance(text, str):
             raise InputError(f"a text was expected, got {type(text).__name__}", hint="give a list of str")
-        ids = self._encode(text, special=False)
+        ids = self._encode(text)
         if not ids:
             raise InputError("the text has no token", hint="fill it in or drop it")
         written = next((token for token in ids if token in self._special - {self.mask_id, self.unknown_id}), None)
@@ -95,7 +92,7 @@ class TextCodec:
 
     def survives(self, text: str, ids: Sequence[int]) -> bool:
         """Whether a text stands for these very tokens."""
-        return self._encode(text, special=False) == tuple(ids)
+        return self._encode(text) == tuple(ids)
 
     def filled(self, text: str, ids: Sequence[int]) -> str:
         """A text with mask tokens, filled in: what stood around them stays as written, if that is the same tokens.
@@ -126,8 +123,8 @@ class TextCodec:
                 raise InputError(problem, hint="choose words that the model can write")
         return ways
 
-    def _encode(self, text: str, *, special: bool) -> tuple[int, ...]:
-        encoded = self.tokenizer(text, add_special_tokens=special, padding=False, truncation=False, verbose=False)
+    def _encode(self, text: str) -> tuple[int, ...]:
+        encoded = self.tokenizer(text, add_special_tokens=False, padding=False, truncation=False, verbose=False)
         return tuple(encoded["input_ids"])
 
     def plain(self, ids: Sequence[int]) -> str:

@@ -72,11 +72,13 @@ def text_tokens(tokenizer: Any, text: str, *, words: WordsName = "tokenizer", ta
     return TextTokens(ids, spans, tuple(parted))
 
 
-def special_around(tokenizer: Any, *, target: bool = False) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def special_around(tokenizer: Any, text: str = "a", *, target: bool = False) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the special tokens that a tokenizer puts before and after a text."""
-    name, sign = "text_target" if target else "text", "a"
-    encoded = tokenizer(**{name: sign, "add_special_tokens": True, "verbose": False})["input_ids"]
-    plain = tokenizer(**{name: sign, "add_special_tokens": False, "verbose": False})["input_ids"]
+    name = "text_target" if target else "text"
+    encoded, plain = (
+        tokenizer(**{name: text, "add_special_tokens": special, "verbose": False})["input_ids"]
+        for special in (True, False)
+    )
     starts = [place for place in range(len(encoded)) if encoded[place : place + len(plain)] == plain]
     if not plain or not starts:
         raise InputError("the tokenizer does not put its special tokens around a text", hint="give another tokenizer")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from seqwise.evaluation.diagnosis import ExposureGap, LengthBias
 from seqwise.evaluation.log_partitions import LogPartitionReport
-from seqwise.evaluation.metrics import FEWEST, Comparison, Sums, enough_examples, num_examples, paired_bootstrap
+from seqwise.evaluation.metrics import FEWEST, Sums, enough_examples, num_examples, paired_bootstrap
 from seqwise.evaluation.slot_ranking import SlotRanking
 from seqwise.runs.measures import decisive
 
@@ -58,10 +58,6 @@ def _too_few(sums: Sums) -> str:
     return f"too few examples to tell a difference from chance ({num_examples(sums)}): give {FEWEST} or more"
 
 
-def _is_sure(comparison: Comparison) -> bool:
-    return comparison.low > 0 or comparison.high < 0
-
-
 def _about_decoders(diagnosis: Diagnosis, *, subwords: bool) -> str:
     title, sign = decisive(diagnosis.decoders["beam"], subwords=subwords)
     if not enough_examples(diagnosis.decoders["beam"][title]):
@@ -69,7 +65,7 @@ def _about_decoders(diagnosis: Diagnosis, *, subwords: bool) -> str:
 
     def gain(first: str, second: str) -> tuple[float, bool]:
         comparison = paired_bootstrap(diagnosis.decoders[first][title], diagnosis.decoders[second][title])
-        return 100 * sign * comparison.difference, _is_sure(comparison)
+        return 100 * sign * comparison.difference, comparison.low > 0 or comparison.high < 0
 
     (raw, sure), parts = gain("raw-beam", "beam"), []
     by_beam, beam_sure = gain("beam", "greedy")

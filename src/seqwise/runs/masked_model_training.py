@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from seqwise.configuration.flat import differences
-from seqwise.data.batches import Batch, EncodedExample, collate
+from seqwise.data.batches import EncodedExample, collate
 from seqwise.data.durable import discard_partials, holds_nothing
 from seqwise.data.readers import Example
 from seqwise.data.tokenizer import reading_tokenizer, writing_tokenizer
@@ -261,10 +261,6 @@ def fit_masked_run(
     return result
 
 
-def _collated(run: MaskedRun, encoded: Sequence[EncodedExample]) -> Batch:
-    return collate(list(enumerate(encoded))).to(next(run.model.parameters()).device)
-
-
 def measure_masked_run(
     run: MaskedRun, examples: Sequence[Example], *, on_measured: Callable[[int, int], None] | None = None
 ) -> dict[str, Any]:
@@ -296,7 +292,8 @@ def _cross_entropies(run: MaskedRun, examples: Sequence[Example]) -> dict[str, f
     with torch.random.fork_rng():
         torch.manual_seed(0)
         for start in range(0, len(encoded), size):
-            batch, context = _collated(run, encoded[start : start + size]), None
+            batch = collate(list(enumerate(encoded[start : start + size]))).to(next(run.model.parameters()).device)
+            context = None
             if isinstance(run.model, ConditionalMaskedTransformer):
                 context = run.model.encode(batch.sources_BS, batch.source_lengths_B)
                 length_total -= float(

@@ -19,9 +19,9 @@ from seqwise.evaluation.entities import entity_f1, macro_entity_f1
 from seqwise.evaluation.metrics import (
     Sums,
     length_ratio,
-    phoneme_error_rate,
     sequence_accuracy,
     token_accuracy,
+    token_error_rate,
     word_error_rate,
 )
 from seqwise.evaluation.translation import bleu, bleu_signature
@@ -58,7 +58,7 @@ def transduction_measures(predictions: Sequence[Tokens], references: Sequence[Se
     """Measure wrong outputs, token errors to the nearest reference, and the ratio of lengths."""
     return {
         "word error": word_error_rate(predictions, references),
-        "token error": phoneme_error_rate(predictions, references),
+        "token error": token_error_rate(predictions, references),
         "length ratio": length_ratio(predictions, [options[0] for options in references]),
     }
 

@@ -106,7 +106,7 @@ def load_model_and_tokenizer(
         missing = [name for name in loaded["missing_keys"] if not name.startswith(unused)]
         if missing:
             problem = f"no whole {kind}: {len(missing)} weights are missing, {min(missing)} among them"
-            raise InputError(problem, path=source, hint=f"take a model that was trained as {_article(kind)}")
+            raise InputError(problem, path=source, hint=f"take a trained {kind}")
         return model, AutoTokenizer.from_pretrained(os.fspath(source), **where)
 
 
@@ -123,10 +123,6 @@ def _refuse_code(source: Path | str, *configurations: Mapping[str, Any]) -> None
     if any("auto_map" in configuration for configuration in configurations):
         problem = "the model brings code of its own (auto_map), which is never run"
         raise InputError(problem, path=source, hint="take a model that transformers has")
-
-
-def _article(kind: str) -> str:
-    return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
 
 
 def _read_json(path: Path) -> dict[str, Any]:

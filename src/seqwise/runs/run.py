@@ -30,7 +30,6 @@ from seqwise.data.durable import write_atomically
 from seqwise.data.readers import Example
 from seqwise.data.records import read_json_object
 from seqwise.data.spooled import in_blocks
-from seqwise.data.vocabulary import Vocabulary
 from seqwise.decoding import Decoder, Hypothesis, decode_examples, steps_after
 from seqwise.errors import InputError
 from seqwise.names import DecoderName
@@ -160,7 +159,8 @@ def predict(
     if not isinstance(decoder, Decoder):
         decoder = choose_decoder(run.settings, decoder)
     hypotheses = search(run, encoded, decoder, n_best=n_best, length_normalization=length_normalization)
-    return [[_as_tokens(hypothesis, run.codec.target_vocabulary) for hypothesis in outputs] for outputs in hypotheses]
+    decode = run.codec.target_vocabulary.decode
+    return [[Prediction(tuple(decode(best.tokens)), best.score) for best in outputs] for outputs in hypotheses]
 
 
 def search(
@@ -169,10 +169,6 @@ def search(
     """Search for the best outputs of each source, best first, among the tokens that the codec allows."""
     decoder = replace(decoder, selector=run.codec.allowed(decoder.selector))
     return decode_examples(run.model, encoded, decoder, n_best=n_best, length_normalization=length_normalization)
-
-
-def _as_tokens(hypothesis: Hypothesis, vocabulary: Vocabulary) -> Prediction:
-    return Prediction(tuple(vocabulary.decode(hypothesis.tokens)), hypothesis.score)
 
 
 def read_metrics(folder: Path) -> dict[str, Any]:

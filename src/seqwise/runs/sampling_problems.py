@@ -131,13 +131,9 @@ def _from_nothing(run: MaskedRun, settings: SampleSettings) -> Iterator[Problem]
     require_disk(Path(tempfile.gettempdir()), settings.count * (15 + 4 * lengths[0]), what="the problems")
     weights = torch.tensor([1.0 if settings.lengths else run.codec.lengths[length] for length in lengths]).log()
     # A kernel without draws would sample the same sequence for the same length.
-    chosen = _drawn(weights, settings) if settings.kernel.draws else _likeliest(weights, settings)
+    likeliest = weights.sort(descending=True, stable=True).indices[: settings.count].tolist()
+    chosen = _drawn(weights, settings) if settings.kernel.draws else likeliest
     return (Problem((FREE,) * lengths[choice], Example((), ())) for choice in chosen)
-
-
-def _likeliest(weights: Tensor, settings: SampleSettings) -> list[int]:
-    likeliest: list[int] = weights.sort(descending=True, stable=True).indices[: settings.count].tolist()
-    return likeliest
 
 
 def _drawn(weights: Tensor, settings: SampleSettings) -> Iterator[int]:

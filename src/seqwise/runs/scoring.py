@@ -200,12 +200,11 @@ def read_texts_to_score(run: Run[Any, Any], path: FilePath) -> Sequence[Example]
     if isinstance(run.codec, MaskedCodec) or not os.fspath(path).endswith((".tsv", ".jsonl")):
         texts: Sequence[Example] = run.codec.read(path)
         return texts
-    return require_some(spooled(_each_given_text(path)), path)
-
-
-def _each_given_text(path: FilePath) -> Iterator[Example]:
-    for number, fields in _each_row(path, ("text",), ("prefix",), columns=(("text",), ("prefix", "text"))):
-        yield Example((fields.get("prefix", ""),), (fields["text"],), os.fspath(path), number)
+    rows = _each_row(path, ("text",), ("prefix",), columns=(("text",), ("prefix", "text")))
+    examples = (
+        Example((fields.get("prefix", ""),), (fields["text"],), os.fspath(path), number) for number, fields in rows
+    )
+    return require_some(spooled(examples), path)
 
 
 def read_pairs_to_score(path: FilePath, *, category: str = "UID") -> Sequence[Example]:

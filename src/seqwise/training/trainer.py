@@ -19,6 +19,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
@@ -222,7 +223,7 @@ def fit(
     _check_patience(patience, evaluates=evaluate is not None)
     if evaluate is not None:
         chosen |= {"measure_every": measure_every, "patience": patience}
-    if rates:  # not named where there are none, as in checkpoints from before there were any
+    if rates:
         chosen["rates"] = _known_parts(model, rates)
     if fingerprints:
         chosen["fingerprints"] = dict(fingerprints)
@@ -324,7 +325,7 @@ class _FitTrainer(ResumableTrainer, SequenceTrainer):
         # Each process picks its rows itself. A generator of its own: a loader without one draws from torch's, once
         # more after a resume.
         batches: Any = self.train_dataset
-        return DataLoader(batches, batch_size=1, collate_fn=_only, generator=torch.Generator())
+        return DataLoader(batches, batch_size=1, collate_fn=itemgetter(0), generator=torch.Generator())
 
     def compute_loss(self, model: Any, inputs: Any, *arguments: Any, **named: Any) -> Any:
         if model.training:
@@ -483,11 +484,6 @@ class _AfterStep(TrainerCallback):
             log.flush()
             # It must reach the disk before the checkpoint that says this step is done.
             os.fsync(log.fileno())
-
-
-def _only(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The collator of a loader whose rows are batches."""
-    return rows[0]
 
 
 def _seed_own_noise(seed: int, step: int, part: int) -> None:

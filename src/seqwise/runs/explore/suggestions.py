@@ -42,7 +42,8 @@ class Suggestions:
         short = [example for example in examples if 1 < len(example.source) <= MOST_TOKENS // 4 and example.target]
         # Subwords are read from the text as it stands, which is one token.
         self._examples = (short or examples)[:MOST_EXAMPLES]
-        self.texts = [(run.codec.source_text(example), _as_typed(run, example)) for example in self._examples]
+        blank = "" if run.settings.task != "tag" and run.settings.target_units == "characters" else " "
+        self.texts = [(run.codec.source_text(example), blank.join(example.target)) for example in self._examples]
         self._disagreements: list[tuple[int, float]] = []
         self._lock = Lock()
 
@@ -93,8 +94,3 @@ def _development_examples(run: OutputRun) -> tuple[list[Example], str]:
         return read_examples(run.settings, run.settings.dev), ""
     except (InputError, OSError) as error:
         return [], f"The run's development data cannot be read ({error}); {offer}"
-
-
-def _as_typed(run: OutputRun, example: Example) -> str:
-    characters = run.settings.task != "tag" and run.settings.target_units == "characters"
-    return ("" if characters else " ").join(example.target)
