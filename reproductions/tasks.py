@@ -23,7 +23,7 @@ from seqwise.data.subwords import join_pieces
 from seqwise.errors import InputError
 from seqwise.evaluation.entities import macro_entity_f1
 from seqwise.evaluation.metrics import Sums, sequence_accuracy, token_accuracy
-from seqwise.evaluation.translation import bleu, require_sacrebleu
+from seqwise.evaluation.translation import bleu, bleu_signature
 
 Tokens = tuple[str, ...]
 Outputs = Sequence[Tokens]
@@ -110,6 +110,11 @@ def _against_gold(load_data: Callable[[], Data], measure: Callable[..., Sums]) -
 def texts_of(outputs: Outputs) -> list[str]:
     """Join pieces to detokenised text."""
     return [join_pieces(output) for output in outputs]
+
+
+def require_sacrebleu() -> None:
+    """Raise an InputError if sacrebleu is not installed."""
+    bleu_signature([])
 
 
 def bleu_of_pieces(outputs: Outputs, references: Sequence[Sequence[str]]) -> Sums:

@@ -14,7 +14,7 @@ import torch
 from reproductions import Setup
 from reproductions.outcome import Measure, Outcome, build_outcome
 from reproductions.systems import Data, System, run_systems
-from seqwise.data.synthetic import label_bias_toy, toy_ceilings
+from seqwise.data.synthetic import label_bias_toy
 from seqwise.evaluation.metrics import token_accuracy
 from seqwise.runs.settings import train_settings
 
@@ -26,6 +26,22 @@ def load_data(seed: int) -> Data:
     generator = torch.Generator().manual_seed(seed)
     make = partial(label_bias_toy, length=LENGTH, flip=FLIP, generator=generator)
     return Data(train=make(20_000), test=make(2_000))
+
+
+def toy_ceilings(length: int, flip: float) -> tuple[float, float]:
+    """Return the best expected token accuracy on `label_bias_toy`, in percent: without look-ahead, and with it.
+
+    x_t is seen, so only the bit can be wrong. At the T - 1 positions before the last, a model that must commit to y_t
+    after x_1 .. x_t knows nothing of the bit: x_{t+1} is uniform and independent of x_1 .. x_t and of the labels so far
+    (those depend on x_1 .. x_t and on independent flips), so the bit is 0 or 1 with probability 1/2, flipped or not.
+    A model that may wait for x_{t+1} predicts [x_{t+1} >= 5] and errs only where it was flipped. The last bit is always
+    0, which both know. Hence
+
+        without = 100 ((T - 1) / 2 + 1) / T,    with = 100 ((T - 1) (1 - flip) + 1) / T.
+    """
+    without_look_ahead = 100 * ((length - 1) / 2 + 1) / length
+    with_look_ahead = 100 * ((length - 1) * (1 - flip) + 1) / length
+    return without_look_ahead, with_look_ahead
 
 
 def systems(seed: int) -> list[System]:

@@ -26,9 +26,8 @@ from reproductions.verdicts import interval_result
 from seqwise.decoding import Decoder
 from seqwise.evaluation.metrics import Sums
 from seqwise.evaluation.slot_ranking import SlotRanking, rank_slots
-from seqwise.runs.diagnosis import estimate_constant
 from seqwise.runs.loading import load_run
-from seqwise.runs.measures import known_targets
+from seqwise.runs.measures import known_targets, log_partitions_of
 from seqwise.runs.run import OutputRun, predict
 from seqwise.search.candidates import shifted
 from seqwise.search.selectors import HardTopK
@@ -88,7 +87,8 @@ def _measure(task: Task, family: Family, runs: Setup) -> _Found:
 def _shifted(run: OutputRun, task: Task) -> Sums:
     """Measure the raw beam less the mean log Z of the development data."""
     data = task.load_data()
-    decoder = Decoder(HardTopK(run.settings.beam_size), shifted(estimate_constant(run, data.dev)))
+    log_partitions_N = log_partitions_of(run, run.codec.encode(known_targets(run, data.dev)))
+    decoder = Decoder(HardTopK(run.settings.beam_size), shifted(log_partitions_N.double().mean().item()))
     return task.count("test", [best[0].tokens for best in predict(run, data.test, decoder)])
 
 

@@ -23,9 +23,12 @@ from reproductions.goyal_2019.label_bias_tables import OURS, best_beats_longer, 
 from reproductions.outcome import Outcome
 from reproductions.report import Claim
 from reproductions.systems import Data, System, systems_of
-from reproductions.tasks import Task, bleu_of_pieces, run_task
+from reproductions.tasks import Task, bleu_of_pieces, require_sacrebleu, run_task
+from seqwise.data.subwords import UNKNOWN_PIECE, Subwords
+from seqwise.data.tokenizer import END, Tokenizer, library_tokenizer
+from seqwise.data.vocabulary import Vocabulary
 from seqwise.evaluation.metrics import Sums
-from seqwise.evaluation.translation import bleu_signature, require_sacrebleu
+from seqwise.evaluation.translation import bleu_signature
 from seqwise.runs.pretrained import quiet
 from seqwise.runs.settings import Settings, train_settings
 from seqwise.training.checkpoints import publishing
@@ -183,11 +186,34 @@ def _claims(measured: Mapping[str, Measured]) -> list[Claim]:
 # ---------------------------------------------------------------------------------------- a model to go on with
 
 
+def subword_tokenizer(subwords: Subwords) -> Any:
+    """A ``PreTrainedTokenizerFast`` that splits text as ``seqwise.data.subwords.split_text`` does.
+
+    Ids: 0 the unknown character, then the pieces in order, ``</s>`` and ``<pad>``. Every text ends in ``</s>``.
+
+    Example:
+        >>> from seqwise.data.subwords import learn_subwords
+        >>> tokenizer = subword_tokenizer(learn_subwords(["low lower", "low"], size=9))
+        >>> tokenizer("lower  low")["input_ids"], tokenizer.decode([9, 1, 4, 9, 10], skip_special_tokens=True)
+        ([9, 1, 4, 9, 10], 'lower low')
+        >>> len(tokenizer)
+        12
+    """
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = Vocabulary(
+        tuple(dict.fromkeys((UNKNOWN_PIECE, *subwords.pieces, END))), unknown=UNKNOWN_PIECE, end=END
+    )
+    tokenizer = library_tokenizer(Tokenizer(vocabulary, "subwords", subwords))
+    tokenizer.add_special_tokens(["<pad>"])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token=UNKNOWN_PIECE, eos_token=END, pad_token="<pad>"
+    )
+
+
 def make_marian(folder: Path, shape: Mapping[str, Any], *, seed: int) -> Path:
     """Write a Marian-shaped Hugging Face model with new weights, and a tokenizer of the corpus' subwords."""
     from transformers import MarianConfig, MarianMTModel
-
-    from seqwise.hugging_face.subword_tokenizer import subword_tokenizer
 
     tokenizer = subword_tokenizer(corpora.translation_subwords())
     layers = {

@@ -31,8 +31,8 @@ from reproductions.report import Claim, Result, Table
 from reproductions.tasks import Task, bleu_of_pieces, run_task, texts_of, train_task, translation_at
 from reproductions.verdicts import interval_result
 from seqwise.data.subwords import join_pieces
-from seqwise.evaluation.metrics import Sums
-from seqwise.evaluation.translation import bins_by_length, bleu_length_ratio, ngram_overlap
+from seqwise.evaluation.metrics import Counts, Sums
+from seqwise.evaluation.translation import MAX_ORDER, bins_by_length, bleu
 
 Outputs = Sequence[tuple[str, ...]]
 PUBLISHED = {
@@ -208,11 +208,15 @@ def _text(test: Result, dev: Result) -> Text:
 
 
 def _overlap(n: int, part: str, outputs: Outputs) -> Sums:
-    return ngram_overlap(*_sentences(part, outputs), n)
+    """Clipped n-gram precision: p_n of BLEU, without smoothing or brevity penalty."""
+    columns_NC = bleu(*_sentences(part, outputs)).columns_NC
+    return Counts(columns_NC[:, 1 + n], columns_NC[:, 1 + MAX_ORDER + n])
 
 
 def _ratio(part: str, outputs: Outputs) -> Sums:
-    return bleu_length_ratio(*_sentences(part, outputs))
+    """Length of the outputs by that of the closest references, in tokens of sacrebleu."""
+    columns_NC = bleu(*_sentences(part, outputs)).columns_NC
+    return Counts(columns_NC[:, 0], columns_NC[:, 1])
 
 
 def _sentences(part: str, outputs: Outputs) -> tuple[list[str], list[list[str]]]:

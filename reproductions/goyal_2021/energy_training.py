@@ -1,7 +1,8 @@
 """Masked models as energies on enumerable spaces: likelihood, pseudolikelihood, MLM and the KL projection, exactly.
 
 Shapes: N = V^T sequences in lexicographic order, T positions, C = V^(T-1) contexts of a position (every prefix with
-every suffix, lexicographic), V vocabulary, K tokens of one set of a position, P prefixes, S suffixes.
+every suffix, lexicographic), V vocabulary, K tokens of one set of a position, P prefixes, S suffixes, H hidden size, F
+hidden size of the head.
 
 All objectives are functions of two tables: ``logits_TCV[t, c]``, the model's scores f(., h(y\\t)) in each context, and
 ``weights_N``, the share of each sequence in the data. Given the true distribution as weights, they are the expected
@@ -19,9 +20,13 @@ from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from seqwise.errors import InputError
+from seqwise.models.lstm_steps import LSTMState, lstm_step
 from seqwise.models.masked import MaskedLSTM
+
+PAIRS_AT_ONCE = 2**12
 
 EnergyLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """From ``logits_TCV`` and ``weights_N`` to nats per sequence, a tensor without dimensions."""
@@ -30,9 +35,39 @@ Scores: TypeAlias = Callable[[Tensor], Tensor]
 
 
 def enumerated_logits(model: MaskedLSTM, length: int) -> Tensor:
-    """Return a masked model's scores at each position in every context, ``logits_TCV``, with gradients."""
-    tokens_V = torch.arange(model.vocab_size, device=model.head.weight.device)
-    return torch.stack([logits_PSV.flatten(0, 1) for logits_PSV in model.enumerated_logits([tokens_V] * length)])
+    """Return a masked model's scores at each position in every context, ``logits_TCV``, with gradients.
+
+    One LSTM step for each prefix and each suffix, and one evaluation of the head for each pair of them.
+    """
+    zeros_1H = model.combine.weight.new_zeros(1, model.before.hidden_size)
+    prefixes, suffixes = [(zeros_1H, zeros_1H)], [(zeros_1H, zeros_1H)]
+    for _ in range(length - 1):
+        hidden_PVH, cell_PVH = _branch(model, model.before, prefixes[-1])
+        prefixes.append((hidden_PVH.flatten(0, 1), cell_PVH.flatten(0, 1)))
+        hidden_SVH, cell_SVH = _branch(model, model.after, suffixes[-1])
+        # The token that is read last is the first of its suffix.
+        suffixes.append((hidden_SVH.transpose(0, 1).flatten(0, 1), cell_SVH.transpose(0, 1).flatten(0, 1)))
+    left_weights, right_weights = model.combine.weight.chunk(2, dim=-1)
+    tables = []
+    for (left_PH, _), (right_SH, _) in zip(prefixes, reversed(suffixes), strict=True):
+        left_PF = F.linear(left_PH, left_weights, model.combine.bias)
+        tables.append(_pairs(model, left_PF, F.linear(right_SH, right_weights)).flatten(0, 1))
+    return torch.stack(tables)
+
+
+def _branch(model: MaskedLSTM, lstm: nn.LSTM, state: LSTMState) -> LSTMState:
+    """Follow each state by each token, (P, V, H): the token's and the state's parts of the gates are shared."""
+    hidden_PH, cell_PH = state
+    tokens_V = torch.arange(model.vocab_size, device=hidden_PH.device)
+    return lstm_step(lstm, model.embedding(tokens_V)[None], (hidden_PH[:, None], cell_PH[:, None]))
+
+
+def _pairs(model: MaskedLSTM, left_PF: Tensor, right_SF: Tensor) -> Tensor:
+    """Score every prefix with every suffix, (P, S, V), as many pairs at a time as fit the cache."""
+    dim, long, short = (0, left_PF, right_SF) if len(left_PF) >= len(right_SF) else (1, right_SF, left_PF)
+    parts = long.split(max(1, PAIRS_AT_ONCE // len(short)))
+    sides = ((part, right_SF) if dim == 0 else (left_PF, part) for part in parts)
+    return torch.cat([model.head(F.gelu(left[:, None] + right)) for left, right in sides], dim=dim)
 
 
 def raw_scores(logits_TCV: Tensor) -> Tensor:

@@ -1,8 +1,7 @@
-"""Masked models: the two LSTMs against cells written out in NumPy, the tree against single passes, the Transformer."""
+"""Masked models: the two LSTMs against cells written out in NumPy, the Transformer."""
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 import numpy as np
@@ -80,65 +79,6 @@ def test_logits_against_cells_by_hand_in_row_major_order() -> None:
     ]
     found = model.masked_logits(tokens_NT, masked_NT)
     np.testing.assert_allclose(found.detach().numpy(), np.array(expected), atol=1e-12)
-
-
-def test_the_tree_is_masked_logits_on_every_sequence() -> None:
-    model = small_lstm()
-    every = model.enumerated_logits([torch.arange(V)] * T)
-    checked = 0
-    for sequence in itertools.product(range(V), repeat=T):
-        for place in range(T):
-            masked_NT = torch.zeros(1, T, dtype=torch.bool)
-            masked_NT[0, place] = True
-            expected = model.masked_logits(torch.tensor([sequence]), masked_NT)[0]
-            prefixes = list(itertools.product(range(V), repeat=place))
-            suffixes = list(itertools.product(range(V), repeat=T - 1 - place))
-            assert every[place].shape == (len(prefixes), len(suffixes), V)
-            found = every[place][prefixes.index(sequence[:place]), suffixes.index(sequence[place + 1 :])]
-            torch.testing.assert_close(found, expected, atol=1e-13, rtol=0)
-            checked += 1
-    assert checked == V**T * T
-
-
-def test_the_tree_of_some_tokens_keeps_their_order() -> None:
-    model = small_lstm()
-    choices = [torch.tensor(tokens) for tokens in ([2, 0], [1], [0, 1, 2], [2, 1])]
-    whole = [logits.reshape(*[V] * t, *[V] * (T - 1 - t), V) for t, logits in enumerate(_full_tree(model))]
-    for place, logits_PSV in enumerate(model.enumerated_logits(choices)):
-        others = [tokens for t, tokens in enumerate(choices) if t != place]
-        expected = whole[place][torch.meshgrid(*others, indexing="ij")]
-        torch.testing.assert_close(logits_PSV.flatten(0, 1), expected.flatten(0, -2), atol=1e-13, rtol=0)
-
-
-def _full_tree(model: MaskedLSTM) -> list[Tensor]:
-    return model.enumerated_logits([torch.arange(V)] * T)
-
-
-def test_the_tree_does_not_depend_on_how_many_pairs_are_taken_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = small_lstm()
-    whole = _full_tree(model)
-    monkeypatch.setattr(masked, "PAIRS_AT_ONCE", 2)
-    for one, other in zip(whole, _full_tree(model), strict=True):
-        torch.testing.assert_close(one, other, atol=1e-13, rtol=0)
-
-
-def test_gradients_through_the_tree_are_those_of_single_passes() -> None:
-    model = small_lstm()
-    weights = [torch.randn_like(logits) for logits in _full_tree(model)]
-    sum((w * logits).sum() for w, logits in zip(weights, _full_tree(model), strict=True)).backward()
-    by_tree = [parameter.grad.clone() for parameter in model.parameters()]
-    model.zero_grad()
-    total = torch.zeros((), dtype=torch.float64)
-    for place, weight_PSV in enumerate(weights):
-        contexts = torch.tensor(list(itertools.product(range(V), repeat=T - 1)))
-        tokens_NT = torch.cat([contexts[:, :place], torch.zeros(len(contexts), 1).long(), contexts[:, place:]], dim=1)
-        masked_NT = torch.zeros_like(tokens_NT, dtype=torch.bool)
-        masked_NT[:, place] = True
-        total = total + (weight_PSV.flatten(0, 1) * model.masked_logits(tokens_NT, masked_NT)).sum()
-    total.backward()
-    for one, parameter in zip(by_tree, model.parameters(), strict=True):
-        # The tree never shows the mask's embedding to anyone; single passes hide it at the position itself.
-        torch.testing.assert_close(one, parameter.grad, atol=1e-11, rtol=0)
 
 
 # ------------------------------------------------------------------ both models

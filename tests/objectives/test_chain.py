@@ -1,4 +1,4 @@
-"""Linear chains against enumeration in Python, against pytorch-crf, and as step models; enumeration as an objective."""
+"""Linear chains against enumeration and pytorch-crf, and as step models; full beams against enumeration."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ from seqwise.objectives import (
 )
 from seqwise.objectives import chain as chain_module
 from seqwise.objectives.chain import chain_score, crf_objective
-from seqwise.objectives.enumeration import enumerated_likelihood_objective, enumerated_log_partition, every_output
 from seqwise.objectives.rescoring import beam_outputs
 from seqwise.objectives.self_normalization import unnormalized_likelihood_objective
 from seqwise.search import HardTopK, Score, SoftTopK, backtrace, beam_search, global_, interpolated, local, viterbi
@@ -448,7 +447,6 @@ def test_the_exact_objective_is_that_of_the_full_beam_and_of_enumeration() -> No
             expected += log_sum_exp(list(scores.values())) - scores[example.target_ids]
         assert exact.item() == pytest.approx(expected / 8, abs=1e-9)  # 8 labels in all
         assert_same(case.model, exact, beam_crf_objective(k=3**4)(case.model, case.batch, {}))
-        assert_same(case.model, exact, enumerated_likelihood_objective()(case.model, case.batch, {}))
 
 
 def test_cross_entropy_can_be_added_to_the_exact_objective() -> None:
@@ -466,7 +464,7 @@ def test_a_model_without_a_chain_is_refused() -> None:
         crf_objective()(case.model, case.batch, {})
 
 
-# ---------------------------------------------------------------------------------------- enumeration as an objective
+# ---------------------------------------------------------------------------------------- full beams
 
 
 def outputs_by_product(num_tokens: int, steps: int, end: int | None) -> set[tuple[int, ...]]:
@@ -478,27 +476,12 @@ def outputs_by_product(num_tokens: int, steps: int, end: int | None) -> set[tupl
     return found
 
 
-@pytest.mark.parametrize("end", [None, 0, 1, 2])
-def test_every_output_is_there_once(end: int | None) -> None:
-    num_steps_B = torch.tensor([3, 0, 1, 2])
-    outputs_BNT, live_BN = every_output(3, num_steps_B, end=end)
-    for b, steps in enumerate(num_steps_B.tolist()):
-        found = []
-        for row in outputs_BNT[b][live_BN[b]].tolist():
-            assert row[steps:] == [-1] * (3 - steps)
-            cut = row.index(end) + 1 if end is not None and end in row else steps
-            found.append(tuple(row[:cut]))
-        assert len(found) == len(set(found)) and set(found) == outputs_by_product(3, steps, end)
-
-
 @pytest.mark.parametrize("make", [tagger_case, translation_case], ids=["tagger", "encoder-decoder"])
 @pytest.mark.parametrize("score", [global_, local], ids=["global", "local"])
-def test_enumeration_equals_loops_and_the_full_beam(make: Callable[..., Any], score: Any) -> None:
+def test_the_full_beam_has_the_likelihood_of_enumeration(make: Callable[..., Any], score: Any) -> None:
     for seed in range(3):
         case = make(seed, target_size=3, lengths=(2, 1, 3))
-        context = case.model.encode(case.batch)
         gold_BT, num_steps_B = search_targets(case.batch, case.model.end)
-        log_partition_B = enumerated_log_partition(case.model, context, num_steps_B=num_steps_B, score=score)
         total = 0.0
         for b, (oracle, steps) in enumerate(zip(case.oracles, num_steps_B.tolist(), strict=True)):
             every = {}
@@ -508,48 +491,24 @@ def test_enumeration_equals_loops_and_the_full_beam(make: Callable[..., Any], sc
                     row[y] - (log_sum_exp(row) if score is local else 0) for row, y in zip(rows, output, strict=True)
                 ]
                 every[output] = sum(sums)
-            assert log_partition_B[b].item() == pytest.approx(log_sum_exp(list(every.values())), abs=1e-9)
+            log_partition = log_sum_exp(list(every.values()))
+            if score is local:
+                assert log_partition == pytest.approx(0.0, abs=1e-9)
             gold = tuple(gold_BT[b, :steps].tolist())
             gold = gold[: gold.index(oracle.end) + 1] if oracle.end is not None else gold
-            total += log_sum_exp(list(every.values())) - every[gold]
-        objective = enumerated_likelihood_objective(score=score)(case.model, case.batch, {})
-        assert objective.item() == pytest.approx(total / int(case.batch.target_lengths_B.sum()), abs=1e-9)
-        full = int(3 ** int(num_steps_B.max()))
-        assert_same(case.model, objective, beam_crf_objective(k=full, score=score)(case.model, case.batch, {}))
-
-
-def test_local_models_are_normalised_already() -> None:
-    case = translation_case(5)
-    context = case.model.encode(case.batch)
-    log_partition_B = enumerated_log_partition(case.model, context, num_steps_B=torch.tensor([2, 0, 3]), score=local)
-    torch.testing.assert_close(log_partition_B, torch.zeros(3, dtype=torch.float64), atol=1e-12, rtol=0)
-
-
-def test_no_steps_leave_the_empty_output() -> None:
-    outputs_BNT, live_BN = every_output(3, torch.tensor([0, 0]), end=None)
-    assert outputs_BNT.shape == (2, 1, 0) and live_BN.tolist() == [[True], [True]]
-
-
-def test_too_many_outputs_are_refused() -> None:
-    with pytest.raises(InputError, match=r"there are 10\^5 outputs, more than the 10,000 that are enumerated at most"):
-        every_output(10, torch.tensor([2, 5]), end=None)
-    assert every_output(10, torch.tensor([4]), end=None)[0].shape == (1, 10_000, 4)
-    with pytest.raises(InputError, match="more than the 80"):
-        case = Case(0)
-        enumerated_likelihood_objective(limit=80)(case.model, case.batch, {})
+            total += log_partition - every[gold]
+        full = beam_crf_objective(k=3 ** int(num_steps_B.max()), score=score)(case.model, case.batch, {})
+        assert full.item() == pytest.approx(total / int(case.batch.target_lengths_B.sum()), abs=1e-9)
 
 
 def test_beam_outputs_of_a_full_beam_are_every_output() -> None:
     model = ManyModels(2, num_tokens=3, end=1, seed=0)
-    num_steps_B = torch.tensor([3, 2])
-    found_BKT, found_live_BK = beam_outputs(model, None, k=27, num_steps_B=num_steps_B, score=global_)
-    every_BNT, every_live_BN = every_output(3, num_steps_B, end=1)
-    for b in range(2):
-        mine, theirs = (
-            {tuple(row) for row in rows[b][live[b]].tolist()}
-            for rows, live in ((found_BKT, found_live_BK), (every_BNT, every_live_BN))
-        )
-        assert mine == theirs and len(mine) == int(every_live_BN[b].sum())
+    found_BKT, live_BK = beam_outputs(model, None, k=27, num_steps_B=torch.tensor([3, 2]), score=global_)
+    for b, steps in enumerate([3, 2]):
+        rows = found_BKT[b][live_BK[b]].tolist()
+        assert all(row[steps:] == [-1] * (3 - steps) for row in rows)
+        cut = [tuple(row[: row.index(1) + 1 if 1 in row else steps]) for row in rows]
+        assert len(cut) == len(set(cut)) and set(cut) == outputs_by_product(3, steps, 1)
 
 
 def test_single_scores_of_a_chain_are_its_features() -> None:

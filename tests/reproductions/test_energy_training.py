@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from reproductions.goyal_2021 import energy_training
 from reproductions.goyal_2021.energy_training import (
     enumerated_logits,
     fit_enumerated,
@@ -213,6 +214,24 @@ def test_enumerated_logits_are_masked_logits() -> None:
             masked = torch.tensor([[t == place for t in range(T)]])
             expected = model.masked_logits(torch.tensor([sequence]), masked)[0, sequence[place]].item()
             assert score(found, sequence, place) == pytest.approx(expected, abs=1e-12)
+
+
+def test_gradients_through_the_tree_are_those_of_single_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many pairs are taken at once."""
+    model, weights_TCV = small_model(), random_logits()
+    monkeypatch.setattr(energy_training, "PAIRS_AT_ONCE", 2)
+    (weights_TCV * enumerated_logits(model, T)).sum().backward()
+    by_tree = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    for place, weights_CV in enumerate(weights_TCV):
+        contexts = torch.tensor(CONTEXTS)
+        tokens_NT = torch.cat([contexts[:, :place], torch.zeros(len(contexts), 1).long(), contexts[:, place:]], dim=1)
+        masked_NT = torch.zeros_like(tokens_NT, dtype=torch.bool)
+        masked_NT[:, place] = True
+        (weights_CV * model.masked_logits(tokens_NT, masked_NT)).sum().backward()
+    for one, parameter in zip(by_tree, model.parameters(), strict=True):
+        # The tree never shows the mask's embedding to anyone; single passes hide it at the position itself.
+        torch.testing.assert_close(one, parameter.grad, atol=1e-11, rtol=0)
 
 
 def test_refusals() -> None:

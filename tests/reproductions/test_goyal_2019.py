@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -326,3 +327,43 @@ def test_groups_of_long_sources() -> None:
     assert len(set(places)) == len(places) and len(places) > 350
     lengths = [sum(len(pairs[place].source) for place in group) for group in groups]
     assert all(20 <= length <= 52 for length in lengths) and len(set(lengths)) > 8
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_overlap_counts_each_ngram_as_often_as_one_reference_has_it(monkeypatch: pytest.MonkeyPatch, n: int) -> None:
+    pytest.importorskip("sacrebleu")
+
+    def ngrams(text: str) -> list[tuple[str, ...]]:
+        words = text.split()
+        return [tuple(words[i : i + n]) for i in range(len(words) - n + 1)]
+
+    generator = random.Random(n)
+    counted = 0
+    for _ in range(50):
+        texts = [" ".join(generator.choices("ab", k=generator.randrange(9))) for _ in range(12)]
+        predictions, references = [*texts[:3], "a b c d"], [texts[3:5], texts[5:8], texts[8:9], texts[9:]]
+        monkeypatch.setattr(
+            label_bias_translation, "_sentences", partial(lambda found, *_: found, (predictions, references))
+        )
+        overlap = label_bias_translation._overlap(n, "test", [])
+        assert isinstance(overlap, Counts)
+        assert overlap.denominators_N.tolist() == [len(ngrams(prediction)) for prediction in predictions]
+        matched = [
+            sum(
+                min(ngrams(prediction).count(gram), max(ngrams(option).count(gram) for option in options))
+                for gram in set(ngrams(prediction))
+            )
+            for prediction, options in zip(predictions, references, strict=True)
+        ]
+        assert overlap.numerators_N.tolist() == matched
+        counted += sum(matched)
+    assert counted > 10
+
+
+def test_length_ratio_takes_the_closest_reference_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("sacrebleu")
+    predictions = ["a b c d", "a b", "a , b"]
+    references = [["a b c", "a b c d e f"], ["a b c d e", "a"], ["a b c"]]
+    monkeypatch.setattr(label_bias_translation, "_sentences", lambda *_: (predictions, references))
+    # Lengths in tokens of sacrebleu: 4, 2, 3 against 3 (of 3 and 6), 1 (of 5 and 1), 3.
+    assert label_bias_translation._ratio("test", []).value == pytest.approx((4 + 2 + 3) / (3 + 1 + 3))

@@ -1,29 +1,50 @@
-"""The toy on which label bias is all there is: global scores get past the ceiling that holds for local ones."""
+"""Ceilings of the label-bias toy, by enumeration of its definition."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
+import itertools
+from collections import Counter, defaultdict
+from fractions import Fraction
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from reproductions.beyond.label_bias_toy import toy_ceilings
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("seed", [0, 1])
-def test_global_scores_pass_the_ceiling_of_local_ones(seed: int, tmp_path: Path) -> None:
-    flags = ["--json", "--seed", str(seed), "--output", str(tmp_path / "runs"), "--results", str(tmp_path / "results")]
-    command = [sys.executable, "-m", "reproductions", "label-bias-toy", *flags]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=900, cwd=ROOT)
-    assert ended.returncode == 0, ended.stderr
-    found = {(one["system"], one["measure"]): one["value"] for one in json.loads(ended.stdout)["results"]}
-    # 84.7 to 90.7 by seed and by how sums are rounded, which training through a search makes much of.
-    assert found["relaxed beam, global", "raw beam: labels right"] >= 80
-    # The soft beam is left out: its slots are mixtures, so it has not committed when the next input comes (57.2, 57.1).
-    for decoder in ("greedy", "beam", "raw beam"):
-        assert found["relaxed beam, local", f"{decoder}: labels right"] < 57
-    # Whoever has to commit to a label before the next input comes gets 55% in expectation, and cross-entropy no more.
-    assert found["cross-entropy", "greedy: labels right"] < 57
+def enumerate_toy(length: int, flip: Fraction):
+    """Every (inputs, labels, probability), straight from the definition."""
+    for inputs in itertools.product(range(10), repeat=length):
+        for flips in itertools.product((False, True), repeat=length - 1):
+            probability = Fraction(1, 10**length)
+            labels = []
+            for t in range(length):
+                bit = 0
+                if t < length - 1:
+                    probability *= flip if flips[t] else 1 - flip
+                    bit = int((inputs[t + 1] >= 5) != flips[t])
+                labels.append(2 * inputs[t] + bit)
+            yield inputs, tuple(labels), probability
+
+
+def best_accuracy(outcomes, length: int, look_ahead: int):
+    """Of all predictors of y_t from x_1 .. x_{t + look_ahead} and y_1 .. y_{t-1}: the expected accuracy of the best."""
+    total = Fraction(0)
+    for t in range(length):
+        seen: dict[tuple, Counter] = defaultdict(Counter)
+        for inputs, labels, probability in outcomes:
+            seen[inputs[: t + 1 + look_ahead], labels[:t]][labels[t]] += probability
+        total += sum(max(counts.values()) for counts in seen.values())
+    return 100 * total / length
+
+
+@pytest.mark.parametrize(("length", "flip"), [(1, "1/10"), (2, "0"), (3, "1/10"), (3, "1/2")])
+def test_ceilings_equal_the_best_predictor_over_all_outcomes(length, flip):
+    outcomes = list(enumerate_toy(length, Fraction(flip)))
+    assert sum(probability for *_, probability in outcomes) == 1
+    expected = [float(best_accuracy(outcomes, length, look_ahead)) for look_ahead in (0, 1)]
+    assert toy_ceilings(length, float(Fraction(flip))) == pytest.approx(expected, abs=1e-12)
+    assert best_accuracy(outcomes, length, length) == best_accuracy(outcomes, length, 1)  # all of the input
+
+
+def test_the_published_ceilings():
+    assert toy_ceilings(10, 0.1) == (55.0, 91.0)

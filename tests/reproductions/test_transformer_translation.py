@@ -13,7 +13,7 @@ import torch
 from reproducing import no_progress, setup
 from reproductions import systems, workers
 from reproductions.beyond import transformer_translation
-from reproductions.beyond.transformer_translation import SIZES, family, make_marian, reproduce
+from reproductions.beyond.transformer_translation import SIZES, family, make_marian, reproduce, subword_tokenizer
 from reproductions.cells import stopwatch, train_seconds
 from reproductions.corpora import readers as corpora
 from reproductions.goyal_2021 import sampler_tasks
@@ -156,8 +156,6 @@ def test_the_start_is_the_same_for_the_same_seed(texts: Path) -> None:
 )
 def test_a_tokenizer_splits_as_its_subwords_do(text: str, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
-
-    from seqwise.hugging_face.subword_tokenizer import subword_tokenizer
 
     subwords = learn_subwords(["low lower", "low Caf\u00e9"], size=20)
     tokenizer = subword_tokenizer(subwords)

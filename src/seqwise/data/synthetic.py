@@ -1,4 +1,4 @@
-"""Synthetic tasks, with the best score that any model can reach."""
+"""Synthetic tasks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ def label_bias_toy(
         >>> example.source, example.target
         (('4', '9', '3', '0'), ('9', '18', '6', '0'))
     """
-    _check(length, flip)
+    if length < 1:
+        raise InputError(f"length must be at least 1, got {length}")
+    if not 0 <= flip <= 0.5:
+        raise InputError(f"flip must be in [0, 0.5], got {flip}")
     if num_examples < 1:
         raise InputError(f"num_examples must be at least 1, got {num_examples}")
     inputs_BT = torch.randint(10, (num_examples, length), generator=generator)
@@ -47,27 +50,3 @@ def label_bias_toy(
         Example(tuple(map(str, source)), tuple(map(str, target)), "label_bias_toy", number)
         for number, (source, target) in enumerate(zip(inputs_BT.tolist(), targets_BT.tolist(), strict=True), start=1)
     ]
-
-
-def toy_ceilings(length: int, flip: float) -> tuple[float, float]:
-    """Return the best expected token accuracy on `label_bias_toy`, in percent: without look-ahead, and with it.
-
-    x_t is seen, so only the bit can be wrong. At the T - 1 positions before the last, a model that must commit to y_t
-    after x_1 .. x_t knows nothing of the bit: x_{t+1} is uniform and independent of x_1 .. x_t and of the labels so far
-    (those depend on x_1 .. x_t and on independent flips), so the bit is 0 or 1 with probability 1/2, flipped or not.
-    A model that may wait for x_{t+1} predicts [x_{t+1} >= 5] and errs only where it was flipped. The last bit is always
-    0, which both know. Hence
-
-        without = 100 ((T - 1) / 2 + 1) / T,    with = 100 ((T - 1) (1 - flip) + 1) / T.
-    """
-    _check(length, flip)
-    without_look_ahead = 100 * ((length - 1) / 2 + 1) / length
-    with_look_ahead = 100 * ((length - 1) * (1 - flip) + 1) / length
-    return without_look_ahead, with_look_ahead
-
-
-def _check(length: int, flip: float) -> None:
-    if length < 1:
-        raise InputError(f"length must be at least 1, got {length}")
-    if not 0 <= flip <= 0.5:
-        raise InputError(f"flip must be in [0, 0.5], got {flip}")

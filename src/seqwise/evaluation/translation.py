@@ -1,4 +1,4 @@
-"""BLEU and its parts, counted by sacrebleu; bins of examples by length.
+"""BLEU, counted by sacrebleu; bins of examples by length.
 
 Shapes: N examples, G n-gram lengths (1 to 4), C = 2 + 2 G sums: lengths of prediction and reference, n-grams matched,
 n-grams predicted.
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from seqwise.errors import InputError
-from seqwise.evaluation.metrics import Counts, Floats, Sums, pairs_with_many
+from seqwise.evaluation.metrics import Floats, Sums, pairs_with_many
 
 MAX_ORDER = 4
 
@@ -68,40 +68,6 @@ def bleu_signature(references: Sequence[Sequence[str]], *, tokenize: str = "13a"
     return str(metric.get_signature())
 
 
-def ngram_overlap(
-    predictions: Sequence[str],
-    references: Sequence[Sequence[str]],
-    n: int,
-    *,
-    tokenize: str = "13a",
-    lowercase: bool = False,
-) -> Counts:
-    """Clipped n-gram precision: p_n of `bleu`, without smoothing or brevity penalty.
-
-    Source: Papineni et al., ACL 2002, section 2.1; Goyal's thesis, 2021, table 5.5.
-    """
-    if not 1 <= n <= MAX_ORDER:
-        raise InputError(f"n must be 1 to {MAX_ORDER}, got {n}")
-    statistics_NC = _statistics(predictions, references, tokenize=tokenize, lowercase=lowercase)
-    return Counts(statistics_NC[:, 1 + n], statistics_NC[:, 1 + MAX_ORDER + n])
-
-
-def bleu_length_ratio(
-    predictions: Sequence[str], references: Sequence[Sequence[str]], *, tokenize: str = "13a", lowercase: bool = False
-) -> Counts:
-    """Length ratio of BLEU, c / r, in tokens.
-
-    Source: Goyal's thesis, 2021, table 5.5.
-    """
-    statistics_NC = _statistics(predictions, references, tokenize=tokenize, lowercase=lowercase)
-    return Counts(statistics_NC[:, 0], statistics_NC[:, 1])
-
-
-def subset(counts: Sums, indices: npt.ArrayLike) -> Sums:
-    """Return the measure on some of the examples."""
-    return Sums(counts.columns_NC[np.asarray(indices, dtype=np.intp)], counts.combine)
-
-
 def bins_by_length(lengths: Sequence[int], edges: Sequence[int] = (20, 30, 40)) -> dict[str, npt.NDArray[np.intp]]:
     """Return the indices of the examples in each nonempty bin of length: low <= length < high, the last without end.
 
@@ -114,11 +80,6 @@ def bins_by_length(lengths: Sequence[int], edges: Sequence[int] = (20, 30, 40)) 
     bin_N = np.digitize(np.asarray(lengths), edges)
     members = {name: np.flatnonzero(bin_N == place) for place, name in enumerate(names)}
     return {name: indices for name, indices in members.items() if len(indices)}
-
-
-def require_sacrebleu() -> None:
-    """Raise an InputError if sacrebleu is not installed."""
-    _metric(tokenize="13a", lowercase=False)
 
 
 def _metric(*, tokenize: str, lowercase: bool) -> Any:

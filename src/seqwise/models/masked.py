@@ -1,7 +1,7 @@
 """Masked models: two LSTMs that read what is before and after a position, and a Transformer.
 
 Shapes: N rows, T positions, M masked positions of all rows, V vocabulary, D embedding, H hidden size, F hidden size of
-the head, P prefixes and S suffixes of one position, G gates.
+the head.
 
 Rows may be of several lengths: ``IGNORE`` then stands after the end of the shorter ones, and no row's scores depend on
 how far it is padded.
@@ -10,7 +10,6 @@ how far it is padded.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,10 +19,7 @@ from torch.nn import functional as F
 from seqwise.data.batches import IGNORE
 from seqwise.errors import InputError
 from seqwise.models.hub import HubModel
-from seqwise.models.lstm_steps import LSTMState, lstm_step
 from seqwise.models.transformer import EncoderLayer, check_sizes, initialise, sinusoids
-
-PAIRS_AT_ONCE = 2**12
 
 
 class MaskedLSTM(nn.Module, HubModel):
@@ -32,8 +28,7 @@ class MaskedLSTM(nn.Module, HubModel):
     ``f(., h(y\\t)) = W gelu(A [l_t; r_t] + a) + b``, with l_t the state of the first after y_1 .. y_{t-1}, r_t that of
     the second after y_T .. y_{t+1}, and zeros where there is nothing to read. A position never reads itself; the mask
     stands in for the *other* masked positions. So where one position of each row is masked, l_t depends on the prefix
-    only and r_t on the suffix only, and all V^T sequences take one pass over a tree of each
-    (:meth:`enumerated_logits`).
+    only and r_t on the suffix only.
 
     Args:
         vocab_size: number of tokens V that can stand at a position; the mask is one more, ``mask_id = V``.
@@ -79,55 +74,6 @@ class MaskedLSTM(nn.Module, HubModel):
         right_NTH = _backwards(F.pad(right_NTH[:, :-1], (0, 0, 1, 0)), real_NT)
         features_MF = F.gelu(self.combine(torch.cat([left_NTH[masked_NT], right_NTH[masked_NT]], dim=-1)))
         return self.head(features_MF)
-
-    def enumerated_logits(self, choices: Sequence[Tensor]) -> list[Tensor]:
-        """Scores of each position given every prefix and every suffix of a product of token sets.
-
-        Equal to :meth:`masked_logits` with that position masked, at the price of one LSTM step for each prefix and
-        each suffix, and one evaluation of the head for each pair of them.
-
-        Args:
-            choices: T tensors, int64: the tokens that may stand at each position, in the order wanted.
-
-        Returns:
-            T tensors (P_t, S_t, V), t = 1 .. T: prefixes and suffixes in lexicographic order of the choices, so that
-            P_t is the product of the numbers of choices before t, and S_t of those after.
-
-        Example:
-            >>> model = MaskedLSTM(vocab_size=3, embedding_size=4, hidden_size=8, feedforward_size=8)
-            >>> [tuple(logits.shape) for logits in model.enumerated_logits([torch.arange(3)] * 4)]
-            [(1, 27, 3), (3, 9, 3), (9, 3, 3), (27, 1, 3)]
-        """
-        prefixes, suffixes = [self._nothing()], [self._nothing()]
-        for tokens_K in choices[:-1]:
-            hidden_PKH, cell_PKH = self._branch(self.before, prefixes[-1], tokens_K)
-            prefixes.append((hidden_PKH.flatten(0, 1), cell_PKH.flatten(0, 1)))
-        for tokens_K in reversed(choices[1:]):
-            hidden_SKH, cell_SKH = self._branch(self.after, suffixes[-1], tokens_K)
-            # The token that is read last is the first of its suffix.
-            suffixes.append((hidden_SKH.transpose(0, 1).flatten(0, 1), cell_SKH.transpose(0, 1).flatten(0, 1)))
-        left_weights, right_weights = self.combine.weight.chunk(2, dim=-1)
-        every = []
-        for (left_PH, _), (right_SH, _) in zip(prefixes, reversed(suffixes), strict=True):
-            left_PF = F.linear(left_PH, left_weights, self.combine.bias)
-            every.append(self._pairs(left_PF, F.linear(right_SH, right_weights)))
-        return every
-
-    def _pairs(self, left_PF: Tensor, right_SF: Tensor) -> Tensor:
-        """Scores (P, S, V) of every prefix with every suffix, as many pairs at a time as fit the cache."""
-        dim, long, short = (0, left_PF, right_SF) if len(left_PF) >= len(right_SF) else (1, right_SF, left_PF)
-        parts = long.split(max(1, PAIRS_AT_ONCE // len(short)))
-        sides = ((part, right_SF) if dim == 0 else (left_PF, part) for part in parts)
-        return torch.cat([self.head(F.gelu(left[:, None] + right)) for left, right in sides], dim=dim)
-
-    def _nothing(self) -> LSTMState:
-        zeros_1H = self.combine.weight.new_zeros(1, self.before.hidden_size)
-        return zeros_1H, zeros_1H
-
-    def _branch(self, lstm: nn.LSTM, state: LSTMState, tokens_K: Tensor) -> LSTMState:
-        """Each state followed by each token, (P, K, H): the token's and the state's parts of the gates are shared."""
-        hidden_PH, cell_PH = state
-        return lstm_step(lstm, self.embedding(tokens_K)[None], (hidden_PH[:, None], cell_PH[:, None]))
 
 
 class MaskedTransformer(nn.Module, HubModel):

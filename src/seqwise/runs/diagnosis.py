@@ -38,14 +38,6 @@ Search = tuple[str, int]
 """The name of a score, and the size of a beam."""
 
 
-def estimate_constant(run: OutputRun, examples: Sequence[Example]) -> float:
-    """Mean of log Z over gold tokens, end tokens included, in nats per token: the constant of ``shifted``."""
-    log_partitions_N = log_partitions_of(run, run.codec.encode(known_targets(run, examples)))
-    if not len(log_partitions_N):
-        raise InputError("the run cannot write any of these targets", hint="give data with the labels of training")
-    return log_partitions_N.double().mean().item()
-
-
 def development_constant(folder: Path) -> float | None:
     """Return the mean of log Z on development data from ``metrics.json``, or None."""
     try:

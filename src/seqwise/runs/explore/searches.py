@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +13,6 @@ import torch
 from seqwise.decoding import Decoder, Hypothesis, encode_input, evaluation_mode, steps_after
 from seqwise.models.chain import ChainTagger
 from seqwise.objectives.chain import best_chain_output
-from seqwise.objectives.enumeration import every_output
 from seqwise.objectives.rescoring import output_scores
 from seqwise.runs.explore.questions import Question
 from seqwise.runs.measures import gold_text
@@ -196,8 +196,7 @@ def _exact(run: OutputRun, question: Question, score: str) -> SearchOutput | Non
     labels = len(run.codec.target_vocabulary)
     if model.end is not None or labels**length > MOST_OUTPUTS:
         return None
-    outputs_BNT, _ = every_output(labels, torch.tensor([length]), end=None, limit=MOST_OUTPUTS)
-    outputs = [tuple(output) for output in outputs_BNT[0].tolist()]
+    outputs = list(itertools.product(range(labels), repeat=length))
     scores = score_outputs(run, question, outputs, SCORES[score])
     place = max(range(len(scores)), key=scores.__getitem__)
     return SearchOutput(f"exact, of all {len(outputs):,} outputs", outputs[place], scores[place])
