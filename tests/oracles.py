@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import pytest
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
 from seqwise.data import EncodedExample, collate
 from seqwise.data.batches import Batch
-from seqwise.models import EncoderDecoder, Tagger
+from seqwise.models import EncoderDecoder, Tagger, Transformer
 
 Vector = NDArray[np.float64]
 LSTMState = tuple[Vector, Vector]
@@ -322,7 +323,7 @@ def levenshtein(a: tuple[int, ...], b: tuple[int, ...]) -> int:
     return min(levenshtein(a[1:], b) + 1, levenshtein(a, b[1:]) + 1, levenshtein(a[1:], b[1:]) + int(a[0] != b[0]))
 
 
-# ---------------------------------------------------------------------------------------- the two models
+# ---------------------------------------------------------------------------------------- the three models
 
 
 def sigmoid(x: Vector) -> Vector:
@@ -434,6 +435,83 @@ class EncoderDecoderOracle:
         return list(self.weight @ features + self.bias), state
 
 
+class TransformerOracle:
+    """seqwise.Transformer on one source: loops over positions and heads, one vector at a time."""
+
+    def __init__(self, model: Transformer, source: Sequence[int]) -> None:
+        self.weights = {name: numbers(value) for name, value in model.named_parameters()}
+        self.end, self.num_layers = model.end, len(model.decoder)
+        self.num_heads = model.decoder[0].own.num_heads
+        self.embeddings = self.weights["target_embedding.weight"]
+        self.first = self.weights["first_input_D"]
+        self.size = len(self.first)
+        hidden = [self.placed(self.weights["source_embedding.weight"][w], s) for s, w in enumerate(source)]
+        for layer in range(self.num_layers):
+            name = f"encoder.{layer}"
+            normal = [self.norm(f"{name}.own_norm", x) for x in hidden]
+            keys = [self.linear(f"{name}.own.key", x) for x in normal]
+            values = [self.linear(f"{name}.own.value", x) for x in normal]
+            hidden = [
+                x + self.attend(f"{name}.own", n, np.array(keys), np.array(values))
+                for x, n in zip(hidden, normal, strict=True)
+            ]
+            hidden = [x + self.feedforward(name, x) for x in hidden]
+        self.memory = [self.norm("encoder_norm", x) for x in hidden]
+
+    def linear(self, name: str, x: Vector) -> Vector:
+        """W x + b."""
+        return self.weights[f"{name}.weight"] @ x + self.weights[f"{name}.bias"]
+
+    def norm(self, name: str, x: Vector) -> Vector:
+        """To mean 0 and variance 1, then scaled and shifted."""
+        mean = sum(x) / len(x)
+        variance = sum((value - mean) ** 2 for value in x) / len(x)
+        return (x - mean) / math.sqrt(variance + 1e-5) * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
+
+    def placed(self, embedding: Vector, place: int) -> Vector:
+        """Scaled, plus the code of its place."""
+        half = -(-self.size // 2)
+        angles = [place / 10000 ** (i / half) for i in range(half)]
+        code = [*map(math.sin, angles), *map(math.cos, angles)][: self.size]
+        return math.sqrt(self.size) * embedding + np.array(code)
+
+    def attend(self, name: str, x: Vector, keys: Vector, values: Vector) -> Vector:
+        """softmax(q . k / sqrt(A)) v for each head."""
+        query, width = self.linear(f"{name}.query", x), self.size // self.num_heads
+        found = []
+        for head in range(self.num_heads):
+            part = slice(head * width, (head + 1) * width)
+            scores = [float(query[part] @ key[part]) / math.sqrt(width) for key in keys]
+            weights = peaked_softmax(scores, 1.0)
+            found.append(mixed([value[part] for value in values], weights))
+        return self.linear(f"{name}.output", np.concatenate(found))
+
+    def feedforward(self, name: str, x: Vector) -> Vector:
+        """W2 max(0, W1 LayerNorm(x) + b1) + b2."""
+        inner = self.linear(f"{name}.feedforward.1", self.norm(f"{name}.feedforward.0", x))
+        return self.linear(f"{name}.feedforward.4", np.maximum(inner, 0))
+
+    def start(self) -> tuple[Vector, Any]:
+        """For each layer, no keys and no values."""
+        return self.first, tuple((np.zeros((0, self.size)), np.zeros((0, self.size))) for _ in range(self.num_layers))
+
+    def step(self, fed: Vector, state: Any, step: int) -> tuple[list[float], Any]:
+        """One more row in every cache."""
+        x, caches = self.placed(fed, step), []
+        for layer, (keys, values) in enumerate(state):
+            name = f"decoder.{layer}"
+            normal = self.norm(f"{name}.own_norm", x)
+            keys = np.vstack([keys, self.linear(f"{name}.own.key", normal)])
+            values = np.vstack([values, self.linear(f"{name}.own.value", normal)])
+            caches.append((keys, values))
+            x = x + self.attend(f"{name}.own", normal, keys, values)
+            memory_keys = np.array([self.linear(f"{name}.cross.key", m) for m in self.memory])
+            memory_values = np.array([self.linear(f"{name}.cross.value", m) for m in self.memory])
+            x = x + self.attend(f"{name}.cross", self.norm(f"{name}.cross_norm", x), memory_keys, memory_values)
+            x = x + self.feedforward(name, x)
+        return list(self.linear("head", self.norm("decoder_norm", x))), tuple(caches)
+
+
 # ---------------------------------------------------------------------------------------- random cases
 
 
@@ -520,6 +598,51 @@ def translation_case(
     ]
     oracles = [EncoderDecoderOracle(model, example.source_ids) for example in examples]
     return Case(model, examples, collate(list(enumerate(examples))), oracles)
+
+
+def transformer_case(
+    seed: int,
+    *,
+    target_size: int = 4,
+    lengths: Sequence[int] = (2, 4, 1),
+    scale: float = 0.8,
+    end: int = 1,
+    **sizes: int,
+) -> Case:
+    """A tiny Transformer and gold outputs of 1 to 4 tokens, the end token counted."""
+    sizes = {"hidden_size": 4, "num_layers": 2, "num_heads": 2, "feedforward_size": 5, **sizes}
+    model = randomised(Transformer(source_size=5, target_size=target_size, end=end, **sizes), seed, scale)
+    draw = np.random.default_rng(seed)
+    going_on = [word for word in range(target_size) if word != end]
+    examples = [
+        EncodedExample(
+            tuple(draw.integers(0, 5, n).tolist()), (*draw.choice(going_on, draw.integers(0, 4)).tolist(), end)
+        )
+        for n in lengths
+    ]
+    with_oracles = [TransformerOracle(model, example.source_ids) for example in examples]
+    return Case(model, examples, collate(list(enumerate(examples))), with_oracles)
+
+
+def require_gradients(case: Case, objective: Callable[..., torch.Tensor], **tolerance: float) -> None:
+    """Gradients are those of central differences along random directions, too small to change what a search chose."""
+    parameters = list(case.model.parameters())
+
+    def loss() -> torch.Tensor:
+        return objective(case.model, case.batch, {"alpha": 0.7})
+
+    gradients = torch.autograd.grad(loss(), parameters, materialize_grads=True)
+    assert sum(float(gradient.abs().sum()) for gradient in gradients) > 1e-3
+    for _ in range(3):
+        directions = [torch.randn_like(parameter) for parameter in parameters]
+        slope = sum(float((g * d).sum()) for g, d in zip(gradients, directions, strict=True))
+        with torch.no_grad():
+            values = []
+            for step in (1e-6, -2e-6, 1e-6):  # ahead, behind, and back
+                for parameter, direction in zip(parameters, directions, strict=True):
+                    parameter += step * direction
+                values.append(float(loss()))
+        assert (values[0] - values[1]) / 2e-6 == pytest.approx(slope, **tolerance)
 
 
 class ManyModels:

@@ -1,4 +1,4 @@
-"""The two LSTM models: against an LSTM in NumPy, step by step against all at once, and independent of the batch."""
+"""The LSTM models: against an LSTM in NumPy, step by step against all at once. With the Transformer: batches, files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import oracles
-from oracles import Case, tagger_case, translation_case
+from oracles import Case, tagger_case, transformer_case, translation_case
 from seqwise import tree
 from seqwise.data import EncodedExample, collate
 from seqwise.models import EncoderDecoder, Tagger
@@ -22,6 +22,8 @@ KINDS = ["forward tagger", "tagger", "encoder-decoder"]
 def a_case(kind: str, seed: int, **options: Any) -> Case:
     if kind == "encoder-decoder":
         return translation_case(seed, **options)
+    if kind == "transformer":
+        return transformer_case(seed, **options)
     return tagger_case(seed, bidirectional=kind == "tagger", **options)
 
 
@@ -68,11 +70,10 @@ def test_every_slot_steps_by_itself(kind: str) -> None:
             torch.testing.assert_close(whole[:, j, None], alone, **TOLERANCE)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "transformer"])
 def test_batch_order_and_padding_change_nothing(kind: str) -> None:
     draw = np.random.default_rng(0)
-    for seed in range(100):
+    for seed in range(30):
         case = a_case(kind, seed)
         whole = case.forced_logits()
         order = draw.permutation(3).tolist()
@@ -87,7 +88,7 @@ def test_batch_order_and_padding_change_nothing(kind: str) -> None:
         torch.testing.assert_close(alone[0], whole[b, : alone.shape[1]], **TOLERANCE)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "transformer"])
 def test_padding_symbols_are_never_read(kind: str) -> None:
     """Whatever stands in the padded places of sources and targets, outputs and gradients stay the same."""
     case = a_case(kind, 2)
@@ -133,7 +134,7 @@ def test_an_empty_source_does_not_depend_on_its_batch(kind: str) -> None:
     torch.testing.assert_close(results[2], results[0], **TOLERANCE)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "transformer"])
 def test_a_batch_without_gold_outputs_has_no_features(kind: str) -> None:
     case = a_case(kind, 5)
     batch = collate([(0, EncodedExample((1, 2), ())), (1, EncodedExample((3,), ()))])
@@ -141,7 +142,7 @@ def test_a_batch_without_gold_outputs_has_no_features(kind: str) -> None:
     assert features_BTH.shape[:2] == (2, 0)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "transformer"])
 def test_a_saved_model_comes_back_the_same(kind: str, tmp_path: Path) -> None:
     case = a_case(kind, 6)
     case.model.float().save_pretrained(tmp_path)
@@ -150,6 +151,8 @@ def test_a_saved_model_comes_back_the_same(kind: str, tmp_path: Path) -> None:
     assert again.end == case.model.end
     for (name, before), (_, after) in zip(case.model.named_parameters(), again.named_parameters(), strict=True):
         assert torch.equal(before, after), name
+    logits_BTV = again.head(again.teacher_forced(again.encode(case.batch), case.batch.targets_BT))
+    assert torch.equal(case.forced_logits(), logits_BTV)
 
 
 def test_dropout_acts_in_training_only() -> None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import oracles
-from oracles import Case, Vector
+from oracles import Case, TransformerOracle, transformer_case
 from seqwise import InputError, tree
 from seqwise.data import EncodedExample, collate
 from seqwise.models import Transformer
@@ -24,110 +21,6 @@ from seqwise.objectives.rescoring import output_scores
 from seqwise.search import HardTopK, SoftTopK, backtrace, beam_search, global_, local
 
 TOLERANCE = {"atol": 1e-10, "rtol": 1e-10}
-
-
-# ---------------------------------------------------------------------------------------- the oracle
-
-
-class TransformerOracle:
-    """seqwise.Transformer on one source: loops over positions and heads, one vector at a time."""
-
-    def __init__(self, model: Transformer, source: Sequence[int]) -> None:
-        self.weights = {name: oracles.numbers(value) for name, value in model.named_parameters()}
-        self.end, self.num_layers = model.end, len(model.decoder)
-        self.num_heads = model.decoder[0].own.num_heads
-        self.embeddings = self.weights["target_embedding.weight"]
-        self.first = self.weights["first_input_D"]
-        self.size = len(self.first)
-        hidden = [self.placed(self.weights["source_embedding.weight"][w], s) for s, w in enumerate(source)]
-        for layer in range(self.num_layers):
-            name = f"encoder.{layer}"
-            normal = [self.norm(f"{name}.own_norm", x) for x in hidden]
-            keys = [self.linear(f"{name}.own.key", x) for x in normal]
-            values = [self.linear(f"{name}.own.value", x) for x in normal]
-            hidden = [
-                x + self.attend(f"{name}.own", n, np.array(keys), np.array(values))
-                for x, n in zip(hidden, normal, strict=True)
-            ]
-            hidden = [x + self.feedforward(name, x) for x in hidden]
-        self.memory = [self.norm("encoder_norm", x) for x in hidden]
-
-    def linear(self, name: str, x: Vector) -> Vector:
-        """W x + b."""
-        return self.weights[f"{name}.weight"] @ x + self.weights[f"{name}.bias"]
-
-    def norm(self, name: str, x: Vector) -> Vector:
-        """To mean 0 and variance 1, then scaled and shifted."""
-        mean = sum(x) / len(x)
-        variance = sum((value - mean) ** 2 for value in x) / len(x)
-        return (x - mean) / math.sqrt(variance + 1e-5) * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
-
-    def placed(self, embedding: Vector, place: int) -> Vector:
-        """Scaled, plus the code of its place."""
-        half = -(-self.size // 2)
-        angles = [place / 10000 ** (i / half) for i in range(half)]
-        code = [*map(math.sin, angles), *map(math.cos, angles)][: self.size]
-        return math.sqrt(self.size) * embedding + np.array(code)
-
-    def attend(self, name: str, x: Vector, keys: Vector, values: Vector) -> Vector:
-        """softmax(q . k / sqrt(A)) v for each head."""
-        query, width = self.linear(f"{name}.query", x), self.size // self.num_heads
-        found = []
-        for head in range(self.num_heads):
-            part = slice(head * width, (head + 1) * width)
-            scores = [float(query[part] @ key[part]) / math.sqrt(width) for key in keys]
-            weights = oracles.peaked_softmax(scores, 1.0)
-            found.append(oracles.mixed([value[part] for value in values], weights))
-        return self.linear(f"{name}.output", np.concatenate(found))
-
-    def feedforward(self, name: str, x: Vector) -> Vector:
-        """W2 max(0, W1 LayerNorm(x) + b1) + b2."""
-        inner = self.linear(f"{name}.feedforward.1", self.norm(f"{name}.feedforward.0", x))
-        return self.linear(f"{name}.feedforward.4", np.maximum(inner, 0))
-
-    def start(self) -> tuple[Vector, Any]:
-        """For each layer, no keys and no values."""
-        return self.first, tuple((np.zeros((0, self.size)), np.zeros((0, self.size))) for _ in range(self.num_layers))
-
-    def step(self, fed: Vector, state: Any, step: int) -> tuple[list[float], Any]:
-        """One more row in every cache."""
-        x, caches = self.placed(fed, step), []
-        for layer, (keys, values) in enumerate(state):
-            name = f"decoder.{layer}"
-            normal = self.norm(f"{name}.own_norm", x)
-            keys = np.vstack([keys, self.linear(f"{name}.own.key", normal)])
-            values = np.vstack([values, self.linear(f"{name}.own.value", normal)])
-            caches.append((keys, values))
-            x = x + self.attend(f"{name}.own", normal, keys, values)
-            memory_keys = np.array([self.linear(f"{name}.cross.key", m) for m in self.memory])
-            memory_values = np.array([self.linear(f"{name}.cross.value", m) for m in self.memory])
-            x = x + self.attend(f"{name}.cross", self.norm(f"{name}.cross_norm", x), memory_keys, memory_values)
-            x = x + self.feedforward(name, x)
-        return list(self.linear("head", self.norm("decoder_norm", x))), tuple(caches)
-
-
-def transformer_case(
-    seed: int,
-    *,
-    target_size: int = 4,
-    lengths: Sequence[int] = (2, 4, 1),
-    scale: float = 0.8,
-    end: int = 1,
-    **sizes: int,
-) -> Case:
-    """A tiny Transformer and gold outputs of 1 to 4 tokens, the end token counted."""
-    sizes = {"hidden_size": 4, "num_layers": 2, "num_heads": 2, "feedforward_size": 5, **sizes}
-    model = oracles.randomised(Transformer(source_size=5, target_size=target_size, end=end, **sizes), seed, scale)
-    draw = np.random.default_rng(seed)
-    going_on = [word for word in range(target_size) if word != end]
-    examples = [
-        EncodedExample(
-            tuple(draw.integers(0, 5, n).tolist()), (*draw.choice(going_on, draw.integers(0, 4)).tolist(), end)
-        )
-        for n in lengths
-    ]
-    with_oracles = [TransformerOracle(model, example.source_ids) for example in examples]
-    return Case(model, examples, collate(list(enumerate(examples))), with_oracles)
 
 
 # ---------------------------------------------------------------------------------------- the model
@@ -199,41 +92,6 @@ def test_every_slot_steps_by_itself() -> None:
                 torch.testing.assert_close(whole_leaf[:, j, None], alone_leaf, **TOLERANCE)
 
 
-def test_batch_order_and_padding_change_nothing() -> None:
-    draw = np.random.default_rng(0)
-    for seed in range(30):
-        case = transformer_case(seed)
-        whole = case.forced_logits()
-        order = draw.permutation(3).tolist()
-        longest = EncodedExample(tuple([2] * 8), tuple([0] * 8))
-        mixed = collate(list(enumerate([longest, *(case.examples[b] for b in order)])))
-        shuffled = case.forced_logits(mixed)
-        for row, b in enumerate(order):
-            length = len(case.examples[b].target_ids)
-            torch.testing.assert_close(shuffled[row + 1, :length], whole[b, :length], **TOLERANCE)
-        b = seed % 3
-        alone = case.forced_logits(collate([(0, case.examples[b])]))
-        torch.testing.assert_close(alone[0], whole[b, : alone.shape[1]], **TOLERANCE)
-
-
-def test_padding_symbols_are_never_read() -> None:
-    """Whatever stands in the padded places of sources and targets, outputs and gradients stay the same."""
-    case = transformer_case(2)
-    spoiled = collate(list(enumerate(case.examples)))
-    for b, example in enumerate(case.examples):
-        spoiled.sources_BS[b, len(example.source_ids) :] = 4
-        spoiled.targets_BT[b, len(example.target_ids) :] = -7
-    real_BT = case.batch.targets_BT >= 0
-    results = []
-    for batch in (case.batch, spoiled):
-        case.model.zero_grad()
-        logits_NV = case.forced_logits(batch)[real_BT]
-        logits_NV.square().sum().backward()
-        results.append([logits_NV, *(p.grad.clone() for p in case.model.parameters())])
-    for clean, dirty in zip(*results, strict=True):
-        torch.testing.assert_close(clean, dirty, **TOLERANCE)
-
-
 def test_a_search_does_not_depend_on_its_batch() -> None:
     case = transformer_case(3, lengths=(2, 5, 1))
     num_steps_B = torch.tensor([4, 2, 3])
@@ -254,27 +112,6 @@ def test_an_empty_source_is_one_padding_symbol_whatever_else_is_in_the_batch() -
     expected = np.array(oracles.forced_logits(TransformerOracle(case.model, [0]), [1]))
     for logits_TV in results:
         np.testing.assert_allclose(oracles.numbers(logits_TV), expected, atol=1e-10)
-
-
-def test_a_batch_without_gold_outputs_has_no_features() -> None:
-    case = transformer_case(5)
-    batch = collate([(0, EncodedExample((1, 2), ())), (1, EncodedExample((3,), ()))])
-    features_BTH = case.model.teacher_forced(case.model.encode(batch), batch.targets_BT)
-    assert features_BTH.shape == (2, 0, 4)
-
-
-def test_a_saved_model_comes_back_the_same(tmp_path: Path) -> None:
-    case = transformer_case(6)
-    case.model.float().save_pretrained(tmp_path)
-    assert {"model.safetensors", "config.json"} <= {path.name for path in tmp_path.iterdir()}
-    again = Transformer.from_pretrained(tmp_path)
-    assert again.end == case.model.end
-    for (name, before), (_, after) in zip(case.model.named_parameters(), again.named_parameters(), strict=True):
-        assert torch.equal(before, after), name
-    assert torch.equal(
-        case.forced_logits(),
-        again.head(again.teacher_forced(again.encode(case.batch), case.batch.targets_BT)),
-    )
 
 
 def test_dropout_acts_in_training_only() -> None:

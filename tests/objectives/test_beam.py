@@ -621,27 +621,8 @@ def test_no_row_depends_on_the_others(name: str, objective: Objective) -> None:
 @each_model
 @each_objective
 def test_gradients_are_those_of_finite_differences(name: str, objective: Objective) -> None:
-    """Along random directions, central differences too small to change what the search chose."""
     case = CASES[name](6)
-    parameters = list(case.model.parameters())
-    gradients = torch.autograd.grad(
-        objective(case.model, case.batch, {"alpha": 0.7}), parameters, materialize_grads=True
-    )
-    assert sum(float(gradient.abs().sum()) for gradient in gradients) > 1e-3
-    for _ in range(3):
-        directions = [torch.randn_like(parameter) for parameter in parameters]
-
-        def moved(step: float, directions: list[Tensor] = directions) -> float:
-            with torch.no_grad():
-                for parameter, direction in zip(parameters, directions, strict=True):
-                    parameter += step * direction
-                value = float(objective(case.model, case.batch, {"alpha": 0.7}))
-                for parameter, direction in zip(parameters, directions, strict=True):
-                    parameter -= step * direction
-            return value
-
-        slope = sum(float((g * d).sum()) for g, d in zip(gradients, directions, strict=True))
-        assert (moved(1e-6) - moved(-1e-6)) / 2e-6 == pytest.approx(slope, rel=1e-5, abs=1e-7)
+    oracles.require_gradients(case, objective, rel=1e-5, abs=1e-7)
 
 
 def test_gradcheck_of_the_losses_of_scores() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 import transformers
 
 from command_line import Command
-from pretrained import bert, esm, esm_tokenizer, made, saved, word_tokenizer
+from pretrained import bert, cut, esm, esm_tokenizer, made, pickled, saved, with_code, without, word_tokenizer
 from seqwise.hugging_face import pseudo_log_likelihoods
 from seqwise.runs import load_run, sampling
 
@@ -170,60 +170,44 @@ def test_nothing_is_trusted_and_only_safetensors_are_read(
     assert not any("trust_remote_code" in one for one in given) and given[0]["use_safetensors"] is True
 
 
-def spoil(folder: Path, how: str) -> None:
-    """Make something of a folder that must not be used."""
-    config, weights = folder / "config.json", folder / "model.safetensors"
+def edited(name: str = "config.json", **values: Any) -> Callable[[Path], None]:
+    """A configuration with other values in it."""
 
-    def edit(path: Path, **values: Any) -> None:
-        path.write_text(json.dumps(json.loads(path.read_text()) | values))
+    def edit(folder: Path) -> None:
+        (folder / name).write_text(json.dumps(json.loads((folder / name).read_text()) | values))
 
-    if how == "pickle":
-        os.remove(weights)
-        torch.save({}, folder / "pytorch_model.bin")
-    elif how == "no weights":
-        os.remove(weights)
-    elif how == "code":
-        edit(config, auto_map={"AutoModelForMaskedLM": "modeling.Mine"})
-        (folder / "modeling.py").write_text("raise SystemExit('run')\n")
-    elif how == "code of the tokenizer":
-        edit(folder / "tokenizer_config.json", auto_map={"AutoTokenizer": ["tokenization.Mine", None]})
-    elif how == "no tokenizer":
-        os.remove(folder / "tokenizer.json")
-    elif how == "truncated":
-        weights.write_bytes(weights.read_bytes()[:100])
-    elif how == "other sizes":
-        edit(config, hidden_size=8)
-    elif how == "another type":
-        edit(config, model_type="gpt2", architectures=["GPT2LMHeadModel"])
-    elif how == "unknown type":
-        edit(config, model_type="mine")
-    elif how == "no JSON":
-        config.write_text("{")
-    elif how == "no type":
-        config.write_text("{}")
-    elif how == "no head":
-        saved(folder, bert().bert, word_tokenizer())
-    elif how == "large tokenizer":
-        word_tokenizer(["more", "words", "than", "the", "model", "has", "ever", "seen"]).save_pretrained(folder)
-    elif how == "no mask":
-        word_tokenizer(mask=None).save_pretrained(folder)
+    return edit
 
 
-SPOILT = {
-    "pickle": "the weights are a pickle, which could run code when it is read; save them as safetensors",
-    "no weights": "the folder has no model.safetensors; save the model there",
-    "code": "the model brings code of its own (auto_map), which is never run",
-    "code of the tokenizer": "the model brings code of its own (auto_map), which is never run",
-    "no tokenizer": "the folder has no tokenizer; tokenizer.save_pretrained(folder)",
-    "truncated": "transformers cannot load the model (",
-    "other sizes": "transformers cannot load the model (",
-    "another type": "transformers cannot load the model (",
-    "unknown type": "transformers cannot load the model (",
-    "no JSON": "config.json:1: no valid JSON",
-    "no type": "the folder holds no trained model; give the --output",
-    "no head": "no whole masked language model: ",
-    "large tokenizer": "the tokenizer has tokens up to 12, and the model scores 12",
-    "no mask": "the tokenizer has no mask token",
+def another_tokenizer(*words: str, **options: Any) -> Callable[[Path], Any]:
+    return lambda folder: word_tokenizer(list(words) or None, **options).save_pretrained(folder)
+
+
+MORE_WORDS = ("more", "words", "than", "the", "model", "has", "ever", "seen")
+SPOILT: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "pickle": (pickled, "the weights are a pickle, which could run code when it is read; save them as safetensors"),
+    "no weights": (without("*.safetensors"), "the folder has no model.safetensors; save the model there"),
+    "code": (with_code, "the model brings code of its own (auto_map), which is never run"),
+    "code of the tokenizer": (
+        edited("tokenizer_config.json", auto_map={"AutoTokenizer": ["tokenization.Mine", None]}),
+        "the model brings code of its own (auto_map), which is never run",
+    ),
+    "no tokenizer": (without("tokenizer.json"), "the folder has no tokenizer; tokenizer.save_pretrained(folder)"),
+    "truncated": (cut, "transformers cannot load the model ("),
+    "other sizes": (edited(hidden_size=8), "transformers cannot load the model ("),
+    "another type": (
+        edited(model_type="gpt2", architectures=["GPT2LMHeadModel"]),
+        "transformers cannot load the model (",
+    ),
+    "unknown type": (edited(model_type="mine"), "transformers cannot load the model ("),
+    "no JSON": (lambda folder: (folder / "config.json").write_text("{"), "config.json:1: no valid JSON"),
+    "no type": (lambda folder: (folder / "config.json").write_text("{}"), "the folder holds no trained model; give "),
+    "no head": (
+        lambda folder: saved(folder, bert().bert, word_tokenizer()),
+        "no whole masked language model: ",
+    ),
+    "large tokenizer": (another_tokenizer(*MORE_WORDS), "the tokenizer has tokens up to 12, and the model scores 12"),
+    "no mask": (another_tokenizer(mask=None), "the tokenizer has no mask token"),
 }
 
 
@@ -232,12 +216,13 @@ def test_a_folder_that_cannot_be_used_is_refused_in_one_line(
     seqwise: Command, folder: Path, tmp_path: Path, how: str
 ) -> None:
     (tmp_path / "some.txt").write_text("the dog\n")
-    spoil(folder, how)
+    spoil, said = SPOILT[how]
+    spoil(folder)
     for command in (["score", folder, tmp_path / "some.txt"], ["sample", folder, "the _"]):
         complaint = seqwise(*command).complaint
         # What the configuration calls a GPT-2 can be scored, and is loaded as one.
         as_gpt2 = how == "another type" and command[0] == "score"
-        expected = "no whole causal model or encoder-decoder: " if as_gpt2 else SPOILT[how]
+        expected = "no whole causal model or encoder-decoder: " if as_gpt2 else said
         assert complaint.startswith(str(folder)) and expected in complaint, complaint
 
 
@@ -297,8 +282,7 @@ def test_a_name_on_the_hub_is_read_as_a_folder_is(
     (tmp_path / "some.txt").write_text("the dog\n")
     monkeypatch.chdir(tmp_path)
     assert seqwise("score", "somebody/some-bert", "some.txt").out == seqwise("score", folder, "some.txt").out
-    path = snapshot / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"auto_map": {"AutoModelForMaskedLM": "modeling.Mine"}}))
+    with_code(snapshot)
     assert "brings code of its own" in seqwise("score", "somebody/some-bert", "some.txt").complaint
 
 

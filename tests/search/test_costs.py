@@ -335,26 +335,7 @@ def test_objectives_with_edit_costs_do_not_mix_rows(name: str, make: Callable[..
 @each_maker
 def test_gradients_with_edit_costs_are_those_of_finite_differences(name: str, make: Callable[..., Objective]) -> None:
     case = CASES[name](6)
-    objective = with_edits(make, case.model.end)
-    parameters = list(case.model.parameters())
-    gradients = torch.autograd.grad(
-        objective(case.model, case.batch, {"alpha": 0.7}), parameters, materialize_grads=True
-    )
-    assert sum(float(gradient.abs().sum()) for gradient in gradients) > 1e-3
-    for _ in range(3):
-        directions = [torch.randn_like(parameter) for parameter in parameters]
-
-        def moved(step: float, directions: list[Tensor] = directions) -> float:
-            with torch.no_grad():
-                for parameter, direction in zip(parameters, directions, strict=True):
-                    parameter += step * direction
-                value = float(objective(case.model, case.batch, {"alpha": 0.7}))
-                for parameter, direction in zip(parameters, directions, strict=True):
-                    parameter -= step * direction
-            return value
-
-        slope = sum(float((g * d).sum()) for g, d in zip(gradients, directions, strict=True))
-        assert (moved(1e-6) - moved(-1e-6)) / 2e-6 == pytest.approx(slope, rel=1e-4, abs=1e-6)
+    oracles.require_gradients(case, with_edits(make, case.model.end), rel=1e-4, abs=1e-6)
 
 
 def test_a_search_by_gaps_does_not_see_the_scale_of_raw_scores() -> None:

@@ -12,11 +12,10 @@ import torch
 from torch import Tensor, nn
 
 import oracles
-from oracles import Case, tagger_case, translation_case
+from oracles import Case, tagger_case, transformer_case, translation_case
 from search.coins import assert_coins, token_zero
 from seqwise import InputError
-from seqwise.data import EncodedExample, collate
-from seqwise.models import Transformer
+from seqwise.data import collate
 from seqwise.objectives import cross_entropy
 from seqwise.objectives.scheduled_sampling import scheduled_sampling_objective
 from seqwise.search import (
@@ -31,17 +30,8 @@ from seqwise.search.feeding import FEEDINGS, fed_logits_in_two_passes
 TOLERANCE = {"atol": 1e-10, "rtol": 1e-10}
 
 
-def transformer_case(seed: int) -> Case:
-    """A tiny Transformer, without an oracle: tests/models/test_transformer.py has one."""
-    model = Transformer(source_size=5, target_size=4, end=1, hidden_size=4, num_heads=2, feedforward_size=5)
-    oracles.randomised(model, seed, 0.8)
-    examples = [EncodedExample((1, 2), (0, 3, 2, 1)), EncodedExample((4, 3, 2), (2, 1)), EncodedExample((0,), (1,))]
-    return Case(model, examples, collate(list(enumerate(examples))), [])
-
-
 CASES = [(tagger_case, "tagger"), (translation_case, "encoder-decoder"), (transformer_case, "transformer")]
 each_model = pytest.mark.parametrize("make", [make for make, _ in CASES], ids=[name for _, name in CASES])
-with_oracle = pytest.mark.parametrize("make", [make for make, _ in CASES[:2]], ids=[name for _, name in CASES[:2]])
 
 
 def two_pass(case: Case, gold_probability: float, otherwise: Any, seed: int = 0, targets_BT: Any = None) -> Tensor:
@@ -109,7 +99,7 @@ def test_never_feeding_gold_is_feeding_what_the_first_pass_chose(make: Any) -> N
         torch.testing.assert_close(logits_BTV, expected, **TOLERANCE)
 
 
-@with_oracle
+@each_model
 @pytest.mark.parametrize("alpha", [0.3, 2.5, 40.0])
 def test_soft_choices_are_fed_as_the_loops_say(make: Any, alpha: float) -> None:
     """``softmax_alpha(f1_t) E`` after position t, and for a sample with the noise that the generator gives."""
