@@ -22,6 +22,7 @@ from seqwise import cli
 from seqwise.configuration import OneOf
 from seqwise.configuration.flat import flags_of
 from seqwise.data import load_tokenizer
+from seqwise.data.durable import LOCK
 from seqwise.decoding import DECODERS
 from seqwise.objectives.settings import Searching
 from seqwise.runs import settings
@@ -330,13 +331,15 @@ def test_a_killed_training_resumes_to_the_same_weights(seqwise: Command, data: P
 
 
 @pytest.mark.thorough
-def test_ctrl_c_says_how_to_go_on(data: Path, tmp_path: Path) -> None:
-    script = KILLED.replace("SIGKILL", "SIGINT")
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_what_ends_it_softly_says_how_to_go_on(data: Path, tmp_path: Path, how: signal.Signals) -> None:
+    script = KILLED.replace("SIGKILL", how.name)
     options = ["train", "--train", data / "train.conll", *STEPS, "--output", tmp_path / "run"]
     command = [sys.executable, "-c", script, "3", *map(str, options)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert ended.returncode == 130
+    assert ended.returncode == 128 + how
     assert "run the same command again to continue" in ended.stderr and "Traceback" not in ended.stderr
+    assert not (tmp_path / "run" / LOCK).exists()
     assert (tmp_path / "run" / "warm-start" / "checkpoints" / "checkpoint-2" / "manifest.json").exists()
 
 

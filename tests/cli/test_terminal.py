@@ -70,17 +70,17 @@ def test_after_the_first_step_a_time_is_left(capsys: pytest.CaptureFixture[str])
     ]
 
 
-def test_a_stage_that_may_stop_early_has_the_most_time_left(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stage_that_may_stop_early_has_a_range_of_time_left(capsys: pytest.CaptureFixture[str]) -> None:
     progress = LineProgress(every=0)
-    show = bar_for_each_stage(bar_for_each_part(progress))
-    step = Progress(20, 90, 0.5, 0.1, 1.0, {}, 7.0, measured={"accuracy": 0.4}, seconds_left=70.2, bound="at most")
+    show = bar_for_each_stage(bar_for_each_part(progress), ["warm start", "training"])
+    step = Progress(20, 90, 0.5, 0.1, 1.0, {}, 7.0, measured={"accuracy": 0.4}, seconds_left=70.2, earliest_end=9)
     show("warm start", step)
-    show("training", replace(step, step=1, steps=30, measured={}, seconds_left=8.0, bound="at least"))
+    show("training", replace(step, step=1, steps=30, measured={}, seconds_left=8.0, earliest_end=8.0))
     assert lines_of(capsys) == [
         "warm start: goes on after step 19 of 90",
-        "warm start: 20 of 90, at most 0:01:10 left; loss 0.500, accuracy 40.0",
-        "warm start: 20 of 20, 0:00:00 left; loss 0.500, accuracy 40.0",
-        "training: 1 of 30, at least 0:00:08 left; loss 0.500",
+        "1/2 warm start: 20 of 90, 0:00:09-0:01:10 left; loss 0.500, accuracy 40.0",
+        "1/2 warm start: 20 of 20, 0:00:00 left; loss 0.500, accuracy 40.0",
+        "2/2 training: 1 of 30, 0:00:08 left; loss 0.500",
     ]
 
 

@@ -162,11 +162,13 @@ def test_a_masked_model_of_pairs_counts_its_sources(tmp_path: Path, seqwise: Com
     assert "length fixed: without --dev, nothing says when to stop" in shown and "on train by each token's" in shown
 
 
-@pytest.mark.parametrize(("patience", "first", "bound"), [(None, 4, ""), (1, 1, "at most"), (9, 4, "at most")])
+@pytest.mark.parametrize(
+    ("patience", "earliest"), [(None, [4, 23, 22, 11, 0]), (1, [1, 0, 0, 0, 0]), (2, [3, 12, 11, 0, 0])]
+)
 def test_the_time_left_counts_the_measurements_to_come(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, patience: int | None, first: int, bound: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, patience: int | None, earliest: list[int]
 ) -> None:
-    """Before any is timed, it is the time to the earliest end: here ``patience`` measurements after the first."""
+    """The earliest end is ``patience`` measurements after the best one, which is none or the first here."""
     now, seen = [0.0], list[trainer.Progress]()
     monkeypatch.setattr(trainer.time, "monotonic", lambda: now[0])
 
@@ -180,8 +182,8 @@ def test_the_time_left_counts_the_measurements_to_come(
     for step in range(3, 8):  # resumed after step 2
         now[0] += 1
         after.on_step_end(taken.args, SimpleNamespace(global_step=step, best_global_step=None), None)
-    assert [step.seconds_left for step in seen] == [first, 3 + 2 * 10, 2 + 2 * 10, 1 + 10, 0]
-    assert [step.bound for step in seen] == ["at least", *[bound] * 4]
+    assert [step.seconds_left for step in seen] == [4, 3 + 2 * 10, 2 + 2 * 10, 1 + 10, 0]
+    assert [step.earliest_end for step in seen] == earliest
     assert [dict(step.measured) for step in seen] == [{}, *[{"labels right": 0.5}] * 4]
 
 

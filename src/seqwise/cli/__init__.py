@@ -6,8 +6,12 @@ Whatever the user can fix ends with one line on standard error and exit code 2.
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -49,6 +53,7 @@ UsageError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__nam
 # Commands that torchrun may start; others would do all their work in each process.
 IN_SEVERAL_PROCESSES = ("train", "masked-model", "predict", "score", "sample")
 PATIENCE = 3  # seconds
+INTERRUPTED = 128 + signal.SIGINT  # exit code, as shells have it
 
 with_flags = {
     train: command_with_flags("seqwise.runs.settings", "SETTINGS"),
@@ -80,7 +85,38 @@ app.add_typer(masked_model, name="masked-model")
 
 def main() -> None:
     """Run the command line; the entry point of the ``seqwise`` script."""
-    run(app, "seqwise")
+    with _terminated_like_an_interrupt():
+        run(app, "seqwise")
+
+
+@contextmanager
+def _terminated_like_an_interrupt() -> Iterator[None]:
+    """End at SIGTERM, which batch systems send, as at Ctrl-C, which says how to go on; at a second one, at once.
+
+    Not in one of several processes: while it waits for the others, no handler of Python's would run.
+    """
+    if world_size() > 1 or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    process, terminated = os.getpid(), False
+
+    def terminate(number: int, frame: object) -> None:
+        nonlocal terminated
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if os.getpid() != process:  # a forked worker, which inherits the handler
+            os.kill(os.getpid(), number)
+        terminated = True
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    except SystemExit as error:
+        if terminated and error.code == INTERRUPTED:
+            sys.exit(128 + signal.SIGTERM)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def run(application: typer.Typer, name: str) -> None:
@@ -100,7 +136,7 @@ def run(application: typer.Typer, name: str) -> None:
             status = application(prog_name=name, standalone_mode=False)
             sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except (BrokenPipeError, SystemExit) as error:
         if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
             raise

@@ -69,7 +69,7 @@ def bar_for_each_part(progress: Progress) -> Callable[..., None]:
         nonlocal done_before
         if part not in bars:
             if bars:
-                progress.update(list(bars.values())[-1], total=done_before, seconds_left=0, bound="")
+                progress.update(list(bars.values())[-1], total=done_before, seconds_left=0, earliest_end=0)
             bars[part] = progress.add_task(part, total=total, note="")
         progress.update(bars[part], completed=done, **fields)
         done_before = done
@@ -77,8 +77,11 @@ def bar_for_each_part(progress: Progress) -> Callable[..., None]:
     return advance
 
 
-def bar_for_each_stage(advance: Callable[..., None]) -> Callable[[str, Any], None]:
-    """Return a function that takes a stage and its :class:`~seqwise.training.trainer.Progress`, and shows them so."""
+def bar_for_each_stage(advance: Callable[..., None], stages: Sequence[str] = ()) -> Callable[[str, Any], None]:
+    """Return a function that takes a stage and its :class:`~seqwise.training.trainer.Progress`, and shows them so.
+
+    The time left is that of the stage, so each is shown with its number among several ``stages``.
+    """
     begun = set()
 
     def on_progress(stage: str, step: Any) -> None:
@@ -87,7 +90,9 @@ def bar_for_each_stage(advance: Callable[..., None]) -> Callable[[str, Any], Non
         begun.add(stage)
         title, value = next(iter(step.measured.items()), ("", 0.0))
         note = f"loss {step.loss:.3f}" + (f", {title.replace('_', ' ')} {measure_text(title, value)}" if title else "")
-        advance(stage, step.step, step.steps, note=note, seconds_left=step.seconds_left, bound=step.bound)
+        number = f"{stages.index(stage) + 1}/{len(stages)} " if len(stages) > 1 else ""
+        times = {"seconds_left": step.seconds_left, "earliest_end": step.earliest_end}
+        advance(f"{number}{stage}", step.step, step.steps, note=note, **times)
 
     return on_progress
 

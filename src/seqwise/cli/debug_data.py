@@ -27,6 +27,7 @@ def debug_data(
         list[Path] | None, typer.Argument(metavar="[FILE]...", help="development and test data, compared with it")
     ] = None,
     *,
+    dev: Annotated[Path | None, typer.Option(metavar="FILE", help="development data, as another FILE")] = None,
     task: Annotated[str, typer.Option(metavar="NAME", help="tag (columns) or transduce (pairs)")] = "tag",
     token_column: Annotated[int, typer.Option(metavar="N", help="tag: the column of the tokens, from 0")] = 0,
     label_column: Annotated[int, typer.Option(metavar="N", help="tag: that of the labels; -1 is the last")] = -1,
@@ -51,7 +52,8 @@ def debug_data(
     else:
         raise InputError(f"--task must be tag or transduce, got {task!r}")
     settings = train_settings(task=task, **options)
-    files = {str(path): read_examples(settings, path) for path in (train, *(others or ()))}
+    paths = [train, *(path for path in (dev, *(others or ())) if path is not None)]
+    files = {str(path): read_examples(settings, path) for path in paths}
     inspections = inspect_data(files, tags=task == "tag")
     if as_json:
         print(json.dumps([asdict(file) for file in inspections], indent=1, ensure_ascii=False))

@@ -29,9 +29,13 @@ def _seconds_left(task: Task) -> int | None:
 
 
 def time_left(task: Task) -> str | None:
-    """Format the time left, after the task's field ``bound``, such as "at most"."""
+    """Format the time left; where the task's field ``earliest_end`` is shorter, as a range from it."""
     seconds = _seconds_left(task)
-    return None if seconds is None else f"{task.fields.get('bound', '')} {timedelta(seconds=seconds)}".lstrip()
+    if seconds is None:
+        return None
+    earliest = round(task.fields.get("earliest_end", seconds))
+    latest = f"{timedelta(seconds=seconds)}"
+    return latest if earliest >= seconds else f"{timedelta(seconds=earliest)}-{latest}"
 
 
 class TimeLeftColumn(TimeRemainingColumn):

@@ -40,7 +40,7 @@ def train(
     settings = load_settings(config, given)
     with progress_bars() as progress:
         advance, trained_stages = bar_for_each_part(progress), set[str]()
-        show = bar_for_each_stage(advance)
+        show = bar_for_each_stage(advance, [stage.name for stage in settings.stages()])
 
         def on_progress(stage: str, step: Any) -> None:
             trained_stages.add(stage)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -32,7 +31,7 @@ from seqwise.runs.masked_model_settings import (
     load_masked_settings,
     save_masked_settings,
 )
-from seqwise.runs.run import MaskedRun, Run, save_metrics
+from seqwise.runs.run import MaskedRun, Run, measuring_can_wait, save_metrics
 from seqwise.runs.scoring import room_for, score_sequences
 from seqwise.runs.sizing import evaluated_examples, sample_evenly, sized_masked, without_new_evaluations
 from seqwise.runs.trainer_options import changed_setting_error, require_evaluation, require_usable, with_absolute_paths
@@ -195,11 +194,8 @@ def _train(
     )
     save_run(run, output)
     if held_out:
-        try:
+        with measuring_can_wait():
             metrics["dev"] = measure_masked_run(run, held_out, on_measured=on_measured)
-        except KeyboardInterrupt:
-            print("stopped while measuring; run the same command again to measure the trained model", file=sys.stderr)
-            raise
         if summary.baseline is not None:
             metrics["warnings"] |= below(summary.baseline, metrics["dev"]["pseudo_perplexity"])
         signed = sign(f"masked {settings.model.name}", seeds=[settings.seed], data=sha256_of_examples(held_out))

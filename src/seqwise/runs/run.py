@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import repeat
 from pathlib import Path
@@ -175,6 +177,16 @@ def read_metrics(folder: Path) -> dict[str, Any]:
     """Read ``metrics.json``; empty if there is none."""
     path = folder / METRICS
     return read_json_object(path, what="metrics", hint="restore it as it was saved") if path.is_file() else {}
+
+
+@contextmanager
+def measuring_can_wait() -> Iterator[None]:
+    """Say at an interrupt that only the measurement is missing: the model is trained and saved."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("stopped while measuring; run the same command again to measure the trained model", file=sys.stderr)
+        raise
 
 
 def save_metrics(folder: Path, metrics: dict[str, Any]) -> None:

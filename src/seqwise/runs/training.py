@@ -39,7 +39,7 @@ from seqwise.runs.measures import (
 )
 from seqwise.runs.model_settings import PretrainedEncoder
 from seqwise.runs.monitoring import CROSS_ENTROPY, monitor
-from seqwise.runs.run import OutputRun, save_metrics
+from seqwise.runs.run import OutputRun, measuring_can_wait, save_metrics
 from seqwise.runs.settings import WARM_START_FOLDERS, Settings, check, load_settings
 from seqwise.runs.sizing import sized, sized_like, without_new_evaluations
 from seqwise.runs.trainer_options import TrainerOptions, changed_setting_error, require_usable, with_absolute_paths
@@ -283,7 +283,8 @@ def _train_run(
         return metrics
     save_run(run, output)
     if dev:
-        metrics["dev"] = measure_decoders(run, dev, on_measured=on_measured)
+        with measuring_can_wait():
+            metrics["dev"] = measure_decoders(run, dev, on_measured=on_measured)
         metrics["dev"]["signature"] = _signed(run, dev)
     losses = read_losses(output / "log.jsonl")
     if not settings.evaluate_every:

@@ -14,6 +14,7 @@ import json
 import math
 import os
 import random
+import statistics
 import sys
 import time
 from array import array
@@ -21,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, TextIO
 
 import numpy as np
 import torch
@@ -71,8 +72,8 @@ class Progress:
     schedules: dict[str, float]  # their values
     seconds: float  # since this call began to train
     measured: Mapping[str, float] = field(default_factory=dict)  # the last measurement; empty before the first one
-    seconds_left: float = 0.0  # estimated
-    bound: Literal["", "at least", "at most"] = ""  # of what seconds_left is
+    seconds_left: float = 0.0  # estimated, to the last step; with measurements, once one has been timed
+    earliest_end: float = 0.0  # the same to where early stopping may end it; without a patience, seconds_left
 
 
 @dataclass(frozen=True)
@@ -440,7 +441,7 @@ class _AfterStep(TrainerCallback):
             self._measure(step, values)
         if self.on_progress is None:
             return
-        left, bound = self._time_left(state, steps, pace)
+        earliest, left = self._time_left(state, steps, pace)
         self.on_progress(
             Progress(
                 step,
@@ -452,26 +453,28 @@ class _AfterStep(TrainerCallback):
                 seconds,
                 measured=dict(trainer.measured),
                 seconds_left=left,
-                bound=bound,
+                earliest_end=earliest,
             )
         )
 
-    def _time_left(self, state: Any, steps: int, pace: float) -> tuple[float, Literal["", "at least", "at most"]]:
-        """Estimate the seconds left, measurements included once one has been timed, by the seconds that a step takes.
+    def _time_left(self, state: Any, steps: int, pace: float) -> tuple[float, float]:
+        """Estimate the seconds to the earliest end and to the last step, by the seconds that a step takes.
 
-        Early stopping may end the training run before its last step, so that the estimate is the most; before the
-        first measurement it is the time to the earliest end.
+        Early stopping ends a training run ``patience`` measurements after the best one. The next one may be better
+        where none has been made. How long a measurement takes is known once one has been timed.
         """
         step, every = state.global_step, self.measure_every
-        if self.measure is None:
-            return pace * (steps - step), ""
-        if not self.measuring:
-            best = state.best_global_step or every
-            end = steps if self.patience is None else min(steps, max(step, best + self.patience * every))
-            return pace * (end - step), "at least"
-        to_come = steps // every - step // every + (steps % every > 0 and step < steps)
-        seconds = pace * (steps - step) + to_come * sum(self.measuring) / len(self.measuring)
-        return seconds, "" if self.patience is None else "at most"
+        a_measurement = statistics.fmean(self.measuring) if self.measuring else 0.0
+
+        def seconds_to(end: int) -> float:
+            measurements = end // every - step // every + (end == steps and steps % every > 0 and step < steps)
+            return pace * (end - step) + measurements * a_measurement
+
+        if self.measure is None or self.patience is None:
+            earliest = steps
+        else:
+            earliest = min(steps, max(step, (state.best_global_step or every) + self.patience * every))
+        return seconds_to(earliest), seconds_to(steps)
 
     def _measure(self, step: int, values: dict[str, float]) -> None:
         assert self.measure is not None
