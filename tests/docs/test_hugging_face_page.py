@@ -80,6 +80,15 @@ def three_labels(namespace: dict[str, Any], lines: list[str]) -> None:
     assert any(not torch.equal(tensor, before[name]) for name, tensor in after.items())
 
 
+def two_folders(namespace: dict[str, Any], lines: list[str]) -> None:
+    """Both are read back, and their tokenizer writes and reads the text it was trained on."""
+    transformers.AutoModelForSeq2SeqLM.from_pretrained("small-bart")
+    transformers.AutoModelForMaskedLM.from_pretrained("small-bert")
+    tokenizer = transformers.AutoTokenizer.from_pretrained("small-bart")
+    ids = tokenizer("a cat runs").input_ids
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "a cat runs"
+
+
 CHECKS = {
     "Fine-tune a BART through a relaxed beam": trained_bart,
     "Choose a search": two_outputs,
@@ -89,11 +98,12 @@ CHECKS = {
     "Valid samples from a BERT": four_texts,
     "Fill in, under constraints": filled_in,
     "Variants of a protein": variants,
+    "Without a network": two_folders,
 }
 
 
 def test_the_page_has_what_the_checks_are_of() -> None:
-    assert len(BLOCKS) == 9 and set(CHECKS) <= set(BLOCKS)
+    assert len(BLOCKS) == 10 and set(CHECKS) <= set(BLOCKS)
     assert callable(masked_model)
 
 

@@ -198,6 +198,7 @@ def test_steps_and_all_at_once_and_the_model_itself_agree(name: str, scale_embed
         torch.testing.assert_close(by_step[row, : len(target)], own, **tolerance)
 
 
+@pytest.mark.filterwarnings("error::FutureWarning")  # they take no argument that Transformers will drop
 @pytest.mark.parametrize("name", ["Marian", "T5", "GPT-2", "Llama"])
 def test_nothing_depends_on_padding_or_on_the_order_of_a_batch(name: str) -> None:
     adapted = step_model(_model(name))

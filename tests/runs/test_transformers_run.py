@@ -29,6 +29,7 @@ from seqwise.runs import load_run, predict  # noqa: E402
 from seqwise.runs.decoder_choice import choose_decoder  # noqa: E402
 from seqwise.runs.diagnosis import diagnose, explore  # noqa: E402
 from seqwise.runs.inputs import inputs_of  # noqa: E402
+from seqwise.runs.measures import changed_targets  # noqa: E402
 from seqwise.runs.model_settings import names_pretrained  # noqa: E402
 from seqwise.runs.settings import load_settings, train_settings  # noqa: E402
 from seqwise.training.checkpoints import verify  # noqa: E402
@@ -346,6 +347,13 @@ def test_pairs_that_cannot_be_read_are_named(
     (tmp_path / "train.tsv").write_text(f"a\tb\n{line}\n")
     arguments = options(files, train=tmp_path / "train.tsv")
     assert said in seqwise("train", *arguments, f"--output={tmp_path / 'run'}").complaint
+
+
+def test_a_tokenizer_that_changes_a_tenth_of_the_targets_is_named(run: Path) -> None:
+    kept, changed = Example(("a",), ("b a",)), Example(("a",), ("b zebra",))
+    said = changed_targets(load_run(run), [*[kept] * 9, changed])
+    assert said is not None and "changes 1 of 10 targets" in said and "'b zebra'" in said
+    assert changed_targets(load_run(run), [*[kept] * 10, changed]) is None
 
 
 def test_a_damaged_run_and_unknown_words_are_named(run: Path, files: Path, tmp_path: Path, seqwise: Command) -> None:

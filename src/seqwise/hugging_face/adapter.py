@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from seqwise import tree
 from seqwise.data.batches import Batch
 from seqwise.errors import InputError
-from seqwise.hugging_face.caches import Layers
+from seqwise.hugging_face.caches import Layers, cache_argument
 from seqwise.hugging_face.generation import SpecialTokens
 from seqwise.hugging_face.heads import head_of
 from seqwise.models.heads import ForcedFirst
@@ -36,6 +36,7 @@ class HuggingFaceStepModel(nn.Module, ABC):
         self.end, self.first, self.forced_first, self.padding = tokens
         self.scale, self.training = scale, model.training
         self.shares = False  # whether slots share their keys and values where there are no gradients
+        self._cache = cache_argument(model.get_decoder())
         self._takes_positions = "position_ids" in inspect.signature(model.get_decoder().forward).parameters
         head = head_of(model)
         # Inside a tuple a module is not registered: the weights are the model's, and appear once.

@@ -6,6 +6,7 @@ layer are (B J, N, T, A) in a cache and (B, J, N, T, A) in a decoder state.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Hashable
 from typing import Any
 
@@ -30,6 +31,17 @@ def cache_of(layers: Layers) -> Any:
         layer.keys, layer.values = keys, values
         cache.layers.append(layer)
     return cache
+
+
+def cache_argument(module: Any) -> str:
+    """The name of the argument of a model's forward that takes a cache; ``past_key_values`` is its older name."""
+    return "cache" if "cache" in inspect.signature(module.forward).parameters else "past_key_values"
+
+
+def cache_in(output: Any) -> Any:
+    """The cache in the output of a model, under its newer or its older name, or None."""
+    fields = output.keys()
+    return next((output[name] for name in ("cache", "past_key_values") if name in fields), None)
 
 
 def layers_of(cache: Any, model_name: str) -> Layers:

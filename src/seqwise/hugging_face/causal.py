@@ -17,7 +17,7 @@ from seqwise import tree
 from seqwise.data.batches import Batch
 from seqwise.errors import InputError
 from seqwise.hugging_face.adapter import HuggingFaceStepModel
-from seqwise.hugging_face.caches import Layers, cache_of, layers_of, no_steps
+from seqwise.hugging_face.caches import Layers, cache_in, cache_of, layers_of, no_steps
 from seqwise.hugging_face.shared_attention import SharedCall, shared_call
 from seqwise.models.shared_cache import SharedCache
 
@@ -58,7 +58,7 @@ class CausalModel(HuggingFaceStepModel):
             return Prompt(moved_BS, mask_BP, lengths_B, (), ())
         # At least one token, since only a cache that something was put in tells its shape.
         output = self._decoder(input_ids=tokens_BS[:, : max(before, 1)], use_cache=True, return_dict=True)
-        read = layers_of(getattr(output, "past_key_values", None), self._name)
+        read = layers_of(cache_in(output), self._name)
         from_BP = (columns_S[:before] - gaps_B1) % max(before, 1)
 
         def moved(leaf_BNPA: Tensor) -> Tensor:
@@ -113,7 +113,7 @@ class CausalModel(HuggingFaceStepModel):
 
     def _stepped(self, inputs_BJD: Tensor, cache: DynamicCache, placed: dict[str, Tensor]) -> Tensor:
         hidden: Tensor = self._run(
-            inputs_BJD.flatten(0, 1)[:, None], past_key_values=cache, use_cache=True, **placed
+            inputs_BJD.flatten(0, 1)[:, None], use_cache=True, **{self._cache: cache}, **placed
         ).last_hidden_state
         return hidden
 
@@ -123,7 +123,7 @@ class CausalModel(HuggingFaceStepModel):
         placed = self._placed(context, 1, 0, num_steps)
         hidden_BTH: Tensor
         if context.memory and self._keeps_cache:
-            output = self._run(inputs_BTD, past_key_values=cache_of(context.memory), use_cache=True, **placed)
+            output = self._run(inputs_BTD, use_cache=True, **{self._cache: cache_of(context.memory)}, **placed)
             hidden_BTH = output.last_hidden_state
             return hidden_BTH
         # Without a cache the prompt is read along.

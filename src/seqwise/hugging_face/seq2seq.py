@@ -15,7 +15,7 @@ from transformers import DynamicCache, EncoderDecoderCache
 from seqwise import tree
 from seqwise.data.batches import Batch
 from seqwise.hugging_face.adapter import HuggingFaceStepModel
-from seqwise.hugging_face.caches import Layers, SlotCopies, cache_of, layers_of, no_steps, two_caches_of
+from seqwise.hugging_face.caches import Layers, SlotCopies, cache_in, cache_of, layers_of, no_steps, two_caches_of
 from seqwise.hugging_face.shared_attention import SharedCall, shared_call
 from seqwise.models.shared_cache import SharedCache
 
@@ -57,7 +57,7 @@ class Seq2SeqModel(HuggingFaceStepModel):
                 encoder_attention_mask=mask_BS,
                 use_cache=True,
             )
-        own, memory = two_caches_of(output.past_key_values, self._name)
+        own, memory = two_caches_of(cache_in(output), self._name)
         return Source(hidden_BSH, mask_BS, batch.source_lengths_B, memory, no_steps(own), SlotCopies())
 
     def _unseen_draws(self) -> AbstractContextManager[None]:
@@ -103,20 +103,20 @@ class Seq2SeqModel(HuggingFaceStepModel):
             inputs_BJD.flatten(0, 1)[:, None],
             encoder_hidden_states=shape_only,
             encoder_attention_mask=mask,
-            past_key_values=cache,
             use_cache=True,
+            **{self._cache: cache},
         ).last_hidden_state
         return hidden
 
     def _all_steps(self, inputs_BTD: Tensor, context: Source) -> Tensor:
         self._require_positions(inputs_BTD.shape[1], "the longest target")
-        with_cache = bool(context.memory) and self._keeps_cache
-        cache = EncoderDecoderCache(DynamicCache(), cache_of(context.memory)) if with_cache else None
+        keeps = bool(context.memory) and self._keeps_cache
+        cache = EncoderDecoderCache(DynamicCache(), cache_of(context.memory)) if keeps else None
         hidden_BTH: Tensor = self._run(
             inputs_BTD,
             encoder_hidden_states=context.hidden_BSH,
             encoder_attention_mask=context.mask_BS,
-            past_key_values=cache,
-            use_cache=with_cache,
+            use_cache=cache is not None,
+            **{self._cache: cache},
         ).last_hidden_state
         return hidden_BTH

@@ -21,7 +21,7 @@ from seqwise import tree
 from seqwise.data.records import read_record
 from seqwise.decoding import evaluation_mode
 from seqwise.errors import InputError
-from seqwise.hugging_face.caches import Layers, cache_of, layers_of
+from seqwise.hugging_face.caches import Layers, cache_argument, cache_in, cache_of, layers_of
 from seqwise.hugging_face.masked_model import num_positions
 from seqwise.models.recurrent import LEFT_TO_RIGHT, READS_BOTH_WAYS, Context, FixedAttentionTagger
 from seqwise.training.checkpoints import load_model_file, seal, verify
@@ -93,11 +93,11 @@ class PieceEncoder(nn.Module):
         output = self.backbone(
             input_ids=pieces.ids_BS,
             attention_mask=mask_BC.long(),
-            past_key_values=cache_of(layers) if layers else None,
             use_cache=True,
+            **{cache_argument(self.backbone): cache_of(layers) if layers else None},
             **({"position_ids": positions_BS * pieces.mask_BS} if takes_positions else {}),
         )
-        layers = layers_of(getattr(output, "past_key_values", None), type(self.backbone).__name__)
+        layers = layers_of(cache_in(output), type(self.backbone).__name__)
         if not bool(mask_BC.all()):  # leave padding out, as far as all inputs have some
             kept_BW = (~mask_BC).byte().argsort(dim=1, stable=True)[:, : int(mask_BC.sum(1).max())]
             layers = tree.map(lambda leaf: leaf.take_along_dim(kept_BW[:, None, :, None], dim=2), layers)

@@ -270,6 +270,21 @@ def unknown_targets(run: OutputRun, examples: Sequence[Example]) -> str | None:
     return f"{len(places):,} of {sum(map(len, targets)):,} {things} {were} as wrong; the first is {places[0]}"
 
 
+def changed_targets(run: OutputRun, examples: Sequence[Example]) -> str | None:
+    """Return a warning if the run's tokenizer changes a tenth of the targets or more, or None; some are looked at."""
+    if not run.codec.writes_text:
+        return None
+    sample = examples[:: -(-len(examples) // 100) or 1]
+    texts = [normalize_text(" ".join(example.target)) for example in sample]
+    pairs = zip(texts, (run.codec.target_text(run.codec.written(example)) for example in sample), strict=True)
+    changed = [(text, written) for text, written in pairs if written != text]
+    if 10 * len(changed) < max(len(sample), 1):
+        return None
+    text, written = (repr(side[:100]) for side in changed[0])
+    share = f"{len(changed)} of {len(sample)} targets looked at"
+    return f"the tokenizer changes {share}, so that no output equals them; the first is {text}, and becomes {written}"
+
+
 def require_known_target(run: OutputRun, examples: Sequence[Example]) -> None:
     """Refuse data of whose targets the run knows no token."""
     known = run.codec.writable

@@ -30,6 +30,7 @@ from seqwise.runs.inputs import read_examples
 from seqwise.runs.loading import CONFIGURATION, new_run, save_run, save_settings
 from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.measures import (
+    changed_targets,
     decisive,
     measure_decoders,
     missing_bleu,
@@ -257,7 +258,7 @@ def _train_run(
     from_main_process(lambda: require_same_data(output / settings.stages()[0].folder, encoded, fingerprints))
     from_main_process(lambda: _claim(output, settings))
     doubt = wrong_label_column(examples) if settings.task == "tag" else None
-    warn(doubt, unread, unknown_targets(run, dev), missing_bleu(run) if dev else None)
+    warn(doubt, unread, changed_targets(run, examples), unknown_targets(run, dev), missing_bleu(run) if dev else None)
     summary = summarize_training(run, examples, encoded, dev, settings)
     if is_main_process():
         begin_summary(summary, output, on_start)

@@ -569,9 +569,10 @@ def _run(trainer: _FitTrainer, checkpoints: Path, resumed_from: int | None) -> N
     except KeyboardInterrupt:
         last = last_complete(checkpoints)
         kept = "no checkpoint yet" if last is None else f"{last} is kept"
+        goes_on = "start again" if last is None else "continue"
         print(
             f"stopped at step {trainer.state.global_step} of {trainer.args.max_steps}: {kept}; "
-            "run the same command again to continue",
+            f"run the same command again to {goes_on}",
             file=sys.stderr,
         )
         raise
