@@ -489,7 +489,7 @@ def test_evaluate_prints_a_table_within_80_columns_or_json(
     seqwise: Command, data: Path, trained_tagger: Path, trained_speller: Path
 ) -> None:
     for run, file, titles in (
-        (trained_tagger, "dev.conll.gz", ["sequences right", "labels right"]),
+        (trained_tagger, "dev.conll.gz", ["sequence accuracy", "accuracy"]),
         (trained_speller, "dev.tsv", ["word error", "token error", "length ratio"]),
     ):
         ended = seqwise("evaluate", run, data / file)
@@ -797,7 +797,7 @@ def test_labels_that_are_not_known_count_as_wrong_with_one_warning(
     said += f"the first is {file}:5: 'NOUNS'"
     ended = seqwise("evaluate", trained_tagger, file, "--json")
     assert (ended.code, ended.err) == (0, f"seqwise: {said}\n")
-    assert all(found["labels right"]["value"] <= 3 / 4 for found in json.loads(ended.out).values())
+    assert all(found["accuracy"]["value"] <= 3 / 4 for found in json.loads(ended.out).values())
     options = ["--train", data / "train.conll", "--dev", file, *SHORT, "--output", tmp_path / "run"]
     ended = seqwise("train", *options)
     assert ended.code == 0 and only_below_the_baseline(ended.err.removeprefix(f"seqwise: {said}\n"))

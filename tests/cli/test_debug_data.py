@@ -61,7 +61,7 @@ def test_columns(files: None, seqwise: Command) -> None:
     assert dev["source_lengths"] == {"least": 2, "median": 2.5, "most_of_them": 3, "most": 3}
     assert next(label for label in dev["labels"] if label["name"] == "I-Y")["in_training_data"] == 0
     # the: O; cat: B-X; sat: I-X; dog, which is unknown: O or I-X, the most frequent of all.
-    assert dev["baseline"]["labels right"] == pytest.approx(2 / 5)
+    assert dev["baseline"]["accuracy"] == pytest.approx(2 / 5)
 
 
 def test_pairs(files: None, seqwise: Command) -> None:
@@ -69,7 +69,7 @@ def test_pairs(files: None, seqwise: Command) -> None:
     assert (train["summary"]["source_tokens"], train["summary"]["target_tokens"]) == (5, 4)
     assert (train["duplicates"], train["contradictions"], train["labels"]) == (0, 1, [])
     assert (dev["leaked"], dev["seen_sources"], dev["summary"]["unseen_source_tokens"]) == (1, 1, 1)
-    assert dev["baseline"]["sequences right"] == 0.5
+    assert dev["baseline"]["sequence accuracy"] == 0.5
     # On the training pairs themselves it would be next to 100%.
     shown = seqwise("debug-data", "pairs.tsv", "dev.tsv", "--task", "transduce", "--source-units", "characters").out
     assert [file.count("no learning") for file in shown.split("\n\n")] == [0, 1]

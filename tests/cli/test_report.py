@@ -274,7 +274,7 @@ def test_results_log_z_and_spread_are_those_of_the_file(report: partial[Page], r
              for a, b in zip(one.target, best[0].tokens, strict=True)]  # fmt: skip
     headings, *rows = page.table(f"tagger on {data / 'dev.conll'}")
     (beam,) = (row for row in rows if row[0] == "beam")
-    cell = beam[headings.index("labels right, %")]
+    cell = beam[headings.index("accuracy, %")]
     assert re.fullmatch(rf"{100 * sum(right) / len(right):.1f} \[\d+\.\d, \d+\.\d\]", cell)
     low, high = map(float, re.findall(r"[\d.]+", cell)[1:])
     assert low < 100 * sum(right) / len(right) < high
@@ -516,7 +516,7 @@ def test_all_kinds_go_on_one_page(report: partial[Page], runs: Path, data: Path)
 @pytest.mark.thorough
 def test_the_verdict_is_that_of_evaluate(report: partial[Page], seqwise: Command, runs: Path, data: Path) -> None:
     page = report(runs / "tagger", runs / "other", "--file", data / "dev.conll", "--examples=1")
-    title, values = "labels right", {}
+    title, values = "accuracy", {}
     for name in ("tagger", "other"):
         best = json.loads((runs / name / "metrics.json").read_text())["dev"]["best decoder"]
         found = json.loads(seqwise("evaluate", runs / name, data / "dev.conll", "--json").out)
@@ -525,7 +525,7 @@ def test_the_verdict_is_that_of_evaluate(report: partial[Page], seqwise: Command
             value, low, high = (f"{100 * row[title][end]:.1f}" for end in ("value", "low", "high"))
             assert f"{name}, {decoder}: {value}, between {low} and {high}." in page.text
     difference = f"{100 * (values['other'] - values['tagger']):.1f}".replace("-", "−")
-    (figure,) = (one for one in page.root.all("figure") if "Labels right" in one.text)
+    (figure,) = (one for one in page.root.all("figure") if "Accuracy" in one.text)
     assert re.search(
         rf"Paired difference, points: \+?{difference} points \[\S+, \S+\], p = [01]\.\d{{3}}\.", figure.text
     )
@@ -536,16 +536,16 @@ def test_the_verdict_is_that_of_evaluate(report: partial[Page], seqwise: Command
 
 def test_a_difference_that_may_be_chance_is_said_to_be_none() -> None:
     def result(name: str, right: list[int]) -> Result:
-        measures = {"beam": {"labels right": Counts(right)}}
-        return Result(name, 0, "the data", "digest", "beam", "labels right", 1, measures)  # type: ignore[arg-type]
+        measures = {"beam": {"accuracy": Counts(right)}}
+        return Result(name, 0, "the data", "digest", "beam", "accuracy", 1, measures)  # type: ignore[arg-type]
 
     half, most = [0, 1] * 50, [1] * 80 + [0] * 20
-    assert verdict([result("a", half), result("b", most)]).startswith("b is better than a: 80.0 against 50.0% labels")
-    assert verdict([result("a", most), result("b", half)]).startswith("a is better than b: 80.0 against 50.0% labels")
+    assert verdict([result("a", half), result("b", most)]).startswith("b is better than a: 80.0 against 50.0% acc")
+    assert verdict([result("a", most), result("b", half)]).startswith("a is better than b: 80.0 against 50.0% acc")
     close = verdict([result("a", half), result("b", [1, *half[1:]])])
-    assert close.startswith("b and a do not differ significantly: 51.0 against 50.0% labels right, +1.0 points [")
+    assert close.startswith("b and a do not differ significantly: 51.0 against 50.0% accuracy, +1.0 points [")
     assert "b is the best of 3 runs" in verdict([result("a", half), result("b", most), result("c", half)])
-    assert verdict([result("a", half)]).startswith("a gets 50.0% labels right [4")
+    assert verdict([result("a", half)]).startswith("a gets 50.0% accuracy [4")
     assert comparable([result("a", half), result("b", most)]) == [[ANY, ANY]]
 
 
@@ -590,7 +590,7 @@ def test_watching_ends_with_the_run_and_measures_it_then(runs: Path, tmp_path: P
 
     def wait(seconds: float) -> None:
         seen.append(page.read_text())
-        assert f'<meta http-equiv="refresh" content="{seconds}">' in seen[-1] and "labels right, by" not in seen[-1]
+        assert f'<meta http-equiv="refresh" content="{seconds}">' in seen[-1] and "accuracy, by" not in seen[-1]
         if len(seen) == 1:
             (tagger / "log.jsonl").write_text("".join(log[:2]))
         elif len(seen) == 2:
@@ -605,7 +605,7 @@ def test_watching_ends_with_the_run_and_measures_it_then(runs: Path, tmp_path: P
 
 @pytest.mark.parametrize(
     "quantity, last_and_best",
-    [("word error", ("40.0", "30.0")), ("labels right", ("40.0", "50.0")), ("cross-entropy of it", ("0.4", "0.3"))],
+    [("word error", ("40.0", "30.0")), ("accuracy", ("40.0", "50.0")), ("cross-entropy of it", ("0.4", "0.3"))],
 )
 def test_the_best_so_far_is_the_least_error_and_the_most_accuracy(
     quantity: str, last_and_best: tuple[str, str]

@@ -310,7 +310,7 @@ def test_targets_that_cannot_be_written_are_wrong_and_no_more(folder: Path, tmp_
     strange = [Example(("the", "dog"), ("X", "NOUN"), "x", 1), Example(("dog",), ("X",), "x", 4)]
     both, alone = diagnose(run, [*examples, *strange]), diagnose(run, strange)
     assert both.exposure["beam"].gold.value == diagnose(run, examples).exposure["beam"].gold.value
-    assert len(both.decoders["beam"]["labels right"]) == 14
+    assert len(both.decoders["beam"]["accuracy"]) == 14
     assert (alone.log_partitions, alone.constant, alone.exposure, alone.ranking) == (None, None, {}, None)
     assert set(meanings(alone)) == set(meanings(both))
     assert all(not prefix.is_gold for prefix in explore(run, strange[0]).steps[1])
@@ -449,7 +449,7 @@ def test_of_a_few_examples_no_interval_is_printed(seqwise: Any, folder: Path, tm
         found = json.loads(seqwise("diagnose", folder / "tagger", tmp_path / "few.conll", "--json")[1])
         for part in ("decoders", "exposure gap"):
             assert ("too few examples to tell" in found["meaning"][part]) == (not intervals)
-        estimates = [found["decoders"]["beam"]["labels right"], *found["exposure gap"]["beam"].values()]
+        estimates = [found["decoders"]["beam"]["accuracy"], *found["exposure gap"]["beam"].values()]
         assert all((one["low"] is not None) == (one["high"] is not None) == intervals for one in estimates)
 
 

@@ -73,7 +73,7 @@ def test_each_stage_stops_by_itself_and_starts_from_the_best_of_the_one_before(
     trained_run, metrics = whole
     for name, folder, steps in (("warm start", "warm-start", 120), ("training", "", 60)):
         seen, stage = measurements(trained_run / folder), metrics[name]
-        best = max(seen, key=lambda line: (line["labels right"], -line["cross-entropy"]))
+        best = max(seen, key=lambda line: (line["accuracy"], -line["cross-entropy"]))
         assert stage["best"] == best | {"epoch": best["step"] / 6}
         assert stage["stopped_early"] and stage["steps"] == best["step"] + 2 * 3 == seen[-1]["step"] < steps
     # The second stage alone, from the best checkpoint of the first, comes to the same weights.
@@ -212,8 +212,8 @@ def test_a_measure_that_is_not_defined_is_refused(
 ) -> None:
     undefined = Counts([1.0])
     monkeypatch.setattr(Counts, "value", property(lambda self: float("nan") if self is undefined else 1.0))
-    monkeypatch.setattr("seqwise.runs.monitoring.measure", lambda *_: {"labels right": undefined})
-    with pytest.raises(InputError, match=r"dev: labels right is nan on the development data; give other"):
+    monkeypatch.setattr("seqwise.runs.monitoring.measure", lambda *_: {"accuracy": undefined})
+    with pytest.raises(InputError, match=r"dev: accuracy is nan on the development data; give other"):
         train_run(settings, tmp_path / "run")
 
 

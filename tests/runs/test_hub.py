@@ -215,7 +215,7 @@ def test_a_card_says_what_it_is_what_came_out_and_whom_to_cite(runs: Path) -> No
     assert card.data.pipeline_tag == "token-classification"
     metrics = json.loads((runs / "tagger" / "metrics.json").read_text())["dev"]
     for decoder, row in metrics["decoders"].items():
-        assert re.search(rf"\| {decoder}[ (].*\| {100 * row['labels right']:.1f} \|", card.text), decoder
+        assert re.search(rf"\| {decoder}[ (].*\| {100 * row['accuracy']:.1f} \|", card.text), decoder
     assert metrics["signature"] in card.text
     assert re.match(r"method:beam-crf, global scores, beam 3 \| seeds:0 \| data:[0-9a-f]{12} \| ", metrics["signature"])
     assert "raw-beam (" in card.text and "default" in card.text

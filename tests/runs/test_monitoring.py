@@ -60,10 +60,10 @@ def test_a_relaxed_beam_is_as_wide_as_a_hard_one_or_has_merged() -> None:
 def test_only_what_an_objective_has_is_measured() -> None:
     examples = tagged(4, seed=0)
     run = new_run(examples, train_settings(objective="cross-entropy"))
-    expected = {"labels right", "cross-entropy", "mean log Z", "spread of slots, hard"}
+    expected = {"accuracy", "cross-entropy", "mean log Z", "spread of slots, hard"}
     assert set(monitor(run, examples, run.settings)({})) == expected
     strangers = [Example(("a",), ("never seen",))]
-    assert set(monitor(run, strangers, run.settings)({})) == {"labels right"}
+    assert set(monitor(run, strangers, run.settings)({})) == {"accuracy"}
 
 
 def test_what_is_measured_is_not_smoothed() -> None:
@@ -99,9 +99,9 @@ def test_looking_does_not_change_the_training(seqwise: Command, tmp_path: Path) 
     assert often == [line for line in seen if line["step"] in (2, 4, 6)]
     # The weights that are kept are the best, and all of the development data was looked at.
     metrics = json.loads((tmp_path / "seeing" / "metrics.json").read_text())
-    best = max(seen, key=lambda line: (line["labels right"], -line["cross-entropy"]))
+    best = max(seen, key=lambda line: (line["accuracy"], -line["cross-entropy"]))
     assert metrics["training"]["best"] == best | {"epoch": best["step"] / 3}
-    assert best["labels right"] == metrics["dev"]["decoders"]["beam"]["labels right"]
+    assert best["accuracy"] == metrics["dev"]["decoders"]["beam"]["accuracy"]
     assert best["mean log Z"] == pytest.approx(metrics["dev"]["mean log Z"], rel=1e-6)
 
 

@@ -327,9 +327,9 @@ def test_measures_of_all_decoders() -> None:
     assert log_partitions_N.shape == (4,)  # a position each
     assert found["mean log Z"] == pytest.approx(log_partitions_N.mean().item())
     assert found["variance of log Z"] >= 0
-    right = {name: values["labels right"] for name, values in found["decoders"].items()}
+    right = {name: values["accuracy"] for name, values in found["decoders"].items()}
     assert right[found["best decoder"]] == max(right.values())
-    assert found["best by"] == "labels right" and found["advice"]
+    assert found["best by"] == "accuracy" and found["advice"]
 
 
 def test_outputs_do_not_depend_on_the_company() -> None:
@@ -711,9 +711,9 @@ def test_targets_that_cannot_be_written_are_named() -> None:
 def test_labels_that_look_like_entities_are_measured_as_such(labels: list[tuple[str, ...]], entities: bool) -> None:
     found = tagging_measures([("O",) * len(row) for row in labels], labels)
     assert ("entity F1" in found) == entities
-    assert decisive(found) == (("entity F1" if entities else "labels right"), 1)
-    assert tagging_measures(labels, labels).get("entity F1", found["labels right"]).value == (
-        1 if entities else found["labels right"].value
+    assert decisive(found) == (("entity F1" if entities else "accuracy"), 1)
+    assert tagging_measures(labels, labels).get("entity F1", found["accuracy"]).value == (
+        1 if entities else found["accuracy"].value
     )
 
 
@@ -722,7 +722,7 @@ def test_entity_f1_counts_all_entities_alike_and_the_macro_average_all_types() -
     gold = [("B-PER",)] * 10 + [("B-LOC",)]
     predicted = [("B-PER",)] * 9 + [("O",)] * 2
     found = tagging_measures(predicted, gold)
-    assert list(found) == ["sequences right", "labels right", "entity F1", "macro-averaged entity F1"]
+    assert list(found) == ["sequence accuracy", "accuracy", "entity F1", "macro-averaged entity F1"]
     assert found["entity F1"].value == pytest.approx(18 / 20)
     assert found["macro-averaged entity F1"].value == pytest.approx(18 / 19 / 2)
     assert decisive(found) == ("entity F1", 1)
@@ -737,14 +737,14 @@ Rows = dict[str, dict[str, Sums]]
 
 
 def decoders(**right: float) -> Rows:
-    """Labels right of decoders on a hundred examples."""
+    """Accuracy of decoders on a hundred examples."""
     return {
-        name.replace("_", "-"): {"labels right": Counts([1.0] * round(100 * value) + [0.0] * round(100 - 100 * value))}
+        name.replace("_", "-"): {"accuracy": Counts([1.0] * round(100 * value) + [0.0] * round(100 - 100 * value))}
         for name, value in right.items()
     }
 
 
-def advice(rows: Rows, *, title: str = "labels right", sign: int = 1, **options: object) -> str:
+def advice(rows: Rows, *, title: str = "accuracy", sign: int = 1, **options: object) -> str:
     given = {"settings": TINY, "usual": "beam", "mean_log_partition": 6.71} | options
     return advise(rows, title, sign, **given)
 
@@ -752,7 +752,7 @@ def advice(rows: Rows, *, title: str = "labels right", sign: int = 1, **options:
 def test_advice_recommends_what_is_surely_better() -> None:
     said = advice(decoders(greedy=0.4, beam=0.5, interpolated_beam=0.6, raw_beam=0.72))
     assert said == (
-        "raw-beam is 22.0 points better than beam (labels right, development data): this model's unnormalised scores "
+        "raw-beam is 22.0 points better than beam (accuracy, development data): this model's unnormalised scores "
         "hold look-ahead that the local ones discard; predict with --decoder raw-beam"
     )
     assert "look-ahead" in advice(decoders(beam=0.5, interpolated_beam=0.8, raw_beam=0.72))
@@ -760,32 +760,30 @@ def test_advice_recommends_what_is_surely_better() -> None:
     said = advice(decoders(greedy=0.8, beam=0.5, raw_beam=0.4))
     assert "greedy is 30.0 points better than beam" in said and "look-ahead" not in said
     said = advice(decoders(beam=0.8, raw_beam=0.4), usual="raw-beam")
-    assert (
-        said == "beam is 40.0 points better than raw-beam (labels right, development data); predict with --decoder beam"
-    )
+    assert said == "beam is 40.0 points better than raw-beam (accuracy, development data); predict with --decoder beam"
 
 
 def test_no_decoder_is_called_best_where_all_do_equally_well() -> None:
     said = advice(decoders(greedy=0.0, beam=0.0, raw_beam=0.0))
-    assert said == "all decoders do equally well here (labels right); predict uses beam"
+    assert said == "all decoders do equally well here (accuracy); predict uses beam"
 
 
 def test_advice_does_not_follow_chance() -> None:
     rows = decoders(beam=0.5, raw_beam=0.5)
-    rows["raw-beam"] = {"labels right": Counts([1, 0] * 49 + [1, 1])}
-    rows["beam"] = {"labels right": Counts([0, 1] * 49 + [1, 0])}
+    rows["raw-beam"] = {"accuracy": Counts([1, 0] * 49 + [1, 1])}
+    rows["beam"] = {"accuracy": Counts([0, 1] * 49 + [1, 0])}
     assert "within chance; predict keeps using beam" in advice(rows)
     assert advice(decoders(greedy=0.4, beam=0.5, raw_beam=0.5)) == (
-        "beam, which predict uses by default, is best here (labels right); raw-beam as good"
+        "beam, which predict uses by default, is best here (accuracy); raw-beam as good"
     )
     tied = decoders(greedy=0.5, beam=0.5, raw_beam=0.5)
-    assert best_of(tied, "labels right", 1, usual="raw-beam") == "raw-beam"
-    assert best_of(tied, "labels right", 1, usual="soft-beam") == "greedy"
+    assert best_of(tied, "accuracy", 1, usual="raw-beam") == "raw-beam"
+    assert best_of(tied, "accuracy", 1, usual="soft-beam") == "greedy"
     for count, sure in ((9, False), (10, True)):  # of one example the interval is a point, whatever the difference
-        few = {name: {"labels right": Counts([right] * count)} for name, right in (("beam", 0), ("raw-beam", 1))}
+        few = {name: {"accuracy": Counts([right] * count)} for name, right in (("beam", 0), ("raw-beam", 1))}
         assert ("predict with --decoder raw-beam" in advice(few)) == sure
     errors = decoders(greedy=0.2, beam=0.5)
-    assert best_of(errors, "labels right", -1, usual="beam") == "greedy"
+    assert best_of(errors, "accuracy", -1, usual="beam") == "greedy"
 
 
 def lengths(raw: float, *, wrong: float = 0.9) -> Rows:

@@ -210,12 +210,12 @@ def test_a_run_is_measured_diagnosed_and_reported_on(
     assert metrics["dev"]["best decoder"] in DECODERS and metrics["dev"]["mean log Z"] is not None
     measured = json.loads(seqwise("evaluate", run, dev, "--json").out)
     assert set(measured) == {"greedy", "beam", "interpolated-beam", "raw-beam", "soft-beam"}
-    assert measured["beam"]["labels right"]["value"] > 0.9
+    assert measured["beam"]["accuracy"]["value"] > 0.9
     diagnosed = seqwise("diagnose", run, dev, "--json")
     assert diagnosed.code == 0, diagnosed.err
     rows = json.loads(diagnosed.out)["decoders"]
     for decoder in ("greedy", "beam", "raw-beam"):
-        assert rows[decoder]["labels right"]["value"] == measured[decoder]["labels right"]["value"]
+        assert rows[decoder]["accuracy"]["value"] == measured[decoder]["accuracy"]["value"]
     explored = seqwise("diagnose", run, dev, "--example", 1, "--beam-size", 3)
     assert explored.code == 0 and read_columns(dev)[0].source[0] in explored.out, explored.err
     page = tmp_path / "page.html"
@@ -582,7 +582,7 @@ def test_development_sentences_that_cannot_be_read_count_as_wrong(
     named = f"1 of 2 inputs could not be read (counted as wrong); the first is {said.format(path=how['dev'])}"
     assert ended.code == 0 and named in ended.err
     measured = json.loads((tmp_path / "run" / "metrics.json").read_text())["dev"]["decoders"]["greedy"]
-    assert measured["sequences right"] in (0.0, 0.5)
+    assert measured["sequence accuracy"] in (0.0, 0.5)
 
 
 def stripping_bert(files: Path, tmp_path: Path) -> Path:

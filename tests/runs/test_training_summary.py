@@ -108,14 +108,14 @@ def test_training_begins_with_what_it_found(files: list[object], tmp_path: Path,
     assert stages == [*warm, ("training", "beam-crf", 4)]
     assert found["auto"] == "beam-crf with global scores"
     # a: X of three; b: Y; c: Y. Of the gold labels X, X, Y, X the first and the third are right.
-    assert found["baseline"]["title"] == "labels right" and found["baseline"]["measures"]["labels right"] == 0.5
+    assert found["baseline"]["title"] == "accuracy" and found["baseline"]["measures"]["accuracy"] == 0.5
     lines = [*ended.out.partition("trained for")[0].splitlines(), *ended.err.splitlines()]
     assert max(map(len, lines)) <= 80
     begun = "\n".join(lines)
     for said in (
         "2 sentences, 5 tokens (3 different), 2 labels",
         "beam-crf, at most 2 epochs, 4 steps",
-        "labels right 50.0% on",
+        "accuracy 50.0% on",
     ):
         assert said in begun
     # A line may break wherever the numbers before it end.
@@ -174,7 +174,7 @@ def test_the_time_left_counts_the_measurements_to_come(
 
     def measure(values: Mapping[str, float]) -> dict[str, float]:
         now[0] += 10
-        return {"labels right": 0.5}
+        return {"accuracy": 0.5}
 
     taken: Any = SimpleNamespace(loss=0.5, gradient_norm=1.0, values={}, measured={}, log_file=io.StringIO())
     taken.args = SimpleNamespace(output_dir=tmp_path / "checkpoints", max_steps=7)
@@ -184,7 +184,7 @@ def test_the_time_left_counts_the_measurements_to_come(
         after.on_step_end(taken.args, SimpleNamespace(global_step=step, best_global_step=None), None)
     assert [step.seconds_left for step in seen] == [4, 3 + 2 * 10, 2 + 2 * 10, 1 + 10, 0]
     assert [step.earliest_end for step in seen] == earliest
-    assert [dict(step.measured) for step in seen] == [{}, *[{"labels right": 0.5}] * 4]
+    assert [dict(step.measured) for step in seen] == [{}, *[{"accuracy": 0.5}] * 4]
 
 
 # -------------------------------------------------------------------------------------- and its end
@@ -220,7 +220,7 @@ def test_a_loss_that_has_risen_is_told_from_one_that_has_not() -> None:
     assert "--learning-rate 0.001" in loss_warnings([1.0, 99.0], unit="", learning_rate=0.01, epochs=1)["diverged"]
 
 
-@pytest.mark.parametrize(("title", "sign", "value"), [("labels right", 1, 0.4), ("word error", -1, 0.6)])
+@pytest.mark.parametrize(("title", "sign", "value"), [("accuracy", 1, 0.4), ("word error", -1, 0.6)])
 def test_a_model_below_the_baseline_is_told(title: str, sign: int, value: float) -> None:
     def told(value: float, file: str = "dev") -> bool:
         dev = {"best decoder": "beam", "decoders": {"beam": {title: value}}}

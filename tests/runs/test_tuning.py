@@ -52,9 +52,9 @@ class Trainings:
             raise InputError("the loss is nan at step 1")
         value = 1 - abs(settings.learning_rate - 0.01) * 50
         for step in range(1, 5):
-            measured = {"labels right": value * step / 4, "cross-entropy": 9.0}
+            measured = {"accuracy": value * step / 4, "cross-entropy": 9.0}
             on_progress("training", Progress(step, 4, 0.5, 0.1, 1.0, {}, seconds=1.0, measured=measured))
-        return {"dev": {"best decoder": "beam", "decoders": {"beam": {"labels right": value}}}}
+        return {"dev": {"best decoder": "beam", "decoders": {"beam": {"accuracy": value}}}}
 
 
 def test_the_best_settings_are_kept_and_those_that_fall_behind_are_pruned(
@@ -62,7 +62,7 @@ def test_the_best_settings_are_kept_and_those_that_fall_behind_are_pruned(
 ) -> None:
     trainings = Trainings(monkeypatch)
     found = tune(settings, tmp_path / "tuned", num_trials=14)
-    assert len(found.trials) == 14 and found.title == "labels right"
+    assert len(found.trials) == 14 and found.title == "accuracy"
     assert [trial.settings["learning_rate"] for trial in found.trials] == trainings.learning_rates
     # The first trial is as the settings are, sized to the data.
     assert found.trials[0].settings == {"learning_rate": 0.005, "epochs": 2.0}
@@ -131,7 +131,7 @@ def test_from_the_command_line_to_a_run_with_the_winner(tmp_path: Path, seqwise:
     ended = seqwise(*command, "--trials=2")
     assert ended.code == 0 and "settings" in ended.out, ended.err
     (record,) = seqwise(*command, "--trials=3", "--json").records
-    assert len(record["trials"]) == 3 and record["title"] == "labels right"
+    assert len(record["trials"]) == 3 and record["title"] == "accuracy"
     best = load_run(Path(record["run"]))
     assert seqwise("train", "--config", record["config"], "--output", tmp_path / "run").code == 0
     for name, weight in load_run(tmp_path / "run").model.state_dict().items():

@@ -129,5 +129,5 @@ def _baseline(train: Sequence[Example], examples: Sequence[Example], *, tags: bo
     if tags:
         measures = tagging_measures(most_frequent_labels(train, examples), gold)
     else:
-        measures = {"sequences right": sequence_accuracy(most_frequent_outputs(train, examples), gold)}
+        measures = {"sequence accuracy": sequence_accuracy(most_frequent_outputs(train, examples), gold)}
     return {name: sums.value for name, sums in measures.items()}

@@ -40,8 +40,8 @@ ENTITY_LABEL = re.compile(r"O|[BIES]-.*", re.DOTALL)
 def tagging_measures(predictions: Sequence[Tokens], references: Sequence[Tokens]) -> dict[str, Sums]:
     """Measure accuracy by sequence and by label, and micro- and macro-averaged F1 where labels name entities."""
     measures: dict[str, Sums] = {
-        "sequences right": sequence_accuracy(predictions, references),
-        "labels right": token_accuracy(predictions, references),
+        "sequence accuracy": sequence_accuracy(predictions, references),
+        "accuracy": token_accuracy(predictions, references),
     }
     if _name_entities({label for labels in references for label in labels}):
         measures["entity F1"] = entity_f1(predictions, references)
@@ -154,7 +154,7 @@ def decisive(titles: Collection[str], *, subwords: bool = False) -> tuple[str, i
     BLEU decides only for texts made of subwords.
     """
     order = {"BLEU": 1} if subwords else {}
-    order |= {"entity F1": 1, "labels right": 1, "word error": -1, "token error": -1}
+    order |= {"entity F1": 1, "accuracy": 1, "word error": -1, "token error": -1}
     return next((title, sign) for title, sign in order.items() if title in titles)
 
 
