@@ -82,6 +82,15 @@ def test_text_fits_a_terminal_and_names_what_is_odd(files: None, seqwise: Comman
         assert piece in done.out, piece
 
 
+def test_a_file_without_blank_lines_is_named(files: None, seqwise: Command) -> None:
+    for count, named in ((49, False), (50, True)):
+        Path("one.conll").write_text("the\tO\ncat\tB-X\n" * (count // 2) + "the\tO\n" * (count % 2), "utf-8")
+        (file,) = inspected(seqwise, "one.conll")
+        assert (
+            file["warning"] == "all 50 tokens are one sentence; is there a blank line after each sentence?"
+        ) is named
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -67,8 +67,8 @@ def debug_data(
 def _rows(file: FileInspection, *, tags: bool, most: int) -> Iterator[tuple[str, str]]:
     """Yield the rows of a file: a name and its text."""
     counts = file.summary
-    things = "sentences" if tags else "pairs"
-    yield "examples", f"{counts.examples:,} {things}"
+    thing = "sentence" if tags else "pair"
+    yield "examples", f"{counts.examples:,} {thing}{'' if counts.examples == 1 else 's'}"
     yield "tokens", _tokens(counts.source_tokens, counts.source_types, counts.unseen_source_tokens)
     yield "lengths", _in_words(file.source_lengths)
     kind = "labels" if tags else "targets"

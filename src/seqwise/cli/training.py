@@ -63,7 +63,8 @@ def train(
         return
     trained = metrics["training"]
     steps = f"{trained['steps']:,} step{'' if trained['steps'] == 1 else 's'}"
-    trained_now = f"trained for {steps} on {metrics['train_examples']:,} examples"
+    count = metrics["train_examples"]
+    trained_now = f"trained for {steps} on {count:,} example{'' if count == 1 else 's'}"
     steps_text = trained_now if trained_stages else f"{steps} were taken before"
     loss = f"loss of the last ones {trained['mean_loss']:.4g} ({trained['loss_unit']})"
     print(textwrap.fill(f"{steps_text}; {loss}", 80, subsequent_indent="  ", break_on_hyphens=False))

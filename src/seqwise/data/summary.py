@@ -105,6 +105,14 @@ def wrong_label_column(examples: Sequence[Example]) -> str | None:
     return None
 
 
+def missing_blank_lines(examples: Sequence[Example]) -> str | None:
+    """Return a warning if the file of a tagger's data seems to lack blank lines between sentences, else None."""
+    tokens = sum(len(example.source) for example in examples)
+    if len(examples) != 1 or tokens < ENOUGH_TOKENS:
+        return None
+    return f"all {tokens:,} tokens are one sentence; is there a blank line after each sentence?"
+
+
 def _numbers(first: int, count: int) -> Tokens:
     return tuple(str(number) for number in range(first, first + count))
 

@@ -10,6 +10,7 @@ from statistics import median
 from seqwise.data.readers import Example
 from seqwise.data.summary import (
     DataSummary,
+    missing_blank_lines,
     most_frequent_labels,
     most_frequent_outputs,
     summarize,
@@ -57,7 +58,7 @@ class FileInspection:
     leaked: int | None  # examples that are in the training data, source and target
     seen_sources: int | None  # examples whose source is in the training data
     baseline: Mapping[str, float]  # measures without learning, as ratios
-    warning: str | None  # a sign that labels are read from the wrong column
+    warning: str | None  # a sign that labels are read from the wrong column, or all tokens as one sentence
 
 
 def inspect_data(files: Mapping[str, Sequence[Example]], *, tags: bool) -> list[FileInspection]:
@@ -89,7 +90,7 @@ def _inspect(name: str, examples: Sequence[Example], train: Sequence[Example], *
         leaked=None if is_train else sum((example.source, example.target) in pairs for example in examples),
         seen_sources=None if is_train else sum(example.source in sources for example in examples),
         baseline=_baseline(train, examples, tags=tags),
-        warning=wrong_label_column(examples) if tags else None,
+        warning=(missing_blank_lines(examples) or wrong_label_column(examples)) if tags else None,
     )
 
 

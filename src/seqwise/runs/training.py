@@ -18,7 +18,7 @@ from seqwise.configuration.flat import differences
 from seqwise.data.batches import EncodedExample, collate
 from seqwise.data.durable import discard_partials, sha256_of_file
 from seqwise.data.readers import Example
-from seqwise.data.summary import wrong_label_column
+from seqwise.data.summary import missing_blank_lines, wrong_label_column
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError, warn
 from seqwise.evaluation.signature import sha256_of_examples, sign, signature_line
@@ -257,8 +257,8 @@ def _train_run(
     fingerprints = fingerprints_of(settings, dev)
     from_main_process(lambda: require_same_data(output / settings.stages()[0].folder, encoded, fingerprints))
     from_main_process(lambda: _claim(output, settings))
-    doubt = wrong_label_column(examples) if settings.task == "tag" else None
-    warn(doubt, unread, changed_targets(run, examples), unknown_targets(run, dev), missing_bleu(run) if dev else None)
+    doubts = (wrong_label_column(examples), missing_blank_lines(examples)) if settings.task == "tag" else ()
+    warn(*doubts, unread, changed_targets(run, examples), unknown_targets(run, dev), missing_bleu(run) if dev else None)
     summary = summarize_training(run, examples, encoded, dev, settings)
     if is_main_process():
         begin_summary(summary, output, on_start)
