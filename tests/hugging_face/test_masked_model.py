@@ -19,6 +19,7 @@ from pretrained import (
     MODELS,
     RESIDUES,
     SIZES,
+    albert,
     bert,
     byte_tokenizer,
     distilbert,
@@ -85,7 +86,7 @@ def test_scores_are_the_models_own_where_the_mask_stands(name: str) -> None:
     assert expected.std() > 0.1
     for max_tokens in (1, 17, 10_000):
         adapted = masked_model(model, **IDS, max_tokens=max_tokens)
-        assert adapted.head_at_masked
+        assert adapted.narrowed_at is not None
         found = adapted.masked_logits(tokens_NT, masked_NT)
         assert float((found - expected).detach().abs().max()) < ROUNDING.get(name, 1e-10)
     # What stands behind a mask plays no part, and neither does anything in rows that are not asked for.
@@ -106,6 +107,24 @@ def test_the_head_sees_masked_positions_only_and_passes_are_small(name: str) -> 
     assert log_probs_BT.shape == (7, 4)
     assert sum(rows) == 28 and max(given) <= 20 and sum(given) == 28 * 6
     assert not model.base_model._forward_hooks  # nothing is left in the user's model
+
+
+def test_the_last_feed_forward_network_sees_masked_positions_only_where_attention_ends_with_its_residual() -> None:
+    model = made(bert())
+    rows: dict[int, int] = {0: 0, -1: 0}
+    for layer in rows:
+        network = model.bert.encoder.layer[layer].intermediate
+        network.register_forward_hook(
+            lambda _, inputs, output, layer=layer: rows.update({layer: rows[layer] + output[..., 0].numel()})
+        )
+    adapted = masked_model(model, **IDS)
+    assert adapted.narrowed_at == f"encoder.layer.{len(model.bert.encoder.layer) - 1}.attention"
+    rows.update({0: 0, -1: 0})
+    pseudo_log_likelihood(adapted, torch.randint(5, 12, (7, 4)))
+    assert rows == {0: 28 * 6, -1: 28}
+    assert not any(module._forward_hooks for name, module in model.named_modules() if name.endswith("attention"))
+    # One layer run several times, and one whose residual is added behind its attention.
+    assert {masked_model(made(build()), **IDS).narrowed_at for build in (albert, distilbert)} == {""}
 
 
 def test_gradients_reach_the_parameters_that_are_shared() -> None:
@@ -144,7 +163,7 @@ def test_half_precision_gives_single_precision_scores() -> None:
     model = made(bert(), dtype=torch.bfloat16, scale=2.0)
     adapted = masked_model(model, **IDS)
     scores = adapted.masked_logits(torch.tensor([[5, 6, 7]]), torch.tensor([[True, False, True]]))
-    assert adapted.head_at_masked and scores.dtype == torch.float32
+    assert adapted.narrowed_at is not None and scores.dtype == torch.float32
     whole = with_masks_put_by_hand(model, [5, 6, 7], [0, 2]).float()
     assert torch.allclose(scores, whole, atol=0.05 * float(whole.abs().max()))
 
@@ -167,7 +186,7 @@ class NoBackbone(transformers.BertForMaskedLM):
 def test_a_head_that_cannot_be_told_apart_is_run_everywhere(kind: Any) -> None:
     model = made(kind(transformers.BertConfig(vocab_size=12, **SIZES)))
     adapted = masked_model(model, **IDS)
-    assert not adapted.head_at_masked
+    assert adapted.narrowed_at is None
     found = adapted.masked_logits(torch.tensor([[5, 6, 7]]), torch.tensor([[True, False, True]]))
     expected = with_masks_put_by_hand(model, [5, 6, 7], [0, 2])
     assert float((found - expected).detach().abs().max()) < 1e-10

@@ -42,8 +42,9 @@ class HuggingFaceMaskedModel(nn.Module):
         allowed_V: bool, on the CPU: the tokens that may be proposed, which are all but special ones and those that the
             tokenizer does not know.
         max_tokens: how many tokens the model is given at once.
-        head_at_masked: whether the head is applied at masked positions only. Where backbone and head of a model cannot
-            be told apart it scores all positions, of which the masked ones are taken.
+        narrowed_at: the module of the backbone after which masked positions alone go on: the attention of the last
+            layer, whose feed-forward network is then spared the others, or "", all of the backbone. None where
+            neither can be told apart from the rest: the model scores all positions, and the masked ones are taken.
         max_length: the longest sequence of free tokens, or None where the model sets no limit.
     """
 
@@ -67,7 +68,7 @@ class HuggingFaceMaskedModel(nn.Module):
         positions = num_positions(model)
         self.max_length = None if positions is None else positions - num_special
         self._reads_attention_mask = "attention_mask" in inspect.signature(unwrapped(model).forward).parameters
-        self.head_at_masked = True
+        self.narrowed_at: str | None = None
         _check(self)
 
     @property
@@ -131,9 +132,9 @@ class HuggingFaceMaskedModel(nn.Module):
             inputs["attention_mask"] = attended_NL
         elif not bool(attended_NL.all()):
             raise InputError("the model takes no attention mask, so that rows cannot be padded", hint="sort by length")
-        with _gathered(self.model, masked_NL) if self.head_at_masked else nullcontext():
+        with nullcontext() if self.narrowed_at is None else _gathered(self.model, self.narrowed_at, masked_NL):
             logits = self.model(**inputs).logits
-        logits_MV = logits.squeeze(0) if self.head_at_masked else logits[masked_NL]
+        logits_MV = logits[masked_NL] if self.narrowed_at is None else logits.squeeze(0)
         return logits_MV.float() if logits_MV.dtype in (torch.float16, torch.bfloat16) else logits_MV
 
     def _surrounded(self, seen_NT: Tensor, real_NT: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -162,10 +163,10 @@ def masked_model(
 ) -> HuggingFaceMaskedModel:
     """Adapt a Hugging Face masked language model to :class:`~seqwise.models.MaskedModel`.
 
-    ``f(w, y without t) = logits[t, w]`` of the model for ``before + y with the mask at t + after``. The head is applied
-    at masked positions only: the model's own ``forward`` runs, with the backbone's output reduced to these positions.
-    At construction a dummy batch is scored in both ways; where they differ the adapter falls back to full scores
-    (``head_at_masked`` says so).
+    ``f(w, y without t) = logits[t, w]`` of the model for ``before + y with the mask at t + after``. The head, and
+    where the model lets it be the last layer's feed-forward network, are applied at masked positions only: the model's
+    own ``forward`` runs, with the output of a module reduced to these positions (``narrowed_at``). At construction a
+    dummy batch is scored both ways; where they differ the adapter falls back to full scores.
 
     Args:
         model: any model that ``AutoModelForMaskedLM`` loads: BERT, RoBERTa, DistilBERT, ModernBERT, ESM, ALBERT, the
@@ -267,25 +268,36 @@ def num_positions(model: Any) -> int | None:
 
 
 @contextmanager
-def _gathered(model: Any, masked_NL: Tensor) -> Iterator[None]:
-    """Inside, the backbone of the model gives its states at the masked positions only, as one sequence of M."""
+def _gathered(model: Any, name: str, masked_NL: Tensor) -> Iterator[None]:
+    """Inside, a module of the backbone gives its states at the masked positions only, as one sequence of M."""
 
     def hook(module: nn.Module, inputs: Any, output: Any) -> Any:
+        if isinstance(output, Tensor):
+            return output[masked_NL][None]
         first_M = output[0][masked_NL][None]
         if isinstance(output, tuple):
             return (first_M, *output[1:])
         output[next(iter(output.keys()))] = first_M
         return output
 
-    handle = unwrapped(model).base_model.register_forward_hook(hook)
+    handle = unwrapped(model).base_model.get_submodule(name).register_forward_hook(hook)
     try:
         yield
     finally:
         handle.remove()
 
 
+def _places_to_narrow(model: Any) -> list[str]:
+    """Modules of the backbone after which positions may go on alone, the earliest first; none without a backbone."""
+    backbone = unwrapped(model).base_model
+    if backbone is unwrapped(model):
+        return []
+    attentions = [name for name, _ in backbone.named_modules() if name.rpartition(".")[2] == "attention"]
+    return [*attentions[-1:], ""]
+
+
 def _check(adapted: HuggingFaceMaskedModel) -> None:
-    """Find out whether the head can be applied at masked positions alone; refuse what is no masked language model."""
+    """Find out where masked positions can go on alone; refuse what is no masked language model."""
     name = type(unwrapped(adapted.model)).__name__
     room = 3 if adapted.max_length is None else min(3, adapted.max_length)
     if room < 1:
@@ -294,15 +306,15 @@ def _check(adapted: HuggingFaceMaskedModel) -> None:
     tokens_NT = words[torch.arange(2 * room, device=adapted.device) % len(words)].view(2, room)
     masked_NT = torch.tensor([[True, False, True], [False, True, True]], device=adapted.device)[:, :room]
     with evaluation_mode(adapted.model), torch.no_grad():
-        adapted.head_at_masked = False
         full_MV = _attempt(lambda: adapted.masked_logits(tokens_NT, masked_NT))
         if full_MV is None or full_MV.shape != (int(masked_NT.sum()), adapted.vocab_size):
             hint = "load it with AutoModelForMaskedLM"
             raise InputError(f"{name} gives no scores of every token at every position", hint=hint)
-        adapted.head_at_masked = True
-        own_MV = _attempt(lambda: adapted.masked_logits(tokens_NT, masked_NT))
-        apart = unwrapped(adapted.model).base_model is not unwrapped(adapted.model)
-        adapted.head_at_masked = apart and own_MV is not None and _alike(own_MV, full_MV, adapted)
+        for place in (*_places_to_narrow(adapted.model), None):
+            adapted.narrowed_at = place
+            own_MV = _attempt(lambda: adapted.masked_logits(tokens_NT, masked_NT))
+            if own_MV is not None and _alike(own_MV, full_MV, adapted):
+                break
         if room > 1 and len(words) > 1:
             first_NT = F.one_hot(torch.zeros(2, dtype=torch.int64, device=adapted.device), room).bool()
             ends_NT = tokens_NT[:1].repeat(2, 1)
