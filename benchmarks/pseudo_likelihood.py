@@ -4,7 +4,8 @@ The same BERT with random weights and a vocabulary of 30,522 for both, and the s
 one token. Two shapes: a small one, in which the output layer is most of the work, and that of bert-base, in which it is
 not.
 
-- seqwise: ``pseudo_log_likelihoods``, texts of one length together, the output layer at masked positions only.
+- seqwise: ``pseudo_log_likelihoods``, texts of one length together, the output layer and the last
+  feed-forward network at masked positions only.
 - minicons: ``MaskedLMScorer.sequence_score`` on batches of ten texts, as its documentation has it, but for the
   tokenizer, which is called before it and as it would do (its own call is of a method that transformers 5 no longer
   has); the output layer at every position of every masked copy. Without the package, the others are timed alone.
@@ -131,13 +132,19 @@ def by_loop(model: Any, tokenizer: Any, texts: Sequence[str]) -> list[float]:
 
 
 def operations(shape: str, length: int) -> float:
-    """Floating-point operations of the matrix products for a text: a pass with each token masked, and its scores."""
+    """Floating-point operations of the matrix products for a text: a pass with each token masked, and its scores.
+
+    The last layer's feed-forward network, like the output layer, has one position to see.
+    """
     layers, hidden, feedforward = (
         SHAPES[shape][name] for name in ("num_hidden_layers", "hidden_size", "intermediate_size")
     )
     positions = length + 2
-    layer = positions * (2 * (4 * hidden**2 + 2 * hidden * feedforward) + 4 * hidden * positions)
-    return float(length * (layers * layer + 2 * hidden * (hidden + VOCABULARY)))
+    attention = positions * (2 * 4 * hidden**2 + 4 * hidden * positions)
+    network = 2 * 2 * hidden * feedforward
+    layer = attention + positions * network
+    last = attention + network
+    return float(length * ((layers - 1) * layer + last + 2 * hidden * (hidden + VOCABULARY)))
 
 
 def measure_shape(shape: str, texts: Sequence[str], rounds: int) -> dict[str, Any]:
