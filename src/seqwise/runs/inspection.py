@@ -90,7 +90,7 @@ def _inspect(name: str, examples: Sequence[Example], train: Sequence[Example], *
         leaked=None if is_train else sum((example.source, example.target) in pairs for example in examples),
         seen_sources=None if is_train else sum(example.source in sources for example in examples),
         baseline=_baseline(train, examples, tags=tags),
-        warning=(missing_blank_lines(examples) or wrong_label_column(examples)) if tags else None,
+        warning=(wrong_label_column(examples) or missing_blank_lines(examples)) if tags else None,
     )
 
 
