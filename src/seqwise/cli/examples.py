@@ -14,10 +14,10 @@ EXAMPLES = {
         "seqwise train --task transduce --train pairs.tsv \\\n    --source-units characters --output runs/g2p",
         "seqwise train --task transduce --train de-en.tsv --model transformer \\\n"
         "    --source-units subwords --target-units subwords --output runs/de-en",
-        "seqwise train --model ./my-bart --train pairs.tsv --dev dev.tsv \\\n"
+        "seqwise train --model facebook/bart-base --train pairs.tsv --dev dev.tsv \\\n"
         "    --objective relaxed-beam --output runs/bart",
-        "seqwise train --model ./my-gpt2 --train prompts-and-continuations.tsv \\\n    --output runs/gpt2",
-        "seqwise train --task tag --model ./my-bert --train train.conll \\\n"
+        "seqwise train --model gpt2 --train prompts-and-continuations.tsv \\\n    --output runs/gpt2",
+        "seqwise train --task tag --model bert-base-cased --train train.conll \\\n"
         "    --dev dev.conll --output runs/bert-tagger",
         "seqwise train --config settings.yaml --seed 1 --output runs/seed1",
     ),
@@ -43,15 +43,15 @@ EXAMPLES = {
     ),
     "score": (
         "seqwise score runs/mlm sentences.txt",
-        "seqwise score ./my-bert sentences.txt --output scores.jsonl",
-        "seqwise score ./my-gpt2 pairs.jsonl --pairs --unit bits",
+        "seqwise score bert-base-cased sentences.txt --output scores.jsonl",
+        "seqwise score gpt2 pairs.jsonl --pairs --unit bits",
         "seqwise score ./my-esm proteins.fasta",
     ),
     "sample": (
         "seqwise sample runs/mlm --length 8-12 --count 20",
         'seqwise sample runs/mlm "the _ sees a _ dog" --every 5',
         "seqwise sample runs/proteins --contain GKS --without C \\\n      --visits anywhere --blocks 3",
-        'seqwise sample ./my-bert "the [MASK] sees a _ ." --chains 4',
+        'seqwise sample bert-base-cased "the [MASK] sees a _ ." --chains 4',
         "seqwise sample runs/de-en-mlm german.txt --length-beam 5 \\\n"
         "    --temperature 0.5 --anneal 0.04 --best --output samples",
     ),
@@ -70,7 +70,7 @@ EXAMPLES = {
     "explore": (
         "seqwise explore runs/tagger",
         "seqwise explore runs/mlm --port 8500",
-        "seqwise explore ./my-bert",
+        "seqwise explore bert-base-cased",
     ),
     "masked-model": (
         "seqwise masked-model train sentences.txt --dev dev.txt --output runs/mlm",
