@@ -44,9 +44,9 @@ ALONE = ("throughput", "training_profile")
 
 INTRODUCTION = """# Benchmarks
 
-Written by `python -m benchmarks run`, which takes turns between the systems, round by round, on the same work. Ratios
-are medians over rounds; floors are what matrix products alone would take. What was aimed at and missed is here too. A
-second table, where there is one, is that of two threads (`--threads 2`). How each is run: `benchmarks/README.md`.
+`python -m benchmarks run` writes this page. The systems take turns on the same work, round by round. Ratios are medians
+over rounds. A floor is the time of the matrix products alone; a target is the aim, reached or not. A second table, if
+there is one, is for two threads (`--threads 2`). Details: `benchmarks/README.md`.
 """
 
 

@@ -1,15 +1,14 @@
-"""How many tokens a second does beam search write, beside ``generate`` of Transformers?
+"""How many tokens per second does beam search write, compared with ``generate`` of Transformers?
 
-A Marian-shaped model with random weights (3 + 3 layers of 256, 8,000 tokens), k = 4, log-probabilities added up, no
-length penalty. All decode the same sources and have to write the same tokens; no output can end before the last step,
-so that both write as many.
+A Marian-shaped model with random weights (3 + 3 layers of 256, 8,000 tokens), k = 4, summed log-probabilities, no
+length penalty. All systems decode the same sources and must write the same tokens. No output can end before the last
+step, so all write the same number of tokens.
 
-- generate: ``model.generate(num_beams=k)``, with its cache, as its documentation has it.
+- generate: ``model.generate(num_beams=k)`` with its cache, as documented.
 - seqwise: ``step_model(model)`` of the same model, decoded with ``HardTopK(k)``.
-- ctranslate2: the same weights in float32, through its own loader of Marian models and ``translate_batch``; an engine
-  in C++ with kernels of its own, and so what there is to gain beyond the same modules in Python. It takes its turns in
-  a process of its own, where neither its idle threads nor the memory that it keeps change how fast the others are. Left
-  out where it is not installed.
+- ctranslate2: the same weights in float32, through its loader of Marian models and ``translate_batch``. It is a C++
+  engine with its own kernels and shows what can be gained beyond Python modules. It runs in its own process, so that
+  its idle threads and its memory do not slow the others. It is left out if it is not installed.
 
     python -m benchmarks.beam_decoding
 """

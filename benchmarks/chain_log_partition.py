@@ -1,16 +1,16 @@
-"""How long does the exact log Z of a linear chain take, with and without its gradients, beside pytorch-crf?
+"""How long does the exact log Z of a linear chain take, with and without gradients, compared with pytorch-crf?
 
-The same chains for both: B inputs with T labels each, out of K, and random float32 scores of labels, transitions, first
-and last labels. Timed are the log Z of every input, and then log Z with the gradients of its sum by all four kinds of
-scores. All inputs are T long; the score of gold, which a likelihood needs besides, is left out.
+Both get the same chains: B inputs with T labels each, out of K, and random float32 scores of labels, transitions, first
+and last labels. Timed are log Z of every input, and log Z with the gradients of its sum with respect to all four kinds
+of scores. All inputs have length T. The score of gold, which a likelihood needs too, is left out.
 
-- seqwise: ``chain_log_partition``, a rescaled recursion of one matrix product a step, with a backward recursion of its
-  own; ``linear_chain``, which folds first and last labels in, is timed with it. Transitions that lie very far apart
-  (``--spread 10``) make it run on logarithms, which takes longer.
+- seqwise: ``chain_log_partition``, a rescaled recursion with one matrix product per step and its own backward
+  recursion. The time of ``linear_chain``, which folds in first and last labels, is included. If transitions lie very
+  far apart (``--spread 10``), it runs on logarithms, which takes longer.
 - pytorch-crf: the normaliser of ``CRF``, ``_compute_normalizer``, which its likelihood calls and which has no public
-  name; a log-sum-exp over K x K scores a step, and autograd. Without the package, seqwise is timed alone.
+  name: a log-sum-exp over K x K scores per step, with autograd. Without the package, seqwise is timed alone.
 
-Before a shape is timed, values and gradients of the two are compared.
+Values and gradients are compared before each shape is timed.
 
     python -m benchmarks.chain_log_partition
 """

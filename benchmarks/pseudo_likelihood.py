@@ -1,20 +1,20 @@
-"""How many tokens a second does pseudo-log-likelihood scoring take, beside minicons?
+"""How many tokens per second does pseudo-log-likelihood scoring take, compared with minicons?
 
-The same BERT with random weights and a vocabulary of 30,522 for both, and the same texts of 8 to 30 words, each of them
-one token. Two shapes: a small one, in which the output layer is most of the work, and that of bert-base, in which it is
-not.
+All systems score the same texts of 8 to 30 words, each word one token, with the same BERT with random weights and a
+vocabulary of 30,522. There are two shapes: a small one, in which the output layer dominates, and that of bert-base, in
+which it does not.
 
-- seqwise: ``pseudo_log_likelihoods``, texts of one length together, the output layer and the last
-  feed-forward network at masked positions only.
-- minicons: ``MaskedLMScorer.sequence_score`` on batches of ten texts, as its documentation has it, but for the
-  tokenizer, which is called before it and as it would do (its own call is of a method that transformers 5 no longer
-  has); the output layer at every position of every masked copy. Without the package, the others are timed alone.
-- loop: what a careful user writes in twenty lines: masked copies of all texts, sorted by length, 256 rows at a time,
+- seqwise: ``pseudo_log_likelihoods``, with texts of one length together, and the output layer and the last feed-forward
+  network at masked positions only.
+- minicons: ``MaskedLMScorer.sequence_score`` on batches of ten texts, as documented, with the output layer at every
+  position of every masked copy. Only the tokenizer is called beforehand, because transformers 5 no longer has the
+  method that minicons calls. Without the package, the others are timed alone.
+- loop: a careful implementation in twenty lines: masked copies of all texts, sorted by length, 256 rows at a time, with
   the output layer at masked positions only.
 
-Scores are compared before anything is timed. For memory, a text of 350 tokens is scored by seqwise, under the first
-shape, in a process of its own, whose peak is read from the operating system; beside it stands, by arithmetic, what the
-scores of all positions of all 350 copies would take at once.
+Scores are compared before anything is timed. For memory, seqwise scores a text of 350 tokens under the first shape in
+its own process, whose peak is read from the operating system. The size of all scores of all 350 copies at once is
+computed for comparison.
 
     python -m benchmarks.pseudo_likelihood
 """

@@ -1,18 +1,23 @@
-"""What does a training step through the relaxed beam cost, and hold, beside one of teacher-forced cross-entropy?
+"""What does a training step through the relaxed beam cost in time and memory, compared with cross-entropy?
 
-One LSTM tagger of each size. The relaxed beam runs with local and with global scores, the certificate on; with all
-candidates summed at every step (what an uncertified step costs); so summed, but by the plain form under a checkpoint
-instead of by hand, which is what a head that is not linear gets; and in the plain form, with its k x k x V weights. The
-systems take turns, round by round. What counts is the time per beam element: that of the step over k times that of
-cross-entropy, in seconds of this process, which other processes of a busy machine lengthen least; on a GPU, by the
-clock, with products in bfloat16.
+There is one LSTM tagger of each size. The relaxed beam runs in these forms, which take turns, round by round:
+
+- local, global: with local and with global scores, using the certificate.
+- dense: all candidates are summed at every step, which is the cost of an uncertified step.
+- checkpointed: the same, but as the plain form under a checkpoint, which is what a non-linear head gets.
+- plain: the plain form, with its k x k x V weights.
+- untrained: as local, with near-uniform scores (below).
+
+The main number is the time per beam element: the time of a step over k times that of cross-entropy, in CPU seconds of
+the process, which other processes on a busy machine affect least. On a GPU it is wall-clock time, with products in
+bfloat16.
 
     python -m benchmarks.relaxed_beam
     python -m benchmarks.relaxed_beam --device cuda
 
-The certificate needs scores that lie apart, as those of a trained model do. Here the head is drawn at random and scaled
-until its softmax has the perplexity that ``--perplexity`` asks for; ``untrained`` is the same model at a thousandth of
-that scale, whose distribution is all but uniform, left to the automatic choice.
+The certificate needs scores that lie apart, as those of trained models do. Here the head is random, and scaled until
+its softmax has the perplexity ``--perplexity``. ``untrained`` is the same model at a thousandth of that scale, with the
+automatic choice of the form.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How much faster is training if only a fraction gamma of the positions is normalised, and what does it cost?
 
-One log-linear language model for each gamma, and one trained by cross-entropy, on the same batches in the same order,
-taking turns. Europarl text where ``SEQWISE_DATA`` names the corpora; otherwise words drawn from a Zipf law, half of
-them determined by the word before.
+One log-linear language model for each gamma, and one trained by cross-entropy, take turns on the same batches in the
+same order. The text is Europarl if ``SEQWISE_DATA`` names the corpora; otherwise words from a Zipf law, half of them
+determined by the previous word.
 
     python -m benchmarks.sampled_normalizer
 """

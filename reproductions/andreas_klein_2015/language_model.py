@@ -382,7 +382,7 @@ def _claim(output: Path, settings: LanguageModelSettings, files: list[list[str]]
             (output / TEXT).unlink(missing_ok=True)
         if (output / TEXT).exists():
             for name, (then, now) in differences(begun, settings.replace(save_every=begun.save_every)).items():
-                problem = f"the run was begun with another {name} ({then} then, {now} now)"
+                problem = f"the run was started with another {name} ({then} then, {now} now)"
                 raise InputError(problem, path=output, hint=another)
             if read_part(output / TEXT, ["files", "positions"])["files"] != files:
                 raise InputError("the run was begun on other text", path=output, hint=another)

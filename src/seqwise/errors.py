@@ -9,15 +9,15 @@ __all__ = ["InputError"]
 
 
 class InputError(ValueError):
-    """Something the caller gave cannot be used; the message names the place and a hint.
+    """Error in the caller's input; the message names the place and gives a hint.
 
     Args:
         problem: what is wrong, as a clause without a full stop.
-        path: the file it was found in.
+        path: the file.
         line: the line in that file, from 1.
-        hint: what would put it right, as an imperative clause.
+        hint: how to correct it, as an imperative clause.
 
-    The command line prints ``str(error)`` and leaves with exit code 2.
+    The command line prints ``str(error)`` and exits with code 2.
 
     Example:
         >>> print(InputError("3 columns where 2 were expected", path="a.tsv", line=7, hint="separate with one tab"))

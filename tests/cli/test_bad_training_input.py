@@ -81,8 +81,8 @@ def test_development_data_that_tuning_cannot_use(seqwise: Command, dev: str) -> 
     [
         (["--dev=dev.conll", "--patience=0"], "patience must be at least 1, got 0"),
         (["--dev=dev.conll", "--patience=some"], "patience must be an integer, got 'some'"),
-        (["--patience=3"], "patience: nothing is evaluated while training; give --dev FILE"),
-        (["--dev=dev.conll", "--evaluate-every=0", "--patience=3"], "patience: nothing is evaluated while training; "),
+        (["--patience=3"], "patience: nothing is evaluated during training; give --dev FILE"),
+        (["--dev=dev.conll", "--evaluate-every=0", "--patience=3"], "patience: nothing is evaluated during training; "),
         (["--dev=dev.conll", "--evaluate-every=-1"], "evaluate_every must be at least 0, got -1"),
         (["--evaluate-every=3"], "evaluate_every: there is no development data; give --dev FILE"),
         (["--dev=dev.conll", "--metric=bleu"], "no such option: --metric"),

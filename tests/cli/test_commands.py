@@ -98,7 +98,7 @@ def speller(trained_speller: Path, tmp_path: Path) -> Path:
 
 def only_below_the_baseline(said: str) -> bool:
     """Whether standard error has nothing but the warning that a model which hardly was trained deserves."""
-    return said.count("seqwise: ") == said.count("seqwise: the model is worse than no learning") and (
+    return said.count("seqwise: ") == said.count("seqwise: the model is worse than the baseline") and (
         said == "" or said.startswith("seqwise: ")
     )
 
@@ -243,7 +243,7 @@ def test_other_settings_into_the_same_output_are_refused(
     options = ["--train", data / "train.conll", "--dev", data / "dev.conll", *SHORT, change, "--output", tagger]
     complaint = seqwise("train", *options).complaint
     name, value = change.removeprefix("--").split("=")
-    assert complaint.startswith(f"{tagger}: the run was begun with another {name} (")
+    assert complaint.startswith(f"{tagger}: the run was started with another {name} (")
     assert f"{value} now" in complaint or f"{float(value)} now" in complaint
     assert complaint.endswith("give another --output, or remove this folder to start again")
     assert weights(tagger) == before
@@ -273,7 +273,7 @@ def test_folders_of_others_are_not_touched(seqwise: Command, data: Path, tmp_pat
     treasure.parent.mkdir(parents=True)
     treasure.write_text("mine")
     complaint = seqwise("train", "--train", data / "train.conll", *SHORT, "--output", tmp_path).complaint
-    assert complaint.startswith(f"{tmp_path}: the folder holds {name} but no configuration.yaml, so it is no run")
+    assert complaint.startswith(f"{tmp_path}: the folder holds {name} but no configuration.yaml, so it is not a run")
     assert treasure.read_text() == "mine"
 
 
@@ -1062,7 +1062,7 @@ def test_a_global_score_that_nothing_would_use_is_refused(seqwise: Command, data
     ("text", "said"),
     [
         ("epoch: 3", ":1: unknown key 'epoch'; did you mean 'epochs'?"),
-        ("epochs: 3\nepochs: 4", ":2: the key 'epochs' stands twice"),
+        ("epochs: 3\nepochs: 4", ":2: the key 'epochs' occurs twice"),
         ("epochs: [3", ": not valid YAML"),
         ("- epochs", ":1: the file must be a mapping"),
         ("epochs:", ":1: epochs must be a finite number"),

@@ -799,7 +799,7 @@ def test_only_reports_are_replaced(seqwise: Command, runs: Path, tmp_path: Path)
     first = page.read_text()
     assert seqwise("report", runs / "samples", "-o", page).code == 0 and page.read_text() != first
     page.write_text("my own notes")
-    assert "page.html: the file is no report of seqwise" in seqwise("report", runs / "mlm", "-o", page).complaint
+    assert "page.html: the file is not a seqwise report" in seqwise("report", runs / "mlm", "-o", page).complaint
     assert page.read_text() == "my own notes" and [one.name for one in page.parent.iterdir()] == ["page.html"]
     assert "the output is a folder" in seqwise("report", runs / "mlm", "-o", tmp_path).complaint
 
@@ -816,8 +816,8 @@ def test_mistakes_end_in_one_line(seqwise: Command, runs: Path, data: Path, tmp_
     )
     assert "the folder holds no run" in said(data)
     assert "missing argument" in said().lower()
-    assert "--example 10 is none of the 9" in said(runs / "tagger", "--example=10")
-    assert "--example 4 is none of the problems of samples" in said(runs / "samples", "--example=4")
+    assert "--example 10 is out of range: there are 9" in said(runs / "tagger", "--example=10")
+    assert "--example 4 is not a problem of samples" in said(runs / "samples", "--example=4")
     assert "--examples must be at least 1" in said(runs / "tagger", "--examples=0")
     assert "--example must be at least 1" in said(runs / "tagger", "--example=0")
     assert "read no data" in said(runs / "samples", "--file", data / "dev.txt")

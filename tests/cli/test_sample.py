@@ -578,9 +578,9 @@ def test_the_lengths_of_outputs_can_be_bounded() -> None:
     assert tried(length="3-9") == [length for length in by_rank if length >= 3]
     assert tried(length="2-4", length_beam=1) == [length for length in by_rank if length > 1][:1]
     assert tried(length="1-3", contain=("a b",)) == [length for length in by_rank if 2 <= length <= 3]
-    with pytest.raises(InputError, match="lengths from 1 to 4, and 5 to 9 are asked for"):
+    with pytest.raises(InputError, match="lengths from 1 to 4, not 5 to 9"):
         tried(length="5-9")
-    with pytest.raises(InputError, match="lengths from 1 to 4, and 3 to 2 are asked for"):
+    with pytest.raises(InputError, match="lengths from 1 to 4, not 3 to 2"):
         tried(length="1-2", contain=("a b c",))
 
 
@@ -714,7 +714,7 @@ def test_with_more_sweeps_it_goes_on(command: Command, folders: dict[str, Path],
     assert longer.out == command(*flags, "--sweeps=21").out
     assert [one["sweep"] for one in longer.records[:5]] == [9, 12, 15, 18, 21]
     fewer = command(*flags, "--sweeps=20", "--output", tmp_path / "a").complaint
-    assert "have made 21 already, and 20 are asked for" in fewer
+    assert "have already run 21, more than 20" in fewer
 
 
 def test_other_settings_are_refused_by_name(command: Command, folders: dict[str, Path], tmp_path: Path) -> None:
@@ -725,11 +725,13 @@ def test_other_settings_are_refused_by_name(command: Command, folders: dict[str,
                        ("--kernel=gibbs", "kernel"), ("--contain=a", "contain"), ("--max-rows=7", "max_rows"),
                        ("--best", "best")):  # fmt: skip
         complaint = command(folders["words"], "a _ b", *output, flag).complaint
-        assert f"begun with another {name} (" in complaint and "give another --output" in complaint
-    assert "begun with other problems" in command(folders["words"], "a _ c", *output).complaint
+        assert f"started with another {name} (" in complaint and "give another --output" in complaint
+    assert "started with other problems" in command(folders["words"], "a _ c", *output).complaint
     other = build("words", scale=1.0, dtype=torch.float32)
     save_run(other, tmp_path / "other")
-    assert "begun with another model; give another --output" in command(tmp_path / "other", "a _ b", *output).complaint
+    assert (
+        "started with another model; give another --output" in command(tmp_path / "other", "a _ b", *output).complaint
+    )
     assert files(tmp_path / "a") == before
     assert command(folders["words"], "a _ b", *output, "--save-every=1").code == 0
 
@@ -894,12 +896,12 @@ BAD: list[tuple[str, list[str], str]] = [
     ("words", ["--sweeps=0"], "sweeps must be at least 1, got 0"),
     ("words", ["--chains=-1"], "chains must be at least 1"),
     ("words", ["--every=0"], "every must be at least 1"),
-    ("words", ["--every=40"], "none would be printed"),
-    ("words", ["--every=2", "--best"], "every: of each problem the best one is printed"),
-    ("words", ["--discard=33"], "of 33 sweeps 33 are left out"),
+    ("words", ["--every=40"], "sweeps would be printed"),
+    ("words", ["--every=2", "--best"], "every: has no effect, because the best sequence of each problem is printed"),
+    ("words", ["--discard=33"], "33 of 33 sweeps are discarded"),
     ("words", ["--discard=-1"], "discard must be at least 0"),
     ("words", ["--forced=-1"], "forced must be at least 0"),
-    ("words", ["--forced=2", "--contain=a"], "may break a hard constraint"),
+    ("words", ["--forced=2", "--contain=a"], "may violate a hard constraint"),
     ("words", ["--temperature=0"], "temperature must be greater than 0"),
     ("words", ["--temperature=nan"], "temperature must be a finite number, got 'nan'"),
     ("words", ["--proposal-temperature=-1"], "proposal_temperature must be greater than 0"),
@@ -920,9 +922,9 @@ BAD: list[tuple[str, list[str], str]] = [
     ("words", ["--length=5-3"], "length: '5-3' is not a length"),
     ("words", ["--length=3-4-5"], "length: '3-4-5' is not a length"),
     ("words", ["--count=0"], "count must be at least 1"),
-    ("words", ["a _", "--count=2"], "count: the problems are given"),
+    ("words", ["a _", "--count=2"], "count: has no effect"),
     ("words", ["a _", "--length=2"], "length: the sequences to be filled in have their lengths"),
-    ("words", ["--length-beam=2"], "length_beam: the model reads no source"),
+    ("words", ["--length-beam=2"], "length_beam: the model has no source"),
     ("words", ["a _", "--free=a"], "free: 'a' is a token of the run"),
     ("words", ["a _", "--free= "], "free: ' ' is blank"),
     ("characters", ["a_", "--free=__"], "made of characters, and '__' is not one"),
@@ -930,11 +932,11 @@ BAD: list[tuple[str, list[str], str]] = [
     ("words", ["--seed=99999999999999999999"], "seed must be a number of 64 bits"),
     ("words", ["--max-rows=0"], "max_rows must be at least 1"),
     ("words", ["--nonsense"], "no such option"),
-    ("pairs", [], "the model reads sources, and there is none"),
+    ("pairs", [], "the model needs a source"),
     ("pairs", ["abq"], "unknown token 'q'"),
-    ("pairs", ["ab", "--contain=a b c a b c a b c"], "lengths from 1 to 4, and at least 9 tokens are asked for"),
-    ("pairs", ["ab", "--count=2"], "count: the problems are given"),
-    ("pairs", ["ab", "--length=5-6"], "lengths from 1 to 4, and 5 to 6 are asked for"),
+    ("pairs", ["ab", "--contain=a b c a b c a b c"], "lengths from 1 to 4, not at least 9 tokens"),
+    ("pairs", ["ab", "--count=2"], "count: has no effect"),
+    ("pairs", ["ab", "--length=5-6"], "lengths from 1 to 4, not 5 to 6"),
     ("words", ["--length=1-1000000000"], "length: sequences of at most 100,000 tokens are sampled, got '1-1000000000'"),
     ("words", ["--length=500000"], "length: sequences of at most 100,000 tokens are sampled, got '500000'"),
     ("words", ["--length=" + 5000 * "9"], "length: sequences of at most 100,000 tokens are sampled"),
@@ -1030,7 +1032,7 @@ def test_absurd_numbers_that_do_no_harm_are_taken(command: Command, folders: dic
         ["--save-every=1000000000"],
     ):
         assert len(command(folders["words"], *flags, *more).records) == 2
-    with pytest.raises(InputError, match="none would be printed"):
+    with pytest.raises(InputError, match="sweeps would be printed"):
         settings_of(sweeps=10**7, discard=10**7 - 10, every=10**6 * 7)
 
 

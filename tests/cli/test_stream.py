@@ -105,7 +105,7 @@ def test_a_file_is_read_like_standard_input(seqwise: Command, run: Path, tmp_pat
     file.write_text("a c\nzebra\n")
     ended = seqwise("stream", run, file)
     assert (ended.code, ended.err.partition("; ")[0]) == (2, f"seqwise: {file}:2: unknown token 'zebra'")
-    problem = f"{tmp_path / 'none'}: No such file or directory; see that there is room and permission"
+    problem = f"{tmp_path / 'none'}: No such file or directory; check free space and permissions"
     assert seqwise("stream", run, tmp_path / "none").complaint == problem
 
 
@@ -117,7 +117,7 @@ def test_an_input_without_a_token_has_no_updates(streamed: Callable[..., Ended],
     ("text", "arguments", "problem"),
     [
         (b"a\nb zebra", (), "/dev/stdin:2: unknown token 'zebra'; the nearest known token is 'b'"),
-        (b"a\n\xff", (), "/dev/stdin:2: the input is not UTF-8; convert it to UTF-8, with iconv say"),
+        (b"a\n\xff", (), "/dev/stdin:2: the input is not UTF-8; convert it to UTF-8, for example with iconv"),
         (b"a", ("--commit", "soon"), "no commit rule is called 'soon'; known are agree, delay(NUMBER), margin(NUMBER), "
          "never"),
         (b"a", ("--beam-size", "0"), "--beam-size must be at least 1, got 0"),
@@ -136,7 +136,7 @@ def test_runs_that_cannot_stream_say_what_can(streamed: Callable[..., Ended], tm
     both_ways = saved_run(tmp_path / "both", encoder="bidirectional")
     assert streamed([b"a"], both_ways).complaint.startswith("the model reads its source both ways")
     transducer = saved_run(tmp_path / "transducer", task="transduce")
-    assert streamed([b"a"], transducer).complaint.startswith("the model (EncoderDecoder) reads a source as a whole")
+    assert streamed([b"a"], transducer).complaint.startswith("the model (EncoderDecoder) needs the whole source")
 
 
 @pytest.mark.thorough

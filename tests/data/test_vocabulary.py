@@ -54,7 +54,7 @@ def test_decode_refuses_ids_outside(index):
     ("arguments", "message"),
     [
         ({"tokens": ()}, "at least one token"),
-        ({"tokens": ("a", "a")}, "'a' stands 2 times"),
+        ({"tokens": ("a", "a")}, "'a' occurs 2 times"),
         ({"tokens": ("a", 1)}, "1 is not a string"),
         ({"tokens": ("a",), "end": "b"}, "the end token 'b' is not"),
         ({"tokens": ("a",), "unknown": "b"}, "the unknown token 'b' is not"),

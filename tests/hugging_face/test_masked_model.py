@@ -224,12 +224,12 @@ def t5() -> Any:
 
 
 REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
-    "left to right": (gpt2, IDS, "GPT2LMHeadModel does not see what comes after a masked position"),
-    "a decoder": (lambda: bert(is_decoder=True), IDS, "does not see what comes after"),
+    "left to right": (gpt2, IDS, "GPT2LMHeadModel does not see the tokens after a masked position"),
+    "a decoder": (lambda: bert(is_decoder=True), IDS, "does not see the tokens after"),
     "two sides": (t5, IDS, "T5ForConditionalGeneration gives no scores of every token at every position"),
     "no head": (lambda: bert().bert, IDS, "BertModel has no head over a vocabulary; load it with AutoModelForMaskedLM"),
     "no mask": (bert, {}, "give its tokenizer, or mask_id"),
-    "mask outside": (bert, {"mask_id": 12}, "the special token 12 is none of the 12"),
+    "mask outside": (bert, {"mask_id": 12}, "the special token 12 is not one of the 12"),
     "both": (bert, {**IDS, "tokenizer": word_tokenizer()}, "both a tokenizer and ids"),
     "all special": (bert, {"mask_id": 4, "special": range(12)}, "none is left to propose"),
     "max_tokens": (bert, {**IDS, "max_tokens": 0}, "max_tokens must be at least 1"),
@@ -495,8 +495,8 @@ BAD: dict[str, tuple[Any, str]] = {
     "one text": (lambda m, t: infill(m, t, "the [MASK]"), "give a list of texts"),
     "no text": (lambda m, t: pseudo_log_likelihoods(m, t, ["a", None]), "text 2: a text was expected, got NoneType"),
     "empty": (lambda m, t: pseudo_log_likelihoods(m, t, ["a", " "]), "text 2: the text has no token"),
-    "mask": (lambda m, t: pseudo_log_likelihoods(m, t, ["a [MASK]"]), r"the mask token \[MASK\] stands in the text"),
-    "special": (lambda m, t: infill(m, t, ["a [SEP] [MASK]"]), r"text 1: the special token \[SEP\] stands in the text"),
+    "mask": (lambda m, t: pseudo_log_likelihoods(m, t, ["a [MASK]"]), r"the text contains the mask token \[MASK\]"),
+    "special": (lambda m, t: infill(m, t, ["a [SEP] [MASK]"]), r"text 1: the text contains the special token \[SEP\]"),
     "nothing free": (lambda m, t: infill(m, t, ["[MASK]", "a cat"]), r"text 2: no position is free; write \[MASK\]"),
     "unknown start": (lambda m, t: sample_texts(m, t, texts=["zebra"]), r"text 1: the token '\[UNK\]' is never drawn"),
     "chains of starts": (lambda m, t: sample_texts(m, t, texts=["a"], num_chains=2), "each text is the start of one"),
@@ -505,14 +505,14 @@ BAD: dict[str, tuple[Any, str]] = {
     "chains": (lambda m, t: sample_texts(m, t, length=1, num_chains=0), "num_chains must be at least 1"),
     "sweeps": (lambda m, t: sample_texts(m, t, length=1, num_sweeps=0), "num_sweeps must be at least 1"),
     "every": (lambda m, t: sample_texts(m, t, length=1, every=0), "every must be at least 1"),
-    "discard": (lambda m, t: sample_texts(m, t, length=1, discard=33), "of 33 sweeps 33 are left out"),
+    "discard": (lambda m, t: sample_texts(m, t, length=1, discard=33), "33 of 33 sweeps are discarded"),
     "max_tokens": (lambda m, t: pseudo_log_likelihoods(m, t, ["a"], max_tokens=0), "max_tokens must be at least 1"),
     "allowed": (lambda m, t: sample_texts(m, t, length=1, allowed=["zebra"]), "allowed: 'zebra' is special or no"),
     "allowed special": (lambda m, t: sample_texts(m, t, length=1, allowed=["[CLS]"]), r"allowed: '\[CLS\]' is special"),
     "allowed none": (lambda m, t: sample_texts(m, t, length=1, allowed=[]), "allowed: no token"),
     "phrase": (
         lambda m, t: sample_texts(m, t, length=2, settings=wanted(contain=("a zebra",))),
-        r"contain: the phrase '.*' has a part that the tokenizer does not know",
+        r"contain: the phrase '.*' contains an unknown token",
     ),
     "no room": (
         lambda m, t: infill(m, t, ["[MASK]", "a [MASK]"], settings=wanted(contain=("the dog",))),

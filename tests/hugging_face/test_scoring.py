@@ -471,7 +471,7 @@ def broken(model: Any) -> Any:
 BAD: dict[str, tuple[Any, str]] = {
     "not a number": (
         lambda m, t: score_texts(broken(m), t, ["see"], settings=ScoringSettings()),
-        "the model's scores of 'see' are not numbers; see that its weights are whole",
+        "the model's scores of 'see' are not numbers; check its weights",
     ),
     "prefixes": (lambda m, t: score_texts(m, t, ["a", "b"], prefixes=["c"]), "1 prefixes for 2 texts"),
     "mask": (lambda m, t: score_texts(m, t, ["see"], prefixes=["a [MASK]"]), r"text 1: the mask token \[MASK\]"),
@@ -479,11 +479,11 @@ BAD: dict[str, tuple[Any, str]] = {
     "training": (lambda m, t: score_texts(m.train(), t, ["see"]), "a model is in training mode"),
     "first": (
         lambda m, t: score_texts(made(gpt2(13)), plain_tokenizer(), ["see"], settings=ScoringSettings(start="none")),
-        "text 1: the only token of the text is given, and nothing is left to score",
+        "text 1: the only token of the text is the first, which is not scored",
     ),
     "bound": (
         lambda m, t: score_texts(made(gpt2(13)), plain_tokenizer(), ["see"], settings=ScoringSettings(bound=1)),
-        "bound: a model that reads from left to right has log-probabilities themselves",
+        "bound: a left-to-right model has exact log-probabilities",
     ),
     "long bound": (
         lambda m, t: score_texts(m, t, ["see " * 13], settings=ScoringSettings(bound=1)),

@@ -194,7 +194,7 @@ def _other_sizes(folder: Path) -> None:
     ("damage", "said"),
     [
         (_cut, "differs from what was sealed"),
-        (_brings_code, "brings code of its own"),
+        (_brings_code, "has its own code"),
         (_other_sizes, "the weights do not fit the configuration"),
         (lambda folder: (folder / "tagger.json").unlink(), "tagger.json"),
     ],
@@ -211,7 +211,7 @@ def test_what_is_no_encoder_and_what_does_not_fit_are_refused() -> None:
     heads = {"encoder_attention_heads": 1, "decoder_attention_heads": 1}
     with pytest.raises(InputError, match="BartModel is an encoder-decoder"):
         pretrained_tagger(transformers.BartModel(transformers.BartConfig(vocab_size=12, **sizes, **heads)))
-    with pytest.raises(InputError, match="Linear is no Hugging Face model"):
+    with pytest.raises(InputError, match="Linear is not a Hugging Face model"):
         pretrained_tagger(torch.nn.Linear(2, 2))
     with pytest.raises(InputError, match="num_labels must be at least 1"):
         pretrained_tagger(MODELS["BERT"](), num_labels=0)

@@ -848,7 +848,7 @@ EVALUATED: dict[str, Any] = {"eval_strategy": "steps", "eval_steps": 2}
         ({"eval_dataset": [], **EVALUATED}, "eval_dataset is empty"),
         (
             {"metric_for_best_model": "bleu", **EVALUATED},
-            "metric_for_best_model: 'bleu' is measured by compute_metrics",
+            "metric_for_best_model: 'bleu' needs compute_metrics",
         ),
         (
             {"callbacks": [transformers.EarlyStoppingCallback(2)]},
@@ -891,7 +891,7 @@ def test_a_trainer_wants_its_own_arguments_and_no_other_loss(tmp_path: Path) -> 
     with pytest.raises(InputError, match="args is a Seq2SeqTrainingArguments; pass a SearchAwareConfig"):
         SearchAwareTrainer(made("Marian"), arguments)
     config = SearchAwareConfig(str(tmp_path), use_cpu=True, report_to="none")
-    with pytest.raises(InputError, match="compute_loss_func would take the place of the objective"):
+    with pytest.raises(InputError, match="compute_loss_func would replace the objective"):
         SearchAwareTrainer(made("Marian"), config, compute_loss_func=lambda *_: 0.0)
     with pytest.raises(InputError, match="BertModel has no language model head"):
         SearchAwareTrainer(transformers.BertModel(transformers.BertConfig(num_hidden_layers=1)), config)

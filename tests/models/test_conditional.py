@@ -307,7 +307,7 @@ def test_refusals() -> None:
     context = model.encode(sources_BS, lengths_B)
     tokens_NT, masked_NT = torch.zeros(3, 2).long(), torch.ones(3, 2, dtype=torch.bool)
     for nothing in (None, tokens_NT, (context.memories, context.mask_BS)):
-        with pytest.raises(InputError, match="reads a source"):
+        with pytest.raises(InputError, match="needs a source"):
             model.masked_logits(tokens_NT, masked_NT, nothing)
     with pytest.raises(InputError, match="2 sequences with 3 sources"):
         model.masked_logits(tokens_NT[:2], masked_NT[:2], context)

@@ -190,7 +190,7 @@ def test_refusals_of_the_loss() -> None:
         masked_NT[row, place] = True
         shown_NT = tokens_NT.clone()
         shown_NT[1 - row, 2 if row else 1] = 0
-        with pytest.raises(InputError, match=rf"holds {wrong}, which is none of the {V} tokens"):
+        with pytest.raises(InputError, match=rf"holds {wrong}, which is not one of the {V} tokens"):
             masked_cross_entropy(model, shown_NT, masked_NT)
     with pytest.raises(InputError, match="reads no context"):
         masked_cross_entropy(model, torch.zeros(2, 3).long(), torch.ones(2, 3, dtype=torch.bool), torch.zeros(2))
@@ -245,7 +245,7 @@ def test_refusals_of_the_conditional_objective() -> None:
         objective(model, long, {})
     with pytest.raises(InputError, match="a target is empty"):
         objective(model, collate([(0, EncodedExample((1,), (0, 1))), (1, EncodedExample((1,), ()))]), {})
-    with pytest.raises(InputError, match="reads a source"):
+    with pytest.raises(InputError, match="needs a source"):
         masked_objective(mask_one)(model, ragged(), {})
 
 

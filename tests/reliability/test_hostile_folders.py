@@ -166,5 +166,5 @@ def test_code_in_a_model_folder_is_never_executed(
     ]
     for line in commands:
         complaint = seqwise(*line).complaint
-        assert "code of its own (auto_map), which is never run" in complaint, complaint
+        assert "its own code (auto_map), which is never run" in complaint, complaint
     promise(f"a model folder whose {place} refers to its own code", len(commands), "refused, never executed")

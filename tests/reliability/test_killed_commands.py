@@ -193,10 +193,10 @@ def test_a_file_of_scores_that_was_begun_otherwise_is_refused(folder: Path, tmp_
     work, output = works(folder)["seqwise score"], tmp_path / "scores.jsonl"
     partial = tmp_path / "scores.jsonl.partial"
     for found, said in (
-        (json.dumps({"model": "other"}) + "\n", "begun with another model"),
-        ("{}\n", "begun with another model"),
-        ("no JSON\n", "begun with something else"),
-        ("[]\n", "begun with something else"),
+        (json.dumps({"model": "other"}) + "\n", "started with another model"),
+        ("{}\n", "started with another model"),
+        ("no JSON\n", "started with something else"),
+        ("[]\n", "started with something else"),
     ):
         partial.write_text(found)
         complaint = seqwise(*work.arguments, "--output", output).complaint

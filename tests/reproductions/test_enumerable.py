@@ -108,7 +108,7 @@ def test_sequences_of_probability_zero_are_allowed_and_never_drawn() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(InputError, match=r"5\^12 sequences, more than the 1,000,000"):
+    with pytest.raises(InputError, match=r"5\^12 sequences, more than the limit of 1,000,000"):
         every_sequence(5, 12)
     with pytest.raises(InputError, match="at least 1"):
         every_sequence(5, 0)

@@ -299,7 +299,7 @@ def test_folders_of_others_and_bad_files_are_refused(
 ) -> None:
     same = ["--num-weights=3000", "--batch-size=16", "--epochs=2", "--fraction=0.3", "--save-every=7"]
     changed = seqwise("train", text, "--output", trained, *same, "--alpha=2")
-    assert "the run was begun with another alpha (1.0 then, 2.0 now)" in changed.complaint
+    assert "the run was started with another alpha (1.0 then, 2.0 now)" in changed.complaint
     text.write_text("another text\n" * 9)
     with pytest.raises(InputError, match="the run was begun on other text"):
         train_language_model([text], trained, TINY)

@@ -171,7 +171,7 @@ REFUSED = {
     "empty": (["--dev={empty}"], "empty: the file is empty"),
     "other task": (["--dev={pairs}"], "pairs:1: the run knows none of the labels in this file"),
     "patience 0": (["--dev={dev}", "--patience=0"], "patience must be at least 1, got 0"),
-    "patience without dev": (["--patience=3"], "patience: nothing is evaluated while training"),
+    "patience without dev": (["--patience=3"], "patience: nothing is evaluated during training"),
     "patience without evaluation": (["--dev={dev}", "--evaluate-every=0", "--patience=3"], "patience: nothing is"),
     "evaluation without dev": (["--evaluate-every=10"], "evaluate_every: there is no development data"),
 }
@@ -203,7 +203,7 @@ def test_other_development_data_are_refused_in_the_middle(settings: Settings, tm
     other = write(tmp_path / "other", tagged(24, seed=5))
     with pytest.raises(InputError, match="made with other development data"):
         train_run(settings.with_changes(dev=other), tmp_path / "run")
-    with pytest.raises(InputError, match=r"begun with another (dev|evaluate_every|patience)"):
+    with pytest.raises(InputError, match=r"started with another (dev|evaluate_every|patience)"):
         train_run(train_settings(train=settings.train, **SIZES), tmp_path / "run")
 
 

@@ -268,9 +268,9 @@ def _damage(folder: Path) -> None:
         (_damage, "ada/run", "differs from what was sealed"),
         (lambda folder: shutil.rmtree(folder / "model"), "ada/run", "the folder holds no trained model"),
         (shutil.rmtree, "ada/run", "there is no such run folder"),
-        (lambda folder: (folder / "metrics.json").write_text('{"dev": 1}'), "ada/run", "the metrics are none of such"),
-        (lambda folder: None, "run", "this is no name of a repository; write it as USER/NAME"),
-        (lambda folder: None, "../ada/run", "this is no name of a repository"),
+        (lambda folder: (folder / "metrics.json").write_text('{"dev": 1}'), "ada/run", "the metrics do not belong"),
+        (lambda folder: None, "run", "this is not a repository name; write it as USER/NAME"),
+        (lambda folder: None, "../ada/run", "this is not a repository name"),
     ],
 )
 def test_what_cannot_be_pushed_is_refused_before_anything_is_sent(
@@ -297,7 +297,7 @@ def test_a_name_that_the_hub_does_not_know_and_one_that_is_not_asked_for(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
-    said = "ada/none: there is no such folder, and the hub gives no such run (ada/none is not here); check the name"
+    said = "ada/none: there is no such folder, and no such run on the hub (ada/none is not here); check the name"
     assert seqwise("predict", "ada/none", "a").complaint == said
     asked = len(hub.calls)
     # A slip in the name of a folder is not sent to anybody.

@@ -95,7 +95,7 @@ def test_killed_and_resumed_from_a_run_that_has_changed_is_refused(before: Path,
 
 
 REFUSED = {
-    "no run": (["--init=nowhere"], "init: nowhere is no run of seqwise train; give the --output of one"),
+    "no run": (["--init=nowhere"], "init: nowhere is not a run of seqwise train; give the --output of one"),
     "other task": (["--init={run}", "--task=transduce"], "init: the run is of another task (tag, not transduce)"),
     "other size": (["--init={run}", "--hidden-size=7"], "hidden_size: the run in init decides it; leave it out"),
     "other model": (
@@ -161,7 +161,7 @@ def test_a_masked_model_goes_on_with_the_weights_of_another_run(masked: Path, tm
         (["--hidden-size=4"], "hidden_size: the run in init decides it; leave it out"),
         (["--format=fasta"], "format: the run in init decides it; leave it out"),
         (["--minimum-count=3"], "minimum_count: the run in init decides it; leave it out"),
-        (["--init=/nowhere"], "init: /nowhere is no run of seqwise masked-model train; give the --output of one"),
+        (["--init=/nowhere"], "init: /nowhere is not a run of seqwise masked-model train; give the --output of one"),
     ],
 )
 def test_what_a_masked_run_decides_cannot_be_given(

@@ -560,7 +560,12 @@ def file(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
     [
         ([], "", None, "input.txt: the file is empty"),
         ([], "\n \n", None, "input.txt: no example in the file"),
-        ([], "a\tb\n" * 9, None, "input.txt:1: a tab in a sequence; give one sequence a line; source, tab, sequence"),
+        (
+            [],
+            "a\tb\n" * 9,
+            None,
+            "input.txt:1: a tab in a sequence; give one sequence per line; for source, tab, sequence",
+        ),
         ([], "a b\n" * 9, "", "dev.txt: the file is empty"),
         ([], "a b\n" * 9, "\n\n", "dev.txt: no example in the file"),
         ([], "a a\n" * 9, None, "the training data have one known token, 'a', so there is nothing to choose from; giv"),
@@ -568,7 +573,12 @@ def file(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
         (["--units=characters"], "aa\n", None, "the training data have one known token, 'a', so there is nothing to c"),
         (["--units=characters"], "ab\n", "ab\nax\n", "dev.txt:2: unknown token 'x'; "),
         (["--minimum-count=1"], "a b\n", "a c\n", "dev.txt:1: unknown token 'c'; "),
-        (["--units=subwords"], "ab ba\n", "ab\naé\n", "dev.txt:2: the character 'é' is in no training sequence; drop"),
+        (
+            ["--units=subwords"],
+            "ab ba\n",
+            "ab\naé\n",
+            "dev.txt:2: the character 'é' does not occur in the training data; drop",
+        ),
         (["--format=pairs"], "a b\n", None, "input.txt:1: 1 column where 2 were expected; write source, one tab, tar"),
         (["--format=pairs"], "a\tb\n\tb\n", None, "input.txt:2: the source is empty; fill it in or drop the line"),
         (
@@ -622,7 +632,7 @@ def test_outputs_of_others_are_left_alone(seqwise: Command, trained: Path, tmp_p
     begin = ["masked-model", "train", text, *same, "-o"]
     assert seqwise(*begin, trained, "--num-heads=2").code == 0
     said = seqwise(*begin, trained, "--num-heads=4").complaint
-    assert said.endswith("run: the run was begun with another num_heads (2 then, 4 now); give another --output, or "
+    assert said.endswith("run: the run was started with another num_heads (2 then, 4 now); give another --output, or "
                          "remove this folder to start again")  # fmt: skip
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("precious")

@@ -119,7 +119,7 @@ def test_another_model_does_not_go_on(seqwise: Command, folder: Path, tmp_path: 
     assert seqwise("sample", folder, *flags).code == 0
     torch.manual_seed(1)
     other = saved(tmp_path / "other", made(bert(), dtype=torch.float32), word_tokenizer())
-    assert "the samples were begun with another model" in seqwise("sample", other, *flags).complaint
+    assert "the samples were started with another model" in seqwise("sample", other, *flags).complaint
 
 
 def test_proteins_are_read_from_fasta(seqwise: Command, tmp_path: Path) -> None:
@@ -187,10 +187,10 @@ MORE_WORDS = ("more", "words", "than", "the", "model", "has", "ever", "seen")
 SPOILT: dict[str, tuple[Callable[[Path], Any], str]] = {
     "pickle": (pickled, "the weights are a pickle, which could run code when it is read; save them as safetensors"),
     "no weights": (without("*.safetensors"), "the folder has no model.safetensors; save the model there"),
-    "code": (with_code, "the model brings code of its own (auto_map), which is never run"),
+    "code": (with_code, "the model has its own code (auto_map), which is never run"),
     "code of the tokenizer": (
         edited("tokenizer_config.json", auto_map={"AutoTokenizer": ["tokenization.Mine", None]}),
-        "the model brings code of its own (auto_map), which is never run",
+        "the model has its own code (auto_map), which is never run",
     ),
     "no tokenizer": (without("tokenizer.json"), "the folder has no tokenizer; tokenizer.save_pretrained(folder)"),
     "truncated": (cut, "transformers cannot load the model ("),
@@ -204,7 +204,7 @@ SPOILT: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no type": (lambda folder: (folder / "config.json").write_text("{}"), "the folder holds no trained model; give "),
     "no head": (
         lambda folder: saved(folder, bert().bert, word_tokenizer()),
-        "no whole masked language model: ",
+        "incomplete masked language model: ",
     ),
     "large tokenizer": (another_tokenizer(*MORE_WORDS), "the tokenizer has tokens up to 12, and the model scores 12"),
     "no mask": (another_tokenizer(mask=None), "the tokenizer has no mask token"),
@@ -222,26 +222,26 @@ def test_a_folder_that_cannot_be_used_is_refused_in_one_line(
         complaint = seqwise(*command).complaint
         # What the configuration calls a GPT-2 can be scored, and is loaded as one.
         as_gpt2 = how == "another type" and command[0] == "score"
-        expected = "no whole causal model or encoder-decoder: " if as_gpt2 else said
+        expected = "incomplete causal model or encoder-decoder: " if as_gpt2 else said
         assert complaint.startswith(str(folder)) and expected in complaint, complaint
 
 
 @pytest.mark.parametrize(
     ("command", "complaint"),
     [
-        (["score", "{folder}", "{file}"], "{file}:2: the special token [SEP] stands in the text"),
-        (["score", "{folder}", "{masked}"], "{masked}:1: the mask token [MASK] stands in the text"),
+        (["score", "{folder}", "{file}"], "{file}:2: the text contains the special token [SEP]"),
+        (["score", "{folder}", "{masked}"], "{masked}:1: the text contains the mask token [MASK]"),
         (["sample", "{folder}", "{file}"], "{file}:1: no position is free; write _"),
-        (["sample", "{folder}"], "length: the lengths of the training data are not known; give a number of tokens"),
+        (["sample", "{folder}"], "length: the lengths of the training data are unknown; give a number of tokens"),
         (["sample", "{folder}", "--length=20"], "a sequence of 20 tokens and 2 special ones"),
         (["sample", "{folder}", "a _", "--free="], "free: '' is blank"),
         (
             ["sample", "{folder}", "a _", "--contain=zebra"],
-            "contain: the phrase 'zebra' has a part",
+            "contain: the phrase 'zebra' contains an unknown token",
         ),
         (["sample", "{folder}", "a _", "--contain= "], "contain: a phrase is blank"),
         (["sample", "{folder}", "a _", "--contain=the dog"], "no sequence was found that contains 'the dog'"),
-        (["sample", "{folder}", "a _", "--length-beam=2"], "length_beam: the model reads no source"),
+        (["sample", "{folder}", "a _", "--length-beam=2"], "length_beam: the model has no source"),
     ],
 )
 def test_what_cannot_be_scored_or_sampled_is_refused(
@@ -261,7 +261,7 @@ def test_a_name_on_the_hub_is_looked_up_only_where_there_is_no_such_path(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "some.txt").write_text("the dog\n")
     complaint = seqwise("score", "somebody/some-bert", "some.txt").complaint
-    assert complaint.startswith("somebody/some-bert: there is no such folder, and the hub gives no such model (")
+    assert complaint.startswith("somebody/some-bert: there is no such folder, and no such model on the hub (")
     (tmp_path / "somebody" / "some-bert").mkdir(parents=True)
     assert "holds no trained model" in seqwise("score", "somebody/some-bert", "some.txt").complaint
     assert "there is no such run folder" in seqwise("score", "./runs/of/mine", "some.txt").complaint
@@ -283,7 +283,7 @@ def test_a_name_on_the_hub_is_read_as_a_folder_is(
     monkeypatch.chdir(tmp_path)
     assert seqwise("score", "somebody/some-bert", "some.txt").out == seqwise("score", folder, "some.txt").out
     with_code(snapshot)
-    assert "brings code of its own" in seqwise("score", "somebody/some-bert", "some.txt").complaint
+    assert "has its own code" in seqwise("score", "somebody/some-bert", "some.txt").complaint
 
 
 def test_transformers_is_as_loud_afterwards_as_before(folder: Path) -> None:

@@ -91,7 +91,7 @@ def test_parts_of_something_else_are_refused(as_one_of: Callable[..., None], tmp
     as_one_of(path, 2, blocks=[1, 1])
     (tmp_path / "out.partial").unlink()
     for claim, block, what in (({**CLAIM, "inputs": "c"}, BLOCK, "inputs"), (CLAIM, 4, "block")):
-        with pytest.raises(InputError, match=f"out.partial-1: the file was begun with another {what};"):
+        with pytest.raises(InputError, match=f"out.partial-1: the file was started with another {what};"):
             write_in_blocks(path, NUMBERS, squares, claim=claim, block=block)
     assert not path.exists()
 

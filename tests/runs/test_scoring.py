@@ -188,12 +188,12 @@ def test_words_of_an_own_run_are_made_of_subwords(seqwise: Command, tmp_path: Pa
 
 BAD = {
     "columns": ("a.tsv", "one\n", ["--pairs"], "a.tsv:1: 1 columns; write sentence_good TAB sentence_bad or"),
-    "no JSON": ("a.jsonl", "{\n", ["--pairs"], "a.jsonl:1: this is no JSON; write one object a line"),
+    "no JSON": ("a.jsonl", "{\n", ["--pairs"], "a.jsonl:1: this is not JSON; write one object a line"),
     "no key": ("a.jsonl", '{"sentence_good": "a"}\n', ["--pairs"], "there is no text under 'sentence_bad'"),
     "no text": ("a.jsonl", '{"prefix": "a"}\n', [], "a.jsonl:1: there is no text under 'text'"),
-    "list": ("a.jsonl", "[1]\n", [], "a.jsonl:1: this is no JSON object"),
+    "list": ("a.jsonl", "[1]\n", [], "a.jsonl:1: this is not a JSON object"),
     "empty side": ("a.tsv", "see\tdog\nsee\t \n", ["--pairs"], "a.tsv:2: the text has no token"),
-    "mask": ("a.tsv", "see\t[MASK]\n", [], "a.tsv:1: the mask token [MASK] stands in the text"),
+    "mask": ("a.tsv", "see\t[MASK]\n", [], "a.tsv:1: the text contains the mask token [MASK]"),
     "pieces": ("a.txt", "see\n", ["--pieces=whole"], "pieces must be one of within-word-l2r, whole-word, original"),
     "unit": ("a.txt", "see\n", ["--unit=bit"], "unit must be one of nats, bits, got 'bit'; did you mean 'bits'?"),
     "tokens": ("a.txt", "see\n", ["--max-tokens=0"], "max_tokens must be at least 1, got 0"),

@@ -244,7 +244,7 @@ def test_an_unknown_word_is_read_as_unknown_or_refused_and_the_stream_goes_on() 
         ),
         (
             lambda: Stream(EncoderDecoder(source_size=3, target_size=3, end=0)),
-            "the model (EncoderDecoder) reads a source as a whole, and a stream has no end; use a tagger with "
+            "the model (EncoderDecoder) needs the whole source, and a stream has no end; use a tagger with "
             "--encoder left-to-right, or pretrained_tagger over a causal model",
         ),
         (lambda: Stream(left_to_right("tagger"), commit="often"), "no commit rule is called 'often'; known are agree, "

@@ -119,11 +119,11 @@ def test_a_type_that_the_machine_lacks_is_refused_and_leaves_nothing(
         (["--label-smoothing=1"], "label_smoothing must be at least 0 and below 1, got 1.0"),
         (["--batch-tokens=0"], "batch_tokens must be at least 1"),
         (["--batch-tokens=9", "--batch-size=2"], "batch_tokens: the size of a batch is given in examples already; "),
-        (["--batch-size=none"], "batch_size: a batch has no size; give batch-size or batch-tokens"),
+        (["--batch-size=none"], "batch_size: the size of a batch is missing; give batch-size or batch-tokens"),
         (["--report-to=wandb"], "report_to: wandb is not installed; pip install wandb"),
-        (["--report-to=none,azure_ml"], "report_to: the Trainer knows no 'none'"),
+        (["--report-to=none,azure_ml"], "report_to: the Trainer has no integration 'none'"),
         (["--report-to=azure_ml"], "report_to: azureml-sdk is not installed; pip install azureml-sdk"),
-        (["--report-to=wand"], "report_to: the Trainer knows no 'wand'; did you mean 'wandb'?"),
+        (["--report-to=wand"], "report_to: the Trainer has no integration 'wand'; did you mean 'wandb'?"),
     ],
 )
 def test_what_cannot_be_had_is_refused_in_one_line(
@@ -205,5 +205,5 @@ def test_steps_are_counted_in_batches_of_tokens(tmp_path: Path) -> None:
     # The same command goes on, and another size is refused.
     train_run(train_settings(train=train, batch_tokens=4, **flat), tmp_path / "run")
     for other in ({"batch_tokens": 8}, {"batch_size": 4}):
-        with pytest.raises(InputError, match=r"begun with another batch_(tokens|size)"):
+        with pytest.raises(InputError, match=r"started with another batch_(tokens|size)"):
             train_run(train_settings(train=train, **flat, **other), tmp_path / "run")

@@ -155,8 +155,8 @@ def test_a_name_on_the_hub_with_or_without_a_user_is_looked_for_there(
     monkeypatch.setattr(transformers.PretrainedConfig, "get_config_dict", without_network)
     assert train_settings(model=name).model.title == name
     complaint = seqwise("train", *options(files, model=name), f"--output={tmp_path / 'run'}").complaint
-    assert asked == [name] and complaint.startswith(f"{name}: there is no such folder, and the hub gives no such model")
-    assert "where there is no network, give the folder" in complaint
+    assert asked == [name] and complaint.startswith(f"{name}: there is no such folder, and no such model on the hub")
+    assert "without a network, give the folder" in complaint
 
 
 @pytest.mark.thorough
@@ -308,7 +308,7 @@ def test_a_model_that_cannot_be_had_is_refused_in_one_line(files: Path, tmp_path
     folder = Path(shutil.copytree(files / "bart", tmp_path / "model"))
     with_code(folder)
     complaint = seqwise("train", *options(files, model=folder), f"--output={tmp_path / 'run'}").complaint
-    assert "brings code of its own (auto_map), which is never run" in complaint and str(folder) in complaint
+    assert "has its own code (auto_map), which is never run" in complaint and str(folder) in complaint
     assert not (tmp_path / "run").exists()
 
 
@@ -316,7 +316,7 @@ def test_a_model_that_cannot_be_had_is_refused_in_one_line(files: Path, tmp_path
     ("given", "said"),
     [
         ({"model": "lstn"}, "model must be one of lstm, transformer, chain, a folder, or a name on the hub"),
-        ({"task": "tag"}, "is no encoder, which --task tag needs"),
+        ({"task": "tag"}, "is not an encoder, which --task tag needs"),
         ({"source_units": "words"}, "source_units: "),
         ({"hidden_size": 8}, "hidden_size: has no effect here"),
         ({"dropout": 0.3}, "dropout: has no effect here"),

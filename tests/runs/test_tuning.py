@@ -139,7 +139,7 @@ def test_from_the_command_line_to_a_run_with_the_winner(tmp_path: Path, seqwise:
     metrics = [json.loads((folder / "metrics.json").read_text()) for folder in (tmp_path / "run", Path(record["run"]))]
     assert metrics[0]["dev"]["decoders"] == metrics[1]["dev"]["decoders"]
     ended = seqwise(*command, "--trials=3", "--seed=1")
-    assert "the study was begun with another seed (0 then, 1 now)" in ended.complaint
+    assert "the study was started with another seed (0 then, 1 now)" in ended.complaint
 
 
 @pytest.mark.parametrize(

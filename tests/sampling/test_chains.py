@@ -207,7 +207,7 @@ def test_prefetching_calls_the_model_less_often() -> None:
 
 
 def test_prefetching_refuses_what_it_cannot_look_into() -> None:
-    with pytest.raises(InputError, match="none of the energy's"):
+    with pytest.raises(InputError, match="not one of the energy's"):
         prefetching(ENERGY, masked_conditionals(table_model(num_positions=4, vocab_size=3)))
     with pytest.raises(InputError, match="at least 1"):
         prefetching(ENERGY, PROPOSAL, num_ahead=0)

@@ -195,7 +195,7 @@ def test_a_search_goes_on_from_a_beam(selector: Selector) -> None:
     assert beam is not None
     torch.testing.assert_close(beam.scores_BK, whole.scores_BK, atol=1e-10, rtol=0)
     assert torch.equal(backtrace(beam), backtrace(whole))
-    with pytest.raises(InputError, match="goes on from a beam takes no cost"):
+    with pytest.raises(InputError, match="continues from a beam takes no cost"):
         next(unroll(case.model, context, selector, num_steps=1, beam=beam, cost=lambda step: torch.zeros(2, 4)))
 
 

@@ -39,7 +39,7 @@ __all__ = ["app", "main", "run"]
 app = typer.Typer(
     name="seqwise",
     cls=Group,
-    help="Neural sequence models that are trained, searched and sampled as whole sequences.",
+    help="Train, search and sample neural models of whole sequences.",
     epilog=examples(""),
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -160,7 +160,7 @@ def _one_line(error: Any) -> str:
         return f"{message[:1].lower()}{message[1:]}; see {command} --help"
     if isinstance(error, OSError) and error.strerror:
         # Of the disk or of permissions.
-        return str(InputError(error.strerror, path=error.filename, hint="see that there is room and permission"))
+        return str(InputError(error.strerror, path=error.filename, hint="check free space and permissions"))
     return str(error)
 
 
@@ -176,9 +176,11 @@ def _version(asked: bool) -> None:
 def _top(
     context: typer.Context,
     *,
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="print it")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version")
+    ] = False,
 ) -> None:
-    """Neural sequence models that are trained, searched and sampled as whole sequences."""
+    """Train, search and sample neural models of whole sequences."""
     if context.invoked_subcommand is None:
         print(context.get_help())
     elif world_size() > 1 and context.invoked_subcommand not in IN_SEVERAL_PROCESSES:

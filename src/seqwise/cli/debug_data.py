@@ -24,21 +24,22 @@ WIDTH = 80
 def debug_data(
     train: Annotated[Path, typer.Argument(metavar="TRAIN", help="training data")],
     others: Annotated[
-        list[Path] | None, typer.Argument(metavar="[FILE]...", help="development and test data, compared with it")
+        list[Path] | None,
+        typer.Argument(metavar="[FILE]...", help="development and test data, compared with the training data"),
     ] = None,
     *,
     dev: Annotated[Path | None, typer.Option(metavar="FILE", help="development data, as another FILE")] = None,
     task: Annotated[str, typer.Option(metavar="NAME", help="tag (columns) or transduce (pairs)")] = "tag",
-    token_column: Annotated[int, typer.Option(metavar="N", help="tag: the column of the tokens, from 0")] = 0,
-    label_column: Annotated[int, typer.Option(metavar="N", help="tag: that of the labels; -1 is the last")] = -1,
+    token_column: Annotated[int, typer.Option(metavar="N", help="tag: column of the tokens, from 0")] = 0,
+    label_column: Annotated[int, typer.Option(metavar="N", help="tag: column of the labels; -1 is the last")] = -1,
     source_units: Annotated[str, typer.Option(metavar="NAME", help="transduce: words or characters")] = "words",
     target_units: Annotated[str, typer.Option(metavar="NAME", help="transduce: words or characters")] = "words",
-    labels: Annotated[int, typer.Option(metavar="N", help="labels that are listed, the most frequent first")] = 10,
+    labels: Annotated[int, typer.Option(metavar="N", help="number of labels to list, the most frequent first")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of text, with all labels")] = False,
 ) -> None:
-    """Check data files before training: counts, labels, unknown tokens, duplicates, and how far no learning gets.
+    """Check data files before training: counts, labels, unknown tokens, duplicates, and a baseline without learning.
 
-    Reads files as train does, and changes nothing.
+    Reads files like train, and does not change them.
     """
     from seqwise.runs.inputs import read_examples
     from seqwise.runs.inspection import inspect_data

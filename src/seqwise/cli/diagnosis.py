@@ -48,14 +48,14 @@ def diagnose(
     beam_size: BeamSize = None,
     example: Annotated[
         int | None,
-        typer.Option(metavar="N", help="look into the beam of the N-th example instead (the label-bias explorer)"),
+        typer.Option(metavar="N", help="show the beam of the N-th example instead, step by step"),
     ] = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="with --example: draw it, as PNG")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="with --example: plot the beam as PNG")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of tables")] = False,
 ) -> None:
     """Diagnose a run: decoders, log Z, exposure gap, length bias, label bias.
 
-    Each block ends with what it means and what can be done about it. In brackets bootstrap 95% intervals.
+    Each block ends with an explanation and advice. Brackets hold bootstrap 95% intervals.
     """
     from seqwise.runs import load_run
     from seqwise.runs.hub import run_folder
@@ -69,7 +69,7 @@ def diagnose(
     require_at_least_one("--beam-size", beam_size)
     require_at_least_one("--example", example)
     if example is not None and example > len(examples):
-        problem = f"--example {example} is more than the {len(examples)} that there are"
+        problem = f"--example {example} is out of range: there are {len(examples)}"
         raise InputError(problem, path=file, hint=f"give a number from 1 to {len(examples)}")
     if plot is not None and example is None:
         raise InputError("--plot draws one example", hint="add --example N")
@@ -162,8 +162,8 @@ def _print(diagnosis: Diagnosis, meaning: Mapping[str, str], *, num_examples: in
         headings = ("", "tokens", "mean", "variance", "mean |log Z|", "mean |log Z - mean|", "from", "to")
         print_table(headings, _log_partition_rows(diagnosis.log_partitions))
         if "shifted-beam" in diagnosis.decoders:
-            constant = f"{diagnosis.constant:.2f} nats off each token (mean log Z of {constant_from})"
-            out().print(f"shifted-beam takes {constant}")
+            constant = f"{diagnosis.constant:.2f} nats per token (mean log Z of {constant_from})"
+            out().print(f"shifted-beam subtracts {constant}")
         _print_meaning(meaning, "log Z")
     if diagnosis.exposure:
         _heading("Exposure gap: loss in nats per token")
@@ -306,12 +306,12 @@ def _print_label_bias(bias: LabelBias, steps: Sequence[str], names: Sequence[str
     headings = ("step", "prefix", "log p", "raw", "log Z", "local %", "global %", "1 on", "end")
     print_table(headings, rows, names=2)
     if left_out:
-        out().print(f"{left_out} more prefixes are left out; --json has them all", style="dim", highlight=False)
+        out().print(f"{left_out} more prefixes not shown; --json has all", style="dim", highlight=False)
     how = "exactly" if bias.exact else f"over a raw-score beam of {bias.support:,} prefixes; 0: dropped"
     out().print(
-        "* gold; off: no longer on the beam. log Z: of the next step. local %: the share of all outputs that begin so, "
-        "the same at every step. global %: the same share by raw scores, of outputs cut after this step, after one "
-        f"more, and at the end ({how}).",
+        "* gold; off: no longer on the beam. log Z: of the next step. local %: probability of the prefix, the same at "
+        "every step. global %: its probability by raw scores over outputs cut after this step, after one more, and "
+        f"at the end ({how}).",
         style="dim",
         highlight=False,
         markup=False,

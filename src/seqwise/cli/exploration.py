@@ -16,22 +16,22 @@ def explore(
         typer.Argument(
             metavar="RUN",
             autocompletion=run_folders,
-            help="the --output of a train or masked-model train, or a folder with a Hugging Face masked model",
+            help="output folder of train or masked-model train, or a folder with a Hugging Face masked model",
         ),
     ],
     *,
     file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="data that examples are taken from; by default the run's development data"),
+        typer.Option(metavar="FILE", help="data to take examples from; by default the run's development data"),
     ] = None,
     host: Annotated[
-        str, typer.Option(metavar="HOST", help="where to listen; by default only this machine can reach it")
+        str, typer.Option(metavar="HOST", help="address to listen on; the default is reachable from this machine only")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="N", help="0: any that is free")] = 8421,
+    port: Annotated[int, typer.Option(metavar="N", help="port; 0 chooses a free one")] = 8421,
 ) -> None:
-    """Watch a run at work in the browser: searches step by step, label bias, search errors; or chains as they run.
+    """Explore a run in the browser: searches step by step, label bias, search errors, or running chains.
 
-    Serves pages on this machine until Ctrl-C. Nobody is asked for a password.
+    Serves pages on this machine until Ctrl-C, without a password.
     """
     from seqwise.explorer.server import require_nicegui, serve
     from seqwise.runs.explore.questions import load_explored

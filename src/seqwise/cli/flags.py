@@ -15,15 +15,15 @@ from seqwise.cli.layout import Command
 
 RunFolder = Annotated[
     str,
-    typer.Argument(metavar="RUN", autocompletion=run_folders, help="a run folder, or the name of a run on the hub"),
+    typer.Argument(metavar="RUN", autocompletion=run_folders, help="run folder, or the name of a run on the hub"),
 ]
 MaskedRunFolder = Annotated[
     str,
     typer.Argument(
         metavar="RUN",
         autocompletion=run_folders,
-        help="the --output of a masked-model train; or a Hugging Face masked language model: a folder, or a"
-        " name on the hub",
+        help="output folder of masked-model train, or a Hugging Face masked language model (a folder or a name on"
+        " the hub)",
     ),
 ]
 ScoredModel = Annotated[
@@ -31,19 +31,21 @@ ScoredModel = Annotated[
     typer.Argument(
         metavar="MODEL",
         autocompletion=run_folders,
-        help="the --output of a masked-model train; or a Hugging Face masked, causal or encoder-decoder model: a"
-        " folder, or a name on the hub",
+        help="output folder of masked-model train, or a Hugging Face masked, causal or encoder-decoder model (a folder"
+        " or a name on the hub)",
     ),
 ]
 GoldFile = Annotated[
-    Path, typer.Argument(metavar="FILE", help="data with the right answers, in the format of the training data")
+    Path, typer.Argument(metavar="FILE", help="data with gold outputs, in the format of the training data")
 ]
 ResumableOutput = Annotated[
     Path | None,
-    typer.Option("--output", "-o", metavar="FILE", help="write there; the same command resumes after an interruption"),
+    typer.Option(
+        "--output", "-o", metavar="FILE", help="write to FILE; after an interruption, the same command resumes"
+    ),
 ]
-BeamSize = Annotated[int | None, typer.Option(metavar="N", help="slots of the beam; by default as trained")]
-MetricsAsJson = Annotated[bool, typer.Option("--json", help="print what metrics.json holds, and nothing else")]
+BeamSize = Annotated[int | None, typer.Option(metavar="N", help="beam size; by default as trained")]
+MetricsAsJson = Annotated[bool, typer.Option("--json", help="print only the contents of metrics.json")]
 
 
 def command_with_flags(module: str, name: str) -> type[Command]:

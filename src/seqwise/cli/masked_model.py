@@ -20,22 +20,22 @@ masked_model = typer.Typer(cls=Group, rich_markup_mode=None, epilog=examples("ma
 
 @masked_model.callback(invoke_without_command=True)
 def _group(context: typer.Context) -> None:
-    """Masked models: train them on sequences, or on pairs of source and sequence; seqwise score and sample use them."""
+    """Train masked models of sequences, or of pairs of source and sequence, for seqwise score and seqwise sample."""
     if context.invoked_subcommand is None:
         print(context.get_help())
 
 
 def train_command(
-    train: Annotated[Path, typer.Argument(metavar="TRAIN", help="sequences, plain or gzip, in the --format")],
+    train: Annotated[Path, typer.Argument(metavar="TRAIN", help="sequences in the given --format, plain or gzipped")],
     *,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="RUN", help="the folder to make or to continue")],
-    dev: Annotated[Path | None, typer.Option(metavar="FILE", help="stop when the model is at its best on it")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="RUN", help="folder to create or to continue")],
+    dev: Annotated[Path | None, typer.Option(metavar="FILE", help="development data for early stopping")] = None,
     as_json: MetricsAsJson = False,
     **flags: str | None,
 ) -> None:
-    """Train a masked model, which scores each token given all others.
+    """Train a masked model, which predicts each token from the others.
 
-    Run the same command again to continue after an interruption.
+    After an interruption, the same command resumes.
     """
     from seqwise.runs.masked_model_settings import load_masked_flags
     from seqwise.runs.masked_model_training import train_masked_model

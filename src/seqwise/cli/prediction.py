@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from seqwise.runs.run import OutputRun
 
 BLOCK = 1024  # inputs that are decoded together, and kept together in a file
-DECODERS = f"{', '.join(DECODER_NAMES)} (of a chain)"
+DECODERS = f"{', '.join(DECODER_NAMES)} (for chains)"
 DECODER_CHOICES = choice_of((*DECODER_NAMES, "best"))
 FORMATS = ("lines", "json", "columns")
 
@@ -35,11 +35,13 @@ def predict(
     run: RunFolder,
     text: Annotated[
         str | None,
-        typer.Argument(metavar="TEXT|FILE", help="one input, or a file of inputs; standard input if left out or -"),
+        typer.Argument(
+            metavar="TEXT|FILE", help="one input, or a file of inputs; by default, or with -, standard input"
+        ),
     ] = None,
     *,
     plain_text: Annotated[
-        bool, typer.Option("--text", help="FILE has one input a line, words with blanks between them for a tagger")
+        bool, typer.Option("--text", help="FILE has one input per line; for a tagger, words separated by blanks")
     ] = False,
     decoder: Annotated[
         str | None,
@@ -52,10 +54,11 @@ def predict(
     beam_size: BeamSize = None,
     n_best: Annotated[
         int | None,
-        typer.Option(metavar="N", help="outputs for each input; by default up to 5 for one text, 1 for a file"),
+        typer.Option(metavar="N", help="outputs per input; by default up to 5 for one text, 1 for a file"),
     ] = None,
     length_normalization: Annotated[
-        float, typer.Option(metavar="P", show_default=False, help="rank by score / length^P, the end counted [0]")
+        float,
+        typer.Option(metavar="P", show_default=False, help="rank by score / length^P, counting the end token [0]"),
     ] = 0.0,
     layout: Annotated[
         str,
@@ -64,7 +67,7 @@ def predict(
             metavar="NAME",
             autocompletion=choice_of(FORMATS),
             show_default=False,
-            help="of the output: lines, json (a line each, with scores), or columns (token, tab, label) [lines]",
+            help="output format: lines, json (one object with scores per line), columns (token, tab, label) [lines]",
         ),
     ] = "lines",
     as_json: Annotated[bool, typer.Option("--json", help="the same as --format json")] = False,
@@ -72,13 +75,13 @@ def predict(
 ) -> None:
     """Print the best outputs for one text, or for each input of a file.
 
-    One text: ranked outputs with their scores. FILE is read as train reads it: for a tagger columns, one token a line
-    and a blank line after each sentence (labels, if any, are ignored); else one input a line, or pairs of input, tab
-    and target (targets are ignored). What does not exist is a file all the same if it ends like one (.tsv, .txt).
+    For one text, prints ranked outputs with their scores. FILE has the format of the training data: for a tagger
+    columns, with or without labels; else one input per line, or input, tab, target (targets are ignored). An argument
+    that ends like a file (.tsv, .txt) is one, even if it does not exist.
 
-    Of a file there is a line for each input: the input, a tab, the output. With --format columns each token stands in
-    the line where it was, comments and blank lines too. An input that cannot be read has "error: ..." in place of the
-    output, and the exit code is 1. With --output, torchrun may start several processes, which share the inputs.
+    For a file, prints one line per input: the input, a tab, the output. With --format columns, tokens, comments and
+    blank lines keep their lines. For an unreadable input, the output is "error: ...", and the exit code is 1. With
+    --output, torchrun may start several processes, which share the inputs.
     """
     from seqwise.data.spooled import in_blocks
     from seqwise.runs import choose_decoder, load_run
@@ -245,13 +248,12 @@ def evaluate(
     beam_size: BeamSize = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table")] = False,
 ) -> None:
-    """Measure a run on a file, with bootstrap 95% intervals.
+    """Evaluate a run on a file, with bootstrap 95% intervals.
 
-    Where labels name entities (B-PER, I-PER, O): their F1 over all types together (micro-averaged), the mean of the F1
-    of each type (macro-averaged), and a table with precision, recall, F1 and number of gold entities of each type.
+    For entity labels (B-PER, I-PER, O), prints micro-averaged and macro-averaged F1, and precision, recall, F1 and the
+    number of gold entities of each type.
 
-    An input that cannot be read, such as one with a letter that the training data lack, counts as wrong, and the exit
-    code is 1.
+    An unreadable input, for example one with an unknown character, counts as wrong, and the exit code is 1.
     """
     from seqwise.evaluation.entities import EntityCounts
     from seqwise.evaluation.metrics import bootstrap_interval

@@ -17,35 +17,31 @@ def report(
         typer.Argument(
             metavar="RUN...",
             autocompletion=run_folders,
-            help="the --output of a train, masked-model train or sample; one or several",
+            help="output folders of train, masked-model train or sample",
         ),
     ],
     *,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="the page; an older report there is replaced")
+        Path, typer.Option("--output", "-o", metavar="FILE", help="page to write; an older report is replaced")
     ] = Path("report.html"),
     file: Annotated[
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="data to measure on, in the format of the training data; may be repeated, one for each RUN that reads"
+            help="data to evaluate on, in the format of the training data; may be repeated, one for each RUN that reads"
             " data",
         ),
     ] = None,
-    examples: Annotated[
-        int, typer.Option(metavar="N", help="how many examples (or problems of samples) are drawn, the first ones")
-    ] = 2,
+    examples: Annotated[int, typer.Option(metavar="N", help="number of examples (or problems of samples) to draw")] = 2,
     example: Annotated[
         list[int] | None, typer.Option(metavar="N", help="draw the N-th example instead; may be repeated")
     ] = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="write the page again as training goes on; it reloads itself")
-    ] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="update the page during training; it reloads itself")] = False,
 ) -> None:
-    """Write one HTML page on runs: which is best, with intervals; curves, errors, beam lattices, chains.
+    """Compare runs on one HTML page: results with intervals, curves, errors, beam lattices, chains.
 
-    The page needs no network. Without --file, taggers and transducers are measured on their development data. Of
-    several runs on the same data, each is compared with the first.
+    The page works offline. Without --file, taggers and transducers are evaluated on their development data. Runs on the
+    same data are compared with the first one.
     """
     from seqwise.runs.report import ReportOptions, watch_report, write_report
 

@@ -22,43 +22,49 @@ def sample(
         str | None,
         typer.Argument(
             metavar="TEXT|FILE",
-            help="sequences in which _ is to be filled in, or sources of a conditional model; - for standard input;"
-            " left out: whole sequences are sampled",
+            help="sequences in which _ is filled in, or sources of a conditional model; - for standard input;"
+            " without it, whole sequences are sampled",
         ),
     ] = None,
     *,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="keep everything there, to go on from")
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FOLDER",
+            help="save everything in FOLDER; after an interruption, the same command resumes",
+        ),
     ] = None,
     contain: Annotated[
         list[str] | None,
         typer.Option(
             metavar="PHRASE",
             rich_help_panel="Constraints",
-            help="whole words that must occur, however subwords spell them (tokens where these are characters or"
-            " residues); may be repeated; --visits anywhere --blocks N lets a phrase of N tokens move",
+            help="required phrase of whole words (for characters or residues, of tokens); may be repeated; --visits"
+            " anywhere --blocks N lets a phrase of N tokens move",
         ),
     ] = None,
     without: Annotated[
         list[str] | None,
-        typer.Option(metavar="PHRASE", rich_help_panel="Constraints", help="the same of words that must not occur"),
+        typer.Option(metavar="PHRASE", rich_help_panel="Constraints", help="excluded phrase; may be repeated"),
     ] = None,
     best: Annotated[
         bool,
         typer.Option(
             "--best",
             rich_help_panel="Chains",
-            help="print the sequence of the lowest energy per token of each problem",
+            help="print the sequence with the lowest energy per token of each problem",
         ),
     ] = False,
     **flags: str | None,
 ) -> None:
-    """Sample from a masked model taken as an energy: whole sequences, what is free in given ones, or translations.
+    """Sample from a masked model, read as an energy: whole sequences, infilling, or translations.
 
-    Prints a JSON object for each sequence, numbers counted from 1; what to think of the chains goes to standard error.
-    A long file is taken some thousand lines at a time, so that it needs no more memory than a short one. With --output,
-    run the same command again to continue after an interruption, or with more --sweeps to go on; and torchrun may start
-    several processes, which share the chains. It runs on the processor.
+    Prints one JSON object per sequence, numbered from 1; diagnostics of the chains go to standard error. Long files are
+    read in parts and need no more memory than short ones. With --output, the same command resumes after an
+    interruption, or continues with more --sweeps, and torchrun may start several processes, which share the chains.
+    Runs on the CPU.
     """
     from seqwise.configuration import configure
     from seqwise.runs.loading import load_run

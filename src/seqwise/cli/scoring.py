@@ -27,7 +27,7 @@ def score(
         Path,
         typer.Argument(
             metavar="FILE",
-            help="sequences in the format of the training data; for Hugging Face models one text a line, prefix TAB"
+            help="sequences in the format of the training data; for Hugging Face models one text per line, prefix TAB"
             " text (.tsv), objects with text and prefix (.jsonl), or FASTA (.fasta, .fa, .faa); - for standard input",
         ),
     ],
@@ -42,12 +42,12 @@ def score(
     output: ResumableOutput = None,
     **flags: str | None,
 ) -> None:
-    """Score texts: log-probabilities of tokens and words, and their sum; with --pairs, which of two texts is likelier.
+    """Score texts by log-probabilities of tokens and words; with --pairs, compare two texts.
 
-    A masked model gives log p(token | what is not masked), whose sum is the pseudo-log-likelihood; a causal model or an
-    encoder-decoder log p(token | those before). Prints one JSON object for each text or pair; a summary, with --pairs
-    accuracies and their 95% intervals by category, goes to standard error. Texts longer than the model are read by
-    windows, and the summary says so. With --output, torchrun may start several processes, which share the texts.
+    A masked model gives log p(token | unmasked tokens), summed to the pseudo-log-likelihood; a causal model or an
+    encoder-decoder gives log p(token | previous tokens). Prints one JSON object per text or pair. A summary goes to
+    standard error; with --pairs, it has accuracies by category with 95% intervals. Texts longer than the model are read
+    in windows. With --output, torchrun may start several processes, which share the texts.
     """
     from seqwise.runs.inputs import standard_input
     from seqwise.runs.scoring import Scorer, read_pairs_to_score, read_texts_to_score

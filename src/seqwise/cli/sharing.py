@@ -14,7 +14,7 @@ RunFolder = Annotated[
     typer.Argument(
         metavar="RUN",
         autocompletion=run_folders,
-        help="the --output of seqwise train or seqwise masked-model train",
+        help="output folder of seqwise train or seqwise masked-model train",
     ),
 ]
 
@@ -23,12 +23,12 @@ def card(
     run: RunFolder,
     *,
     repo: Annotated[
-        str | None, typer.Option(metavar="USER/NAME", help="the name it is loaded by; the folder by default")
+        str | None, typer.Option(metavar="USER/NAME", help="name on the hub to show in the card; by default the folder")
     ] = None,
 ) -> None:
-    """Print the model card of a run: what it is, how to use it, its results with their signature, whom to cite.
+    """Print the model card of a run: description, use, results with their signature, citation.
 
-    Written to RUN/README.md and edited there, it is what seqwise push takes.
+    seqwise push uploads RUN/README.md instead, if it exists.
     """
     from seqwise.runs.pushing import card_of
 
@@ -37,14 +37,14 @@ def card(
 
 def push(
     run: RunFolder,
-    repo: Annotated[str, typer.Argument(metavar="USER/NAME", help="the repository; made where there is none")],
+    repo: Annotated[str, typer.Argument(metavar="USER/NAME", help="repository; created if it does not exist")],
     *,
-    private: Annotated[bool, typer.Option("--private", help="a new repository is seen by nobody else")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would be sent, and send nothing")] = False,
+    private: Annotated[bool, typer.Option("--private", help="create the repository as private")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="list the files without uploading them")] = False,
 ) -> None:
-    """Put a run with its model card on the Hugging Face hub, from where its name is taken like a folder.
+    """Upload a run with its model card to the Hugging Face hub; commands then accept its name like a folder.
 
-    Weights go as safetensors; checkpoints, logs and data stay. Of paths in the settings only file names go along.
+    Uploads weights as safetensors, but no checkpoints, logs or data. Paths in the settings are cut to file names.
     """
     from seqwise.runs.pushing import push as send
     from seqwise.runs.pushing import upload_of

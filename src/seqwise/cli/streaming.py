@@ -30,7 +30,7 @@ READ_AT_ONCE = 2**16
 def stream(
     run: RunFolder,
     file: Annotated[
-        str, typer.Argument(metavar="FILE", show_default=False, help="tokens; standard input if left out or -")
+        str, typer.Argument(metavar="FILE", show_default=False, help="tokens; by default, or with -, standard input")
     ] = "-",
     *,
     commit: Annotated[
@@ -38,9 +38,8 @@ def stream(
         typer.Option(
             metavar="RULE",
             show_default=False,
-            help="which labels are final: those of all slots (agree), those by which the best slot leads by M"
-            " (margin(M)), those with D tokens behind them (delay(D)), none before the end (never), or several"
-            " joined by or [agree]",
+            help="when a label is final: if all slots agree (agree), if the best slot leads by M (margin(M)), after D"
+            " more tokens (delay(D)), at the end (never), or several rules joined by or [agree]",
         ),
     ] = "agree",
     decoder: Annotated[
@@ -50,17 +49,15 @@ def stream(
         ),
     ] = None,
     beam_size: BeamSize = None,
-    each_line: Annotated[
-        bool, typer.Option("--text", help="a sentence ends with its line, not with a blank one")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="an object for each update, one a line")] = False,
+    each_line: Annotated[bool, typer.Option("--text", help="one sentence per line")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object per update")] = False,
 ) -> None:
-    """Label tokens as they come, on standard input or from a file, and say which labels are final.
+    """Label tokens as they arrive, from standard input or a file, and mark which labels are final.
 
-    Tokens have blanks or line ends between them; a blank line ends a sentence. The run is a tagger that reads from left
-    to right. For each token there is a line: the token, a tab, the labels that have become final, a tab, those that may
-    still change, a tab, those of the line before that are taken back. At the end of a sentence there is a line without
-    a token, by which all its labels are final.
+    Tokens are separated by blanks or line ends; a blank line ends a sentence. The run must be a left-to-right tagger.
+    Prints one line per token, with four fields separated by tabs: the token, the labels that became final, those that
+    may still change, and those of the previous line that are retracted. The end of a sentence is a line without a
+    token, after which all its labels are final.
     """
     from seqwise.runs import Streams, load_run
     from seqwise.runs.decoder_choice import best_decoder, choose_decoder
@@ -120,7 +117,7 @@ def _parts(file: str) -> Iterator[str]:
                 text = rest + decoder.decode(read, final=not read)
             except UnicodeDecodeError as error:
                 line += read[: error.start].count(b"\n")
-                hint, path = "convert it to UTF-8, with iconv say", STDIN if file == "-" else file
+                hint, path = "convert it to UTF-8, for example with iconv", STDIN if file == "-" else file
                 raise InputError("the input is not UTF-8", path=path, line=line, hint=hint) from None
             line += read.count(b"\n")
             end = max(map(text.rfind, " \t\r\n")) + 1 if read else len(text)

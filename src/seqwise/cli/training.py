@@ -19,18 +19,19 @@ from seqwise.names import measure_text
 def train(
     *,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="the run folder to make or to continue")
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="run folder to create or to continue")
     ],
     config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="settings in YAML: task: tag, ...; flags override")
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="settings in YAML (task: tag, ...); options override them"),
     ] = None,
     as_json: MetricsAsJson = False,
     **flags: str | None,
 ) -> None:
-    """Train a model on your own files: a new one, or a Hugging Face model that you have.
+    """Train a new model, or fine-tune a Hugging Face model, on your own files.
 
-    Settings come from flags, then from the YAML file, then from the defaults in [brackets]. Run the same command again
-    to continue after an interruption.
+    Options override the YAML file, which overrides the defaults in [brackets]. After an interruption, the same command
+    resumes.
     """
     from seqwise.runs.settings import load_settings
     from seqwise.runs.training import train_run

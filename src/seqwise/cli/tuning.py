@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 
 def tune(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="settings in YAML, as of train; flags override")],
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="settings of train in YAML; options override them")],
     *,
-    trials: Annotated[int, typer.Option(metavar="N", help="trainings in all, those of earlier calls included")],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="the folder to make or to continue")],
-    as_json: Annotated[bool, typer.Option("--json", help="print the trials as JSON, and nothing else")] = False,
+    trials: Annotated[int, typer.Option(metavar="N", help="total number of trials, those of earlier calls included")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="folder to create or to continue")],
+    as_json: Annotated[bool, typer.Option("--json", help="print only the trials, as JSON")] = False,
     **flags: str | None,
 ) -> None:
-    """Train with several settings, and write down those that development data like best.
+    """Tune hyperparameters on development data.
 
-    Tuned are the learning rate and epochs of each stage, and what the objective has of these: the schedule of alpha,
-    the weight of added cross-entropy and the size of the beam. Run the same command again to continue.
+    Tunes the learning rate and epochs of each stage and, where the objective has them, the schedule of alpha, the
+    weight of added cross-entropy and the beam size. The same command resumes, or adds trials.
     """
     from seqwise.runs.settings import load_settings
     from seqwise.runs.tuning import tune as tune_settings

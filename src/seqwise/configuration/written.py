@@ -163,7 +163,7 @@ def written_from(node: yaml.Node, name: str, path: Path | None) -> Written:
                     raise InputError(f"{name or 'the file'} must have names as keys", path=path, line=at)
                 dotted = f"{name}.{key.value}" if name else key.value
                 if key.value in value:
-                    raise InputError(f"the key {dotted!r} stands twice", path=path, line=at, hint="remove one")
+                    raise InputError(f"the key {dotted!r} occurs twice", path=path, line=at, hint="remove one")
                 value[key.value] = convert(inner, dotted, at)
         elif isinstance(node, yaml.SequenceNode):
             value = [convert(inner, f"{name}.{place}") for place, inner in enumerate(node.value)]

@@ -152,7 +152,7 @@ class BatchSampler(Sampler[list[int]]):
         if not lengths:
             raise InputError("there is no example to draw batches from")
         if (batch_size is None) == (batch_tokens is None):
-            problem = "a batch has a number of examples or one of tokens"
+            problem = "the batch size is a number of examples or of tokens, not both"
             raise InputError(problem, hint="give batch_size or batch_tokens")
         for name, size in (("batch_size", batch_size), ("batch_tokens", batch_tokens)):
             if size is not None and size < 1:

@@ -85,7 +85,9 @@ def _line_text(raw: bytes, path: FilePath, number: int) -> str:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:
         problem = f"byte 0x{body[error.start]:02x} at column {error.start + 1} is not UTF-8"
-        raise InputError(problem, path=path, line=number, hint="convert the file to UTF-8, with iconv say") from None
+        raise InputError(
+            problem, path=path, line=number, hint="convert the file to UTF-8, for example with iconv"
+        ) from None
     if "\0" in text:
         raise InputError("NUL character", path=path, line=number, hint="give a text file in UTF-8") from None
     if "\r" in text:
@@ -188,7 +190,7 @@ def each_sentence(
             if not cell.strip(" ") and (labelled or name == "token"):
                 raise InputError(f"the {name} is empty", path=path, line=number, hint=f"write the {name} in its column")
     if not start:
-        hint = "one token and its label a line" if labelled else "one token a line"
+        hint = "one token and its label per line" if labelled else "one token a line"
         raise InputError("no sentence in the file", path=path, hint=hint)
 
 
@@ -256,9 +258,9 @@ def each_input(path: FilePath, *, units: Units) -> Iterator[Example]:
     for number, text in read_lines(path):
         source = _split(text, units)
         if not source:
-            raise InputError("the line is blank", path=path, line=number, hint="one input a line; drop blank lines")
+            raise InputError("the line is blank", path=path, line=number, hint="one input per line; remove blank lines")
         if units == "text" and "\t" in source[0]:  # no text that was trained on has a tab
-            problem, hint = _columns(len(text.split("\t"))), "give the sources alone, as cut -f1 does"
+            problem, hint = _columns(len(text.split("\t"))), "give only the sources, as with cut -f1"
             raise InputError(f"{problem} where 1 was expected", path=path, line=number, hint=hint)
         yield Example(source, (), os.fspath(path), number)
 
@@ -277,7 +279,7 @@ def each_source(path: FilePath, *, units: Units, separator: str | None = "\t") -
         cells = text.split(separator) if separator else [text]
         if len(cells) > 2:
             problem = f"{_columns(len(cells))} where a source, or a source and its target, were expected"
-            raise InputError(problem, path=path, line=number, hint="give the sources alone, as cut -f1 does")
+            raise InputError(problem, path=path, line=number, hint="give only the sources, as with cut -f1")
         source = _split(cells[0], units)
         is_blank = is_blank and not source
         yield Example(source, (), os.fspath(path), number)

@@ -53,7 +53,7 @@ class Vocabulary:
             if not isinstance(token, str):
                 raise InputError(f"the token {token!r} is not a string")
             if count > 1:
-                raise InputError(f"the token {token!r} stands {count} times in the vocabulary", hint="list it once")
+                raise InputError(f"the token {token!r} occurs {count} times in the vocabulary", hint="list it once")
         for name, special in (("unknown", self.unknown), ("end", self.end)):
             if special is not None and special not in self._ids:
                 raise InputError(f"the {name} token {special!r} is not in the vocabulary", hint="add it to the tokens")
@@ -154,7 +154,7 @@ class Vocabulary:
         if end is not None and end in counts:
             raise InputError(f"the end token {end!r} occurs in the text", hint="remove it, or write it in another way")
         if minimum_count > 1 and unknown is None:
-            raise InputError("rare tokens are dropped but no token stands for them", hint="name an unknown token")
+            raise InputError("rare tokens are dropped, but there is no unknown token", hint="name an unknown token")
         specials = [special for special in (unknown, end) if special is not None]
         kept = [token for token, count in counts.items() if count >= minimum_count and token not in specials]
         return cls((*specials, *sorted(kept, key=lambda token: (-counts[token], token))), unknown=unknown, end=end)

@@ -36,7 +36,7 @@ def optimal_next_tokens(output: Ids, references: Sequence[Ids], *, end: int | No
     Source: Sabour, Chan and Norouzi, Optimal Completion Distillation (ICLR 2019), section 3, for edit distance.
     """
     if not references:
-        raise InputError("there is no reference to hold the output against", hint="give at least one")
+        raise InputError("there is no reference to compare the output with", hint="give at least one")
     if end is None:
         return _by_hamming(output, references)
     if not all(references):

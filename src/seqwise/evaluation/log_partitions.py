@@ -83,7 +83,7 @@ def log_partition_report(
         if len(output_T):
             outputs.append(output_T)
     if not outputs:
-        raise InputError("there is no position to take log Z of")
+        raise InputError("there is no position with a log Z")
     lengths = [len(output_T) for output_T in outputs]
     return LogPartitionReport(
         summarize_log_partitions(torch.cat(outputs)),

@@ -58,7 +58,7 @@ def free_port(host: str, port: int) -> int:
         with socket.create_server((host, port), family=family) as taken:
             return int(taken.getsockname()[1])
     except OSError as error:
-        problem = f"nothing can listen on {host}, port {port} ({error.strerror or error})"
+        problem = f"cannot listen on {host}, port {port} ({error.strerror or error})"
         raise InputError(problem, hint="give another --port, or 0 for any that is free") from error
 
 

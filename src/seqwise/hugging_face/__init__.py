@@ -1,7 +1,7 @@
-"""Models of the transformers library as step models, taggers and masked models, and a Trainer that knows about search.
+"""Hugging Face models as step models, taggers and masked models, and a Trainer with search-aware objectives.
 
-Importing this package imports transformers; importing seqwise does not. The Trainer is imported when it is asked for:
-what it brings along takes seconds, and who scores or samples has no use for it.
+Importing this package imports transformers; importing seqwise does not. The Trainer is imported on first use, because
+its dependencies take seconds to import and scoring and sampling do not need it.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def feature_scale(model: Any) -> float:
             if _share_apart(seen["hidden"] * scale, seen["features"]) <= _tolerance(seen["hidden"]):
                 return float(scale)
     raise InputError(
-        f"{type(model).__name__} does more between its decoder and its output embeddings than is known here",
+        f"{type(model).__name__} has unknown steps between its decoder and its output embeddings",
         hint="use a model whose head reads the decoder's last hidden state",
     )
 

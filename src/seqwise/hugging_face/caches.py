@@ -112,7 +112,7 @@ def _cannot_follow(model_name: str, kind: str) -> InputError:
     if "Sliding" in kind:
         hint = (
             "where no output is longer than the window, set config.sliding_window to None (and all config.layer_types "
-            "to 'full_attention'), and load the model anew"
+            "to 'full_attention'), and load the model again"
         )
     return InputError(
         f"{model_name} keeps {kind}, and only plain keys and values of all steps can be gathered and mixed", hint=hint

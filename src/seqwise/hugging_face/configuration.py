@@ -34,7 +34,7 @@ class _Minimised(Config):
     objective: Annotated[ObjectiveConfig, OneOf(ObjectiveConfig)] = setting(..., "what training minimises")
     weight: float = setting(0.0, "weight of added (log Z)^2", flag="log_partition_weight", ge=0)
     fraction: float = setting(
-        1.0, "the part of the positions that is penalised", flag="log_partition_fraction", gt=0, le=1
+        1.0, "fraction of the positions that is penalised", flag="log_partition_fraction", gt=0, le=1
     )
 
     @property
@@ -80,7 +80,7 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
             A schedule may also be a function of the step.
         log_partition_weight: weight of ``(log Z)^2`` along gold, known as z-loss, in ANY objective; by default 0.1 in
             the self-normalising ones and 0 in all others.
-        log_partition_fraction: the part of the positions that is penalised.
+        log_partition_fraction: fraction of the positions that is penalised.
 
     Raises:
         InputError: an option is out of its range, not one of the objective's, or it cannot be had
@@ -152,7 +152,7 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
 
     def _not_trainable(self) -> InputError | None:
         if isinstance(self.objective, CRF):
-            problem = "crf needs scores that form a chain, which those of no Hugging Face model do"
+            problem = "crf needs scores that form a chain, and those of Hugging Face models do not"
             return InputError(f"objective: {problem}", hint="use beam-crf")
         if self.minimised.fraction < 1 and self.minimised.weight == 0 and not self.minimised.objective.self_normalizing:
             return InputError("log_partition_fraction: there is no penalty", hint="give log_partition_weight")

@@ -145,7 +145,7 @@ def generation_selector(
     for name, neutral in NEUTRAL.items():
         value = getattr(config, name, None)
         if value is not None and value not in neutral:
-            raise InputError(f"generation_config.{name} is {value}, which is not done here", hint="set it to None")
+            raise InputError(f"generation_config.{name} is {value}, which is not supported", hint="set it to None")
     end, _, forced_first, _ = special_tokens(plain, config)
     if any(len(word) != 1 for word in config.bad_words_ids or []):
         raise InputError(
@@ -163,7 +163,7 @@ def generation_selector(
     last = config.forced_eos_token_id
     if last is not None and num_steps is None:
         raise InputError(
-            f"generation_config.forced_eos_token_id is {last}, and it is not said which step is the last",
+            f"generation_config.forced_eos_token_id is {last}, and the last step is unknown",
             hint="pass num_steps, or set it to None",
         )
     if isinstance(last, list):

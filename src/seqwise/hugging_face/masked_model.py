@@ -216,11 +216,11 @@ def masked_model(
         mask_id, before, after, allowed_V = codec.mask_id, codec.before, codec.after, codec.allowed_V
         pad_id = pad_id if pad_id is not None else getattr(tokenizer, "pad_token_id", None)
     elif mask_id is None:
-        raise InputError("the model does not say what its mask is", hint="give its tokenizer, or mask_id")
+        raise InputError("the mask token of the model is unknown", hint="give its tokenizer, or mask_id")
     else:
         outside = [token for token in (mask_id, *before, *after, *special) if not 0 <= token < vocab_size]
         if outside:
-            raise InputError(f"the special token {outside[0]} is none of the {vocab_size} that the model scores")
+            raise InputError(f"the special token {outside[0]} is not one of the {vocab_size} that the model scores")
         allowed_V = torch.ones(vocab_size, dtype=torch.bool)
         allowed_V[[mask_id, *before, *after, *special]] = False
         if pad_id is not None:
@@ -321,8 +321,8 @@ def _check(adapted: HuggingFaceMaskedModel) -> None:
             ends_NT[:, -1] = words[:2]
             one_V, other_V = adapted.masked_logits(ends_NT, first_NT)
             if bool((one_V == other_V).all()):
-                hint = "load a masked language model; one that reads left to right scores itself"
-                raise InputError(f"{name} does not see what comes after a masked position", hint=hint)
+                hint = "load a masked language model; a left-to-right model scores texts itself"
+                raise InputError(f"{name} does not see the tokens after a masked position", hint=hint)
 
 
 def _attempt(score: Callable[[], Tensor]) -> Tensor | None:

@@ -255,7 +255,7 @@ def _sampled(
     _at_least_one("num_sweeps", num_sweeps)
     discard = min(7, num_sweeps // 2) if discard is None else discard
     if not 0 <= discard < num_sweeps:
-        raise InputError(f"discard: of {num_sweeps} sweeps {discard} are left out", hint="discard fewer")
+        raise InputError(f"discard: {discard} of {num_sweeps} sweeps are discarded", hint="discard fewer")
     discard = max(discard, settings.burn_in if settings.burn_in < num_sweeps else 0)
     options |= {"phrase": codec.phrase, "spell": codec.plain}
     chains = run_problems(adapted, problems, settings, num_sweeps=num_sweeps, **options)

@@ -89,7 +89,7 @@ class TextScorer:
         for row, log_probs_M in self._log_probs([row for group in rows for row in group]):
             if bool(log_probs_M.isnan().any()):
                 problem = f"the model's scores of {texts[row.text].text[:60]!r} are not numbers"
-                raise InputError(problem, hint="see that its weights are whole; score in float32")
+                raise InputError(problem, hint="check its weights; score in float32")
             values[row.text][list(row.places)] = log_probs_M.double().cpu()
         return [
             self._result(text, value_T[list(text.scored)], num_windows=self._num_windows(text, group))
@@ -205,7 +205,7 @@ def text_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> TextSc
         return _masked_scorer(model, tokenizer, settings)
     inner = unwrapped(model)
     if settings.bound:
-        problem = "bound: a model that reads from left to right has log-probabilities themselves"
+        problem = "bound: a left-to-right model has exact log-probabilities"
         raise InputError(problem, hint="leave it out")
     if inner.training:
         raise InputError("a model is in training mode, where dropout changes its scores", hint="call model.eval()")
@@ -305,7 +305,7 @@ def _causal_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> Tex
         if before or ready.scored[0] > 0:
             return ready
         if len(ready.scored) == 1:
-            problem = "the only token of the text is given, and nothing is left to score"
+            problem = "the only token of the text is the first, which is not scored"
             raise InputError(problem, hint="give a longer text or a prefix, or a tokenizer with a start token")
         return ready._replace(scored=ready.scored[1:], spans=ready.spans[1:])
 

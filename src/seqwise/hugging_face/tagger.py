@@ -186,7 +186,7 @@ def pretrained_tagger(
     given: Any = model
     backbone = getattr(given, "base_model", None)
     if backbone is None or not hasattr(given, "config"):
-        raise InputError(f"{type(model).__name__} is no Hugging Face model", hint="load it with AutoModel")
+        raise InputError(f"{type(model).__name__} is not a Hugging Face model", hint="load it with AutoModel")
     if getattr(given.config, "is_encoder_decoder", False):
         hint = "use an encoder, such as BERT, or step_model"
         raise InputError(f"{type(model).__name__} is an encoder-decoder, which writes by itself", hint=hint)
@@ -237,7 +237,7 @@ def word_pieces(tokenizer: Any, words: Sequence[str]) -> tuple[int, ...]:
         return tuple(tokenizer.build_inputs_with_special_tokens(marked))
     ids, firsts = _pieces(tokenizer, known)
     if len(firsts) != len(words):
-        raise InputError("a word disappears among the others", hint="replace what is no text in it")
+        raise InputError("a word is lost among the others", hint="replace what is no text in it")
     starts = set(firsts.values())
     return tuple(~token if column in starts else token for column, token in enumerate(ids))
 
@@ -278,7 +278,9 @@ def _alone(tokenizer: Any, word: str) -> list[int]:
 
 def _unknown(tokenizer: Any, word: str) -> str:
     if getattr(tokenizer, "unk_token", None) is None:
-        raise InputError(f"the tokenizer makes nothing of {word!r} and has no unknown token", hint="replace the word")
+        raise InputError(
+            f"the tokenizer returns nothing for {word!r} and has no unknown token", hint="replace the word"
+        )
     return str(tokenizer.unk_token)
 
 
@@ -295,7 +297,7 @@ def save_tagger(tagger: FixedAttentionTagger, folder: str | os.PathLike[str]) ->
         InputError: it is a tagger of another kind.
     """
     if not isinstance(tagger.encoder, PieceEncoder):
-        raise InputError("the encoder is no Hugging Face model", hint="call save_pretrained")
+        raise InputError("the encoder is not a Hugging Face model", hint="call save_pretrained")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tagger.encoder.backbone.config.save_pretrained(folder / BACKBONE)
@@ -322,13 +324,13 @@ def load_tagger(folder: str | os.PathLike[str]) -> FixedAttentionTagger:
 
     folder = Path(folder)
     verify(folder)
-    hint = "take another copy"
+    hint = "use another copy"
     sizes = read_record(
         folder / SIZES, ["num_labels", "label_embedding_size", "hidden_size", "dropout"], what="sizes", hint=hint
     )
     if "auto_map" in json.loads((folder / BACKBONE / "config.json").read_bytes()):
-        problem = "the encoder brings code of its own (auto_map), which is never run"
-        raise InputError(problem, path=folder / BACKBONE, hint="take a model that transformers has")
+        problem = "the encoder has its own code (auto_map), which is never run"
+        raise InputError(problem, path=folder / BACKBONE, hint="use a model class of transformers")
     config = AutoConfig.from_pretrained(folder / BACKBONE, local_files_only=True, trust_remote_code=False)
     tagger = pretrained_tagger(AutoModel.from_config(config, trust_remote_code=False), **sizes)
     missing, unexpected = tagger.load_state_dict(load_model_file(folder / WEIGHTS), strict=False)

@@ -59,7 +59,7 @@ class TextCodec:
         ids = self.ids_to_fill(text)
         if FREE in ids:
             mask = self.tokenizer.mask_token
-            raise InputError(f"the mask token {mask} stands in the text", hint="give whole texts, or use infill")
+            raise InputError(f"the text contains the mask token {mask}", hint="give whole texts, or use infill")
         return ids
 
     def ids_to_fill(self, text: str) -> tuple[int, ...]:
@@ -73,7 +73,7 @@ class TextCodec:
         if written is not None:
             piece = self.tokenizer.convert_ids_to_tokens(written)
             hint = "leave it out; special tokens are put around the text"
-            raise InputError(f"the special token {piece} stands in the text", hint=hint)
+            raise InputError(f"the text contains the special token {piece}", hint=hint)
         return tuple(FREE if token == self.mask_id else token for token in ids)
 
     def pieces(self, ids: Sequence[int]) -> tuple[str, ...]:
@@ -119,8 +119,8 @@ class TextCodec:
                     continue
                 problem = f"the phrase {text!r} holds {piece!r}, which is never drawn"
                 if token == self.unknown_id:
-                    problem = f"the phrase {text!r} has a part that the tokenizer does not know"
-                raise InputError(problem, hint="choose words that the model can write")
+                    problem = f"the phrase {text!r} contains an unknown token"
+                raise InputError(problem, hint="choose words that the model can produce")
         return ways
 
     def _encode(self, text: str) -> tuple[int, ...]:

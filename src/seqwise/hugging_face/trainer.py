@@ -34,7 +34,7 @@ from seqwise.training.sequence_trainer import SequenceTrainer, WithObjective
 
 
 class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
-    """``Seq2SeqTrainer`` for any seq2seq or causal language model, by any objective of this package.
+    """``Seq2SeqTrainer`` that trains any seq2seq or causal language model with the objectives of this package.
 
     Each training step minimises ``objective(model, batch, {name: schedule(t)})`` per token, t being the optimiser steps
     taken so far: with n gold tokens in a batch and N in all batches that one optimiser step accumulates (and in those
@@ -57,12 +57,12 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
     model's end token where the objective searches.
 
     Raises:
-        InputError: ``args`` is no SearchAwareConfig, ``compute_loss_func`` is given, or the model cannot be adapted, as
-            of :func:`~seqwise.hugging_face.step_model`; while training: the data are not as above, or the loss or the
+        InputError: ``args`` is not a SearchAwareConfig, ``compute_loss_func`` is given, or the model cannot be adapted,
+            see :func:`~seqwise.hugging_face.step_model`; while training: the data are not as above, or the loss or the
             gradient of a step is not finite.
 
-    The values of the schedules are logged with the loss, and follow the global step: a resumed training ends with the
-    same weights, bit for bit. On one machine only one GPU is used by one process.
+    The values of the schedules are logged with the loss and depend on the global step, so a resumed training run ends
+    with the same weights, bit for bit. On one machine only one GPU is used by one process.
 
     Not implemented: FSDP, DeepSpeed, ``torch_compile``; activation checkpointing inside a search;
     targets with gaps (several turns of a dialogue); objectives that need other inputs than tokens; checkpoints that
@@ -94,7 +94,7 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
             model = _from_pretrained(os.fspath(model))
         super().__init__(model, args, *others, **named)
         if self.compute_loss_func is not None:
-            problem = "compute_loss_func would take the place of the objective"
+            problem = "compute_loss_func would replace the objective"
             raise InputError(problem, hint="leave it out, or use Seq2SeqTrainer")
         # Before a checkpoint is loaded: the teacher is what training started from.
         self._teacher: Any = copy.deepcopy(self.model) if isinstance(args.objective, Distillation) else None
@@ -133,7 +133,7 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
             raise InputError("eval_dataset is empty", hint="pass at least one example, or set eval_strategy to 'no'")
         has_loss_alone = self.compute_metrics is None and "" in parts
         if evaluates and has_loss_alone and metric not in (None, "loss", "eval_loss"):
-            problem = f"metric_for_best_model: {metric!r} is measured by compute_metrics, and there is none"
+            problem = f"metric_for_best_model: {metric!r} needs compute_metrics"
             raise InputError(problem, hint="pass compute_metrics, or set metric_for_best_model to 'loss'")
         for callback in self.callback_handler.callbacks:
             if isinstance(callback, EarlyStoppingCallback):

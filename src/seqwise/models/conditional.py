@@ -154,7 +154,7 @@ class ConditionalMaskedTransformer(nn.Module, HubModel):
                 context is missing or has another number of rows.
         """
         if not isinstance(context, ConditionalContext):
-            raise InputError("this masked model reads a source, and none is given", hint="hand over encode's result")
+            raise InputError("this masked model needs a source", hint="hand over encode's result")
         seen_NT, real_NT = seen_tokens(tokens_NT, masked_NT, mask_id=self.mask_id)
         if len(context.mask_BS) != len(tokens_NT):
             raise InputError(

@@ -36,4 +36,4 @@ class HubModel(PyTorchModelHubMixin, library_name="seqwise", tags=["seqwise"]):
     @classmethod
     def _load_as_pickle(cls, model: Any, model_file: str, *others: Any, **named: Any) -> NoReturn:
         problem = "the weights are a pickle, which could run code when it is read"
-        raise InputError(problem, path=model_file, hint="take a copy with model.safetensors")
+        raise InputError(problem, path=model_file, hint="use a copy with model.safetensors")

@@ -172,7 +172,7 @@ class FixedAttentionTagger(nn.Module):
     def require_left_to_right(self) -> None:
         """Refuse an encoder that cannot read a source piece by piece."""
         if not hasattr(self.encoder, "read"):
-            problem = f"a {type(self.encoder).__name__} reads a source as a whole, and a stream has no end"
+            problem = f"a {type(self.encoder).__name__} needs the whole source, and a stream has no end"
             raise InputError(problem, hint=LEFT_TO_RIGHT)
         self.encoder.require_left_to_right()
 

@@ -54,7 +54,7 @@ def masked_cross_entropy(model: MaskedModel, tokens_NT: Tensor, masked_NT: Tenso
     unknown_M = (hidden_M < 0) | (hidden_M >= model.vocab_size)
     if bool(unknown_M.any()):
         raise InputError(
-            f"a masked position holds {int(hidden_M[unknown_M][0])}, which is none of the {model.vocab_size} tokens",
+            f"a masked position holds {int(hidden_M[unknown_M][0])}, which is not one of the {model.vocab_size} tokens",
             hint=f"use 0 to {model.vocab_size - 1}",
         )
     return cross_entropy(logits_MV, hidden_M)

@@ -36,7 +36,7 @@ def cross_entropy_objective(*, label_smoothing: float = 0.0) -> Objective:
     """Teacher forcing with cross-entropy; uses no schedule.
 
     Args:
-        label_smoothing: the part of each gold token's probability that is spread over all tokens; see
+        label_smoothing: probability moved from each gold token to all tokens; see
             :func:`~seqwise.objectives.likelihood.cross_entropy`.
 
     Raises:

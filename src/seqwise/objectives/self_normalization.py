@@ -340,7 +340,7 @@ def log_partition_statistics(log_partitions: Tensor) -> LogPartitionStatistics:
         2.0
     """
     if log_partitions.numel() == 0:
-        raise InputError("there is no position to take log Z of")
+        raise InputError("there is no position with a log Z")
     values = log_partitions.double()
     mean = values.mean()
     return LogPartitionStatistics(

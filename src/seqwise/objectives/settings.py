@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from seqwise.models.protocols import StepModel
     from seqwise.objectives.objective import Objective
 
-BEAM = "slots of the beam, in training and decoding; fewer where there are fewer candidates"
+BEAM = "beam size, in training and decoding"
 """Help on the size of a beam."""
 
-RELAXATION = "inverse temperature of relaxations: a number, linear(a, b) or exponential(a, b)"
+RELAXATION = "inverse temperature of the relaxation: a number, linear(a, b) or exponential(a, b)"
 """Help on alpha."""
 
 
@@ -121,7 +121,7 @@ class Penalized(ObjectiveConfig):
 
     weight: float = setting(0.1, "weight of (log Z)^2", flag="log_partition_weight", ge=0)
     fraction: float = setting(
-        1.0, "the part of the positions that is penalised", flag="log_partition_fraction", gt=0, le=1
+        1.0, "fraction of the positions that is penalised", flag="log_partition_fraction", gt=0, le=1
     )
 
     def loss_unit(self, token: str) -> str:
@@ -129,7 +129,7 @@ class Penalized(ObjectiveConfig):
 
 
 class SampledSelfNormalized(Penalized):
-    """Cross-entropy and a penalty on log Z, with log Z computed at a part of the positions."""
+    """Cross-entropy with a penalty on log Z, computed at a fraction of the positions."""
 
     name: Literal["sampled-self-normalized"] = "sampled-self-normalized"
 
@@ -140,7 +140,7 @@ class SampledSelfNormalized(Penalized):
 
 
 class SelfNormalized(Penalized):
-    """Cross-entropy, and a penalty that draws log Z to 0."""
+    """Cross-entropy with a penalty that keeps log Z near 0."""
 
     name: Literal["self-normalized"] = "self-normalized"
 
@@ -151,11 +151,11 @@ class SelfNormalized(Penalized):
 
 
 class UnnormalizedLikelihood(Penalized):
-    """Raw scores of the gold tokens, held down by a penalty on log Z alone."""
+    """Raw scores of the gold tokens with a penalty on log Z."""
 
     name: Literal["unnormalized-likelihood"] = "unnormalized-likelihood"
     weight: float = setting(
-        0.1, "unnormalized-likelihood: log Z ends near 1/(2 weight)", flag="log_partition_weight", gt=0
+        0.1, "unnormalized-likelihood: log Z settles near 1/(2 weight)", flag="log_partition_weight", gt=0
     )
 
     def build(self, context: Context = NOTHING) -> Objective:
@@ -205,7 +205,7 @@ class Relaxed(Config):
 
     alpha: Alpha = setting("exponential(1, 8)", RELAXATION, metavar="SCHEDULE")
     unit: AlphaUnitName = setting(
-        "scores", "gaps: alpha is divided by the mean squared gap of the best scores", flag="alpha_unit"
+        "scores", "gaps divides alpha by the mean squared gap of the best scores", flag="alpha_unit"
     )
 
     @property
@@ -228,13 +228,13 @@ class Relaxed(Config):
 class Cost(Config):
     """The option of all objectives that know what a wrong output costs."""
 
-    cost: CostName = setting("hamming", "what a wrong output costs")
+    cost: CostName = setting("hamming", "task cost of an output")
 
 
 class Costed(Cost):
-    """Options of a search that knows what each wrong token costs."""
+    """Options of a search with a cost for each wrong token."""
 
-    wrong_label_costs: str = setting("", "cost of wrongly choosing a label, as in 'O=2,X=.5'", metavar="COSTS")
+    wrong_label_costs: str = setting("", "cost of predicting a label wrongly, as in 'O=2,X=.5'", metavar="COSTS")
 
     @field_validator("wrong_label_costs")
     @classmethod
@@ -270,7 +270,7 @@ class Costed(Cost):
             return {}
         unknown = [label for label in costs if label not in context.tokens]
         if unknown:
-            problem = f"wrong_label_costs: no label of the training data is called {unknown[0]!r}"
+            problem = f"wrong_label_costs: the training data have no label {unknown[0]!r}"
             raise InputError(problem, hint=did_you_mean(unknown[0], context.tokens))
         import torch
 
@@ -311,7 +311,7 @@ def parse_label_costs(text: str) -> dict[str, float]:
 class Mixed(Relaxed, Costed, Searching):
     """Options of an objective to which relaxed-beam loss can be added; alpha and its unit serve decoding as well."""
 
-    direct_loss_weight: float = setting(0.0, "weight of added relaxed-beam loss", ge=0)
+    direct_loss_weight: float = setting(0.0, "weight of an added relaxed-beam loss", ge=0)
 
     @model_validator(mode="after")
     def _reads_cost(self) -> Any:
@@ -388,7 +388,7 @@ class SoftDenseBeam(Mixed):
 
 
 class BeamSearchOptimization(Costed, Searching):
-    """Margin violations wherever gold falls out of the beam, which then begins anew from gold."""
+    """Margin violations wherever gold falls off the beam, which then restarts from gold."""
 
     counts = LOST_MARGIN
     name: Literal["beam-search-optimization"] = "beam-search-optimization"
@@ -400,7 +400,7 @@ class BeamSearchOptimization(Costed, Searching):
 
 
 class EarlyUpdate(Searching):
-    """The perceptron where gold falls out of the beam."""
+    """Perceptron update at the step where gold falls off the beam."""
 
     counts = LOST_MARGIN
     name: Literal["early-update"] = "early-update"
@@ -412,7 +412,7 @@ class EarlyUpdate(Searching):
 
 
 class HardHinge(Costed, Searching):
-    """A hinge on the hard beam."""
+    """Hinge loss on the hard beam."""
 
     counts = LOST_MARGIN
     name: Literal["hard-hinge"] = "hard-hinge"
@@ -424,7 +424,7 @@ class HardHinge(Costed, Searching):
 
 
 class Hinge(Relaxed, Costed, Searching):
-    """A hinge on the relaxed beam, searched with the cost."""
+    """Hinge loss on the relaxed beam, with cost-augmented search."""
 
     counts = LOST_MARGIN
     name: Literal["hinge"] = "hinge"
@@ -470,7 +470,7 @@ class MinimumRisk(OutputCosted):
 
 
 class SoftmaxMargin(OutputCosted):
-    """Likelihood over the outputs of a beam, in which a costly output counts for more."""
+    """Likelihood over the outputs of a beam, in which costly outputs weigh more."""
 
     name: Literal["softmax-margin"] = "softmax-margin"
 
@@ -518,9 +518,7 @@ class CrossEntropy(ObjectiveConfig):
     from_scratch = True
 
     name: Literal["cross-entropy"] = "cross-entropy"
-    label_smoothing: float = setting(
-        0.0, "the part of each gold token's probability that is spread over all tokens", ge=0, lt=1
-    )
+    label_smoothing: float = setting(0.0, "probability that is moved from each gold token to all tokens", ge=0, lt=1)
 
     def loss_unit(self, token: str) -> str:
         smoothed = f", labels smoothed by {self.label_smoothing:g}" if self.label_smoothing else ""
@@ -533,7 +531,7 @@ class CrossEntropy(ObjectiveConfig):
 
 
 class Distillation(ObjectiveConfig):
-    """Learn as raw scores what the beam of a local model prefers."""
+    """Distil the preferences of a local model's beam into raw scores."""
 
     searches = True
 
@@ -560,12 +558,14 @@ class Distillation(ObjectiveConfig):
 
 
 class NoiseContrastive(ObjectiveConfig):
-    """Tell gold tokens from tokens drawn as often as they are gold."""
+    """Discriminate gold tokens from tokens drawn from their distribution."""
 
     from_scratch = True
 
     name: Literal["noise-contrastive"] = "noise-contrastive"
-    noise_tokens: int = setting(10, "how many for each gold token, drawn as often as they are gold", ge=1)
+    noise_tokens: int = setting(
+        10, "noise tokens for each gold token, drawn from the distribution of gold tokens", ge=1
+    )
 
     def build(self, context: Context = NOTHING) -> Objective:
         from seqwise.objectives.contrastive import noise_contrastive_objective
@@ -578,9 +578,9 @@ class NoiseContrastive(ObjectiveConfig):
 class Sampling(Config):
     """Options of scheduled sampling."""
 
-    feeding: Feeding = setting("greedy", "what is fed in place of gold")
+    feeding: Feeding = setting("greedy", "choice that is fed instead of gold")
     feeding_passes: FeedingPasses = setting(
-        "step-by-step", "two-pass (transformer) chooses along gold, for all positions at once"
+        "step-by-step", "two-pass (transformers) predicts all positions at once from gold, and feeds these predictions"
     )
     gold_probability: Probability = setting(
         "linear(1, 0)",
@@ -591,7 +591,7 @@ class Sampling(Config):
 
 
 class ScheduledSampling(Sampling, ObjectiveConfig):
-    """Cross-entropy along what the model writes itself, more and more of it."""
+    """Cross-entropy along the model's own outputs, with decreasing probability of gold."""
 
     name: Literal["scheduled-sampling"] = "scheduled-sampling"
 

@@ -36,7 +36,7 @@ def best_of(measured: Measured, title: str, sign: int, *, usual: str) -> str:
 def _choice(measured: Measured, title: str, sign: int, best: str, usual: str) -> str:
     values = {by_title[title].value for by_title in measured.values()}
     if len(values) == 1 and len(measured) > 1:
-        return f"all decoders do equally well here ({title}); predict uses {usual}"
+        return f"all decoders are equally good here ({title}); predict uses {usual}"
     if best == usual:
         value = measured[usual][title].value
         equals = [name for name in measured if name != usual and measured[name][title].value == value]
@@ -45,9 +45,9 @@ def _choice(measured: Measured, title: str, sign: int, best: str, usual: str) ->
     gain, sure = _gain(measured, title, sign, best, usual)
     better = f"{best} is {gain:.1f} points better than {usual} ({title}, development data)"
     if not sure:
-        return f"{better}, within chance; predict keeps using {usual}"
+        return f"{better}, which is not significant; predict keeps using {usual}"
     raw = best in ("raw-beam", "interpolated-beam") and usual == "beam"
-    why = ": this model's unnormalised scores hold look-ahead that the local ones discard" if raw else ""
+    why = ": its unnormalised scores contain look-ahead, which local scores discard" if raw else ""
     return f"{better}{why}; predict with --decoder {best}"
 
 
@@ -61,14 +61,14 @@ def _collapse(measured: Measured, title: str, sign: int, settings: Settings, mea
         return ""
     # A positive log Z explains longer outputs, a negative one shorter outputs.
     nats = mean_log_partition if mean_log_partition is not None and (mean_log_partition > 0) == (ratio > 1) else 0.0
-    why = f": every further token {'earns' if nats > 0 else 'costs'} log Z = {abs(nats):.1f} nats" if nats else ""
+    why = f": each token {'adds' if nats > 0 else 'subtracts'} log Z = {abs(nats):.1f} nats" if nats else ""
     length = f"outputs {ratio:.1f} times as long as the beam's"
     return f"raw-beam collapses here ({length}{why}): do not use it; {_cure(settings)}"
 
 
 def _cure(settings: Settings) -> str:
     if any(isinstance(stage.settings.objective, SelfNormalized) for stage in settings.stages()):
-        return "a larger --log-partition-weight draws log Z nearer to 0"
+        return "a larger --log-partition-weight brings log Z closer to 0"
     return (
         "--warm-start self-normalized helps"
         if settings.trained_score == "global"

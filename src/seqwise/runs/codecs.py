@@ -349,7 +349,7 @@ class MaskedCodec(SequenceCodec):
         if subwords is not None and example.target:
             strange = set(normalize_text(example.target[0])) - {" ", *subwords.pieces}
             if strange:
-                problem = f"the character {min(strange)!r} is in no training sequence"
+                problem = f"the character {min(strange)!r} does not occur in the training data"
                 raise InputError(problem, **place_of(example), hint="drop or replace it")
         ids = self.sequence.encode(example.target, **place_of(example))
         if example.target and not ids:
@@ -430,7 +430,7 @@ class MaskedCodec(SequenceCodec):
     def load(cls, folder: Path, *, format: Format) -> MaskedCodec:
         """Read the tokenizers and lengths of a folder, for files in this format."""
         source = load_tokenizer(folder / "source") if format == "pairs" else None
-        record = read_record(folder / LENGTHS, ["lengths"], what="counts of lengths", hint="take another copy")
+        record = read_record(folder / LENGTHS, ["lengths"], what="counts of lengths", hint="use another copy")
         lengths = {int(length): count for length, count in record["lengths"].items()}
         return cls(load_tokenizer(folder / "sequence"), source, lengths, format)
 

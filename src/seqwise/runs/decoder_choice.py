@@ -29,14 +29,14 @@ def best_decoder(folder: str | os.PathLike[str]) -> str:
     """Return the decoder that was best on development data, from ``metrics.json``."""
     path = Path(folder) / "metrics.json"
     if not path.exists():
-        raise InputError("the file is missing, so no decoder is known to be best", path=path, hint="name a decoder")
+        raise InputError("the file is missing, so the best decoder is unknown", path=path, hint="name a decoder")
     try:
         name = json.loads(path.read_bytes())["dev"]["best decoder"]
     except (ValueError, TypeError, KeyError, RecursionError):
-        problem = "no decoder is known to be best, for the run was trained without development data"
+        problem = "the best decoder is unknown, because the run was trained without development data"
         raise InputError(problem, path=path, hint="name a decoder, or train with --dev") from None
     if name not in DECODERS:
-        raise InputError(f"the best decoder {name!r} is none", path=path, hint=f"name one of {', '.join(DECODERS)}")
+        raise InputError(f"the best decoder {name!r} is unknown", path=path, hint=f"name one of {', '.join(DECODERS)}")
     return str(name)
 
 

@@ -55,7 +55,7 @@ def meanings(diagnosis: Diagnosis, *, subwords: bool = False) -> dict[str, str]:
 
 
 def _too_few(sums: Sums) -> str:
-    return f"too few examples to tell a difference from chance ({num_examples(sums)}): give {FEWEST} or more"
+    return f"too few examples for a test ({num_examples(sums)}): give {FEWEST} or more"
 
 
 def _about_decoders(diagnosis: Diagnosis, *, subwords: bool) -> str:
@@ -74,38 +74,38 @@ def _about_decoders(diagnosis: Diagnosis, *, subwords: bool) -> str:
             f"the beam is {abs(by_beam):.1f} points {'better' if by_beam > 0 else 'worse'} than greedy ({title})"
         )
     else:
-        parts.append(f"beam and greedy differ by no more than chance may do ({title})")
+        parts.append(f"beam and greedy do not differ significantly ({title})")
     if not sure:
-        parts.append("raw scores and log-probabilities differ by no more than chance may do")
+        parts.append("raw scores and log-probabilities do not differ significantly")
     elif raw > 0:
-        parts.append(f"raw scores add {raw:.1f}, so label bias is at work; predict with --decoder raw-beam")
+        parts.append(f"raw scores gain {raw:.1f}, so there is label bias; predict with --decoder raw-beam")
     else:
-        parts.append(f"raw scores lose {-raw:.1f}: keep to beam")
+        parts.append(f"raw scores lose {-raw:.1f}; use beam")
     if sure and raw < 0 and "shifted-beam" in diagnosis.decoders:
         back = max(gain("shifted-beam", "raw-beam")[0] / -raw, 0)
         parts.append(
-            f"{100 * back:.0f}% of that is one constant, mean log Z; --objective self-normalized trains it away"
+            f"{100 * back:.0f}% of that is due to a constant, mean log Z, which --objective self-normalized removes"
         )
     return "; ".join(parts)
 
 
 def _about_log_partitions(diagnosis: Diagnosis) -> str:
     if diagnosis.log_partitions is None:
-        return "the run can write none of the targets, so nothing is known of log Z"
+        return "the run cannot produce any of the targets, so log Z is unknown"
     overall = diagnosis.log_partitions.overall
     if overall.mean_absolute < 0.2:
-        return "log Z is near 0 everywhere: raw scores are log-probabilities, and a raw search need not normalise"
+        return "log Z is near 0 everywhere, so raw scores are log-probabilities and search needs no normalisation"
     if overall.mean_absolute_deviation < 0.2:
-        return "log Z is nearly constant: raw scores less that constant are log-probabilities"
+        return "log Z is nearly constant, so raw scores minus that constant are log-probabilities"
     return (
-        f"log Z varies by {overall.mean_absolute_deviation:.1f} nats, so raw scores are no log-probabilities; "
-        "slot ranking below says whether that can help, and --objective self-normalized draws log Z to 0"
+        f"log Z varies by {overall.mean_absolute_deviation:.1f} nats, so raw scores are not log-probabilities; "
+        "slot ranking below shows whether this can help; --objective self-normalized brings log Z close to 0"
     )
 
 
 def _about_exposure(diagnosis: Diagnosis) -> str:
     if "beam" not in diagnosis.exposure:
-        return "the run can write none of the targets, so there is no loss to compare"
+        return "the run cannot produce any of the targets, so there is no loss to compare"
     if not enough_examples(diagnosis.exposure["beam"].gold):
         return _too_few(diagnosis.exposure["beam"].gold)
     costs = {
@@ -115,16 +115,17 @@ def _about_exposure(diagnosis: Diagnosis) -> str:
     greedy, beam = costs.get("greedy"), costs["beam"]
     if beam is None and greedy is None:
         return (
-            "after its own prefixes the model goes on as well as after gold ones: training on them has little to repair"
+            "the loss after its own prefixes is not significantly higher than after gold ones: there is little to gain "
+            "from training on them"
         )
     if beam is None:
         return (
-            f"after prefixes of greedy search the right continuation costs {greedy:.2f} times as much, after those of "
-            "the beam no more than after gold ones: with a beam there is little to repair"
+            f"after prefixes of greedy search, the loss is {greedy:.2f} times that after gold ones; after those of the "
+            "beam, it is not significantly higher: with a beam, there is little to gain"
         )
-    cost = f"after prefixes of its own beam the right continuation costs {beam:.2f} times as much"
+    cost = f"after prefixes of its own beam, the loss is {beam:.2f} times that after gold ones"
     if beam < SMALL:
-        return f"{cost} as after gold ones: training on such prefixes has little to repair"
+        return f"{cost}: there is little to gain from training on them"
     return f"{cost}, an upper bound on exposure bias; --objective scheduled-sampling trains on such prefixes"
 
 
@@ -136,28 +137,28 @@ def _about_lengths(diagnosis: Diagnosis) -> str:
     for name, scores in (("local", "log-probabilities"), ("raw", "raw scores")):
         before, after = diagnosis.lengths[name][small].ratio.value, diagnosis.lengths[name][large].ratio.value
         if before and 0.95 < after / before < 1.05:
-            trends.append(f"{scores} keep to length as beams grow")
+            trends.append(f"{scores} keep the length of outputs as beams grow")
         else:
             trends.append(f"{scores} make outputs {'longer' if after > before else 'shorter'} as beams grow")
     empty = diagnosis.lengths["local"][large].empty.value
-    remedy = "" if empty < 0.01 else "; predict --length-normalization 1 keeps a large beam from empty outputs"
+    remedy = "" if empty < 0.01 else "; predict --length-normalization 1 prevents empty outputs of large beams"
     return f"{'; '.join(trends)}{remedy}"
 
 
 def _about_ranking(ranking: SlotRanking | None) -> str:
     if ranking is None:
-        return "no beam holds the right prefix beside a wrong one: use a beam of 2 or more, on longer outputs"
+        return "no beam contains the right prefix and a wrong one: use a beam of 2 or more, on longer outputs"
     if not enough_examples(ranking.both):
         return _too_few(ranking.both)
     gains = [paired_bootstrap(counts, ranking.log_prob) for counts in (ranking.both, ranking.raw)]
     gain = max(gains, key=lambda comparison: comparison.low)
     if gain.low > 0:
         return (
-            f"with log Z the right prefix comes first {100 * gain.difference:.1f} points more often: what is read next "
-            "tells against wrong prefixes, and local scores cannot use it; whether whole searches gain, raw-beam shows "
-            "above, and --score global trains for it"
+            f"with log Z, the right prefix ranks first {100 * gain.difference:.1f} points more often: the next input "
+            "is evidence against wrong prefixes, which local scores cannot use; raw-beam above shows whether search "
+            "gains, and --score global trains for it"
         )
     return (
-        "one step ahead, log Z adds nothing to what the log-probability of a prefix says; what raw scores do over many "
-        "steps is to be seen from the decoders"
+        "log Z of the next step adds nothing significant to the log-probability of a prefix; the decoders above show "
+        "the effect of raw scores over many steps"
     )

@@ -47,7 +47,7 @@ def run_folder(name: str | os.PathLike[str]) -> Path:
 
     # Not in the cache of the hub, which is made of links: the manifest of a run does not allow them.
     kept = Path(constants.HF_HOME) / "seqwise" / str(name)
-    with hub_refusals(str(name), "there is no such folder, and the hub gives no such run", hint="check the name"):
+    with hub_refusals(str(name), "there is no such folder, and no such run on the hub", hint="check the name"):
         return Path(snapshot_download(str(name), allow_patterns=list(DOWNLOADED), local_dir=kept))
 
 
@@ -56,7 +56,7 @@ def holds_run(name: str) -> bool:
     from huggingface_hub import hf_hub_download
 
     try:
-        with hub_refusals(name, "the hub gives no such run", hint="check the name"):
+        with hub_refusals(name, "there is no such run on the hub", hint="check the name"):
             hf_hub_download(name, _MARK)
     except InputError:
         return False

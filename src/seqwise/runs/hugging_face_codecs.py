@@ -229,7 +229,7 @@ class TaggerCodec(OutputCodec):
         for place in words_without_pieces(self.tokenizer, example.source):
             # With labels, every word has a line of its own.
             line = example.line + place * bool(example.target) if example.line else None
-            problem = f"the tokenizer makes nothing of {example.source[place]!r}"
+            problem = f"the tokenizer returns nothing for {example.source[place]!r}"
             raise InputError(problem, path=example.path or None, line=line, hint="replace the word, or drop it")
         ids = word_pieces(self.tokenizer, example.source)
         if self.positions is not None and len(ids) > self.positions:

@@ -74,7 +74,7 @@ def require_own_labels(examples: Iterable[Example], labels: Container[str]) -> N
     if first is not None:
         example, label = first
         problem = f"{label[:100]!r} stands where a label would, and the run has none of these labels"
-        hint = "for one sentence a line add --text, of other columns give the tokens alone, as cut -f1 does"
+        hint = "for one sentence per line add --text; of other columns give only the tokens, as with cut -f1"
         raise InputError(problem, path=example.path, line=example.line, hint=hint)
 
 
@@ -123,7 +123,10 @@ def each_sequence(path: FilePath, *, format: Format, units: SideUnits, source_un
 def _each_line(path: FilePath, units: Units) -> Iterator[Example]:
     for number, text in read_lines(path):
         if "\t" in text:
-            problem, hint = "a tab in a sequence", "give one sequence a line; source, tab, sequence is --format pairs"
+            problem, hint = (
+                "a tab in a sequence",
+                "give one sequence per line; for source, tab, sequence use --format pairs",
+            )
             raise InputError(problem, path=path, line=number, hint=hint)
         if text.strip(" "):
             words = tuple(word for word in BLANKS.split(text) if word)

@@ -84,7 +84,7 @@ def _continued_run(settings: Settings, folder: Path) -> OutputRun:
         raise InputError(problem, path=folder, hint="give a run of this task")
     for name, (then, now) in differences(before.settings.model, settings.model).items():
         problem = f"init: the run has another {'model' if name == 'name' else name} ({then}, not {now})"
-        raise InputError(problem, path=folder, hint="leave the settings of the model out: those of the run are taken")
+        raise InputError(problem, path=folder, hint="leave the settings of the model out; those of the run are used")
     return Run(settings, before.model.train(), before.codec)
 
 
@@ -182,7 +182,7 @@ def _encoder_loader(config: Mapping[str, Any]) -> Any:
 
     if not is_encoder(config):
         named = next(iter(config.get("architectures") or ()), config.get("model_type"))
-        problem = f"the model ({named}) is no encoder, which --task tag needs"
+        problem = f"the model ({named}) is not an encoder, which --task tag needs"
         raise InputError(problem, hint="name one such as BERT, or use --task transduce")
     return AutoModel
 
@@ -199,7 +199,7 @@ def _generator_loader(config: Mapping[str, Any]) -> Any:
     if masked or is_encoder(config):
         what = "a masked language model" if masked else "an encoder"
         hint = "tag with it (--task tag), or use it with seqwise score or seqwise sample"
-        raise InputError(f"the model is {what}, which writes no text", hint=hint)
+        raise InputError(f"the model is {what}, which cannot generate text", hint=hint)
     # Some encoder-decoders are in the mapping of causal models too, for their decoders.
     reads = kind in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES or kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     return AutoModelForSeq2SeqLM if reads else AutoModelForCausalLM
@@ -366,7 +366,7 @@ def _load_masked_model(
         model.load_state_dict(weights)
     except (RuntimeError, TypeError, ValueError, OSError) as error:
         problem = f"settings, vocabulary and weights do not fit each other ({str(error).splitlines()[-1].strip()})"
-        raise InputError(problem, path=folder, hint="take another copy") from error
+        raise InputError(problem, path=folder, hint="use another copy") from error
     return model.eval()
 
 

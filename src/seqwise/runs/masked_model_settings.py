@@ -26,7 +26,7 @@ Format = Literal["sequences", "fasta", "pairs"]
 """Formats of a file of sequences: one a line, FASTA, or source, tab, sequence."""
 
 MASKINGS = {"uniform": "mask_uniformly", "one": "mask_one"}  # functions of seqwise.objectives.masked_likelihood
-_FORMAT = "sequences (one a line), fasta, or pairs (source, tab, sequence: a conditional model)"
+_FORMAT = "sequences (one per line), fasta, or pairs (source, tab, sequence) for a conditional model"
 
 
 class MaskedModelConfig(Config):
@@ -36,8 +36,8 @@ class MaskedModelConfig(Config):
     """Class of the model in ``seqwise.models``."""
 
     name: str
-    hidden_size: int = setting(128, "of embeddings and layers; of each LSTM", ge=1)
-    feedforward_size: int = setting(512, "hidden size of the feed-forward networks; of the head of an LSTM", ge=1)
+    hidden_size: int = setting(128, "size of embeddings and layers; lstm: of each direction", ge=1)
+    feedforward_size: int = setting(512, "hidden size of the feed-forward networks; lstm: of the head", ge=1)
 
     @property
     def model_class(self) -> Any:
@@ -62,8 +62,8 @@ class _OfPairs(MaskedModelConfig):
 
 class _Transformer(MaskedModelConfig):
     name: Literal["transformer"] = "transformer"
-    num_layers: int = setting(2, "pairs: for each side", ge=1)
-    num_heads: int = setting(4, "of each attention", ge=1)
+    num_layers: int = setting(2, "layers; pairs: of each side", ge=1)
+    num_heads: int = setting(4, "attention heads", ge=1)
     dropout: float = setting(0.1, "dropout rate", ge=0, lt=1)
 
     @model_validator(mode="after")
@@ -96,28 +96,26 @@ class _ExperimentOptions(Config):
     """Sequences, model and masks."""
 
     format: Format = setting(..., _FORMAT)
-    units: Units = setting(
-        "words", "what a sequence is made of: words, characters or subwords; in FASTA no words, but characters"
-    )
-    subword_vocabulary: int = setting(8000, "subwords: how many to learn at most, for each side on its own", ge=1)
+    units: Units = setting("words", "units of a sequence: words, characters or subwords; FASTA: characters or subwords")
+    subword_vocabulary: int = setting(8000, "subwords: maximum size of the vocabulary of each side", ge=1)
     minimum_count: int | None = setting(
         None,
-        "rarer tokens are the unknown symbol (not subwords); at 1 there is none, and unknown tokens are refused later; "
-        "by default 2, for characters 1",
+        "rarer tokens are the unknown token; with 1, unknown tokens are refused (except for subwords); by default 2, "
+        "for characters 1",
         ge=1,
     )
-    model: MaskedModelConfig = setting(..., "lstm: one each way, no pairs")
+    model: MaskedModelConfig = setting(..., "lstm: one in each direction; not for pairs")
     masking: str = setting(
         "uniform",
-        "uniform (between one and all tokens), one, or a number: the probability of each token",
+        "masked tokens: uniform (between one and all), one, or the probability of each token",
         metavar="HOW",
     )
     init: Path | None = setting(
-        None, "a run to go on with: its weights, vocabulary, model settings and masking", metavar="RUN"
+        None, "run to start from: its weights, vocabulary, model settings and masking", metavar="RUN"
     )
-    epochs: float = setting(20.0, "how often each sequence is seen at most", usual=SIZED, gt=0)
-    learning_rate: float = setting(1e-3, "the highest", gt=0)
-    warmup: float = setting(0.05, "the part of the steps in which it rises to that", ge=0, lt=1)
+    epochs: float = setting(20.0, "maximum number of epochs", usual=SIZED, gt=0)
+    learning_rate: float = setting(1e-3, "peak learning rate", gt=0)
+    warmup: float = setting(0.05, "fraction of the steps in which the learning rate rises to its peak", ge=0, lt=1)
 
 
 class MaskedModelSettings(TrainerOptions, _ExperimentOptions):
@@ -188,7 +186,9 @@ class SequenceSettings(MaskedModelSettings):
     """Settings of a model of sequences, one a line."""
 
     format: Literal["sequences"] = setting("sequences", _FORMAT)
-    model: Annotated[_OfSequences, OneOf(_OfSequences)] = setting("transformer", "lstm: one each way, no pairs")
+    model: Annotated[_OfSequences, OneOf(_OfSequences)] = setting(
+        "transformer", "lstm: one in each direction; not for pairs"
+    )
 
 
 class FastaSettings(MaskedModelSettings):
@@ -196,7 +196,9 @@ class FastaSettings(MaskedModelSettings):
 
     format: Literal["fasta"] = setting("fasta", _FORMAT)
     units: Units = setting("characters", MaskedModelSettings.model_fields["units"].description or "")
-    model: Annotated[_OfSequences, OneOf(_OfSequences)] = setting("transformer", "lstm: one each way, no pairs")
+    model: Annotated[_OfSequences, OneOf(_OfSequences)] = setting(
+        "transformer", "lstm: one in each direction; not for pairs"
+    )
 
     @field_validator("units")
     @classmethod
@@ -212,11 +214,9 @@ class PairSettings(MaskedModelSettings):
     conditional = True
 
     format: Literal["pairs"] = setting("pairs", _FORMAT)
-    source_units: Units = setting("words", "what sources are made of")
-    max_length: int | None = setting(
-        None, "the longest sequence that has a probability; by default that of the training data", ge=1
-    )
-    model: Annotated[_OfPairs, OneOf(_OfPairs)] = setting("transformer", "lstm: one each way, no pairs")
+    source_units: Units = setting("words", "units of a source")
+    max_length: int | None = setting(None, "maximum length of a sequence; by default that of the training data", ge=1)
+    model: Annotated[_OfPairs, OneOf(_OfPairs)] = setting("transformer", "lstm: one in each direction; not for pairs")
 
     @property
     def units_of_sources(self) -> Units:
@@ -260,7 +260,7 @@ def _take_from_init(given: Given) -> None:
     try:
         before = load_masked_settings(folder / "settings.json")
     except InputError:
-        problem = f"init: {folder} is no run of seqwise masked-model train"
+        problem = f"init: {folder} is not a run of seqwise masked-model train"
         raise given.error("init", problem, "give the --output of one") from None
     kept = {name: value for name, value in plain_values(before).items() if name in _KEPT}
     for name in (*kept, *kept["model"]):

@@ -1,4 +1,4 @@
-"""Model card of a run: what it is, how to use it, its results with their signature, and whom to cite."""
+"""Model card of a run: description, use, results with their signature, and citation."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def model_card(run: Run[Any, Codec], metrics: Mapping[str, Any], *, repo: str) -
     try:
         data, parts = _CARDS[run.codec.kind](run, metrics, repo)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        problem = f"the metrics are none of such a run ({error!r})"
+        problem = f"the metrics do not belong to such a run ({error!r})"
         raise InputError(problem, path="metrics.json", hint="restore it as it was saved") from error
     parts.append(f"## Citation\n\n```bibtex\n{CITATION}\n```")
     return "\n\n".join([_metadata(data), f"# {repo.rpartition('/')[2]}", *parts]) + "\n"
@@ -96,7 +96,7 @@ def _output_card(run: OutputRun, metrics: Mapping[str, Any], repo: str) -> Card:
     elif run.codec.kind == "text":
         is_encoder_decoder = bool(run.model.model.config.is_encoder_decoder)
         kind = "An encoder-decoder" if is_encoder_decoder else "A causal language model"
-        what = f"{kind} of Hugging Face that goes on from `{base}`"
+        what = f"{kind} fine-tuned from `{base}`"
         data |= {"library_name": "transformers", "pipeline_tag": None if is_encoder_decoder else "text-generation"}
         use = _use_of_transformers(settings, repo, is_encoder_decoder=is_encoder_decoder)
     elif settings.task == "tag":
@@ -121,7 +121,7 @@ def _settings(settings: Settings | MaskedModelSettings) -> str:
     """List the settings that differ from their defaults."""
     plain = flat_values(settings, only_changed=True)
     written = yaml.safe_dump(plain, sort_keys=False).strip() if plain else "# none"
-    return f"## Settings that are not the default\n\n```yaml\n{written}\n```"
+    return f"## Settings other than the defaults\n\n```yaml\n{written}\n```"
 
 
 def _use(repo: str) -> str:
@@ -152,7 +152,7 @@ print(tokenizer.batch_decode(written{own}, skip_special_tokens=True)[0])
 """
     if settings.trained_score == "global":
         return f"{plain}\n{_RAW_SCORES.format(repo=repo)}"
-    return f'{plain}\nSuch a beam is what it was trained for; `seqwise predict {repo} "a text"` searches alike.'
+    return f'{plain}\nIt was trained for this beam; `seqwise predict {repo} "a text"` searches in the same way.'
 
 
 def _results(dev: Mapping[str, Any], settings: Settings) -> str:

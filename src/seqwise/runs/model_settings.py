@@ -73,15 +73,15 @@ class TransducerModel(ModelConfig):
 class _OwnVocabulary(Config):
     minimum_count: int | None = setting(
         None,
-        "source tokens seen less often are trained as the unknown token; 1 refuses unknown tokens (not subwords); "
-        "by default 2 for words and subwords, 1 for characters",
+        "rarer source tokens are trained as the unknown token; with 1, unknown tokens are refused (except for "
+        "subwords); by default 2 for words and subwords, 1 for characters",
         ge=1,
     )
 
 
 class _Decoder(Config):
     hidden_size: int = setting(
-        96, "size of each LSTM direction, and of the decoder of a tagger; transformer: of embeddings and layers", ge=1
+        96, "hidden size of each LSTM direction and of a tagger's decoder; transformer: of embeddings and layers", ge=1
     )
     dropout: float = setting(0.1, "dropout rate", ge=0, lt=1)
 
@@ -103,12 +103,12 @@ class _NewModel(_OwnVocabulary):
 class NewTagger(_Decoder, _NewModel, TaggerModel):
     """A tagger with new weights."""
 
-    encoder: Direction = setting("bidirectional", "left-to-right sees only the source so far")
+    encoder: Direction = setting("bidirectional", "with left-to-right, labels depend on the source so far only")
     embedding_size: int = setting(64, "size of source (and output) embeddings", shared=True, ge=1)
     characters: bool = setting(
         False,
-        "read each word by its characters as well, for those that training data lack",
-        usual=f"where {MANY_UNSEEN:.0%} of the words or more are seen once",
+        "also read the characters of each word, for unknown words",
+        usual=f"if at least {MANY_UNSEEN:.0%} of the training words occur once",
     )
 
     sizes: ClassVar[tuple[str, ...]] = ("hidden_size", "dropout", "embedding_size", "bidirectional")
@@ -172,7 +172,7 @@ class PretrainedEncoder(_Pretrained, _Decoder, TaggerModel):
 
     label_embedding_size: int = setting(16, "size of label embeddings", shared=True, ge=1)
     decoder_learning_rate: float = setting(
-        1e-3, "over a Hugging Face encoder: that of the decoder in each stage, for its weights are new", gt=0
+        1e-3, "peak learning rate of the new decoder over a Hugging Face encoder, in each stage", gt=0
     )
 
 
@@ -187,9 +187,9 @@ class PretrainedGenerator(_Pretrained, TransducerModel):
 
 
 class _NewTransducer(_Decoder, _NewModel, TransducerModel):
-    source_units: Units = setting("words", "what a source is made of; subwords are learnt from raw text")
-    target_units: Units = setting("words", "what a target is made of")
-    subword_vocabulary: int = setting(8000, "subwords: how many to learn at most, for each side on its own", ge=1)
+    source_units: Units = setting("words", "units of a source; subwords are learnt from raw text")
+    target_units: Units = setting("words", "units of a target")
+    subword_vocabulary: int = setting(8000, "subwords: maximum size of the vocabulary of each side", ge=1)
 
     @model_validator(mode="after")
     def _learns_subwords(self) -> Any:

@@ -48,7 +48,7 @@ def pretrained_source(name: str) -> Path | str:
     folder = Path(name)
     if os.path.lexists(folder):
         if not (folder / "config.json").is_file():
-            problem = "the folder holds no Hugging Face model" if folder.is_dir() else "this is no folder"
+            problem = "the folder holds no Hugging Face model" if folder.is_dir() else "this is not a folder"
             raise InputError(problem, path=folder, hint="name a folder with config.json, weights and tokenizer in it")
         return folder
     if not HUB_NAME.fullmatch(name):
@@ -105,8 +105,8 @@ def load_model_and_tokenizer(
         )
         missing = [name for name in loaded["missing_keys"] if not name.startswith(unused)]
         if missing:
-            problem = f"no whole {kind}: {len(missing)} weights are missing, {min(missing)} among them"
-            raise InputError(problem, path=source, hint=f"take a trained {kind}")
+            problem = f"incomplete {kind}: {len(missing)} weights are missing, among them {min(missing)}"
+            raise InputError(problem, path=source, hint=f"use a trained {kind}")
         return model, AutoTokenizer.from_pretrained(os.fspath(source), **where)
 
 
@@ -121,12 +121,12 @@ def load_pretrained_tokenizer(folder: Path) -> Any:
 
 def _refuse_code(source: Path | str, *configurations: Mapping[str, Any]) -> None:
     if any("auto_map" in configuration for configuration in configurations):
-        problem = "the model brings code of its own (auto_map), which is never run"
-        raise InputError(problem, path=source, hint="take a model that transformers has")
+        problem = "the model has its own code (auto_map), which is never run"
+        raise InputError(problem, path=source, hint="use a model class of transformers")
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    return read_json_object(path, what=path.stem, hint="take another copy")
+    return read_json_object(path, what=path.stem, hint="use another copy")
 
 
 def _configurations(source: Path | str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -196,6 +196,6 @@ def _one_line(source: Path | str, kind: str) -> Iterator[None]:
         if isinstance(source, Path):
             hint = f"give a Hugging Face {kind}"
             raise InputError(f"transformers cannot load the model ({message})", path=source, hint=hint) from error
-        problem = f"there is no such folder, and the hub gives no such model ({message})"
-        hint = "check the name; where there is no network, give the folder of a model that was saved before"
+        problem = f"there is no such folder, and no such model on the hub ({message})"
+        hint = "check the name; without a network, give the folder of a saved model"
         raise InputError(problem, path=source, hint=hint) from error

@@ -41,7 +41,7 @@ def card_of(folder: Path, *, repo: str | None = None) -> str:
 def upload_of(folder: Path, repo: str) -> Upload:
     """Collect the files of a run for the hub, after loading it as a check; paths in its settings are cut to names."""
     if not HUB_RUN.fullmatch(repo):
-        raise InputError("this is no name of a repository", path=repo, hint="write it as USER/NAME")
+        raise InputError("this is not a repository name", path=repo, hint="write it as USER/NAME")
     run, inside = load_run(folder), model_folder(folder)
     files: dict[str, Path | bytes] = {
         path.relative_to(inside).as_posix(): path

@@ -111,7 +111,7 @@ def _kept(part: Path, head: bytes, claim: Mapping[str, str]) -> list[_Block]:
             return []
         if first_line != head:
             hint = "remove it, or give another --output"
-            raise InputError(f"the file was begun with {_other(first_line, claim)}", path=part, hint=hint)
+            raise InputError(f"the file was started with {_other(first_line, claim)}", path=part, hint=hint)
         end, blocks = stream.tell(), []
         for block_read in _blocks(stream, part):
             blocks.append(block_read)
@@ -155,7 +155,7 @@ def _finish(path: Path, count: int) -> None:
             blocks |= {block.number: block for block in _blocks(stream, part)}
     missing = next((number for number in range(count) if number not in blocks), None)
     if missing is not None:
-        problem = f"block {missing} of {count} is in none of the parts"
+        problem = f"block {missing} of {count} is missing from the parts"
         raise InputError(problem, path=path, hint="run the same command again, and no other with this --output")
     new = path.with_name(f"{path.name}.new")
     with saving(path):

@@ -239,7 +239,7 @@ class _Sampling:
         ):
             raise InputError("the file holds other chains", path=path, hint="remove the folder and start again")
         if state.sweep > settings.num_sweeps:
-            problem = f"sweeps: the chains have made {state.sweep} already, and {settings.num_sweeps} are asked for"
+            problem = f"sweeps: the chains have already run {state.sweep}, more than {settings.num_sweeps}"
             raise InputError(problem, path=path, hint=f"ask for {state.sweep} or more, or give another --output")
         trace = read_trace(path.with_suffix(".jsonl"), num_sweeps=state.sweep, num_chains=len(expected_B))
         return trace, state

@@ -59,7 +59,7 @@ def claim(folder: Path, settings: SampleSettings, fingerprints: Mapping[str, str
             raise InputError("the folder holds no samples", path=folder, hint="give another --output")
         for name, value in now.items():
             if name in fingerprints and value != then[name]:
-                raise InputError(f"the samples were begun with {_OTHERS[name]}", path=folder, hint=another)
+                raise InputError(f"the samples were started with {_OTHERS[name]}", path=folder, hint=another)
             if name not in _MAY_DIFFER and value != then.get(name):
                 before, after = ("the default" if setting is None else setting for setting in (then.get(name), value))
                 raise changed_setting_error(folder, name, before, after, what="the samples were")

@@ -47,13 +47,13 @@ def read_problems(run: MaskedRun, text: str | None, settings: SampleSettings) ->
     All are made at once, spooled to the disk, so that errors come before the first sweep.
     """
     if settings.length_beam > 1 and not run.codec.conditional:
-        raise InputError("length_beam: the model reads no source, from which to guess a length", hint="leave it out")
+        raise InputError("length_beam: the model has no source from which to predict lengths", hint="leave it out")
     if text is None:
         if run.codec.conditional:
-            raise InputError("the model reads sources, and there is none", hint="give a text, a file, or - for stdin")
+            raise InputError("the model needs a source", hint="give a text, a file, or - for stdin")
         return _kept(_from_nothing(run, settings))
     if settings.count != 1:
-        raise InputError("count: the problems are given, and count plays no part", hint="leave it out")
+        raise InputError("count: has no effect where problems are given", hint="leave it out")
     if run.codec.conditional and not _holds_pairs(text):
         examples = inputs_of(text, units=file_units(run.codec.source_units))
         return _kept(Problem((), example, run.codec.encode([example])[0].source_ids) for example in examples)
@@ -126,7 +126,7 @@ def _from_nothing(run: MaskedRun, settings: SampleSettings) -> Iterator[Problem]
     lengths = list(settings.lengths or run.codec.lengths)
     if not lengths:
         hint = "give a number of tokens, or a range such as 5-9"
-        raise InputError("length: the lengths of the training data are not known", hint=hint)
+        raise InputError("length: the lengths of the training data are unknown", hint=hint)
     # Many problems wait in a file of their own.
     require_disk(Path(tempfile.gettempdir()), settings.count * (15 + 4 * lengths[0]), what="the problems")
     weights = torch.tensor([1.0 if settings.lengths else run.codec.lengths[length] for length in lengths]).log()
@@ -174,8 +174,8 @@ def _sequences(run: MaskedRun, text: str) -> Sequence[Example]:
 def _to_fill(run: MaskedRun, example: Example, free: str) -> Problem:
     tokens = run.codec.to_fill(example, free)
     if FREE not in tokens:
-        hint = f"write {free}, a token of its own, for what is to be drawn"
+        hint = f"write {free}, a separate token, for each position to draw"
         if run.codec.conditional:
-            hint += "; for whole outputs, give the sources alone"
+            hint += "; for whole outputs, give only the sources"
         raise InputError("no position is free", hint=hint, **place_of(example))
     return Problem(tokens, example, run.codec.encode([replace(example, target=())])[0].source_ids)

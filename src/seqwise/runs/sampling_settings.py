@@ -19,29 +19,31 @@ MOST_PRINTED = 10**8  # sequences in one call
 class SampleSettings(ChainSettings):
     """Settings of a sampling, beside those of ``ChainSettings``; see each field's help."""
 
-    chains: int | None = setting(None, "of each problem and length [5; mask-predict: 1]", ge=1, panel="Chains")
-    sweeps: int | None = setting(None, "of each chain [33; mask-predict: 1]", ge=1, panel="Chains")
-    discard: int | None = setting(None, "first sweeps that are not counted [7, at most half]", ge=0, panel="Chains")
-    every: int | None = setting(None, "print each N-th sweep [the last one only]", ge=1, panel="Chains")
-    best: bool = setting(False, "print of each problem the sequence of the lowest energy per token", panel="Chains")
+    chains: int | None = setting(
+        None, "number of chains of each problem and length [5; mask-predict: 1]", ge=1, panel="Chains"
+    )
+    sweeps: int | None = setting(None, "sweeps of each chain [33; mask-predict: 1]", ge=1, panel="Chains")
+    discard: int | None = setting(None, "first sweeps to discard [7, at most half]", ge=0, panel="Chains")
+    every: int | None = setting(None, "print every N-th sweep [only the last one]", ge=1, panel="Chains")
+    best: bool = setting(False, "print the sequence with the lowest energy per token of each problem", panel="Chains")
     length: str | None = setting(
         None,
-        "without FILE: of the sequences [as in training]; for sources: bounds of outputs",
+        "without FILE, length of the sequences [as in training]; with sources, bounds on the length of outputs",
         metavar="N|N-N",
         panel="Sequences",
     )
     count: int = setting(
-        1, "without FILE: how many problems, a length for each; at most a million", ge=1, panel="Sequences"
+        1, "without FILE, number of sequences, each of its own length; at most a million", ge=1, panel="Sequences"
     )
-    length_beam: int = setting(1, "for sources: how many likely lengths to try", ge=1, panel="Sequences")
+    length_beam: int = setting(1, "with sources, number of likely lengths to try", ge=1, panel="Sequences")
     free: str = setting(
         "_",
-        "what is to be filled in; of Transformers models a mask token is too",
+        "token to fill in; for Hugging Face models also the mask token",
         metavar="TOKEN",
         panel="Sequences",
     )
-    seed: int = setting(0, "of all random numbers", panel="Run")
-    save_every: int = setting(10, "sweeps between savings", ge=1, panel="Run")
+    seed: int = setting(0, "seed of all random numbers", panel="Run")
+    save_every: int = setting(10, "sweeps between checkpoints", ge=1, panel="Run")
 
     @field_validator(*MOST)
     @classmethod
@@ -73,13 +75,15 @@ class SampleSettings(ChainSettings):
             if not self.kernel.draws and getattr(self, name) is not None:
                 raise InputError(f"{name}: the kernel {self.kernel.label} draws nothing", hint="leave it out")
         if self.best and self.every is not None:
-            raise InputError("every: of each problem the best one is printed", hint="leave it out")
+            raise InputError(
+                "every: has no effect, because the best sequence of each problem is printed", hint="leave it out"
+            )
         if self.num_discarded >= self.num_sweeps:
-            problem = f"discard: of {self.num_sweeps} sweeps {self.num_discarded} are left out"
+            problem = f"discard: {self.num_discarded} of {self.num_sweeps} sweeps are discarded"
             raise InputError(problem, hint="sample more, or discard fewer")
         left_out = max(self.num_discarded, self.burn_in)
         if self.every is not None and self.num_sweeps // self.every * self.every <= left_out:
-            problem = f"every: of {self.num_sweeps} sweeps none would be printed, for {left_out} are left out"
+            problem = f"every: none of {self.num_sweeps} sweeps would be printed, because {left_out} are discarded"
             raise InputError(problem, hint="sample more, or print more often")
         return self
 

@@ -249,9 +249,9 @@ def _each_row(
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):
-            raise InputError("this is no JSON", **place, hint="write one object a line") from None
+            raise InputError("this is not JSON", **place, hint="write one object a line") from None
         if not isinstance(record, dict):
-            raise InputError("this is no JSON object", **place, hint="write one object a line")
+            raise InputError("this is not a JSON object", **place, hint="write one object a line")
         for name in needed:
             if not isinstance(record.get(name), str):
                 raise InputError(f"there is no text under {name!r}", **place, hint=f"each object needs {needed}")
@@ -384,7 +384,7 @@ def _sequence_score(
     codec: SequenceCodec, example: Example, ids: Sequence[int], log_probs_T: torch.Tensor, words: tuple[int, ...]
 ) -> SequenceScore:
     if bool(log_probs_T.isnan().any()):
-        problem, hint = "the model's scores of the sequence are not numbers", "see that its weights are whole"
+        problem, hint = "the model's scores of the sequence are not numbers", "check its weights"
         raise InputError(problem, **place_of(example), hint=hint)
     tokens, text = codec.decode(ids), codec.example_text(example)
     options: dict[str, Any] = {"words_T": words, "spans": located(codec.pieces_of(tokens), text), "example": example}

@@ -51,14 +51,11 @@ WARM_START_FOLDERS = ("warm-start", "scheduled-sampling", "distillation")
 RATE_OF_PRETRAINED = 5e-5
 """Learning rate of pretrained weights."""
 
-_TASK = (
-    "tag: one label per source token; transduce: an output of its own length; by default tag, and transduce with a "
-    "Hugging Face model"
-)
+_TASK = "tag: one label per source token; transduce: an output of its own length, the default for Hugging Face models"
 _MODEL = (
-    "tag: lstm, or chain (a label sees the source and the label before); transduce: lstm or transformer; or a Hugging "
-    "Face model to go on with, a folder or a name on the hub (bert-base-cased, ada/bart): for --task tag an encoder "
-    "(such as BERT), else an encoder-decoder or a causal language model (which continues sources by targets)"
+    "tag: lstm, or chain (a label depends on the source and the previous label); transduce: lstm or transformer; or a "
+    "Hugging Face model to fine-tune, a folder or a name on the hub (bert-base-cased, ada/bart): for --task tag an "
+    "encoder such as BERT, else an encoder-decoder or a causal language model, which reads sources as prompts"
 )
 
 
@@ -67,11 +64,11 @@ class WarmStart(Config):
 
     name: str
     epochs: float = setting(
-        5.0, "the most epochs of the warm start", usual=SIZED, flag="warm_start_epochs", shared=True, ge=0
+        5.0, "maximum number of epochs of the warm start", usual=SIZED, flag="warm_start_epochs", shared=True, ge=0
     )
     learning_rate: float | None = setting(
         None,
-        "its highest learning rate; of a trained model 5e-5",
+        "peak learning rate of the warm start; for a pretrained model 5e-5",
         usual=SIZED,
         shared=True,
         flag="warm_start_learning_rate",
@@ -95,7 +92,7 @@ class SelfNormalizedStart(WarmStart):
     name: Literal["self-normalized"] = "self-normalized"
     weight: float = setting(0.1, "weight of (log Z)^2", flag="log_partition_weight", ge=0)
     fraction: float = setting(
-        1.0, "the part of the positions that is penalised", flag="log_partition_fraction", gt=0, le=1
+        1.0, "fraction of the positions that is penalised", flag="log_partition_fraction", gt=0, le=1
     )
 
     def stages(self) -> list[tuple[str, str, ObjectiveConfig, float]]:
@@ -136,38 +133,36 @@ class _ExperimentOptions(Config):
 
     task: Task = setting(..., _TASK, panel="Data")
     train: Path = setting(Path(), "training data: CoNLL columns (tag) or two-column TSV (transduce), plain or gzipped")
-    dev: Path | None = setting(
-        None, "development data, for stopping when the model is at its best, and for choosing how to decode"
-    )
+    dev: Path | None = setting(None, "development data, for early stopping and for choosing the decoder")
     model: ModelConfig = setting(..., _MODEL, panel="Model")
     init: Path | None = setting(
         None,
-        "a run to go on with: its weights, vocabulary and model settings, and its objective where none is named",
+        "run to start from: its weights, vocabulary and model settings, and its objective unless one is given",
         metavar="RUN",
     )
     objective: AnyObjective = setting(
         ...,
-        "what training minimises; auto: beam-crf over global scores left to right, else cross-entropy, to which "
-        "epochs of a warm start are added",
+        "what training minimises; auto is beam-crf with global scores for left-to-right taggers, else cross-entropy "
+        "with the epochs of the warm start added",
         panel="Objective",
         usual="auto",
     )
     beam_size: int = setting(_from_objective("k", 5), BEAM, ge=1)
     alpha: Alpha = setting(_from_objective("alpha", "exponential(1, 8)"), RELAXATION, metavar="SCHEDULE")
     alpha_unit: AlphaUnitName = setting(
-        _from_objective("unit", "scores"), "gaps: alpha is divided by the mean squared gap of the best scores"
+        _from_objective("unit", "scores"), "gaps divides alpha by the mean squared gap of the best scores"
     )
     warm_start: Annotated[WarmStart | None, OneOf(WarmStart, optional=True, usual="cross-entropy")] = setting(
         lambda values: None if values.get("init") or _trains_new_weights(values.get("objective")) else _USUAL_START,
-        "scheduled-sampling, crf, distillation, search-aware objectives: what is trained first; distilled (for raw "
-        "scores): cross-entropy, whose outputs the raw scores then learn",
+        "scheduled-sampling, crf, distillation, search-aware objectives: the first stage; distilled trains "
+        "cross-entropy and then distils it into raw scores",
         panel="Optimisation",
         usual="cross-entropy",
     )
-    epochs: float = setting(5.0, "the most epochs of the objective itself", usual=SIZED, gt=0)
+    epochs: float = setting(5.0, "maximum number of epochs of the objective", usual=SIZED, gt=0)
     learning_rate: float = setting(
         lambda values: RATE_OF_PRETRAINED if getattr(values.get("model"), "pretrained", False) else 1e-3,
-        "highest learning rate; of a trained model 5e-5",
+        "peak learning rate; for a pretrained model 5e-5",
         usual=SIZED,
         gt=0,
     )
@@ -268,7 +263,7 @@ class Settings(TrainerOptions, _ExperimentOptions):
         objective = info.data.get("objective")
         if start is not None and _trains_new_weights(objective):
             problem = f"warm_start: {objective.name} trains new weights, with nothing before it"
-            hint = "leave it out, or use an objective that goes on with a trained model"
+            hint = "leave it out, or use an objective that starts from a trained model"
             raise InputError(problem, hint=hint)
         return start
 
@@ -303,8 +298,8 @@ class Tagging(Settings):
     """Settings of a tagger."""
 
     task: Literal["tag"] = setting("tag", _TASK, panel="Data")
-    token_column: int = setting(0, "the column of the tokens, from 0", panel="Data")
-    label_column: int = setting(-1, "the column of the labels, from 0; -1 is the last")
+    token_column: int = setting(0, "column of the tokens, from 0", panel="Data")
+    label_column: int = setting(-1, "column of the labels, from 0; -1 is the last")
     model: Annotated[TaggerModel, ModelsOf(TaggerModel, other="--task transduce")] = setting(
         "lstm", _MODEL, panel="Model", metavar="NAME|FOLDER", choices=ARCHITECTURES
     )
@@ -378,7 +373,7 @@ def _take_from_init(given: Given) -> None:
         return
     saved = Path(str(given.value("init"))) / "configuration.yaml"
     if not saved.is_file():
-        raise given.error("init", f"init: {saved.parent} is no run of seqwise train", "give the --output of one")
+        raise given.error("init", f"init: {saved.parent} is not a run of seqwise train", "give the --output of one")
     before = load_settings(saved)
     if "task" not in missing and given.value("task") != before.task:
         problem = f"init: the run is of another task ({before.task}, not {given.value('task')})"

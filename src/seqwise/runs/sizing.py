@@ -117,7 +117,7 @@ def sized_like(settings: Settings, other: Settings) -> Settings:
 
 
 def without_new_evaluations(settings: AnySettings, saved: AnySettings) -> AnySettings:
-    """Turn evaluations during training off if the run was begun without them.
+    """Turn evaluations during training off if the run was started without them.
 
     Development data that are added later only measure the trained model.
     """

@@ -1,4 +1,4 @@
-"""Streams: tokens come in one after the other, labels go out, and some are revised before they are final.
+"""Streams: tokens arrive one by one, labels are emitted, and some are revised before they are final.
 
 Shapes: B streams of a batch, K slots of a beam, T open labels, D embedding.
 """
@@ -34,13 +34,13 @@ Ids = tuple[int, ...]
 
 
 class Update(NamedTuple):
-    """Labels after some tokens of a stream more: names in a stream of a run, ids in one of a model.
+    """Labels after further tokens of a stream: names for a run, ids for a model.
 
     Attributes:
-        committed: labels that have become final, in the order of the tokens. None of them is ever taken back.
-        partial: the best labels so far of the tokens after these, which may still change.
-        retracted: labels of the partial before that no longer stand, from the first that has changed on; so many are to
-            be erased at the end of what is shown (erasure: Arivazhagan et al., IWSLT 2020).
+        committed: labels that became final, in the order of the tokens. They are never retracted.
+        partial: the best labels so far of the remaining tokens, which may still change.
+        retracted: labels of the previous ``partial`` from the first that changed on, to be erased from the end of a
+            display (erasure: Arivazhagan et al., IWSLT 2020).
     """
 
     committed: tuple[Any, ...]
@@ -49,15 +49,15 @@ class Update(NamedTuple):
 
 
 class Streams:
-    """Many streams that are searched as one batch; each joins when it is first fed, and leaves when it is finished.
+    """Many streams searched as one batch; a stream joins when it is first fed and leaves when it is finished.
 
-    What comes out of a stream depends neither on the others nor on how its tokens are divided among calls.
+    The labels of a stream depend neither on the other streams nor on how its tokens are split over calls.
 
     Args:
-        run_or_model, decoder, k, score, commit: as of :class:`Stream`.
+        run_or_model, decoder, k, score, commit: see :class:`Stream`.
 
     Raises:
-        InputError: as of :class:`Stream`.
+        InputError: see :class:`Stream`.
 
     Example:
         >>> from seqwise.models import Tagger
@@ -84,7 +84,7 @@ class Streams:
             require_purpose(run_or_model.codec, "predict")
             self._text, self._model = _Words(run_or_model.codec), run_or_model.model
         if not hasattr(self._model, "require_left_to_right"):
-            problem = f"the model ({type(self._model).__name__}) reads a source as a whole, and a stream has no end"
+            problem = f"the model ({type(self._model).__name__}) needs the whole source, and a stream has no end"
             raise InputError(problem, hint=LEFT_TO_RIGHT)
         self._model.require_left_to_right()
         chosen = _decoder(run_or_model, decoder, k)
@@ -243,7 +243,7 @@ class Streams:
             columns.append(carry.committed_BT)
         assert beam is not None and carry is not None
         if bool((beam.scores_BK.amax(1) == -torch.inf).any()):
-            raise InputError("the model excludes every label for a token", hint="see what its scores exclude")
+            raise InputError("the model excludes every label for a token", hint="check which tokens its scores exclude")
         return _State.of(past, beam, carry), torch.cat(columns, dim=1).tolist()
 
     def _update(self, before: Ids, committed: Ids, partial: Ids) -> Update:
@@ -255,12 +255,11 @@ class Streams:
 
 
 class Stream:
-    """A sequence that is labelled while it comes in, by the one search loop, with labels that are final early.
+    """Label a sequence while it arrives, with the one search loop and labels that become final early.
 
-    After every token the beam is searched on, ``commit`` says how many of the first labels are final, and slots that
-    disagree with these are dropped. Without such slots (``"never"``, ``"agree"``) the labels are in the end those of
-    the whole-sequence search. Global scores may take back a label once the next tokens speak against it, which local
-    scores cannot (label bias).
+    After each token, ``commit`` decides how many of the first labels are final, and slots that disagree with them are
+    dropped. If none are dropped (``"never"``, ``"agree"``), the labels are those of the whole-sequence search. Global
+    scores can revise a label when later tokens contradict it; local scores rarely can (label bias).
 
     Args:
         run_or_model: a run of a tagger, whose tokens are words and whose labels are names; or a model
@@ -268,18 +267,18 @@ class Stream:
             ``EncodedExample.source_ids``: an id, or a tuple of the ids of its pieces. It must read from left to right:
             LSTM taggers, chains, and ``pretrained_tagger`` over a causal Hugging Face model.
         decoder: a :class:`~seqwise.decoding.Decoder`, or the name of one; by default that of the run, or "beam".
-        k: size of the beam; by default the run's, or 5.
-        score: what a label adds, in the place of the decoder's: "local", "global", ``interpolated(0.5)``.
-        commit: "agree" (what all slots have in common), "margin(m)" (where the best slot leads by m), "delay(d)"
+        k: beam size; by default the run's, or 5.
+        score: replaces the score of the decoder: "local", "global", ``interpolated(0.5)``.
+        commit: "agree" (if all slots agree), "margin(m)" (if the best slot leads by m), "delay(d)"
             (after d more tokens), "never", or several joined by "or"; or a function,
             :data:`~seqwise.search.commits.CommitRule`.
 
-    Memory and time for a token depend on how many labels are open, not on how many tokens have come before. Only a
-    delay bounds that number: for a stream without an end, "agree or delay(50)". A Hugging Face model keeps the keys and
-    values of all tokens, and has an end to its positions.
+    Memory and time per token depend on the number of open labels, not on the number of tokens so far. Only a delay
+    bounds the number of open labels, so use "agree or delay(50)" for a stream without an end. A Hugging Face model
+    keeps keys and values of all tokens, and its number of positions is limited.
 
     Raises:
-        InputError: the model reads its source both ways or as a whole, or there is no such decoder, score or rule.
+        InputError: the model is not left-to-right, or the decoder, score or rule is unknown.
 
     Source: Brown et al. (ICASSP 1982), "partial traceback", for committing what all hypotheses have in common. Not
     implemented: models with an end token, selectors with noise.

@@ -28,28 +28,28 @@ class TrainerOptions(Config):
         learning_rate: float
 
     decay: Literal["linear", "cosine", "constant"] = setting(
-        "linear", "of the learning rate in each stage: linear or cosine to 0, or constant"
+        "linear", "learning rate in each stage: linear or cosine decay to 0, or constant"
     )
-    weight_decay: float = setting(0.0, "of AdamW, on weights but not on biases and norms", ge=0)
+    weight_decay: float = setting(0.0, "weight decay of AdamW; biases and norms have none", ge=0)
     batch_tokens: int | None = setting(
-        None, "tokens in a batch, padding included, of the longer side, in place of the number of examples", ge=1
+        None, "tokens in a batch, counted on the longer side with padding; replaces --batch-size", ge=1
     )
     batch_size: int | None = setting(
         lambda values: None if values.get("batch_tokens") else 64, "examples in a batch", usual=SIZED, ge=1
     )
     gradient_accumulation_steps: int = setting(
-        1, "parts that each batch is taken in, one after the other, for less memory", ge=1
+        1, "number of parts of a batch, computed one after the other to save memory", ge=1
     )
-    bf16: bool = setting(False, "compute in bfloat16 where autocast does; weights keep their precision")
-    fp16: bool = setting(False, "the same in float16, with a scaled loss; on a GPU only")
-    clip: float = setting(1.0, "longest gradient", gt=0)
+    bf16: bool = setting(False, "mixed precision in bfloat16; weights keep their precision")
+    fp16: bool = setting(False, "mixed precision in float16 with a scaled loss; GPU only")
+    clip: float = setting(1.0, "maximum norm of the gradient", gt=0)
     patience: int | None = setting(
-        5, "evaluations in a row without a better one that end a stage; none: all epochs are trained", ge=1
+        5, "evaluations without improvement after which a stage stops; none disables early stopping", ge=1
     )
     evaluate_every: int = setting(
         0,
-        "steps between evaluations on a sample of the development data; the best weights are kept; 0: never, and the "
-        "last weights are kept",
+        "steps between evaluations on a sample of the development data, which choose the best weights; 0 keeps the "
+        "last weights",
         usual=SIZED,
         ge=0,
     )
@@ -57,8 +57,8 @@ class TrainerOptions(Config):
     save_every: int = setting(200, "steps between checkpoints", ge=1)
     report_to: str = setting(
         "none",
-        "where losses and evaluations are logged as well: tensorboard, wandb or another integration of the Hugging "
-        "Face Trainer, or several with commas",
+        "also log losses and evaluations to tensorboard, wandb or another integration of the Hugging Face Trainer; "
+        "several separated by commas",
         metavar="NAME",
     )
 
@@ -68,7 +68,7 @@ class TrainerOptions(Config):
             problem = "batch_tokens: the size of a batch is given in examples already"
             raise InputError(problem, hint="give one of batch-size and batch-tokens")
         if self.batch_tokens is None and self.batch_size is None:
-            raise InputError("batch_size: a batch has no size", hint="give batch-size or batch-tokens")
+            raise InputError("batch_size: the size of a batch is missing", hint="give batch-size or batch-tokens")
         if self.bf16 and self.fp16:
             raise InputError("fp16: bf16 is on already", hint="give one of them")
         return self
@@ -105,8 +105,8 @@ def with_absolute_paths(settings: AnyOptions, output: Path) -> AnyOptions:
 
 
 def changed_setting_error(output: Path, name: str, then: Any, now: Any, *, what: str = "the run was") -> InputError:
-    """Return the error about an output folder that was begun with another value of a setting."""
-    problem = f"{what} begun with another {name} ({then} then, {now} now)"
+    """Return the error about an output folder that was started with another value of a setting."""
+    problem = f"{what} started with another {name} ({then} then, {now} now)"
     return InputError(problem, path=output, hint="give another --output, or remove this folder to start again")
 
 
@@ -131,5 +131,5 @@ def require_evaluation(options: TrainerOptions, *, has_dev: bool) -> None:
     if "evaluate_every" in given and options.evaluate_every and not has_dev:
         raise InputError("evaluate_every: there is no development data", hint="give --dev FILE, or leave it out")
     if "patience" in given and options.patience is not None and not is_evaluated:
-        problem = "patience: nothing is evaluated while training"
+        problem = "patience: nothing is evaluated during training"
         raise InputError(problem, hint="give --dev FILE, without --evaluate-every 0, or leave it out")

@@ -298,7 +298,7 @@ def _train_run(
 
 
 def _sized_for_folder(given: Settings, output: Path, examples: Sequence[Example]) -> Settings:
-    """Choose the settings that were not given, without evaluations if the run in the folder was begun without them."""
+    """Choose the settings that were not given; no evaluations if the run in the folder was started without them."""
     settings, saved = sized(with_absolute_paths(given, output), examples), output / CONFIGURATION
     if saved.exists() and "evaluate_every" not in given.model_fields_set:
         return without_new_evaluations(settings, load_settings(saved))
@@ -339,7 +339,7 @@ def _require_same_settings(output: Path, settings: Settings) -> None:
     if not saved.exists():
         leftover = next((name for name in _WRITTEN if (output / name).exists()), None)
         if leftover is not None:
-            problem = f"the folder holds {leftover} but no configuration.yaml, so it is no run"
+            problem = f"the folder holds {leftover} but no configuration.yaml, so it is not a run"
             raise InputError(problem, path=output, hint="give another --output")
         return
     for name, (then, now) in differences(sized_like(load_settings(saved), settings), settings).items():

@@ -253,9 +253,9 @@ def _length(summary: TrainingSummary) -> str:
     evaluation = summary.evaluation
     if evaluation is None:
         return "fixed: " + (
-            "without --dev, nothing says when to stop"
+            "no early stopping without --dev"
             if summary.dev is None
-            else "no evaluation on the development data before the end"
+            else "evaluated on the development data only at the end"
         )
     measured = f"evaluated every {evaluation.every:,} steps on {evaluation.examples:,} development examples, best kept"
     if evaluation.patience is None:
@@ -318,7 +318,9 @@ def below(baseline: Baseline, value: float) -> dict[str, str]:
     if baseline.sign * (value - least) >= 0:
         return {}
     values = f"{_shown(baseline, value)}, and {_shown(baseline, least)} by {baseline.method}"
-    problem = f"the model is worse than no learning: on the development data {baseline.title} {values}"
+    problem = (
+        f"the model is worse than the baseline without learning: on the development data {baseline.title} {values}"
+    )
     return {"below the baseline": problem}
 
 
@@ -349,7 +351,7 @@ def loss_warnings(
 
     risen = steady(0) and end - start > max(3 * _error(first, last), abs(start) / 10)
     if risen or end > 10 * max(abs(losses[0]), 1):
-        problem = f"the loss rose from {min(start, losses[0]):.4g} to {end:.4g} ({unit}): the model is of no use"
+        problem = f"the loss rose from {min(start, losses[0]):.4g} to {end:.4g} ({unit}): training diverged"
         return {"diverged": f"{problem}; try --learning-rate {learning_rate / 10:g}"}
     if steady(len(losses) - 2 * size) and best_step in (None, len(losses)):
         fall = statistics.fmean(before) - end

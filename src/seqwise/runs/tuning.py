@@ -111,7 +111,7 @@ def tune(
             study.sampler = optuna.samplers.TPESampler(seed=settings.seed + len(_ended(study)))
             _run_trial(study, study.ask(), settings, output, on_progress=on_progress)
     if tuning is None:
-        raise InputError("no trial came to its end", path=output, hint="lower the learning rate, or see the data")
+        raise InputError("no trial came to its end", path=output, hint="lower the learning rate, or check the data")
     return tuning
 
 

@@ -73,7 +73,7 @@ class Trace:
     def state(self) -> ChainState:
         """The state after the last sweep; hand it to :func:`sample_chains` to go on."""
         if self.last is None:
-            raise InputError("the trace has no state to go on from")
+            raise InputError("the trace has no state to continue from")
         return self.last
 
     @cached_property
@@ -122,11 +122,11 @@ def sample_chains(
     seed: int = 0,
     progress: Callable[[ChainState, Info], None] | None = None,
 ) -> Trace:
-    """Run a kernel again and again on many chains.
+    """Run a kernel for many sweeps on many chains.
 
-    The random numbers of a chain depend on the seed, on ``init.chain_B`` and on the number of the sweep. So a chain
-    goes the same way alone and among others, as far as the model's scores do not depend on the batch (matrix products
-    of other sizes may round differently), and a run that is continued goes the way of one that never stopped.
+    The random numbers of a chain depend on the seed, ``init.chain_B`` and the number of the sweep. A chain therefore
+    takes the same path alone and in a batch, as far as the model's scores do not depend on the batch (matrix products
+    of other sizes may round differently), and resuming does not change it.
 
     Args:
         kernel: one sweep.
@@ -234,7 +234,7 @@ def load_chains(
             metadata = stream.metadata() or {}
             tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise InputError(f"the chains cannot be read: {error}", path=path, hint="start the chains anew") from error
+        raise InputError(f"the chains cannot be read: {error}", path=path, hint="start the chains again") from error
     logits = tuple(
         tensors[f"logits.{number}"] for number in range(len(tensors) - len(_SAVED)) if f"logits.{number}" in tensors
     )
@@ -247,7 +247,7 @@ def load_chains(
     same = [own_1TV.shape for own_1TV in first.logits] == [new_1TV.shape for new_1TV in known.logits]
     if not same or not torch.allclose(known.energy_B, first.energy_B, rtol=1e-4, atol=1e-3):
         raise InputError(
-            "the energy of the first chain is not what the file says",
+            "the energy of the first chain differs from the file",
             path=path,
             hint="load with the model, the energy and the context of the run",
         )

@@ -21,7 +21,7 @@ from seqwise.sampling.state import ChainState, Info, Kernel
 
 
 def cycle(*kernels: Kernel) -> Kernel:
-    """One kernel after the other; at least one.
+    """Apply one kernel after the other; at least one.
 
     Raises:
         InputError: there is no kernel.
@@ -50,7 +50,7 @@ def cycle(*kernels: Kernel) -> Kernel:
 
 
 def repeat(kernel: Kernel, times: int) -> Kernel:
-    """A kernel so many times in a row, at least once.
+    """Apply a kernel a number of times in a row, at least once.
 
     Example:
         >>> kernel = repeat(lambda draws, state: (state, Info.none(state)), 3)
@@ -103,7 +103,7 @@ def by_sweep(kernels: Sequence[Kernel]) -> Kernel:
 
 
 def burn_in(kernel: Kernel) -> Kernel:
-    """The same transitions, flagged as warming up: diagnostics leave them out.
+    """Flag transitions as burn-in, which diagnostics leave out.
 
     Example:
         >>> kernel = burn_in(lambda draws, state: (state, Info.none(state)))
@@ -159,7 +159,7 @@ def anneal_target(kernel_of: Callable[[float], Kernel], temperatures: Sequence[f
 
 
 def parallel_tempering(kernel_of: Callable[[Tensor], Kernel], temperatures: Sequence[float]) -> Kernel:
-    """Chains at several temperatures that exchange what they hold; the first temperature is the one wanted.
+    """Run chains at several temperatures that exchange states; the first temperature is the target's.
 
     After each replica's own transition, neighbours i and j exchange with probability ``min(1, exp((1 / T_i - 1 / T_j)
     (E_i - E_j)))``: first the pairs (0, 1), (2, 3), ..., then (1, 2), (3, 4), .... This leaves the product of all
@@ -216,7 +216,7 @@ def parallel_tempering(kernel_of: Callable[[Tensor], Kernel], temperatures: Sequ
 
 
 def replicas(state: ChainState, count: int) -> ChainState:
-    """Each chain so many times, next to each other, with random numbers of its own.
+    """Repeat each chain a number of times, next to each other, each with its own random numbers.
 
     Raises:
         InputError: the count is less than 1.
@@ -235,7 +235,7 @@ def replicas(state: ChainState, count: int) -> ChainState:
 
 
 def coldest(state: ChainState, count: int) -> ChainState:
-    """The first of every so many replicas, which is that at the first temperature.
+    """Return the first of each group of replicas, the one at the first temperature.
 
     Example: see :func:`replicas`.
     """

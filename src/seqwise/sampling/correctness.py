@@ -39,7 +39,7 @@ def boltzmann(energy_N: Tensor, temperature: float = 1.0) -> Tensor:
 
 @torch.no_grad()
 def transition_matrix(kernel: Kernel, states: ChainState, *, chains_per_state: int = 1) -> Tensor:
-    """The probability of every transition between listed states, exactly.
+    """Compute the probability of every transition between listed states, exactly.
 
     The cost is one run of the kernel for every way in which its choices can fall: V^T 2^T for a sweep of
     Metropolis-Hastings over T positions.
@@ -103,7 +103,7 @@ def transition_matrix(kernel: Kernel, states: ChainState, *, chains_per_state: i
         moved = ["what it does by the same choices"]
     if moved:
         raise InputError(
-            f"the kernel draws random numbers of its own ({moved[0]} changed), so that its matrix is not known",
+            f"the kernel draws its own random numbers ({moved[0]} changed), so its matrix is unknown",
             hint="let it ask for every choice of the draws that it is given, or estimate with simulated_matrix",
         )
     return matrix_NN
@@ -219,7 +219,7 @@ class _Known(_Followed):
 
 
 def simulated_matrix(step: Callable[[Tensor], Tensor], states_NT: Tensor, *, num_draws: int) -> Tensor:
-    """The share of each transition among many, for a sampler of any kind.
+    """Estimate transition probabilities of any sampler from many draws.
 
     Args:
         step: from sequences (B, T) to the next ones, each by random numbers of its own.
@@ -278,7 +278,7 @@ class MatrixReport:
 
 
 def examine(matrix_NN: Tensor, target_N: Tensor) -> MatrixReport:
-    """Hold a transition matrix against the distribution that it should leave unchanged.
+    """Test a transition matrix against the distribution that it should leave invariant.
 
     Args:
         matrix_NN: from the row to the column; each row sums to 1.
@@ -333,7 +333,7 @@ class DrawsReport:
 
 
 def examine_draws(matrix_NN: Tensor, target_N: Tensor, *, num_draws: int) -> DrawsReport:
-    """Hold a simulated matrix against the distribution that the sampler should leave unchanged.
+    """Test a simulated matrix against the distribution that the sampler should leave invariant.
 
     The gap ``(pi K - pi)_j`` has the variance ``sum_i pi_i^2 K_ij (1 - K_ij) / num_draws``. There one transition is
     added to each side of every entry, so that what was not seen is not taken for impossible.
@@ -482,8 +482,8 @@ def every_sequence(vocab_size: int, length: int, *, limit: int = MOST_SEQUENCES)
         raise InputError(f"vocab_size and length must be at least 1, got {vocab_size} and {length}")
     if vocab_size**length > limit:
         raise InputError(
-            f"there are {vocab_size}^{length} sequences, more than the {limit:,} that are enumerated at most",
-            hint="take shorter sequences or fewer tokens, or a larger limit",
+            f"there are {vocab_size}^{length} sequences, more than the limit of {limit:,} for enumeration",
+            hint="use shorter sequences or fewer tokens, or a larger limit",
         )
     powers_T = vocab_size ** torch.arange(length - 1, -1, -1)
     return torch.arange(vocab_size**length)[:, None] // powers_T % vocab_size

@@ -30,7 +30,7 @@ class ChainReport:
     """Findings of :func:`diagnose_chains`, over the sweeps that count.
 
     Attributes:
-        num_sweeps: how many those are.
+        num_sweeps: number of sweeps that count.
         acceptance: the share of proposals that were accepted, those that equal the state included.
         novelty: the share of proposals that were accepted and changed the state.
         mean_energy: over sweeps and chains, at temperature 1.
@@ -40,7 +40,7 @@ class ChainReport:
         r_hat: split rank-normalised R-hat of the same.
         ess_per_second: of the energy; the time of all sweeps counts, those left out included.
         ess_per_pass: of the energy, per masked sequence that a model was given in all sweeps.
-        warnings: one line each; empty where nothing speaks against the chains.
+        warnings: one line each; empty if there is no sign of trouble.
     """
 
     num_sweeps: int
@@ -105,14 +105,14 @@ def diagnose_chains(
     discard: int = 0,
     features: Mapping[str, Callable[[Tensor], Tensor]] | None = None,
 ) -> ChainReport:
-    """Acceptance, novelty, ESS and R-hat of the energy and of features, and what speaks against the chains.
+    """Compute acceptance, novelty, ESS and R-hat of the energy and of features, and warnings.
 
     Left out are the first ``discard`` sweeps and all up to the last one that was flagged as burn-in. Chains whose last
     sweep was flagged so (degenerate Gibbs) are described as they are, with a warning.
 
     Args:
         chains: from :func:`~seqwise.sampling.chains.sample_chains`, from dispersed starts.
-        discard: how many sweeps are left out at least.
+        discard: minimum number of sweeps to discard.
         features: names and functions from tokens (S, B, T) to numbers (S, B).
 
     Raises:
@@ -183,7 +183,7 @@ def to_datatree(
 
     Args:
         chains: from :func:`~seqwise.sampling.chains.sample_chains`, or one of ``SampledTexts.chains``.
-        discard: how many sweeps are left out at least.
+        discard: minimum number of sweeps to discard.
         features: names and functions from tokens (S, B, T) to numbers (S, B).
 
     Returns:
@@ -214,7 +214,7 @@ def to_datatree(
 
     features = features or {}
     if "energy" in features:
-        raise InputError("a feature has the name 'energy', which that of the chains has", hint="give it another name")
+        raise InputError("a feature is called 'energy', the name of the chains' energy", hint="give it another name")
     start = sweeps_left_out(chains, discard)
     kept = [sweep for sweep in sorted(chains.tokens) if sweep > start]
     tokens_NBT = chains.tokens_SBT[len(chains.tokens) - len(kept) :]

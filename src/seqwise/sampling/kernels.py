@@ -31,7 +31,7 @@ MOST_ALTERNATIVES = 256
 def metropolis_hastings(
     energy: Energy, proposal: Proposal, *, visits: Visits | None = None, temperature: float | Tensor = 1.0
 ) -> Kernel:
-    """Propose at masked positions and accept so that the target stays as it is.
+    """Propose at masked positions and accept so that the target stays invariant.
 
     ``y'`` is accepted with probability ``min(1, exp((E(y) - E(y')) / T) q(y | y') / q(y' | y))``; both q are
     conditionals at the same masked positions. A proposal equal to the state is accepted without a pass. A new sequence
@@ -68,7 +68,7 @@ def delayed_acceptance(
     visits: Visits | None = None,
     temperature: float | Tensor = 1.0,
 ) -> Kernel:
-    """Metropolis-Hastings with the same target that first looks at the energy near the change only.
+    """Metropolis-Hastings with the same target that first computes the energy near the change only.
 
     With ``E = E_near + E_far``, a proposal is accepted with the product of ``min(1, exp(-(E_near(y') - E_near(y)) / T)
     q(y | y') / q(y' | y))`` and ``min(1, exp(-(E_far(y') - E_far(y)) / T))``, and the second is not computed where the
@@ -121,10 +121,10 @@ def _metropolis_hastings(
 
 
 def gibbs(proposal: Proposal, *, visits: Visits | None = None) -> Kernel:
-    """Draw masked positions from the model's own conditionals, and keep what is drawn: degenerate Gibbs sampling.
+    """Draw masked positions from the model's own conditionals and keep every draw: degenerate Gibbs sampling.
 
-    The conditionals of a masked model need not belong to any one distribution, so that what the chain converges to, if
-    to anything, depends on the order of the visits. Its transitions are flagged as not leaving the target unchanged.
+    The conditionals of a masked model need not belong to one joint distribution, so the limit of the chain, if it has
+    one, depends on the order of the visits. Its transitions are flagged as not leaving the target invariant.
     One pass a visit, and T in the end for the energy of what has changed.
 
     Source: Wang and Cho (2019); Goyal (2021), section 6.3.

@@ -31,7 +31,7 @@ def prefetching(energy: Energy, proposal: Proposal, *, num_ahead: int = 4, tempe
         energy, temperature: see :func:`~seqwise.sampling.kernels.metropolis_hastings`.
 
     Raises:
-        InputError: a value is out of range; later, the proposal's model is none of the energy's.
+        InputError: a value is out of range; later, the proposal's model is not one of the energy's.
 
     Source: Brockwell (2006), Parallel Markov chain Monte Carlo simulation by pre-fetching.
 
@@ -47,12 +47,12 @@ def prefetching(energy: Energy, proposal: Proposal, *, num_ahead: int = 4, tempe
         raise InputError(f"at least 1 proposal must be scored at once, got {num_ahead}")
     known = energy.place_of(proposal.model)
     if known is None:
-        raise InputError("the proposal's model is none of the energy's", hint="use metropolis_hastings")
+        raise InputError("the proposal's model is not one of the energy's", hint="use metropolis_hastings")
 
     @torch.no_grad()
     def kernel(draws: Draws, state: ChainState) -> tuple[ChainState, Info]:
         if not isinstance(draws, SeededDraws):
-            raise InputError("prefetching looks ahead in random numbers that belong to chains", hint="use SeededDraws")
+            raise InputError("prefetching needs random numbers that belong to chains", hint="use SeededDraws")
         info, state = arrival(energy, state), state.under(energy)
         temperature_B = temperatures_of(temperature, state)
         done_B = torch.zeros_like(state.chain_B)

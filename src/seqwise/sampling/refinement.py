@@ -130,7 +130,7 @@ def likeliest_lengths(
         raise InputError(f"a length beam needs at least 1 length, got {beam}")
     if not 1 <= shortest <= min(greatest, greatest if longest is None else longest):
         asked = f"at least {shortest} tokens" if longest is None else f"{shortest} to {longest}"
-        raise InputError(f"the model knows lengths from 1 to {greatest}, and {asked} are asked for")
+        raise InputError(f"the model has lengths from 1 to {greatest}, not {asked}")
     order_BL = length_log_probs_BL[:, shortest - 1 : longest].argsort(dim=1, descending=True, stable=True)
     return order_BL[:, :beam] + shortest
 

@@ -18,35 +18,33 @@ class ScoringSettings(Config):
 
     pieces: Pieces = setting(
         "within-word-l2r",
-        "what a masked model does not see beside the token that is scored: the rest of its word, all of its word, or"
-        " nothing else (original)",
+        "what is masked together with the scored token: the rest of its word, its whole word, or nothing else"
+        " (original)",
         panel="Scores",
     )
-    words: WordsName = setting("tokenizer", "what parts words: the tokenizer, or blanks alone", panel="Scores")
-    unit: ScoreUnit = setting("nats", "of scores", panel="Scores")
-    by: Literal["sum", "mean"] = setting("sum", "what pairs are compared by: of the tokens", panel="Scores")
+    words: WordsName = setting("tokenizer", "word boundaries: those of the tokenizer, or blanks", panel="Scores")
+    unit: ScoreUnit = setting("nats", "unit of scores", panel="Scores")
+    by: Literal["sum", "mean"] = setting("sum", "compare pairs by the sum or the mean over tokens", panel="Scores")
     start: Literal["token", "none"] = setting(
         "token",
-        "what a causal model reads before the first token: its start token, or none, and then the first token is given"
-        " and not scored",
+        "what a causal model reads before the first token: its start token, or none; with none, the first token is not"
+        " scored",
         panel="Scores",
     )
-    end: bool = setting(False, "score the end token of causal models and encoder-decoders too", panel="Scores")
+    end: bool = setting(False, "also score the end token of causal models and encoder-decoders", panel="Scores")
     bound: int = setting(
         0,
-        "passes for a lower bound of a text's log-probability under a masked model read as a diffusion model; 0: none",
+        "passes that estimate a lower bound of log p(text) under a masked model read as a diffusion model; 0: no bound",
         ge=0,
         panel="Scores",
     )
-    seed: int = setting(0, "of the masks of the bound", ge=0, panel="Scores")
-    separator: str = setting(" ", "what stands between a prefix and its text", panel="Input")
+    seed: int = setting(0, "seed of the masks of the bound", ge=0, panel="Scores")
+    separator: str = setting(" ", "text between a prefix and its text", panel="Input")
     category: str = setting("UID", "key of the category in pairs.jsonl", metavar="KEY", panel="Input")
-    max_tokens: int = setting(
-        2**14, "tokens that the model is given at once, padding included; fewer need less memory", ge=1, panel="Run"
-    )
+    max_tokens: int = setting(2**14, "tokens in one pass, padding included; fewer need less memory", ge=1, panel="Run")
     window: int | None = setting(
         None,
-        "tokens in a window where a text is longer [positions of the model]",
+        "tokens in a window, for texts longer than that [positions of the model]",
         ge=2,
         panel="Run",
     )

@@ -81,7 +81,7 @@ class Visiting(KernelConfig):
 
     visits: VisitsName = setting(
         "in-order",
-        "in-order, shuffled, or anywhere: at random places, 1 to --blocks positions at a time",
+        "order of the positions: in-order, shuffled, or anywhere (1 to --blocks random positions at a time)",
         panel="Proposals",
     )
 
@@ -95,7 +95,7 @@ class Visiting(KernelConfig):
 class Tempered(KernelConfig):
     """Options of the kernels that draw from the masked conditionals of the model."""
 
-    proposal_temperature: float = setting(1.0, "greater than 1 is flatter", gt=0, panel="Proposals")
+    proposal_temperature: float = setting(1.0, "temperature of the proposals; above 1 flatter", gt=0, panel="Proposals")
 
     def conditionals(self, model: MaskedModel, allowed_V: Tensor | None) -> Proposal:
         """The conditionals at that temperature."""
@@ -109,18 +109,18 @@ class Proposing(Tempered, Visiting):
 
     blocks: tuple[int, ...] = setting(
         (1,),
-        "positions masked together: sweep by sweep, the last one from then on [1]",
+        "positions masked together in each sweep; the last number holds from then on [1]",
         metavar="N,...",
         panel="Proposals",
     )
     nucleus: float = setting(
         1.0,
-        "propose the likeliest tokens of that mass; below 1 chains get stuck without --full-share",
+        "propose the likeliest tokens of this total probability; below 1, chains get stuck without --full-share",
         gt=0,
         le=1,
     )
     full_share: float = setting(
-        0.0, "weight of all tokens beside the nucleus, so that chains can go anywhere", ge=0, lt=1
+        0.0, "weight of proposals from all tokens beside the nucleus, which keeps chains irreducible", ge=0, lt=1
     )
 
     @field_validator("blocks", mode="before")
@@ -171,8 +171,12 @@ class Proposing(Tempered, Visiting):
 class Annealed(KernelConfig):
     """Options of the kernels whose target has one temperature, which may fall."""
 
-    temperature: float = setting(1.0, "of the target; below 1 nearer to its modes", panel="Temperature", gt=0)
-    anneal: float | None = setting(None, "from 1 to --temperature, X less each sweep (burn-in)", gt=0)
+    temperature: float = setting(
+        1.0, "temperature of the target; below 1 nearer to its modes", panel="Temperature", gt=0
+    )
+    anneal: float | None = setting(
+        None, "anneal the target from 1 to --temperature, by X in each sweep (burn-in)", gt=0
+    )
 
     @model_validator(mode="after")
     def _falls(self) -> Annealed:
@@ -207,7 +211,7 @@ class Annealed(KernelConfig):
 class Forced(Proposing):
     """Options of the kernels that may accept all proposals in their first sweeps."""
 
-    forced: int = setting(0, "accept all in the first N sweeps (burn-in)", panel="Temperature", ge=0)
+    forced: int = setting(0, "accept all proposals in the first N sweeps (burn-in)", panel="Temperature", ge=0)
 
     @field_validator("forced")
     @classmethod
@@ -239,13 +243,15 @@ class Accepting(Forced, Annealed):
 
 
 class DelayedAcceptance(Accepting):
-    """Metropolis-Hastings that first looks at the energy near the change only.
+    """Metropolis-Hastings that first computes the energy near the change only.
 
     See :func:`~seqwise.sampling.kernels.delayed_acceptance`.
     """
 
     name: Literal["delayed-acceptance"] = "delayed-acceptance"
-    window: int = setting(1, "how far from a change the first look at the energy goes", ge=0, panel="Kernel")
+    window: int = setting(
+        1, "distance from a change up to which the first stage computes the energy", ge=0, panel="Kernel"
+    )
 
     def build(self, model: MaskedModel, energy: Energy, allowed_V: Tensor | None = None, *, max_rows: int) -> Kernel:
         from seqwise.sampling.kernels import delayed_acceptance
@@ -318,7 +324,7 @@ class LowConfidenceRemasking(Refining, Tempered):
 
 
 class MaskPredict(Refining):
-    """Fill in the likeliest tokens, again and again: a search, which draws nothing.
+    """Fill in the likeliest tokens repeatedly: a search without random draws.
 
     See :func:`~seqwise.sampling.kernels.mask_predict`.
     """
@@ -334,7 +340,7 @@ class MaskPredict(Refining):
 
 
 class MetropolisHastings(Accepting):
-    """Propose from the masked conditionals and accept so that the target is kept.
+    """Propose from the masked conditionals and accept so that the target stays invariant.
 
     See :func:`~seqwise.sampling.kernels.metropolis_hastings`.
 
@@ -353,13 +359,15 @@ class MetropolisHastings(Accepting):
 
 
 class ParallelTempering(Forced):
-    """Metropolis-Hastings at several temperatures, whose chains exchange what they hold.
+    """Metropolis-Hastings at several temperatures, whose chains exchange states.
 
     See :func:`~seqwise.sampling.combinators.parallel_tempering`.
     """
 
     name: Literal["parallel-tempering"] = "parallel-tempering"
-    temperatures: tuple[float, ...] = setting((), "the wanted one first [none]", metavar="X,...", panel="Temperature")
+    temperatures: tuple[float, ...] = setting(
+        (), "temperatures of the replicas, the target's first [none]", metavar="X,...", panel="Temperature"
+    )
 
     @field_validator("temperatures", mode="before")
     @classmethod
@@ -368,7 +376,7 @@ class ParallelTempering(Forced):
         if not all(0 < temperature < math.inf for temperature in temperatures):
             raise InputError(f"temperatures must be finite and greater than 0, got {list(temperatures)}")
         if len(temperatures) < 2:
-            hint = "give the wanted one first: 1,1.5"
+            hint = "give the target's temperature first: 1,1.5"
             raise InputError("temperatures: parallel tempering needs two or more", hint=hint)
         return temperatures
 
@@ -411,9 +419,7 @@ class RemaskingDiffusion(Refining, Tempered):
     """
 
     name: Literal["remdm"] = "remdm"
-    remask: float = setting(
-        0.1, "most that a token's probability to be masked again may be", ge=0, le=1, panel="Kernel"
-    )
+    remask: float = setting(0.1, "maximum probability that a token is masked again", ge=0, le=1, panel="Kernel")
 
     def build(self, model: MaskedModel, energy: Energy, allowed_V: Tensor | None = None, *, max_rows: int) -> Kernel:
         from seqwise.sampling.unmasking import remasking_diffusion
@@ -429,7 +435,7 @@ class ThresholdDecoding(Decoding, Tempered):
     """
 
     name: Literal["threshold-decoding"] = "threshold-decoding"
-    threshold: float = setting(0.9, "probability from which on a position is filled", ge=0, le=1, panel="Kernel")
+    threshold: float = setting(0.9, "minimum probability at which a position is filled", ge=0, le=1, panel="Kernel")
 
     def build(self, model: MaskedModel, energy: Energy, allowed_V: Tensor | None = None, *, max_rows: int) -> Kernel:
         from seqwise.sampling.unmasking import threshold_decoding
@@ -467,14 +473,18 @@ class ChainSettings(Config):
         seqwise.errors.InputError: unknown key 'kernel.temperature'; did you mean 'proposal_temperature'?
     """
 
-    kernel: AnyKernel = setting("metropolis-hastings", "mask-predict and gibbs follow no energy", panel="Kernel")
-    energy: EnergyName = setting("local", "local or raw", panel="Kernel")
+    kernel: AnyKernel = setting(
+        "metropolis-hastings",
+        "sampler; only delayed-acceptance, exact-gibbs, metropolis-hastings and parallel-tempering sample exp(-E)",
+        panel="Kernel",
+    )
+    energy: EnergyName = setting("local", "energy: local (minus the pseudo-log-likelihood) or raw", panel="Kernel")
     contain: tuple[str, ...] = setting((), "words that must occur", metavar="PHRASE", panel="Constraints")
     without: tuple[str, ...] = setting((), "words that must not occur", metavar="PHRASE", panel="Constraints")
     penalty: float | None = setting(
-        None, "nats for each phrase that breaks it [infinity: hard]", gt=0, panel="Constraints"
+        None, "energy in nats of each violation [infinity: a hard constraint]", gt=0, panel="Constraints"
     )
-    max_rows: int = setting(1024, "masked sequences at once; fewer need less memory", ge=1, panel="Run")
+    max_rows: int = setting(1024, "masked sequences in one pass; fewer need less memory", ge=1, panel="Run")
 
     @model_validator(mode="after")
     def _constraints(self) -> ChainSettings:
@@ -486,7 +496,7 @@ class ChainSettings(Config):
             raise InputError("penalty: there is no constraint", hint="add phrases to contain, or to do without")
         if isinstance(self.kernel, Forced) and self.kernel.forced and self.penalty is None and constrained:
             hint = "leave it out, or make the constraints soft with a penalty"
-            raise InputError("forced: a proposal that is accepted unasked may break a hard constraint", hint=hint)
+            raise InputError("forced: a forced acceptance may violate a hard constraint", hint=hint)
         return self
 
     @property

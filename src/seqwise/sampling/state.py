@@ -38,7 +38,7 @@ class Evaluated:
 
 @dataclass(frozen=True, eq=False)
 class ChainState(Evaluated):
-    """B sequences of one length, and what would be dear to compute again.
+    """B sequences of one length, with cached energies and scores.
 
     Attributes:
         tokens_BT: int64, where the chains are.
@@ -158,10 +158,10 @@ def start_chains(
     context: Any = None,
     chain_B: Tensor | None = None,
 ) -> ChainState:
-    """Chains that stand at given sequences.
+    """Start chains at given sequences.
 
     Args:
-        energy: what is to be sampled from.
+        energy: target of the chains.
         tokens_BT: int64; all of one length, each token one that the models score.
         free_BT: bool, the positions that may change; all, by default. The rest is what the sample is conditioned on.
         context: what the models take with each sequence: None, or a nest of tensors whose first dimension is B.
@@ -187,9 +187,9 @@ def start_chains(
         outside_BT = (tokens_BT < 0) | (tokens_BT >= model.vocab_size)
         if bool(outside_BT.any()):
             raise InputError(
-                f"token {int(tokens_BT[outside_BT][0])} of an initial sequence is none of the {model.vocab_size} that"
-                " the model scores",
-                hint="fill masked positions first, with mask_predict say",
+                f"token {int(tokens_BT[outside_BT][0])} of an initial sequence is not one of the"
+                f" {model.vocab_size} that the model scores",
+                hint="fill masked positions first, for example with mask_predict",
             )
     free_BT = torch.ones_like(tokens_BT, dtype=torch.bool) if free_BT is None else free_BT
     chain_B = torch.arange(len(tokens_BT), device=tokens_BT.device) if chain_B is None else chain_B

@@ -29,12 +29,12 @@ HELD = -1
 
 @dataclass(frozen=True)
 class Beam:
-    """K hypotheses for each of B inputs, as far as the search has come.
+    """K hypotheses for each of B inputs, after some steps of search.
 
     Attributes:
         scores_BK: cumulative scores; minus infinity marks a dead slot.
         costs_BK: cumulative costs D, zero when the search was given no cost.
-        finished_BK: how much of each hypothesis has ended, in [0, 1]; exactly 0 or 1 in hard search.
+        finished_BK: finished mass of each hypothesis, in [0, 1]; exactly 0 or 1 in hard search.
         inputs_BKD: the embedding each slot is fed next.
         state: the decoder state of each slot, before it is fed.
         parents: for each step, the slot that each slot came from, int64 (B, K of that step).
@@ -137,7 +137,7 @@ def unroll(
     if score.cost_weight != 0 and cost is None:
         raise InputError("a cost-augmented score needs a cost", hint="pass cost=hamming_cost(...)")
     if beam is not None and cost is not None:
-        raise InputError("a search that goes on from a beam takes no cost", hint="search the whole sequence")
+        raise InputError("a search that continues from a beam takes no cost", hint="search the whole sequence")
     beam = Beam.start(model, context) if beam is None else beam
     limit, embedding_VD = _longest(num_steps), model.embedding_VD
     costs = None if cost is None else prefix_cost(cost)
@@ -173,15 +173,15 @@ def beam_search(
     cost: Cost | None = None,
     generator: torch.Generator | None = None,
 ) -> Beam:
-    """Search for the best output, by the selector's idea of choosing; differentiable when the selection is soft.
+    """Search for the best outputs with a selector; differentiable if its selection is soft.
 
     Args:
         model: a step model.
         context: what ``model.encode`` returned for the sources.
         selector: ``HardTopK(k)``, ``SoftTopK(k, alpha)``, ``SoftArgmax(alpha)``, or any other
             :class:`~seqwise.search.selectors.Selector`, which may be a function.
-        num_steps: how many tokens to write: one number, or int64 (B,), a number for each input. Inputs with fewer wait
-            unchanged, so that results do not depend on what else is in the batch.
+        num_steps: number of tokens to write, as int or int64 (B,). Inputs with fewer steps are frozen, so results do
+            not depend on the rest of the batch.
         score: what a token adds to a hypothesis: ``local``, ``global_``, ``interpolated(c)``, or one of these
             ``cost_augmented``; the first two also by name, "local" and "global".
         cost: the task cost of each token at each step, accumulated along the hypotheses in ``beam.costs_BK``; a

@@ -1,8 +1,8 @@
-"""Commits: which labels of a beam are final before the search has ended, and a selector that keeps to them.
+"""Commit rules, which make labels final before a search ends, and a selector that applies them.
 
-A rule looks at the labels that are still open, slot by slot, and says how many of them are final. Slots that disagree
-with those are dropped, so that nothing that was committed is ever taken back, and the scores of the others are measured
-from the best anew, so that they stay small however long a sequence is.
+A rule reads the open labels of each slot and returns how many of them are final. Slots that disagree with these are
+dropped, so committed labels are never retracted. The scores of the others are measured from the best slot again, so
+they stay small for sequences of any length.
 
 Shapes: B batch, J and K slots before and after a step, T open labels.
 """
@@ -34,7 +34,7 @@ CommitRule = Callable[[Tensor, Tensor], Tensor]
 
 
 def agree(labels_BKT: Tensor, scores_BK: Tensor) -> Tensor:
-    """Commit the labels that all live slots have in common, which nothing that follows can change.
+    """Commit the labels on which all live slots agree; no later token can change them.
 
     The output is that of the search without commits.
 
@@ -46,12 +46,12 @@ def agree(labels_BKT: Tensor, scores_BK: Tensor) -> Tensor:
 
 
 def margin(least: float) -> CommitRule:
-    """Commit the labels by which the best slot leads all slots that differ from it there or before.
+    """Commit a label if the best slot leads by a margin every slot that differs from it there or earlier.
 
-    A margin of 0 commits all labels of the best slot at once; a larger one waits until its rivals have fallen behind.
+    A margin of 0 commits all labels of the best slot at once; a larger one waits until the other slots fall behind.
 
     Args:
-        least: how far it leads at least, in units of the score; 0 or more.
+        least: minimum lead, in units of the score; 0 or more.
 
     Raises:
         InputError: the margin is negative or not a number.
@@ -74,12 +74,12 @@ def margin(least: float) -> CommitRule:
 
 
 def delay(labels: float) -> CommitRule:
-    """Commit each label of the best slot once so many others have followed it.
+    """Commit each label of the best slot once a number of later labels have followed it.
 
-    With a delay of 0 nothing is ever revised: of a hard beam the greedy search is left.
+    With a delay of 0 nothing is revised, and a hard beam becomes greedy search.
 
     Args:
-        labels: how many; 0 or more.
+        labels: number of later labels, 0 or more.
 
     Raises:
         InputError: the number is negative or not whole.
@@ -99,7 +99,7 @@ def delay(labels: float) -> CommitRule:
 
 
 def never(labels_BKT: Tensor, scores_BK: Tensor) -> Tensor:
-    """Commit nothing before the end: the search without commits, all labels of which stay open.
+    """Commit nothing before the end; all labels stay open.
 
     Example:
         >>> never(torch.tensor([[[4, 5, 6]]]), torch.tensor([[0.0]]))
@@ -109,9 +109,9 @@ def never(labels_BKT: Tensor, scores_BK: Tensor) -> Tensor:
 
 
 def any_of(*rules: CommitRule) -> CommitRule:
-    """Commit the labels that at least one of several rules makes final.
+    """Commit the labels that at least one of several rules commits.
 
-    With a delay among them, as in "agree or delay(50)", never more labels are open than the delay says.
+    A delay among them, as in "agree or delay(50)", bounds the number of open labels.
 
     Example:
         >>> labels_BKT = torch.tensor([[[4, 5, 6], [4, 7, 6]]])
@@ -133,10 +133,10 @@ RULES_OF_A_NUMBER: dict[str, Callable[[float], CommitRule]] = {"margin": margin,
 
 
 def as_commit_rule(rule: CommitRule | str) -> CommitRule:
-    """Return a rule itself, or the one that "agree", "never", "margin(2)", or for example "agree or delay(50)" names.
+    """Return a rule, given itself or its name: "agree", "never", "margin(2)", "agree or delay(50)".
 
     Raises:
-        InputError: there is no rule of that name, or its number is none or out of range.
+        InputError: the name is unknown, or its number is missing or out of range.
 
     Example:
         >>> as_commit_rule("agree") is agree
@@ -211,10 +211,10 @@ class OpenLabels(NamedTuple):
 
 @dataclass(frozen=True)
 class Committing:
-    """Select as another selector does, commit by a rule, and drop the slots that disagree with what was committed.
+    """Select with another selector, commit by a rule, and drop slots that disagree with committed labels.
 
     Args:
-        selector: hard or relaxed; of a relaxed slot, the most probable labels count.
+        selector: hard or relaxed; for relaxed slots, the most probable labels count.
         rule: which labels are final after each step.
 
     The carry is an :class:`OpenLabels`. For models without an end token.

@@ -52,7 +52,7 @@ class GoldOr:
         selection, carry = self.otherwise(candidates, carry, generator)
         if selection.scores_BK.shape[1] != 1:
             raise InputError(
-                f"what is fed must be one slot, and this selector keeps {selection.scores_BK.shape[1]}",
+                f"feeding needs one slot, and this selector keeps {selection.scores_BK.shape[1]}",
                 hint="use HardTopK(1) or SoftArgmax",
             )
         return selection.forced(coin_B, gold_B), carry

@@ -55,10 +55,10 @@ class HardTopK:
     """Keep the k best candidates: greedy for k = 1, beam search for k > 1 (Algorithm 1).
 
     Args:
-        k: size of the beam. Where a step has fewer candidates, all are kept.
+        k: beam size. A step with fewer candidates keeps all of them.
         noise: added before choosing, never to the scores; for k = 1 only.
 
-    Gradients flow through the scores of what was chosen, never through the choice.
+    Gradients flow through the scores of the chosen candidates, never through the choice.
 
     Example:
         >>> HardTopK(3).k
@@ -89,8 +89,8 @@ class SoftTopK:
     """Keep k mixtures of candidates, each peaked at one of the k best: the relaxed beam (Algorithms 2 and 3).
 
     Args:
-        k: size of the beam. Where a step has fewer candidates, there are as many slots as candidates.
-        alpha: inverse temperature, greater than 0; as it grows, the search tends to ``HardTopK(k)``.
+        k: beam size. A step with fewer candidates has one slot per candidate.
+        alpha: inverse temperature, greater than 0; as it grows, the search approaches ``HardTopK(k)``.
         unit: what alpha is divided by at each step: 1, or :func:`~seqwise.search.operators.mean_squared_gap`, with
             which it does not matter how far apart the scores are.
         form: how it is computed: by default ``summed`` where there are many candidates, else ``expanded``; or one form

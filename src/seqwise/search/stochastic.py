@@ -83,7 +83,7 @@ class StochasticTopK:
     """Keep the k best candidates by noisy log-probability, whose noise is conditioned on that of their parents.
 
     Args:
-        k: size of the beam. Where a step has fewer candidates, all are kept.
+        k: beam size. A step with fewer candidates keeps all of them.
 
     Run with local scores through :func:`~seqwise.search.beam.beam_search` it draws k outputs without replacement;
     :func:`stochastic_beam_search` also keeps what importance weights need.

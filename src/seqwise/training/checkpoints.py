@@ -56,7 +56,7 @@ def seal(folder: Path) -> None:
     files = {}
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
         if path.is_symlink():
-            raise InputError("a link cannot be sealed: what it points to may change", path=path, hint="copy the file")
+            raise InputError("a link cannot be sealed: its target may change", path=path, hint="copy the file")
         flush(path)
         files[path.relative_to(folder).as_posix()] = {"sha256": sha256_of_file(path), "size": path.stat().st_size}
     if not files:
@@ -120,7 +120,7 @@ permission, then run the same command again
     except (OSError, RuntimeError, SafetensorError) as error:  # the last two are torch.save's and save_file's
         reason = (error.strerror if isinstance(error, OSError) else None) or (str(error).splitlines() or ["?"])[0]
         path = (error.filename if isinstance(error, OSError) else None) or folder
-        hint = "see that there is room and permission, then run the same command again"
+        hint = "check free space and permissions, then run the same command again"
         raise InputError(f"cannot be written ({reason})", path=path, hint=hint) from error
 
 
@@ -132,7 +132,7 @@ def verify(folder: Path) -> None:
     for name, entry in _read_manifest(folder).items():
         # A link, or a folder that is one, could lead to any file of the machine.
         if (folder / name).resolve() != folder.resolve() / name:
-            raise InputError("a link leads elsewhere", path=folder / name, hint="take another copy")
+            raise InputError("a link leads elsewhere", path=folder / name, hint="use another copy")
         _verify_file(folder / name, entry)
 
 
@@ -192,12 +192,12 @@ def load_model_file(path: Path) -> dict[str, Tensor]:
     if (path.parent / MANIFEST).exists():
         entry = _read_manifest(path.parent).get(path.name)
         if entry is None:
-            raise InputError("the file is not in manifest.json", path=path, hint="take another copy of the folder")
+            raise InputError("the file is not in manifest.json", path=path, hint="use another copy of the folder")
         _verify_file(path, entry)
     try:
         return load_file(path)
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"cannot be read as safetensors ({error})", path=path, hint="take another copy") from error
+        raise InputError(f"cannot be read as safetensors ({error})", path=path, hint="use another copy") from error
 
 
 def _checkpoints(folder: Path) -> list[Path]:
@@ -232,7 +232,7 @@ def _read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
     except FileNotFoundError as error:
         raise InputError("there is no manifest.json, the folder is incomplete", path=folder) from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InputError(f"the manifest cannot be read ({error})", path=path, hint="take another copy") from error
+        raise InputError(f"the manifest cannot be read ({error})", path=path, hint="use another copy") from error
     for name in files:
         # A manifest comes from outside with the folder: it must not point out of it.
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
@@ -242,6 +242,6 @@ def _read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
 
 def _verify_file(path: Path, entry: dict[str, Any]) -> None:
     if not path.is_file():
-        raise InputError("the file is in manifest.json but missing", path=path, hint="take another copy")
+        raise InputError("the file is in manifest.json but missing", path=path, hint="use another copy")
     if path.stat().st_size != entry["size"] or sha256_of_file(path) != entry["sha256"]:
-        raise InputError("the file differs from what was sealed in manifest.json", path=path, hint="take another copy")
+        raise InputError("the file differs from what was sealed in manifest.json", path=path, hint="use another copy")

@@ -20,12 +20,12 @@ def require_integrations(names: Sequence[str]) -> None:
         >>> require_integrations(["tensorbord"])
         Traceback (most recent call last):
         ...
-        seqwise.errors.InputError: report_to: the Trainer knows no 'tensorbord'; did you mean 'tensorboard'?
+        seqwise.errors.InputError: report_to: the Trainer has no integration 'tensorbord'; did you mean 'tensorboard'?
     """
     for name in names:
         if name not in INTEGRATION_TO_CALLBACK:
             hint = did_you_mean(name, INTEGRATION_TO_CALLBACK) or f"use one of {', '.join(INTEGRATION_TO_CALLBACK)}"
-            raise InputError(f"report_to: the Trainer knows no {name!r}", hint=hint)
+            raise InputError(f"report_to: the Trainer has no integration {name!r}", hint=hint)
         try:
             INTEGRATION_TO_CALLBACK[name]()
         except (ImportError, RuntimeError) as error:

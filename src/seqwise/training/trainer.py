@@ -127,7 +127,7 @@ def fit(
     example_names: Callable[[int], str] | None = None,
     report_to: Sequence[str] = (),
 ) -> TrainingResult:
-    """Train a model in place with AdamW, from the last complete checkpoint in ``output`` where there is one.
+    """Train a model in place with AdamW, resuming from the last complete checkpoint in ``output`` if there is one.
 
     Each step minimises ``objective(model, batch, {name: schedule(t)})`` at t = 0, 1, ..., steps - 1; the gradient is
     scaled down to norm ``clip`` where it is longer. The model is moved to the GPU where there is one. Python's,
@@ -139,16 +139,16 @@ def fit(
         train: the examples; batches of similar length, each example once an epoch.
         output: a folder; takes ``log.jsonl`` (a line a step) and ``checkpoints`` (the last two complete ones).
         steps: optimiser steps in all.
-        learning_rate: at its highest.
+        learning_rate: peak learning rate.
         seed: chooses the batches, and dropout and other noise.
         batch_size: examples in a batch.
-        batch_tokens: in place of it, tokens in a batch, padding included, of the longer side.
+        batch_tokens: replaces ``batch_size``: tokens in a batch, counted on the longer side with padding.
         rates: highest rates of parts of the model, by what the names of their weights begin with.
         warmup_steps: steps of linear warm-up from 0.
         decay: of the learning rate after the warm-up: "linear" or "cosine" to 0, or "constant".
-        clip: longest gradient, ``math.inf`` for no limit.
+        clip: maximum norm of the gradient, ``math.inf`` for no limit.
         weight_decay: decoupled, on weights but not on biases and norms.
-        gradient_accumulation_steps: parts that each batch is taken in, for less memory; the gradient is the batch's.
+        gradient_accumulation_steps: number of parts of a batch, to save memory; the gradient is that of the batch.
         bf16: compute in bfloat16 where autocast does, which an LSTM does on GPUs alone; weights keep their precision.
         fp16: the same in float16, with a scaled loss, on GPUs alone.
         save_every: steps between checkpoints; there is always one at the end.
@@ -160,7 +160,7 @@ def fit(
         measure_every: steps between two calls; the last one is after the last step.
         evaluate: the development metric of the model as it is, higher is better; called as often as ``measure``, each
             time with a checkpoint after it, and under the same conditions. The model ends with its best weights.
-        patience: early stopping: how many evaluations in a row without a better one end the training run.
+        patience: early stopping after this many evaluations without improvement.
         fingerprints: by name, of what else the result depends on, such as "development data"; a checkpoint that was
             made with others is refused.
         on_progress: called after each step, before the checkpoint that says the step is done.

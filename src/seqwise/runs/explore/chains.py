@@ -77,7 +77,7 @@ class Tally(NamedTuple):
 def start(run: MaskedRun, text: str, settings: SampleSettings, *, source: str = "") -> Watched:
     """Start chains from a text with ``_`` at free positions."""
     if settings.num_chains > MOST_CHAINS:
-        raise InputError(f"{settings.num_chains} chains are more than one can watch", hint=f"take up to {MOST_CHAINS}")
+        raise InputError(f"{settings.num_chains} chains are more than one can watch", hint=f"use at most {MOST_CHAINS}")
     _require_replayable(settings)
     problem = problem_of(run, text.strip(), source=source.strip(), free=settings.free)
     require_short(problem.tokens or problem.source_ids)
@@ -95,7 +95,7 @@ def _require_replayable(settings: SampleSettings) -> None:
 def advance(watched: Watched) -> Watched:
     """Make one sweep."""
     if len(watched.done) >= MOST_SWEEPS:
-        raise InputError(f"the chains have made {MOST_SWEEPS:,} sweeps", hint="start again")
+        raise InputError(f"the chains have run {MOST_SWEEPS:,} sweeps", hint="start again")
     swept = sample_chains(watched.kernel, watched.state, 1, seed=watched.settings.seed)
     return replace(watched, state=swept.state, done=(*watched.done, swept))
 

@@ -78,5 +78,5 @@ def _right(run: OutputRun, text: str, length: int) -> tuple[str, ...]:
 def require_short(tokens: Sequence[object]) -> None:
     """Raise an InputError if an input is too long to be explored."""
     if len(tokens) > MOST_TOKENS:
-        problem = f"the input has {len(tokens)} tokens, and the explorer takes {MOST_TOKENS} at most"
+        problem = f"the input has {len(tokens)} tokens, and the explorer takes at most {MOST_TOKENS}"
         raise InputError(problem, hint="give a shorter one")

@@ -101,19 +101,19 @@ def _why_no_report(folder: Folder, counted: int) -> str:
 
 def _read_samples(path: Path) -> list[SampleLine]:
     samples = []
-    for number, record in read_json_lines(path, hint="take another copy") if path.is_file() else ():
+    for number, record in read_json_lines(path, hint="use another copy") if path.is_file() else ():
         try:
             numbers = (int(record["problem"]), int(record["chain"]), int(record["sweep"]))
             samples.append(SampleLine(*numbers, str(record["text"]), float(record["energy"])))
         except (KeyError, TypeError, ValueError):
-            raise InputError("no sample", path=path, line=number, hint="take another copy") from None
+            raise InputError("no sample", path=path, line=number, hint="use another copy") from None
     return samples
 
 
 def _read_chains(path: Path) -> Iterator[tuple[int, int, Trace]]:
     """Yield the chains of a file, by problem, with its number and the rank of its length."""
     records: list[dict[str, Any]] = []
-    hint = "take another copy, or sample again"
+    hint = "use another copy, or sample again"
     try:
         for number, record in read_json_lines(path, hint=hint):
             if record["sweep"] != number:

@@ -134,7 +134,7 @@ def _with_model(folder: Folder) -> Folder:
 def _read_columns(path: Path) -> dict[str, list[float]]:
     """Read the columns of a log, as far as it is written."""
     columns: dict[str, list[float]] = {}
-    for number, record in read_json_lines(path, hint="take another copy"):
+    for number, record in read_json_lines(path, hint="use another copy"):
         if (
             "step" not in record
             or (columns and set(record) != set(columns))
@@ -143,7 +143,7 @@ def _read_columns(path: Path) -> dict[str, list[float]]:
                 for value in record.values()
             )
         ):
-            raise InputError("no line of a training log", path=path, line=number, hint="take another copy")
+            raise InputError("no line of a training log", path=path, line=number, hint="use another copy")
         for name, value in record.items():
             columns.setdefault(name, []).append(float(value))
     return columns

@@ -106,7 +106,7 @@ def require_own(output: Path) -> None:
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror})", path=output, hint="give another --output") from error
     if not own:
-        raise InputError("the file is no report of seqwise", path=output, hint="give another --output, or remove it")
+        raise InputError("the file is not a seqwise report", path=output, hint="give another --output, or remove it")
 
 
 def save_page(page: str, output: Path) -> None:

@@ -386,7 +386,7 @@ def _samples(folders: Sequence[Folder], page: Page) -> list[Section]:
         known = {chains.problem for chains in sampling.problems}
         wrong = [number for number in page.options.chosen if number not in known]
         if wrong:
-            problem = f"--example {wrong[0]} is none of the problems of {name}"
+            problem = f"--example {wrong[0]} is not a problem of {name}"
             raise InputError(problem, hint=f"give a number from {min(known)} to {max(known)}")
     verdicts = [Verdict(sampling_verdict(name, sampling)) for name, sampling in samplings.items()]
     return [
@@ -427,6 +427,6 @@ def _chosen_places(options: ReportOptions, number: int, *, path: str) -> list[in
     """Return the indices of the examples to draw."""
     for chosen in options.chosen:
         if not 1 <= chosen <= number:
-            problem = f"--example {chosen} is none of the {number:,} that there are"
+            problem = f"--example {chosen} is out of range: there are {number:,}"
             raise InputError(problem, path=path or None, hint=f"give a number from 1 to {number}")
     return [chosen - 1 for chosen in dict.fromkeys(options.chosen)] or list(range(number))[: options.num_examples]
