@@ -343,6 +343,23 @@ def test_what_ends_it_softly_says_how_to_go_on(data: Path, tmp_path: Path, how: 
     assert (tmp_path / "run" / "warm-start" / "checkpoints" / "checkpoint-2" / "manifest.json").exists()
 
 
+def test_stopped_while_measuring_only_the_measurement_is_missing(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr("seqwise.runs.training.measure_decoders", interrupt)
+    options = ["--dev", data / "dev.conll", *TINY, "--objective=cross-entropy", "--output", tmp_path / "run"]
+    monkeypatch.setattr(sys, "argv", ["seqwise", "train", "--train", *map(str, [data / "train.conll", *options])])
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 143 and signal.getsignal(signal.SIGTERM) is before
+    assert "run the same command again to measure the trained model" in capfd.readouterr().err
+    assert (tmp_path / "run" / "model").exists()
+
+
 def test_a_loss_that_turns_nan_stops_and_names_the_examples(
     seqwise: Command, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
