@@ -536,6 +536,9 @@ def test_a_wide_table_has_its_intervals_below(
     assert max(map(len, wide)) <= 80
     assert wide[2].split() == ["interpolated-beam", "31.3", "0.998", "31.3", "100.0"]
     assert "".join(wide[3].split()) == "[30.1,32.5][0.981,1.022][30.1,32.5][99.0,100.0]"
+    titles = ("sequence accuracy", "accuracy", "entity F1", "macro-averaged entity F1")
+    print_measures({"interpolated-beam": dict.fromkeys(titles, ("100.0", "[100.0, 100.0]"))})
+    assert capsys.readouterr().out.count("[100.0, 100.0]") == 4, "none is broken"
 
 
 def test_evaluate_counts_as_training_did(seqwise: Command, data: Path, trained_tagger: Path) -> None:
