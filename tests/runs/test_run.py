@@ -829,7 +829,7 @@ def test_the_usual_decoder_and_the_best(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"metrics\.json: .*name a decoder, or train with --dev"):
             best_decoder(tmp_path)
     metrics.write_text('{"dev": {"best decoder": "bean"}}')
-    with pytest.raises(InputError, match=r"metrics\.json: the best decoder 'bean' is none; name one of greedy, "):
+    with pytest.raises(InputError, match=r"metrics\.json: the best decoder 'bean' is unknown; name one of greedy, "):
         best_decoder(tmp_path)
     metrics.write_text('{"dev": {"best decoder": "raw-beam"}}')
     assert best_decoder(tmp_path) == "raw-beam"

@@ -110,8 +110,8 @@ def saving(folder: Path) -> Iterator[None]:
         >>> with saving(Path("run/model")):
         ...     raise OSError(28, "No space left on device")
         Traceback (most recent call last):
-        seqwise.errors.InputError: run/model: cannot be written (No space left on device); see that there is room and \
-permission, then run the same command again
+        seqwise.errors.InputError: run/model: cannot be written (No space left on device); check free space and \
+            permissions, then run the same command again
     """
     try:
         yield
