@@ -111,7 +111,7 @@ def saving(folder: Path) -> Iterator[None]:
         ...     raise OSError(28, "No space left on device")
         Traceback (most recent call last):
         seqwise.errors.InputError: run/model: cannot be written (No space left on device); check free space and \
-            permissions, then run the same command again
+permissions, then run the same command again
     """
     try:
         yield
