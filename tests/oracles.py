@@ -435,28 +435,12 @@ class EncoderDecoderOracle:
         return list(self.weight @ features + self.bias), state
 
 
-class TransformerOracle:
-    """seqwise.Transformer on one source: loops over positions and heads, one vector at a time."""
+class TransformerLayers:
+    """The parts of a Transformer: loops over positions and heads, one vector at a time."""
 
-    def __init__(self, model: Transformer, source: Sequence[int]) -> None:
+    def __init__(self, model: Any, *, num_heads: int, size: int) -> None:
         self.weights = {name: numbers(value) for name, value in model.named_parameters()}
-        self.end, self.num_layers = model.end, len(model.decoder)
-        self.num_heads = model.decoder[0].own.num_heads
-        self.embeddings = self.weights["target_embedding.weight"]
-        self.first = self.weights["first_input_D"]
-        self.size = len(self.first)
-        hidden = [self.placed(self.weights["source_embedding.weight"][w], s) for s, w in enumerate(source)]
-        for layer in range(self.num_layers):
-            name = f"encoder.{layer}"
-            normal = [self.norm(f"{name}.own_norm", x) for x in hidden]
-            keys = [self.linear(f"{name}.own.key", x) for x in normal]
-            values = [self.linear(f"{name}.own.value", x) for x in normal]
-            hidden = [
-                x + self.attend(f"{name}.own", n, np.array(keys), np.array(values))
-                for x, n in zip(hidden, normal, strict=True)
-            ]
-            hidden = [x + self.feedforward(name, x) for x in hidden]
-        self.memory = [self.norm("encoder_norm", x) for x in hidden]
+        self.num_heads, self.size = num_heads, size
 
     def linear(self, name: str, x: Vector) -> Vector:
         """W x + b."""
@@ -491,9 +475,38 @@ class TransformerOracle:
         inner = self.linear(f"{name}.feedforward.1", self.norm(f"{name}.feedforward.0", x))
         return self.linear(f"{name}.feedforward.4", np.maximum(inner, 0))
 
+    def read(self, name: str, vectors: Sequence[Vector]) -> tuple[Vector, Vector]:
+        """Keys and values of an attention, a row each."""
+        keys, values = (np.array([self.linear(f"{name}.{side}", x) for x in vectors]) for side in ("key", "value"))
+        return keys, values
+
+    def layer(self, name: str, hidden: Sequence[Vector], memory: Sequence[Vector] | None = None) -> list[Vector]:
+        """One layer on a sequence that is read both ways, and beside it a memory."""
+        normal = [self.norm(f"{name}.own_norm", x) for x in hidden]
+        own = self.read(f"{name}.own", normal)
+        hidden = [x + self.attend(f"{name}.own", n, *own) for x, n in zip(hidden, normal, strict=True)]
+        if memory is not None:
+            cross = self.read(f"{name}.cross", memory)
+            hidden = [x + self.attend(f"{name}.cross", self.norm(f"{name}.cross_norm", x), *cross) for x in hidden]
+        return [x + self.feedforward(name, x) for x in hidden]
+
+
+class TransformerOracle(TransformerLayers):
+    """seqwise.Transformer on one source."""
+
+    def __init__(self, model: Transformer, source: Sequence[int]) -> None:
+        super().__init__(model, num_heads=model.decoder[0].own.num_heads, size=model.head.in_features)
+        self.end, self.num_layers = model.end, len(model.decoder)
+        self.embeddings = self.weights["target_embedding.weight"]
+        hidden = [self.placed(self.weights["source_embedding.weight"][w], s) for s, w in enumerate(source)]
+        for layer in range(self.num_layers):
+            hidden = self.layer(f"encoder.{layer}", hidden)
+        self.memory = [self.norm("encoder_norm", x) for x in hidden]
+
     def start(self) -> tuple[Vector, Any]:
         """For each layer, no keys and no values."""
-        return self.first, tuple((np.zeros((0, self.size)), np.zeros((0, self.size))) for _ in range(self.num_layers))
+        nothing = np.zeros((0, self.size))
+        return self.weights["first_input_D"], ((nothing, nothing),) * self.num_layers
 
     def step(self, fed: Vector, state: Any, step: int) -> tuple[list[float], Any]:
         """One more row in every cache."""
@@ -505,9 +518,8 @@ class TransformerOracle:
             values = np.vstack([values, self.linear(f"{name}.own.value", normal)])
             caches.append((keys, values))
             x = x + self.attend(f"{name}.own", normal, keys, values)
-            memory_keys = np.array([self.linear(f"{name}.cross.key", m) for m in self.memory])
-            memory_values = np.array([self.linear(f"{name}.cross.value", m) for m in self.memory])
-            x = x + self.attend(f"{name}.cross", self.norm(f"{name}.cross_norm", x), memory_keys, memory_values)
+            memory = self.read(f"{name}.cross", self.memory)
+            x = x + self.attend(f"{name}.cross", self.norm(f"{name}.cross_norm", x), *memory)
             x = x + self.feedforward(name, x)
         return list(self.linear("head", self.norm("decoder_norm", x))), tuple(caches)
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +12,7 @@ import torch
 from torch import Tensor
 
 import oracles
-from oracles import Vector
+from oracles import TransformerLayers, Vector
 from seqwise import InputError, tree
 from seqwise.data import EncodedExample, collate
 from seqwise.data.batches import IGNORE
@@ -50,72 +48,22 @@ def targets() -> Tensor:
 # ---------------------------------------------------------------------------------------- the oracle
 
 
-class LayersInNumPy:
-    """The parts of a Transformer on one sequence: loops over positions and heads, one vector at a time."""
-
-    def __init__(self, model: Any, num_heads: int, size: int) -> None:
-        self.weights = {name: oracles.numbers(value) for name, value in model.named_parameters()}
-        self.num_heads, self.size = num_heads, size
-
-    def linear(self, name: str, x: Vector) -> Vector:
-        return self.weights[f"{name}.weight"] @ x + self.weights[f"{name}.bias"]
-
-    def norm(self, name: str, x: Vector) -> Vector:
-        spread = math.sqrt(sum((value - x.mean()) ** 2 for value in x) / len(x) + 1e-5)
-        return (x - x.mean()) / spread * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
-
-    def placed(self, embeddings: Sequence[Vector]) -> list[Vector]:
-        half = -(-self.size // 2)
-        found = []
-        for place, embedding in enumerate(embeddings):
-            angles = [place / 10000 ** (i / half) for i in range(half)]
-            code = [*map(math.sin, angles), *map(math.cos, angles)][: self.size]
-            found.append(math.sqrt(self.size) * embedding + np.array(code))
-        return found
-
-    def attend(self, name: str, askers: Sequence[Vector], asked: Sequence[Vector]) -> list[Vector]:
-        width = self.size // self.num_heads
-        keys = [self.linear(f"{name}.key", x) for x in asked]
-        values = [self.linear(f"{name}.value", x) for x in asked]
-        answers = []
-        for query in (self.linear(f"{name}.query", x) for x in askers):
-            heads = []
-            for part in (slice(head * width, (head + 1) * width) for head in range(self.num_heads)):
-                weights = oracles.peaked_softmax([float(query[part] @ key[part]) / math.sqrt(width) for key in keys], 1)
-                heads.append(sum(weight * value[part] for weight, value in zip(weights, values, strict=True)))
-            answers.append(self.linear(f"{name}.output", np.concatenate(heads)))
-        return answers
-
-    def own(self, name: str, hidden: list[Vector]) -> list[Vector]:
-        normal = [self.norm(f"{name}.own_norm", x) for x in hidden]
-        return [x + found for x, found in zip(hidden, self.attend(f"{name}.own", normal, normal), strict=True)]
-
-    def cross(self, name: str, hidden: list[Vector], memory: list[Vector]) -> list[Vector]:
-        normal = [self.norm(f"{name}.cross_norm", x) for x in hidden]
-        return [x + found for x, found in zip(hidden, self.attend(f"{name}.cross", normal, memory), strict=True)]
-
-    def feedforward(self, name: str, hidden: list[Vector]) -> list[Vector]:
-        inner = [self.linear(f"{name}.feedforward.1", self.norm(f"{name}.feedforward.0", x)) for x in hidden]
-        return [x + self.linear(f"{name}.feedforward.4", np.maximum(i, 0)) for x, i in zip(hidden, inner, strict=True)]
-
-
 def conditional_in_numpy(
     model: ConditionalMaskedTransformer, source: Sequence[int], target: Sequence[int], masked: Sequence[bool]
 ) -> tuple[list[Vector], list[float]]:
     """The scores at the masked positions of one target, and the log-probability of each length of one source."""
-    num_layers, num_heads = len(model.decoder), model.decoder[0].own.num_heads
-    layers = LayersInNumPy(model, num_heads, model.head.in_features)
-    hidden = layers.placed(
-        [layers.weights["length_symbol_H"], *(layers.weights["source_embedding.weight"][w] for w in source)]
-    )
-    for name in (f"encoder.{layer}" for layer in range(num_layers)):
-        hidden = layers.feedforward(name, layers.own(name, hidden))
+    num_layers = len(model.decoder)
+    layers = TransformerLayers(model, num_heads=model.decoder[0].own.num_heads, size=model.head.in_features)
+    read = [layers.weights["length_symbol_H"], *layers.weights["source_embedding.weight"][list(source)]]
+    hidden = [layers.placed(embedding, place) for place, embedding in enumerate(read)]
+    for layer in range(num_layers):
+        hidden = layers.layer(f"encoder.{layer}", hidden)
     memory = [layers.norm("encoder_norm", x) for x in hidden]
     lengths = list(layers.linear("length_head", memory[0]))
     seen = [model.mask_id if hide else token for token, hide in zip(target, masked, strict=True)]
-    hidden = layers.placed([layers.weights["target_embedding.weight"][token] for token in seen])
-    for name in (f"decoder.{layer}" for layer in range(num_layers)):
-        hidden = layers.feedforward(name, layers.cross(name, layers.own(name, hidden), memory))
+    hidden = [layers.placed(x, place) for place, x in enumerate(layers.weights["target_embedding.weight"][seen])]
+    for layer in range(num_layers):
+        hidden = layers.layer(f"decoder.{layer}", hidden, memory)
     scores = [layers.linear("head", layers.norm("decoder_norm", x)) for x in hidden]
     return (
         [score for score, hide in zip(scores, masked, strict=True) if hide],
@@ -145,12 +93,12 @@ def test_the_masked_transformer_without_a_source_equals_the_same_layers_in_numpy
     plain = MaskedTransformer(vocab_size=V, hidden_size=6, num_layers=2, num_heads=3, feedforward_size=5)
     model, targets_NT = oracles.randomised(plain, 1, 0.8), targets()
     masked_NT = (torch.rand(targets_NT.shape) < 0.6) & (targets_NT != IGNORE)
-    layers, expected = LayersInNumPy(model, 3, 6), []
+    layers, expected = TransformerLayers(model, num_heads=3, size=6), []
     for row, target in enumerate(TARGETS):
         seen = [V if hide else token for token, hide in zip(target, masked_NT[row].tolist(), strict=False)]
-        hidden = layers.placed([layers.weights["embedding.weight"][token] for token in seen])
+        hidden = [layers.placed(x, place) for place, x in enumerate(layers.weights["embedding.weight"][seen])]
         for name in ("layers.0", "layers.1"):
-            hidden = layers.feedforward(name, layers.own(name, hidden))
+            hidden = layers.layer(name, hidden)
         expected += [
             layers.linear("head", layers.norm("norm", x))
             for x, hide in zip(hidden, masked_NT[row], strict=False)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from oracles import LSTMWeights
 from seqwise.data.batches import IGNORE
 from seqwise.errors import InputError
 from seqwise.models import MaskedLSTM, MaskedTransformer, masked
@@ -33,22 +34,9 @@ def small_transformer(dropout: float = 0.0) -> MaskedTransformer:
 # ------------------------------------------------------------------ two LSTMs, one cell at a time
 
 
-def sigmoid(x: Floats) -> Floats:
-    return 1 / (1 + np.exp(-x))
-
-
 def read(lstm: nn.LSTM, vectors: list[Floats]) -> Floats:
-    """The hidden state after reading these vectors, from zeros; PyTorch's order of gates: in, forget, cell, out."""
-    weights = {name: value.detach().numpy() for name, value in lstm.named_parameters()}
-    size = lstm.hidden_size
-    hidden, cell = np.zeros(size), np.zeros(size)
-    for vector in vectors:
-        gates = weights["weight_ih_l0"] @ vector + weights["bias_ih_l0"]
-        gates = gates + weights["weight_hh_l0"] @ hidden + weights["bias_hh_l0"]
-        enter, forget, new, leave = (gates[k * size : (k + 1) * size] for k in range(4))
-        cell = sigmoid(forget) * cell + sigmoid(enter) * np.tanh(new)
-        hidden = sigmoid(leave) * np.tanh(cell)
-    return hidden
+    """The hidden state after reading these vectors, from zeros."""
+    return [np.zeros(lstm.hidden_size), *LSTMWeights.of(lstm).run(vectors)][-1]
 
 
 def gelu(x: Floats) -> Floats:

@@ -6,7 +6,6 @@ target, M masked positions of all targets, L the greatest length, V vocabulary, 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple, cast
 
@@ -18,7 +17,7 @@ from seqwise.errors import InputError
 from seqwise.models.hub import HubModel
 from seqwise.models.masked import masked_places, readable_positions, seen_tokens
 from seqwise.models.shared_cache import KeysValues
-from seqwise.models.transformer import DecoderLayer, EncoderLayer, check_sizes, initialise, sinusoids
+from seqwise.models.transformer import DecoderLayer, EncoderLayer, check_sizes, initialise, with_places
 
 
 class ConditionalContext(NamedTuple):
@@ -136,7 +135,8 @@ class ConditionalMaskedTransformer(nn.Module, HubModel):
         places_S = torch.arange(1 + sources_BS.shape[1], device=sources_BS.device)
         mask_BS = places_S <= source_lengths_B[:, None]
         length_symbol_B1H = self.length_symbol_H.expand(len(sources_BS), 1, -1)
-        hidden_BSH = self._placed(torch.cat([length_symbol_B1H, self.source_embedding(sources_BS)], dim=1))
+        embedded_BSH = torch.cat([length_symbol_B1H, self.source_embedding(sources_BS)], dim=1)
+        hidden_BSH = self.dropout(with_places(embedded_BSH))
         for layer in self.encoder:
             hidden_BSH = layer(hidden_BSH, mask_BS[:, None, None])
         memory_BSH = self.encoder_norm(hidden_BSH)
@@ -161,7 +161,7 @@ class ConditionalMaskedTransformer(nn.Module, HubModel):
                 f"{len(tokens_NT)} sequences with {len(context.mask_BS)} sources",
                 hint="give each sequence a row of the context",
             )
-        hidden_NTH = self._placed(self.target_embedding(seen_NT))
+        hidden_NTH = self.dropout(with_places(self.target_embedding(seen_NT)))
         readable, source_N11S = readable_positions(tokens_NT, real_NT), context.mask_BS[:, None, None]
         wanted_NC = masked_places(masked_NT)
         *layers, last = zip(self._decoder_layers(), context.memories, strict=True)
@@ -174,7 +174,3 @@ class ConditionalMaskedTransformer(nn.Module, HubModel):
 
     def _decoder_layers(self) -> Iterable[DecoderLayer]:
         return cast(Iterable[DecoderLayer], self.decoder)
-
-    def _placed(self, embedded_BTH: Tensor) -> Tensor:
-        places_TH = sinusoids(0, embedded_BTH.shape[1], embedded_BTH)
-        return self.dropout(math.sqrt(embedded_BTH.shape[-1]) * embedded_BTH + places_TH)

@@ -9,7 +9,6 @@ how far it is padded.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from torch.nn import functional as F
 from seqwise.data.batches import IGNORE
 from seqwise.errors import InputError
 from seqwise.models.hub import HubModel
-from seqwise.models.transformer import EncoderLayer, check_sizes, initialise, sinusoids
+from seqwise.models.transformer import EncoderLayer, check_sizes, initialise, with_places
 
 
 class MaskedLSTM(nn.Module, HubModel):
@@ -144,9 +143,7 @@ class MaskedTransformer(nn.Module, HubModel):
         """
         _refuse(context)
         seen_NT, real_NT = seen_tokens(tokens_NT, masked_NT, mask_id=self.mask_id)
-        embedded_NTH = self.embedding(seen_NT)
-        places_TH = sinusoids(0, tokens_NT.shape[1], embedded_NTH)
-        hidden_NTH = self.dropout(math.sqrt(embedded_NTH.shape[-1]) * embedded_NTH + places_TH)
+        hidden_NTH = self.dropout(with_places(self.embedding(seen_NT)))
         readable, wanted_NC = readable_positions(tokens_NT, real_NT), masked_places(masked_NT)
         for layer in self.layers[:-1]:
             hidden_NTH = layer(hidden_NTH, readable)

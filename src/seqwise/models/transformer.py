@@ -45,6 +45,11 @@ def sinusoids(first: int, count: int, like: Tensor) -> Tensor:
     return torch.cat([angles_TR.sin(), angles_TR.cos()], dim=-1)[:, :size].to(like.dtype)
 
 
+def with_places(embedded: Tensor, first: int = 0) -> Tensor:
+    """Embeddings (..., T, H) with the codes of their places: ``sqrt(H) e_t + p_{first + t}``."""
+    return math.sqrt(embedded.shape[-1]) * embedded + sinusoids(first, embedded.shape[-2], embedded)
+
+
 def check_sizes(*, hidden_size: int, num_heads: int, **others: int) -> None:
     """Refuse sizes below 1, and a hidden size that is no multiple of the number of heads."""
     for name, size in {"hidden_size": hidden_size, "num_heads": num_heads, **others}.items():
@@ -263,9 +268,6 @@ class Transformer(nn.Module, HubModel):
     def _decoder_layers(self) -> Iterable[DecoderLayer]:
         return cast(Iterable[DecoderLayer], self.decoder)
 
-    def _placed(self, embedded: Tensor, places: Tensor) -> Tensor:
-        return self.dropout(math.sqrt(embedded.shape[-1]) * embedded + places)
-
     def encode(self, batch: Batch) -> TransformerContext:
         """Read the sources, as far as the keys and values of every decoder layer."""
         sources_BS = batch.sources_BS
@@ -275,8 +277,7 @@ class Transformer(nn.Module, HubModel):
         lengths_B1 = batch.source_lengths_B.clamp(min=1)[:, None]
         mask_BS = torch.arange(sources_BS.shape[1], device=sources_BS.device) < lengths_B1
         mask_B11S = mask_BS[:, None, None]
-        embedded_BSH = self.source_embedding(sources_BS)
-        hidden_BSH = self._placed(embedded_BSH, sinusoids(0, sources_BS.shape[1], embedded_BSH))
+        hidden_BSH = self.dropout(with_places(self.source_embedding(sources_BS)))
         for layer in self.encoder:
             hidden_BSH = layer(hidden_BSH, mask_B11S)
         memory_BSH = self.encoder_norm(hidden_BSH)
@@ -295,7 +296,7 @@ class Transformer(nn.Module, HubModel):
 
     def step(self, inputs_BJD: Tensor, state: Past, context: TransformerContext, step: int) -> tuple[Tensor, Past]:
         """Consume the fed embeddings as those of place ``step``; the state grows by one step."""
-        hidden_BJH = self._placed(inputs_BJD, sinusoids(step, 1, inputs_BJD))
+        hidden_BJH = self.dropout(with_places(inputs_BJD[:, :, None], step).squeeze(2))
         mask_B11S = context.mask_BS[:, None, None]
         if isinstance(state, SharedCache) and torch.is_grad_enabled():
             state = state.dense()
@@ -314,7 +315,7 @@ class Transformer(nn.Module, HubModel):
         """Features along any fed embeddings, all steps at once."""
         num_steps = inputs_BTD.shape[1]
         past_TT = torch.ones(num_steps, num_steps, dtype=torch.bool, device=inputs_BTD.device).tril()
-        hidden_BTH = self._placed(inputs_BTD, sinusoids(0, num_steps, inputs_BTD))
+        hidden_BTH = self.dropout(with_places(inputs_BTD))
         mask_B11S = context.mask_BS[:, None, None]
         for layer, memory in zip(self.decoder, context.memories, strict=True):
             hidden_BTH = layer(hidden_BTH, past_TT, memory, mask_B11S)
