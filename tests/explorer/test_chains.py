@@ -114,7 +114,7 @@ def test_what_cannot_change_while_chains_run_is_refused(change: dict[str, object
         ("", 2, "the input is empty"),
         ("a b", 2, "no position is free"),
         ("_ zebra", 2, None),  # the run has an unknown symbol, or refuses the word by its name
-        ("_ " * 101, 2, "100 at most"),
+        ("_ " * 101, 2, "at most 100"),
         ("_ _", MOST_CHAINS + 1, "more than one can watch"),
         ("/etc/passwd _", 2, None),
     ],

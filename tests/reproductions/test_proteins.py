@@ -161,7 +161,7 @@ def test_unigrams_by_hand() -> None:
     train = examples("MAAC", "MAAC")
     (nats,) = unigram_nats(train, examples("CAC"))
     assert nats == pytest.approx(-math.log(2 / 3) - math.log(1 / 3)), "the first residue is not counted"
-    with pytest.raises(InputError, match="'K' does not occur in the training data"):
+    with pytest.raises(InputError, match="'K' is in no training sequence"):
         unigram_nats(train, examples("MK"))
 
 
