@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from reproductions import run_reproduction, what_holds_page
-from reproductions.beyond import masked_diffusion_audit, proteins, spelling, stress
+from reproductions.beyond import frontier, masked_diffusion_audit, proteins, spelling, stress
 from reproductions.figures import PALETTE, draw_curves
 from reproductions.goyal_2021 import figure_6_1, sampler_figures
 from reproductions.report import Table, load_table
@@ -44,6 +44,7 @@ BY_TABLE: dict[str, Callable[[Table, Path], None]] = {
     },
     "proteins": proteins.draw,
     "masked-diffusion-audit": masked_diffusion_audit.draw,
+    **{f"frontier-{corpus}": frontier.draw for corpus in frontier.CORPORA},
 }
 # Reproductions of seconds whose figure has points that no table holds.
 AGAIN = ("figure-1", "figure-3.1")

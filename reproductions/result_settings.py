@@ -12,6 +12,7 @@ from typing import Any
 
 from reproductions.andreas_klein_2015 import language_models
 from reproductions.beyond import (
+    frontier,
     improvements,
     label_bias_toy,
     masked_diffusion_audit,
@@ -221,6 +222,7 @@ LINES: dict[str, Callable[[str], str]] = {
     "label-bias-toy": partial(_listed, label_bias_toy.systems(0)),
     "stress": partial(_listed, stress.systems(0)),
     "g2p": partial(_listed, spelling.systems(0)),
+    **{f"frontier-{corpus}": partial(_searched, corpus, frontier.systems) for corpus in frontier.CORPORA},
     **{f"search-objectives-{corpus}": partial(_searched, corpus, search_objectives.family)
        for corpus in search_objectives.CORPORA},
     **{f"improvements-{corpus}": partial(_searched, corpus, _variants) for corpus in improvements.TAGGED},

@@ -243,7 +243,7 @@ def evaluation_mode(model: object) -> Iterator[None]:
         >>> [part.training for part in model]
         [True, False]
     """
-    if not isinstance(model, nn.Module):
+    if not isinstance(model, nn.Module) or not any(part.training for part in model.modules()):
         yield
         return
     modes = {part: part.training for part in model.modules()}

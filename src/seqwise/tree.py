@@ -35,6 +35,8 @@ def map(function: Callable[..., Tensor], state: State, *others: State) -> State:
         >>> map(lambda leaf: leaf + 1, {"h": torch.zeros(1, 2)})
         {'h': tensor([[1., 1.]])}
     """
+    if isinstance(state, torch.Tensor):  # a walk over one leaf takes as long as moving it
+        return function(state, *others)
     return _pytree.tree_map(function, state, *others)
 
 

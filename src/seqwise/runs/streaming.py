@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from typing import Any, NamedTuple
+from itertools import chain, islice, pairwise
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -31,6 +31,7 @@ from seqwise.search.commits import COMMITTED, CommitRule, Committing, OpenLabels
 from seqwise.search.noise import no_noise
 
 Ids = tuple[int, ...]
+Name = TypeVar("Name", bound=Hashable)
 
 
 class Update(NamedTuple):
@@ -94,6 +95,7 @@ class Streams:
         self._score = chosen.score if score is None else as_score(score)
         self._partial: dict[Hashable, Ids] = {}  # of all streams
         self._names: list[Hashable] = []  # of those that have been fed, by row of the state
+        self._places: dict[Hashable, int] = {}  # the row of each
         self._state: _State | None = None
 
     @property
@@ -104,13 +106,13 @@ class Streams:
     def score(self, name: Hashable) -> float:
         """Score of the best labels of a stream so far, of all its tokens."""
         self._require(name)
-        if self._state is None or name not in self._names:
+        if self._state is None or name not in self._places:
             return 0.0
-        row = self._names.index(name)
+        row = self._places[name]
         return float(self._state.dropped_B[row] + self._state.scores_BK[row].max())
 
     @torch.no_grad()
-    def feed(self, tokens: Mapping[Hashable, Iterable[Any]]) -> dict[Hashable, Update]:
+    def feed(self, tokens: Mapping[Name, Iterable[Any]]) -> dict[Name, Update]:
         """Read the next tokens of some streams and search on; after an error all streams are as they were.
 
         Args:
@@ -119,12 +121,12 @@ class Streams:
         Raises:
             InputError: a token cannot be read, or its model has no place for more of them.
         """
-        words = {name: self._text.encode(self._model, given) for name, given in tokens.items()}
-        fed = {name: given for name, given in words.items() if given}
+        words = self._words(tokens)
+        fed: dict[Hashable, list[Ids]] = {name: given for name, given in words.items() if given}
         old = [name for name in self._names if name in fed]
         idle = [name for name in self._names if name not in fed]
-        new = [name for name in fed if name not in set(old)] if len(old) < len(fed) else []
-        committed: dict[Hashable, list[int]] = {name: [] for name in words}
+        new = [name for name in fed if name not in self._places] if len(old) < len(fed) else []
+        committed: dict[Hashable, Ids] = {}
         parts: list[tuple[list[Hashable], _State]] = []
         if idle and self._state is not None:
             parts.append((idle, self._rows(idle)))
@@ -133,15 +135,14 @@ class Streams:
                 parts += self._advance(old, self._rows(old), fed, committed)
             if new:
                 parts += self._advance(new, None, fed, committed)
-        names = [name for part, _ in parts for name in part]
-        state = _joined([state for _, state in parts]) if parts else None
-        before = {name: self._partial.get(name, ()) for name in words}
-        self._names, self._state = names, state
-        self._partial |= before
-        if state is not None:
-            rows = best_labels(state.labels_BKT, state.scores_BK).tolist()
-            self._partial |= {name: _labels(row) for name, row in zip(names, rows, strict=True) if name in fed}
-        return {name: self._update(before[name], tuple(committed[name]), self._partial[name]) for name in words}
+        before = [self._partial.get(name, ()) for name in words]
+        self._partial |= dict(zip(words, before, strict=True))
+        if parts:
+            self._put([name for part, _ in parts for name in part], _joined([state for _, state in parts]))
+        return {
+            name: self._update(partial, committed.get(name, ()), self._partial[name])
+            for name, partial in zip(words, before, strict=True)
+        }
 
     def finish(self, name: Hashable) -> Update:
         """Commit all that is open of a stream, which leaves.
@@ -151,10 +152,9 @@ class Streams:
         """
         self._require(name)
         update = self._update((), self._partial.pop(name), ())
-        if name in self._names:
+        if name in self._places:
             others = [other for other in self._names if other != name]
-            self._state = self._rows(others) if others else None
-            self._names = others
+            self._put(others, self._rows(others) if others else None)
         return update
 
     def state_dict(self) -> dict[str, Any]:
@@ -179,29 +179,43 @@ class Streams:
         if not fits:
             raise InputError("the state is of a model of other sizes", hint=hint)
         device = self._model.embedding_VD.device
-        self._names, self._state = rows, None if restored is None else tree.map(lambda leaf: leaf.to(device), restored)
         self._partial = dict.fromkeys(names, ())
-        if self._state is not None:
-            labels = best_labels(self._state.labels_BKT, self._state.scores_BK).tolist()
-            self._partial |= {name: _labels(row) for name, row in zip(rows, labels, strict=True)}
+        self._put(rows, None if restored is None else tree.map(lambda leaf: leaf.to(device), restored))
+
+    def _put(self, names: list[Hashable], state: _State | None) -> None:
+        """Take the state of all streams that have been fed, by row, and read their partial labels from it."""
+        self._names, self._state = names, state
+        self._places = {name: row for row, name in enumerate(names)}
+        if state is not None:
+            self._partial |= zip(names, _labels(best_labels(state.labels_BKT, state.scores_BK)), strict=True)
 
     def _require(self, name: Hashable) -> None:
         if name not in self._partial:
             raise InputError(f"there is no stream {name!r}, or it is finished", hint="feed it first")
+
+    def _words(self, tokens: Mapping[Name, Iterable[Any]]) -> dict[Name, list[Ids]]:
+        """Ids of each word of each stream; those of all streams are looked up at once."""
+        for given in tokens.values():
+            if isinstance(given, str):
+                problem = "one text where tokens were expected"
+                raise InputError(problem, hint="write feed([token]), or feed(text.split())")
+        pieces = {name: list(given) for name, given in tokens.items()}
+        encoded = iter(self._text.encode(self._model, [token for given in pieces.values() for token in given]))
+        return {name: list(islice(encoded, len(given))) for name, given in pieces.items()}
 
     def _rows(self, names: Sequence[Hashable]) -> _State:
         """State of some of the streams, in this order."""
         assert self._state is not None
         if names == self._names:
             return self._state
-        return _selected(self._state, [self._names.index(name) for name in names], len(self._names))
+        return _selected(self._state, [self._places[name] for name in names], len(self._names))
 
     def _advance(
         self,
         names: list[Hashable],
         state: _State | None,
         words: Mapping[Hashable, list[Ids]],
-        committed: Mapping[Hashable, list[int]],
+        committed: dict[Hashable, Ids],
     ) -> list[tuple[list[Hashable], _State]]:
         """Search to the end of each stream's words, in rounds of as many words of each; its state, by then."""
         parts, done = [], 0
@@ -209,7 +223,7 @@ class Streams:
             until = min(len(words[name]) for name in names)
             state, labels = self._searched(state, [words[name][done:until] for name in names])
             for name, row in zip(names, labels, strict=True):
-                committed[name].extend(_labels(row))
+                committed[name] = committed.get(name, ()) + row
             ended = [row for row, name in enumerate(names) if len(words[name]) == until]
             parts.append(([names[row] for row in ended], _selected(state, ended, len(names))))
             others = [row for row, name in enumerate(names) if len(words[name]) > until]
@@ -218,7 +232,7 @@ class Streams:
             names, done = [names[row] for row in others], until
         return parts
 
-    def _searched(self, state: _State | None, words: Sequence[Sequence[Ids]]) -> tuple[_State, list[list[int]]]:
+    def _searched(self, state: _State | None, words: Sequence[Sequence[Ids]]) -> tuple[_State, list[Ids]]:
         """Search on along the next words of each input, as many of each; the labels committed meanwhile."""
         beam = carry = past = None
         if state is not None:
@@ -244,7 +258,7 @@ class Streams:
         assert beam is not None and carry is not None
         if bool((beam.scores_BK.amax(1) == -torch.inf).any()):
             raise InputError("the model excludes every label for a token", hint="check which tokens its scores exclude")
-        return _State.of(past, beam, carry), torch.cat(columns, dim=1).tolist()
+        return _State.of(past, beam, carry), _labels(torch.cat(columns, dim=1))
 
     def _update(self, before: Ids, committed: Ids, partial: Ids) -> Update:
         now, kept = committed + partial, len(before)
@@ -426,8 +440,11 @@ def _batch(words: Sequence[Sequence[Ids]]) -> Batch:
     return Batch(sources_BS, lengths_B, none_B0, torch.zeros_like(lengths_B), torch.arange(len(sources)))
 
 
-def _labels(row: Sequence[int]) -> Ids:
-    return tuple(label for label in row if label != COMMITTED)
+def _labels(labels_BT: Tensor) -> list[Ids]:
+    """Labels of each input, without what is only marked as committed."""
+    is_label_BT = labels_BT != COMMITTED
+    labels, ends = labels_BT[is_label_BT].tolist(), is_label_BT.sum(1).cumsum(0).tolist()
+    return [tuple(labels[start:end]) for start, end in pairwise([0, *ends])]
 
 
 def _decoder(run_or_model: Any, decoder: Decoder | DecoderName | None, k: int | None) -> Decoder:
@@ -446,11 +463,8 @@ class _Words:
 
     codec: OutputCodec
 
-    def encode(self, model: Any, tokens: Iterable[Any]) -> list[Ids]:
+    def encode(self, model: Any, words: Sequence[Any]) -> list[Ids]:
         """Ids of each word."""
-        if isinstance(tokens, str):
-            raise InputError("one text where tokens were expected", hint="write feed([token]), or feed(text.split())")
-        words = list(tokens)
         for word in words:
             if not isinstance(word, str) or not word or any(map(str.isspace, word)):
                 raise InputError(f"{word!r} is not a token: a word without blanks", hint="split the text")
@@ -465,7 +479,7 @@ class _Words:
 class _Numbers:
     """Tokens of a model: ids."""
 
-    def encode(self, model: Any, tokens: Iterable[Any]) -> list[Ids]:
+    def encode(self, model: Any, tokens: Sequence[Any]) -> list[Ids]:
         """Ids of each word."""
         words = []
         for token in tokens:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -42,7 +43,7 @@ def agree(labels_BKT: Tensor, scores_BK: Tensor) -> Tensor:
         >>> agree(torch.tensor([[[4, 5, 6], [4, 5, 7]]]), torch.tensor([[0.0, -1.0]]))
         tensor([2])
     """
-    return (rivals(labels_BKT, scores_BK) == -torch.inf).sum(-1)
+    return num_shared(labels_BKT, scores_BK, scores_BK > -torch.inf)
 
 
 def margin(least: float) -> CommitRule:
@@ -66,9 +67,7 @@ def margin(least: float) -> CommitRule:
         raise InputError(f"the margin of a commit must be 0 or more, got {least}")
 
     def rule(labels_BKT: Tensor, scores_BK: Tensor) -> Tensor:
-        rivals_BT = rivals(labels_BKT, scores_BK)
-        leads_BT = scores_BK.amax(1, keepdim=True) - rivals_BT >= least
-        return (leads_BT | (rivals_BT == -torch.inf)).sum(-1)
+        return num_shared(labels_BKT, scores_BK, scores_BK.amax(1, keepdim=True) - scores_BK < least)
 
     return rule
 
@@ -120,7 +119,7 @@ def any_of(*rules: CommitRule) -> CommitRule:
     """
 
     def most(labels_BKT: Tensor, scores_BK: Tensor) -> Tensor:
-        return torch.stack([rule(labels_BKT, scores_BK) for rule in rules]).amax(0)
+        return reduce(torch.maximum, (rule(labels_BKT, scores_BK) for rule in rules))
 
     return most
 
@@ -165,15 +164,16 @@ def _named_rule(rule: str) -> CommitRule:
         raise InputError(f"the commit rule {rule!r} needs a number", hint=f"write for example {name}(2)") from None
 
 
-def rivals(labels_BKT: Tensor, scores_BK: Tensor) -> Tensor:
-    """Best score of a slot that differs from the best slot in a label or one before it, (B, T); -inf without any.
+def num_shared(labels_BKT: Tensor, scores_BK: Tensor, rivals_BK: Tensor) -> Tensor:
+    """Count the first labels that the best slot shares with all its rivals, which a mask names: int64 (B,).
 
     Example:
-        >>> rivals(torch.tensor([[[4, 5, 6], [4, 7, 6]]]), torch.tensor([[0.0, -1.0]]))
-        tensor([[-inf, -1., -1.]])
+        >>> labels_BKT = torch.tensor([[[4, 5, 6], [4, 7, 6], [8, 5, 6]]])
+        >>> num_shared(labels_BKT, torch.tensor([[0.0, -1.0, -3.0]]), torch.tensor([[True, True, False]]))
+        tensor([1])
     """
-    differs_BKT = (labels_BKT != best_labels(labels_BKT, scores_BK)[:, None]).cummax(-1).values
-    return scores_BK[..., None].masked_fill(~differs_BKT, -torch.inf).amax(1)
+    differs_BKT = labels_BKT != best_labels(labels_BKT, scores_BK)[:, None]
+    return ((differs_BKT & rivals_BK[..., None]).any(1).cumsum(1) == 0).sum(1)
 
 
 def best_labels(labels_BKT: Tensor, scores_BK: Tensor) -> Tensor:
@@ -251,8 +251,8 @@ class Committing:
         best_B1 = scores_BK.amax(1, keepdim=True)
         dropped_B1 = best_B1.masked_fill(~commits_B1 | (best_B1 == -torch.inf), 0.0)
         scores_BK = (scores_BK - dropped_B1).masked_fill(disagrees_BK, -torch.inf)
-        labels_BKT = labels_BKT.masked_fill(final_BT[:, None], COMMITTED)
-        is_open_T = (labels_BKT[:, 0] != COMMITTED).any(0)
+        num_closed = int((final_BT | (best_BT == COMMITTED)).all(0).sum())
+        open_BKT = labels_BKT[..., num_closed:].masked_fill(final_BT[:, None, num_closed:], COMMITTED)
         dropped_B = before.dropped_B + dropped_B1[:, 0].to(before.dropped_B)
         kept: Any = replace(selection, scores_BK=scores_BK)  # type: ignore[type-var]
-        return kept, OpenLabels(labels_BKT[..., int((~is_open_T).sum()) :], dropped_B, committed_BT, inner)
+        return kept, OpenLabels(open_BKT, dropped_B, committed_BT, inner)

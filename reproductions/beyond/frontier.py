@@ -1,0 +1,322 @@
+"""When is a label final? Accuracy against delay and retractions of streams, by commit rule and system.
+
+Every test sequence comes in token by token. A stream shows its labels at once and may take them back until a commit
+rule makes them final; a model that reads both ways is run again on every prefix, which is the strongest control and the
+most expensive one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeVar
+
+from reproductions import Setup
+from reproductions.beyond import search_objectives
+from reproductions.comparison import Measured, Row, best_on_dev, judge
+from reproductions.figures import BLUE, GREY, ORANGE, RED, SKY, interval_bars, panels
+from reproductions.outcome import HEADINGS, Outcome, grid
+from reproductions.report import Claim, Result, Table
+from reproductions.systems import System, systems_of
+from reproductions.tasks import Task, run_task
+from reproductions.verdicts import student_result
+from reproductions.workers import one_thread
+from seqwise import Streams
+from seqwise.data.readers import Example
+from seqwise.evaluation.metrics import Counts, Sums
+from seqwise.evaluation.signature import Signature
+from seqwise.runs.decoder_choice import choose_decoder
+from seqwise.runs.loading import load_run
+from seqwise.runs.run import OutputRun, predict
+from seqwise.runs.settings import Settings
+
+CORPORA = ("stress",)
+DECODERS = BEAM, HALF_RAW, RAW = ("beam", "interpolated-beam", "raw-beam")
+DELAYS = (0, 1, 2, 4)
+AGREE, AT_THE_END = "agree", "never"
+RULES = (*(f"delay({labels})" for labels in DELAYS), "margin(2)", AGREE)
+PLAIN = {"cross-entropy": "cross-entropy", "cross-entropy-longer": "cross-entropy, longer"}
+GLOBAL = {
+    "beam-crf-from-cross-entropy": "beam CRF, global",
+    "relaxed-beam-from-cross-entropy": "relaxed beam, global",
+}
+TWO_WAY = "two-way"
+LOCAL, HALF, AGAIN = "cross-entropy, local", "cross-entropy, half-normalised", "two-way, re-run on every prefix"
+DELAY, RETRACTED, COST = "mean delay", "retracted a hundred tokens", "CPU time a token"
+MOST_RETRACTED = 0.1  # of the labels
+BATCH = 256
+SOURCE = "not in the papers"
+
+Labels = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Course:
+    """How the labels of one sequence came out: the last ones, and sums over its tokens."""
+
+    labels: Labels
+    delay: int  # tokens that came before each label was final, after its own
+    retracted: int  # labels that were shown and taken back
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """Measurements of a system under a commit rule, one for each seed."""
+
+    right: tuple[Sums, ...]
+    delay: tuple[Counts, ...]
+    retracted: tuple[Counts, ...]
+    milliseconds: tuple[float, ...]  # CPU time for a token
+
+
+def course(shown: Sequence[Labels], num_final: Sequence[int]) -> Course:
+    """Sum up what was shown after each token, of which so many labels were final; the rest is, after the last.
+
+    Example:
+        >>> course([("A",), ("B", "C"), ("B", "C", "D")], [0, 1, 3])
+        Course(labels=('B', 'C', 'D'), delay=2, retracted=1)
+    """
+    length, delay, retracted = len(shown), 0, 0
+    for now, (before, after) in enumerate(pairwise([0, *num_final[:-1], length])):
+        delay += sum(now - place for place in range(before, after))
+    for earlier, later in pairwise(shown):
+        kept = next((place for place, label in enumerate(earlier) if later[place] != label), len(earlier))
+        retracted += len(earlier) - kept
+    return Course(shown[-1], delay, retracted)
+
+
+def stream(run: OutputRun, examples: Sequence[Example], decoder: str, rule: str) -> list[Course]:
+    """Feed every source token by token, many in a batch."""
+    courses: dict[int, Course] = {}
+    order = sorted(range(len(examples)), key=lambda place: len(examples[place].source))
+    for start in range(0, len(order), BATCH):
+        places = order[start : start + BATCH]
+        streams = Streams(run, choose_decoder(run.settings, decoder), commit=rule)
+        shown: dict[int, list[Labels]] = {place: [] for place in places}
+        final: dict[int, list[Labels]] = {place: [()] for place in places}
+        for step in range(len(examples[places[-1]].source)):
+            fed = {p: [examples[p].source[step]] for p in places if step < len(examples[p].source)}
+            for place, update in streams.feed(fed).items():
+                final[place].append(final[place][-1] + update.committed)
+                shown[place].append(final[place][-1] + update.partial)
+        courses |= {place: course(shown[place], [len(each) for each in final[place][1:]]) for place in places}
+    return [courses[place] for place in range(len(examples))]
+
+
+def read_again(run: OutputRun, examples: Sequence[Example], decoder: str) -> list[list[Labels]]:
+    """Search every prefix of every source from the start; the outputs of each source by length."""
+    prefixes = [
+        Example(example.source[:end], example.target[:end], example.path, example.line)
+        for example in examples
+        for end in range(1, len(example.source) + 1)
+    ]
+    outputs = (best[0].tokens for best in predict(run, prefixes, choose_decoder(run.settings, decoder)))
+    return [[next(outputs) for _ in example.source] for example in examples]
+
+
+def commit_prefixes(outputs: Sequence[Labels], delay: int | None) -> Course:
+    """Show the output of each prefix, of which a label is final once so many others have followed; None: at the end.
+
+    Example:
+        >>> commit_prefixes([("A",), ("B", "C"), ("B", "C", "D")], 0)
+        Course(labels=('A', 'C', 'D'), delay=0, retracted=0)
+    """
+    final: Labels = ()
+    shown, num_final = [], []
+    for output in outputs:
+        count = 0 if delay is None else max(len(output) - delay, 0)
+        final += output[len(final) : count]
+        shown.append(final + output[len(final) :])
+        num_final.append(count)
+    return course(shown, num_final)
+
+
+def systems(start: Settings, epochs: Mapping[str, float], seed: int) -> dict[str, System]:
+    """Return every system for one seed by key: some of the search objectives, a relaxed beam, and the two-way model."""
+    start = start.with_changes(seed=seed)
+    relaxed = start.with_changes(
+        objective="relaxed-beam", score="global", alpha="exponential(0.5, 3)", learning_rate=start.learning_rate / 3,
+        epochs=2 * epochs["relaxed-beam"],
+    )  # fmt: skip
+    shared = search_objectives.family(start, epochs, seed)
+    own = systems_of(
+        {
+            "relaxed-beam-from-cross-entropy": (relaxed, "cross-entropy"),
+            TWO_WAY: (start.with_changes(encoder="bidirectional"), None),
+        },
+        seed,
+    )
+    return {**{key: shared[key] for key in (*PLAIN, "beam-crf-from-cross-entropy")}, **own}
+
+
+def reproduce(setup: Setup) -> Iterator[Outcome]:
+    """Train every system, stream the test data under every rule, and put the claims to a test."""
+    rows = [Row(key, name) for key, name in {**PLAIN, **GLOBAL, TWO_WAY: AGAIN}.items()]
+    for corpus in CORPORA:
+        task, start, epochs = search_objectives.CORPORA[corpus]
+        name, runs = f"frontier-{corpus}", setup.inside(corpus)
+        task = replace(task, decoders=DECODERS)
+        measured = run_task(task, partial(systems, start, epochs), rows, name, runs)
+        with one_thread():
+            found = dict(_stream_all(task, measured))
+        best = best_on_dev(measured, GLOBAL, decoder=RAW).row.name
+        figure = runs.folder / f"{name}.png"
+        table = make_table(name, task, found, best, measured[TWO_WAY].signature)
+        draw(table, figure)
+        yield Outcome(name, table, _grid(table), {"figure": figure, "runs": runs.folder})
+
+
+def _stream_all(task: Task, measured: Mapping[str, Measured]) -> Iterator[tuple[tuple[str, str], Streamed]]:
+    """Yield measurements by system and rule; which plain model has each score is chosen on development data."""
+    chosen = {
+        LOCAL: (best_on_dev(measured, PLAIN, decoder=BEAM), BEAM),
+        HALF: (best_on_dev(measured, PLAIN, decoder=HALF_RAW), HALF_RAW),
+        **{name: (measured[key], RAW) for key, name in GLOBAL.items()},
+    }
+    test = task.load_data().test
+    num_tokens = sum(len(example.source) for example in test)
+    for name, (row, decoder) in chosen.items():
+        runs = [load_run(path) for path in row.runs]
+        for rule in RULES:
+            timed = [_timed(stream, run, test, decoder, rule) for run in runs]
+            yield (name, rule), _measure(task, [courses for courses, _ in timed], [s / num_tokens for _, s in timed])
+    again = [_timed(read_again, load_run(path), test, BEAM) for path in measured[TWO_WAY].runs]
+    seconds = [each / num_tokens for _, each in again]
+    for rule, delay in {**{f"delay({labels})": labels for labels in DELAYS}, AT_THE_END: None}.items():
+        courses = [[commit_prefixes(outputs, delay) for outputs in every] for every, _ in again]
+        yield (AGAIN, rule), _measure(task, courses, seconds)
+
+
+Made = TypeVar("Made")
+
+
+def _timed(function: Callable[..., Made], *arguments: Any) -> tuple[Made, float]:
+    began = time.process_time()
+    made = function(*arguments)
+    return made, time.process_time() - began
+
+
+def _measure(task: Task, courses: Sequence[Sequence[Course]], seconds: Sequence[float]) -> Streamed:
+    def a_token(sums: Iterable[int], every: Sequence[Course]) -> Counts:
+        return Counts(list(sums), [len(each.labels) for each in every])
+
+    return Streamed(
+        tuple(task.count("test", [each.labels for each in every]) for every in courses),
+        tuple(a_token((each.delay for each in every), every) for every in courses),
+        tuple(a_token((each.retracted for each in every), every) for every in courses),
+        tuple(1000 * each for each in seconds),
+    )
+
+
+Found = Mapping[tuple[str, str], Streamed]
+"""Measurements by system and rule."""
+
+
+def make_table(name: str, task: Task, found: Found, best: str, signature: Signature) -> Table:
+    """Every number with Student's interval over seeds, and the claims; ``best`` is the global system that counts."""
+    results = []
+    for (system, rule), measured in found.items():
+        signed = replace(signature, method=f"{name}: {system}")
+        numbers = {
+            task.measure: ([100 * each.value for each in measured.right], "%"),
+            DELAY: ([each.value for each in measured.delay], " tokens"),
+            RETRACTED: ([100 * each.value for each in measured.retracted], ""),
+            COST: (list(measured.milliseconds), " ms"),
+        }
+        for measure, (values, unit) in numbers.items():
+            results.append(student_result(system, f"{rule}: {measure}", values, signed, unit=unit))
+    title = f"Delay, retractions and accuracy of streams, {task.title}"
+    return Table(title, tuple(results), claims=tuple(examine(task, found, best)))
+
+
+def examine(task: Task, found: Found, best: str) -> list[Claim]:
+    """Put the statements about global scores that are shown at once to a test."""
+    at_once = found[best, AGREE]
+
+    def beats(text: str, ours: tuple[str, str], theirs: tuple[str, str]) -> Claim:
+        (better, rule), (worse, other) = ours, theirs
+        first, second = (100 * _mean(found[key].right) for key in (ours, theirs))
+        prefix = f"{task.measure}: {better}, {rule} {first:.1f} against {worse}, {other} {second:.1f}: "
+        return judge(text, SOURCE, found[ours].right, found[theirs].right, prefix=prefix)
+
+    allowed = [Counts(MOST_RETRACTED * each.denominators_N, each.denominators_N) for each in at_once.retracted]
+    share = 100 * _mean(at_once.retracted)
+    return [
+        beats("Global scores, shown at once and revised, do better than local scores two tokens late.",
+              (best, AGREE), (LOCAL, "delay(2)")),
+        beats("… than local scores at any delay.", (best, AGREE), (LOCAL, AGREE)),
+        beats("… than half-normalised scores at any delay.", (best, AGREE), (HALF, AGREE)),
+        judge(f"… and take back at most {MOST_RETRACTED:.0%} of the labels.", SOURCE, allowed, at_once.retracted,
+              prefix=f"{MOST_RETRACTED:.0%} minus {best}, {share:.1f}: "),
+        *(beats(f"Never revised, global scores do better than local ones, both {labels} tokens late.",
+                (best, f"delay({labels})"), (LOCAL, f"delay({labels})")) for labels in DELAYS if labels),
+        beats("A two-way model, run again on every prefix, does better than global scores, both shown at once and "
+              "revised.", (AGAIN, AT_THE_END), (best, AGREE)),
+        judge("… and takes more labels back.", SOURCE, found[AGAIN, AT_THE_END].retracted, at_once.retracted,
+              prefix=f"{100 * _mean(found[AGAIN, AT_THE_END].retracted):.1f} against {share:.1f}: "),
+        *(beats(f"Never revised, the two-way model does better than global scores, both {labels} tokens late.",
+                (AGAIN, f"delay({labels})"), (best, f"delay({labels})")) for labels in DELAYS),
+    ]  # fmt: skip
+
+
+def _mean(measured: Sequence[Sums]) -> float:
+    return sum(each.value for each in measured) / len(measured)
+
+
+def _by_rule(table: Table) -> dict[str, dict[str, dict[str, Result]]]:
+    """Results by system, rule and measure."""
+    found: dict[str, dict[str, dict[str, Result]]] = {}
+    for result in table.results:
+        rule, measure = result.measure.split(": ")
+        found.setdefault(result.system, {}).setdefault(rule, {})[measure] = result
+    return found
+
+
+def _grid(table: Table) -> Any:
+    by_system = _by_rule(table)
+    measures = list(by_system[LOCAL][AGREE])
+    caption = (
+        "mean over seeds; delay: tokens between a label's own and the one that made it final; retracted: labels that "
+        f"were shown and taken back; beams: {', '.join(HEADINGS[key] for key in DECODERS)}"
+    )
+    picture = grid(table.title, measures, caption=caption, first="system and rule")
+    for system, rules in by_system.items():
+        picture.add_section()
+        picture.add_row(system)
+        for rule, numbers in rules.items():
+            picture.add_row(f"  {rule}", *(f"{numbers[measure].value:.2f}" for measure in measures))
+    return picture
+
+
+STYLES = {LOCAL: (SKY, "o"), HALF: (BLUE, "s"), **dict(zip(GLOBAL.values(), ((RED, "^"), (ORANGE, "v")), strict=True)),
+          AGAIN: (GREY, "D")}  # fmt: skip
+
+
+def draw(table: Table, path: Path) -> None:
+    """Draw accuracy against mean delay, and against retractions where everything is shown at once."""
+    by_system = _by_rule(table)
+    measure = next(iter(by_system[LOCAL][AGREE]))
+    with panels(path, 2, figsize=(10, 4.6), sharey=True) as (figure, (left, right)):
+        for system, rules in by_system.items():
+            colour, marker = STYLES[system]
+            style = {"color": colour, "marker": marker, "ms": 5, "capsize": 2, "lw": 1.2}
+            delayed = [rules[rule] for rule in rules if rule.startswith("delay")]
+            _points(left, delayed, DELAY, measure, label=system, **style)
+            others = [rules[rule] for rule in rules if not rule.startswith("delay")]
+            _points(left, others, DELAY, measure, **{**style, "mfc": "white", "ls": "none"})
+            _points(right, list(rules.values()), RETRACTED, measure, **{**style, "ls": "none"})
+        left.set(xlabel="tokens until a label is final, mean", ylabel=f"{measure} (%)")
+        right.set(xlabel="labels taken back, a hundred tokens (all shown at once)")
+        for axes in (left, right):
+            axes.grid(alpha=0.25)
+        left.set_title("open: all slots agree, a margin, the end", loc="left", fontsize=9)
+        figure.legend(loc="outside lower center", frameon=False, ncols=3)
+
+
+def _points(axes: Any, results: Sequence[Mapping[str, Result]], across: str, up: str, **style: Any) -> None:
+    bars = interval_bars([each[up] for each in results])
+    axes.errorbar([each[across].value for each in results], [each[up].value for each in results], yerr=bars, **style)
