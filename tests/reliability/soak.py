@@ -107,6 +107,8 @@ def judged(ticks: list[Tick]) -> Judged:
 
 SENTENCES = 10_080
 AT_ONCE = 120
+TOKENS = 1_000_000
+TOKENS_AT_ONCE = 1000
 
 
 def sentences(count: int) -> list[Any]:
@@ -152,6 +154,20 @@ def sampling() -> Iterator[None]:
     while True:
         state = sample_chains(kernel, state, 1).state
         assert bool(state.energy_B.isfinite().all())
+        yield
+
+
+def streaming() -> Iterator[None]:
+    import torch
+
+    from seqwise import Stream
+
+    stream = Stream(tagger().eval(), k=4, score="global", commit="agree or delay(50)")
+    generator, num_labels = torch.Generator().manual_seed(0), 0
+    while True:
+        update = stream.feed(torch.randint(20, (TOKENS_AT_ONCE,), generator=generator).tolist())
+        num_labels += len(update.committed)
+        assert num_labels % TOKENS_AT_ONCE == -len(update.partial) % TOKENS_AT_ONCE and len(update.partial) <= 50
         yield
 
 
@@ -204,6 +220,7 @@ SUBJECTS: dict[str, Callable[[float], list[Tick]]] = {
     "train": train,
     "decode": lambda seconds: soaked(decoding(), seconds, of_torch(), at_least=SENTENCES // AT_ONCE),
     "sample": lambda seconds: soaked(sampling(), seconds, of_torch()),
+    "stream": lambda seconds: soaked(streaming(), seconds, of_torch(), at_least=TOKENS // TOKENS_AT_ONCE),
     "leak": lambda seconds: soaked(leaking(), seconds, of_python),
     "slow down": lambda seconds: soaked(slowing(), seconds, of_python),
 }

@@ -50,6 +50,7 @@ def ticks_of(subject: str, seconds: float) -> list[Tick]:
         ("train", "epochs of 60 training steps, each with a checkpoint"),
         ("decode", "beam decodings of 120 sentences"),
         ("sample", "sweeps of 24 chains"),
+        ("stream", "thousands of tokens of one stream, which commits by 'agree or delay(50)'"),
     ],
 )
 def test_what_goes_on_for_long_neither_grows_nor_slows_down(subject: str, unit: str, promise: Any) -> None:

@@ -44,14 +44,6 @@ def lstm_cell(gates_BJG: Tensor, cell_BJH: Tensor) -> LSTMState:
     return leave_BJH.sigmoid() * cell_BJH.tanh(), cell_BJH
 
 
-def _gates_of_one_place(lstm: nn.LSTM, inputs_BJD: Tensor, hidden_BJH: Tensor, memory_B1M: Tensor) -> Tensor:
-    """Gates where there is one step only, as in a stream: weights are not worth laying out for it."""
-    input_weights, hidden_GH, input_bias_G, hidden_bias_G = lstm.all_weights[0]
-    input_GD, memory_GM = input_weights.split([inputs_BJD.shape[-1], memory_B1M.shape[-1]], dim=1)
-    added_B1G = F.linear(memory_B1M, memory_GM, input_bias_G)
-    return F.linear(hidden_BJH, hidden_GH, hidden_bias_G).add_(F.linear(inputs_BJD, input_GD)).add_(added_B1G)
-
-
 # Tensors, which version of each, and whether it had a gradient.
 _MadeOf = tuple[tuple[Tensor, int, bool], ...]
 
@@ -83,10 +75,8 @@ class LSTMSteps:
 
         The LSTM's input is D wide, or D + M with a memory, all of which is multiplied at the first step.
         """
-        hidden_BJH, cell_BJH = state
-        if memory_BSM is not None and memory_BSM.shape[1] == 1 and not torch.is_grad_enabled():
-            return lstm_cell(_gates_of_one_place(lstm, inputs_BJD, hidden_BJH, memory_BSM), cell_BJH)
         laid = self._of(lstm, inputs_BJD, memory_BSM)
+        hidden_BJH, cell_BJH = state
         multiplied_BJX = torch.cat([inputs_BJD, hidden_BJH], dim=-1)
         return lstm_cell(laid.product(multiplied_BJX) + laid.added_BG[place][:, None], cell_BJH)
 

@@ -19,7 +19,7 @@ from seqwise.data.batches import Batch
 from seqwise.errors import InputError
 from seqwise.models.characters import CharacterConvolution, num_spelt_words
 from seqwise.models.hub import HubModel
-from seqwise.models.lstm_steps import LSTMState, LSTMSteps, lstm_step
+from seqwise.models.lstm_steps import LSTMState, LSTMSteps
 
 
 class _Encoded(NamedTuple):
@@ -89,8 +89,8 @@ class Encoder(nn.Module):
         """Read what comes next of sources, all by as many words; the past is the LSTM's state, (B, 1, H) each."""
         self.require_left_to_right()
         embedded_BSE, lengths_B = self._embedded(sources_BS, lengths_B)
-        if past is not None and embedded_BSE.shape[1] == 1:  # nn.LSTM takes long to begin
-            past = lstm_step(self.lstm, embedded_BSE, past)
+        if past is not None and embedded_BSE.shape[1] == 1:  # a call of nn.LSTM takes long to begin
+            past = LSTMSteps().step(self.lstm, embedded_BSE, past)
             return self._context(past[0], lengths_B), past
         if past is None:
             memory_BSM, state = self.lstm(embedded_BSE)

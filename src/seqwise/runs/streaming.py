@@ -123,9 +123,10 @@ class Streams:
         """
         words = self._words(tokens)
         fed: dict[Hashable, list[Ids]] = {name: given for name, given in words.items() if given}
-        old = [name for name in self._names if name in fed]
-        idle = [name for name in self._names if name not in fed]
-        new = [name for name in fed if name not in self._places] if len(old) < len(fed) else []
+        old, idle, new = self._names, list[Hashable](), list[Hashable]()
+        if list(fed) != old:
+            old, idle = [name for name in old if name in fed], [name for name in old if name not in fed]
+            new = [name for name in fed if name not in self._places]
         committed: dict[Hashable, Ids] = {}
         parts: list[tuple[list[Hashable], _State]] = []
         if idle and self._state is not None:
@@ -136,9 +137,10 @@ class Streams:
             if new:
                 parts += self._advance(new, None, fed, committed)
         before = [self._partial.get(name, ()) for name in words]
-        self._partial |= dict(zip(words, before, strict=True))
+        self._partial |= {name: () for name in words if name not in self._partial}
         if parts:
-            self._put([name for part, _ in parts for name in part], _joined([state for _, state in parts]))
+            names = parts[0][0] if len(parts) == 1 else [name for part, _ in parts for name in part]
+            self._put(names, _joined([state for _, state in parts]))
         return {
             name: self._update(partial, committed.get(name, ()), self._partial[name])
             for name, partial in zip(words, before, strict=True)
@@ -184,8 +186,9 @@ class Streams:
 
     def _put(self, names: list[Hashable], state: _State | None) -> None:
         """Take the state of all streams that have been fed, by row, and read their partial labels from it."""
-        self._names, self._state = names, state
-        self._places = {name: row for row, name in enumerate(names)}
+        if names is not self._names:
+            self._names, self._places = names, {name: row for row, name in enumerate(names)}
+        self._state = state
         if state is not None:
             self._partial |= zip(names, _labels(best_labels(state.labels_BKT, state.scores_BK)), strict=True)
 
@@ -218,19 +221,21 @@ class Streams:
         committed: dict[Hashable, Ids],
     ) -> list[tuple[list[Hashable], _State]]:
         """Search to the end of each stream's words, in rounds of as many words of each; its state, by then."""
-        parts, done = [], 0
-        while names:
-            until = min(len(words[name]) for name in names)
+        parts, done = list[tuple[list[Hashable], _State]](), 0
+        while True:
+            lengths = [len(words[name]) for name in names]
+            until = min(lengths)
             state, labels = self._searched(state, [words[name][done:until] for name in names])
             for name, row in zip(names, labels, strict=True):
-                committed[name] = committed.get(name, ()) + row
+                if row:
+                    committed[name] = committed.get(name, ()) + row
+            if until == max(lengths):
+                return [*parts, (names, state)]
             ended = [row for row, name in enumerate(names) if len(words[name]) == until]
             parts.append(([names[row] for row in ended], _selected(state, ended, len(names))))
             others = [row for row, name in enumerate(names) if len(words[name]) > until]
-            if others:
-                state = _selected(state, others, len(names))
+            state = _selected(state, others, len(names))
             names, done = [names[row] for row in others], until
-        return parts
 
     def _searched(self, state: _State | None, words: Sequence[Sequence[Ids]]) -> tuple[_State, list[Ids]]:
         """Search on along the next words of each input, as many of each; the labels committed meanwhile."""
@@ -433,9 +438,12 @@ def _zeros_behind(leaf: Tensor, shape: Sequence[int]) -> Tensor:
 def _batch(words: Sequence[Sequence[Ids]]) -> Batch:
     """Batch of the pieces of some words of each input; only what an encoder reads is in it."""
     sources = [words_of[0] if len(words_of) == 1 else tuple(chain(*words_of)) for words_of in words]
-    lengths_B = torch.tensor([len(source) for source in sources])
-    longest = max(map(len, sources))
-    sources_BS = torch.tensor([source + (0,) * (longest - len(source)) for source in sources])
+    lengths = list(map(len, sources))
+    longest = max(lengths)
+    if min(lengths) < longest:
+        sources = [source + (0,) * (longest - len(source)) for source in sources]
+    sources_BS = torch.tensor(list(chain.from_iterable(sources))).view(len(sources), longest)
+    lengths_B = torch.tensor(lengths)
     none_B0 = sources_BS.new_zeros(len(sources), 0)
     return Batch(sources_BS, lengths_B, none_B0, torch.zeros_like(lengths_B), torch.arange(len(sources)))
 
@@ -473,7 +481,7 @@ class _Words:
 
     def labels(self, ids: Ids) -> tuple[str, ...]:
         """Names of labels."""
-        return tuple(self.codec.target_vocabulary.decode(ids))
+        return tuple(map(self.codec.target_vocabulary.tokens.__getitem__, ids))
 
 
 class _Numbers:
@@ -481,16 +489,21 @@ class _Numbers:
 
     def encode(self, model: Any, tokens: Sequence[Any]) -> list[Ids]:
         """Ids of each word."""
-        words = []
-        for token in tokens:
-            ids = token if isinstance(token, tuple) else (token,)
-            if not {type(number) for number in ids} <= {int}:
-                raise InputError(f"{token!r} is not a token of a model: an id, or a tuple of ids")
-            if model.most_steps(ids) != 1:
-                raise InputError(f"{token!r} is not one word of this model", hint="give the ids of one word at a time")
-            words.append(ids)
+        words = [token if isinstance(token, tuple) else (token,) for token in tokens]
+        ids, firsts = tuple(chain.from_iterable(words)), tuple(chain.from_iterable(word[:1] for word in words))
+        # All are counted together: one word begins with each, and no other.
+        if not (set(map(type, ids)) <= {int} and model.most_steps(ids) == len(words) == model.most_steps(firsts)):
+            for token, word in zip(tokens, words, strict=True):
+                _require_word(model, token, word)
         return words
 
     def labels(self, ids: Ids) -> Ids:
         """Ids as they are."""
         return ids
+
+
+def _require_word(model: Any, token: Any, ids: tuple[Any, ...]) -> None:
+    if not {type(number) for number in ids} <= {int}:
+        raise InputError(f"{token!r} is not a token of a model: an id, or a tuple of ids")
+    if model.most_steps(ids) != 1:
+        raise InputError(f"{token!r} is not one word of this model", hint="give the ids of one word at a time")

@@ -252,7 +252,7 @@ class Committing:
         dropped_B1 = best_B1.masked_fill(~commits_B1 | (best_B1 == -torch.inf), 0.0)
         scores_BK = (scores_BK - dropped_B1).masked_fill(disagrees_BK, -torch.inf)
         num_closed = int((final_BT | (best_BT == COMMITTED)).all(0).sum())
-        open_BKT = labels_BKT[..., num_closed:].masked_fill(final_BT[:, None, num_closed:], COMMITTED)
+        open_BKT = labels_BKT[..., num_closed:].masked_fill_(final_BT[:, None, num_closed:], COMMITTED)
         dropped_B = before.dropped_B + dropped_B1[:, 0].to(before.dropped_B)
         kept: Any = replace(selection, scores_BK=scores_BK)  # type: ignore[type-var]
         return kept, OpenLabels(open_BKT, dropped_B, committed_BT, inner)
