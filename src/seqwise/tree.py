@@ -10,7 +10,7 @@ Shapes: B batch, J slots before a selection, K slots after it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -36,7 +36,7 @@ def map(function: Callable[..., Tensor], state: State, *others: State) -> State:
         {'h': tensor([[1., 1.]])}
     """
     if isinstance(state, torch.Tensor):  # a walk over one leaf takes as long as moving it
-        return function(state, *others)
+        return cast(State, function(state, *others))
     return _pytree.tree_map(function, state, *others)
 
 
