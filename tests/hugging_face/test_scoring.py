@@ -177,12 +177,34 @@ def test_a_prefix_is_seen_and_not_scored() -> None:
     assert score.tokens[0] == "dog" and score.spans[0] == (0, 3) and score.words(score.text)[1].word == "cat"
 
 
+@pytest.mark.parametrize("prefix", ["", "the cats see"])
+def test_a_suffix_is_seen_and_not_scored(prefix: str) -> None:
+    torch.manual_seed(0)
+    tokenizer = piece_tokenizer(PIECES)
+    model = made(bert(len(tokenizer), max_position_embeddings=32))
+    (score,) = score_texts(model, tokenizer, ["dogsged cat"], prefixes=[prefix], suffixes=["sees the dogs."])
+    whole = f"{prefix} dogsged cat sees the dogs.".strip()
+    expected = log_probs_of_masks(model, tokenizer, whole, "within-word-l2r")
+    given = 4 if prefix else 0
+    assert score.token_log_probs_T.tolist() == pytest.approx(expected[given : given + 5], abs=1e-10)
+    assert score.tokens == ("dog", "##s", "##ge", "##d", "cat") and score.spans[-1] == (8, 11)
+    assert score.record()["suffix"] == "sees the dogs." and score.words(score.text)[1].word == "cat"
+    settings = ScoringSettings(bound=4)
+    bounds = [
+        score_texts(model, tokenizer, ["dogsged cat"], suffixes=[suffix], settings=settings)[0].lower_bound
+        for suffix in ("", "sees")
+    ]
+    assert bounds[0] != bounds[1]
+
+
 def test_a_prefix_of_a_slow_tokenizer(tmp_path: Path) -> None:
     tokenizer, model = esm_tokenizer(tmp_path), made(esm(33, mask_id=32))
     (whole,) = pseudo_log_likelihoods(model, tokenizer, ["MKTWLG"])
     settings = ScoringSettings(separator="")
     (score,) = score_texts(model, tokenizer, ["WLG"], prefixes=["MKT"], settings=settings)
     assert score.token_log_probs_T.tolist() == pytest.approx(whole.token_log_probs_T.tolist()[3:], abs=1e-10)
+    (score,) = score_texts(model, tokenizer, ["KT"], prefixes=["M"], suffixes=["WLG"], settings=settings)
+    assert score.token_log_probs_T.tolist() == pytest.approx(whole.token_log_probs_T.tolist()[1:3], abs=1e-10)
 
 
 # ---- From left to right ---------------------------------------------------------------------------------------------
@@ -236,18 +258,22 @@ def test_a_causal_model_is_scored_from_left_to_right() -> None:
     assert [word.word for word in behind.words("dogs")] == ["dogs"]
 
 
+def bart(vocab_size: int, **options: Any) -> Any:
+    config = transformers.BartConfig(
+        vocab_size=vocab_size, d_model=16, encoder_ffn_dim=24, decoder_ffn_dim=24, pad_token_id=0, bos_token_id=2,
+        eos_token_id=3, decoder_start_token_id=3, forced_bos_token_id=None, forced_eos_token_id=None, encoder_layers=1,
+        decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2, **options,
+    )  # fmt: skip
+    return transformers.BartForConditionalGeneration(config)
+
+
 @pytest.mark.parametrize("kind", ["bart", "t5"])
 def test_an_encoder_decoder_is_scored_given_its_source(kind: str) -> None:
     torch.manual_seed(0)
     tokenizer = piece_tokenizer(PIECES)
     size = len(tokenizer)
     if kind == "bart":
-        sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
-        config = transformers.BartConfig(
-            vocab_size=size, d_model=16, encoder_ffn_dim=24, decoder_ffn_dim=24, pad_token_id=0, bos_token_id=2,
-            eos_token_id=3, decoder_start_token_id=3, forced_bos_token_id=None, forced_eos_token_id=None, **sizes,
-        )  # fmt: skip
-        model = made(transformers.BartForConditionalGeneration(config))
+        model = made(bart(size))
     else:
         config = transformers.T5Config(
             vocab_size=size, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2, pad_token_id=0, eos_token_id=3,
@@ -412,6 +438,30 @@ def test_a_causal_model_reads_windows_that_overlap_by_half() -> None:
     assert score.num_windows == 3
 
 
+def test_a_decoder_reads_windows_that_overlap_by_half_and_the_whole_source() -> None:
+    torch.manual_seed(0)
+    tokenizer = piece_tokenizer(PIECES)
+    model = made(bart(len(tokenizer), max_position_embeddings=8))
+    tokenizer.eos_token = "[SEP]"
+    text, source = "the dog see cat the see dog dog cat . the", "the cat"
+    # Beside the start token and [CLS] six; the end token is scored too.
+    ids = [*tokenizer(text, add_special_tokens=False)["input_ids"], 3]
+    (score,) = score_texts(model, tokenizer, [text], prefixes=[source], settings=ScoringSettings(end=True))
+    encoded, expected = torch.tensor([tokenizer(source)["input_ids"]]), []
+    for place in range(len(ids)):
+        start = 0 if place < 6 else 3 * ((place - 6) // 3 + 1)
+        fed = [3, 2, *ids[start:place]]
+        with torch.no_grad():
+            logits = model(input_ids=encoded, decoder_input_ids=torch.tensor([fed])).logits
+        expected.append(logits[0, -1].log_softmax(-1)[ids[place]].item())
+    assert score.token_log_probs_T.tolist() == pytest.approx(expected, abs=1e-9)
+    assert score.num_windows == 3
+    with pytest.raises(
+        InputError, match=r"a source of 13 tokens, where the model has 8 positions; .*not read by windows"
+    ):
+        score_texts(model, tokenizer, ["see"], prefixes=[text])
+
+
 def test_a_smaller_window_can_be_asked_for() -> None:
     tokenizer = piece_tokenizer(PIECES)
     model = made(bert(len(tokenizer)))
@@ -481,6 +531,11 @@ BAD: dict[str, tuple[Any, str]] = {
         lambda m, t: score_texts(made(gpt2(13)), plain_tokenizer(), ["see"], settings=ScoringSettings(start="none")),
         "text 1: the only token of the text is the first, which is not scored",
     ),
+    "suffix": (
+        lambda m, t: score_texts(made(gpt2(13)), plain_tokenizer(), ["see"], suffixes=["cat"]),
+        "text 1: suffix: a model that reads from left to right does not see what comes after a text",
+    ),
+    "suffixes": (lambda m, t: score_texts(m, t, ["see"], suffixes=[]), "0 suffixes for 1 texts"),
     "bound": (
         lambda m, t: score_texts(made(gpt2(13)), plain_tokenizer(), ["see"], settings=ScoringSettings(bound=1)),
         "bound: a left-to-right model has exact log-probabilities",

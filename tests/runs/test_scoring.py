@@ -89,6 +89,22 @@ def test_a_folder_is_scored_as_its_model_is(
     assert f" tokens: {measure} " in as_json.err
 
 
+def test_what_stands_behind_a_text_is_read_from_a_file(
+    seqwise: Command, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    table = seqwise("score", folders["bert"], write(tmp_path / "gaps.tsv", "the\tdogs see\tthe cat .\nthe\tdogs\n"))
+    row = {"prefix": "the", "text": "dogs see", "suffix": "the cat ."}
+    as_json = seqwise("score", folders["bert"], write(tmp_path / "gaps.jsonl", json.dumps(row) + "\n"))
+    scorer = Scorer(folders["bert"])
+    expected = [*scorer.score(["dogs see"], ["the"], ["the cat ."]), *scorer.score(["dogs"], ["the"])]
+    assert [record["log_prob"] for record in table.records] == pytest.approx([s.log_prob for s in expected], abs=1e-3)
+    assert table.records[0]["suffix"] == "the cat ." and "suffix" not in table.records[1]
+    assert as_json.records[0]["log_prob"] == table.records[0]["log_prob"]
+    assert scorer.token_scores(["see"], suffixes=["cat"]) != scorer.token_scores(["see"])
+    complaint = seqwise("score", folders["gpt2"], tmp_path / "gaps.tsv").complaint
+    assert "gaps.tsv:1: suffix: a model that reads from left to right" in complaint
+
+
 def test_rows_are_ready_for_a_data_frame(folders: dict[str, Path]) -> None:
     scorer = Scorer(folders["gpt2"], unit="bits")
     rows = scorer.token_scores(["the dogs", "see"])

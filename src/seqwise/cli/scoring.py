@@ -28,7 +28,8 @@ def score(
         typer.Argument(
             metavar="FILE",
             help="sequences in the format of the training data; for Hugging Face models one text per line, prefix TAB"
-            " text (.tsv), objects with text and prefix (.jsonl), or FASTA (.fasta, .fa, .faa); - for standard input",
+            " text, perhaps TAB suffix (.tsv), objects with text, prefix and suffix (.jsonl), or FASTA (.fasta, .fa,"
+            " .faa); - for standard input",
         ),
     ],
     *,

@@ -26,7 +26,7 @@ from seqwise.names import Pieces
 from seqwise.sampling.any_order import any_order_bound
 from seqwise.sampling.energies import pseudo_log_likelihood
 from seqwise.sampling.problems import of_one_length
-from seqwise.sampling.scores import Span, TextScore, with_prefixes
+from seqwise.sampling.scores import Span, TextScore, with_contexts
 from seqwise.sampling.scoring_settings import ScoringSettings
 
 MOST_SCORES = 2**27
@@ -36,8 +36,8 @@ MOST_SCORES = 2**27
 class ScoredText(NamedTuple):
     """A text that is ready to be scored.
 
-    ``ids`` are all free tokens, those of a prefix included; the ``scored`` ones are at these places among them, with
-    their spans in the text and the numbers of their words. ``source`` is what an encoder reads.
+    ``ids`` are all free tokens, those of a prefix and a suffix included; the ``scored`` ones are at these places among
+    them, with their spans in the text and the numbers of their words. ``source`` is what an encoder reads.
     """
 
     text: str
@@ -47,6 +47,7 @@ class ScoredText(NamedTuple):
     scored: tuple[int, ...]
     spans: tuple[Span | None, ...]
     source: tuple[int, ...] = ()
+    suffix: str = ""
 
 
 class _Row(NamedTuple):
@@ -66,14 +67,14 @@ class TextScorer:
 
     Attributes:
         kind: "masked", "causal" or "encoder-decoder".
-        prepare: a text and its prefix to a ``ScoredText``; raises what is wrong with them.
+        prepare: a text, its prefix and its suffix to a ``ScoredText``; raises what is wrong with them.
         window: number of free tokens in a window, or None where the model sets no limit.
         model: the adapted masked model, or the Hugging Face model.
         tokenizer: the model's own.
     """
 
     kind: str
-    prepare: Callable[[str, str], ScoredText]
+    prepare: Callable[[str, str, str], ScoredText]
     window: int | None
     model: Any
     tokenizer: Any
@@ -107,6 +108,7 @@ class TextScorer:
         words = tuple(text.words[place] for place in text.scored)
         unknown = sum(token == self.tokenizer.unk_token_id for token in ids)
         options: dict[str, Any] = {"words_T": words, "spans": text.spans, "prefix": text.prefix}
+        options["suffix"] = text.suffix
         if self._bound is not None:
             options["lower_bound"] = self._bound(text)
         return TextScore(tokens, log_probs_M, text.text, num_windows=num_windows, num_unknown=unknown, **options)
@@ -118,6 +120,7 @@ def score_texts(
     texts: Sequence[str],
     *,
     prefixes: Sequence[str] | None = None,
+    suffixes: Sequence[str] | None = None,
     settings: ScoringSettings | None = None,
 ) -> list[TextScore]:
     """Score texts under a masked model, a causal one or an encoder-decoder.
@@ -128,7 +131,8 @@ def score_texts(
 
     A text that is longer than the model is read by windows: a masked model sees as many tokens on both sides of each
     token as it has room for; a causal one reads windows that begin half a window apart, and a token is scored where it
-    has half a window before it or more. ``num_windows`` of a result says so.
+    has half a window before it or more; an encoder-decoder reads such windows with the whole source. ``num_windows`` of
+    a result says so.
 
     Args:
         model: a Hugging Face model in evaluation mode, or what :func:`~seqwise.hugging_face.masked_model` or
@@ -137,6 +141,7 @@ def score_texts(
         texts: to score; unknown characters are scored as the unknown token.
         prefixes: what each text is conditioned on, and is not scored: what stands before it, and the source of an
             encoder-decoder, which without it reads an empty text.
+        suffixes: what stands behind each text, and is not scored; for masked models.
         settings: masks, words, batches, windows.
 
     Returns:
@@ -144,7 +149,7 @@ def score_texts(
 
     Raises:
         InputError: a text is empty or holds a mask; the model is in training mode, gives NaN, or does not fit the
-            tokenizer; a source or a target of an encoder-decoder is longer than the model.
+            tokenizer; a source is longer than the model; there are suffixes, and the model reads from left to right.
 
     Source: Salazar et al. (ACL 2020), section 2; Kauf and Ivanova (ACL 2023). Not implemented: windows of sources; the
     probability of a length under a masked model.
@@ -160,7 +165,7 @@ def score_texts(
         (('see', 'a', 'cat'), True, ['see', 'a', 'cat'])
     """
     scorer = text_scorer(model, tokenizer, settings or ScoringSettings())
-    return scorer.scores(prepared(scorer, texts, prefixes))
+    return scorer.scores(prepared(scorer, texts, prefixes, suffixes))
 
 
 def pseudo_log_likelihoods(
@@ -188,12 +193,17 @@ def pseudo_log_likelihoods(
     return score_texts(model, tokenizer, texts, settings=ScoringSettings(pieces=pieces, **options))
 
 
-def prepared(scorer: TextScorer, texts: Sequence[str], prefixes: Sequence[str] | None) -> list[ScoredText]:
+def prepared(
+    scorer: TextScorer,
+    texts: Sequence[str],
+    prefixes: Sequence[str] | None,
+    suffixes: Sequence[str] | None,
+) -> list[ScoredText]:
     """Make texts ready; what is wrong is said with the number of the text."""
     ready = []
-    for number, (text, prefix) in enumerate(with_prefixes(texts, prefixes), start=1):
+    for number, given in enumerate(with_contexts(texts, prefixes, suffixes), start=1):
         with placed(number):
-            ready.append(scorer.prepare(text, prefix))
+            ready.append(scorer.prepare(*given))
     return ready
 
 
@@ -228,9 +238,9 @@ def _masked_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> Tex
     num_special = len(adapted.before) + len(adapted.after)
     window = _smaller(adapted.max_length, settings.window)
 
-    def prepare(text: str, prefix: str) -> ScoredText:
-        ready = _with_prefix(tokenizer, text, prefix, settings)
-        codec.ids(f"{prefix}{settings.separator}{text}" if prefix else text)  # refuses masks and special tokens
+    def prepare(text: str, prefix: str, suffix: str) -> ScoredText:
+        ready = _in_context(tokenizer, text, prefix, suffix, settings)
+        codec.ids(_joined(prefix, text, suffix, settings))  # refuses masks and special tokens
         if settings.bound and window is not None and len(ready.ids) > window:
             problem = f"bound: a text of {len(ready.ids)} tokens, where the model has room for {window}"
             raise InputError(problem, hint="cut it; bounds are not taken by windows")
@@ -300,8 +310,9 @@ def _causal_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> Tex
     positions = num_positions(model)
     window = _smaller(None if positions is None else positions - len(before), settings.window)
 
-    def prepare(text: str, prefix: str) -> ScoredText:
-        ready = _with_end(_with_prefix(tokenizer, text, prefix, settings), end)
+    def prepare(text: str, prefix: str, suffix: str) -> ScoredText:
+        _refuse_suffix(suffix)
+        ready = _with_end(_in_context(tokenizer, text, prefix, "", settings), end)
         if before or ready.scored[0] > 0:
             return ready
         if len(ready.scored) == 1:
@@ -310,22 +321,33 @@ def _causal_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> Tex
         return ready._replace(scored=ready.scored[1:], spans=ready.spans[1:])
 
     def rows_of(number: int, text: ScoredText) -> list[_Row]:
-        size = len(text.ids) if window is None else window
-        rows, done, start = [], 0, 0
-        while done < len(text.ids):
-            places = tuple(place for place in text.scored if done <= place < start + size)
-            ids = before + text.ids[start : start + size]
-            scored = tuple(len(before) + place - start for place in places)
-            if places:
-                rows.append(_Row(number, ids, (), scored, places))
-            done = start + size
-            start += max(1, size // 2)
-        return rows
+        return _overlapping(number, text, before, window)
 
     def log_probs(rows: Sequence[_Row]) -> Iterator[tuple[_Row, Tensor]]:
         return _left_to_right(model, rows, settings, lambda ids_BL, mask_BL, _: {"input_ids": ids_BL, **mask_BL})
 
     return TextScorer("causal", prepare, window, model, tokenizer, log_probs, rows_of)
+
+
+def _overlapping(number: int, text: ScoredText, before: tuple[int, ...], window: int | None) -> list[_Row]:
+    """Windows that begin half a window apart; a token is scored in the first that has it."""
+    size = len(text.ids) if window is None else window
+    rows, done, start = [], 0, 0
+    while done < len(text.ids):
+        places = tuple(place for place in text.scored if done <= place < start + size)
+        ids = before + text.ids[start : start + size]
+        scored = tuple(len(before) + place - start for place in places)
+        if places:
+            rows.append(_Row(number, ids, (), scored, places, text.source))
+        done = start + size
+        start += max(1, size // 2)
+    return rows
+
+
+def _refuse_suffix(suffix: str) -> None:
+    if suffix:
+        problem = "suffix: a model that reads from left to right does not see what comes after a text"
+        raise InputError(problem, hint="leave it out, or score under a masked model")
 
 
 def _seq2seq_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> TextScorer:
@@ -338,13 +360,10 @@ def _seq2seq_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> Te
     before = (special.first, *forced, *around)
     end = _end_token(tokenizer, settings)
     positions = num_positions(model)
+    window = _smaller(None if positions is None else positions - len(before), settings.window)
 
-    def require_room(what: str, length: int) -> None:
-        if positions is not None and length > positions:
-            problem = f"a {what} of {length} tokens, where the model has {positions} positions"
-            raise InputError(problem, hint="cut it; encoder-decoders are not read by windows")
-
-    def prepare(text: str, prefix: str) -> ScoredText:
+    def prepare(text: str, prefix: str, suffix: str) -> ScoredText:
+        _refuse_suffix(suffix)
         tokens = text_tokens(tokenizer, text, words=settings.words, target=True)
         places = tuple(range(len(tokens.ids)))
         source = tuple(tokenizer(prefix, truncation=False, verbose=False)["input_ids"])
@@ -352,13 +371,13 @@ def _seq2seq_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> Te
             problem = "the source is empty, and the tokenizer puts no special tokens around it"
             raise InputError(problem, hint="give a prefix: it is the source")
         ready = _with_end(ScoredText(text, prefix, tokens.ids, tokens.words, places, tokens.spans, source), end)
-        require_room("source", len(source))
-        require_room("text", len(before) + len(ready.ids))
+        if positions is not None and len(source) > positions:
+            problem = f"a source of {len(source)} tokens, where the model has {positions} positions"
+            raise InputError(problem, hint="cut it; sources are not read by windows")
         return ready
 
     def rows_of(number: int, text: ScoredText) -> list[_Row]:
-        scored = tuple(len(before) + place for place in text.scored)
-        return [_Row(number, before + text.ids, (), scored, text.scored, text.source)]
+        return _overlapping(number, text, before, window)
 
     def inputs(ids_BL: Tensor, mask_BL: dict[str, Tensor], rows: Sequence[_Row]) -> dict[str, Tensor]:
         sources_BS, mask_BS = _padded([row.source for row in rows], tokenizer.pad_token_id or 0, ids_BL.device)
@@ -367,7 +386,7 @@ def _seq2seq_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> Te
     def log_probs(rows: Sequence[_Row]) -> Iterator[tuple[_Row, Tensor]]:
         return _left_to_right(model, rows, settings, inputs)
 
-    return TextScorer("encoder-decoder", prepare, None, model, tokenizer, log_probs, rows_of)
+    return TextScorer("encoder-decoder", prepare, window, model, tokenizer, log_probs, rows_of)
 
 
 def _left_to_right(
@@ -410,27 +429,38 @@ def _by_budget(rows: Sequence[_Row], budget: int) -> Iterator[list[_Row]]:
 # --------------------------------------------------------------------------------------------------------- their parts
 
 
-def _with_prefix(tokenizer: Any, text: str, prefix: str, settings: ScoringSettings) -> ScoredText:
-    """Split a text behind its prefix; a token that reaches into the text is of the text."""
+def _joined(prefix: str, text: str, suffix: str, settings: ScoringSettings) -> str:
+    return settings.separator.join(part for part in (prefix, text, suffix) if part)
+
+
+def _in_context(tokenizer: Any, text: str, prefix: str, suffix: str, settings: ScoringSettings) -> ScoredText:
+    """Split a text between its prefix and its suffix; a token that reaches into the text is of the text."""
     own = text_tokens(tokenizer, text, words=settings.words)
-    if not prefix:
+    if not prefix and not suffix:
         return ScoredText(text, prefix, own.ids, own.words, tuple(range(len(own.ids))), own.spans)
-    start = len(prefix) + len(settings.separator)
-    tokens = text_tokens(tokenizer, prefix + settings.separator + text, words=settings.words)
+    start = len(prefix) + len(settings.separator) if prefix else 0
+    stop = start + len(text)
+    tokens = text_tokens(tokenizer, _joined(prefix, text, suffix, settings), words=settings.words)
     if all(span is not None for span in tokens.spans):
-        scored = tuple(place for place, span in enumerate(tokens.spans) if span is not None and span[1] > start)
+        scored = tuple(
+            place for place, span in enumerate(tokens.spans) if span is not None and span[1] > start and span[0] < stop
+        )
     else:
-        scored = tuple(range(_shared_tokens(tokens, text_tokens(tokenizer, prefix)), len(tokens.ids)))
-    own_spans = (tokens.spans[place] for place in scored)
-    spans = tuple(None if span is None else (max(0, span[0] - start), span[1] - start) for span in own_spans)
-    return ScoredText(text, prefix, tokens.ids, tokens.words, scored, spans)
+        head = text_tokens(tokenizer, _joined(prefix, text, "", settings)) if suffix else tokens
+        first = _shared_tokens(tokens, text_tokens(tokenizer, prefix)) if prefix else 0
+        scored = tuple(range(first, _shared_tokens(tokens, head) if suffix else len(tokens.ids)))
+    spans = tuple(
+        None if span is None else (max(0, span[0] - start), min(span[1], stop) - start)
+        for span in (tokens.spans[place] for place in scored)
+    )
+    return ScoredText(text, prefix, tokens.ids, tokens.words, scored, spans, suffix=suffix)
 
 
 def _shared_tokens(whole: TextTokens, prefix: TextTokens) -> int:
     count = len(prefix.ids)
     if whole.ids[:count] != prefix.ids or len(whole.ids) == count:
-        problem = "the tokenizer reads the prefix otherwise when the text follows it, and does not tell where it ends"
-        raise InputError(problem, hint="let the prefix end with a whole word, or use a fast tokenizer")
+        problem = "the tokenizer reads a part otherwise when more follows, and does not tell where it ends"
+        raise InputError(problem, hint="let them end with whole words, or use a fast tokenizer")
     return count
 
 

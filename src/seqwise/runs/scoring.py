@@ -26,7 +26,7 @@ from seqwise.runs.inputs import file_units
 from seqwise.runs.run import MaskedRun, Run
 from seqwise.sampling.energies import pseudo_log_likelihood
 from seqwise.sampling.problems import of_one_length
-from seqwise.sampling.scores import TextScore, located, with_prefixes
+from seqwise.sampling.scores import TextScore, located, with_contexts
 from seqwise.sampling.scoring_settings import ScoringSettings
 
 BLOCK = 256  # sequences that are sorted by length together
@@ -89,21 +89,26 @@ class Scorer:
         """Return "masked", "causal" or "encoder-decoder"."""
         return self._scoring.kind
 
-    def score(self, texts: Sequence[str], prefixes: Sequence[str] | None = None) -> list[TextScore]:
+    def score(
+        self, texts: Sequence[str], prefixes: Sequence[str] | None = None, suffixes: Sequence[str] | None = None
+    ) -> list[TextScore]:
         """Score texts, in their order, in nats.
 
         Args:
             texts: to score.
             prefixes: what each is conditioned on; of an encoder-decoder and a conditional run the sources.
+            suffixes: what stands behind each and is seen too; for Hugging Face masked models.
         """
-        return list(self.score_examples(self._examples(texts, prefixes)))
+        return list(self.score_examples(self._examples(texts, prefixes, suffixes)))
 
-    def token_scores(self, texts: Sequence[str], prefixes: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    def token_scores(
+        self, texts: Sequence[str], prefixes: Sequence[str] | None = None, suffixes: Sequence[str] | None = None
+    ) -> list[dict[str, Any]]:
         """Return a flat dict for each token, as a data frame takes them, in the unit of the settings.
 
         Keys: the number of the text from 0, token, number of its word from 0, start, end, log_prob, surprisal, unit.
         """
-        scores = self.score(texts, prefixes)
+        scores = self.score(texts, prefixes, suffixes)
         return [row for number, score in enumerate(scores) for row in score.rows(self.settings.unit, text=number)]
 
     def score_pairs(self, pairs: Iterable[Sequence[str]]) -> list[PairScore]:
@@ -145,10 +150,12 @@ class Scorer:
         sides = self._examples([example.source[0], example.target[0]], [prefix, prefix])
         return [replace(side, path=example.path, line=example.line) for side in sides]
 
-    def _examples(self, texts: Sequence[str], prefixes: Sequence[str] | None) -> list[Example]:
+    def _examples(
+        self, texts: Sequence[str], prefixes: Sequence[str] | None, suffixes: Sequence[str] | None = None
+    ) -> list[Example]:
         return [
-            Example(self._scoring.split_source(prefix), self._scoring.split(text))
-            for text, prefix in with_prefixes(texts, prefixes)
+            Example(self._scoring.split_source(prefix, suffix), self._scoring.split(text))
+            for text, prefix, suffix in with_contexts(texts, prefixes, suffixes)
         ]
 
 
@@ -194,17 +201,24 @@ def _scores(scoring: _Scoring, examples: Sequence[Example]) -> Iterator[Sequence
 def read_texts_to_score(run: Run[Any, Any], path: FilePath) -> Sequence[Example]:
     """Read what ``seqwise score`` scores.
 
-    A run reads files in the format of its training data. For Hugging Face models: a text a line; a prefix, a tab and a
-    text (``.tsv``); objects with ``text`` and perhaps ``prefix`` (``.jsonl``); FASTA.
+    A run reads files in the format of its training data. For Hugging Face models: a text a line; a prefix, a tab, a
+    text, and perhaps another tab and a suffix (``.tsv``); objects with ``text`` and perhaps ``prefix`` and ``suffix``
+    (``.jsonl``); FASTA.
     """
     if isinstance(run.codec, MaskedCodec) or not os.fspath(path).endswith((".tsv", ".jsonl")):
         texts: Sequence[Example] = run.codec.read(path)
         return texts
-    rows = _each_row(path, ("text",), ("prefix",), columns=(("text",), ("prefix", "text")))
+    columns = (("text",), ("prefix", "text"), ("prefix", "text", "suffix"))
     examples = (
-        Example((fields.get("prefix", ""),), (fields["text"],), os.fspath(path), number) for number, fields in rows
+        Example(_around(fields.get("prefix", ""), fields.get("suffix", "")), (fields["text"],), os.fspath(path), number)
+        for number, fields in _each_row(path, ("text",), ("prefix", "suffix"), columns=columns)
     )
     return require_some(spooled(examples), path)
+
+
+def _around(prefix: str, suffix: str) -> tuple[str, ...]:
+    """Return what stands around a text, as the source of an example."""
+    return (prefix, suffix) if suffix else (prefix,)
 
 
 def read_pairs_to_score(path: FilePath, *, category: str = "UID") -> Sequence[Example]:
@@ -270,7 +284,7 @@ class _Scoring:
     check: Callable[[Example], None]
     score: Callable[[Sequence[Example]], list[SequenceScore]]
     split: Callable[[str], tuple[str, ...]]
-    split_source: Callable[[str], tuple[str, ...]]
+    split_source: Callable[[str, str], tuple[str, ...]]
 
 
 def _run_of(model: Any, tokenizer: Any) -> Run[Any, Any]:
@@ -307,7 +321,8 @@ def _of_texts(model: Any, tokenizer: Any, settings: ScoringSettings) -> _Scoring
 
     def prepared(example: Example) -> ScoredText:
         try:
-            return scorer.prepare(example.target[0] if example.target else "", "".join(example.source))
+            prefix, suffix = (*example.source, "", "")[:2]
+            return scorer.prepare(example.target[0] if example.target else "", prefix, suffix)
         except InputError as error:
             raise InputError(error.problem, **place_of(example), hint=error.hint) from None
 
@@ -319,7 +334,7 @@ def _of_texts(model: Any, tokenizer: Any, settings: ScoringSettings) -> _Scoring
     def check(example: Example) -> None:
         prepared(example)
 
-    return _Scoring(scorer.kind, check, score, lambda text: (text,), lambda text: (text,) if text else ())
+    return _Scoring(scorer.kind, check, score, lambda text: (text,), _around)
 
 
 def _of_sequences(run: MaskedRun, settings: ScoringSettings) -> _Scoring:
@@ -335,7 +350,14 @@ def _of_sequences(run: MaskedRun, settings: ScoringSettings) -> _Scoring:
     def score(examples: Sequence[Example]) -> list[SequenceScore]:
         return _score_block(run, examples, settings)
 
-    return _Scoring("masked", check, score, _splitter(run.codec.units), _splitter(run.codec.source_units))
+    split_prefix = _splitter(run.codec.source_units)
+
+    def split_source(prefix: str, suffix: str) -> tuple[str, ...]:
+        if suffix:
+            raise InputError("suffix: it is for Hugging Face masked models", hint="leave it out")
+        return split_prefix(prefix)
+
+    return _Scoring("masked", check, score, _splitter(run.codec.units), split_source)
 
 
 def _splitter(units: Any) -> Callable[[str], tuple[str, ...]]:

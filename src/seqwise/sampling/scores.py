@@ -34,27 +34,32 @@ def pseudo_perplexity(log_prob: float, num_tokens: int) -> float:
     return math.exp(min(-log_prob / num_tokens, 700.0))
 
 
-def with_prefixes(texts: Sequence[str], prefixes: Sequence[str] | None) -> list[tuple[str, str]]:
-    """Pair texts with their prefixes, which are empty by default.
+def with_contexts(
+    texts: Sequence[str], prefixes: Sequence[str] | None, suffixes: Sequence[str] | None = None
+) -> list[tuple[str, str, str]]:
+    """Put texts beside their prefixes and suffixes, which are empty by default.
 
     Raises:
         InputError: there is one text in place of several, something is no text, or the numbers differ.
 
     Example:
-        >>> with_prefixes(["a cat", "dogs"], ["see", ""])
-        [('a cat', 'see'), ('dogs', '')]
+        >>> with_contexts(["a cat", "dogs"], ["see", ""])
+        [('a cat', 'see', ''), ('dogs', '', '')]
     """
-    if isinstance(texts, str) or isinstance(prefixes, str):
+    given = {"text": texts, "prefix": prefixes, "suffix": suffixes}
+    if any(isinstance(values, str) for values in given.values()):
         raise InputError("one text was given where several were expected", hint="give a list of texts")
-    given = [""] * len(texts) if prefixes is None else prefixes
-    if len(given) != len(texts):
-        raise InputError(f"{len(given)} prefixes for {len(texts)} texts", hint="give one for each, '' for none")
-    for role, values in {"text": texts, "prefix": given}.items():
-        for number, value in enumerate(values, start=1):
+    columns = []
+    for role, values in given.items():
+        column = [""] * len(texts) if values is None else values
+        if len(column) != len(texts):
+            raise InputError(f"{len(column)} {role}es for {len(texts)} texts", hint="give one for each, '' for none")
+        for number, value in enumerate(column, start=1):
             if not isinstance(value, str):
                 problem = f"{role} {number}: a text was expected, got {type(value).__name__}"
                 raise InputError(problem, hint="give a list of str")
-    return list(zip(texts, given, strict=True))
+        columns.append(column)
+    return list(zip(*columns, strict=True))
 
 
 class WordScore(NamedTuple):
@@ -140,6 +145,7 @@ class TextScore(TokenScores):
     Attributes:
         text: as it was given.
         prefix: what it was conditioned on; of an encoder-decoder the source.
+        suffix: what stands behind it and was not scored, under a masked model.
         num_windows: 0, or how many windows were read of a text that is longer than the model.
         num_unknown: how many tokens stand for what the tokenizer does not know.
         lower_bound: of log p(text) under a masked model read as a diffusion model, if it was asked for.
@@ -147,6 +153,7 @@ class TextScore(TokenScores):
 
     text: str
     prefix: str = ""
+    suffix: str = ""
     num_windows: int = 0
     num_unknown: int = 0
     lower_bound: float | None = None
@@ -155,8 +162,7 @@ class TextScore(TokenScores):
         """Return sums, means, tokens and words as JSON has them, in a unit that is named."""
         in_unit = _rounding(unit)
         record: dict[str, Any] = {"text": self.text}
-        if self.prefix:
-            record["prefix"] = self.prefix
+        record |= {name: text for name in ("prefix", "suffix") if (text := getattr(self, name))}
         record |= {"log_prob": in_unit(self.log_prob), "mean_log_prob": in_unit(self.mean_log_prob), "unit": unit}
         record |= {"tokens": list(self.tokens), "token_log_probs": list(map(in_unit, self.token_log_probs_T.tolist()))}
         record["words"] = [
