@@ -1,0 +1,38 @@
+"""Streams of the frontier: what is final when, what is taken back, and that all of it is that of the whole search."""
+
+from __future__ import annotations
+
+from reproductions.beyond.frontier import AGREE, Course, commit_prefixes, course, read_again, stream
+from seqwise.data import Example
+from seqwise.runs import Run, predict, train_settings
+from seqwise.runs.loading import build_codec, build_model
+
+WORDS = [Example(tuple(word), tuple(word.upper()), "x.tsv", 1) for word in ("abcab", "ca", "bbac", "c")]
+
+
+def test_a_course_counts_delays_and_what_is_taken_back() -> None:
+    shown = [("A",), ("A", "B"), ("C", "B", "A")]
+    assert course(shown, [0, 0, 1]) == Course(("C", "B", "A"), 2 + 1 + 0, 2)
+    assert course(shown[:2], [1, 2]) == Course(("A", "B"), 0, 0)
+
+
+def test_prefixes_are_final_after_a_delay_and_never_change_then() -> None:
+    outputs = [("A",), ("B", "C"), ("B", "D", "E")]
+    assert commit_prefixes(outputs, 1) == Course(("B", "D", "E"), 1 + 1 + 0, 1 + 1)
+    assert commit_prefixes(outputs, None).labels == outputs[-1]
+
+
+def test_streams_and_prefixes_end_as_the_whole_search_does() -> None:
+    small = {"hidden_size": 4, "embedding_size": 4, "encoder": "left-to-right", "beam_size": 3, "minimum_count": 1}
+    settings = train_settings(objective="beam-crf", **small)
+    codec = build_codec(WORDS, settings)
+    run = Run(settings, build_model(settings, codec), codec)
+    whole = [best[0].tokens for best in predict(run, WORDS, "raw-beam")]
+    assert [each.labels for each in stream(run, WORDS, "raw-beam", AGREE)] == whole
+    again = read_again(run, WORDS, "raw-beam")
+    assert [outputs[-1] for outputs in again] == whole
+    # From left to right a prefix read again is what a stream shows.
+    assert [commit_prefixes(outputs, None).retracted for outputs in again] == [
+        each.retracted for each in stream(run, WORDS, "raw-beam", AGREE)
+    ]
+    assert all(each.delay == 0 for each in stream(run, WORDS, "raw-beam", "delay(0)"))
