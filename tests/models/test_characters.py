@@ -30,7 +30,7 @@ def spelt(sentence: Sentence) -> tuple[int, ...]:
 
 
 def by_hand(reader: CharacterConvolution, spelling: tuple[int, ...]) -> Tensor:
-    """Each filter at each character, and the largest."""
+    """Each filter at each character, the largest, and these layer-normalised."""
     zeros = torch.zeros(reader.embedding.embedding_dim, dtype=torch.float64)
     embedded = [zeros, *(reader.embedding.weight[token] for token in spelling), zeros]
     weight, bias = reader.convolution.weight, reader.convolution.bias
@@ -39,7 +39,9 @@ def by_hand(reader: CharacterConvolution, spelling: tuple[int, ...]) -> Tensor:
         (bias + sum(weight[:, :, offset] @ embedded[place + offset] for offset in range(3))).clamp(min=0)
         for place in range(len(spelling))
     ]
-    return torch.stack(outputs).amax(0)
+    largest = torch.stack(outputs).amax(0)
+    normalized = (largest - largest.mean()) / (largest.var(correction=0) + reader.normalize.eps).sqrt()
+    return reader.normalize.weight * normalized + reader.normalize.bias
 
 
 def test_each_word_is_read_as_if_it_were_alone() -> None:
@@ -54,6 +56,16 @@ def test_each_word_is_read_as_if_it_were_alone() -> None:
         expected = torch.stack([by_hand(reader, spelling) for _, spelling in sentence])
         torch.testing.assert_close(read.features_BWF[row, : len(sentence)], expected, **TOLERANCE)
         assert not read.features_BWF[row, len(sentence) :].any()
+
+
+def test_new_features_have_the_mean_and_the_deviation_of_an_embedding() -> None:
+    """Largest outputs are positive in every word; so a network would be shifted by all words alike."""
+    torch.manual_seed(3)
+    reader = CharacterConvolution(7)
+    batch = collate([(0, EncodedExample(spelt([word]), ())) for sentence in sentences(4) for word in sentence])
+    features_NF = reader(batch.sources_BS, batch.source_lengths_B).features_BWF[:, 0]
+    torch.testing.assert_close(features_NF.mean(1), torch.zeros(len(features_NF)), atol=1e-6, rtol=0)
+    torch.testing.assert_close(features_NF.std(1, correction=0), torch.ones(len(features_NF)), atol=1e-2, rtol=0)
 
 
 def test_each_different_spelling_is_read_once() -> None:

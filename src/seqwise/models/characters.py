@@ -48,12 +48,12 @@ class SpeltWords(NamedTuple):
 
 
 class CharacterConvolution(nn.Module):
-    """A convolution over the characters of a word, and the largest output of each filter.
+    """A convolution over the characters of a word, and the largest output of each filter, layer-normalised.
 
-    ``g(w)_f = max_c relu(sum_i U_{f,i} . e(w_{c+i}) + b_f)``, i from -1 to 1, with zeros around the word. Each
-    spelling of a batch is read once.
+    ``g(w)_f = max_c relu(sum_i U_{f,i} . e(w_{c+i}) + b_f)``, i from -1 to 1, with zeros around the word; features are
+    ``a_f (g_f - mean_f g_f) / sd_f g_f + d_f``. Each spelling of a batch is read once.
 
-    Source: dos Santos and Zadrozny (ICML 2014); Ma and Hovy (ACL 2016).
+    Source: dos Santos and Zadrozny (ICML 2014); Ma and Hovy (ACL 2016); Ba et al. (2016) for the normalisation.
 
     Example:
         >>> reader = CharacterConvolution(9, embedding_size=4, num_filters=6)
@@ -66,6 +66,9 @@ class CharacterConvolution(nn.Module):
         # One row more, of zeros, stands behind the end of a word.
         self.embedding = nn.Embedding(num_characters + 1, embedding_size, padding_idx=num_characters)
         self.convolution = nn.Conv1d(embedding_size, num_filters, kernel_size=3, padding=1)
+        # Largest outputs are positive in every word: as they are, each step would shift whatever reads them for all
+        # words alike, and small models would learn less with characters than without.
+        self.normalize = nn.LayerNorm(num_filters)
         self.output_size = num_filters
 
     def forward(self, spelt_BS: Tensor, lengths_B: Tensor) -> SpeltWords:
@@ -101,4 +104,4 @@ class CharacterConvolution(nn.Module):
         outputs_UFC = self.convolution(self.embedding(different_UC).transpose(1, 2)).relu()
         is_behind_UC = different_UC == self.embedding.num_embeddings - 1
         largest_UF = outputs_UFC.masked_fill(is_behind_UC[:, None], 0.0).amax(-1)
-        return largest_UF[place_N]
+        return self.normalize(largest_UF)[place_N]
