@@ -12,6 +12,7 @@ from typing import Any
 
 from reproductions.andreas_klein_2015 import language_models
 from reproductions.beyond import (
+    defaults,
     frontier,
     improvements,
     label_bias_toy,
@@ -171,6 +172,14 @@ def _proteins(scale: str) -> str:
     return f"{_sizes(settings.model)}; {settings.epochs:g} epochs, learning rate {settings.learning_rate:g}."
 
 
+def _by_hand(scale: str) -> str:
+    tried = "; ".join(
+        ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in flags.items())
+        for flags in defaults.BY_HAND.values()
+    )
+    return f"Sized to the data, beam of 5; by hand: {tried}; taggers also with characters the other way."
+
+
 def _phonemes(scale: str) -> str:
     return _trained_once(vars(Setting()), Setting())
 
@@ -230,5 +239,6 @@ LINES: dict[str, Callable[[str], str]] = {
     "transformer-translation": _transformers,
     "proteins": _proteins,
     "masked-diffusion-audit": _audited,
+    "defaults": _by_hand,
 }  # fmt: skip
 """Functions from a scale to a line, by the beginning of a table's name."""

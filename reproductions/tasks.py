@@ -96,7 +96,7 @@ def _needed(systems: Mapping[str, System], keys: Sequence[str]) -> list[System]:
     return [system for system in systems.values() if system.folder in needed]
 
 
-def _against_gold(load_data: Callable[[], Data], measure: Callable[..., Sums]) -> Callable[[str, Outputs], Sums]:
+def against_gold(load_data: Callable[[], Data], measure: Callable[..., Sums]) -> Callable[[str, Outputs], Sums]:
     """Return a measure of a part's outputs, from a measure of outputs and right answers."""
 
     def count(part: str, outputs: Outputs) -> Sums:
@@ -144,7 +144,7 @@ ENTITIES = Task(
     "German named entities (GermEval 2014)",
     "macro F1",
     corpora.named_entities,
-    _against_gold(corpora.named_entities, macro_entity_f1),
+    against_gold(corpora.named_entities, macro_entity_f1),
 )
 """Macro-averaged entity F1, which is what the papers report; `seqwise evaluate` decides by the micro-averaged one."""
 STRESS = Task(
@@ -152,7 +152,7 @@ STRESS = Task(
     "streaming stress assignment (CMU dictionary)",
     "words right",
     _stress,
-    _against_gold(_stress, sequence_accuracy),
+    against_gold(_stress, sequence_accuracy),
 )
 """Words whose every label is right."""
 TRANSLATION = Task(
@@ -194,5 +194,5 @@ def supertags(name: str) -> Task:
     folder = "supertags" if name == "pmb" else f"supertags-{name}"
     # A soft beam over a thousand labels takes longer than all other decoders together.
     decoders = tuple(HEADINGS) if name == "pmb" else HARD_DECODERS
-    count = _against_gold(load_data, token_accuracy)
+    count = against_gold(load_data, token_accuracy)
     return Task(folder, _SUPERTAG_TITLES[name], "labels right", load_data, count, decoders)

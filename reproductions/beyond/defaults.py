@@ -1,0 +1,223 @@
+"""Default settings beside a search by hand: five corpora of up to a thousand training examples, one seed.
+
+``seqwise train`` sizes its settings to the data. Here they stand beside what a user would try by hand: other learning
+rates, batches and dropout, longer training, and characters of words or none. Development data choose among these, and
+test data are looked at for the chosen one and for the defaults alone.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from reproductions import Setup
+from reproductions.comparison import Measured, Row, best_on_dev, no_worse
+from reproductions.corpora.dependencies import read_dependencies
+from reproductions.corpora.readers import corpus, source_of
+from reproductions.outcome import Outcome, grid
+from reproductions.report import Claim, Result, Table
+from reproductions.systems import Data, System, systems_of
+from reproductions.tasks import Task, against_gold, run_task
+from reproductions.verdicts import difference_result, interval_result
+from seqwise.data.durable import sha256_of_file
+from seqwise.data.readers import Example, read_columns, read_pairs
+from seqwise.errors import InputError
+from seqwise.evaluation.entities import entity_f1
+from seqwise.evaluation.metrics import Sums, sequence_accuracy, token_accuracy
+from seqwise.runs.model_settings import NewTagger
+from seqwise.runs.settings import Settings, train_settings
+from seqwise.runs.sizing import sized
+
+TRAIN, DEV, TEST = 1_000, 300, 1_000
+"""The most examples of each part."""
+MARGIN = 0.02
+DEFAULTS = "defaults"
+OTHER_WAY = "characters"
+BY_HAND: Mapping[str, Mapping[str, Any]] = {
+    "slower": {"learning_rate": 0.002},
+    "faster": {"learning_rate": 0.01},
+    "large-batches": {"batch_size": 32},
+    "dropout-0.3": {"dropout": 0.3},
+    "dropout-0.5": {"dropout": 0.5},
+    "long": {"learning_rate": 0.002, "dropout": 0.3, "epochs": 50.0},
+}
+"""By key, what is set by hand; a tagger is also tried with characters where the defaults have none, or without."""
+
+
+@dataclass(frozen=True, eq=False)
+class Corpus:
+    """A corpus, its measure, and the flags that its files need."""
+
+    task: Task
+    flags: Mapping[str, Any] = field(default_factory=dict)
+
+
+# ---------------------------------------------------------------------------------------- corpora
+
+
+def _spread(examples: Sequence[Example], most: int) -> list[Example]:
+    """Choose at most so many examples, evenly spread."""
+    count = min(most, len(examples))
+    return [examples[place * len(examples) // count] for place in range(count)]
+
+
+def _cut(parts: Iterable[Sequence[Example]], source: str) -> Data:
+    train, dev, test = parts
+    return Data(_spread(train, TRAIN), _spread(test, TEST), _spread(dev, DEV), (source,))
+
+
+@cache
+def _columns(folder: str, train: str, dev: str, test: str) -> Data:
+    files = [corpus(folder) / name for name in (train, dev, test)]
+    return _cut((read_columns(file, label_column=1) for file in files), source_of(files[0]))
+
+
+@cache
+def _entities() -> Data:
+    return _columns("ner-de-mobie", "train.tsv.gz", "dev.tsv", "test.tsv")
+
+
+@cache
+def _spelling() -> Data:
+    files = [corpus("g2p-en-sigmorphon21") / f"eng_us_{part}" for part in ("train.tsv.gz", "dev.tsv", "test.tsv")]
+    parts = (read_pairs(file, source_units="characters", target_units="words") for file in files)
+    return _cut(parts, source_of(files[0]))
+
+
+@cache
+def _turkish() -> Data:
+    """Read parts of speech with morphological features, as the package ``turkish-treebanks`` carries them."""
+    examples = [
+        Example(tuple(word.form for word in words), tuple(f"{word.upos}|{word.features}" for word in words))
+        for words in read_dependencies(_turkish_file())
+    ]
+    parts: list[list[Example]] = [[], [], []]
+    for place, example in enumerate(examples):
+        parts[{3: 1, 4: 2}.get(place % 5, 0)].append(example)
+    file = _turkish_file()
+    return _cut(parts, f"turkish-treebanks/{file.name} {sha256_of_file(file)}")
+
+
+def _turkish_file() -> Path:
+    try:
+        files = metadata.files("turkish-treebanks") or []
+    except metadata.PackageNotFoundError as error:
+        problem = "the package turkish-treebanks, which carries a corpus, is not installed"
+        raise InputError(problem, hint="pip install turkish-treebanks") from error
+    return Path(str(next(file for file in files if file.name == "wiki.conllu").locate()))
+
+
+def _corpus(
+    name: str, title: str, measure: str, load: Callable[[], Data], count: Callable[..., Sums], **flags: Any
+) -> Corpus:
+    return Corpus(Task(name, title, measure, load, against_gold(load, count), decoders=("beam",)), flags)
+
+
+def _supertags(language: str, title: str, suffix: str = "") -> Corpus:
+    files = (f"{language}.train.tsv{suffix}", f"{language}.dev.tsv", f"{language}.test.tsv")
+    load = partial(_columns, "supertag-ccg-pmb", *files)
+    return _corpus(f"supertags-{language}", title, "labels right", load, token_accuracy)
+
+
+CORPORA = (
+    _supertags("en", "CCG supertags, English", ".gz"),
+    _supertags("nl", "CCG supertags, Dutch"),
+    _corpus("mobie", "named entities, MobIE", "entity F1", _entities, entity_f1),
+    _corpus("turkish", "morphological tags, Turkish", "labels right", _turkish, token_accuracy),
+    _corpus(
+        "g2p", "spelling to sound, SIGMORPHON", "words right", _spelling, sequence_accuracy,
+        task="transduce", source_units="characters",
+    ),
+)  # fmt: skip
+UNSEEN = ("supertags-nl", "g2p")
+"""Corpora on which no default has been tried before."""
+
+# ---------------------------------------------------------------------------------------- systems
+
+
+def settings_of(train: Sequence[Example], flags: Mapping[str, Any], seed: int = 0) -> Settings:
+    """Return the settings of ``seqwise train`` with training and development data and these flags alone."""
+    return sized(train_settings(**flags, seed=seed, dev=Path("dev.tsv")), train)
+
+
+def family(one: Corpus, seed: int) -> dict[str, System]:
+    """Return the defaults, and what is tried beside them."""
+    train = one.task.load_data().train
+    defaults = settings_of(train, one.flags, seed)
+    by_hand = dict(BY_HAND)
+    if isinstance(defaults.model, NewTagger):
+        by_hand[OTHER_WAY] = {"characters": not defaults.model.characters}
+    tried = {key: settings_of(train, {**one.flags, **flags}, seed) for key, flags in by_hand.items()}
+    return systems_of({DEFAULTS: (defaults, None), **{key: (settings, None) for key, settings in tried.items()}}, seed)
+
+
+# ---------------------------------------------------------------------------------------- table
+
+TITLE = "Defaults and a search by hand"
+SOURCE = "not in the papers"
+
+
+def reproduce(setup: Setup) -> Iterator[Outcome]:
+    """Train each corpus with the defaults and with every setting of the search."""
+    for one in CORPORA:
+        one.task.require()
+    measured = {}
+    for one in CORPORA:
+        rows = [Row(key, key) for key in family(one, setup.seed)]
+        measured[one] = run_task(one.task, partial(family, one), rows, DEFAULTS, setup.inside(one.task.name))
+    yield build_outcome(measured, setup.folder)
+
+
+def build_outcome(measured: Mapping[Corpus, Mapping[str, Measured]], folder: Path) -> Outcome:
+    """Make the table: every setting on development data; the defaults and the best one by hand on test data."""
+    results: list[Result] = []
+    claims: list[Claim] = []
+    rows: list[list[str]] = []
+    for one, by_key in measured.items():
+        defaults = by_key[DEFAULTS]
+        chosen = best_on_dev(by_key, [key for key in by_key if key != DEFAULTS])
+        ours, theirs = _on_test(defaults), _on_test(chosen)
+        title, signature = one.task.title, defaults.signature
+        seconds = statistics.fmean(each.train_seconds for each in by_key.values())
+        against = difference_result(title, "defaults minus by hand", ours, theirs, signature)
+        results += [
+            interval_result(title, "defaults", ours, signature),
+            interval_result(title, "by hand", theirs, chosen.signature, note=chosen.row.name),
+            against,
+            *(
+                interval_result(title, f"{key}, dev", each.dev[each.chosen], each.signature)
+                for key, each in by_key.items()
+            ),
+            Result(title, "training seconds, defaults", defaults.train_seconds, signature, unit="s"),
+            Result(title, "training seconds, a setting by hand", seconds, signature, unit="s"),
+        ]
+        text = f"{title}: the defaults are at most {100 * MARGIN:g} points worse than the best of a search by hand."
+        claims.append(no_worse(text, SOURCE, ours, theirs, margin=MARGIN))
+        shares = (defaults.percent("dev", defaults.chosen), chosen.percent("dev", chosen.chosen))
+        on_test = (f"{100 * sums[0].value:.1f}" for sums in (ours, theirs))
+        rows.append([title, one.task.measure, *(f"{share:.1f}" for share in shares), *on_test, chosen.row.name])
+    picture = grid(
+        TITLE, ("measure", "dev", "by hand, dev", "test", "by hand", "chosen"), rows, first="corpus",
+        caption="%; by hand: the best on development data of what was tried beside the defaults",
+    )  # fmt: skip
+    return Outcome(DEFAULTS, Table(TITLE, tuple(results), note=_note(measured), claims=tuple(claims)), picture,
+                   {"runs": folder})  # fmt: skip
+
+
+def _on_test(measured: Measured) -> list[Sums]:
+    return list(measured.test[measured.chosen])
+
+
+def _note(measured: Mapping[Corpus, Mapping[str, Measured]]) -> str:
+    data = {one.task: one.task.load_data() for one in measured}
+    sizes = "; ".join(
+        f"{task.title}: {task.measure}, {len(parts.train):,} / {len(parts.dev):,} / {len(parts.test):,} examples"
+        for task, parts in data.items()
+    )
+    unseen = " and ".join(one.task.title for one in measured if one.task.name in UNSEEN)
+    return f"{sizes}. No default was chosen on {unseen}."
