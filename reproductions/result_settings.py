@@ -173,11 +173,14 @@ def _proteins(scale: str) -> str:
 
 
 def _by_hand(scale: str) -> str:
-    tried = "; ".join(
+    usual, *others = (
         ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in flags.items())
-        for flags in defaults.BY_HAND.values()
+        for flags in (defaults.USUAL, *(flags for flags in defaults.BY_HAND.values() if flags))
     )
-    return f"Sized to the data, beam of 5; by hand: {tried}; taggers also with characters the other way."
+    return (
+        f"Beam of 5. By hand: {usual}, and with one thing other: {'; '.join(others)}; taggers also with characters "
+        "where the defaults have none, or without."
+    )
 
 
 def _phonemes(scale: str) -> str:

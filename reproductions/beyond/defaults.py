@@ -33,12 +33,17 @@ from seqwise.runs.model_settings import NewTagger
 from seqwise.runs.settings import Settings, train_settings
 from seqwise.runs.sizing import sized
 
-TRAIN, DEV, TEST = 1_000, 300, 1_000
-"""The most examples of each part."""
+MOST = (1_000, 300, 1_000)
+"""The most training, development and test examples."""
+MOST_TURKISH = (400, 150, 400)
+"""The same of Turkish, whose sentences have three times as many words."""
 MARGIN = 0.02
 DEFAULTS = "defaults"
 OTHER_WAY = "characters"
+USUAL: Mapping[str, Any] = {"learning_rate": 0.005, "batch_size": 16, "epochs": 25.0}
+"""Where the search by hand begins."""
 BY_HAND: Mapping[str, Mapping[str, Any]] = {
+    "usual": {},
     "slower": {"learning_rate": 0.002},
     "faster": {"learning_rate": 0.01},
     "large-batches": {"batch_size": 32},
@@ -46,7 +51,7 @@ BY_HAND: Mapping[str, Mapping[str, Any]] = {
     "dropout-0.5": {"dropout": 0.5},
     "long": {"learning_rate": 0.002, "dropout": 0.3, "epochs": 50.0},
 }
-"""By key, what is set by hand; a tagger is also tried with characters where the defaults have none, or without."""
+"""By key, what is not as usual; a tagger is also tried with characters where the defaults have none, or without."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,9 +71,9 @@ def _spread(examples: Sequence[Example], most: int) -> list[Example]:
     return [examples[place * len(examples) // count] for place in range(count)]
 
 
-def _cut(parts: Iterable[Sequence[Example]], source: str) -> Data:
-    train, dev, test = parts
-    return Data(_spread(train, TRAIN), _spread(test, TEST), _spread(dev, DEV), (source,))
+def _cut(parts: Iterable[Sequence[Example]], source: str, *, most: tuple[int, int, int] = MOST) -> Data:
+    train, dev, test = (_spread(part, count) for part, count in zip(parts, most, strict=True))
+    return Data(train, test, dev, (source,))
 
 
 @cache
@@ -100,7 +105,7 @@ def _turkish() -> Data:
     for place, example in enumerate(examples):
         parts[{3: 1, 4: 2}.get(place % 5, 0)].append(example)
     file = _turkish_file()
-    return _cut(parts, f"turkish-treebanks/{file.name} {sha256_of_file(file)}")
+    return _cut(parts, f"turkish-treebanks/{file.name} {sha256_of_file(file)}", most=MOST_TURKISH)
 
 
 def _turkish_file() -> Path:
@@ -152,7 +157,7 @@ def family(one: Corpus, seed: int) -> dict[str, System]:
     by_hand = dict(BY_HAND)
     if isinstance(defaults.model, NewTagger):
         by_hand[OTHER_WAY] = {"characters": not defaults.model.characters}
-    tried = {key: settings_of(train, {**one.flags, **flags}, seed) for key, flags in by_hand.items()}
+    tried = {key: settings_of(train, {**one.flags, **USUAL, **flags}, seed) for key, flags in by_hand.items()}
     return systems_of({DEFAULTS: (defaults, None), **{key: (settings, None) for key, settings in tried.items()}}, seed)
 
 

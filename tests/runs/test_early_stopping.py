@@ -135,6 +135,29 @@ def test_only_what_is_not_given_is_sized() -> None:
     assert (fixed.evaluate_every, fixed.patience) == (0, None)
 
 
+def test_small_data_are_seen_more_often_where_development_data_can_stop_it() -> None:
+    def epochs(count: int, **flags: Any) -> float:
+        return sized(train_settings(**flags), alike(count)).epochs
+
+    assert epochs(400, dev="dev") == 60  # 1,500 steps of 16
+    assert epochs(100, dev="dev") == 60  # 420 steps: no more than 60 epochs
+    assert epochs(1_000, dev="dev") == epochs(400) == 25
+    assert epochs(400, dev="dev", patience=None) == epochs(400, dev="dev", evaluate_every=0) == 25
+    assert epochs(400, dev="dev", evaluate_every=50) == 60
+    assert epochs(50_000, dev="dev") == epochs(50_000)
+
+
+def test_a_transducer_learns_more_slowly_in_small_batches() -> None:
+    rates = {
+        (task, count): sized(train_settings(task=task), alike(count)).learning_rate
+        for task in ("tag", "transduce")
+        for count in (1_000, 50_000)
+    }
+    assert rates == {
+        ("tag", 1_000): 5e-3, ("transduce", 1_000): 2e-3, ("tag", 50_000): 3e-3, ("transduce", 50_000): 3e-3
+    }  # fmt: skip
+
+
 def test_a_tagger_reads_characters_where_many_words_will_be_unknown(tmp_path: Path) -> None:
     rare = [Example((f"once{place}", *("often",) * 19), ()) for place in range(20)]
     assert estimated_unseen_share(rare) == MANY_UNSEEN

@@ -18,6 +18,10 @@ AnySettings = TypeVar("AnySettings", Settings, MaskedModelSettings)
 FEW = 16
 """Examples in a batch of small data."""
 
+ENOUGH_STEPS = 1_500
+"""Steps that small data get if development data can stop them earlier."""
+MOST_EPOCHS = 60
+
 _SIZES = ("batch_size", "epochs", "learning_rate", "evaluate_every", "patience")
 
 
@@ -30,10 +34,13 @@ class Sizes:
     evaluate_every: int
 
 
-def sizes_for(num_examples: int, *, batch_size: int | None = None, pretrained: bool = False) -> Sizes:
+def sizes_for(
+    num_examples: int, *, batch_size: int | None = None, pretrained: bool = False, stopped: bool = False
+) -> Sizes:
     """Return sizes for a number of training examples.
 
-    Small data are seen often, in small batches: a few hundred steps teach little, however large the batches.
+    Small data are seen often, in small batches: a few hundred steps teach little, however large the batches. Where
+    development data stop the training of new weights, very small data are seen more often still.
 
     Example:
         >>> sizes_for(1_500)
@@ -44,6 +51,8 @@ def sizes_for(num_examples: int, *, batch_size: int | None = None, pretrained: b
     batch_size = batch_size or (FEW if num_examples < 8_000 else 32 if num_examples < 30_000 else 64)
     steps_an_epoch = -(-num_examples // batch_size)
     fewest, most = (3, 10) if pretrained else (6, 25)
+    if stopped and not pretrained:
+        most = min(max(most, ENOUGH_STEPS / steps_an_epoch), MOST_EPOCHS)
     epochs = float(round(min(max(8_000 / steps_an_epoch, fewest), most)))
     return Sizes(batch_size, epochs, min(max(steps_an_epoch, 100), 1_000))
 
@@ -56,7 +65,12 @@ def sized(settings: Settings, examples: Sequence[Example]) -> Settings:
     """
     num_examples = len(examples)
     start, pretrained = settings.warm_start, settings.model.pretrained
-    sizes = sizes_for(num_examples, batch_size=_given_batch_size(settings), pretrained=pretrained)
+    sizes = sizes_for(
+        num_examples,
+        batch_size=_given_batch_size(settings),
+        pretrained=pretrained,
+        stopped=_stops_early(settings),
+    )
     first_rate = RATE_OF_PRETRAINED if pretrained else _rate(settings, sizes.batch_size)
     goes_on = start is not None or settings.init is not None
     if start is not None:
@@ -77,6 +91,12 @@ def sized(settings: Settings, examples: Sequence[Example]) -> Settings:
         learning_rate=first_rate * (0.4 if goes_on and not pretrained else 1.0),
         evaluate_every=0 if settings.dev is None else sizes.evaluate_every,
     )
+
+
+def _stops_early(settings: Settings) -> bool:
+    """Whether development data end its stages."""
+    evaluated = "evaluate_every" not in settings.model_fields_set or settings.evaluate_every > 0
+    return evaluated and settings.dev is not None and settings.patience is not None
 
 
 def _leaves_characters_open(model: ModelConfig) -> TypeGuard[NewTagger]:
@@ -131,10 +151,12 @@ def _given_batch_size(settings: TrainerOptions) -> int | None:
 
 
 def _rate(settings: Settings, batch_size: int) -> float:
-    """Highest learning rate of new weights, higher for an LSTM than for a Transformer."""
+    """Highest learning rate of new weights: highest for an LSTM tagger in small batches, lowest for a Transformer."""
     if settings.model.parallel:
         return 1e-3
-    return 5e-3 if batch_size <= 32 else 3e-3
+    if batch_size > 32:
+        return 3e-3
+    return 5e-3 if settings.task == "tag" else 2e-3
 
 
 def evaluated_examples(settings: TrainerOptions) -> int:
