@@ -1,4 +1,4 @@
-"""Default settings beside a search by hand: five corpora of up to a thousand training examples, one seed.
+"""Default settings beside a search by hand: six corpora of up to a thousand training examples, one seed.
 
 ``seqwise train`` sizes its settings to the data. Here they stand beside what a user would try by hand: other learning
 rates, batches and dropout, longer training, and characters of words or none. Development data choose among these, and
@@ -132,6 +132,7 @@ def _supertags(language: str, title: str, suffix: str = "") -> Corpus:
 CORPORA = (
     _supertags("en", "CCG supertags, English", ".gz"),
     _supertags("nl", "CCG supertags, Dutch"),
+    _supertags("it", "CCG supertags, Italian"),
     _corpus("mobie", "named entities, MobIE", "entity F1", _entities, entity_f1),
     _corpus("turkish", "morphological tags, Turkish", "labels right", _turkish, token_accuracy),
     _corpus(
@@ -139,8 +140,8 @@ CORPORA = (
         task="transduce", source_units="characters",
     ),
 )  # fmt: skip
-UNSEEN = ("supertags-nl", "g2p")
-"""Corpora on which no default has been tried before."""
+UNSEEN = "supertags-it"
+"""The corpus that was read only when the defaults were as they are."""
 
 # ---------------------------------------------------------------------------------------- systems
 
@@ -165,6 +166,12 @@ def family(one: Corpus, seed: int) -> dict[str, System]:
 
 TITLE = "Defaults and a search by hand"
 SOURCE = "not in the papers"
+SEEN = (
+    "What this search showed on development data of Turkish and SIGMORPHON led to more epochs for few sentences and a "
+    "lower rate for transducers, which were then tuned on other data (300 English and 581 German sentences with "
+    "supertags, 400 from the web part of the Turkish treebank, the CMU dictionary); test data chose nothing."
+)
+"""How the defaults came about."""
 
 
 def reproduce(setup: Setup) -> Iterator[Outcome]:
@@ -224,5 +231,5 @@ def _note(measured: Mapping[Corpus, Mapping[str, Measured]]) -> str:
         f"{task.title}: {task.measure}, {len(parts.train):,} / {len(parts.dev):,} / {len(parts.test):,} examples"
         for task, parts in data.items()
     )
-    unseen = " and ".join(one.task.title for one in measured if one.task.name in UNSEEN)
-    return f"{sizes}. No default was chosen on {unseen}."
+    last = [f" {one.task.title} came last, after all choices." for one in measured if one.task.name == UNSEEN]
+    return f"{sizes}. {SEEN}{''.join(last)}"
