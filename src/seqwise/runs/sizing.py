@@ -50,7 +50,7 @@ def sizes_for(
     """
     batch_size = batch_size or (FEW if num_examples < 8_000 else 32 if num_examples < 30_000 else 64)
     steps_an_epoch = -(-num_examples // batch_size)
-    fewest, most = (3, 10) if pretrained else (6, 25)
+    fewest, most = (3.0, 10.0) if pretrained else (6.0, 25.0)
     if stopped and not pretrained:
         most = min(max(most, ENOUGH_STEPS / steps_an_epoch), MOST_EPOCHS)
     epochs = float(round(min(max(8_000 / steps_an_epoch, fewest), most)))
