@@ -203,7 +203,8 @@ def report(seqwise: Command, tmp_path: Path) -> partial[Page]:
 
     def run(*arguments: object) -> Page:
         ended = seqwise("report", *arguments, "--output", tmp_path / "report.html")
-        assert (ended.code, ended.err) == (0, ""), ended
+        # A slow machine prints the time left there as well.
+        assert ended.code == 0 and "seqwise:" not in ended.err, ended
         page = Page(tmp_path / "report.html")
         check(page)
         return page
