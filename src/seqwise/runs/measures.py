@@ -276,7 +276,7 @@ def changed_targets(run: OutputRun, examples: Sequence[Example]) -> str | None:
         return None
     sample = examples[:: -(-len(examples) // 100) or 1]
     texts = [normalize_text(" ".join(example.target)) for example in sample]
-    pairs = zip(texts, (run.codec.target_text(run.codec.written(example)) for example in sample), strict=True)
+    pairs = zip(texts, (run.codec.target_text(split.target) for split in run.codec.split(sample)), strict=True)
     changed = [(text, written) for text, written in pairs if written != text]
     if 10 * len(changed) < max(len(sample), 1):
         return None
