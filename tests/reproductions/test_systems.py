@@ -102,7 +102,7 @@ def test_a_cell_that_development_data_end(tmp_path: Path) -> None:
     systems, load_data = [System("cross-entropy", "ce", settings), again], partial(replace, DATA, dev=EXAMPLES[:2])
     cells = run_systems(systems, load_data, tmp_path, progress=no_progress)
     for found, before in ((cells["ce"].curve, 0.0), (cells["longer"].curve, cell.train_seconds)):
-        assert found is not None and found.measure == "labels right" and found.start == pytest.approx(before, rel=1e-3)
+        assert found is not None and found.measure == "accuracy" and found.start == pytest.approx(before, rel=1e-3)
         seconds, metric = zip(*found.points, strict=True)
         assert len(set(metric)) == 1 and 0 <= metric[0] <= 1
         assert seconds == pytest.approx([seconds[0], 2 * seconds[0], 3 * seconds[0]], rel=1e-3)

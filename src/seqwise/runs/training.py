@@ -257,8 +257,8 @@ def _train_run(
     fingerprints = fingerprints_of(settings, dev)
     from_main_process(lambda: require_same_data(output / settings.stages()[0].folder, encoded, fingerprints))
     from_main_process(lambda: _claim(output, settings))
-    doubts = (wrong_label_column(examples), missing_blank_lines(examples)) if settings.task == "tag" else ()
-    warn(*doubts, unread, changed_targets(run, examples), unknown_targets(run, dev), missing_bleu(run) if dev else None)
+    doubt = (wrong_label_column(examples) or missing_blank_lines(examples)) if settings.task == "tag" else None
+    warn(doubt, unread, changed_targets(run, examples), unknown_targets(run, dev), missing_bleu(run) if dev else None)
     summary = summarize_training(run, examples, encoded, dev, settings)
     if is_main_process():
         begin_summary(summary, output, on_start)
