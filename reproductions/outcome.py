@@ -84,7 +84,7 @@ def beside_published(text: str, published: float | None, style: str = "", digits
 class Measure:
     """A measure of a decoder's outputs: how it is counted, and how it is printed."""
 
-    name: str  # with its direction understood, such as "words right"
+    name: str  # with its direction understood, such as "word accuracy"
     count: Callable[[list[tuple[str, ...]]], Counts]
     unit: str = "%"  # "" for a bare ratio
 

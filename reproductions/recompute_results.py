@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from reproductions.report import Claim, load_table
+from reproductions.result_files import ELSEWHERE
 from reproductions.verdicts import recompute
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
@@ -30,4 +31,5 @@ def main(paths: list[Path]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main([Path(name) for name in sys.argv[1:]] or sorted(RESULTS.glob("*.json"))))
+    tables = sorted(path for path in RESULTS.glob("*.json") if path.stem not in ELSEWHERE)
+    sys.exit(main([Path(name) for name in sys.argv[1:]] or tables))

@@ -54,7 +54,7 @@ HIDDEN = (
     "E_local, lowest energy", "CPU seconds, NCE and its noises",
 )  # fmt: skip
 HIDDEN_ENDS = (", standard deviation over chains",)
-MEASURES = re.compile(r"words right|BLEU|macro F1|labels right")
+MEASURES = re.compile(r"word accuracy|BLEU|macro F1|accuracy")
 NOT_KEPT = "; the values of each sentence were not kept"
 NO_WORSE = re.compile(r"no worse|at most")
 P_VALUE = re.compile(r"p [<=] ([\d.]+)")
@@ -193,7 +193,7 @@ def _grid_of_numbers(table: Table) -> str:
 
 
 def _measures(table: Table) -> list[str]:
-    """Return the measures of each decoder, such as "words right"."""
+    """Return the measures of each decoder, such as "word accuracy"."""
     names = (result.measure.partition(": ")[2].removesuffix(", dev") for result in table.results)
     return list(dict.fromkeys(name for name in names if name and " minus " not in name))
 

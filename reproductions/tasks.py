@@ -150,7 +150,7 @@ ENTITIES = Task(
 STRESS = Task(
     "stress",
     "streaming stress assignment (CMU dictionary)",
-    "words right",
+    "word accuracy",
     _stress,
     against_gold(_stress, sequence_accuracy),
 )
@@ -195,4 +195,4 @@ def supertags(name: str) -> Task:
     # A soft beam over a thousand labels takes longer than all other decoders together.
     decoders = tuple(HEADINGS) if name == "pmb" else HARD_DECODERS
     count = against_gold(load_data, token_accuracy)
-    return Task(folder, _SUPERTAG_TITLES[name], "labels right", load_data, count, decoders)
+    return Task(folder, _SUPERTAG_TITLES[name], "accuracy", load_data, count, decoders)

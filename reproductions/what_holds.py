@@ -265,9 +265,9 @@ def _published(contrast: Contrast, table: Table) -> float | None:
 
 _FEEDINGS = tuple(f"alpha-soft {kind}" for kind in ("greedy, *", "sample, *"))
 _UNI = tuple((corpus, f"{corpus}-uni") for corpus in ("pmb", "ewt", "erg"))
-_LABELS = "{}: labels right"
+_LABELS = "{}: accuracy"
 _MEASURED = {"table-3.1-ner": "greedy: macro F1", "table-3.1-translation": "greedy: BLEU"}
-_SAMPLED = {"translation": "BLEU", "g2p": "words right"}
+_SAMPLED = {"translation": "BLEU", "g2p": "word accuracy"}
 
 IDEAS = (
     Idea(

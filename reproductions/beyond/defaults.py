@@ -126,7 +126,7 @@ def _corpus(
 def _supertags(language: str, title: str, suffix: str = "") -> Corpus:
     files = (f"{language}.train.tsv{suffix}", f"{language}.dev.tsv", f"{language}.test.tsv")
     load = partial(_columns, "supertag-ccg-pmb", *files)
-    return _corpus(f"supertags-{language}", title, "labels right", load, token_accuracy)
+    return _corpus(f"supertags-{language}", title, "accuracy", load, token_accuracy)
 
 
 CORPORA = (
@@ -134,9 +134,9 @@ CORPORA = (
     _supertags("nl", "CCG supertags, Dutch"),
     _supertags("it", "CCG supertags, Italian"),
     _corpus("mobie", "named entities, MobIE", "entity F1", _entities, entity_f1),
-    _corpus("turkish", "morphological tags, Turkish", "labels right", _turkish, token_accuracy),
+    _corpus("turkish", "morphological tags, Turkish", "accuracy", _turkish, token_accuracy),
     _corpus(
-        "g2p", "spelling to sound, SIGMORPHON", "words right", _spelling, sequence_accuracy,
+        "g2p", "spelling to sound, SIGMORPHON", "word accuracy", _spelling, sequence_accuracy,
         task="transduce", source_units="characters",
     ),
 )  # fmt: skip

@@ -66,7 +66,7 @@ def variants(start: Settings, epochs: Mapping[str, float], seed: int) -> dict[st
 SPELLING = Task(
     "g2p",
     "spelling to sound (CMU dictionary)",
-    "words right",
+    "word accuracy",
     load_both_parts,
     words_right,
     decoders=("greedy", "beam", "raw-beam"),

@@ -68,7 +68,7 @@ def reproduce(setup: Setup) -> list[Outcome]:
     data = load_data(setup.seed)
     cells = run_systems(systems(setup.seed), partial(load_data, setup.seed), setup.folder, progress=setup.progress)
     references = [example.target for example in data.test]
-    measure = Measure("labels right", lambda outputs: token_accuracy(outputs, references))
+    measure = Measure("accuracy", lambda outputs: token_accuracy(outputs, references))
     without, with_look_ahead = toy_ceilings(LENGTH, FLIP)
     # Each as it was trained to be searched.
     best = {
@@ -81,5 +81,5 @@ def reproduce(setup: Setup) -> list[Outcome]:
         f"({best['relaxed-local']:.0f}%), global scores come near the second ({best['relaxed-global']:.0f}%). Even "
         f"plain cross-entropy gets {best['cross-entropy']:.0f}% when it is searched by raw scores."
     )
-    title = "Label bias, in the open: percent of labels right"
+    title = "Label bias, in the open: accuracy, %"
     return [build_outcome("label-bias-toy", title, cells, [measure], lesson=lesson, files={})]

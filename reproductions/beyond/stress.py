@@ -116,7 +116,7 @@ def reproduce(setup: Setup) -> list[Outcome]:
     cells = {key: trained[key] for key in ORDER}
     gold = [example.target for example in data.test]
     measures = [
-        Measure("words right", lambda outputs: sequence_accuracy(outputs, gold)),
+        Measure("word accuracy", lambda outputs: sequence_accuracy(outputs, gold)),
         Measure("vowels right", lambda outputs: selected_accuracy(outputs, gold)),
     ]
     figure = folder / "stress.png"
@@ -192,7 +192,7 @@ def _lesson(cells: Mapping[str, Cell], dev: OnDev, measure: Measure) -> tuple[st
 def draw(table: Table, path: Path) -> None:
     """Draw the words that each system gets right with each decoder."""
     title = "Streaming stress assignment: words entirely right (test, %)"
-    draw_by_decoder(table, "words right", path, title=title)
+    draw_by_decoder(table, "word accuracy", path, title=title)
 
 
 def _write_own_data(folder: Path, data: Data) -> None:

@@ -250,7 +250,7 @@ SPELLING = SamplerTask(
         "converged": _SPELLER.with_changes(epochs=9.0, evaluate_every=1000, patience=6),
     },
     {"cpu": Size(200, 2), "gpu": Size(3_000, 5), "converged": Size(500, 2)},
-    measure="words right",
+    measure="word accuracy",
     score=words_right,
 )
 """Words that got one of their pronunciations."""

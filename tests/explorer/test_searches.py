@@ -61,7 +61,7 @@ def test_a_text_is_never_taken_for_a_file(tmp_path: Path) -> None:
     [
         ("  ", "", "the input is empty"),
         ("a b", "D", "1 label for 2 words; give one for each"),
-        (" a" * (MOST_TOKENS + 1), "", f"{MOST_TOKENS} at most"),
+        (" a" * (MOST_TOKENS + 1), "", f"at most {MOST_TOKENS}"),
         ("a zebra", "", "'zebra'"),
     ],
 )

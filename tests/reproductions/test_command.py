@@ -44,7 +44,7 @@ def test_reproduce_prints_tables_or_json_and_saves_them(
         assert (name, scale) in (("demo", None), ("demo", "cpu"), ("demo", "converged"))
         signature = sign("a method", seeds=[seed], data="0" * 64)
         table = Table(
-            "a title", (Result("a system", "beam: words right", 12.5, signature, low=1, high=20, unit="%"),), ""
+            "a title", (Result("a system", "beam: word accuracy", 12.5, signature, low=1, high=20, unit="%"),), ""
         )
         return [Outcome("tiny", table, Grid("system"), {"runs": folder}, "What it [teaches].", ("seqwise predict x",))]
 

@@ -92,21 +92,21 @@ def test_verdicts(three: dict[str, Measured]) -> None:
 def test_a_table_holds_what_it_shows(three: dict[str, Measured], tmp_path: Path) -> None:
     claims = [examine("This is better.", "the paper", three["better"], three["control"])]
     outcome = compare(
-        "table", "Title", three, measure="labels right", controls=["control"], claims=claims, files={}
+        "table", "Title", three, measure="accuracy", controls=["control"], claims=claims, files={}
     )  # fmt: skip
     save_table(outcome.table, tmp_path / "table.json")
     table = load_table(tmp_path / "table.json")
     assert table == outcome.table and table.claims == tuple(claims)
     found = {(result.system, result.measure): result for result in table.results}
-    chosen = found["better", "raw beam: labels right"]
+    chosen = found["better", "raw beam: accuracy"]
     assert chosen.value == pytest.approx(77.5) and chosen.note == "chosen on dev"
     assert chosen.low is not None and chosen.high is not None and chosen.low < 77.5 < chosen.high
-    assert found["better", "raw beam: labels right, dev"].value == pytest.approx(77.5)
-    assert found["control", "beam: labels right"].published == 82
-    assert found["control", "beam: labels right, dev"].published == 81
-    against = found["better", "labels right minus best control"]
+    assert found["better", "raw beam: accuracy, dev"].value == pytest.approx(77.5)
+    assert found["control", "beam: accuracy"].published == 82
+    assert found["control", "beam: accuracy, dev"].published == 81
+    against = found["better", "accuracy minus best control"]
     assert against.value == pytest.approx(25.0) and against.p_value is not None and against.p_value < 0.01
-    assert ("control", "labels right minus best control") not in found
+    assert ("control", "accuracy minus best control") not in found
     console = Console(width=80, record=True, file=(tmp_path / "out").open("w"))
     console.print(outcome.picture)
     text = console.export_text()

@@ -28,7 +28,7 @@ DATA = Data(SENTENCES, SENTENCES[:4], SENTENCES[:8])
 
 
 def corpus(name: str = "made", **flags: Any) -> Corpus:
-    return Corpus(Task(name, f"the {name}", "labels right", lambda: DATA, lambda part, outputs: Counts([1])), flags)
+    return Corpus(Task(name, f"the {name}", "accuracy", lambda: DATA, lambda part, outputs: Counts([1])), flags)
 
 
 @pytest.mark.thorough

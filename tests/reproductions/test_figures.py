@@ -59,16 +59,16 @@ def by_decoder() -> Table:
         for column, decoder in enumerate(("greedy", "beam", "raw beam", "soft beam")):
             value = 50.0 + 10 * place + column
             results += [
-                Result(system, f"{decoder}: words right", value, SIGNATURE, value - 1 - column, value + 2 + column),
+                Result(system, f"{decoder}: word accuracy", value, SIGNATURE, value - 1 - column, value + 2 + column),
                 Result(system, f"{decoder}: vowels right", value + 30, SIGNATURE, value + 29, value + 31),
             ]
         results.append(Result(system, "training seconds", 7.0, SIGNATURE, unit="s"))
-    results.append(Result("… other", "words right: beam minus best control", 10.0, SIGNATURE, 9.0, 11.0))
+    results.append(Result("… other", "word accuracy: beam minus best control", 10.0, SIGNATURE, 9.0, 11.0))
     return Table("made up", tuple(results))
 
 
 def test_each_decoder_has_its_points_and_intervals(tmp_path: Path, drawn: list[Any]) -> None:
-    draw_by_decoder(by_decoder(), "words right", tmp_path / "new" / "figure.png", title="words")
+    draw_by_decoder(by_decoder(), "word accuracy", tmp_path / "new" / "figure.png", title="words")
     assert (tmp_path / "new" / "figure.png").read_bytes()[:4] == b"\x89PNG"
     ((axes,),) = [figure.axes for figure in drawn]
     assert [container.get_label() for container in axes.containers] == ["greedy", "beam", "raw beam", "soft beam"]
@@ -88,8 +88,8 @@ def test_a_measure_that_the_table_lacks(tmp_path: Path) -> None:
 
 
 def test_curves_begin_where_the_stages_before_ended(tmp_path: Path, drawn: list[Any]) -> None:
-    ones = tuple(Curve("one", seed, "labels right", 0.0, ((1.0, 0.5), (2.0, 0.75 + seed / 100))) for seed in (0, 1))
-    other = Curve("other", 0, "labels right", 2.0, ((5.0, 0.75), (6.0, 0.5)))
+    ones = tuple(Curve("one", seed, "accuracy", 0.0, ((1.0, 0.5), (2.0, 0.75 + seed / 100))) for seed in (0, 1))
+    other = Curve("other", 0, "accuracy", 2.0, ((5.0, 0.75), (6.0, 0.5)))
     draw_curves(replace(by_decoder(), curves=(*ones, other)), tmp_path / "figure.png")
     ((axes,),) = [figure.axes for figure in drawn]
     lines = [(line.get_xydata().tolist(), line.get_color()) for line in axes.lines]
@@ -99,7 +99,7 @@ def test_curves_begin_where_the_stages_before_ended(tmp_path: Path, drawn: list[
     assert [points for points, _ in lines[1::2]] == [[[2, 0.75]], [[2, 0.76]], [[7, 0.75]]]  # the best of each
     (figure,) = drawn
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["one", "other"]
-    assert axes.get_ylabel() == "labels right, development data"
+    assert axes.get_ylabel() == "accuracy, development data"
 
 
 def test_bars_below_and_above() -> None:
@@ -174,8 +174,10 @@ def test_the_demo_chooses_decoders_and_the_control_on_development_words(
     monkeypatch.setattr(stress, "_write_own_data", lambda folder, data: None)
     (outcome,) = stress.reproduce(setup(tmp_path))
     chosen = {one.system: one.measure for one in outcome.table.results if one.note == "chosen on dev"}
-    assert chosen["cross-entropy, longer"] == "half-raw beam: words right"
-    assert chosen["beam CRF, global"] == "raw beam: words right" and chosen["cross-entropy"] == "greedy: words right"
+    assert chosen["cross-entropy, longer"] == "half-raw beam: word accuracy"
+    assert (
+        chosen["beam CRF, global"] == "raw beam: word accuracy" and chosen["cross-entropy"] == "greedy: word accuracy"
+    )
     (against,) = [one for one in outcome.table.results if one.system == "beam CRF, global" and one.p_value is not None]
     assert against.value == pytest.approx(100 * (11 - 12) / 30)  # raw beam, half-raw beam
 

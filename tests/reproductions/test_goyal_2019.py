@@ -85,7 +85,7 @@ def tiny_task() -> Task:
         return token_accuracy(outputs, [example.target for example in examples])
 
     load = partial(Data, DATA.train, DATA.test, DATA.dev)
-    return Task("tiny", "a tiny corpus", "labels right", load, count, HARD_DECODERS)  # type: ignore[arg-type]
+    return Task("tiny", "a tiny corpus", "accuracy", load, count, HARD_DECODERS)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -156,11 +156,11 @@ def test_systems_of_the_tables_are_searched_with_wider_beams(
                 run = load_run(folder / f"seed-{seed}" / key)
                 outputs = predict(run, DATA.test, Decoder(HardTopK(beam), scores))
                 shares.append(token_accuracy([best[0].tokens for best in outputs], [e.target for e in DATA.test]).value)
-            shown = found[wider_beams.NAMES[key], f"beam of {beam}: labels right"]
+            shown = found[wider_beams.NAMES[key], f"beam of {beam}: accuracy"]
             assert shown.value == pytest.approx(50 * sum(shares))
     assert [claim.source for claim in uni.table.claims] == ["NAACL 2019, footnote 3"] * 9
     assert {claim.source for claim in last.table.claims} == {"NAACL 2019, footnote 4"}
-    assert "k = 10" in printed(bi) and "beam of 5: labels right" in {result.measure for result in last.table.results}
+    assert "k = 10" in printed(bi) and "beam of 5: accuracy" in {result.measure for result in last.table.results}
     # Neither trained nor searched again.
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")}
     again, *_ = wider_beams.reproduce(setup(tmp_path, 0, 1))

@@ -72,7 +72,7 @@ def test_the_choice_is_made_on_dev_and_test_is_looked_at_once(tmp_path: Path) ->
         "two": measured("two", 0.80, 0.9),
         "relaxed-beam": measured("relaxed-beam", 0.90, None),  # no variant, however good
     }
-    outcome = on_dev("improvements-x", "title", table, "labels right", tmp_path)
+    outcome = on_dev("improvements-x", "title", table, "accuracy", tmp_path)
     (claim,) = outcome.table.claims
     assert claim.text == "On test, “the two” beats “the beam-crf”."
     assert claim.verdict == "holds"
@@ -87,7 +87,7 @@ def test_the_choice_is_made_on_dev_and_test_is_looked_at_once(tmp_path: Path) ->
 
 def test_a_better_variant_on_dev_may_fail_on_test(tmp_path: Path) -> None:
     table = {key: measured(key, 0.5, 0.7) for key in WINNERS} | {"new": measured("new", 0.7, 0.5)}
-    (claim,) = on_dev("improvements-x", "title", table, "labels right", tmp_path).table.claims
+    (claim,) = on_dev("improvements-x", "title", table, "accuracy", tmp_path).table.claims
     assert claim.verdict == "reversed"
 
 
@@ -113,6 +113,6 @@ def test_both_parts_are_words_that_are_not_trained_on() -> None:
 def test_a_winner_that_stays_the_best_still_meets_the_best_variant(tmp_path: Path) -> None:
     shares = {"dense-beam": 0.5, "beam-crf": 0.8, "one": 0.4, "two": 0.6}
     table = {key: measured(key, share, share if key in ("beam-crf", "two") else None) for key, share in shares.items()}
-    (claim,) = on_dev("improvements-x", "title", table, "labels right", tmp_path).table.claims
+    (claim,) = on_dev("improvements-x", "title", table, "accuracy", tmp_path).table.claims
     assert claim.text == "On test, “the two” beats “the beam-crf”."
     assert claim.verdict == "reversed"

@@ -113,7 +113,7 @@ def test_keys_are_sorted_and_floats_are_short(tmp_path):
 
 
 def test_curves_come_back_as_they_were_written(tmp_path):
-    curve = Curve("s", 3, "labels right", 1.5, ((1.0, 1 / 3), (2.0, 0.5)))
+    curve = Curve("s", 3, "accuracy", 1.5, ((1.0, 1 / 3), (2.0, 0.5)))
     table = Table("t", (Result("s", "m", 1.0, SIGNATURE),), curves=(curve, replace(curve, seed=4)))
     save_table(table, tmp_path / "t.json")
     assert load_table(tmp_path / "t.json") == table and load_table(tmp_path / "t.json").curves[0].points[1] == (2, 0.5)

@@ -92,7 +92,9 @@ def test_each_scale_has_a_table_and_settings_of_its_own() -> None:
 def test_claims_of_several_files_share_a_row() -> None:
     claims = [
         Claim("This helps, in BLEU.", "the paper", "holds", "a 2.0 against b 1.0: +1.2 [0.7, 1.7], p < 0.001"),
-        Claim("This helps, in words right.", "the paper", "not seen", "a 2.0 against b 1.0: +0.2 [-0.7, 1.1], p = 0.8"),
+        Claim(
+            "This helps, in word accuracy.", "the paper", "not seen", "a 2.0 against b 1.0: +0.2 [-0.7, 1.1], p = 0.8"
+        ),
     ]
     page = shown(table_4_1={"cpu": table(claims[0])}, table_4_1_uni={"cpu": table(claims[1])})
     assert "| This helps, in quality. | **holds**: +1.2 [0.7, 1.7] | not seen: +0.2 [-0.7, 1.1] |" in page

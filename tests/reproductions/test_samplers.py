@@ -91,7 +91,7 @@ TOY = SamplerTask(
     partial(TaskData, DATA.train, DATA.dev, DATA.test, DATA.sources),
     {"cpu": PAIRS},
     SIZE,
-    "words right",
+    "word accuracy",
     words_right,
 )
 
@@ -491,7 +491,7 @@ def test_without_a_measure_seeds_decide_and_claims_about_it_are_left_out() -> No
     assert claim.verdict == "holds" and "+1.00 [1.00, 1.00], t-test over seeds, 2 of 2" in claim.evidence
     assert compare_rows("c", "s", "samples", bare["gibbs"], bare["local"]) == []
     (claim,) = compare_rows("in {measure}", "s", "samples", measured["gibbs"], measured["local"])
-    assert claim.verdict == "not seen" and claim.text == "in words right" and "p = 1.000" in claim.evidence
+    assert claim.verdict == "not seen" and claim.text == "in word accuracy" and "p = 1.000" in claim.evidence
     assert judge_seeds("c", "s", [1.0], [0.0]).verdict == "not seen"
     assert judge_seeds("c", "s", [1.0, 2.0, 3.0], [2.0, 3.0, 4.1]).verdict == "reversed"
     assert judge_seeds("c", "s", [1.0, 2.0], [0.0, 2.1]).verdict == "not seen"
@@ -729,7 +729,7 @@ def test_each_table_is_made(number: str, runs: Path) -> None:
     names = [row.name for row in TABLES[number].rows]
     assert list(dict.fromkeys(system for system, _ in found)) == names
     for name in names:
-        for measure in ("words right, samples", "words right, last state", "words right, lowest energy", "novel"):
+        for measure in ("word accuracy, samples", "word accuracy, last state", "word accuracy, lowest energy", "novel"):
             one = found[name, measure]
             assert one.unit == "%" and one.low <= one.value <= one.high and one.published is None
         assert found[name, "E_local, samples"].unit == "nat" and found[name, "E_local, samples"].value > 0
@@ -752,9 +752,9 @@ def test_tables_share_models_and_cells(runs: Path) -> None:
 def test_the_thesis_numbers_stand_beside_german_alone(runs: Path) -> None:
     table = run_table(TABLES["6.2"], replace(TOY, name="translation"), setup(runs, 0, 1)).table
     found = {(result.system, result.measure): result.published for result in table.results}
-    assert found["MH, local, T = 2", "words right, samples"] == 25.91 and found["Gibbs, T = 1.5", "novel"] == 97
+    assert found["MH, local, T = 2", "word accuracy, samples"] == 25.91 and found["Gibbs, T = 1.5", "novel"] == 97
     assert found["MH, local, T = 0.5", "E_local, samples"] == 7.85
-    assert found["MH, local, T = 2", "words right, last state"] is None
+    assert found["MH, local, T = 2", "word accuracy, last state"] is None
 
 
 @pytest.mark.thorough
@@ -786,7 +786,7 @@ def test_table_6_6_with_all_its_controls(runs: Path) -> None:
     table = check(outcome, runs)
     found = {(result.system, result.measure): result for result in table.results}
     beam = found[
-        "left to right, cross-entropy, longer (Table 3.1: a sixth of the pairs), beam", "words right, last state"
+        "left to right, cross-entropy, longer (Table 3.1: a sixth of the pairs), beam", "word accuracy, last state"
     ]
     assert beam.value == 100 and table.claims[-1].verdict == "holds"
     systems = list(dict.fromkeys(system for system, _ in found))
@@ -810,10 +810,10 @@ def test_the_claims_of_table_6_6_compare_like_states(runs: Path) -> None:
     assert {claim.text.rpartition(", ")[2] for claim in compared if "degenerate Gibbs at" in claim.text} == set(names)
     for claim in compared:
         state = names[claim.text.rpartition(", ")[2]]
-        found = re.search(r"(?:: |^)((?!words).+) ([\d.]+) against (.+) ([\d.]+): ", claim.evidence)
+        found = re.search(r"(?:: |^)((?!word).+) ([\d.]+) against (.+) ([\d.]+): ", claim.evidence)
         assert found is not None
         for system, shown in (found.group(1, 2), found.group(3, 4)):
-            assert shown == f"{values[system, f'words right, {state}']:.1f}", claim
+            assert shown == f"{values[system, f'word accuracy, {state}']:.1f}", claim
         pair = [statistics.fmean(run.value for run in sums_of(each)) for each in claim.values]
         assert [f"{100 * number:.1f}" for number in pair] == [found[2], found[4]]
 

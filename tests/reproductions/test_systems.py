@@ -144,14 +144,14 @@ def test_an_outcome_holds_every_number_and_fits_the_terminal(tmp_path: Path) -> 
     }
     gold = [tuple("AB"), tuple("BA")]
     measures = [
-        Measure("labels right", lambda found: token_accuracy(found, gold)),
+        Measure("accuracy", lambda found: token_accuracy(found, gold)),
         Measure("length ratio", lambda found: length_ratio(found, gold), unit=""),
     ]
     outcome = build_outcome("tiny", "A title", cells, measures, lesson="So.", files={}, groups={"one": "the first"})
     found = {(result.system, result.measure): result for result in outcome.table.results}
     assert len(found) == len(outcome.table.results) == 2 * (5 * 2 + 2)
-    assert found["the one", "raw beam: labels right"].value == 75
-    assert found["the other", "raw beam: labels right"].signature.method == "tiny: the other"
+    assert found["the one", "raw beam: accuracy"].value == 75
+    assert found["the other", "raw beam: accuracy"].signature.method == "tiny: the other"
     assert found["the other", "mean log Z"].value == -1.0 and found["the one", "training seconds"].value == 12.3
     text = printed(outcome)
     assert "the first" in text and "75.0±" in text.replace(" ±", "±") and "1.00" in text and "…" not in text

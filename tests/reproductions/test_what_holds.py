@@ -93,7 +93,7 @@ def test_what_could_have_been_seen_is_seen_four_times_in_five() -> None:
 
 # ---------------------------------------------------------------------------------------- from files
 
-BEAM, RAW = "beam: labels right", "raw beam: labels right"
+BEAM, RAW = "beam: accuracy", "raw beam: accuracy"
 TEXT = "The new one beats the old one."
 
 
@@ -118,7 +118,7 @@ def table(*, published: Sequence[float] = (84.0, 82.0), claims: Sequence[Claim] 
         row("new", RAW, NEW, published[0]),
         row("old", BEAM, OLD, published[1]),
         row("old", RAW, OLD_RAW),
-        Result("new", "labels right minus best control", 0.5, signature, low=-1.0, high=2.0, p_value=0.5),
+        Result("new", "accuracy minus best control", 0.5, signature, low=-1.0, high=2.0, p_value=0.5),
     )
     return Table("t", results, claims=tuple(claims))
 
