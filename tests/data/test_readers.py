@@ -216,6 +216,12 @@ def test_pairs_round_trip(tmp_path, data, source_units, target_units):
     assert contents(read_pairs(tmp_path / "p", **units)) == contents(examples)
 
 
+def test_pairs_of_one_space_each_are_no_blank_line(tmp_path):
+    characters = {"source_units": "characters", "target_units": "characters"}
+    write_pairs(tmp_path / "p", [Example((" ",), (" ",))], **characters)
+    assert contents(read_pairs(tmp_path / "p", **characters)) == [((" ",), (" ",))]
+
+
 UNWRITABLE = ["", " ", "a\tb", "a\nb", "a\r", "a\0", "\ud800", " a", "-DOCSTART-", "# a", "\ufeffa"]
 
 

@@ -239,7 +239,7 @@ def read_pairs(path: FilePath, *, source_units: Units, target_units: Units) -> l
 def each_pair(path: FilePath, *, source_units: Units, target_units: Units) -> Iterator[Example]:
     """Yield the examples of :func:`read_pairs`."""
     for number, text in read_lines(path):
-        if not text.strip():
+        if "\t" not in text and not text.strip():
             hint = "drop it; tokens with a label each, blank lines between sentences, are for --task tag"
             raise InputError("a blank line where a pair was expected", path=path, line=number, hint=hint)
         cells = text.split("\t")
