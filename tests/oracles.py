@@ -594,20 +594,25 @@ def tagger_case(
     return Case(model, examples, collate(list(enumerate(examples))), oracles)
 
 
+def ended_examples(seed: int, *, target_size: int, lengths: Sequence[int], end: int) -> list[EncodedExample]:
+    """Sources over five symbols, and outputs of 1 to 4 tokens, the end token counted."""
+    draw = np.random.default_rng(seed)
+    going_on = [word for word in range(target_size) if word != end]
+    return [
+        EncodedExample(
+            tuple(draw.integers(0, 5, n).tolist()), (*draw.choice(going_on, draw.integers(0, 4)).tolist(), end)
+        )
+        for n in lengths
+    ]
+
+
 def translation_case(
     seed: int, *, target_size: int = 4, lengths: Sequence[int] = (2, 4, 1), scale: float = 0.8, end: int = 1
 ) -> Case:
     """An encoder-decoder and gold outputs of 1 to 4 tokens, the end token counted."""
     model = EncoderDecoder(source_size=5, target_size=target_size, end=end, embedding_size=3, hidden_size=4)
     randomised(model, seed, scale)
-    draw = np.random.default_rng(seed)
-    going_on = [word for word in range(target_size) if word != end]
-    examples = [
-        EncodedExample(
-            tuple(draw.integers(0, 5, n).tolist()), (*draw.choice(going_on, draw.integers(0, 4)).tolist(), end)
-        )
-        for n in lengths
-    ]
+    examples = ended_examples(seed, target_size=target_size, lengths=lengths, end=end)
     oracles = [EncoderDecoderOracle(model, example.source_ids) for example in examples]
     return Case(model, examples, collate(list(enumerate(examples))), oracles)
 
@@ -624,14 +629,7 @@ def transformer_case(
     """A tiny Transformer and gold outputs of 1 to 4 tokens, the end token counted."""
     sizes = {"hidden_size": 4, "num_layers": 2, "num_heads": 2, "feedforward_size": 5, **sizes}
     model = randomised(Transformer(source_size=5, target_size=target_size, end=end, **sizes), seed, scale)
-    draw = np.random.default_rng(seed)
-    going_on = [word for word in range(target_size) if word != end]
-    examples = [
-        EncodedExample(
-            tuple(draw.integers(0, 5, n).tolist()), (*draw.choice(going_on, draw.integers(0, 4)).tolist(), end)
-        )
-        for n in lengths
-    ]
+    examples = ended_examples(seed, target_size=target_size, lengths=lengths, end=end)
     with_oracles = [TransformerOracle(model, example.source_ids) for example in examples]
     return Case(model, examples, collate(list(enumerate(examples))), with_oracles)
 

@@ -65,3 +65,22 @@ def test_numbers_of_the_readme_are_the_saved_ones() -> None:
     ]
     shown = re.findall(r"[0-9]+\.[0-9]", README)
     assert [number for number in saved if f"{number:.1f}" not in shown] == []
+
+
+def test_numbers_of_the_streaming_guide_are_the_saved_ones() -> None:
+    crf, local = "beam CRF, global", "cross-entropy, local"
+    right = {
+        (system, rule): value("frontier-stress", f"{rule}: word accuracy", system)
+        for system in (crf, local)
+        for rule in ("delay(0)", "delay(1)", "delay(2)", "delay(4)", "margin(2)", "agree")
+    }
+    saved = [
+        right[crf, "agree"],
+        max(number for (system, _), number in right.items() if system == local),
+        *(value("frontier-stress", "agree: retracted a hundred tokens", system) for system in (crf, local)),
+        right[local, "delay(2)"] - right[crf, "delay(2)"],
+        right[crf, "delay(4)"] - right[local, "delay(4)"],
+    ]
+    guide = (RESULTS.parent / "docs" / "guides" / "streaming.md").read_text(encoding="utf-8")
+    shown = re.findall(r"[0-9]+\.[0-9]", guide)
+    assert [number for number in saved if f"{number:.1f}" not in shown] == []

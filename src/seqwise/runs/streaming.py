@@ -94,8 +94,7 @@ class Streams:
         self._selector = Committing(chosen.selector, as_commit_rule(commit))
         self._score = chosen.score if score is None else as_score(score)
         self._partial: dict[Hashable, Ids] = {}  # of all streams
-        self._names: list[Hashable] = []  # of those that have been fed, by row of the state
-        self._places: dict[Hashable, int] = {}  # the row of each
+        self._places: dict[Hashable, int] = {}  # rows of the state, of those that have been fed, in their order
         self._state: _State | None = None
 
     @property
@@ -123,7 +122,7 @@ class Streams:
         """
         words = self._words(tokens)
         fed: dict[Hashable, list[Ids]] = {name: given for name, given in words.items() if given}
-        old, idle, new = self._names, list[Hashable](), list[Hashable]()
+        old, idle, new = list(self._places), list[Hashable](), list[Hashable]()
         if list(fed) != old:
             old, idle = [name for name in old if name in fed], [name for name in old if name not in fed]
             new = [name for name in fed if name not in self._places]
@@ -155,14 +154,14 @@ class Streams:
         self._require(name)
         update = self._update((), self._partial.pop(name), ())
         if name in self._places:
-            others = [other for other in self._names if other != name]
+            others = [other for other in self._places if other != name]
             self._put(others, self._rows(others) if others else None)
         return update
 
     def state_dict(self) -> dict[str, Any]:
         """State of all streams, from which they go on bit for bit: names, and nests of tensors for ``torch.save``."""
         tensors = {} if self._state is None else tree.map(torch.clone, self._state._asdict())
-        return {"streams": list(self._partial), "rows": list(self._names), "tensors": tensors}
+        return {"streams": list(self._partial), "rows": list(self._places), "tensors": tensors}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take the place of the streams that a :meth:`state_dict` was of; run or model and options must be the same.
@@ -186,8 +185,7 @@ class Streams:
 
     def _put(self, names: list[Hashable], state: _State | None) -> None:
         """Take the state of all streams that have been fed, by row, and read their partial labels from it."""
-        if names is not self._names:
-            self._names, self._places = names, {name: row for row, name in enumerate(names)}
+        self._places = {name: row for row, name in enumerate(names)}
         self._state = state
         if state is not None:
             self._partial |= zip(names, _labels(best_labels(state.labels_BKT, state.scores_BK)), strict=True)
@@ -209,9 +207,9 @@ class Streams:
     def _rows(self, names: Sequence[Hashable]) -> _State:
         """State of some of the streams, in this order."""
         assert self._state is not None
-        if names == self._names:
+        if names == list(self._places):
             return self._state
-        return _selected(self._state, [self._places[name] for name in names], len(self._names))
+        return _selected(self._state, [self._places[name] for name in names], len(self._places))
 
     def _advance(
         self,
