@@ -29,7 +29,7 @@ def photograph(page: Any, address: str, text: str, right: str) -> bytes:
     page.get_by_text(f"Found for {text!r}.").wait_for()
     page.locator("svg.lattice").filter(has_text="").first.wait_for()
     page.wait_for_timeout(2000)  # until the last change has been answered
-    edge = page.get_by_label("Local against raw scores").bounding_box()
+    edge = page.get_by_label("Local and raw scores").bounding_box()
     picture: bytes = page.screenshot(
         full_page=True, clip={"x": 0, "y": 0, "width": 1000, "height": edge["y"] + edge["height"] + 12}
     )

@@ -228,7 +228,7 @@ def test_the_numbers_of_a_training_are_those_of_its_log(report: partial[Page], r
     page = report(runs / "tagger", "--examples=1")
     for stage, folder in (("warm start", "warm-start"), ("training", "")):
         log = {f"{line['step']:.6g}": line for line in log_of(runs / "tagger" / folder)}
-        columns, *rows = page.table(f"tagger, {stage}: numbers")
+        columns, *rows = page.table(f"tagger, {stage}: values")
         assert columns[:4] == ["step", "loss", "learning rate", "gradient norm"]
         # Cross-entropy reads no alpha, whatever is logged; nothing here feeds anything but gold.
         assert columns[4:] == (["alpha"] if stage == "training" else [])
@@ -291,13 +291,13 @@ def test_results_log_z_and_spread_are_those_of_the_file(report: partial[Page], r
         mean = sum(scores) / 3
         spreads.append(math.sqrt(sum((score - mean) ** 2 for score in scores) / 3))
     found = re.search(
-        r"Slot-score spread of the beam by search step.*?tagger: ([\d.]+) nats at step 1,", page.text, re.S
+        r"Slot-score spread of the beam by search step.*?tagger: ([\d.]+) nats at search step 1,", page.text, re.S
     )
     assert found is not None and float(found[1]) == pytest.approx(sum(spreads) / len(spreads), rel=5e-3)
 
 
 TITLE = re.compile(
-    r"step (\d+), slot (\d+): (.*); score (\S+); cost (\S+), in all (\S+); log Z ([^;\s]+)(?:; from (.*))?", re.DOTALL
+    r"step (\d+), slot (\d+): (.*); score (\S+); cost (\S+), total (\S+); log Z ([^;\s]+)(?:; from (.*))?", re.DOTALL
 )
 
 
@@ -431,7 +431,7 @@ def test_gold_with_an_unseen_label_is_shown_and_log_z_colours_what_has_no_gold(
 ) -> None:
     (tmp_path / "new.conll").write_text("the\tDET\ndog\tNEW\n")
     page = report(runs / "tagger", "--file", tmp_path / "new.conll")
-    assert "Gold: DET NEW (unknown)" in page.text and "cost that the step adds (Hamming cost)" in page.text
+    assert "Gold: DET NEW (unknown)" in page.text and "cost added by the step (Hamming cost)" in page.text
     assert "1 of 2 labels was never seen in training" in page.text and "'NEW'" in page.text
     run = load_run(runs / "tagger")
     (encoded,) = run.codec.encode_sources(read_examples(run.settings, tmp_path / "new.conll"))
@@ -494,14 +494,14 @@ def test_runs_stand_side_by_side(report: partial[Page], runs: Path, data: Path) 
     # Two examples, and of each the lattices of both runs.
     assert sum(one.attributes.get("class") == "frames" for one in page.root.all("div")) == 4
     twice = report(runs / "tagger", runs / "tagger", "--examples=1")
-    assert [row[0] for row in twice.table("What this page")[1:]] == ["tagger (1)", "tagger (2)"]
+    assert [row[0] for row in twice.table("Contents of this page")[1:]] == ["tagger (1)", "tagger (2)"]
 
 
 @pytest.mark.thorough
 def test_all_kinds_go_on_one_page(report: partial[Page], runs: Path, data: Path) -> None:
     names = ("tagger", "speller", "mlm", "samples")
     page = report(*(runs / name for name in names), "--examples=1")
-    assert [row[0] for row in page.table("What this page")[1:]] == list(names)
+    assert [row[0] for row in page.table("Contents of this page")[1:]] == list(names)
     headings = [one.text for one in page.root.all("h2")]
     assert headings == ["Training runs", "Masked models", "Samples", "About this page"]
     assert "speller: trained, not measured: give --file" in page.text
@@ -613,7 +613,7 @@ def test_the_best_so_far_is_the_least_error_and_the_most_accuracy(
 ) -> None:
     log = StageLog("training", "any", {"step": [1, 2], "loss": [2, 1]}, {"step": [1, 2, 3], quantity: [0.5, 0.3, 0.4]})
     last, best = last_and_best
-    assert so_far(Folder(Path("x"), "x", "training", {}, [log])).endswith(f"{last}, at best {best}.")
+    assert so_far(Folder(Path("x"), "x", "training", {}, [log])).endswith(f"{last}, best {best}.")
 
 
 # ---- Masked models and samples --------------------------------------------------------------------------------------
@@ -634,7 +634,7 @@ def test_a_masked_model_is_scored_on_a_file(report: partial[Page], seqwise: Comm
     assert row[0] == "3" and [float(row[1])] == pytest.approx([records[2]["log_prob"]], rel=5e-3)
     assert row[2].split(" ") == expected
     log = log_of(runs / "mlm")
-    assert page.table("mlm, training: numbers")[1][:2] == ["1", f"{log[0]['loss']:.3g}"]
+    assert page.table("mlm, training: values")[1][:2] == ["1", f"{log[0]['loss']:.3g}"]
     dev = json.loads((runs / "mlm" / "metrics.json").read_text())["dev"]
     assert ["dev: pseudo perplexity", f"{dev['pseudo_perplexity']:.3g}"] in page.table("At the end of training")
 
@@ -756,8 +756,8 @@ def test_a_sampling_and_a_training_that_go_on_can_be_looked_at(
     (samples / "samples.jsonl").unlink()
     page = report(samples)
     assert page.table("All chains")[1][2] == "3 of 7"
-    assert "effective sample sizes take 4 sweeps that count, and there are 3" in page.text
-    assert "samples.jsonl has none" in page.text and "Energy of problem 2 by sweep" in page.text
+    assert "effective sample sizes need 4 counted sweeps, and there are 3" in page.text
+    assert "No sequences of these chains" in page.text and "Energy of problem 2 by sweep" in page.text
     tagger = Path(shutil.copytree(runs / "tagger", tmp_path / "tagger"))
     shutil.rmtree(tagger / "model")
     (tagger / "metrics.json").unlink()
@@ -765,7 +765,7 @@ def test_a_sampling_and_a_training_that_go_on_can_be_looked_at(
     (tagger / "log.jsonl").write_text("".join(lines[:2]) + lines[2][:9])
     page = report(tagger)
     assert "tagger is still training: training, step 2, loss " in page.text
-    assert len(page.table("tagger, training: numbers")) == 3
+    assert len(page.table("tagger, training: values")) == 3
 
 
 # ---- What comes from outside, and bad input -------------------------------------------------------------------------
@@ -784,7 +784,7 @@ def test_tokens_are_text_and_nothing_else(report: partial[Page], runs: Path, dat
 def test_a_folder_may_be_called_as_it_likes(report: partial[Page], runs: Path, tmp_path: Path) -> None:
     odd = tmp_path / '<img src=x onerror="a()">&$x_1$'
     page = report(shutil.copytree(runs / "mlm", odd))
-    assert page.table("What this page")[1][0] == odd.name
+    assert page.table("Contents of this page")[1][0] == odd.name
 
 
 def test_long_lines_are_drawn_by_means_and_said_to_be() -> None:
@@ -815,13 +815,13 @@ def test_mistakes_end_in_one_line(seqwise: Command, runs: Path, data: Path, tmp_
     assert said(tmp_path / "nowhere").endswith(
         "nowhere: there is no such folder; give the --output of a seqwise train, masked-model train or sample"
     )
-    assert "the folder holds no run" in said(data)
+    assert "the folder contains no run" in said(data)
     assert "missing argument" in said().lower()
     assert "--example 10 is out of range: there are 9" in said(runs / "tagger", "--example=10")
     assert "--example 4 is not a problem of samples" in said(runs / "samples", "--example=4")
     assert "--examples must be at least 1" in said(runs / "tagger", "--examples=0")
     assert "--example must be at least 1" in said(runs / "tagger", "--example=0")
-    assert "read no data" in said(runs / "samples", "--file", data / "dev.txt")
+    assert "reads no data" in said(runs / "samples", "--file", data / "dev.txt")
     two = ["--file", data / "dev.conll"] * 2
     assert "2 files for 1 runs" in said(runs / "tagger", runs / "samples", *two)
     assert "nowhere.conll" in said(runs / "tagger", "--file", data / "nowhere.conll")
@@ -829,7 +829,7 @@ def test_mistakes_end_in_one_line(seqwise: Command, runs: Path, data: Path, tmp_
     shutil.copytree(runs / "tagger", tmp_path / "tagger")
     with (tmp_path / "tagger" / "log.jsonl").open("a") as log:
         log.write("{}\n")
-    assert re.search(r"log\.jsonl:6: no line of a training log", said(tmp_path / "tagger"))
+    assert re.search(r"log\.jsonl:6: not a line of a training log", said(tmp_path / "tagger"))
     shutil.copytree(runs / "samples", tmp_path / "samples")
     path = tmp_path / "samples" / "chains" / "0000.jsonl"
     path.write_text(path.read_text().replace('"sweep": 3', '"sweep": 4', 1))

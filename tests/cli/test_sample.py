@@ -816,25 +816,25 @@ def test_without_arviz_a_line_says_what_is_missing(
     ended = command(folders["words"], "a _ b")
     assert ended.code == 0 and len(ended.records) == 5
     assert ended.err.splitlines()[1:] == [
-        "no effective sample size and R-hat without ArviZ: pip install 'seqwise[diagnostics]'"
+        "effective sample size and R-hat need ArviZ: pip install 'seqwise[diagnostics]'"
     ]
 
 
 def test_few_sweeps_are_not_judged(command: Command, folders: dict[str, Path]) -> None:
     assert "and there are 3" in command(folders["words"], "a _ b", "--sweeps=6").err.splitlines()[1]
     pytest.importorskip("arviz_stats")
-    unknown = "effective sample size unknown: at least 10 draws per chain are needed, and 9 sweeps count"
+    unknown = "effective sample size unknown: at least 10 draws per chain are needed, and 9 are counted"
     assert unknown in command(folders["words"], "_ _ b", "--sweeps=16").err.splitlines()
     assert "effective sample size of the energy" in command(folders["words"], "_ _ b", "--sweeps=17").err
     assert len(command(folders["words"], "a _ b", "--kernel=mask-predict").err.splitlines()) == 1
     annealing = command(folders["words"], "a _ b", "--sweeps=12", "--temperature=0.5", "--anneal=0.02").err.splitlines()
-    assert annealing[1] == "warning: burn-in takes 25 sweeps, so that none of these is of the target"
+    assert annealing[1] == "warning: burn-in takes 25 sweeps, so no sweep samples from the target"
     assert any("follow no energy, or only warm up" in line for line in annealing[2:])
 
 
 def test_a_nucleus_alone_is_warned_of(command: Command, folders: dict[str, Path]) -> None:
     flags = ["a _ b", "--sweeps=6", "--nucleus=0.9"]
-    warning = "warning: with a nucleus alone, chains may never leave a part of the sequences; add --full-share 0.05"
+    warning = "warning: with a nucleus alone, chains may never reach some sequences; add --full-share 0.05"
     assert warning in command(folders["words"], *flags).err
     for other in ("--full-share=0.05", "--kernel=gibbs"):
         assert "nucleus alone" not in command(folders["words"], *flags, other).err
@@ -859,17 +859,16 @@ def test_a_phrase_that_cannot_move_is_warned_of(
 ) -> None:
     said = command(folders["words"], "--length=4", "--sweeps=6", "--contain=a", "--contain=a b c", *flags).err
     warning = (
-        "warning: a phrase of 3 tokens that must occur may never leave its place unless so many positions are masked"
-        " together in every sweep: "
+        "warning: a required phrase of 3 tokens may never move unless 3 positions are masked together in every sweep: "
     )
     advice = "--visits anywhere --blocks 3 lets it move"
     if "--kernel=exact-gibbs" in flags:
         advice = "take another kernel with --visits anywhere --blocks 3"
-    assert (warning + advice in said.splitlines()) is warned and ("must occur" in said) is warned
+    assert (warning + advice in said.splitlines()) is warned and ("phrase" in said) is warned
 
 
 def test_a_phrase_of_one_token_moves(command: Command, folders: dict[str, Path]) -> None:
-    assert "must occur" not in command(folders["words"], "--length=3", "--sweeps=6", "--contain=a").err
+    assert "phrase" not in command(folders["words"], "--length=3", "--sweeps=6", "--contain=a").err
 
 
 # ---- Bad input ------------------------------------------------------------------------------------------------------

@@ -128,7 +128,7 @@ def test_the_page_of_a_tagger(browser: Any, addresses: dict[str, str], tmp_path:
         assert boxes.count() == 9
         page.get_by_role("button", name="Step back").click()
         until(page, lambda: boxes.count() == 6)
-        page.get_by_role("button", name="Step on").click()
+        page.get_by_role("button", name="Step forward").click()
         until(page, lambda: boxes.count() == 9)
         assert move(page, "step of the search", "ArrowLeft") == "step 2"
         until(page, lambda: boxes.count() == 6)
@@ -139,7 +139,7 @@ def test_the_page_of_a_tagger(browser: Any, addresses: dict[str, str], tmp_path:
         assert move(page, "Slots of the beam", "ArrowRight") == "4"
         until(page, lambda: boxes.count() == 7)  # 3 after the first step, 4 after the second
         page.locator("summary").click()
-        assert page.get_by_role("table", name="The same in numbers").is_visible()
+        assert page.get_by_role("table", name="Values in the lattice").is_visible()
         require_accessible(page)
         page.screenshot(path=tmp_path / f"tagger-{width}-{scheme}.png", full_page=True)
         page.get_by_role("textbox", name="Input", exact=True).fill("a zebra b")
@@ -158,7 +158,7 @@ def test_the_page_of_a_masked_model(browser: Any, addresses: dict[str, str], tmp
             until(page, lambda: text in chains.inner_text())
 
         page.get_by_role("button", name="One sweep").click()
-        says("Sweep 1. The last one: ")
+        says("Sweep 1. Last sweep: ")
         page.get_by_role("checkbox", name="pin position 2").click()
         until(page, lambda: page.locator(".pinned").count() == 4)
         for name, key, said in (
@@ -181,8 +181,8 @@ def test_the_page_of_a_masked_model(browser: Any, addresses: dict[str, str], tmp
         page.screenshot(path=tmp_path / f"mlm-{width}.png", full_page=True)
         page.get_by_role("radio", name="raw").click()
         move(page, "Chains", "ArrowLeft")
-        page.get_by_label("Sequence, _ for what is to be drawn").fill("_ a _")
-        page.get_by_role("button", name="Begin again").click()
+        page.get_by_label("Sequence, with _ at each position to sample").fill("_ a _")
+        page.get_by_role("button", name="Restart").click()
         says("Before the first sweep")
         assert "chain 3" in chains.inner_text() and "chain 4" not in chains.inner_text()
 

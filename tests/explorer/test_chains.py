@@ -70,7 +70,7 @@ def test_pinned_positions_stay_until_they_are_freed() -> None:
     everything = advance(pin(watched, [0, 2, 3]))
     assert torch.equal(everything.state.tokens_BT, watched.state.tokens_BT)
     assert tally(everything.done[-1:]).acceptance is None
-    assert "nothing was proposed" in sweep_in_words(everything)
+    assert "no proposals" in sweep_in_words(everything)
     assert "Every position is fixed: nothing can move." in sweep_in_words(everything)
 
 
@@ -96,9 +96,9 @@ def test_new_settings_hold_from_the_next_sweep_on() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"energy": "raw"}, "energy belongs to the chains"),
-        ({"chains": 2}, "num_chains belongs to the chains"),
-        ({"seed": 6}, "seed belongs to the chains"),
+        ({"energy": "raw"}, "energy cannot change while chains run"),
+        ({"chains": 2}, "num_chains cannot change while chains run"),
+        ({"seed": 6}, "seed cannot change while chains run"),
         ({"kernel": "parallel-tempering", "temperatures": (1.0, 2.0)}, "no sweeps to watch"),
     ],
 )
@@ -115,7 +115,7 @@ def test_what_cannot_change_while_chains_run_is_refused(change: dict[str, object
         ("a b", 2, "no position is free"),
         ("_ zebra", 2, None),  # the run has an unknown symbol, or refuses the word by its name
         ("_ " * 101, 2, "at most 100"),
-        ("_ _", MOST_CHAINS + 1, "more than one can watch"),
+        ("_ _", MOST_CHAINS + 1, "chains are too many to watch"),
         ("/etc/passwd _", 2, None),
     ],
 )

@@ -170,14 +170,14 @@ def test_a_search_is_asked_for_followed_and_changed() -> None:
         assert "after step 2" in one.text("bias")
         one.move("step of the search", 1)
         assert one.text("step in words").startswith("Step 1: ")
-        one.click("Step on")
+        one.click("Step forward")
         assert one.text("step in words").startswith("Step 2: ")
         one.widget("Scores").value = "raw"
-        await one.until(lambda: "searched harder by raw scores" in one.text("errors"))
+        await one.until(lambda: "with other beam sizes, raw scores" in one.text("errors"))
         assert one.text("step in words").startswith("Step 2: ")
-        one.widget("Kind of search").value = "greedy"
+        one.widget("Search method").value = "greedy"
         await one.until(lambda: one.text("lattice").count("<rect") == 2)
-        one.widget("Kind of search").value = "relaxed beam"
+        one.widget("Search method").value = "relaxed beam"
         await one.until(lambda: "by raw scores, alpha 1," in one.text("lattice"))
         one.move("Alpha of the relaxed beam", 0)
         await one.until(lambda: "alpha 0.03125," in one.text("lattice") and "mixes most" in one.text("step in words"))
@@ -264,7 +264,7 @@ def test_slow_work_shows_how_far_it_is_and_can_be_stopped(monkeypatch: pytest.Mo
         assert one.widget("Stop computing").visible
         one.click("Stop computing")
         going.set()
-        await one.until(lambda: one.text("status").startswith("Stopped; what is below belongs to an earlier"))
+        await one.until(lambda: one.text("status").startswith("Stopped; the results below are for an earlier"))
         assert ended == ["stopped"] and not one.widget("Stop computing").visible
 
     visit(tagger(), scenario)
@@ -285,14 +285,14 @@ def test_what_fails_in_the_model_is_told_too(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_two_visitors_search_at_once_without_a_trace_of_each_other() -> None:
     async def scenario(one: Visitor, other: Visitor) -> None:
-        other.widget("Kind of search").value = "relaxed beam"
+        other.widget("Search method").value = "relaxed beam"
         await asyncio.gather(ask(one, "a c b", "D N D"), ask(other, "b b"))
         assert one.widget("Input").value == "a c b" and other.widget("Input").value == "b b"
-        assert one.widget("Kind of search").value == "beam"
+        assert one.widget("Search method").value == "beam"
         assert one.text("step in words").startswith("Step 3: ") and "relaxed" in other.text("lattice")
         for single, how in ((one, "beam of 3 slots by local"), (other, "relaxed beam of 3 slots by local")):
             single.click("Step back")
-            single.click("Step on")
+            single.click("Step forward")
             assert f'aria-label="{how}' in single.text("lattice")
         assert one.text("step in words").startswith("Step 3: ") and other.text("step in words").startswith("Step 2: ")
         assert "D N D" in one.text("outputs") and "the right output" not in other.text("outputs")
@@ -328,7 +328,7 @@ def test_chains_are_stepped_pinned_run_stopped_and_begun_again(monkeypatch: pyte
         one.widget("pin 2").value = True
         assert one.text("sequences").count('class="token pinned') == 4
         one.click("One sweep")
-        await one.until(lambda: one.text("sweep in words").startswith("Sweep 1. The last one: "))
+        await one.until(lambda: one.text("sweep in words").startswith("Sweep 1. Last sweep: "))
         assert "of 12 proposals" in one.text("sweep in words")
         one.move("Positions masked together", 1)
         one.click("One sweep")
@@ -344,13 +344,13 @@ def test_chains_are_stepped_pinned_run_stopped_and_begun_again(monkeypatch: pyte
         one.widget("Energy").value = "raw"
         one.move("Chains", 1)
         one.click("One sweep")
-        await one.until(lambda: "belongs to the chains from their start" in one.text("status"))
+        await one.until(lambda: "cannot change while chains run" in one.text("status"))
         one.widget("Sequence").value = "_ a _"
-        one.click("Begin again")
+        one.click("Restart")
         await one.until(lambda: one.text("sweep in words").startswith("Before the first"))
         assert one.text("sequences").count("chain 2") == 1 and "chain 3" not in one.text("sequences")
         one.widget("Sequence").value = "a"
-        one.click("Begin again")
+        one.click("Restart")
         await one.until(lambda: "No position is free" in one.text("status"))
 
     visit(masked_run(), scenario)

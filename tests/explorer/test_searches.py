@@ -290,7 +290,7 @@ def test_exact_search_of_a_tagger_is_brute_force(score: str) -> None:
     weight = 1.0 if score == "local" else 0.0
     best = max(all_outputs(oracle, 3), key=lambda output: gold_score(oracle, output, log_partition_weight=weight))
     errors = search_errors(run, question, k=3, score=score)
-    assert errors.exact is not None and errors.exact.name == "exact, of all 27 outputs"
+    assert errors.exact is not None and errors.exact.name == "exact, over all 27 outputs"
     assert errors.exact.tokens == best and errors.exact.short == 0
     assert errors.exact.score == pytest.approx(gold_score(oracle, best, log_partition_weight=weight))
     assert [one.name for one in errors.beams][errors.place_of_k] == "beam of 3"
@@ -318,7 +318,7 @@ def test_a_search_error_of_a_chain_is_found_by_viterbi() -> None:
     assert errors.exact.score == pytest.approx(0.5 + 8 * 9.0)
     assert errors.beams[0].short == pytest.approx(errors.exact.score - 1.0)
     assert errors.beams[1].short == 0
-    assert "makes a search error: its output is 71.500 nats short" in errors_view(run, errors, score="raw")
+    assert "makes a search error: its output scores 71.500 nats below" in errors_view(run, errors, score="raw")
     assert search_errors(run, question, k=1, score="local").exact is None
 
 
@@ -390,11 +390,11 @@ def test_steps_are_told_in_words() -> None:
     question = read_question(run, "a b c", "D D D")
     greedy = answer(run, question, Setup("greedy", "raw", 1))
     assert step_in_words(run, greedy, 1).startswith("Step 1: the best slot adds <b>&X and has score 1.000.")
-    assert "fell off at step 1" in step_in_words(run, greedy, 1)
+    assert "fell off the beam at step 1" in step_in_words(run, greedy, 1)
     beam = answer(run, question, Setup("beam", "raw", 3))
     (gone,) = dropped(beam.lattice, 3)
-    assert f"Of the step before, the prefix in slot {gone} is given up." in step_in_words(run, beam, 3)
-    assert "fell off" not in step_in_words(run, beam, 3)
+    assert f"The prefix in slot {gone} of the previous step is pruned." in step_in_words(run, beam, 3)
+    assert "fell off the beam" not in step_in_words(run, beam, 3)
     soft = answer(run, question, Setup("relaxed beam", "raw", 2, 0.01))
     assert "mixes most: tokens" in step_in_words(run, soft, 1)
     hard = answer(run, question, Setup("relaxed beam", "raw", 1, 64.0))

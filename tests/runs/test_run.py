@@ -799,7 +799,7 @@ def test_advice_warns_of_raw_scores_that_collapse() -> None:
 
     assert said(lengths(1.5)).startswith(
         "raw-beam collapses here (outputs 1.5 times as long as the beam's: each token adds log Z = 6.7 nats)"
-        ": do not use it; --objective self-normalized cures it. beam, which predict uses"
+        ": do not use it; --objective self-normalized prevents it. beam, which predict uses"
     )
     assert "outputs 0.5 times as long as the beam's: each token subtracts log Z = 3.0 nats)" in said(
         lengths(0.5), mean_log_partition=-3.0

@@ -70,7 +70,7 @@ def test_labels_of_a_wrong_column_are() -> None:
     assert "seen once" in (wrong_label_column(swapped + swapped[:1] * 20) or "")
     lemmas = [Example(one.source, tuple(word.upper() for word in one.source)) for one in right]
     lemmas += [Example(("w1",), ("W1",))] * 1000  # words that recur, so that labels are far fewer than tokens
-    assert "are their own token" in (wrong_label_column(lemmas) or "")
+    assert "labels equal their token" in (wrong_label_column(lemmas) or "")
     numbered = [Example(one.source, ("1", "2", "3", "4", "5")) for one in right]
     assert "count the tokens" in (wrong_label_column(numbered) or "")
     all_differ = [Example(one.source, tuple(f"{place}{n}" for n in one.source)) for place, one in enumerate(right)]

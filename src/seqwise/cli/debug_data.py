@@ -85,12 +85,12 @@ def _rows(file: FileInspection, *, tags: bool, most: int) -> Iterator[tuple[str,
             yield "", f"not in the training data: {', '.join(new[:most])}" + (" ..." if len(new) > most else "")
     if file.odd_inside:
         yield "odd labels", f"{file.odd_inside:,} I- after neither B- nor I- of their type, first in {file.first_odd}"
-    yield "repeated", f"{file.duplicates:,} examples; {file.contradictions:,} sources again with other {kind}"
+    yield "repeated", f"{file.duplicates:,} examples; {file.contradictions:,} sources recur with other {kind}"
     if file.leaked is not None:
         yield "in training", f"{file.leaked:,} examples, {file.seen_sources:,} sources"
     if tags or file.leaked is not None:  # among the training pairs, nearly every source has its own target
         measures = ", ".join(f"{name} {measure_text(name, value)}" for name, value in file.baseline.items())
-        how = "the most frequent label of each word" if tags else "each source's most frequent target, else that of all"
+        how = "each word's most frequent label" if tags else "each source's most frequent target, else the commonest"
         yield "no learning", f"{measures} (%), by {how}"
     if file.warning is not None:
         yield "warning", file.warning

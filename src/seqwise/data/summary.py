@@ -1,4 +1,4 @@
-"""Statistics of a data file, warnings of a wrong label column, and baselines without learning."""
+"""Statistics of a data file, warnings about a wrong label column, and baselines without learning."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Key = TypeVar("Key", bound=Hashable)
 Answer = TypeVar("Answer", bound=Hashable)
 
 ENOUGH_TOKENS = 50
-"""In fewer tokens, many different labels are usual."""
+"""Smallest number of tokens for a warning; fewer may well have many different labels."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class DataSummary:
 
 
 def summarize(examples: Sequence[Example], *, train: Sequence[Example] | None = None) -> DataSummary:
-    """Compute the statistics of examples; tokens that the training data lack are counted where ``train`` is given."""
+    """Compute the statistics of examples; with ``train``, count the tokens that the training data lack."""
     sources = Counter(token for example in examples for token in example.source)
     targets = Counter(token for example in examples for token in example.target)
     return DataSummary(
@@ -63,7 +63,7 @@ def _unseen(counts: Counter[str], known: Container[str] | None) -> int | None:
 
 
 def estimated_unseen_share(train: Sequence[Example]) -> float:
-    """Estimate the share of the source tokens of new text that training data lack, from those that they have once.
+    """Estimate the share of unseen source tokens in new text from the tokens that occur once in the training data.
 
     ``n1 / n``, with n tokens of which n1 occur once. Development data are not read, so that a run trained without them
     has the same model.
@@ -79,11 +79,11 @@ def estimated_unseen_share(train: Sequence[Example]) -> float:
 
 
 def wrong_label_column(examples: Sequence[Example]) -> str | None:
-    """Return a warning if the labels of a tagger's training data seem to stand in another column, else None.
+    """Return a warning if a tagger's labels seem to come from the wrong column, else None.
 
-    Labels recur. Words do not, half of which occur once in any text: labels that do so, and of which there are more
-    than of tokens, are words whose column was taken for that of the labels. So are labels that mostly equal their
-    tokens, as lemmas do; and numbers that count the tokens of each sentence are no labels either.
+    Labels recur, whereas about half of the different words of a text occur once. Three signs show a wrong column: more
+    different labels than tokens, half of them seen once (words); labels that mostly equal their tokens (lemmas); and
+    labels that count the tokens of each sentence.
     """
     labels = Counter(label for example in examples for label in example.target)
     tokens, words = labels.total(), {token for example in examples for token in example.source}
@@ -101,12 +101,12 @@ def wrong_label_column(examples: Sequence[Example]) -> str | None:
     pairs = (pair for example in examples for pair in zip(example.source, example.target, strict=True))
     same = sum(token.casefold() == label.casefold() for token, label in pairs)
     if len(labels) > ENOUGH_TOKENS and 3 * same > tokens:
-        return f"{same:,} of {tokens:,} labels are their own token; {hint}?"
+        return f"{same:,} of {tokens:,} labels equal their token; {hint}?"
     return None
 
 
 def missing_blank_lines(examples: Sequence[Example]) -> str | None:
-    """Return a warning if the file of a tagger's data seems to lack blank lines between sentences, else None."""
+    """Return a warning if a tagger's file seems to lack blank lines between sentences, else None."""
     tokens = sum(len(example.source) for example in examples)
     if len(examples) != 1 or tokens < ENOUGH_TOKENS:
         return None
@@ -118,20 +118,20 @@ def _numbers(first: int, count: int) -> Tokens:
 
 
 def most_frequent_labels(train: Sequence[Example], examples: Iterable[Example]) -> list[Tokens]:
-    """Tag each word with its most frequent label, an unknown word with the most frequent one of all."""
+    """Tag each word with its most frequent training label, and an unknown word with the most frequent label."""
     pairs = [pair for example in train for pair in zip(example.source, example.target, strict=True)]
     by_word, of_all = _most_frequent(pairs)
     return [tuple(by_word.get(token, of_all) for token in example.source) for example in examples]
 
 
 def most_frequent_outputs(train: Sequence[Example], examples: Iterable[Example]) -> list[Tokens]:
-    """Answer a known source with its most frequent output, others with the most frequent one of all."""
+    """Map each known source to its most frequent output, and others to the most frequent output."""
     by_source, of_all = _most_frequent((example.source, example.target) for example in train)
     return [by_source.get(example.source, of_all) for example in examples]
 
 
 def _most_frequent(pairs: Iterable[tuple[Key, Answer]]) -> tuple[dict[Key, Answer], Answer]:
-    """Return the most frequent answer of each key, and the most frequent one of all."""
+    """Return the most frequent answer for each key, and the most frequent answer overall."""
     by_key: defaultdict[Key, Counter[Answer]] = defaultdict(Counter)
     of_all: Counter[Answer] = Counter()
     for key, answer in pairs:

@@ -1,7 +1,7 @@
-"""Explorer: pages in the browser, on a local server, with the results of ``seqwise.runs.explore``.
+"""Explorer: browser pages on a local server that show the results of ``seqwise.runs.explore``.
 
 ``search_page.py`` and ``chain_page.py`` are the two pages, ``search_views.py`` and ``chain_views.py`` render results,
-``work.py`` runs jobs in threads, and ``widgets.py`` has shared widgets. NiceGUI is imported where a widget is made.
+``work.py`` runs jobs in threads, and ``widgets.py`` has shared widgets. NiceGUI is only imported to make widgets.
 """
 
 from __future__ import annotations

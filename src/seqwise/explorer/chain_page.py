@@ -22,12 +22,12 @@ NUCLEI = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0)
 BLOCKS = tuple(range(1, 9))
 KERNELS = ("metropolis-hastings", "delayed-acceptance", "gibbs")
 
-PAUSE = 0.15  # seconds between sweeps, so that one can follow
-REDRAW = 1.0  # seconds between two drawings of the curves of running chains
+PAUSE = 0.15  # seconds between sweeps, so that the eye can follow
+REDRAW = 1.0  # seconds between redrawings of the curves while chains run
 
 
 class ChainPage(Page):
-    """Page for a visitor."""
+    """Page of one visitor."""
 
     watched: Watched | None = None
     running = False
@@ -39,7 +39,7 @@ class ChainPage(Page):
         self.run = run
         self.pinned: dict[int, Any] = {}
         begin_page(f"seqwise explore: {name}", "A masked model, sampled from as an energy of whole sequences.")
-        with section("What is sampled"):
+        with section("Setup"):
             self._make_problem_controls()
             self._make_proposal_controls()
         self.status = status_line(self)
@@ -52,21 +52,21 @@ class ChainPage(Page):
 
         lengths = self.run.codec.lengths
         usual = max(lengths, key=lambda length: lengths[length]) if lengths else 6
-        # Of subwords and sources, the length is better left to whoever types.
+        # For subwords and sources, the visitor sets the length.
         reads_source = self.run.codec.conditional
         blank = "" if reads_source else ("" if self.run.codec.units == "characters" else " ").join("_" * usual)
         with ui.element("div").classes("controls"):
             self.source: Any = None
             if reads_source:
                 self.source = ui.input("Source").classes("grow").props("outlined dense").mark("Source")
-            self.text = ui.input("Sequence, _ for what is to be drawn", value=blank).classes("grow")
+            self.text = ui.input("Sequence, with _ at each position to sample", value=blank).classes("grow")
             self.text.props("outlined dense").mark("Sequence")
             for field in (self.text, *([self.source] if self.source else [])):
                 field.on("keydown.enter", self._begin)
         with ui.element("div").classes("controls"):
             self.chains = slider("Chains", range(1, MOST_CHAINS + 1), 4, lambda: None)
             self.energy = choice("Energy", ("local", "raw"), "local", lambda: None)
-            button("Begin again", self._begin)
+            button("Restart", self._begin)
 
     def _make_proposal_controls(self) -> None:
         from nicegui import ui
@@ -104,7 +104,7 @@ class ChainPage(Page):
         self._enable()
 
     def _settings(self) -> SampleSettings:
-        """Return the chosen settings; Gibbs has no target, and so no target temperature."""
+        """Return the chosen settings; Gibbs has no target and hence no target temperature."""
         kernel: Any = {
             "name": self.kernel.value,
             "blocks": (BLOCKS[self.block.value],),
@@ -124,7 +124,7 @@ class ChainPage(Page):
         self.running = False
 
     async def _in_thread(self, part: str, function: Callable[[], Watched]) -> bool:
-        """Replace the watched chains by the result of a function; false if it failed, with a message shown."""
+        """Replace the watched chains by the result of a function; show a message and return false if it fails."""
         from nicegui import run as threads
 
         if self.job is not None:
@@ -132,7 +132,7 @@ class ChainPage(Page):
         watched = None
         with self.status.work(self, Job(part)):
             watched = await threads.io_bound(function)
-        if watched is not None:  # None: the server is about to end
+        if watched is not None:  # None: the server is shutting down
             self.watched = watched
         return watched is not None
 
@@ -164,7 +164,7 @@ class ChainPage(Page):
         self.pins.clear()
         self.pinned = {}
         with self.pins:
-            ui.label("Pin positions where they stand:").classes("quiet")
+            ui.label("Pin positions at their current tokens:").classes("quiet")
             for place in self.watched.first.free_BT[0].nonzero().flatten().tolist():
                 box = ui.checkbox(str(place + 1), on_change=self._pins_changed)
                 self.pinned[place] = box.props(f'dense aria-label="pin position {place + 1}"').mark(f"pin {place + 1}")
@@ -178,7 +178,7 @@ class ChainPage(Page):
         self.watched = pin(watched, [place for place, box in self.pinned.items() if box.value])
 
     async def _sweep(self) -> bool:
-        """Make one sweep by the chosen settings; false if it failed."""
+        """Make one sweep with the chosen settings; return false if it fails."""
         if self.watched is None or self.job is not None:
             return False
         try:

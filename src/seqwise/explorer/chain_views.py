@@ -13,7 +13,7 @@ FEWEST_DRAWN = 2  # sweeps that make a line
 
 
 def sequences_view(watched: Watched) -> Markup:
-    """Make a table of chains: tokens, changed ones with a thick outline and fixed ones dashed, and energy."""
+    """Make a table of chains: tokens and energy; changed tokens have a thick outline, fixed ones a dashed one."""
     fixed_T, changed_BT = (~watched.state.free_BT[0]).tolist(), watched.changed_BT.tolist()
     rows: list[list[str | Markup]] = []
     for number, (tokens, changed_T) in enumerate(zip(watched.rows, changed_BT, strict=True)):
@@ -42,14 +42,14 @@ def _token(token: str, *, is_fixed: bool, is_changed: bool) -> Markup:
 def sweep_in_words(watched: Watched) -> str:
     """Describe acceptance in the last sweep and since the last change of settings."""
     if not watched.done:
-        return "Before the first sweep: one chain starts from the greedy fill, the others token by token."
+        return "Before the first sweep: one chain starts from a greedy fill, the others are sampled token by token."
     since = watched.done[watched.since :]
-    parts = [f"Sweep {len(watched.done):,}. The last one: {_shares(tally(watched.done[-1:]))}."]
+    parts = [f"Sweep {len(watched.done):,}. Last sweep: {_shares(tally(watched.done[-1:]))}."]
     if len(since) > 1:
-        parts.append(f"Of {len(since):,} sweeps with these settings: {_shares(tally(since))}.")
+        parts.append(f"All {len(since):,} sweeps with these settings: {_shares(tally(since))}.")
     parts.append(f"Mean energy {float(watched.state.energy_B.mean()):.3f} nats.")
     if not bool(watched.done[-1].invariant_S.all()):
-        parts.append("These sweeps follow no energy, so that what they sample from is not known.")
+        parts.append("These sweeps follow no energy, so their stationary distribution is unknown.")
     if not bool(watched.state.free_BT.any()):
         parts.append("Every position is fixed: nothing can move.")
     return " ".join(parts)
@@ -57,7 +57,7 @@ def sweep_in_words(watched: Watched) -> str:
 
 def _shares(counts: Tally) -> str:
     if counts.acceptance is None or counts.novelty is None:
-        return "nothing was proposed"
+        return "no proposals"
     return (
         f"{counts.acceptance:.0%} of {counts.proposals:,} proposals accepted, {counts.novelty:.0%} changed a sequence"
     )

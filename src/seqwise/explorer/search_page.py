@@ -31,12 +31,12 @@ from seqwise.runs.explore.suggestions import Suggestions
 from seqwise.runs.report.examples import ALPHAS, SCORES
 from seqwise.runs.run import OutputRun
 
-FIRST_LOOK = 1.0  # seconds in which examples are compared before the page opens on one
+FIRST_LOOK = 1.0  # seconds for comparing examples before the page opens
 MOST_OFFERED = 20
 
 
 class SearchPage(Page):
-    """Page for a visitor.
+    """Page of one visitor.
 
     It opens on the example on which searches disagree most among those compared in a second; the others are compared in
     the background.
@@ -70,7 +70,7 @@ class SearchPage(Page):
                 self.right = ui.input("Right output, if known").classes("grow").props("outlined dense")
                 self.right.mark("Right output")
                 button("Search", self.refresh)
-            label = "Or an example, those on which the searches disagree most first"
+            label = "Or an example, sorted by disagreement between searches"
             self.chooser = ui.select({}, label=label).props("outlined dense").mark("Example")
             self.chooser.set_visibility(bool(self.suggestions.texts))
             self._offer()
@@ -78,8 +78,8 @@ class SearchPage(Page):
         self.text.on_value_change(self._forget_example)
         for field in (self.text, self.right):
             field.on("keydown.enter", self.refresh)
-        with section("How it is searched"), ui.element("div").classes("controls"):
-            self.search = choice("Kind of search", ("greedy", "beam", "relaxed beam"), "beam", self.refresh)
+        with section("Search settings"), ui.element("div").classes("controls"):
+            self.search = choice("Search method", ("greedy", "beam", "relaxed beam"), "beam", self.refresh)
             trained_score = "local" if settings.trained_score == "local" else "raw"
             self.score = choice("Scores", tuple(SCORES), trained_score, self.refresh)
             size = min(settings.beam_size, MOST_SLOTS)
@@ -92,15 +92,15 @@ class SearchPage(Page):
         with section("The search, step by step"):
             with ui.element("div").classes("controls"):
                 self.before = button("Step back", lambda: self._move(-1))
-                self.after = button("Step on", lambda: self._move(+1))
+                self.after = button("Step forward", lambda: self._move(+1))
                 self.step = raw_slider("step of the search", 1, 1, 1, lambda at: f"step {at}", self._show_step)
                 self.step.element.classes("grow")
             self.words = ui.label("").props("aria-live=polite").mark("step in words")
             self.lattice = html(Markup("")).classes("view").mark("lattice")
             self.legend = html(Markup("")).classes("view").mark("legend")
-        with section("Local against raw scores"):
+        with section("Local and raw scores"):
             self.outputs = html(Markup("")).classes("view").mark("outputs")
-        with section("Label bias: the mass of each prefix"):
+        with section("Label bias: mass of each prefix"):
             self.bias = html(Markup("")).classes("view").mark("bias")
         with section("Search errors"):
             self.errors = html(Markup("")).classes("view").mark("errors")
@@ -118,7 +118,7 @@ class SearchPage(Page):
         await self.refresh()
 
     def _forget_example(self) -> None:
-        """Drop the right output of an example once another input is typed."""
+        """Drop the right output of an example when another input is typed."""
         if self.chooser.value is None:
             return
         text, right = self.suggestions.texts[self.chooser.value]
@@ -126,23 +126,23 @@ class SearchPage(Page):
             self.right.value = ""
 
     async def _open_first(self) -> None:
-        """Open the example with most disagreement, and compare the others in the background."""
+        """Open the example with the most disagreement, and compare the others in the background."""
         from nicegui import run as threads
 
         with self.status.work(self, Job("the example on which searches disagree most")):
             await threads.io_bound(self.suggestions.look, FIRST_LOOK)
-        if not self.text.value:  # nor has the visitor typed anything meanwhile
+        if not self.text.value:  # the visitor has not typed anything meanwhile
             self._offer()
             self.chooser.value = self.suggestions.order()[0]
         while not self.suggestions.is_complete and not self.chooser.is_deleted:
-            # A server that is stopping starts no thread and answers None at once: the loop would keep it from ending.
+            # A server that is shutting down starts no thread and returns None at once: the loop would never end.
             if await threads.io_bound(self.suggestions.look, FIRST_LOOK) is None:
                 return
         if not self.chooser.is_deleted:
             self._offer()
 
     def _offer(self) -> None:
-        """Offer the examples with most disagreement, and the chosen one."""
+        """Offer the examples with the most disagreement, and the chosen one."""
         places, chosen = self.suggestions.order()[:MOST_OFFERED], self.chooser.value
         if chosen is not None and chosen not in places:
             places.append(chosen)
@@ -150,7 +150,7 @@ class SearchPage(Page):
         self.chooser.set_options(names, value=chosen)
 
     async def _compute(self) -> None:
-        """Compute the answer in a thread, and show it; the earlier answer stays until then."""
+        """Compute the answer in a thread, then replace the earlier one."""
         from nicegui import run as threads
 
         computed = None
@@ -161,8 +161,8 @@ class SearchPage(Page):
             try:
                 computed = await threads.io_bound(answer, self.run, question, setup, known=known, on_part=on_part)
             except Stopped:
-                self.status.say("Stopped; what is below belongs to an earlier question.")
-        if computed is not None:  # None: the server is about to end
+                self.status.say("Stopped; the results below are for an earlier input.")
+        if computed is not None:  # None: the server is shutting down
             self._show(computed)
             unseen = ", ".join(dict.fromkeys(question.unseen.values()))
             note = f" Training never saw {unseen}, which counts as wrong." if unseen else ""

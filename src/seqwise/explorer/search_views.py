@@ -16,7 +16,7 @@ from seqwise.runs.report.lattice import Lattice, Node
 from seqwise.runs.report.page import render_block
 from seqwise.runs.run import OutputRun
 
-UNMIXED = 0.995  # weight from which on a relaxed slot counts as one candidate
+UNMIXED = 0.995  # smallest weight at which a relaxed slot counts as one candidate
 
 
 def lattice_view(run: OutputRun, answer: Answer, step: int) -> Markup:
@@ -32,14 +32,14 @@ def lattice_view(run: OutputRun, answer: Answer, step: int) -> Markup:
         gold=question.gold,
         beside=[lattice],
     )
-    table = lattice_table(shown, "The same in numbers", words)
+    table = lattice_table(shown, "Values in the lattice", words)
     return _region("the lattice of the search", drawing) + render_block(table)
 
 
 def legend_view(answer: Answer) -> Markup:
     """Draw the legend of the lattice."""
     palette = lattice_palette([answer.lattice])
-    colour = "log Z of the step, nats" if answer.question.gold is None else "cost that the step adds"
+    colour = "log Z of the step, nats" if answer.question.gold is None else "cost added by the step"
     return render_block(Legend(colour, plain_number(palette.low), plain_number(palette.high)))
 
 
@@ -51,11 +51,11 @@ def _setup_in_words(answer: Answer) -> str:
     setup = answer.setup
     slots = "" if setup.search == "greedy" else f" of {setup.k} slots"
     alpha = f", alpha {setup.alpha:g}" if setup.search == "relaxed beam" else ""
-    return f"{setup.search}{slots} by {setup.score} scores{alpha}"
+    return f"{setup.search}{slots} with {setup.score} scores{alpha}"
 
 
 def step_in_words(run: OutputRun, answer: Answer, step: int) -> str:
-    """Describe a step: the token of the best slot, and the prefixes given up, or the mixture of a relaxed beam."""
+    """Describe a step: the token of the best slot, and the pruned prefixes or the mixture of a relaxed beam."""
     words, nodes = run.codec.target_vocabulary.tokens, answer.lattice.steps[step - 1]
     live = [node for node in nodes if node.is_live]
     if not live:
@@ -67,13 +67,14 @@ def step_in_words(run: OutputRun, answer: Answer, step: int) -> str:
     gone, gold = dropped(answer.lattice, step), answer.question.gold
     if gone:
         plural = "s" * (len(gone) > 1)
-        text += f" Of the step before, the prefix{'es' * (len(gone) > 1)} in slot{plural} {_listed(gone)} "
-        text += "are given up." if len(gone) > 1 else "is given up."
+        text += f" The prefix{'es' * (len(gone) > 1)} in slot{plural} {_listed(gone)} of the previous step "
+        text += "are pruned." if len(gone) > 1 else "is pruned."
     lost = None if gold is None else fell_off(answer.lattice, gold)
     if lost is not None and lost <= step and lost - 1 in answer.question.unseen:
-        text += f" The right output fell off at step {lost}: training never saw {answer.question.unseen[lost - 1]}."
+        unseen = answer.question.unseen[lost - 1]
+        text += f" The right output fell off the beam at step {lost}: training never saw {unseen}."
     elif lost is not None and lost <= step:
-        text += f" The right output fell off at step {lost}: a search error, or the model's own preference; see below."
+        text += f" The right output fell off the beam at step {lost}: a search error or a model error; see below."
     return text
 
 
@@ -112,7 +113,7 @@ def outputs_view(outputs: Sequence[Scored]) -> Markup:
         ]
         for output in outputs
     ]
-    columns = ("found by", "output", "log p, nats", "raw score, nats", "right")
+    columns = ("search", "output", "log p, nats", "raw score, nats", "right")
     return render_block(Table("Outputs with both scores, the highest of each column marked", columns, rows))
 
 
@@ -121,15 +122,15 @@ def _output(run: OutputRun, tokens: Sequence[int]) -> str:
 
 
 def bias_view(run: OutputRun, bias: LabelBias, step: int) -> Markup:
-    """Table of the prefixes of the local beam after a step, with their local and global shares."""
+    """Make a table of the prefixes of the local beam after a step, with their local and global shares."""
     step = min(step, len(bias.steps) - 1)
     rows = [_mass_row(run, prefix) for prefix in bias.steps[step]]
-    columns = ("prefix", "local share, at every step", "global share now", "one step on", "in the end", "log Z to come")
+    columns = ("prefix", "local share", "global share now", "one step later", "at the end", "log Z of next step")
     table = Table(f"Prefixes of the local beam after step {step}", columns, rows)
     how = "exactly" if bias.exact else f"over a raw-score beam of {bias.support:,} prefixes"
     text = (
-        "Below a prefix, local scores keep its mass whatever is read next; raw scores can take it back. The global "
-        f"shares are summed {how}. * stands for the right output, (off) for where it is no longer on the beam."
+        "With local scores, the share of a prefix never changes; with raw scores, later inputs can change it. Global "
+        f"shares are summed {how}. * marks the right output, (off) means that it has left the beam."
     )
     if any(prefix.is_gold for prefixes in bias.steps for prefix in prefixes):
         text += f" In the whole search, {fate_of_gold(bias)}."
@@ -158,7 +159,7 @@ def _bar(share: float) -> Markup:
 
 
 def errors_view(run: OutputRun, errors: SearchErrors, *, score: str) -> Markup:
-    """Make a table of the outputs of larger beams, and say whether the chosen beam made a search error."""
+    """Make a table of the outputs of other beam sizes, and state whether the chosen beam made a search error."""
     rows: list[list[str | Markup]] = []
     for place, best in enumerate([*errors.beams, *([errors.exact] if errors.exact else [])]):
         name: str | Markup = (
@@ -166,9 +167,9 @@ def errors_view(run: OutputRun, errors: SearchErrors, *, score: str) -> Markup:
         )
         short = f"{best.short:.3f}" if best.short else "none"
         rows.append([name, _output(run, best.tokens), f"{best.score:.3f}", short])
-    columns = ("search", "output", f"{score} score, nats", "short of the best")
+    columns = ("search", "output", f"{score} score, nats", "gap to the best")
     return render_block(Paragraph(_verdict(errors))) + render_block(
-        Table(f"The same input, searched harder by {score} scores", columns, rows)
+        Table(f"The same input, with other beam sizes, {score} scores", columns, rows)
     )
 
 
@@ -176,12 +177,12 @@ def _verdict(errors: SearchErrors) -> str:
     chosen = errors.beams[errors.place_of_k]
     if not chosen.short:
         if errors.exact:
-            return f"The {chosen.name} makes no search error here: it finds the best output there is."
+            return f"The {chosen.name} makes no search error here: it finds the best-scored output."
         largest = errors.beams[-1].name
-        return f"No search error of the {chosen.name} is known: up to the {largest}, none finds a better-scored output."
+        return f"The {chosen.name} makes no known search error: no beam up to the {largest} scores higher."
     best = errors.exact or next(beam for beam in errors.beams if not beam.short)
-    sure = "the best output there is" if errors.exact else f"what the {best.name} finds"
+    goal = "the best-scored output" if errors.exact else f"that of the {best.name}"
     return (
-        f"The {chosen.name} makes a search error: its output is {chosen.short:.3f} nats short of {sure}. "
-        "Whether the better-scored output is also the right one is the model's affair, not the search's."
+        f"The {chosen.name} makes a search error: its output scores {chosen.short:.3f} nats below {goal}. "
+        "Whether the better-scored output is right depends on the model, not on the search."
     )

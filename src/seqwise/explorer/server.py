@@ -59,21 +59,21 @@ def free_port(host: str, port: int) -> int:
             return int(taken.getsockname()[1])
     except OSError as error:
         problem = f"cannot listen on {host}, port {port} ({error.strerror or error})"
-        raise InputError(problem, hint="give another --port, or 0 for any that is free") from error
+        raise InputError(problem, hint="give another --port, or 0 for any free one") from error
 
 
 def serve(run: Run[Any, Any], name: str, *, host: str = "127.0.0.1", port: int = PORT) -> None:
     """Serve the page of a run until it is interrupted.
 
     Args:
-        run: what is explored.
-        name: what it is called.
-        host: what is listened on. On one of this machine alone, requests that were meant for another name are refused,
-            so that no page of the web can reach it through the browser.
-        port: from 1 to 65535, or 0 for any that is free.
+        run: the run to explore.
+        name: its name on the page.
+        host: address to listen on. On a loopback address, requests for other host names are refused, so that no
+            web page can reach the server through the browser.
+        port: from 1 to 65535, or 0 for any free one.
 
     Raises:
-        InputError: NiceGUI is missing, or nothing can listen there.
+        InputError: NiceGUI is missing, or the port cannot be used.
     """
     require_nicegui()
     port = free_port(host, port)
@@ -83,7 +83,7 @@ def serve(run: Run[Any, Any], name: str, *, host: str = "127.0.0.1", port: int =
     if is_loopback(host):
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1", "[::1]"])
     else:
-        warn(f"whoever can reach {host}, port {port}, can use the explorer")
+        warn(f"anyone who can reach {host}, port {port}, can use the explorer")
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     app.on_startup(lambda: _in_background(_announce(host, port, address)))
     quiet: dict[str, Any] = {"reload": False, "show": False, "show_welcome_message": False}

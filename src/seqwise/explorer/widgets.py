@@ -1,4 +1,4 @@
-"""Widgets of both pages: a frame, labelled controls, and a status line."""
+"""Widgets of both pages: a frame, labelled controls and a status line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from seqwise.explorer.work import Job
 from seqwise.runs.report.page import block_style
 
 ACCENT = "#0b57a4"  # white on it is easy to read
-PATIENCE = 0.4  # seconds of work before it is said that there is any
+PATIENCE = 0.4  # seconds of work before progress is shown
 
 
 def html(content: Markup, tag: str = "div") -> Any:
@@ -50,7 +50,7 @@ def section(title: str) -> Iterator[None]:
 
 @dataclass
 class Slider:
-    """Native slider of the browser, with its keyboard and screen-reader support."""
+    """Native slider of the browser, with keyboard and screen-reader support."""
 
     element: Any
     value: int  # the position
@@ -59,7 +59,7 @@ class Slider:
     label: Any = None  # widget that shows the value, or None
 
     def place(self, value: int, *, last: int | None = None) -> None:
-        """Move the slider, and perhaps change its range."""
+        """Move the slider, and optionally change its range."""
         self.last = self.last if last is None else last
         self.value = min(value, self.last)
         self.element.props["max"], self.element.props["value"] = self.last, self.value
@@ -75,7 +75,7 @@ class Slider:
 
 
 def raw_slider(name: str, first: int, last: int, value: int, shown: Callable[[int], str], on_move: Any) -> Slider:
-    """Make a slider over whole numbers, without a visible label."""
+    """Make a slider over integers, without a visible label."""
     from nicegui import ui
 
     element = ui.element("input").props(f'type=range min={first} step=1 aria-label="{name}"').mark(name)
@@ -98,7 +98,7 @@ def slider(
     *,
     shown: Callable[[float], str] = str,
 ) -> Slider:
-    """Make a labelled slider over values; its value is ``values[slider.value]``."""
+    """Make a labelled slider over values; the chosen one is ``values[slider.value]``."""
     from nicegui import ui
 
     with ui.element("div").classes("named"):
@@ -131,14 +131,14 @@ def button(name: str, on_click: Callable[[], Any]) -> Any:
 
 
 class Page:
-    """Page of a visitor, with the job that runs for it."""
+    """Page of a visitor, with its running job."""
 
     job: Job | None = None
 
 
 @dataclass(frozen=True)
 class Status:
-    """Status line, read by screen readers as it changes."""
+    """Status line; screen readers announce its changes."""
 
     label: Any
     bar: Any
@@ -155,7 +155,7 @@ class Status:
         self.label.classes(add="wrong")
 
     def show(self, job: Job | None) -> None:
-        """Show the progress of a job, once it has taken a while, or None."""
+        """Show the progress of a job once it has taken a while; None clears it."""
         busy = job is not None and bool(job.part) and time.monotonic() - job.began > PATIENCE
         for widget in self.while_busy:
             widget.set_visibility(busy)
@@ -168,14 +168,14 @@ class Status:
 
     @contextmanager
     def work(self, page: Page, job: Job) -> Iterator[Job]:
-        """Run a job of a page; errors are shown, and raised unless the visitor can fix them."""
+        """Run a job of a page; show errors, and raise those that the visitor cannot fix."""
         page.job = job
         try:
             yield job
         except InputError as error:
             self.complain(str(error))
         except Exception as error:
-            # Nothing that a visitor can hint: the page says so in a line, and the terminal of the server has the rest.
+            # The visitor cannot fix this: the page shows one line, and the server's terminal has the traceback.
             self.complain(failure(error))
             raise
         finally:
@@ -184,7 +184,7 @@ class Status:
 
 
 def status_line(page: Page, on_stop: Callable[[], Any] | None = None) -> Status:
-    """Make a status line, with a bar and a button to stop the job that are hidden without one."""
+    """Make a status line, with a progress bar and a stop button that are visible during a job."""
     from nicegui import ui
 
     with ui.element("div").classes("controls"):
@@ -199,7 +199,7 @@ def status_line(page: Page, on_stop: Callable[[], Any] | None = None) -> Status:
 
 
 def failure(error: Exception) -> str:
-    """Write the message of an error that is not the visitor's.
+    """Format the message of an internal error.
 
     Example:
         >>> failure(RuntimeError("out of memory\\nat line 7"))

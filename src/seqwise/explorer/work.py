@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 
 
 class Stopped(Exception):
-    """Raised inside a job that was asked to stop."""
+    """Raised inside a job when it is asked to stop."""
 
 
 @dataclass
 class Job:
-    """Job in a thread, which writes its progress; the page reads it, and may ask it to stop."""
+    """Job in a thread; it records its progress, and the page may ask it to stop."""
 
     part: str = ""  # name of the current part
     share: float | None = None  # progress, from 0 to 1; None if unknown
@@ -29,7 +29,7 @@ class Job:
 
 
 def latest(work: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
-    """Wrap work so that one call runs at a time; all calls during it are answered by one more run after it.
+    """Wrap a function so that one call runs at a time; calls made meanwhile are merged into one run after it.
 
     Example:
         >>> import asyncio

@@ -9,16 +9,16 @@ from seqwise.objectives.settings import SelfNormalized
 from seqwise.runs.settings import Settings
 
 Measured = Mapping[str, Mapping[str, Sums]]
-"""By decoder and title."""
+"""Measures by decoder and title."""
 
 COLLAPSE = 1.2
-"""Raw scores have collapsed if they make outputs longer or shorter than the beam's by this factor."""
+"""Ratio of output lengths, raw scores to beam, from which raw scores count as collapsed; likewise its inverse."""
 
 
 def advise(
     measured: Measured, title: str, sign: int, *, settings: Settings, usual: str, mean_log_partition: float | None
 ) -> str:
-    """Recommend a decoder in a sentence or two, and warn of raw scores that ruin the search.
+    """Recommend a decoder in a sentence or two, and warn if raw scores ruin the search.
 
     Measures are compared by ``title``, times ``sign``. A difference counts if its 95% interval (paired bootstrap over
     the examples) excludes 0, and there are ten examples or more.
@@ -29,7 +29,7 @@ def advise(
 
 
 def best_of(measured: Measured, title: str, sign: int, *, usual: str) -> str:
-    """Return the decoder with the best value; among equals the usual one, then the first."""
+    """Return the decoder with the best value; ties go to the usual one, then to the first."""
     return max(measured, key=lambda name: (sign * measured[name][title].value, name == usual))
 
 
@@ -52,7 +52,7 @@ def _choice(measured: Measured, title: str, sign: int, best: str, usual: str) ->
 
 
 def _collapse(measured: Measured, title: str, sign: int, settings: Settings, mean_log_partition: float | None) -> str:
-    """Warn if raw scores make worse outputs of another length than local scores do."""
+    """Return a warning if raw scores give worse outputs, of a different length, than local scores."""
     if "length ratio" not in measured["beam"] or not measured["beam"]["length ratio"].value:
         return ""
     ratio = measured["raw-beam"]["length ratio"].value / measured["beam"]["length ratio"].value
@@ -72,12 +72,12 @@ def _cure(settings: Settings) -> str:
     return (
         "--warm-start self-normalized helps"
         if settings.trained_score == "global"
-        else "--objective self-normalized cures it"
+        else "--objective self-normalized prevents it"
     )
 
 
 def _gain(measured: Measured, title: str, sign: int, first: str, second: str) -> tuple[float, bool]:
-    """Return by how many points the first is better, and whether that is significant."""
+    """Return the gain of the first over the second in points, and whether it is significant."""
     comparison = paired_bootstrap(measured[first][title], measured[second][title])
     sure = enough_examples(measured[first][title]) and (comparison.low > 0 or comparison.high < 0)
     return 100 * sign * comparison.difference, sure

@@ -57,6 +57,6 @@ def choose_decoder(settings: Settings, name: str | None = None, *, beam_size: in
         raise InputError(f"no decoder is called {name!r}", hint=did_you_mean(name, DECODERS))
     if name not in decoders_for(settings):
         hint = f"choose one of {', '.join(decoders_for(settings))}"
-        raise InputError(f"{name} is for chains (--model chain), in which a label sees the one before alone", hint=hint)
+        raise InputError(f"{name} is for chains (--model chain), where a label sees only the previous one", hint=hint)
     _, final_alpha = settings.alpha.ends
     return DECODERS[name](beam_size or settings.beam_size, final_alpha, score, ALPHA_UNITS[settings.alpha_unit])

@@ -1,4 +1,4 @@
-"""Diagnosis of a run, and for each of its parts a sentence on its meaning and on remedies."""
+"""Diagnosis of a run, with a sentence or two on the meaning of each part and on remedies."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from seqwise.evaluation.slot_ranking import SlotRanking
 from seqwise.runs.measures import decisive
 
 BEAM_SIZES = (1, 2, 5, 10, 20)
-"""Of the searches whose lengths are compared."""
+"""Beam sizes at which output lengths are compared."""
 
-SMALL = 1.05  # an exposure gap that is not worth training against
+SMALL = 1.05  # exposure gap below which training against it is not worthwhile
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Measurements of a run, by example, so that they have intervals.
+    """Measurements of a run, kept by example so that they have intervals.
 
     Attributes:
         decoders: by greedy, beam, raw-beam and, if lengths differ, shifted-beam.
         constant: what shifted-beam subtracts from each token, in nats; None if log Z is unknown.
         log_partitions: log Z on gold prefixes; None if the run can write none of the targets.
-        exposure: by the search that made the prefixes, greedy or beam; empty without targets.
+        exposure: by the search that produced the prefixes, greedy or beam; empty without targets.
         lengths: by score (local, raw) and beam size; empty if outputs have the length of the input.
-        ranking: None if no beam held the right prefix beside a wrong one.
+        ranking: None if no beam contained both the right prefix and a wrong one.
     """
 
     beam_size: int

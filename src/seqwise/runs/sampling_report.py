@@ -73,17 +73,17 @@ def _num_counted(settings: SampleSettings) -> int:
 def _warnings(settings: SampleSettings, phrase: int) -> Iterator[str]:
     """Yield the warnings that follow from the settings, and from the length of the longest required phrase."""
     if settings.burn_in >= settings.num_sweeps:
-        yield f"warning: burn-in takes {settings.burn_in} sweeps, so that none of these is of the target"
+        yield f"warning: burn-in takes {settings.burn_in} sweeps, so no sweep samples from the target"
     kernel = settings.kernel
     if isinstance(kernel, Proposing) and kernel.follows_target and kernel.nucleus < 1 and kernel.full_share == 0:
-        yield ("warning: with a nucleus alone, chains may never leave a part of the sequences; add --full-share 0.05")
+        yield ("warning: with a nucleus alone, chains may never reach some sequences; add --full-share 0.05")
     # A phrase of n tokens moves if n positions are proposed together; visits in order group the same positions in
     # each sweep.
     if phrase > 1 and (getattr(kernel, "visits", "in-order") == "in-order" or kernel.largest_block < phrase):
         flags = f"--visits anywhere --blocks {phrase}"
         yield (
-            f"warning: a phrase of {phrase} tokens that must occur may never leave its place unless so many positions"
-            " are masked together in every sweep: "
+            f"warning: a required phrase of {phrase} tokens may never move unless {phrase} positions are masked"
+            " together in every sweep: "
             + (f"{flags} lets it move" if isinstance(kernel, Proposing) else f"take another kernel with {flags}")
         )
 
@@ -94,9 +94,9 @@ def _why_no_diagnostics(settings: SampleSettings) -> list[str] | None:
         return []
     counted = _num_counted(settings)
     if counted < FEWEST:
-        return [f"no effective sample size: {FEWEST} sweeps are needed that count, and there are {counted}"]
+        return [f"no effective sample size: {FEWEST} counted sweeps are needed, and there are {counted}"]
     if importlib.util.find_spec("arviz_stats") is None:
-        return ["no effective sample size and R-hat without ArviZ: pip install 'seqwise[diagnostics]'"]
+        return ["effective sample size and R-hat need ArviZ: pip install 'seqwise[diagnostics]'"]
     return None
 
 
@@ -154,7 +154,7 @@ class _Diagnostics:
         if num_counted < FEWEST_DRAWS:
             yield (
                 f"effective sample size unknown: at least {FEWEST_DRAWS} draws per chain are needed,"
-                f" and {num_counted} sweeps count"
+                f" and {num_counted} are counted"
             )
         elif self.least_ess is None:
             yield "no effective sample size: the chains do not move"

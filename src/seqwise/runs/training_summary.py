@@ -209,7 +209,7 @@ def _baseline(run: OutputRun, train: Sequence[Example], dev: Sequence[Example]) 
         outputs = [tuple(example.target) for example in run.codec.split(answered)]
     measures = measure_outputs(run, examples, outputs)
     title, sign = decisive(measures, subwords=run.codec.writes_text)
-    method = "each word's most frequent label" if tags else "each source's most frequent output, else that of all"
+    method = "each word's most frequent label" if tags else "each source's most frequent output, else the commonest"
     values = {name: sums.value for name, sums in measures.items()}
     return Baseline(method, "dev" if dev else "train", title, sign, values)
 
@@ -261,7 +261,7 @@ def _length(summary: TrainingSummary) -> str:
     if evaluation.patience is None:
         return measured
     evaluations = f"{evaluation.patience} evaluation{'' if evaluation.patience == 1 else 's'}"
-    return f"{measured}; a stage stops after {evaluations} without a better one"
+    return f"{measured}; a stage stops after {evaluations} without improvement"
 
 
 def _counts(summary: TrainingSummary, data: DataSummary) -> str:
@@ -319,7 +319,7 @@ def below(baseline: Baseline, value: float) -> dict[str, str]:
         return {}
     values = f"{_shown(baseline, value)}, and {_shown(baseline, least)} by {baseline.method}"
     problem = (
-        f"the model is worse than the baseline without learning: on the development data {baseline.title} {values}"
+        f"the model is worse than the baseline without learning: {baseline.title} on the development data {values}"
     )
     return {"below the baseline": problem}
 

@@ -1,5 +1,5 @@
-"""Contents of the explorer, computed without a page.
+"""Contents of the explorer, computed without a user interface.
 
 ``questions.py`` reads typed text, ``searches.py`` records searches, scores outputs and finds search errors,
-compares beams of several sizes, ``answers.py`` combines these; ``chains.py`` advances chains of a masked model.
+``suggestions.py`` ranks examples, ``answers.py`` combines these, and ``chains.py`` advances chains of a masked model.
 """

@@ -1,4 +1,4 @@
-"""Answers of the explorer, computed in parts, of which unaffected ones are kept when a setting changes."""
+"""Answers of the explorer, computed in parts; a change of setting recomputes only the parts that it affects."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from seqwise.runs.explore.searches import Scored, SearchErrors, Setup, compare, 
 from seqwise.runs.report.lattice import Lattice
 from seqwise.runs.run import OutputRun
 
-SUPPORT = 512  # prefixes that global shares are summed over, which a page can wait for
+SUPPORT = 512  # prefixes over which global shares are summed; few enough for a page
 
 PARTS = ("the search", "outputs", "label bias", "search errors")
-"""In the order in which they are computed."""
+"""Parts of an answer, in the order of computation."""
 
 OnPart = Callable[[str, int, int], None]
-"""Called before each part with its name, how many are done, and how many there are; it may raise to stop the work."""
+"""Function called before each part with its name, the number done and the total; it may raise to stop the job."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,14 +36,14 @@ class Answer:
 def answer(
     run: OutputRun, question: Question, setup: Setup, *, known: Answer | None = None, on_part: OnPart | None = None
 ) -> Answer:
-    """Compute all parts, but those that ``known``, an earlier answer of the run, already has."""
+    """Compute all parts, except those that ``known``, an earlier answer of the run, already has."""
 
     def part(number: int) -> None:
         if on_part is not None:
             on_part(PARTS[number], number, len(PARTS))
 
     same = known if known is not None and known.question == question else None
-    # What each part reads of the setup.
+    # The settings that each part reads.
     reads = (("search", "score", "k", "alpha"), ("k", "alpha"), ("k",), ("k", "score"))
     kept = [same is not None and all(getattr(setup, n) == getattr(same.setup, n) for n in names) for names in reads]
     part(0)

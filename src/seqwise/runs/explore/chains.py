@@ -1,4 +1,4 @@
-"""Chains of a masked model, advanced sweep by sweep, with pins and settings that may change between sweeps.
+"""Chains of a masked model, advanced sweep by sweep; pins and settings may change between sweeps.
 
 Shapes: S sweeps, B chains, T positions.
 """
@@ -21,10 +21,10 @@ from seqwise.runs.sampling_settings import SampleSettings
 from seqwise.sampling import ChainState, Kernel, Trace, sample_chains
 
 MOST_CHAINS = 8
-"""More than one can watch."""
+"""Largest number of chains on a page."""
 
 MOST_SWEEPS = 5000
-"""Of one chain; all of them are kept."""
+"""Largest number of sweeps of a chain; all of them are kept."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ class Watched:
 
     @property
     def changed_BT(self) -> Tensor:
-        """Bool: positions that the last sweep has changed."""
+        """Bool: positions that the last sweep changed."""
         if not self.done:
             return torch.zeros_like(self.state.free_BT)
         before_BT = self.done[-2].state.tokens_BT if len(self.done) > 1 else self.first.tokens_BT
@@ -56,7 +56,7 @@ class Watched:
 
 
 class Tally(NamedTuple):
-    """Counts over sweeps and chains: proposals, those accepted, those that changed the state, and passes."""
+    """Counts over sweeps and chains: proposals, accepted ones, ones that changed the state, and forward passes."""
 
     proposals: int
     accepted: int
@@ -77,7 +77,7 @@ class Tally(NamedTuple):
 def start(run: MaskedRun, text: str, settings: SampleSettings, *, source: str = "") -> Watched:
     """Start chains from a text with ``_`` at free positions."""
     if settings.num_chains > MOST_CHAINS:
-        raise InputError(f"{settings.num_chains} chains are more than one can watch", hint=f"use at most {MOST_CHAINS}")
+        raise InputError(f"{settings.num_chains} chains are too many to watch", hint=f"use at most {MOST_CHAINS}")
     _require_replayable(settings)
     problem = problem_of(run, text.strip(), source=source.strip(), free=settings.free)
     require_short(problem.tokens or problem.source_ids)
@@ -86,7 +86,7 @@ def start(run: MaskedRun, text: str, settings: SampleSettings, *, source: str = 
 
 
 def _require_replayable(settings: SampleSettings) -> None:
-    """Raise an InputError for kernels that do not move each chain by the same settings in every sweep."""
+    """Raise an InputError for replicas and mask-predict, whose sweeps are not repeated moves of one chain."""
     if settings.num_replicas > 1 or not settings.kernel.draws:
         hint = "choose metropolis-hastings, delayed-acceptance, exact-gibbs or gibbs"
         raise InputError(f"the kernel {settings.kernel.label} has no sweeps to watch", hint=hint)
@@ -95,17 +95,17 @@ def _require_replayable(settings: SampleSettings) -> None:
 def advance(watched: Watched) -> Watched:
     """Make one sweep."""
     if len(watched.done) >= MOST_SWEEPS:
-        raise InputError(f"the chains have run {MOST_SWEEPS:,} sweeps", hint="start again")
+        raise InputError(f"the chains have reached the limit of {MOST_SWEEPS:,} sweeps", hint="restart the chains")
     swept = sample_chains(watched.kernel, watched.state, 1, seed=watched.settings.seed)
     return replace(watched, state=swept.state, done=(*watched.done, swept))
 
 
 def adjust(watched: Watched, settings: SampleSettings) -> Watched:
-    """Change the settings of the next sweeps; states and random numbers stay."""
+    """Change the settings of future sweeps; keep states and random numbers."""
     _require_replayable(settings)
     for name in ("energy", "num_chains", "seed", "contain", "without", "penalty"):
         if getattr(settings, name) != getattr(watched.settings, name):
-            raise InputError(f"{name} belongs to the chains from their start", hint="start again")
+            raise InputError(f"{name} cannot change while chains run", hint="restart the chains")
     if settings == watched.settings:
         return watched
     run, allowed_V = watched.run, watched.run.codec.allowed_V
@@ -114,7 +114,7 @@ def adjust(watched: Watched, settings: SampleSettings) -> Watched:
 
 
 def pin(watched: Watched, pinned: Sequence[int]) -> Watched:
-    """Fix positions in each chain, and free all others that the problem leaves free."""
+    """Fix positions in each chain at their current tokens, and free all other free positions of the problem."""
     places = frozenset(pinned)
     if places == watched.pinned:
         return watched

@@ -1,4 +1,4 @@
-"""Text typed into the explorer, which is never taken for a file name."""
+"""Text typed into the explorer; it is never read as a file name."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from seqwise.runs.measures import gold_ids
 from seqwise.runs.run import OutputRun, Run
 
 MOST_TOKENS = 100
-"""Longer inputs are refused: every one of their steps would be searched several times over."""
+"""Largest length of an input, as each of its steps is searched several times."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """Input with its right output, if known."""
+    """Input with the right output, if known."""
 
     example: Example  # as typed
     source: EncodedExample
@@ -33,7 +33,7 @@ class Question:
 
 
 def load_explored(name: str | os.PathLike[str], *, file: Path | None = None) -> Run[Any, Any]:
-    """Load a run, or a Hugging Face masked model, from a folder; ``file`` replaces the run's development data."""
+    """Load a run or a Hugging Face masked model from a folder; ``file`` replaces the run's development data."""
     folder, hint = Path(name), "give the --output of a seqwise train or masked-model train"
     if not folder.is_dir():
         raise InputError("there is no such run folder", path=folder, hint=hint)
@@ -76,7 +76,7 @@ def _right(run: OutputRun, text: str, length: int) -> tuple[str, ...]:
 
 
 def require_short(tokens: Sequence[object]) -> None:
-    """Raise an InputError if an input is too long to be explored."""
+    """Raise an InputError if an input is too long to explore."""
     if len(tokens) > MOST_TOKENS:
         problem = f"the input has {len(tokens)} tokens, and the explorer takes at most {MOST_TOKENS}"
         raise InputError(problem, hint="give a shorter one")

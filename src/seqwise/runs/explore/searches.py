@@ -1,4 +1,4 @@
-"""Searches of an input, step by step, and both scores of their outputs."""
+"""Searches of an input, step by step, and the local and raw scores of their outputs."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ MOST_SLOTS = 16
 """Largest beam that can be drawn legibly."""
 
 SIZES = (1, 2, 4, 8, 16, 32, 64)
-"""Beams that are compared, beside that of the setup."""
+"""Beam sizes to compare with that of the setup."""
 
-MOST_OUTPUTS = 4096  # that are enumerated
+MOST_OUTPUTS = 4096  # largest number to enumerate
 
 SearchName = Literal["greedy", "beam", "relaxed beam"]
-"""Hard with one slot, hard with k, soft with k."""
+"""Hard with one slot, hard with k slots, relaxed with k slots."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Scored:
-    """Output with both of its scores."""
+    """Output with its local and raw scores."""
 
     name: str  # of the search
     tokens: tuple[int, ...]  # ids, without the end token
@@ -67,7 +67,7 @@ class Scored:
 
 
 def follow(run: OutputRun, question: Question, setup: Setup) -> Lattice:
-    """Record a search; costs are those of the right output, if known."""
+    """Record a search, with costs against the right output, if known."""
     decoder, model = setup.decoder(run), run.model
     steps = drawn_steps(model, question.source, k=setup.k, gold=question.gold)
     selector = run.codec.allowed(decoder.selector)
@@ -75,7 +75,7 @@ def follow(run: OutputRun, question: Question, setup: Setup) -> Lattice:
 
 
 def dropped(lattice: Lattice, step: int) -> tuple[int, ...]:
-    """Return the slots, from 1, before a step of a hard search, from 1, that have no child: the prefixes given up."""
+    """Return the slots before a step of a hard search that have no child: the dropped prefixes; both count from 1."""
     before = lattice.steps[step - 2] if step > 1 else ()
     used = {
         place for node in lattice.steps[step - 1] if node.is_live for place, weight in enumerate(node.parents) if weight
@@ -84,7 +84,7 @@ def dropped(lattice: Lattice, step: int) -> tuple[int, ...]:
 
 
 def fell_off(lattice: Lattice, gold: Sequence[int]) -> int | None:
-    """Return the first step, from 1, of a hard search after which no slot holds a prefix of gold, or None."""
+    """Return the step, from 1, at which the prefix of gold leaves a hard beam, or None."""
     holding = {0}
     for number, (nodes, right) in enumerate(zip(lattice.steps, gold, strict=False), start=1):
         holding = {
@@ -98,7 +98,7 @@ def fell_off(lattice: Lattice, gold: Sequence[int]) -> int | None:
 
 
 def compare(run: OutputRun, question: Question, *, k: int, alpha: float) -> list[Scored]:
-    """Score the outputs of greedy, hard and relaxed searches, by local and raw scores, and the right output last."""
+    """Score the outputs of greedy, hard and relaxed searches with local and raw scores; the right output is last."""
     setups = [Setup("greedy", "local", k, alpha)]
     setups += [Setup(search, score, k, alpha) for search in ("beam", "relaxed beam") for score in SCORES]
     names, outputs = [], []
@@ -136,7 +136,7 @@ def _text(run: OutputRun, output: Sequence[int]) -> str:
 
 
 def score_outputs(run: OutputRun, question: Question, outputs: Sequence[tuple[int, ...]], score: Score) -> list[float]:
-    """Score whole outputs, in nats; minus infinity for one with a token that the model lacks."""
+    """Score complete outputs, in nats; an output with a token unknown to the model scores minus infinity."""
     model, longest = run.model, max(map(len, outputs))
     size = model.embedding_VD.shape[0]
     padded = [[*(min(token, size - 1) for token in output), *[-1] * (longest - len(output))] for output in outputs]
@@ -153,7 +153,7 @@ class SearchOutput:
     name: str  # of the search
     tokens: tuple[int, ...]  # ids, without the end token
     score: float  # of the search, in nats
-    short: float = 0.0  # distance to the best score found at all; 0 without a known search error
+    short: float = 0.0  # distance to the best score of all searches; 0 without a known search error
 
 
 @dataclass(frozen=True)
@@ -166,9 +166,9 @@ class SearchErrors:
 
 
 def search_errors(run: OutputRun, question: Question, *, k: int, score: str) -> SearchErrors:
-    """Search with beams of several sizes, and exactly: chains by raw scores, and short taggings.
+    """Search with beams of several sizes, and exactly for chains with raw scores and for short taggings.
 
-    A search error is an output with a lower score than another one, by the score of the search.
+    A search error is an output that scores lower than another one, by the score of the search.
     """
     sizes = sorted({*SIZES, k})
     outputs = [_best(run, question, Decoder(HardTopK(size), SCORES[score])) for size in sizes]
@@ -180,7 +180,7 @@ def search_errors(run: OutputRun, question: Question, *, k: int, score: str) -> 
 
     def compared(best: SearchOutput) -> SearchOutput:
         short = best_score - best.score
-        # Two ways to add up the same numbers differ in the last digits.
+        # Scores summed in different orders differ in the last digits.
         return replace(best, short=short if short > 1e-4 * max(1.0, abs(best_score)) else 0.0)
 
     return SearchErrors(tuple(map(compared, beams)), sizes.index(k), compared(exact) if exact else None)
@@ -199,4 +199,4 @@ def _exact(run: OutputRun, question: Question, score: str) -> SearchOutput | Non
     outputs = list(itertools.product(range(labels), repeat=length))
     scores = score_outputs(run, question, outputs, SCORES[score])
     place = max(range(len(scores)), key=scores.__getitem__)
-    return SearchOutput(f"exact, of all {len(outputs):,} outputs", outputs[place], scores[place])
+    return SearchOutput(f"exact, over all {len(outputs):,} outputs", outputs[place], scores[place])

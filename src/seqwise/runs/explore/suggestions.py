@@ -1,4 +1,4 @@
-"""Suggested examples of the development data, ranked by the disagreement of searches."""
+"""Suggested examples of the development data, ranked by disagreement between searches."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from seqwise.runs.inputs import read_examples
 from seqwise.runs.run import OutputRun, search
 
 MOST_EXAMPLES = 200
-"""More of the development data are not looked at."""
+"""Largest number of development examples to compare."""
 
-MOST_TOGETHER = 32  # examples that are searched in one batch
+MOST_TOGETHER = 32  # examples per batch
 
 
 def disagreement(outputs: Sequence[Sequence[int]]) -> tuple[int, float]:
-    """Return the number of different outputs, and their mean edit distance per token of the longer output.
+    """Return the number of distinct outputs, and their mean edit distance per token of the longer output.
 
     Example:
         >>> disagreement([(1, 2), (1, 2), (1, 3)])
@@ -34,13 +34,13 @@ def disagreement(outputs: Sequence[Sequence[int]]) -> tuple[int, float]:
 
 
 class Suggestions:
-    """Examples of a run's development data, on which its searches are compared a few at a time."""
+    """Development examples of a run, on which searches are compared a few at a time."""
 
     def __init__(self, run: OutputRun) -> None:
         self.run = run
         examples, self.note = _development_examples(run)
         short = [example for example in examples if 1 < len(example.source) <= MOST_TOKENS // 4 and example.target]
-        # Subwords are read from the text as it stands, which is one token.
+        # Subword codecs read the whole text as one token.
         self._examples = (short or examples)[:MOST_EXAMPLES]
         blank = "" if run.settings.task != "tag" and run.settings.target_units == "characters" else " "
         self.texts = [(run.codec.source_text(example), blank.join(example.target)) for example in self._examples]
@@ -53,7 +53,7 @@ class Suggestions:
         return len(self._disagreements) == len(self._examples)
 
     def look(self, seconds: float) -> int:
-        """Compare the searches on more examples for some seconds, and return the number compared in all."""
+        """Compare the searches on more examples for some seconds; return the total number compared."""
         deadline, together = time.monotonic() + seconds, 1
         with self._lock:
             while not self.is_complete and time.monotonic() < deadline:
@@ -63,7 +63,7 @@ class Suggestions:
             return len(self._disagreements)
 
     def order(self) -> list[int]:
-        """Return the indices of the examples: most disagreement first, then those not yet compared."""
+        """Return the indices of the examples: by decreasing disagreement, then those not yet compared."""
         known = list(self._disagreements)
         ranked = sorted(range(len(known)), key=lambda place: (-known[place][0], -known[place][1]))
         return ranked + list(range(len(known), len(self._examples)))
@@ -81,12 +81,12 @@ class Suggestions:
     def _encode(self, example: Example) -> list[EncodedExample]:
         try:
             return self.run.codec.encode_sources([example])
-        except InputError:  # what the run cannot read is offered last
+        except InputError:  # examples that the run cannot read come last
             return []
 
 
 def _development_examples(run: OutputRun) -> tuple[list[Example], str]:
-    """Return the examples, or none and a note that says why."""
+    """Return the examples, or an empty list and a note that says why."""
     offer = "seqwise explore --file FILE offers examples."
     if run.settings.dev is None:
         return [], f"The run was trained without development data; {offer}"

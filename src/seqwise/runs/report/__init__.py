@@ -1,4 +1,4 @@
-"""Reports: one self-contained page of HTML on one or several run folders.
+"""Reports: a self-contained HTML page on one or several run folders.
 
 ``folders.py`` and ``chains.py`` read, ``results.py``, ``slots.py``, ``masked.py``, ``sampling.py`` and ``lattice.py``
 measure, ``plots.py`` and ``drawing.py`` draw, ``blocks.py`` has the elements of a page, and ``page.py`` writes it.

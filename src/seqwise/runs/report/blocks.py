@@ -31,7 +31,7 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Sentence that a page begins with."""
+    """Opening sentence of a page."""
 
     text: str
     part: ClassVar[str] = "verdict"
@@ -45,13 +45,13 @@ class Table:
     columns: Sequence[str]  # headings
     rows: Sequence[Sequence[str | Markup]]
     folded: bool = False  # whether only the caption is shown until it is clicked
-    narrow: bool = False  # whether it may stand beside another one
+    narrow: bool = False  # whether it may share a row with another one
     part: ClassVar[str] = "table"
 
 
 @dataclass(frozen=True)
 class Figure:
-    """Drawing with a description in words."""
+    """Drawing with a text description."""
 
     id: str  # unique in the page
     title: str
@@ -63,7 +63,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Frames:
-    """Drawings of which a slider shows one at a time."""
+    """Drawings that a slider shows one at a time."""
 
     id: str  # unique in the page
     label: str  # of the slider
@@ -75,7 +75,7 @@ class Frames:
 
 @dataclass(frozen=True)
 class Entry:
-    """Item of a listing: lines, each with what it is."""
+    """Item of a listing: lines with their names."""
 
     lines: Sequence[tuple[str, Markup]]
 
@@ -102,7 +102,7 @@ class Legend:
 
 @dataclass(frozen=True)
 class Folded:
-    """Blocks that are shown when their title is clicked."""
+    """Blocks that appear when their title is clicked."""
 
     title: str
     blocks: Sequence[Block]
@@ -112,7 +112,7 @@ class Folded:
 
 @dataclass(frozen=True)
 class Key:
-    """Legend of lines: names of runs, by their numbers from 0."""
+    """Legend of lines: names of runs, numbered from 0."""
 
     names: Sequence[str]
     part: ClassVar[str] = "key"
@@ -129,11 +129,11 @@ class Section:
     title: str
     blocks: Sequence[Block] = ()
     sections: Sequence[Section] = ()
-    narrow: bool = False  # whether it may stand beside another one
+    narrow: bool = False  # whether it may share a row with another one
 
 
 def plain_number(value: float) -> str:
-    """Write a number: whole ones as they are, others with three significant digits.
+    """Format a number: integers in full, others with three significant digits.
 
     Example:
         >>> plain_number(0.123456789), plain_number(1234.0), plain_number(1234.5), plain_number(1e-9)

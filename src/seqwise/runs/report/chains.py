@@ -1,4 +1,4 @@
-"""Chains of a ``seqwise sample`` folder, read without touching it, with their diagnostics.
+"""Chains of a ``seqwise sample`` folder, which is only read, and their diagnostics.
 
 Shapes: S sweeps, B chains of one problem, K lags.
 """
@@ -23,7 +23,7 @@ from seqwise.runs.report.folders import Folder
 from seqwise.runs.sampling_folder import trace_of
 from seqwise.sampling import ChainReport, Trace, diagnose_chains
 
-FEWEST = 4  # sweeps by which chains can be judged
+FEWEST = 4  # sweeps needed to judge chains
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class ProblemChains:
     """Chains of one problem at one length."""
 
     problem: int  # from 1
-    rank: int  # of the length, the likeliest of which has 0
+    rank: int  # of the length, 0 for the likeliest one
     chains: Trace  # without tokens
     report: ChainReport | None  # None if it cannot be computed
 
@@ -63,10 +63,10 @@ class Sampling:
 
 
 def read_sampling(folder: Folder) -> Sampling:
-    """Read all chains of a folder, which may still run."""
+    """Read all chains of a folder; sampling may still be running."""
     paths = sorted((folder.path / "chains").glob("*.jsonl"))
     if not paths:
-        raise InputError("the folder holds no chains yet", path=folder.path, hint="wait for the first sweeps")
+        raise InputError("the folder contains no chains yet", path=folder.path, hint="wait for the first sweeps")
     blocks = sorted((block for path in paths for block in _read_chains(path)), key=lambda block: block[:2])
     first = _first_counted(folder.settings, [chains for _, _, chains in blocks])
     no_report = _why_no_report(folder, max(len(chains) for _, _, chains in blocks) - first)
@@ -79,7 +79,7 @@ def read_sampling(folder: Folder) -> Sampling:
 
 
 def _first_counted(settings: Mapping[str, Any], traces: Sequence[Trace]) -> int:
-    """Count the sweeps that are discarded, or flagged as burn-in unless all are."""
+    """Count the sweeps that are discarded or flagged as burn-in; flags are ignored if they cover all sweeps."""
     num_sweeps = max(map(len, traces))
     discard = settings.get("discard")
     # As SampleSettings.num_discarded has it.
@@ -91,9 +91,9 @@ def _first_counted(settings: Mapping[str, Any], traces: Sequence[Trace]) -> int:
 
 def _why_no_report(folder: Folder, counted: int) -> str:
     if folder.settings.get("kernel") == "mask-predict":
-        return "mask-predict draws nothing, so that there is nothing to take the effective sample size of"
+        return "mask-predict does not sample, so there is no effective sample size"
     if counted < FEWEST:
-        return f"effective sample sizes take {FEWEST} sweeps that count, and there are {counted}"
+        return f"effective sample sizes need {FEWEST} counted sweeps, and there are {counted}"
     if importlib.util.find_spec("arviz_stats") is None:
         return "effective sample sizes and R-hat need ArviZ: pip install 'seqwise[diagnostics]'"
     return ""
@@ -106,12 +106,12 @@ def _read_samples(path: Path) -> list[SampleLine]:
             numbers = (int(record["problem"]), int(record["chain"]), int(record["sweep"]))
             samples.append(SampleLine(*numbers, str(record["text"]), float(record["energy"])))
         except (KeyError, TypeError, ValueError):
-            raise InputError("no sample", path=path, line=number, hint="use another copy") from None
+            raise InputError("not a sample", path=path, line=number, hint="use another copy") from None
     return samples
 
 
 def _read_chains(path: Path) -> Iterator[tuple[int, int, Trace]]:
-    """Yield the chains of a file, by problem, with its number and the rank of its length."""
+    """Yield the chains of each problem in a file, with the problem's number and the rank of its length."""
     records: list[dict[str, Any]] = []
     hint = "use another copy, or sample again"
     try:

@@ -16,11 +16,11 @@ Columns = Mapping[str, Sequence[float]]
 TITLES = {
     "learning_rate": "Learning rate",
     "gradient_norm": "Gradient norm, before clipping",
-    "alpha": "Alpha, the inverse temperature of relaxations",
-    "gold_probability": "Mixing: probability of feeding gold",
+    "alpha": "Alpha, the inverse temperature of the relaxation",
+    "gold_probability": "Mixing: probability of feeding gold tokens",
 }
 SPANS_MAGNITUDES = ("gradient_norm", "alpha")
-ROWS = 10  # of the numbers of a log that are written out
+ROWS = 10  # of a table of values
 
 
 def settings_tables(folders: Sequence[Folder]) -> list[Block]:
@@ -38,7 +38,7 @@ def settings_tables(folders: Sequence[Folder]) -> list[Block]:
     blocks: list[Block] = []
     if other:
         blocks.append(Table("Settings that differ", columns, other))
-    what = "All settings" if len(folders) == 1 else "Settings that all of these have"
+    what = "All settings" if len(folders) == 1 else "Settings shared by all runs"
     same = [row[:2] for row in same]
     blocks.append(Table(what, ["setting", "value"], same, folded=True))
     return blocks
@@ -61,7 +61,7 @@ def shown_value(value: Any) -> str:
 
 
 def training_figures(folders: Sequence[Folder], *, ids: Ids) -> list[Block]:
-    """Plot the loss, and below it, over the same steps, the measure on development data that decides when to stop.
+    """Plot the loss and, below it on the same axis, the development measure that decides early stopping.
 
     The stages of a run follow each other.
     """
@@ -80,14 +80,14 @@ def training_figures(folders: Sequence[Folder], *, ids: Ids) -> list[Block]:
     notes = (
         [] if len(units) == 1 else [f"{folder.name}: {folder.loss_unit}." for folder in with_logs if folder.loss_unit]
     )
-    notes += ["Dotted lines: a stage ends; losses of different objectives cannot be compared."] if borders else []
+    notes += ["Dotted lines mark ends of stages; losses of different objectives are not comparable."] if borders else []
     notes += [
         f"{folder.name}: " + ", then ".join(f"{log.objective} ({len(log):,} steps)" for log in folder.logs) + "."
         for folder in with_logs
         if len(folder.logs) > 1
     ]
     if any(not log.measured for folder in with_logs for log in folder.logs) and folders[0].kind == "training":
-        notes.append("Without --dev, nothing is measured on the way.")
+        notes.append("Without --dev, there is no development curve.")
     title = "Loss and development measure, by step"
     figure = panel_plot(title, panels, x_label="step", ids=ids, borders=borders, note=" ".join(notes))
     return [*_keys(folders), figure]
@@ -98,7 +98,7 @@ def _keys(folders: Sequence[Folder]) -> list[Block]:
 
 
 def _decisive(folder: Folder) -> str | None:
-    """Return the first of the measures on development data, by which training stops."""
+    """Return the first development measure, which decides early stopping."""
     names = [name for log in folder.logs for name in log.measured if name != "step"]
     return names[0] if names else None
 
@@ -120,7 +120,7 @@ def _shown(quantity: str, line: Line) -> Line:
 
 
 def so_far(folder: Folder) -> str:
-    """Say how far an unfinished run is."""
+    """Describe the progress of an unfinished run."""
     if not folder.logs:
         return f"{folder.name} has begun; no step has been logged yet."
     log = folder.logs[-1]
@@ -132,11 +132,11 @@ def so_far(folder: Folder) -> str:
         return f"{text}."
     best_of = min if "error" in quantity or quantity.startswith("cross-entropy") else max
     last, best = (_value(quantity, value) for value in (values[-1], best_of(values)))
-    return f"{text}; {quantity} on development data {last}, at best {best}."
+    return f"{text}; {quantity} on development data {last}, best {best}."
 
 
 def more_curves(folders: Sequence[Folder], *, ids: Ids) -> list[Block]:
-    """Plot the other quantities of the training logs, with folded tables of numbers."""
+    """Plot the other quantities of the training logs, with their values in folded tables."""
     with_logs = [folder for folder in folders if folder.logs]
     if not with_logs:
         return []
@@ -171,7 +171,7 @@ def _lines(folders: Sequence[Folder], columns_of: Callable[[StageLog], Columns],
 
 
 def _plot(title: str, lines: Sequence[Line], *, borders: Sequence[float], ids: Ids, **style: Any) -> list[Block]:
-    """Make a plot, or none without points."""
+    """Make a plot, or nothing if there are no points."""
     drawn = [line for line in lines if line.xs]
     return [line_plot(title, drawn, x_label="step", ids=ids, borders=borders, **style)] if drawn else []
 
@@ -179,7 +179,7 @@ def _plot(title: str, lines: Sequence[Line], *, borders: Sequence[float], ids: I
 def _joined(
     folder: Folder, columns_of: Callable[[StageLog], Columns], quantity: str
 ) -> tuple[list[float], list[float]]:
-    """Concatenate a quantity over the stages of a run; stages without it make a gap."""
+    """Concatenate a quantity over the stages of a run; a stage without it leaves a gap."""
     xs: list[float] = []
     ys: list[float] = []
     begun = 0.0
@@ -216,7 +216,7 @@ def _tables(folder: Folder) -> list[Table]:
             for place in places
         ]
         columns = ["step", *(name.replace("_", " ") for name in quantities)]
-        tables.append(Table(f"{folder.name}, {log.name}: numbers of some steps", columns, rows, folded=True))
+        tables.append(Table(f"{folder.name}, {log.name}: values at selected steps", columns, rows, folded=True))
     return tables
 
 

@@ -13,10 +13,10 @@ from seqwise.runs.report.blocks import Table
 from seqwise.runs.report.lattice import Lattice, Node
 
 FAINTEST = 0.01
-"""Lines of less weight are not drawn."""
+"""Smallest weight of a line that is drawn."""
 
-STEP, SLOT, WIDTH, HEIGHT, LEFT, TOP = 104, 46, 74, 34, 34, 30  # where a slot is drawn, and how large
-LONGEST, LONGEST_MIXED = 10, 6  # characters of a token that fit, alone and beside a weight
+STEP, SLOT, WIDTH, HEIGHT, LEFT, TOP = 104, 46, 74, 34, 34, 30  # position and size of slots
+LONGEST, LONGEST_MIXED = 10, 6  # characters of a token that fit, alone and next to a weight
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Palette:
 
 
 def lattice_palette(lattices: Sequence[Lattice]) -> Palette:
-    """Return the colours of the lattices of an input: from 0 to 1 for costs, else over the range of log Z."""
+    """Return the palette for an input's lattices: from 0 to 1 for costs, else over the range of log Z."""
     nodes = [node for lattice in lattices for slots in lattice.steps for node in slots if node.is_live]
     if any(node.cost is not None for node in nodes):
         return Palette(0.0, 1.0)
@@ -106,7 +106,7 @@ def _line(place: int, parent: int, row: int, weight: float) -> Markup:
 
 
 def _short_names(lattices: Sequence[Lattice], words: Sequence[str]) -> Callable[[str, int], str]:
-    """Return a function from the name of a token and the room for it to its abbreviation."""
+    """Return a function that abbreviates the name of a token to a given length."""
     heaviest = {node.tokens[0][0] for lattice in lattices for nodes in lattice.steps for node in nodes if node.tokens}
     names = tuple(words[token] for token in sorted(heaviest))
     return lambda name, longest: _shortened(names, longest)[name]
@@ -151,7 +151,7 @@ def _numbers(node: Node, place: int, row: int, words: Sequence[str]) -> str:
     parts.append(", ".join(f"{words[token]} {_short(weight)}" for token, weight in node.tokens))
     parts.append(f"; score {node.score:.4f}")
     if node.cost is not None:
-        parts.append(f"; cost {node.cost:.4f}, in all {node.total_cost:.4f}")
+        parts.append(f"; cost {node.cost:.4f}, total {node.total_cost:.4f}")
     parts.append(f"; log Z {node.log_partition:.4f}")
     if place:
         weights = ((parent, weight) for parent, weight in enumerate(node.parents) if weight >= FAINTEST)
@@ -172,7 +172,7 @@ def _cut(text: str) -> str:
 def _in_words(lattice: Lattice, what: str, words: Sequence[str]) -> str:
     """Describe a lattice: the heaviest token of the best slot at each step, and the final score and cost."""
     if not lattice.steps:
-        return f"{what}: no step."
+        return f"{what}: no steps."
     best = [max(nodes, key=lambda node: node.score) for nodes in lattice.steps]
     heaviest = ", ".join(f"{words[node.tokens[0][0]]} {node.tokens[0][1]:.2f}" for node in best if node.tokens)
     cost = "" if best[-1].total_cost is None else f" and cost {best[-1].total_cost:.4f}"
@@ -180,9 +180,9 @@ def _in_words(lattice: Lattice, what: str, words: Sequence[str]) -> str:
 
 
 def lattice_table(lattice: Lattice, caption: str, words: Sequence[str]) -> Table:
-    """List the slots of a lattice in a folded table, for those who cannot point at boxes."""
+    """List the slots of a lattice in a folded table, for readers who cannot hover over boxes."""
     has_gold = any(node.cost is not None for nodes in lattice.steps for node in nodes)
-    columns = ["step, slot", "tokens", "from", "score", *(["cost", "cost in all"] if has_gold else []), "log Z"]
+    columns = ["step, slot", "tokens", "from", "score", *(["cost", "total cost"] if has_gold else []), "log Z"]
     rows = [
         [
             f"{step}, {slot}",

@@ -1,4 +1,4 @@
-"""Lattices of an example, hard and relaxed, by local and by raw scores, with a slider over alpha."""
+"""Lattices of an example for hard and relaxed beams, with local and raw scores, and a slider for alpha."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from seqwise.search.operators import ALPHA_UNITS
 from seqwise.search.selectors import HardTopK, Selector, SoftTopK
 
 ALPHAS = tuple(2.0**power for power in range(-5, 7))
-"""Positions of the slider; the last one is followed by the hard beam."""
+"""Positions of the slider; the hard beam follows the last one."""
 
 MOST_SLOTS = 6
-"""Larger beams are drawn with so many slots."""
+"""Largest number of slots that are drawn."""
 
 SCORES: dict[str, Score] = {"local": local, "raw": global_}
-"""Scores by their names on pages."""
+"""Scores by their name on pages."""
 
 
 @dataclass(frozen=True, eq=False)
 class Searched:
-    """Lattices of an example, by score and for each alpha, the hard beam last."""
+    """Lattices of an example, for each score and alpha; the hard beam comes last."""
 
     name: str  # of the run
     run: OutputRun
@@ -47,7 +47,7 @@ class Searched:
 
 
 def search_example(run: OutputRun, example: Example, number: int, *, name: str, logs: Sequence[StageLog]) -> Searched:
-    """Search an example, hard and for each alpha, by both scores."""
+    """Search an example with both scores, by a hard beam and by a relaxed beam for each alpha."""
     model, settings = run.model, run.settings
     (source,) = run.codec.encode_sources([example])
     gold = gold_ids(run, example)
@@ -103,7 +103,7 @@ def lattice_legend(searched: Sequence[Searched], log_partitions: Palette) -> Leg
     """Make the legend of all lattices of a page."""
     costs = "edit distance" if any(each.run.settings.task != "tag" for each in searched) else "Hamming cost"
     if any(each.gold is not None for each in searched):
-        return Legend(f"cost that the step adds ({costs})", "0", "1")
+        return Legend(f"cost added by the step ({costs})", "0", "1")
     return Legend("log Z of the step, nats", plain_number(log_partitions.low), plain_number(log_partitions.high))
 
 
@@ -116,15 +116,15 @@ def _start(run: OutputRun, logs: Sequence[StageLog]) -> int:
 
 
 def _captions(searched: Searched) -> list[Block]:
-    """Write the input, gold, and what the drawing leaves out."""
+    """Write the input and gold, and mention what is not drawn."""
     run, example = searched.run, searched.example
     lines = [f"Input: {run.codec.source_text(example)[:300]}"]
     if searched.gold is not None:
         lines.append(f"Gold: {gold_text(run, example)[:300]}")
     if run.settings.alpha_unit == "gaps":
-        lines.append("Alpha counts in mean squared gaps of the best scores.")
+        lines.append("The unit of alpha is the mean squared gap between the best scores.")
     if max(len(lattice.steps) for lattice in searched.all_lattices) == MOST_STEPS:
-        lines.append(f"Drawn are the first {MOST_STEPS} steps.")
+        lines.append(f"Only the first {MOST_STEPS} steps are drawn.")
     if searched.k < run.settings.beam_size:
         lines.append(f"The run was trained with a beam of {run.settings.beam_size}; this one has {searched.k} slots.")
     return [Paragraph(line) for line in lines]

@@ -1,4 +1,4 @@
-"""Run folders of a report: kind, settings, logs and metrics. They are only read, and training may still run."""
+"""Run folders of a report: kind, settings, logs and metrics. They are only read; training may still be running."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from seqwise.runs.settings import load_settings
 from seqwise.training.checkpoints import MANIFEST, MEASUREMENTS
 
 Kind = Literal["training", "masked model", "samples"]
-"""The run of ``seqwise train``, that of ``seqwise masked-model train``, or the output of ``seqwise sample``."""
+"""Kind of folder: written by ``seqwise train``, ``seqwise masked-model train`` or ``seqwise sample``."""
 
 _FOLDER_HINT = "give the --output of a seqwise train, masked-model train or sample"
 
@@ -28,7 +28,7 @@ class StageLog:
     name: str  # "training", or the name of a warm start
     objective: str
     columns: Mapping[str, Sequence[float]]  # by name, "step" among them: a number for each logged step
-    # "step", and what was measured of the development data after these steps
+    # "step", and development measures after these steps
     measured: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -48,16 +48,16 @@ class Folder:
     has_model: bool = False
     weights: str | None = None  # SHA-256
     loss_unit: str = ""  # of the last stage
-    baseline: float | None = None  # of no learning, on the development data, in the measure that decides
+    baseline: float | None = None  # without learning, on the development data, in the deciding measure
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether it is still being trained, or its model still measured."""
+        """Whether the model is still being trained or evaluated."""
         return self.kind != "samples" and not (self.has_model and self.metrics)
 
 
 def read_folders(paths: Sequence[Path]) -> list[Folder]:
-    """Read folders, and give each a unique name."""
+    """Read folders and give each a unique name."""
     folders = [read_folder(path) for path in paths]
     names = [folder.name for folder in folders]
     return [
@@ -77,7 +77,7 @@ def read_folder(path: Path) -> Folder:
             return Folder(path, path.resolve().name, "samples", _read_json(path / "settings.json"))
         if (path / "model" / "codec.json").is_file() or (path / "log.jsonl").is_file():
             return _masked(path)
-    raise InputError("the folder holds no run", path=path, hint=_FOLDER_HINT)
+    raise InputError("the folder contains no run", path=path, hint=_FOLDER_HINT)
 
 
 def _training(path: Path) -> Folder:
@@ -103,7 +103,7 @@ def _summarized(path: Path) -> tuple[str, float | None]:
 
 
 def _stage_logs(name: str, objective: str, file: Path) -> list[StageLog]:
-    """Return the log of a stage, or none before its first step."""
+    """Return the log of a stage, or nothing before its first step."""
     columns, measurements = _read_columns(file) if file.is_file() else {}, file.with_name(MEASUREMENTS)
     if not columns:
         return []
@@ -132,18 +132,18 @@ def _with_model(folder: Folder) -> Folder:
 
 
 def _read_columns(path: Path) -> dict[str, list[float]]:
-    """Read the columns of a log, as far as it is written."""
+    """Read the columns of a log that may still be growing."""
     columns: dict[str, list[float]] = {}
     for number, record in read_json_lines(path, hint="use another copy"):
         if (
             "step" not in record
             or (columns and set(record) != set(columns))
             or not all(
-                isinstance(value, int | float)  # JSON has NaN for a loss that is none
+                isinstance(value, int | float)  # JSON has NaN for an undefined loss
                 for value in record.values()
             )
         ):
-            raise InputError("no line of a training log", path=path, line=number, hint="use another copy")
+            raise InputError("not a line of a training log", path=path, line=number, hint="use another copy")
         for name, value in record.items():
             columns.setdefault(name, []).append(float(value))
     return columns

@@ -1,4 +1,4 @@
-"""Lattice of a beam: tokens, parents, score and cost of every slot of every step, in hard and relaxed searches.
+"""Lattice of a hard or relaxed beam: tokens, parents, score and cost of every slot after every step.
 
 Shapes: B batch (1 here), J slots before a step, K after it, V vocabulary, T target length.
 """
@@ -22,7 +22,7 @@ from seqwise.search.costs import Cost, edit_distance_cost
 from seqwise.search.selectors import HardTopK, Selector
 
 MOST_STEPS = 20
-"""More steps than these are searched, but not drawn."""
+"""Largest number of steps that are drawn."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Lattice:
-    """Slots of a search, step by step; the search starts from one slot, the empty prefix."""
+    """Slots after each step of a search that starts from one slot, the empty prefix."""
 
     steps: tuple[tuple[Node, ...], ...]
 
@@ -117,7 +117,7 @@ def _nodes(columns: Sequence[Tensor], *, has_gold: bool) -> tuple[Node, ...]:
 
 
 def drawn_steps(model: StepModel, source: EncodedExample, *, k: int, gold: Sequence[int] | None) -> int:
-    """Return the number of steps to draw: until the local hard beam has ended, and one more than the length of gold."""
+    """Return the number of steps to draw: until the local hard beam has ended and one step past the end of gold."""
     limit = steps_after(source.source_ids, model)
     if model.end is None:
         return min(limit, MOST_STEPS)

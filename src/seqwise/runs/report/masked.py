@@ -17,7 +17,7 @@ from seqwise.runs.report.folders import Folder
 from seqwise.runs.run import MaskedRun
 from seqwise.runs.scoring import SequenceScore, score_sequences
 
-DEEPEST = 6.0  # nats; what is less likely has the same colour
+DEEPEST = 6.0  # nats; less likely tokens have the same colour
 
 
 def metrics_tables(folders: Sequence[Folder]) -> list[Block]:
@@ -33,7 +33,7 @@ def metrics_tables(folders: Sequence[Folder]) -> list[Block]:
 
 
 def masked_verdict(folder: Folder) -> str:
-    """Say how well a masked model predicts its development data."""
+    """Summarize how well a masked model predicts its development data."""
     dev = (folder.metrics or {}).get("dev")
     value = dev.get("pseudo_perplexity") if isinstance(dev, dict) else None
     if not is_number(value):
@@ -49,9 +49,9 @@ def scored_blocks(
     name: str,
     on_progress: Callable[[int, int], None],
 ) -> list[Block]:
-    """Make tables of pseudo-perplexity on a file, and of the token scores of chosen sequences.
+    """Make tables of the pseudo-perplexity on a file and of the token scores of chosen sequences.
 
-    ``exp(-sum log p(token | all others) / tokens)``; the interval is that of a bootstrap over sequences.
+    ``exp(-sum log p(token | all others) / tokens)``; intervals are by bootstrap over sequences.
     """
     losses, lengths, shown = [], [], {}
     for place, score in enumerate(score_sequences(run, examples)):

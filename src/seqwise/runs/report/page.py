@@ -1,4 +1,4 @@
-"""Rendering of sections to a self-contained HTML page, and its atomic writing."""
+"""Rendering of sections as a self-contained HTML page, which is written atomically."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from seqwise.errors import InputError
 from seqwise.runs.report.blocks import Block, Section
 
 MARKER = '<meta name="generator" content="seqwise report">'
-"""Mark of a report, among its first 2048 bytes."""
+"""Mark of a report, within its first 2048 bytes."""
 
 MOST_BYTES = 5_000_000
-"""Larger pages are refused."""
+"""Largest size of a page."""
 
 
 def render_page(title: str, sections: Sequence[Section], *, refresh: int | None = None) -> str:
-    """Render a page, which loads itself again after ``refresh`` seconds.
+    """Render a page that reloads itself after ``refresh`` seconds.
 
     Text is escaped, and the content security policy allows only the page's own script.
 
@@ -52,7 +52,7 @@ def render_page(title: str, sections: Sequence[Section], *, refresh: int | None 
 
 
 def render_block(block: Block) -> Markup:
-    """Render a block other than frames, which need the script of a page; text is escaped.
+    """Render a block, with its text escaped; frames are excluded, as they need the page's script.
 
     Example:
         >>> from seqwise.runs.report.blocks import Paragraph
@@ -72,7 +72,7 @@ def _environment() -> Any:
     try:
         from jinja2 import DictLoader, Environment, StrictUndefined
     except ImportError as error:
-        raise InputError("a report is made with Jinja", hint="pip install 'seqwise[report]'") from error
+        raise InputError("reports need Jinja", hint="pip install 'seqwise[report]'") from error
 
     parts = DictLoader({name: _part(name) for name in ("blocks.html", "page.html")})
     return Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=False, loader=parts)
@@ -83,7 +83,7 @@ def _part(name: str) -> str:
 
 
 def _namer(sections: Sequence[Section]) -> Callable[[Section], str]:
-    """Return a function from a section to its id, by identity, as sections may be equal."""
+    """Return a function that maps a section to its id, by identity, as sections may be equal."""
 
     def nested(sections: Sequence[Section]) -> Iterator[Section]:
         for section in sections:
@@ -110,12 +110,12 @@ def require_own(output: Path) -> None:
 
 
 def save_page(page: str, output: Path) -> None:
-    """Write a page atomically; missing folders are made."""
+    """Write a page atomically, and make missing folders."""
     # A token may hold half a character, which no file can.
     page = page.encode("utf-8", "replace").decode("utf-8")
     size = len(page.encode("utf-8"))
     if size > MOST_BYTES:
-        problem = f"the page would have {size / 1e6:.1f} MB, more than {MOST_BYTES / 1e6:g}"
+        problem = f"the page would have {size / 1e6:.1f} MB, over the limit of {MOST_BYTES / 1e6:g}"
         raise InputError(problem, hint="ask for fewer --examples, or give fewer runs")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)

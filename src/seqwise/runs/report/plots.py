@@ -1,4 +1,4 @@
-"""Line plots as inline SVG: drawn by matplotlib, coloured by the page's style, described in words."""
+"""Line plots as inline SVG, drawn by matplotlib, coloured by the page's style and described in words."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from seqwise.errors import InputError
 from seqwise.runs.report.blocks import Figure, Ids, plain_number
 
 LINE_STYLES = ("-", "--", "-.", ":")
-"""Line styles, which distinguish lines beside their colours."""
+"""Line styles, which distinguish lines in addition to colours."""
 
 MOST_POINTS = 400
-"""Longer lines are drawn by means over several steps."""
+"""Largest number of points in a line; a longer one is drawn as means over several steps."""
 
 COLOURS = 8  # --line-0 to --line-7 in the page's style
 INK, GRID, LINE = "#010101", "#020202", "#0303{:02d}"  # colours that stand for those of the page's style
@@ -31,7 +31,7 @@ class Line:
 
     name: str
     xs: Sequence[float]  # in rising order
-    ys: Sequence[float]  # numbers that are not finite are left out
+    ys: Sequence[float]  # values that are not finite are left out
     number: int = 0  # of its colour and style, from 0
 
 
@@ -47,7 +47,7 @@ def line_plot(
     unit: str = "",
     level: float | None = None,
 ) -> Figure:
-    """Draw lines, with a shaded range, vertical lines at ``borders`` and a horizontal one at ``level``."""
+    """Plot lines with a shaded range, vertical lines at ``borders`` and a horizontal one at ``level``."""
     panel = Panel("", lines, logarithmic=logarithmic, level=level, unit=unit)
     return panel_plot(title, [panel], x_label=x_label, ids=ids, shaded=shaded, borders=borders)
 
@@ -73,7 +73,7 @@ def panel_plot(
     borders: Sequence[float] = (),
     note: str = "",
 ) -> Figure:
-    """Draw panels of lines one above the other, over the same horizontal axis."""
+    """Plot panels of lines above each other, on a common horizontal axis."""
 
     def draw(canvas: Any) -> None:
         rows: Any = canvas.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
@@ -95,7 +95,7 @@ def panel_plot(
     )
     width = -(-max(len(line.xs) for panel in panels for line in panel.lines) // MOST_POINTS)
     if width > 1:
-        text += f" Drawn by means over {width} steps."
+        text += f" Each point is a mean over {width} steps."
     return _figure(title, text, draw, height=height, ids=ids, note=note)
 
 
@@ -115,17 +115,17 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
 
 @dataclass(frozen=True)
 class Interval:
-    """Value with the ends of its interval, as a row of a plot."""
+    """Value with its interval, a row of a plot."""
 
     name: str
     ends: tuple[float, float, float]  # value, low, high
     number: int = 0  # of its colour, from 0
-    is_chosen: bool = True  # drawn as a full dot with its numbers; others as a ring
+    is_chosen: bool = True  # drawn as a filled dot with its values; others as a ring
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Intervals with a title, which share an axis with other rows if their names are the same."""
+    """Intervals under a title; rows of the same names share an axis."""
 
     title: str
     intervals: Sequence[Interval]
@@ -142,7 +142,7 @@ def interval_plot(
     level: float | None = None,
     note: str = "",
 ) -> Figure:
-    """Draw values with intervals, group below group, and below them differences beside a line at 0."""
+    """Plot groups of values with intervals and, below them, differences around a line at 0."""
     num_rows = sum(len(group.intervals) + 1 for group in groups)
     num_below = 0 if differences is None else len(differences.intervals)
 
@@ -170,7 +170,7 @@ def interval_plot(
 def _draw_groups(axes: Any, groups: Sequence[Rows], number_text: Callable[[float], str]) -> None:
     place, ticks, labels = 0.0, [], []
     for group in groups:
-        # Beside the names of the rows, above the first one.
+        # Next to the names of the rows, above the first one.
         beside: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center"}
         colour = _line_colour(group.intervals[0].number)
         axes.annotate(group.title, (0, place), xytext=(-6, 0), ha="right", weight="bold", color=colour, **beside)
@@ -216,12 +216,12 @@ def _draw_differences(axes: Any, differences: Rows, texts: Sequence[str]) -> Non
 
 
 def _figure(title: str, text: str, draw: Callable[[Any], None], *, height: float, ids: Ids, note: str = "") -> Figure:
-    """Draw on a canvas, and take the SVG into the page."""
+    """Draw on a canvas and return its inline SVG."""
     try:
         import matplotlib
         from matplotlib.figure import Figure as Canvas
     except ImportError as error:
-        raise InputError("a report has plots, which need matplotlib", hint="pip install 'seqwise[report]'") from error
+        raise InputError("the plots of a report need matplotlib", hint="pip install 'seqwise[report]'") from error
 
     with matplotlib.rc_context(_STYLE):
         canvas = Canvas(figsize=(4.4, height), layout="constrained")
@@ -242,7 +242,7 @@ def _plain_ticks(axis: Any) -> None:
 
 
 def thinned(xs: Sequence[float], ys: Sequence[float], *, most: int) -> tuple[list[float], list[float]]:
-    """Average neighbours, so that at most ``most`` points are left, without those that are not finite."""
+    """Average neighbouring points to at most ``most``; points that are not finite are dropped."""
     width = -(-len(xs) // most)
     kept: tuple[list[float], list[float]] = ([], [])
     for start in range(0, len(xs), width):
@@ -257,7 +257,7 @@ def _in_words(line: Line, x_label: str, unit: str) -> str:
     points = [(x, y) for x, y in zip(line.xs, line.ys, strict=True) if math.isfinite(y)]
     unit = f" {unit}" if unit else ""
     if not points:
-        return f"{line.name}: no finite number."
+        return f"{line.name}: no finite values."
     (first, start), (last, end) = points[0], points[-1]
     where = x_label.split(",")[0]
     if len(points) == 1:
@@ -299,7 +299,7 @@ def _line_colour(number: int) -> str:
 
 
 def _inlined(document: str, name: str) -> Markup:
-    """Convert a document to inline SVG, with unique ids and the colours of the page, without outside references."""
+    """Convert a document to inline SVG with unique ids, the page's colours and no external references."""
     root = ElementTree.fromstring(document)
     for parent in list(root.iter()):
         for child in list(parent):
@@ -313,7 +313,7 @@ def _inlined(document: str, name: str) -> Markup:
 
 
 def _write(element: Any, pieces: list[str], name: str, referred: set[str], more: dict[str, str]) -> None:
-    """Write an element without name spaces, which HTML does not need."""
+    """Write an element without namespaces, which HTML does not need."""
     tag = element.tag.rpartition("}")[2]
     attributes: dict[str, str] = {}
     for key, value in element.attrib.items():
@@ -330,7 +330,7 @@ def _write(element: Any, pieces: list[str], name: str, referred: set[str], more:
     attributes |= more
     pieces.append(f"<{tag}" + "".join(f' {key}="{escape(value)}"' for key, value in attributes.items()) + ">")
     text = element.text or ""
-    pieces.append(str(escape(text)) if text.strip() else "")  # blanks between elements are none of the drawing
+    pieces.append(str(escape(text)) if text.strip() else "")  # whitespace between elements is not part of the drawing
     for child in element:
         _write(child, pieces, name, referred, {})
     pieces.append(f"</{tag}>")

@@ -1,4 +1,4 @@
-"""Report on runs: reading, measuring and drawing for each kind of run."""
+"""Reports on runs: reading, measuring and drawing for each kind of run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from seqwise.runs.report.slots import log_partition_blocks, slot_spread
 from seqwise.runs.run import OutputRun, reading_problems
 
 OnProgress = Callable[[str, int, int], None]
-"""Called with the name of a part, the amount done, and the total."""
+"""Function called with the name of a part, the amount done and the total."""
 
 ROOM_FOR_LATTICES = 3_800_000  # characters, of the 5 MB that a page may have
 
@@ -51,9 +51,9 @@ class ReportOptions:
 
     Args:
         files: data for the runs: none, one for all, or one for each.
-        num_examples: number of examples to draw, from the first on.
+        num_examples: number of examples to draw, starting from the first.
         chosen: numbers, from 1, of examples to draw instead.
-        refresh: seconds after which a page on an unfinished run loads itself again; None: it does not.
+        refresh: seconds between reloads of a page on an unfinished run; None for no reload.
     """
 
     files: Sequence[Path] = ()
@@ -68,7 +68,7 @@ class Data:
 
     name: str = ""
     examples: Sequence[Example] = ()
-    is_given: bool = False  # by --file; else they are the development data, already measured
+    is_given: bool = False  # by --file; else the development data, which training measured
     note: str = ""  # the reason for no examples, or ""
 
 
@@ -79,13 +79,13 @@ class Page:
     files: Mapping[str, Path]  # by the name of the folder
     options: ReportOptions
     on_progress: OnProgress
-    waits: bool = False  # for the end of a run; until then no model is measured
+    waits: bool = False  # until all runs have ended; no model is measured before
     ids: Ids = field(default_factory=Ids)
     footer: list[str] = field(default_factory=list)  # signatures, a line each
 
 
 Builder = Callable[[Sequence[Folder], Page], list[Section]]
-"""Makes the sections on folders of a kind."""
+"""Makes the sections for folders of a kind."""
 
 
 def write_report(
@@ -180,7 +180,7 @@ def _overview(folders: Sequence[Folder]) -> Table:
         ]
         for folder in folders
     ]
-    return Table("What this page is on", columns, rows)
+    return Table("Contents of this page", columns, rows)
 
 
 SECTION_TITLES: Mapping[Kind, str] = {
@@ -188,14 +188,14 @@ SECTION_TITLES: Mapping[Kind, str] = {
     "masked model": "Masked models",
     "samples": "Samples",
 }
-"""Headings of the parts of pages on several kinds of folders."""
+"""Headings of sections, by kind of folder."""
 
 KIND_NAMES: Mapping[Kind, str] = {
     "training": "run of seqwise train",
     "masked model": "masked model",
     "samples": "samples",
 }
-"""Names of the kinds of folders on pages."""
+"""Names of the kinds of folders, as shown on pages."""
 
 
 def _state(folder: Folder) -> str:
@@ -241,7 +241,7 @@ def _training(folders: Sequence[Folder], page: Page) -> list[Section]:
         Section("Result", _first_screen(folders, groups, page), narrow=True),
         Section("Training", training_figures(folders, ids=page.ids), narrow=True),
         Section("Errors", worst),
-        Section("Outputs beside gold", beside),
+        Section("Outputs and gold", beside),
         *_lattices(folders, loaded, data, page),
         Section("Details", _details(folders, loaded, data, results, notes, page)),
     ]
@@ -277,7 +277,7 @@ def _details(
     notes: Sequence[Block],
     page: Page,
 ) -> list[Block]:
-    """Fold what few readers look for."""
+    """Fold the blocks that few readers need."""
     with_data = {name: own.examples for name, own in data.items() if own.examples}
     reports = {name: measure_log_partitions(loaded[name], examples) for name, examples in with_data.items()}
     spreads = {name: slot_spread(loaded[name], examples) for name, examples in with_data.items()}
@@ -291,7 +291,7 @@ def _details(
     folded = [
         Folded("All measures", [*result_tables(results), *said]),
         Folded("More curves", more_curves(folders, ids=page.ids)),
-        Folded("log Z and the spread of slots, by position", by_position),
+        Folded("log Z and spread of slot scores, by position", by_position),
         Folded("Settings", settings_tables(folders)),
         Folded("Notes on the data", notes),
     ]
@@ -304,7 +304,7 @@ def _lattices(
     data: Mapping[str, Data],
     page: Page,
 ) -> list[Section]:
-    """Draw the lattices of all runs for each chosen example, on one scale."""
+    """Draw the lattices of all runs for each chosen example on a common scale."""
     jobs = [
         (place, folder)
         for folder in folders
@@ -402,16 +402,16 @@ def _share_files(folders: Sequence[Folder], files: Sequence[Path]) -> dict[str, 
     if not files:
         return {}
     if not readers:
-        raise InputError("--file: samples are shown as they are, and read no data", hint="leave it out")
+        raise InputError("--file: a report on samples alone reads no data", hint="leave it out")
     if len(files) not in (1, len(readers)):
         problem = f"--file: {len(files)} files for {len(readers)} runs that read one"
-        raise InputError(problem, hint="give one for all of them, or one for each in their order")
+        raise InputError(problem, hint="give one file for all runs, or one for each, in order")
     given = files if len(files) == len(readers) else [files[0]] * len(readers)
     return {folder.name: file for folder, file in zip(readers, given, strict=True)}
 
 
 def _data(folder: Folder, run: OutputRun, file: Path | None) -> Data:
-    """Read examples for a run; missing development data are noted, not refused."""
+    """Read examples for a run; missing development data give a note, not an error."""
     if file is not None:
         return Data(str(file), read_examples(run.settings, file), is_given=True)
     dev, without = run.settings.dev, "give --file to see results with intervals, log Z by position and lattices"

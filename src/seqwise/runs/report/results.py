@@ -1,4 +1,4 @@
-"""Results of runs on data: verdict, intervals of all decoders, paired differences, and where the outputs are wrong."""
+"""Results of runs on data: verdict, intervals of all decoders, paired differences, and errors in the outputs."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from seqwise.runs.report.plots import Interval, Rows, interval_plot
 from seqwise.runs.run import OutputRun
 
 MOST_ROWS = 10  # of the tables of errors
-FIRST_SHOWN, MOST_SHOWN = 1, 10  # outputs beside gold: at once, and in all
-MOST_TOKENS = 60  # of such an output
-ALIKE = 0.05  # p-value from which on a difference is not significant
+FIRST_SHOWN, MOST_SHOWN = 1, 10  # outputs: shown at once, and in total
+MOST_TOKENS = 60  # of an output
+ALIKE = 0.05  # smallest p-value of a difference that is not significant
 
 
 @dataclass(frozen=True, eq=False)
 class Output:
-    """Output beside gold."""
+    """Output aligned with gold."""
 
     source: Sequence[str]  # the tokens of a tagger; else one text
     pairs: Sequence[Pair]
@@ -38,24 +38,24 @@ class Output:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """Outputs of a run on data, measured by decoder."""
+    """Outputs of a run on data, with the measures of each decoder."""
 
     name: str
     number: int  # of its colour
     data: str  # name of the data
     digest: str  # of the data
     decoder: str  # the best one on the development data, or else the one trained for
-    title: str  # measure that decides
+    title: str  # deciding measure
     sign: int  # +1 if more of it is better, or -1
     measures: dict[str, dict[str, Sums]]  # by decoder and title
     outputs: Sequence[Output] = field(default=(), repr=False)
     joint: str = " "  # between output tokens
     is_tagger: bool = True
-    baseline: float | None = None  # of no learning, in the measure that decides
+    baseline: float | None = None  # without learning, in the deciding measure
 
     @property
     def chosen(self) -> Sums:
-        """The measure that decides, of the chosen decoder."""
+        """Deciding measure of the chosen decoder."""
         return self.measures[self.decoder][self.title]
 
 
@@ -69,7 +69,7 @@ def result_of(
     baseline: float | None,
     on_progress: Callable[[int, int], None],
 ) -> Result:
-    """Decode examples with all decoders, and measure the outputs."""
+    """Decode examples with all decoders and measure the outputs."""
     names = sorted(decoders_for(run.settings), key=list(DECODERS).index)
     written, measures = {}, {}
     for done, name in enumerate(names):
@@ -130,8 +130,8 @@ def comparable(results: Sequence[Result]) -> list[list[Result]]:
 
 
 def verdict(group: Sequence[Result]) -> str:
-    """Say in a sentence which run is best, or how good the only one is."""
-    ranked = sorted(group, key=lambda result: -result.sign * result.chosen.value)  # stable: the first among equals
+    """Name the best run in a sentence, or the result of the only one."""
+    ranked = sorted(group, key=lambda result: -result.sign * result.chosen.value)  # stable: ties keep their order
     best, first = ranked[0], group[0]
     value = measure_text(best.title, best.chosen.value)
     unit = best.title if "%" not in measure_heading(best.title) else f"% {best.title}"
@@ -159,7 +159,7 @@ def verdict(group: Sequence[Result]) -> str:
 def _beside(result: Result) -> str:
     if result.baseline is None:
         return ""
-    return f"; {measure_text(result.title, result.baseline)} without learning"
+    return f"; baseline without learning {measure_text(result.title, result.baseline)}"
 
 
 def difference_text(compared: Comparison) -> str:
@@ -177,7 +177,7 @@ def difference_text(compared: Comparison) -> str:
 
 
 def result_figure(group: Sequence[Result], *, ids: Ids) -> Figure:
-    """Draw all runs and decoders with intervals, and the paired differences to the first run."""
+    """Plot all runs and decoders with intervals, and the paired differences from the first run."""
     first, *others = group
     scale = 1.0 if "ratio" in first.title else 100.0
     groups = [
@@ -203,11 +203,11 @@ def result_figure(group: Sequence[Result], *, ids: Ids) -> Figure:
     levels = {result.baseline for result in group}
     level = levels.pop() if len(levels) == 1 else None
     better = "More" if first.sign > 0 else "Less"
-    note = f"{better} is better; bootstrap 95% intervals over examples. Full dots: best decoder on the development data"
-    note += "; their difference by a paired bootstrap" if others else ""
+    note = f"{better} is better; bootstrap 95% intervals over examples. Filled dot: best decoder on development data"
+    note += "; differences by a paired bootstrap" if others else ""
     note += ", p-values uncorrected." if len(others) > 1 else "."
     if level is not None:
-        note += f" Dotted: no learning ({measure_text(first.title, level)})."
+        note += f" Dotted line: baseline without learning ({measure_text(first.title, level)})."
     return interval_plot(
         f"{measure_heading(first.title)[:1].upper()}{measure_heading(first.title)[1:]}, on {first.data}",
         groups,
@@ -286,12 +286,12 @@ def _confusion_table(group: Sequence[Result], wrong: Sequence[Counter[Pair]]) ->
         [gold or "(nothing)", output or "(nothing)", *(f"{counts[output, gold]:,}" for counts in wrong)]
         for (output, gold), _ in together.most_common(MOST_ROWS)
     ]
-    counted = ["times"] if len(group) == 1 else [result.name for result in group]
+    counted = ["count"] if len(group) == 1 else [result.name for result in group]
     return Table("Most frequent confusions", ["gold", "output", *counted], rows, narrow=True)
 
 
 def output_listings(group: Sequence[Result]) -> list[Block]:
-    """List the outputs with the most errors beside gold, the worst first."""
+    """List the outputs with the most errors together with gold, worst first."""
     side_by_side = zip(*(result.outputs for result in group), strict=True)
     totals = [sum(num_errors(output.pairs) for output in outputs) for outputs in side_by_side]
     worst = sorted((place for place, total in enumerate(totals) if total), key=lambda place: -totals[place])
@@ -299,9 +299,9 @@ def output_listings(group: Sequence[Result]) -> list[Block]:
     if not entries:
         return []
     marked = (
-        "below a token its gold label, and wrong ones marked"
+        "the gold label is below the token, wrong labels are marked"
         if group[0].is_tagger
-        else "differences marked, … for a missing token"
+        else "differences are marked, … is a missing token"
     )
     blocks: list[Block] = [Listing(f"Worst first; {marked}", entries[:FIRST_SHOWN])]
     if len(entries) > FIRST_SHOWN:
@@ -328,7 +328,7 @@ def _marked(pair: Pair) -> Markup:
 
 
 def _chips(group: Sequence[Result], outputs: Sequence[Output]) -> Markup:
-    """Write a sentence; a token with a wrong label has its gold label and the labels of the runs below it."""
+    """Write a sentence; below each token with a wrong label, write its gold label and those of the runs."""
     pieces = []
     for t, token in enumerate(outputs[0].source[:MOST_TOKENS]):
         labels = [output.pairs[t] for output in outputs if t < len(output.pairs)]
@@ -347,7 +347,7 @@ def _chips(group: Sequence[Result], outputs: Sequence[Output]) -> Markup:
 
 
 def development_lines(folder: Folder) -> str:
-    """Summarize the end of training: the best decoder, log Z, and advice."""
+    """Summarize the final development measures: the best decoder, log Z and advice."""
     dev = (folder.metrics or {}).get("dev")
     if not isinstance(dev, dict) or "best decoder" not in dev:
         return ""

@@ -21,18 +21,18 @@ from seqwise.sampling import ChainReport
 from seqwise.sampling.diagnostics import FEWEST_DRAWS, MOST_R_HAT
 
 MOST_LAGS = 40
-MOST_TRACES = 10  # chains of a plot
-MOST_ROWS = 100  # problems of a table
-MOST_SWEEPS = 60  # of a sequence that is shown as it changes
-MOST_CHAINS = 2  # of a problem whose sequences are shown
+MOST_TRACES = 10  # chains in a plot
+MOST_ROWS = 100  # problems in a table
+MOST_SWEEPS = 60  # in a table of changing sequences
+MOST_CHAINS = 2  # with tables of sequences, per problem
 
 
 def sampling_verdict(name: str, sampling: Sampling) -> str:
-    """Say whether the chains of all problems agree."""
+    """State whether the chains of all problems agree."""
     reports = [problem.report for problem in sampling.problems if problem.report is not None]
     r_hats = [report.r_hat["energy"] for report in reports if math.isfinite(report.r_hat["energy"])]
     if not r_hats:
-        return f"{name}: nothing is known of the chains' agreement."
+        return f"{name}: there is no R-hat, so convergence of the chains is unknown."
     sizes = [report.ess["energy"] for report in reports if math.isfinite(report.ess["energy"])]
     worst, smallest = max(r_hats), min(sizes, default=math.nan)
     over = f"over {len(reports)} sets of chains" if len(reports) > 1 else "of its chains"
@@ -74,7 +74,7 @@ def sampling_table(samplings: Mapping[str, Sampling]) -> Table:
             ]
         )
     columns = ("folder", "chains", "sweeps counted", "accepted", "novel", "mean energy, nats")
-    return Table("All chains, over the sweeps that count", (*columns, "ESS", "tail ESS", "worst R-hat"), rows)
+    return Table("All chains, over the counted sweeps", (*columns, "ESS", "tail ESS", "worst R-hat"), rows)
 
 
 def sampling_section(folder: Folder, sampling: Sampling, shown: Sequence[int], *, ids: Ids) -> Section:
@@ -85,11 +85,11 @@ def sampling_section(folder: Folder, sampling: Sampling, shown: Sequence[int], *
     blocks += _shares(folder, sampling, ids)
     blocks += _reports(sampling)
     drawn = [problem for problem in sampling.problems if problem.problem in shown]
-    drawn = drawn or list(sampling.problems[: len(shown)])  # of chains that still run, others may come first
+    drawn = drawn or list(sampling.problems[: len(shown)])  # while chains run, other problems may come first
     sections = [_problem(problem, sampling, ids) for problem in drawn]
     if len(drawn) < len(sampling.problems):
         number = f"{len(drawn)} of {len(sampling.problems)} sets of chains"
-        blocks.append(Paragraph(f"Drawn below are {number}; --examples and --example choose others."))
+        blocks.append(Paragraph(f"{number} are drawn below; --examples and --example choose others."))
     return Section(folder.name, blocks, sections)
 
 
@@ -108,7 +108,7 @@ def _shares(folder: Folder, sampling: Sampling, ids: Ids) -> list[Block]:
         for what in ("proposals", "accepted", "novel")
     }
     if not any(sums["proposals"]):
-        return [Paragraph("The kernel proposes nothing, so that there is no acceptance.")]
+        return [Paragraph("This kernel makes no proposals, so there is no acceptance rate.")]
     sweeps = range(1, num_sweeps + 1)
     accepted, novel = (
         [count / total if total else math.nan for count, total in zip(sums[what], sums["proposals"], strict=True)]
@@ -124,7 +124,7 @@ def _discarded(sampling: Sampling) -> tuple[float, float] | None:
 
 
 def _reports(sampling: Sampling) -> list[Block]:
-    """Make a table of R-hat and ESS of each problem, the worst first."""
+    """Make a table of R-hat and ESS for each problem, worst first."""
     judged = [(problem.name, problem.report) for problem in sampling.problems if problem.report is not None]
     if not judged:
         return []
@@ -150,7 +150,7 @@ def _reports(sampling: Sampling) -> list[Block]:
     if all(report.num_sweeps >= FEWEST_DRAWS for _, report in judged):
         return [table]
     needed = f"at least {FEWEST_DRAWS} draws per chain are needed"
-    return [Paragraph(f"An effective sample size is unknown where fewer sweeps count: {needed}."), table]
+    return [Paragraph(f"The effective sample size is unknown where too few sweeps are counted: {needed}."), table]
 
 
 def _ess(report: ChainReport, value: float, form: str) -> str:
@@ -169,7 +169,7 @@ def _problem(problem: ProblemChains, sampling: Sampling, ids: Ids) -> Section:
         for number in range(min(energy_SB.shape[1], MOST_TRACES))
     ]
     more = f" (the first {MOST_TRACES} of {energy_SB.shape[1]} chains)" if energy_SB.shape[1] > MOST_TRACES else ""
-    title = f"Energy of {problem.name} by sweep{more}, discarded ones shaded"
+    title = f"Energy of {problem.name} by sweep{more}; discarded sweeps are shaded"
     shaded = _discarded(sampling)
     blocks: list[Block] = [line_plot(title, traces, x_label="sweep", ids=ids, shaded=shaded, unit="nats")]
     blocks += _autocorrelation(energy_SB[sampling.first :], problem.name, ids)
@@ -180,10 +180,10 @@ def _problem(problem: ProblemChains, sampling: Sampling, ids: Ids) -> Section:
 def _autocorrelation(energy_SB: Tensor, name: str, ids: Ids) -> list[Block]:
     lags = min(MOST_LAGS, len(energy_SB) // 2)
     if lags < 1:
-        return [Paragraph("Too few sweeps count for an autocorrelation.")]
+        return [Paragraph("Too few sweeps are counted for an autocorrelation.")]
     values = autocorrelation(energy_SB, lags=lags).tolist()
     if not math.isfinite(values[0]):
-        return [Paragraph("No chain moves, so that there is no autocorrelation.")]
+        return [Paragraph("No chain moves, so the autocorrelation is undefined.")]
     title = f"Autocorrelation of the energy of {name}, mean over chains"
     lines = [Line("autocorrelation", range(lags + 1), values)]
     return [line_plot(title, lines, x_label="lag, in sweeps", ids=ids, level=0.0)]
@@ -193,7 +193,7 @@ def _sequences(chains: ProblemChains, samples: Sequence[SampleLine]) -> list[Blo
     """Make tables of the samples of the first chains, with changes marked."""
     own = [line for line in samples if line.problem == chains.problem]
     if not own:
-        return [Paragraph("The sequences of these chains are not printed yet: samples.jsonl has none.")]
+        return [Paragraph("No sequences of these chains are in samples.jsonl yet.")]
     blocks: list[Block] = []
     for chain in sorted({line.chain for line in own})[:MOST_CHAINS]:
         lines = sorted((line for line in own if line.chain == chain), key=lambda line: line.sweep)
@@ -206,12 +206,12 @@ def _sequences(chains: ProblemChains, samples: Sequence[SampleLine]) -> list[Blo
         caption = f"Chain {chain} of problem {chains.problem}: the sequence as it changes{last}"
         blocks.append(Table(caption, ["after sweep", "sequence", "energy, nats"], rows))
     if max(line.sweep for line in own) == min(line.sweep for line in own):
-        blocks.append(Paragraph("Of each chain one sequence was printed; sample with --every 1 to see it change."))
+        blocks.append(Paragraph("Each chain has only one printed sequence; sample with --every 1 to see it change."))
     return blocks
 
 
 def marked(before: str, after: str) -> Markup:
-    """Mark the words of a text that differ from another text, or its characters without words.
+    """Mark the words of a text that differ from another text; a text without spaces is compared by characters.
 
     Example:
         >>> print(marked("a b c", "a <c> c"))

@@ -17,12 +17,12 @@ from seqwise.runs.report.plots import Line, line_plot
 from seqwise.runs.run import OutputRun, readable
 from seqwise.search.selectors import HardTopK
 
-MOST_EXAMPLES = 200  # of which the spread of slots is taken
+MOST_EXAMPLES = 200  # over which the spread is averaged
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Spread of the slot scores of a hard beam after each step."""
+    """Spread of slot scores after each step of a hard beam."""
 
     means: tuple[float, ...]  # mean over examples of the standard deviation over slots, in nats
     counts: tuple[int, ...]  # number of examples with two slots or more
@@ -30,7 +30,7 @@ class Spread:
 
 @torch.no_grad()
 def slot_spread(run: OutputRun, examples: Sequence[Example]) -> Spread:
-    """Measure the standard deviation of cumulative local scores over the live slots of a beam, step by step.
+    """Measure the standard deviation of cumulative local scores over the live slots of a beam at each step.
 
     Each step averages over those of the first 200 examples that have two live slots.
     """
@@ -49,14 +49,14 @@ def slot_spread(run: OutputRun, examples: Sequence[Example]) -> Spread:
                 counts += [0] * (step - len(counts))
                 sums[step - 1] += score_spread(slots.scores_BJ.double()).item()
                 counts[step - 1] += 1
-    # The first steps of a beam of 1 have no two slots.
+    # A beam of 1 never has two slots.
     return Spread(tuple(a / b if b else float("nan") for a, b in zip(sums, counts, strict=True)), tuple(counts))
 
 
 def log_partition_blocks(
     names: Sequence[str], reports: Mapping[str, LogPartitionReport], spreads: Mapping[str, Spread], *, ids: Ids
 ) -> list[Block]:
-    """Make a table and plots of log Z and of the spread of slots, by position."""
+    """Make a table and plots of log Z and of the spread of slot scores, by position."""
     blocks: list[Block] = []
     if reports:
         columns = ("run", "tokens", "mean", "variance", "mean |log Z|", "mean |log Z − mean|", "from", "to")
@@ -74,7 +74,7 @@ def log_partition_blocks(
         ]
         title = "Slot-score spread of the beam by search step"
         if lines:
-            blocks.append(line_plot(title, lines, x_label="step, of the search", ids=ids, unit="nats"))
+            blocks.append(line_plot(title, lines, x_label="search step", ids=ids, unit="nats"))
     return blocks
 
 
