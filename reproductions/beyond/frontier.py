@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from reproductions import Setup
 from reproductions.beyond import search_objectives
 from reproductions.comparison import Measured, Row, best_on_dev, judge
-from reproductions.figures import BLUE, GREY, ORANGE, RED, SKY, interval_bars, panels
+from reproductions.figures import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, interval_bars, panels
 from reproductions.outcome import HEADINGS, Outcome, grid
 from reproductions.report import Claim, Result, Table
 from reproductions.systems import System, systems_of
@@ -44,6 +44,8 @@ GLOBAL = {
     "beam-crf-from-cross-entropy": "beam CRF, global",
     "relaxed-beam-from-cross-entropy": "relaxed beam, global",
 }
+COMMITTED = {labels: f"beam-crf-delay-{labels}" for labels in (1, 2)}
+TRAINED = {key: f"beam CRF, trained for delay({labels})" for labels, key in COMMITTED.items()}
 TWO_WAY = "two-way"
 LOCAL, HALF, AGAIN = "cross-entropy, local", "cross-entropy, half-normalised", "two-way, re-run on every prefix"
 DELAY, RETRACTED, COST = "mean delay", "retracted a hundred tokens", "CPU time a token"
@@ -136,16 +138,18 @@ def commit_prefixes(outputs: Sequence[Labels], delay: int | None) -> Course:
 
 
 def systems(start: Settings, epochs: Mapping[str, float], seed: int) -> dict[str, System]:
-    """Return every system for one seed by key: some of the search objectives, a relaxed beam, and the two-way model."""
+    """Return every system for one seed by key: some of the search objectives, others like them, a two-way model."""
     start = start.with_changes(seed=seed)
     relaxed = start.with_changes(
         objective="relaxed-beam", score="global", alpha="exponential(0.5, 3)", learning_rate=start.learning_rate / 3,
         epochs=2 * epochs["relaxed-beam"],
     )  # fmt: skip
     shared = search_objectives.family(start, epochs, seed)
+    crf = shared["beam-crf-from-cross-entropy"].settings
     own = systems_of(
         {
             "relaxed-beam-from-cross-entropy": (relaxed, "cross-entropy"),
+            **{key: (crf.with_changes(commit_delay=labels), "cross-entropy") for labels, key in COMMITTED.items()},
             TWO_WAY: (start.with_changes(encoder="bidirectional"), None),
         },
         seed,
@@ -155,7 +159,7 @@ def systems(start: Settings, epochs: Mapping[str, float], seed: int) -> dict[str
 
 def reproduce(setup: Setup) -> Iterator[Outcome]:
     """Train every system, stream the test data under every rule, and put the claims to a test."""
-    rows = [Row(key, name) for key, name in {**PLAIN, **GLOBAL, TWO_WAY: AGAIN}.items()]
+    rows = [Row(key, name) for key, name in {**PLAIN, **GLOBAL, **TRAINED, TWO_WAY: AGAIN}.items()]
     for corpus in CORPORA:
         task, start, epochs = search_objectives.CORPORA[corpus]
         name, runs = f"frontier-{corpus}", setup.inside(corpus)
@@ -175,7 +179,7 @@ def _stream_all(task: Task, measured: Mapping[str, Measured]) -> Iterator[tuple[
     chosen = {
         LOCAL: (best_on_dev(measured, PLAIN, decoder=BEAM), BEAM),
         HALF: (best_on_dev(measured, PLAIN, decoder=HALF_RAW), HALF_RAW),
-        **{name: (measured[key], RAW) for key, name in GLOBAL.items()},
+        **{name: (measured[key], RAW) for key, name in {**GLOBAL, **TRAINED}.items()},
     }
     test = task.load_data().test
     num_tokens = sum(len(example.source) for example in test)
@@ -254,6 +258,12 @@ def examine(task: Task, found: Found, best: str) -> list[Claim]:
               prefix=f"{MOST_RETRACTED:.0%} minus {best}, {share:.1f}: "),
         *(beats(f"Never revised, global scores do better than local ones, both {labels} tokens late.",
                 (best, f"delay({labels})"), (LOCAL, f"delay({labels})")) for labels in DELAYS if labels),
+        *(beats(text.format(labels), (TRAINED[key], f"delay({labels})"), (other, f"delay({labels})"))
+          for labels, key in COMMITTED.items()
+          for text, other in (
+              ("Trained for a delay of {}, the beam CRF does better at that delay than trained for whole outputs.",
+               GLOBAL["beam-crf-from-cross-entropy"]),
+              ("… than local scores at a delay of {}.", LOCAL))),
         beats("A two-way model, run again on every prefix, does better than global scores, both shown at once and "
               "revised.", (AGAIN, AT_THE_END), (best, AGREE)),
         judge("… and takes more labels back.", SOURCE, found[AGAIN, AT_THE_END].retracted, at_once.retracted,
@@ -292,8 +302,9 @@ def _grid(table: Table) -> Any:
     return picture
 
 
-STYLES = {LOCAL: (SKY, "o"), HALF: (BLUE, "s"), **dict(zip(GLOBAL.values(), ((RED, "^"), (ORANGE, "v")), strict=True)),
-          AGAIN: (GREY, "D")}  # fmt: skip
+STYLES = dict(zip((LOCAL, HALF, *GLOBAL.values(), *TRAINED.values(), AGAIN),
+                  ((SKY, "o"), (BLUE, "s"), (RED, "^"), (ORANGE, "v"), (PINK, "<"), (GREEN, ">"), (GREY, "D")),
+                  strict=True))  # fmt: skip
 
 
 def draw(table: Table, path: Path) -> None:

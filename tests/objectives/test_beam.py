@@ -45,6 +45,7 @@ from seqwise.objectives.violations import (
 )
 from seqwise.search import (
     HardTopK,
+    as_commit_rule,
     global_,
     interpolated,
     local,
@@ -180,6 +181,41 @@ def beam_crf_by_loop(oracle: Any, gold: list[int], k: int, c: float) -> tuple[fl
     return log_sum_exp(list(scores.values())) - reference, present
 
 
+def committed_dense_by_loop(oracle: Any, gold: list[int], k: int, c: float, delay: int) -> tuple[float, int]:
+    """The dense loss when the best slot's label so many steps back is final; restart from gold where it is not gold's.
+
+    Returns the loss and the number of wrong commits.
+    """
+    beam, total, wrong = oracles.empty_beam(oracle), 0.0, 0
+    for step in range(len(gold)):
+        grown = oracles.extensions(oracle, beam, step, log_partition_weight=c)
+        kept, _ = with_and_without_gold(grown, gold)
+        total += log_sum_exp([hypothesis.score for hypothesis in grown]) - kept.score
+        beam = grown[:k]
+        if not any(is_gold(hypothesis, gold) for hypothesis in beam):
+            beam = [kept]
+        final = beam[0].tokens[: max(step + 1 - delay, 0)]
+        beam = [hypothesis for hypothesis in beam if hypothesis.tokens[: len(final)] == final]
+        if list(final) != gold[: len(final)]:
+            beam, wrong = [kept], wrong + 1
+    return total, wrong
+
+
+def committed_crf_by_loop(oracle: Any, gold: list[int], k: int, c: float, delay: int) -> tuple[float, bool]:
+    """Search that drops what disagrees with a commit, and ends at a wrong one; loss of what is left, whether it did."""
+    beam, wrong = oracles.empty_beam(oracle), False
+    for step in range(len(gold)):
+        beam = oracles.extensions(oracle, beam, step, log_partition_weight=c)[:k]
+        final = beam[0].tokens[: max(step + 1 - delay, 0)]
+        beam = [hypothesis for hypothesis in beam if hypothesis.tokens[: len(final)] == final]
+        wrong = list(final) != gold[: len(final)]
+        if wrong:
+            break
+    reference = oracles.gold_score(oracle, gold[: len(beam[0].tokens)], log_partition_weight=c)
+    others = [hypothesis.score for hypothesis in beam if not is_gold(hypothesis, gold)]
+    return log_sum_exp([*others, reference]) - reference, wrong
+
+
 # ---------------------------------------------------------------------------------------- equal to the loops
 
 
@@ -259,6 +295,55 @@ def test_beam_crf_equals_the_loop(name: str, score: Any, k: int) -> None:
         present += [beam_crf_by_loop(o, g, k, c)[1] for o, g in rows(case)]
     assert False in present  # both ways: gold added to the beam, and found by it (by a beam of one, hardly ever)
     assert True in present or k == 1
+
+
+@each_score
+@pytest.mark.parametrize("k", [1, 6])
+@pytest.mark.parametrize("delay", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("objective", "by_loop"),
+    [(dense_beam_objective, committed_dense_by_loop), (beam_crf_objective, committed_crf_by_loop)],
+    ids=["dense", "beam-crf"],
+)
+def test_a_loss_of_the_search_of_a_stream_equals_the_loop(
+    objective: Callable[..., Objective], by_loop: Any, delay: int, k: int, score: Any
+) -> None:
+    """Both ways: gold in time for all labels, and not."""
+    wrong: list[bool] = []
+    for seed in range(6):
+        case = tagger_case(seed, lengths=(6, 1, 4), target_size=2, bidirectional=False)
+        loops = [by_loop(oracle, gold, k, score.log_partition_weight, delay) for oracle, gold in rows(case)]
+        found = objective(k=k, score=score, commit_delay=delay)(case.model, case.batch, {})
+        assert float(found) == pytest.approx(sum(loss for loss, _ in loops) / 11, abs=1e-10)
+        wrong += [bool(count) for _, count in loops]
+    # A dense beam of gold alone disagrees with none of its commits.
+    assert {*wrong} == ({False, True} if k > 1 or objective is beam_crf_objective else {False})
+
+
+def test_a_commit_of_everything_at_once_leaves_cross_entropy() -> None:
+    """With a delay of 0, the dense beam is gold alone, whatever k and the scores."""
+    case = tagger_case(0, lengths=(5, 1, 3), bidirectional=False)
+    expected = cross_entropy_objective()(case.model, case.batch, {})
+    for k, score in itertools.product((1, 4), SCORES.values()):
+        found = dense_beam_objective(k=k, score=score, commit_delay=0)(case.model, case.batch, {})
+        torch.testing.assert_close(found, expected, atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("objective", [dense_beam_objective, beam_crf_objective])
+def test_a_delay_as_long_as_the_input_has_no_effect(objective: Callable[..., Objective]) -> None:
+    """Bit for bit, value and gradients; one step less has one."""
+    differs = False
+    for seed in range(6):
+        case = tagger_case(seed, lengths=(5, 1, 3), bidirectional=False)
+        parameters = list(case.model.parameters())
+        losses = [objective(k=3, commit_delay=delay)(case.model, case.batch, {}) for delay in (None, 5, 9, 4)]
+        gradients = [torch.autograd.grad(loss, parameters) for loss in losses]
+        for loss, gradient in zip(losses[1:3], gradients[1:3], strict=True):
+            assert torch.equal(loss, losses[0])
+            assert all(map(torch.equal, gradient, gradients[0]))
+        differs |= not torch.equal(losses[3], losses[0])
+    # What is dropped after the last step is no candidate of any.
+    assert differs == (objective is beam_crf_objective)
 
 
 @pytest.mark.thorough
@@ -591,11 +676,20 @@ OBJECTIVES: dict[str, Objective] = {
     "risk-edits": minimum_risk_objective(k=3, cost=edit_distances),
     "softmax-margin": softmax_margin_objective(k=3, cross_entropy_weight=0.2),
 }
-each_objective = pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
+COMMITTED: dict[str, Objective] = {
+    "beam-crf": beam_crf_objective(k=3, commit_delay=1),
+    "dense": dense_beam_objective(k=3, commit_delay=1),
+}
+each_objective = pytest.mark.parametrize(
+    ("name", "objective"),
+    [
+        *(pytest.param(name, of, id=f"{name}-{kind}") for name in CASES for kind, of in OBJECTIVES.items()),
+        *(pytest.param("tagger", of, id=f"tagger-{kind}-committed") for kind, of in COMMITTED.items()),
+    ],
+)
 
 
 @pytest.mark.thorough
-@each_model
 @each_objective
 def test_no_row_depends_on_the_others(name: str, objective: Objective) -> None:
     """Over a ragged batch, loss times tokens is the sum over the inputs, each alone; gradients likewise."""
@@ -618,7 +712,6 @@ def test_no_row_depends_on_the_others(name: str, objective: Objective) -> None:
             torch.testing.assert_close(together_gradients[place], summed, atol=1e-10, rtol=0)
 
 
-@each_model
 @each_objective
 def test_gradients_are_those_of_finite_differences(name: str, objective: Objective) -> None:
     case = CASES[name](6)
@@ -649,6 +742,18 @@ def test_gradcheck_of_the_beam_losses(name: str) -> None:
         lambda: beam_crf_loss(case.model, context, gold_BT, outputs_BKT, live_BK, global_),
         lambda: dense_beam_loss(
             case.model, context, gold_BT, num_steps_B=num_steps_B, rivals=HardTopK(2), lost=out_of_beam(3)
+        ),
+        *(
+            lambda delay=delay: dense_beam_loss(  # type: ignore[misc]
+                case.model,
+                context,
+                gold_BT,
+                num_steps_B=num_steps_B,
+                rivals=HardTopK(2),
+                lost=out_of_beam(3),
+                commit=as_commit_rule(f"delay({delay})"),
+            )
+            for delay in (0, 1)
         ),
         lambda: early_update_loss(case.model, context, gold_BT, **options),
         lambda: beam_search_optimization_loss(case.model, context, gold_BT, cost=cost, **options),
@@ -696,6 +801,15 @@ def test_a_beam_of_nothing_is_refused_when_the_objective_is_made(make: Callable[
     for k in (0, -3):
         with pytest.raises(InputError, match=f"beam size k must be at least 1, got {k}"):
             make(k=k)
+
+
+@pytest.mark.parametrize("make", [dense_beam_objective, beam_crf_objective])
+def test_what_no_stream_commits_is_refused(make: Callable[..., Objective]) -> None:
+    with pytest.raises(InputError, match="delay of a commit must be a whole number, 0 or more, got -1"):
+        make(k=2, commit_delay=-1)
+    case = translation_case(0)
+    with pytest.raises(InputError, match="commit_delay: a EncoderDecoder writes outputs of their own length"):
+        make(k=2, commit_delay=1)(case.model, case.batch, {})
 
 
 def test_a_bad_margin_is_refused() -> None:

@@ -81,6 +81,8 @@ def test_nested_settings_and_flags_are_equal(settings: Settings, section: str, t
     changes = changed_values(chosen)
     if chosen.name == "scheduled-sampling" or getattr(chosen, "direct_loss_weight", None) == 0:
         changes = {name: text for name, text in changes.items() if name not in ("feeding_passes", "cost")}
+    if getattr(settings.model, "encoder", None) != "left-to-right":
+        changes.pop("commit_delay", None)
     if "score" in changes and settings.trained_score == "global":
         changes["score"] = "global"
     if section == "model" and "subwords" not in changes.values():
@@ -142,6 +144,7 @@ def flat(settings: Settings) -> dict[str, str]:
         ("source_units", {"model": "./my-bart", "source_units": "words"}),
         ("noise_tokens", {"objective": "hinge", "noise_tokens": 3}),
         ("score", {"objective": "cross-entropy", "score": "global"}),
+        ("commit_delay", {"objective": "soft-dense-beam", "encoder": "left-to-right", "commit_delay": 1}),
         ("cost", {"objective": "dense-beam", "cost": "edit-distance"}),
         ("wrong_label_costs", {"objective": "minimum-risk", "wrong_label_costs": "O=2"}),
         ("cross_entropy_weight", {"objective": "crf", "model": "chain", "cross_entropy_weight": 0.5}),
@@ -181,6 +184,8 @@ def test_what_nothing_reads_is_refused(named: str, settings: dict[str, Any], tmp
         {"objective": "hinge", "warm_start": "self-normalized", "log_partition_weight": 0.3},
         {"objective": "unnormalized-likelihood", "log_partition_fraction": 0.3},
         {"objective": "noise-contrastive", "noise_tokens": 3},
+        {"objective": "dense-beam", "encoder": "left-to-right", "commit_delay": 0},
+        {"encoder": "left-to-right", "commit_delay": 2},
         {"objective": "beam-crf", "direct_loss_weight": 0.5, "cost": "edit-distance", "alpha_unit": "gaps"},
         {"task": "transduce", "model": "transformer", "objective": "hinge", "warm_start": "scheduled-sampling",
          "feeding_passes": "two-pass"},
@@ -219,6 +224,18 @@ def test_changes_keep_what_the_new_alternatives_have() -> None:
     assert plain.with_changes(objective="hinge").objective == Hinge(k=3, alpha="2")
     with pytest.raises(InputError, match="noise_tokens: has no effect here"):
         settings.with_changes(noise_tokens=3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"encoder": "bidirectional"}, "a bidirectional encoder reads the whole source, so there is no stream"),
+        ({"task": "transduce"}, "only the labels of a tagger can be final before the end"),
+    ],
+)
+def test_a_commit_delay_needs_a_stream(settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InputError, match=f"^commit_delay: {problem}; leave it out, or use --"):
+        train_settings(objective="beam-crf", commit_delay=1, **settings)
 
 
 def test_every_flag_has_help_and_says_who_reads_it() -> None:

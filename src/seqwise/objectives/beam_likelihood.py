@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 
 from seqwise.data.batches import Batch
+from seqwise.errors import InputError
 from seqwise.models.protocols import StepModel
 from seqwise.names import ScoreName
 from seqwise.objectives.objective import Objective, per_token_objective, schedule_value, search_targets
-from seqwise.objectives.rescoring import beam_outputs, cut_at_end, output_scores
+from seqwise.objectives.rescoring import beam_outputs, cut_at_end, output_scores, outputs_until_wrong
 from seqwise.search.candidates import Score, as_score, global_
+from seqwise.search.commits import CommitRule, delay
 from seqwise.search.gold import Lost, never_lost, no_rivals, out_of_beam, unroll_with_gold
 from seqwise.search.operators import AlphaUnit, of_scores
 from seqwise.search.selectors import HardTopK, Selector, SoftTopK
@@ -28,6 +30,16 @@ def negative_log_share(gold_B1: Tensor, others_BN: Tensor) -> Tensor:
     Gold is not among the others; minus infinity excludes one of them.
     """
     return torch.cat([gold_B1, others_BN], dim=1).logsumexp(-1) - gold_B1[:, 0]
+
+
+def _commit_rule(commit_delay: int | None) -> CommitRule | None:
+    return None if commit_delay is None else delay(commit_delay)
+
+
+def _require_labels(model: StepModel, commit: CommitRule | None) -> None:
+    if commit is not None and model.end is not None:
+        problem = f"commit_delay: a {type(model).__name__} writes outputs of their own length, which no stream commits"
+        raise InputError(problem, hint="leave it out, or train a tagger")
 
 
 # ---------------------------------------------------------------------------------------- complete outputs
@@ -59,20 +71,31 @@ def beam_crf_loss(
     return negative_log_share(scores_BK[:, :1], others_BK)
 
 
-def beam_crf_objective(*, k: int, score: Score | ScoreName = global_, cross_entropy_weight: float = 0.0) -> Objective:
+def beam_crf_objective(
+    *,
+    k: int,
+    score: Score | ScoreName = global_,
+    cross_entropy_weight: float = 0.0,
+    commit_delay: int | None = None,
+) -> Objective:
     """Beam-normalised likelihood of complete outputs, in nats per token; uses no schedule.
 
     A hard beam without gradients finds k outputs; they and gold are scored again in one teacher-forced batch.
+
+    With a commit delay d, the search is that of a stream: a label of the best slot is final d steps later, and slots
+    that disagree are dropped. Where such a label is not gold's, the search ends there, and the loss is that of the
+    prefixes, ``log sum_y e^s(y_1..t) - s(y*_1..t)``, as in early update; so gold has to win in time.
 
     Args:
         k: size of the beam.
         score: what is searched and normalised: global_, or local for a re-normalised local model.
         cross_entropy_weight: how much of the teacher-forced cross-entropy is added.
+        commit_delay: d, of a tagger; None commits nothing before the end.
 
     Raises:
-        InputError: k is less than 1.
+        InputError: k is less than 1, or the delay less than 0.
 
-    Source: Andor et al. (ACL 2016), without early update; with it, see
+    Source: Andor et al. (ACL 2016), without early update where gold falls off the beam; with it, see
     ``early_update_objective``.
 
     Example:
@@ -83,11 +106,17 @@ def beam_crf_objective(*, k: int, score: Score | ScoreName = global_, cross_entr
         True
     """
     HardTopK(k)  # refuses a bad k now rather than at the first step
-    score = as_score(score)
+    score, commit = as_score(score), _commit_rule(commit_delay)
 
     def loss(model: StepModel, context: Any, batch: Batch, values: Mapping[str, float]) -> Tensor:
+        _require_labels(model, commit)
         gold_BT, num_steps_B = search_targets(batch, model.end)
-        outputs_BKT, live_BK = beam_outputs(model, context, k=k, num_steps_B=num_steps_B, score=score)
+        if commit is None:
+            outputs_BKT, live_BK = beam_outputs(model, context, k=k, num_steps_B=num_steps_B, score=score)
+        else:
+            gold_BT, outputs_BKT, live_BK = outputs_until_wrong(
+                model, context, gold_BT, k=k, num_steps_B=num_steps_B, score=score, commit=commit
+            )
         return beam_crf_loss(model, context, gold_BT, outputs_BKT, live_BK, score)
 
     return per_token_objective(loss, cross_entropy_weight)
@@ -105,6 +134,7 @@ def dense_beam_loss(
     rivals: Selector,
     lost: Lost,
     score: Score | ScoreName = global_,
+    commit: CommitRule | None = None,
 ) -> Tensor:
     """At every step, the negative log share of the gold prefix among all candidates of the beam.
 
@@ -112,27 +142,36 @@ def dense_beam_loss(
     slot, so that its continuation is one of the candidates, once. Gradients flow through the search.
 
     With ``no_rivals`` and local scores, the loss is cross-entropy. ``out_of_beam(k)`` restarts the beam from gold where
-    a beam of k would have dropped it; ``never_lost`` puts gold back and keeps the rivals. Shape (B,), in nats.
+    a beam of k would have dropped it; ``never_lost`` puts gold back and keeps the rivals. A commit rule drops rivals
+    that disagree with what it makes final, and restarts from gold where gold does. Shape (B,), in nats.
     """
     losses_B = torch.zeros_like(num_steps_B, dtype=torch.float32)
     for step in unroll_with_gold(
-        model, context, gold_BT, num_steps_B=num_steps_B, rivals=rivals, lost=lost, score=score
+        model, context, gold_BT, num_steps_B=num_steps_B, rivals=rivals, lost=lost, score=score, commit=commit
     ):
         losses_B = losses_B + negative_log_share(step.gold_B1, step.others_BN).where(step.active_B, 0.0)
     return losses_B
 
 
-def dense_beam_objective(*, k: int, score: Score | ScoreName = global_, cross_entropy_weight: float = 0.0) -> Objective:
+def dense_beam_objective(
+    *,
+    k: int,
+    score: Score | ScoreName = global_,
+    cross_entropy_weight: float = 0.0,
+    commit_delay: int | None = None,
+) -> Objective:
     """Dense beam loss of a hard beam that restarts from gold where it would lose it, per token; uses no schedule.
 
-    Gold takes one of the k slots; with k = 1 and local scores this is exactly cross-entropy.
+    Gold takes one of the k slots; with k = 1 and local scores this is exactly cross-entropy. With a commit delay d, as
+    of :func:`beam_crf_objective`, gold is also lost where a stream would make another label final; with d = 0, this is
+    cross-entropy, whatever k and the scores.
     """
     lost = out_of_beam(k)
 
     def rivals(values: Mapping[str, float]) -> Selector:
         return HardTopK(k - 1) if k > 1 else no_rivals
 
-    return _dense_objective(rivals, lost, as_score(score), cross_entropy_weight)
+    return _dense_objective(rivals, lost, as_score(score), cross_entropy_weight, _commit_rule(commit_delay))
 
 
 def soft_dense_beam_objective(
@@ -157,12 +196,24 @@ def soft_dense_beam_objective(
 
 
 def _dense_objective(
-    rivals: Callable[[Mapping[str, float]], Selector], lost: Lost, score: Score, cross_entropy_weight: float
+    rivals: Callable[[Mapping[str, float]], Selector],
+    lost: Lost,
+    score: Score,
+    cross_entropy_weight: float,
+    commit: CommitRule | None = None,
 ) -> Objective:
     def loss(model: StepModel, context: Any, batch: Batch, values: Mapping[str, float]) -> Tensor:
+        _require_labels(model, commit)
         gold_BT, num_steps_B = search_targets(batch, model.end)
         return dense_beam_loss(
-            model, context, gold_BT, num_steps_B=num_steps_B, rivals=rivals(values), lost=lost, score=score
+            model,
+            context,
+            gold_BT,
+            num_steps_B=num_steps_B,
+            rivals=rivals(values),
+            lost=lost,
+            score=score,
+            commit=commit,
         )
 
     return per_token_objective(loss, cross_entropy_weight)

@@ -15,8 +15,9 @@ from seqwise.data.batches import IGNORE
 from seqwise.models.protocols import StepModel
 from seqwise.names import ScoreName
 from seqwise.objectives.likelihood import gold_scores
-from seqwise.search.beam import backtrace, beam_search
+from seqwise.search.beam import Beam, backtrace, beam_search, unroll
 from seqwise.search.candidates import Score
+from seqwise.search.commits import COMMITTED, CommitRule, Committing
 from seqwise.search.selectors import HardTopK
 
 
@@ -31,6 +32,38 @@ def beam_outputs(
     """
     beam = beam_search(model, context, HardTopK(k), num_steps=num_steps_B, score=score)
     return backtrace(beam), beam.scores_BK > -torch.inf
+
+
+@torch.no_grad()
+def outputs_until_wrong(
+    model: StepModel,
+    context: Any,
+    gold_BT: Tensor,
+    *,
+    k: int,
+    num_steps_B: Tensor,
+    score: Score | ScoreName,
+    commit: CommitRule,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Outputs of a hard beam that commits labels by a rule, up to the step that commits a label that is not gold.
+
+    Returns ``gold_BT``, cut there, and ``outputs_BKT`` and ``live_BK``, as :func:`beam_outputs` does: where no wrong
+    label is committed, the complete outputs that agree with what is, and else the prefixes that agree with the wrong
+    label, gold not among them. For models without an end token.
+    """
+    steps_B, beam = num_steps_B.clone(), Beam.start(model, context)
+    selector = Committing(HardTopK(k), commit)
+    for done, step in enumerate(unroll(model, context, selector, num_steps=steps_B, score=score), start=1):
+        beam, committed_BT = step.beam, step.carry.committed_BT
+        open_BT = gold_BT[:, done - committed_BT.shape[1] : done]
+        wrong_B = ((committed_BT != COMMITTED) & (committed_BT != open_BT)).any(1)
+        steps_B.masked_fill_(wrong_B & (steps_B > done), done)  # which ends the search of these inputs
+        if not bool((steps_B > done).any()):
+            break
+    outputs_BKT = backtrace(beam)
+    gold_BT = gold_BT[:, : outputs_BKT.shape[2]]
+    beyond_BT = torch.arange(gold_BT.shape[1], device=gold_BT.device) >= steps_B[:, None]
+    return gold_BT.masked_fill(beyond_BT, IGNORE), outputs_BKT, beam.scores_BK > -torch.inf
 
 
 def cut_at_end(outputs: Tensor, end: int | None) -> Tensor:

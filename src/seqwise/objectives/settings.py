@@ -346,7 +346,21 @@ class Mixed(Relaxed, Costed, Searching):
         return mixed_objective([searched, relaxed], [1.0, self.direct_loss_weight])
 
 
-class BeamCRF(Mixed):
+class Committed(Mixed):
+    """Options of an objective that can train on the search of a stream."""
+
+    commit_delay: int | None = setting(
+        None,
+        "train on the search of a stream that commits a label after so many more tokens; a wrong commit is a violation",
+        ge=0,
+    )
+
+    def beam(self) -> dict[str, Any]:
+        """The options of the search, with the delay."""
+        return {**super().beam(), "commit_delay": self.commit_delay}
+
+
+class BeamCRF(Committed):
     """Likelihood normalised over the outputs of a beam."""
 
     name: Literal["beam-crf"] = "beam-crf"
@@ -357,7 +371,7 @@ class BeamCRF(Mixed):
         return self.mixed(beam_crf_objective(**self.beam()), context)
 
 
-class DenseBeam(Mixed):
+class DenseBeam(Committed):
     """Likelihood of gold among the slots of a beam, at every step."""
 
     name: Literal["dense-beam"] = "dense-beam"

@@ -275,6 +275,13 @@ class Settings(TrainerOptions, _ExperimentOptions):
                 f"objective: crf needs scores that form a chain, which those of the model {self.model.title} do not"
             )
             raise InputError(problem, hint="use --model chain, or --objective beam-crf")
+        if getattr(objective, "commit_delay", None) is not None:
+            if self.task == "transduce":
+                hint = "leave it out, or use --task tag"
+                raise InputError("commit_delay: only the labels of a tagger can be final before the end", hint=hint)
+            if getattr(self.model, "encoder", None) == "bidirectional":
+                problem = "commit_delay: a bidirectional encoder reads the whole source, so there is no stream"
+                raise InputError(problem, hint="leave it out, or use --encoder left-to-right")
         untaught = start is None and self.init is None
         if isinstance(objective, Distillation) and (untaught or isinstance(start, DistilledStart)):
             problem = "warm_start: the teacher of distillation is what the warm start trains, a local model"

@@ -131,7 +131,8 @@ def unroll(
 
     Args: as of :func:`beam_search`, but ``end`` is given rather than taken from the model; ``carry`` is the selector's
     before the first step, and ``beam`` the one to go on from, None for empty hypotheses. The context is then of what
-    comes next in the sources, and steps are counted from its beginning.
+    comes next in the sources, and steps are counted from its beginning. A tensor of numbers of steps is looked at again
+    at each step; who lowers one in place ends that input early.
     """
     score = as_score(score)
     if score.cost_weight != 0 and cost is None:

@@ -3,6 +3,7 @@
 Losses that compare gold with what beats it during the search need the gold prefix at every step, on the beam or not.
 Here gold is taken out of the candidates and put into slot 0 by hand, and any selector chooses the rivals among the
 rest. So no rival is ever the gold prefix, nor carries any weight of it when the selection is soft: gold counts once.
+Under a commit rule, a rival that disagrees with a committed label dies; where gold does, the beam restarts from gold.
 
 Shapes: B batch, J and K slots before and after a step (gold in slot 0), V vocabulary, T target length, N = J V.
 """
@@ -10,7 +11,7 @@ Shapes: B batch, J and K slots before and after a step (gold in slot 0), V vocab
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +23,7 @@ from seqwise.models.protocols import StepModel
 from seqwise.names import ScoreName
 from seqwise.search.beam import Beam, unroll
 from seqwise.search.candidates import Candidates, Score, local
+from seqwise.search.commits import CommitRule, Committing, OpenLabels
 from seqwise.search.costs import Cost
 from seqwise.search.selection import HardSelection, Selection, SoftSelection
 from seqwise.search.selectors import Selector
@@ -55,8 +57,9 @@ def no_rivals(candidates: Candidates, carry: Any, generator: torch.Generator | N
 
 
 class BesideGold(NamedTuple):
-    """Carry of ``KeepGold``: the scores of all candidates but gold, (B, N), and the carry of the rivals."""
+    """Carry of ``KeepGold``: the score of gold (B, 1) and of all other candidates (B, N), the rivals' own carry."""
 
+    gold_B1: Tensor
     others_BN: Tensor
     rivals: Any
 
@@ -72,7 +75,7 @@ class KeepGold:
         lost: where it says so, the beam restarts from the gold prefix: the rivals die.
 
     Returns, when called: a hard selection where the rivals' is hard, else a soft one in which slot 0 is one-hot; and as
-    carry the scores of all candidates but gold, with the rivals' own carry.
+    carry the scores of gold and of all other candidates, with the rivals' own carry.
     """
 
     rivals: Selector
@@ -105,7 +108,24 @@ class KeepGold:
             )
         else:
             raise InputError(f"gold cannot be kept beside a {type(rivals).__name__}", hint="select hard or soft")
-        return selection, BesideGold(others_BN, rivals_carry)
+        return selection, BesideGold(gold_B1, others_BN, rivals_carry)
+
+
+def _restarting(committing: Committing) -> Selector:
+    """Commit; where gold, in slot 0, disagrees with what is committed, go on with gold alone."""
+
+    def select(
+        candidates: Candidates, carry: OpenLabels | None, generator: torch.Generator | None
+    ) -> tuple[Selection, OpenLabels]:
+        selection, after = committing(candidates, carry, generator)
+        lost_B1 = selection.scores_BK[:, :1] == -torch.inf
+        # Alone, gold may be measured from any score.
+        alone_1K = torch.full_like(selection.scores_BK[:1], -torch.inf)
+        alone_1K[:, 0] = 0.0
+        kept: Any = replace(selection, scores_BK=torch.where(lost_B1, alone_1K, selection.scores_BK))  # type: ignore[type-var]
+        return kept, after
+
+    return select
 
 
 class GoldStep(NamedTuple):
@@ -114,7 +134,7 @@ class GoldStep(NamedTuple):
     Attributes:
         gold_B1: score of the gold prefix, this step's token included.
         others_BN: score of every other candidate; minus infinity where gold was taken out, and for dead slots.
-        beam: after the step, gold in slot 0 and then the rivals.
+        beam: after the step, gold in slot 0 and then the rivals; after a commit, scores are measured from the best.
         active_B: inputs whose gold output has this step.
         last_B: inputs of which it is the last step.
     """
@@ -136,17 +156,21 @@ def unroll_with_gold(
     lost: Lost,
     score: Score | ScoreName = local,
     cost: Cost | None = None,
+    commit: CommitRule | None = None,
 ) -> Iterator[GoldStep]:
     """Search beside gold, step by step, with live gradients; the arguments are those of ``KeepGold`` and the loop.
 
+    ``commit`` makes labels final on the way, as :class:`~seqwise.search.commits.Committing` does.
     Gold is continued by end tokens up to the number of steps, where there is an end token. Rows that are not active
     must be left out of any loss.
     """
-    selector = KeepGold(rivals, gold_BT, lost)
+    selector: Selector = KeepGold(rivals, gold_BT, lost)
+    if commit is not None:
+        selector = _restarting(Committing(selector, commit))
     steps = unroll(model, context, selector, num_steps=num_steps_B, score=score, cost=cost, end=model.end)
     for number, step in enumerate(steps):
-        gold_B1, beside = step.selection.scores_BK[:, :1], step.carry
-        yield GoldStep(gold_B1, beside.others_BN, step.beam, num_steps_B > number, num_steps_B == number + 1)
+        beside: BesideGold = step.carry if commit is None else step.carry.inner
+        yield GoldStep(beside.gold_B1, beside.others_BN, step.beam, num_steps_B > number, num_steps_B == number + 1)
 
 
 def _one_hot_first(index_B1: Tensor, weights_BKW: Tensor) -> Tensor:
