@@ -234,18 +234,18 @@ def test_an_unknown_word_is_read_as_unknown_or_refused_and_the_stream_goes_on() 
     [
         (
             lambda: Stream(Tagger(**SIZES, bidirectional=True)),
-            "the model reads its source both ways, and a stream has no end to read back from; use a tagger with "
-            "--encoder left-to-right, or pretrained_tagger over a causal model",
+            "the model reads its source both ways, and a stream has no end to read back from; train one "
+            "with --encoder left-to-right, or over a causal model (--task tag --model gpt2)",
         ),
         (
             lambda: Stream(a_run(encoder="bidirectional")),
-            "the model reads its source both ways, and a stream has no end to read back from; use a tagger with "
-            "--encoder left-to-right, or pretrained_tagger over a causal model",
+            "the model reads its source both ways, and a stream has no end to read back from; train one "
+            "with --encoder left-to-right, or over a causal model (--task tag --model gpt2)",
         ),
         (
             lambda: Stream(EncoderDecoder(source_size=3, target_size=3, end=0)),
-            "the model (EncoderDecoder) needs the whole source, and a stream has no end; use a tagger with "
-            "--encoder left-to-right, or pretrained_tagger over a causal model",
+            "the model (EncoderDecoder) needs the whole source, and a stream has no end; train one "
+            "with --encoder left-to-right, or over a causal model (--task tag --model gpt2)",
         ),
         (lambda: Stream(left_to_right("tagger"), commit="often"), "no commit rule is called 'often'; known are agree, "
          "delay(NUMBER), margin(NUMBER), never"),

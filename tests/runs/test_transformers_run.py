@@ -316,7 +316,7 @@ def test_a_model_that_cannot_be_had_is_refused_in_one_line(files: Path, tmp_path
     ("given", "said"),
     [
         ({"model": "lstn"}, "model must be one of lstm, transformer, chain, a folder, or a name on the hub"),
-        ({"task": "tag"}, "is not an encoder, which --task tag needs"),
+        ({"task": "tag"}, "is neither an encoder nor a causal model, which --task tag needs"),
         ({"source_units": "words"}, "source_units: "),
         ({"hidden_size": 8}, "hidden_size: has no effect here"),
         ({"dropout": 0.3}, "dropout: has no effect here"),

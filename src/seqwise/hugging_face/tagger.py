@@ -10,8 +10,9 @@ import inspect
 import json
 import os
 from collections.abc import Sequence
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from safetensors.torch import save_file
@@ -26,6 +27,9 @@ from seqwise.hugging_face.masked_model import num_positions
 from seqwise.models.recurrent import LEFT_TO_RIGHT, READS_BOTH_WAYS, Context, FixedAttentionTagger
 from seqwise.training.checkpoints import load_model_file, seal, verify
 
+Piece = Literal["first", "last"]
+"""Piece of a word that stands for it."""
+
 BACKBONE, SIZES, WEIGHTS = "backbone", "tagger.json", "model.safetensors"
 """In a folder of :func:`save_tagger`: the folder of the encoder's configuration, and two files."""
 
@@ -35,7 +39,7 @@ ROUNDING = {torch.float64: 1e-8, torch.float32: 1e-4}
 
 
 class PieceEncoder(nn.Module):
-    """A Hugging Face encoder without a head, of whose outputs those of the first piece of each word are kept.
+    """A Hugging Face encoder without a head, of whose outputs those of the marked piece of each word are kept.
 
     Sources are as :func:`word_pieces` makes them.
     """
@@ -53,7 +57,7 @@ class PieceEncoder(nn.Module):
         pieces = self._pieces(sources_BS, lengths_B)
         self._require_positions(sources_BS.shape[1])
         hidden_BSM = self.backbone(input_ids=pieces.ids_BS, attention_mask=pieces.mask_BS.long()).last_hidden_state
-        return _of_words(hidden_BSM, pieces.starts_BS)
+        return _of_words(hidden_BSM, pieces.marked_BS)
 
     def require_left_to_right(self) -> None:
         """Refuse a model in which a piece sees those after it, or whose keys and values cannot be kept.
@@ -102,16 +106,16 @@ class PieceEncoder(nn.Module):
             kept_BW = (~mask_BC).byte().argsort(dim=1, stable=True)[:, : int(mask_BC.sum(1).max())]
             layers = tree.map(lambda leaf: leaf.take_along_dim(kept_BW[:, None, :, None], dim=2), layers)
             mask_BC = mask_BC.gather(1, kept_BW)
-        return _of_words(output.last_hidden_state, pieces.starts_BS), (layers, mask_BC)
+        return _of_words(output.last_hidden_state, pieces.marked_BS), (layers, mask_BC)
 
     def _pieces(self, sources_BS: Tensor, lengths_B: Tensor) -> _Pieces:
-        starts_BS = sources_BS < 0
-        if bool((~starts_BS).all(1).any()):
+        marked_BS = sources_BS < 0
+        if bool((~marked_BS).all(1).any()):
             raise InputError("a source has no word", hint="make sources with word_pieces")
         mask_BS = torch.arange(sources_BS.shape[1], device=sources_BS.device) < lengths_B[:, None]
         padding = getattr(self.backbone.config, "pad_token_id", None) or 0
         return _Pieces(
-            torch.where(starts_BS, ~sources_BS, sources_BS).masked_fill(~mask_BS, padding), mask_BS, starts_BS
+            torch.where(marked_BS, ~sources_BS, sources_BS).masked_fill(~mask_BS, padding), mask_BS, marked_BS
         )
 
     def _require_positions(self, positions: int) -> None:
@@ -125,17 +129,17 @@ _Past = tuple[Layers, Tensor]
 
 
 class _Pieces(NamedTuple):
-    """Pieces of sources as a model takes them, which of them are no padding, and which begin a word."""
+    """Pieces of sources as a model takes them, which of them are no padding, and which stand for a word."""
 
     ids_BS: Tensor
     mask_BS: Tensor
-    starts_BS: Tensor
+    marked_BS: Tensor
 
 
-def _of_words(hidden_BSM: Tensor, starts_BS: Tensor) -> Context:
-    """Context of the first piece of each word."""
-    words_B = starts_BS.sum(1)
-    places_BW = (~starts_BS).long().argsort(dim=1, stable=True)[:, : int(words_B.max())]
+def _of_words(hidden_BSM: Tensor, marked_BS: Tensor) -> Context:
+    """Context of the marked piece of each word."""
+    words_B = marked_BS.sum(1)
+    places_BW = (~marked_BS).long().argsort(dim=1, stable=True)[:, : int(words_B.max())]
     memory_BWM = hidden_BSM.gather(1, places_BW[..., None].expand(-1, -1, hidden_BSM.shape[-1]))
     is_word_BW = torch.arange(places_BW.shape[1], device=words_B.device) < words_B[:, None]
     return Context(memory_BWM, is_word_BW, words_B)
@@ -152,14 +156,15 @@ def pretrained_tagger(
     """A tagger that reads its source with a Hugging Face encoder and knows which label it gave last.
 
     ``h_i = LSTM(h_{i-1}, [E[y_{i-1}]; m_i])``, ``f(h_i, w) = W_w . h_i + b_w``, with m_i what the encoder makes of the
-    first piece of word i. A token classifier decides on every word alone, and beam search has nothing to do there; here
-    the labels depend on each other, so that local and raw scores differ and a search is worth its while. All
-    objectives, :func:`~seqwise.training.trainer.fit` and all decoders take it.
+    piece of word i that :func:`word_pieces` marks. A token classifier decides on every word alone, and beam search has
+    nothing to do there; here the labels depend on each other, so that local and raw scores differ and a search is worth
+    its while. All objectives, :func:`~seqwise.training.trainer.fit` and all decoders take it.
 
     Args:
         model: a Hugging Face model, with or without a head, which is not used: BERT, DistilBERT, ModernBERT, RoBERTa,
             ... Its weights are shared, and trained along; the tagger is in the mode (train or eval) that it is in. A
-            causal one sees no word that is still to come.
+            causal one (GPT-2, Llama) sees no word that is still to come, so that the tagger can stream; mark the last
+            piece of each word for it, which sees the whole word.
         num_labels: V; by default ``config.num_labels``.
         hidden_size: of the decoder.
         label_embedding_size: size D of a fed label.
@@ -168,7 +173,7 @@ def pretrained_tagger(
     Raises:
         InputError: the model is an encoder-decoder, or has no base model.
 
-    Source: the decoder is that of Goyal et al. (AAAI 2018), section 3. Not implemented: other poolings than the first
+    Source: the decoder is that of Goyal et al. (AAAI 2018), section 3. Not implemented: other poolings than one
     piece; a source longer than the encoder's positions. The decoder is new: give it a larger learning rate than the
     encoder has (``rates`` of :func:`~seqwise.training.trainer.fit`).
 
@@ -204,16 +209,17 @@ def pretrained_tagger(
     return tagger.train(backbone.training)
 
 
-def word_pieces(tokenizer: Any, words: Sequence[str]) -> tuple[int, ...]:
-    """The ids of a sentence for :func:`pretrained_tagger`, in which the first piece of each word is marked.
+def word_pieces(tokenizer: Any, words: Sequence[str], *, piece: Piece = "first") -> tuple[int, ...]:
+    """The ids of a sentence for :func:`pretrained_tagger`, in which one piece of each word is marked.
 
     Args:
         tokenizer: the model's own, fast or slow. One of bytes (RoBERTa, ModernBERT, GPT-2) reads each word as it does
             behind a blank, the first one too, whatever its ``add_prefix_space``.
         words: one at least. One that the tokenizer gives no piece is the unknown token.
+        piece: "first", or "last" for a causal model, whose first piece does not see the others.
 
     Returns:
-        Ids with the special tokens around them; ``~id``, which is negative, where a word begins.
+        Ids with the special tokens around them; ``~id``, which is negative, for the piece that stands for a word.
 
     Raises:
         InputError: there is no word, or nothing is made of one and the tokenizer has no unknown token.
@@ -227,19 +233,44 @@ def word_pieces(tokenizer: Any, words: Sequence[str]) -> tuple[int, ...]:
         >>> word_pieces(tokenizer, ["dogs", "run"])
         (2, -6, 6, -8, 3)
     """
+    before, pieces, after = split_pieces(tokenizer, words, piece=piece)
+    return (*before, *chain.from_iterable(pieces), *after)
+
+
+def split_pieces(
+    tokenizer: Any, words: Sequence[str], *, piece: Piece = "first"
+) -> tuple[tuple[int, ...], list[tuple[int, ...]], tuple[int, ...]]:
+    """The ids of a sentence as :func:`word_pieces` joins them: before its words, of each word, and behind them.
+
+    Example:
+        >>> import pytest
+        >>> tokenizers = pytest.importorskip("tokenizers")
+        >>> from transformers import BertTokenizer
+        >>> pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "dog", "##s", "run"]
+        >>> tokenizer = BertTokenizer(vocab={piece: place for place, piece in enumerate(pieces)})
+        >>> split_pieces(tokenizer, ["dogs", "run"], piece="last")
+        ((2,), [(5, -7), (-8,)], (3,))
+    """
     without = set(words_without_pieces(tokenizer, words))
     known = [_unknown(tokenizer, word) if place in without else word for place, word in enumerate(words)]
-    if not getattr(tokenizer, "is_fast", False):
-        marked: list[int] = []
-        for word in known:
-            first, *others = _alone(tokenizer, word)
-            marked += [~first, *others]
-        return tuple(tokenizer.build_inputs_with_special_tokens(marked))
-    ids, firsts = _pieces(tokenizer, known)
-    if len(firsts) != len(words):
-        raise InputError("a word is lost among the others", hint="replace what is no text in it")
-    starts = set(firsts.values())
-    return tuple(~token if column in starts else token for column, token in enumerate(ids))
+    if getattr(tokenizer, "is_fast", False):
+        ids, columns = _pieces(tokenizer, known)
+        if len(columns) != len(words):
+            raise InputError("a word is lost among the others", hint="replace what is no text in it")
+        starts = [columns[place].start for place in range(len(words))]
+        end = columns[len(words) - 1].stop
+    else:
+        alone = [_alone(tokenizer, word) for word in known]
+        # Marked, to be found among the special tokens.
+        ids = tokenizer.build_inputs_with_special_tokens([~token for pieces in alone for token in pieces])
+        first = next(column for column, token in enumerate(ids) if token < 0)
+        *starts, end = accumulate(map(len, alone), initial=first)
+        ids = [max(token, ~token) for token in ids]
+    marked = -1 if piece == "last" else 0
+    words_of_pieces = [ids[start:stop] for start, stop in pairwise([*starts, end])]
+    for pieces in words_of_pieces:
+        pieces[marked] = ~pieces[marked]
+    return tuple(ids[: starts[0]]), list(map(tuple, words_of_pieces)), tuple(ids[end:])
 
 
 def words_without_pieces(tokenizer: Any, words: Sequence[str]) -> tuple[int, ...]:
@@ -257,19 +288,22 @@ def words_without_pieces(tokenizer: Any, words: Sequence[str]) -> tuple[int, ...
         raise InputError("words were expected, at least one", hint="split the sentence")
     if not getattr(tokenizer, "is_fast", False):
         return tuple(place for place, word in enumerate(words) if not _alone(tokenizer, word))
-    _, firsts = _pieces(tokenizer, words)
-    return tuple(place for place in range(len(words)) if place not in firsts)
+    _, columns = _pieces(tokenizer, words)
+    return tuple(place for place in range(len(words)) if place not in columns)
 
 
-def _pieces(tokenizer: Any, words: Sequence[str]) -> tuple[list[int], dict[int, int]]:
-    """By a fast tokenizer: the ids, special tokens included, and by the place of a word the column of its first one."""
+def _pieces(tokenizer: Any, words: Sequence[str]) -> tuple[list[int], dict[int, range]]:
+    """By a fast tokenizer: the ids, special tokens included, and the columns of each word by its place."""
     before = tokenizer.backend_tokenizer.pre_tokenizer
     if before is not None and b"ByteLevel" in before.__getstate__():
         # Where a blank is a part of what follows it, a word without one would be read as the rest of another.
         words = [f" {word}" for word in words]
     encoded = tokenizer(list(words), is_split_into_words=True, truncation=False, padding=False, verbose=False)
-    places = reversed(list(enumerate(encoded.word_ids())))
-    return list(encoded["input_ids"]), {place: column for column, place in places if place is not None}
+    columns: dict[int, range] = {}
+    for column, place in enumerate(encoded.word_ids()):
+        if place is not None:
+            columns[place] = range(columns[place].start if place in columns else column, column + 1)
+    return list(encoded["input_ids"]), columns
 
 
 def _alone(tokenizer: Any, word: str) -> list[int]:

@@ -114,7 +114,7 @@ class Encoder(nn.Module):
 
 
 READS_BOTH_WAYS = "the model reads its source both ways, and a stream has no end to read back from"
-LEFT_TO_RIGHT = "use a tagger with --encoder left-to-right, or pretrained_tagger over a causal model"
+LEFT_TO_RIGHT = "train one with --encoder left-to-right, or over a causal model (--task tag --model gpt2)"
 
 
 ONE_LABEL_EACH = "a tagger writes a label for each token: build the vocabulary of labels without end='</s>'"

@@ -108,6 +108,10 @@ class OutputCodec(Codec):
         """Encode the sources alone, whatever the targets are."""
         return self.encode([replace(example, target=()) for example in examples])
 
+    def encode_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+        """Encode words that come one by one: what stands before the first word of a source, and the ids of each."""
+        return (), [encoded.source_ids for encoded in self.encode_sources([Example((word,), ()) for word in words])]
+
     def source_tokens(self, encoded: EncodedExample) -> Sequence[int]:
         """Return the ids of a source in the source vocabulary."""
         return encoded.source_ids

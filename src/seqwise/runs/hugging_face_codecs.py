@@ -19,12 +19,13 @@ from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError
 from seqwise.runs.codecs import OutputCodec, SequenceCodec, place_of, set_derived
 from seqwise.runs.inputs import each_sequence
-from seqwise.runs.pretrained import load_pretrained_tokenizer, quiet
+from seqwise.runs.pretrained import is_causal, load_pretrained_tokenizer, quiet
 from seqwise.sampling.problems import Ways
 from seqwise.search.selectors import Selector
 
 if TYPE_CHECKING:
     from seqwise.hugging_face import HuggingFaceMaskedModel
+    from seqwise.hugging_face.tagger import Piece
     from seqwise.hugging_face.text_codec import TextCodec
 
 FORBIDDING = ("bad_words_ids", "suppress_tokens", "begin_suppress_tokens")
@@ -177,7 +178,7 @@ class GeneratorCodec(OutputCodec):
 
 @dataclass(frozen=True)
 class TaggerCodec(OutputCodec):
-    """Words in the pieces of an encoder's tokenizer, the first of which carries the label of its word.
+    """Words in the pieces of an encoder's tokenizer, one of which carries the label of its word.
 
     ``RUN/model`` is a folder of ``save_tagger``, with the labels and, in ``backbone``, the tokenizer.
     """
@@ -186,6 +187,7 @@ class TaggerCodec(OutputCodec):
     source_vocabulary: Vocabulary
     target_vocabulary: Vocabulary
     positions: int | None
+    piece: Piece = "first"
 
     kind: ClassVar[str] = "word-pieces"
 
@@ -199,7 +201,9 @@ class TaggerCodec(OutputCodec):
         if len(tokenizer) > size:
             problem = f"the tokenizer has {len(tokenizer):,} tokens, and the encoder has embeddings for {size:,}"
             raise InputError(problem, path=source, hint="save it after model.resize_token_embeddings(len(tokenizer))")
-        return cls(tokenizer, piece_vocabulary(tokenizer, size), labels, num_positions(backbone))
+        # The first piece of a causal model does not see the rest of the word.
+        piece: Piece = "last" if is_causal(backbone.config.to_dict()) else "first"
+        return cls(tokenizer, piece_vocabulary(tokenizer, size), labels, num_positions(backbone), piece)
 
     @property
     def identity(self) -> str:
@@ -217,25 +221,39 @@ class TaggerCodec(OutputCodec):
         # A target tells how the file is laid out, and so the line of an error.
         return [EncodedExample(self._pieces(example), ()) for example in examples]
 
+    def encode_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+        from seqwise.hugging_face.tagger import split_pieces
+
+        if not words:
+            return (), []
+        self._require_pieces(Example(tuple(words), ()))
+        before, pieces, _ = split_pieces(self.tokenizer, words, piece=self.piece)
+        return before, pieces
+
     def source_tokens(self, encoded: EncodedExample) -> Sequence[int]:
-        # The first piece of a word has the id ~id, which is negative.
+        # The piece that stands for a word has the id ~id, which is negative.
         return [max(token, ~token) for token in encoded.source_ids]
 
     def _pieces(self, example: Example) -> tuple[int, ...]:
-        from seqwise.hugging_face.tagger import word_pieces, words_without_pieces
+        from seqwise.hugging_face.tagger import word_pieces
 
         if not example.source:
             raise InputError("the source is empty", **place_of(example), hint="fill it in or drop the example")
+        self._require_pieces(example)
+        ids = word_pieces(self.tokenizer, example.source, piece=self.piece)
+        if self.positions is not None and len(ids) > self.positions:
+            problem = f"the sentence has {len(ids)} pieces, and the encoder has {self.positions} positions"
+            raise InputError(problem, **place_of(example), hint="split the sentence")
+        return ids
+
+    def _require_pieces(self, example: Example) -> None:
+        from seqwise.hugging_face.tagger import words_without_pieces
+
         for place in words_without_pieces(self.tokenizer, example.source):
             # With labels, every word has a line of its own.
             line = example.line + place * bool(example.target) if example.line else None
             problem = f"the tokenizer returns nothing for {example.source[place]!r}"
             raise InputError(problem, path=example.path or None, line=line, hint="replace the word, or drop it")
-        ids = word_pieces(self.tokenizer, example.source)
-        if self.positions is not None and len(ids) > self.positions:
-            problem = f"the sentence has {len(ids)} pieces, and the encoder has {self.positions} positions"
-            raise InputError(problem, **place_of(example), hint="split the sentence")
-        return ids
 
     def save(self, model: Any, folder: Path) -> None:
         from seqwise.hugging_face.tagger import BACKBONE, save_tagger

@@ -35,6 +35,7 @@ from seqwise.runs.masked_model_settings import (
 from seqwise.runs.model_settings import HUB_NAME, PretrainedEncoder
 from seqwise.runs.pretrained import (
     holds_pretrained,
+    is_causal,
     is_encoder,
     load_masked_language_model,
     load_model_and_tokenizer,
@@ -143,7 +144,7 @@ def _start_normalized(model: nn.Module, settings: Settings) -> None:
 
 
 def _new_tagger_run(examples: Sequence[Example], settings: Settings) -> OutputRun:
-    """Make a tagger with a new decoder over the encoder that the settings name."""
+    """Make a tagger with a new decoder over the encoder or causal model that the settings name."""
     from seqwise.hugging_face import pretrained_tagger
 
     own: Any = settings.model
@@ -180,29 +181,22 @@ def _generator_run(settings: Settings, source: Path | str) -> OutputRun:
 def _encoder_loader(config: Mapping[str, Any]) -> Any:
     from transformers import AutoModel
 
-    if not is_encoder(config):
+    if not is_encoder(config) and not is_causal(config):
         named = next(iter(config.get("architectures") or ()), config.get("model_type"))
-        problem = f"the model ({named}) is not an encoder, which --task tag needs"
-        raise InputError(problem, hint="name one such as BERT, or use --task transduce")
+        problem = f"the model ({named}) is neither an encoder nor a causal model, which --task tag needs"
+        raise InputError(problem, hint="name one such as BERT or GPT-2, or use --task transduce")
     return AutoModel
 
 
 def _generator_loader(config: Mapping[str, Any]) -> Any:
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
-    from transformers.models.auto.modeling_auto import (
-        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-        MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
-    )
 
-    kind = config.get("model_type")
     masked = any(name.endswith("ForMaskedLM") for name in config.get("architectures") or ())
     if masked or is_encoder(config):
         what = "a masked language model" if masked else "an encoder"
         hint = "tag with it (--task tag), or use it with seqwise score or seqwise sample"
         raise InputError(f"the model is {what}, which cannot generate text", hint=hint)
-    # Some encoder-decoders are in the mapping of causal models too, for their decoders.
-    reads = kind in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES or kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    return AutoModelForSeq2SeqLM if reads else AutoModelForCausalLM
+    return AutoModelForCausalLM if is_causal(config) else AutoModelForSeq2SeqLM
 
 
 # ------------------------------------------------------------------------------------------------------- saved

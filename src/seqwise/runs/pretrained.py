@@ -76,6 +76,19 @@ def is_encoder(config: Mapping[str, Any]) -> bool:
     return kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and kind not in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
 
 
+def is_causal(config: Mapping[str, Any]) -> bool:
+    """Whether a ``config.json`` is that of a causal language model: GPT-2, Llama, BERT as a decoder and the like."""
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+    )
+
+    # Some encoder-decoders are in the mapping of causal models too, for their decoders.
+    kind = config.get("model_type")
+    writes = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
+    return writes and not is_encoder(config)
+
+
 def load_model_and_tokenizer(
     source: Path | str,
     loader: Callable[[Mapping[str, Any]], Any],

@@ -55,7 +55,8 @@ _TASK = "tag: one label per source token; transduce: an output of its own length
 _MODEL = (
     "tag: lstm, or chain (a label depends on the source and the previous label); transduce: lstm or transformer; or a "
     "Hugging Face model to fine-tune, a folder or a name on the hub (bert-base-cased, ada/bart): for --task tag an "
-    "encoder such as BERT, else an encoder-decoder or a causal language model, which reads sources as prompts"
+    "encoder such as BERT or a causal model such as GPT-2, else an encoder-decoder or a causal model, which reads "
+    "sources as prompts"
 )
 
 

@@ -16,7 +16,6 @@ from torch.nn import functional as F
 
 from seqwise import tree
 from seqwise.data.batches import Batch
-from seqwise.data.readers import Example
 from seqwise.decoding import Decoder, as_decoder, evaluation_mode
 from seqwise.errors import InputError
 from seqwise.models.deferred_linear import Matrices
@@ -201,8 +200,13 @@ class Streams:
                 problem = "one text where tokens were expected"
                 raise InputError(problem, hint="write feed([token]), or feed(text.split())")
         pieces = {name: list(given) for name, given in tokens.items()}
-        encoded = iter(self._text.encode(self._model, [token for given in pieces.values() for token in given]))
-        return {name: list(islice(encoded, len(given))) for name, given in pieces.items()}
+        before, encoded = self._text.encode(self._model, [token for given in pieces.values() for token in given])
+        following = iter(encoded)
+        words = {name: list(islice(following, len(given))) for name, given in pieces.items()}
+        for name, given in words.items():
+            if before and given and name not in self._places:
+                given[0] = before + given[0]
+        return words
 
     def _rows(self, names: Sequence[Hashable]) -> _State:
         """State of some of the streams, in this order."""
@@ -469,13 +473,12 @@ class _Words:
 
     codec: OutputCodec
 
-    def encode(self, model: Any, words: Sequence[Any]) -> list[Ids]:
-        """Ids of each word."""
+    def encode(self, model: Any, words: Sequence[Any]) -> tuple[Ids, list[Ids]]:
+        """Ids before the first word of a source, and those of each word."""
         for word in words:
             if not isinstance(word, str) or not word or any(map(str.isspace, word)):
                 raise InputError(f"{word!r} is not a token: a word without blanks", hint="split the text")
-        encoded = self.codec.encode_sources([Example((word,), ()) for word in words])
-        return [example.source_ids for example in encoded]
+        return self.codec.encode_words(words)
 
     def labels(self, ids: Ids) -> tuple[str, ...]:
         """Names of labels."""
@@ -485,15 +488,15 @@ class _Words:
 class _Numbers:
     """Tokens of a model: ids."""
 
-    def encode(self, model: Any, tokens: Sequence[Any]) -> list[Ids]:
-        """Ids of each word."""
+    def encode(self, model: Any, tokens: Sequence[Any]) -> tuple[Ids, list[Ids]]:
+        """Ids of each word, which are those that were given."""
         words = [token if isinstance(token, tuple) else (token,) for token in tokens]
         ids, firsts = tuple(chain.from_iterable(words)), tuple(chain.from_iterable(word[:1] for word in words))
         # All are counted together: one word begins with each, and no other.
         if not (set(map(type, ids)) <= {int} and model.most_steps(ids) == len(words) == model.most_steps(firsts)):
             for token, word in zip(tokens, words, strict=True):
                 _require_word(model, token, word)
-        return words
+        return (), words
 
     def labels(self, ids: Ids) -> Ids:
         """Ids as they are."""
