@@ -1,15 +1,15 @@
-"""Neural sequence models that are trained, searched and sampled as whole sequences.
+"""Neural sequence models, trained, searched and sampled as whole sequences.
 
-A model says what each next token scores. This package searches over whole outputs, trains models through that search,
-and samples whole sequences from masked models. Five names go a long way:
+A model scores each next token. This package searches over complete outputs, trains models through that search, and
+samples sequences from masked models. The main entry points are:
 
-* ``fit`` trains any model by any objective, and goes on where it was killed;
-* ``load_run`` and ``predict`` use what ``seqwise train`` has left in a folder;
-* ``SearchAwareTrainer`` trains a Hugging Face model by any of the same objectives;
-* ``beam_search`` searches by ``HardTopK``, and with ``SoftTopK`` has gradients.
+* ``fit`` trains any model by any objective, and resumes if it was interrupted;
+* ``load_run`` and ``predict`` use a run folder of ``seqwise train``;
+* ``SearchAwareTrainer`` trains a Hugging Face model by the same objectives;
+* ``beam_search`` searches with ``HardTopK``, or with ``SoftTopK``, which has gradients.
 
 Example:
-    Train a tagger through its own beam, and decode with it:
+    Train a tagger through its beam, and decode with it:
 
     >>> import tempfile
     >>> from seqwise import Tagger, fit
@@ -23,7 +23,7 @@ Example:
     >>> [best.tokens for best, *_ in decode_examples(tagger, data[:2], "raw-beam")]
     [(0, 1), (1, 0)]
 
-    Search with a hard beam, and with a relaxed one whose cost has gradients:
+    Search with a hard beam, and with a relaxed beam whose cost has gradients:
 
     >>> from seqwise import HardTopK, SoftTopK, beam_search, direct_loss, hamming_cost
     >>> from seqwise.data import collate
@@ -45,9 +45,9 @@ Example:
     >>> predict(load_run(folder / "run"), ["dogs run"])[0][0].tokens
     ('N', 'V')
 
-To read on: ``seqwise.search.selection`` (the idea), ``seqwise.search.beam`` (the one loop),
-``seqwise.objectives`` (what training minimises), ``seqwise.hugging_face`` (models that you have),
-``seqwise.sampling`` (samples from masked models). Names are imported when they are asked for.
+See also: ``seqwise.search.selection`` (the idea), ``seqwise.search.beam`` (the search loop), ``seqwise.objectives``
+(training objectives), ``seqwise.hugging_face`` (Transformers models), ``seqwise.sampling`` (samples from masked
+models). Names are imported on first use.
 """
 
 from __future__ import annotations

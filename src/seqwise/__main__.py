@@ -1,4 +1,4 @@
-"""``python -m seqwise``: the command line, where a launcher such as torchrun wants a module."""
+"""``python -m seqwise``: the command line, for launchers that need a module, such as torchrun."""
 
 from __future__ import annotations
 

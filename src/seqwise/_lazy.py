@@ -1,4 +1,4 @@
-"""Packages whose names are imported when they are first asked for (PEP 562), so that importing a package is quick."""
+"""Packages that import their names on first use (PEP 562), so that importing a package is quick."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ def lazy_names(package: str, *modules: str) -> tuple[Callable[[str], Any], Calla
     """Make the ``__getattr__`` and ``__dir__`` of a package.
 
     Args:
-        package: its ``__name__``; its ``__all__`` says which names it offers.
-        modules: where these names are, in the order in which they are looked through.
+        package: its ``__name__``; its ``__all__`` lists the names.
+        modules: modules that define these names, in the order in which they are searched.
 
     Returns:
-        both functions. A submodule is imported as well when it is asked for.
+        both functions. They also import submodules on first use.
 
     Example:
         >>> import seqwise

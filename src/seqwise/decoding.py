@@ -1,4 +1,4 @@
-"""From a final beam to outputs: trace back, cut at the end token, rank.
+"""Decoding: search, then trace back the final beam, cut outputs at the end token, and rank them.
 
 Shapes: B batch, K slots, T steps.
 """
@@ -42,7 +42,7 @@ AT_ONCE = 256  # examples that are decoded together
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One output: its tokens without the end token, its score, and whether it ended by itself."""
+    """Output: its tokens without the end token, its score, and whether the model ended it."""
 
     tokens: tuple[int, ...]
     score: float
@@ -51,24 +51,24 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Decoder:
-    """Search for outputs at test time: a selector and a score."""
+    """Search procedure at test time: a selector and a score."""
 
     selector: Selector
     score: Score
 
 
 def _greedy(k: int, alpha: float, score: Score | None, unit: AlphaUnit = of_scores) -> Decoder:
-    """Take the token of the highest probability at each step."""
+    """Take the most probable token at each step."""
     return Decoder(HardTopK(1), local)
 
 
 def _beam(k: int, alpha: float, score: Score | None, unit: AlphaUnit = of_scores) -> Decoder:
-    """Search with a beam of k hypotheses by their log-probabilities, the sums of ``f - log Z``."""
+    """Search with a beam of k hypotheses by log-probability, the sum of ``f - log Z``."""
     return Decoder(HardTopK(k), local)
 
 
 def _interpolated_beam(k: int, alpha: float, score: Score | None, unit: AlphaUnit = of_scores) -> Decoder:
-    """Search with a beam of k hypotheses by scores halfway to probabilities, ``f - log Z / 2``."""
+    """Search with a beam of k hypotheses by half-normalised scores, ``f - log Z / 2``."""
     return Decoder(HardTopK(k), interpolated(0.5))
 
 
@@ -83,7 +83,7 @@ def _soft_beam(k: int, alpha: float, score: Score, unit: AlphaUnit = of_scores) 
 
 
 def _viterbi(k: int, alpha: float, score: Score, unit: AlphaUnit = of_scores) -> Decoder:
-    """Find the best output of a chain, by the score that it was trained with."""
+    """Find the best output of a chain by the score that it was trained with."""
     return Decoder(viterbi, score)
 
 
@@ -95,14 +95,14 @@ DECODERS: dict[str, Callable[..., Decoder]] = {
     "soft-beam": _soft_beam,
     "viterbi": _viterbi,
 }
-"""Decoders by name; each is made from the beam size, alpha and its unit, and the score that the model was trained with.
+"""Decoders by name; each is made from the beam size, alpha and its unit, and the score used in training.
 
 Greedy search and the hard beams do not depend on how the model was trained.
 """
 
 
 def as_decoder(decoder: Decoder | DecoderName, *, k: int = 5) -> Decoder:
-    """A decoder itself, or the one that a name of :data:`DECODERS` stands for, with local scores, alpha 1 and k slots.
+    """Return a decoder, given itself or its name in :data:`DECODERS`; names give local scores, alpha 1 and k slots.
 
     Raises:
         InputError: there is no decoder of that name.
@@ -121,14 +121,14 @@ def as_decoder(decoder: Decoder | DecoderName, *, k: int = 5) -> Decoder:
 def hypotheses(
     beam: Beam, *, end: int | None, n_best: int = 1, length_normalization: float = 0.0
 ) -> list[list[Hypothesis]]:
-    """The best outputs of each input, distinct, best first.
+    """Return the best distinct outputs of each input, best first.
 
     Args:
         beam: the result of a search.
         end: id of the end token, or None.
-        n_best: how many at most, 1 or more; fewer where the beam holds fewer distinct live hypotheses.
-        length_normalization: p; hypotheses are ranked by ``score / length^p``, and that is the score returned. The end
-            token counts, as in transformers, whose ``length_penalty`` it is.
+        n_best: largest number of outputs, 1 or more; a beam may have fewer distinct live hypotheses.
+        length_normalization: p; hypotheses are ranked by ``score / length^p``, which is the score returned. The length
+            includes the end token. In Transformers, this is ``length_penalty``.
     """
     if n_best < 1:
         raise InputError(f"the number of hypotheses must be at least 1, got {n_best}")
@@ -172,13 +172,13 @@ def decode(
 ) -> list[list[Hypothesis]]:
     """Search and return the best outputs of each input, best first.
 
-    A hard search stops early once every hypothesis has ended: nothing can change after that.
+    A hard search stops as soon as every hypothesis has ended.
 
     Args:
         model: a step model, in evaluation mode.
         context: what ``model.encode`` returned.
-        decoder: a selector and a score; or its name, such as "greedy" or "beam", see :func:`as_decoder`.
-        num_steps: how many tokens to write at most, or for a model without end token exactly; int or int64 (B,).
+        decoder: a selector and a score, or a name such as "greedy" or "beam"; see :func:`as_decoder`.
+        num_steps: largest number of tokens, or the exact number for a model without end token; int or int64 (B,).
         n_best, length_normalization: see :func:`hypotheses`.
 
     Raises:
@@ -206,17 +206,17 @@ def decode(
 
 
 def step_limit(source_length: int, end: int | None) -> int:
-    """Largest number of tokens to write: the source length for a tagger, else ``2 * source_length + 10``.
+    """Return the largest number of output tokens: the source length for a tagger, else ``2 * source_length + 10``.
 
-    It depends on the input alone, so that outputs do not depend on the batch.
+    It depends only on the input, so outputs do not depend on the batch.
     """
     return source_length if end is None else 2 * source_length + 10
 
 
 def steps_after(source_ids: Sequence[int], model: StepModel) -> int:
-    """Number of search steps after a source: :func:`step_limit`, or fewer where the model cannot take as many.
+    """Return the number of search steps for a source: :func:`step_limit`, or fewer if the model is limited.
 
-    A model with an end to its positions, or fewer outputs than source tokens, says so in ``most_steps(source_ids)``.
+    Models with limited positions, or with fewer outputs than source tokens, have ``most_steps(source_ids)``.
     """
     limit = step_limit(len(source_ids), model.end)
     most: int | None = getattr(model, "most_steps", lambda _: None)(source_ids)
@@ -233,7 +233,7 @@ def encode_input(model: StepModel, source: EncodedExample) -> Any:
 
 @contextmanager
 def evaluation_mode(model: object) -> Iterator[None]:
-    """Put a module and its parts into evaluation mode, and each of them back after it; leave what is no module alone.
+    """Put a module and its submodules into evaluation mode, and restore their modes afterwards; ignore other objects.
 
     Example:
         >>> model = nn.Sequential(nn.Dropout(), nn.Dropout().eval())
@@ -265,12 +265,12 @@ def decode_examples(
     length_normalization: float = 0.0,
     on_progress: Callable[[int], None] | None = None,
 ) -> list[list[Hypothesis]]:
-    """Decode a whole data set in batches of similar length; the results come in the order of the examples.
+    """Decode a data set in batches of similar length; results are in the order of the examples.
 
     Args:
-        model: a step model that is also a module; it is put into evaluation mode for the call and back after it.
+        model: a step model that is also a module; it is in evaluation mode during the call.
         examples: encoded examples; only their sources are read.
-        decoder: as :func:`decode` takes it.
+        decoder: see :func:`decode`.
         n_best, length_normalization: see :func:`hypotheses`.
         on_progress: called with the number of examples just done.
     """
@@ -296,9 +296,9 @@ def decode_examples(
 
 
 def _batches(model: StepModel, examples: Sequence[EncodedExample], order: Sequence[int]) -> Iterator[list[int]]:
-    """Batches in an order. An input whose outputs are cut off at the model's last position is on its own.
+    """Yield batches in an order. An input whose outputs end at the model's last position has its own batch.
 
-    Beside a longer one, whose prompt it would stand behind, it might have fewer positions.
+    In a batch with a longer prompt it might have fewer positions.
     """
     together: list[int] = []
     alone: list[int] = []

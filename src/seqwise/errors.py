@@ -1,4 +1,4 @@
-"""The one error that a user can put right: what is wrong, where, and what to do about it, on one line."""
+"""Errors in user input: one line with the problem, its place and a hint."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["InputError"]
 
 
 class InputError(ValueError):
-    """Error in the caller's input; the message names the place and gives a hint.
+    """Error in the caller's input; its message names the place and gives a hint.
 
     Args:
         problem: what is wrong, as a clause without a full stop.
@@ -42,7 +42,7 @@ class InputError(ValueError):
 
 
 def warn(*warnings: str | None) -> None:
-    """Print the warnings that there are on standard error, a line each."""
+    """Print warnings on standard error, one per line."""
     for warning in warnings:
         if warning is not None:
             print(f"seqwise: {warning}", file=sys.stderr)

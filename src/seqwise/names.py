@@ -1,7 +1,7 @@
-"""Names that settings can have, of scores, costs, decoders, kernels ...; those of objectives: `objectives.settings`.
+"""Names that settings accept, of scores, costs, decoders, kernels ...; for objectives, see `objectives.settings`.
 
-Nothing here imports torch, so that ``--help`` and the completion of a shell are quick. What the names stand for is
-built elsewhere, and tests compare both.
+Nothing here imports torch, so that ``--help`` and shell completion are quick. Tests compare the names with the objects
+that they stand for, which are defined elsewhere.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ DECODER_NAMES: tuple[DecoderName, ...] = get_args(DecoderName)
 """Names of decoders; viterbi is for chains."""
 
 EnergyName = Literal["local", "raw"]
-"""Minus the pseudo-log-likelihood, or minus the sum of the scores as they are."""
+"""Negative pseudo-log-likelihood, or negative sum of raw scores."""
 
 Pieces = Literal["within-word-l2r", "whole-word", "original"]
-"""What is masked with a token that is scored: the rest of its word, all of its word, or nothing."""
+"""Tokens masked together with a scored one: the rest of its word, the whole word, or none."""
 
 WordsName = Literal["tokenizer", "blanks"]
-"""What parts words: what the tokenizer has them parted by, or blanks alone."""
+"""Word boundaries: those of the tokenizer, or whitespace."""
 
 ScoreUnit = Literal["nats", "bits"]
-"""Natural logarithms, or those to the base 2."""
+"""Unit of logarithms: natural or base 2."""
 
 VisitsName = Literal["in-order", "shuffled", "anywhere"]
-"""Each free position once in a sweep, from left to right or in an order drawn anew; or as many visits at random places,
-each of a size that is drawn from 1 to the sweep's block."""
+"""Order of visits in a sweep: each free position once, from left to right or shuffled; or as many visits at random
+positions, each with a block size drawn between 1 and that of the sweep."""
 
 
 def measure_heading(title: str) -> str:
@@ -59,11 +59,11 @@ def measure_heading(title: str) -> str:
 
 
 def measure_text(title: str, value: float) -> str:
-    """Write a measure in the unit of its heading: ratios and entropies with three digits, all others in per cent."""
+    """Format a measure in the unit of its heading: ratios and entropies with three digits, all others in per cent."""
     return f"{value:.3f}" if "ratio" in title or "entropy" in title else f"{100 * value:.1f}"
 
 
 def interval_texts(title: str, estimate: Iterable[float]) -> tuple[str, str]:
-    """Write a measure, and in brackets the ends of its interval."""
+    """Format a measure and, in brackets, its interval."""
     value, low, high = (measure_text(title, number) for number in estimate)
     return value, f"[{low}, {high}]"

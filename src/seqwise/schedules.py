@@ -1,4 +1,4 @@
-"""Values that change while a model trains (alpha, a mixing probability, a temperature), each a function of the step."""
+"""Schedules: values that change during training (alpha, mixing probabilities, temperatures), functions of the step."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ _CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*\(([^()]*)\)\s*")
 
 
 class Schedule:
-    """A value as a function of the number of optimiser steps taken so far (0 at the first step).
+    """Value as a function of the number of optimiser steps taken so far (0 at the first step).
 
-    Subclasses are frozen dataclasses of numbers; ``str`` writes them as :func:`parse_schedule` reads them. Each goes
-    one way, so that its two ends are its extremes.
+    Subclasses are frozen dataclasses of numbers; ``str`` writes them as :func:`parse_schedule` reads them. Each is
+    monotonic, so its extremes are at its ends.
     """
 
     def __call__(self, step: float) -> float:
-        """The value at a step."""
+        """Return the value at a step."""
         raise NotImplementedError
 
     def over(self, total_steps: float) -> Schedule:
-        """The same schedule over the whole training, where it says no number of steps itself."""
+        """Return the same schedule over all training steps, unless it sets its own number of steps."""
         return self
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The values at the first step and in the end."""
+        """Values at the first step and in the limit."""
         schedule = self.over(1)
         return schedule(0), schedule(math.inf)
 
@@ -63,12 +63,12 @@ class Schedule:
 
 
 AnySchedule = str | float | Schedule | Callable[[float], float]
-"""A schedule, or what :func:`parse_schedule` makes one of: a number, text such as "linear(1, 10)", or a function."""
+"""A schedule, or an argument of :func:`parse_schedule`: a number, text such as "linear(1, 10)", or a function."""
 
 
 @dataclass(frozen=True)
 class constant(Schedule):
-    """The same finite value at every step, ``v(t) = value``.
+    """Constant schedule, ``v(t) = value``.
 
     Example:
         >>> constant(2.0)(100), str(constant(2.0))
@@ -89,7 +89,7 @@ class constant(Schedule):
 
 @dataclass(frozen=True)
 class _Way(Schedule):
-    """From one value to another in a number of steps, by default those of the whole training."""
+    """Transition from one value to another in a number of steps, by default all training steps."""
 
     start: float
     end: float
@@ -101,11 +101,11 @@ class _Way(Schedule):
             _greater_than_zero(steps=self.steps)
 
     def over(self, total_steps: float) -> Schedule:
-        """The same way, over the whole training where no number of steps was given."""
+        """Return the same transition, over all training steps if it has no number of steps."""
         return self if self.steps is not None else dataclasses.replace(self, steps=float(total_steps))
 
     def fraction(self, step: float) -> float:
-        """Share of the way that is done."""
+        """Return the fraction of the transition that is complete."""
         if self.steps is None:
             raise InputError(
                 f"{self} has no number of steps", hint="call over(total_steps) first, or give a third number"
@@ -114,7 +114,7 @@ class _Way(Schedule):
 
 
 class linear(_Way):
-    """From start to end in equal differences, ``v(t) = start + (end - start) min(t / steps, 1)``.
+    """Linear schedule, ``v(t) = start + (end - start) min(t / steps, 1)``.
 
     Without ``steps``, those of the whole training.
 
@@ -131,7 +131,7 @@ class linear(_Way):
 
 
 class exponential(_Way):
-    """From start to end in equal ratios, ``v(t) = start^(1 - f) end^f`` with ``f = min(t / steps, 1)``; both above 0.
+    """Exponential schedule, ``v(t) = start^(1 - f) end^f`` with ``f = min(t / steps, 1)``; start and end are above 0.
 
     Without ``steps``, those of the whole training.
 
@@ -150,10 +150,10 @@ class exponential(_Way):
 
 @dataclass(frozen=True)
 class inverse_sigmoid(Schedule):
-    """The decay of scheduled sampling, ``v(t) = k / (k + exp(t / k))`` with t = step / unit; both above 0.
+    """Decay of scheduled sampling, ``v(t) = k / (k + exp(t / k))`` with t = step / unit; k and unit are above 0.
 
-    It passes one half at ``t = k ln k``, is near 1 at first for large k, and 0 in the end. The unit is 1 to decay by
-    steps, the steps of an epoch to decay by epochs.
+    It is one half at ``t = k ln k``, starts near 1 for large k, and tends to 0. Set the unit to 1 to decay by steps, or
+    to the steps per epoch to decay by epochs.
 
     Source: Bengio et al. 2015, Scheduled Sampling, section 2.4 (there k >= 1).
 
@@ -175,7 +175,7 @@ class inverse_sigmoid(Schedule):
 
 @dataclass(frozen=True)
 class Function(Schedule):
-    """A function of the step as a schedule, held to a range at each step."""
+    """Schedule given by a function of the step, checked against a range at each step."""
 
     function: Callable[[float], float]
     range: Range | None = None
@@ -189,7 +189,7 @@ class Function(Schedule):
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The value at the first step, twice: no end is known."""
+        """The value at the first step, twice, as the limit is unknown."""
         return self(0), self(0)
 
     def __str__(self) -> str:
@@ -200,14 +200,14 @@ _NAMED: dict[str, type[Any]] = {named.__name__: named for named in (constant, li
 
 
 def parse_schedule(schedule: AnySchedule) -> Schedule:
-    """Make a schedule from a number, or from text such as ``linear(1, 10)``; a function of the step is one already.
+    """Make a schedule from a number, a function of the step, or text such as ``linear(1, 10)``.
 
     Text is a name with its numbers: ``constant(v)``, ``linear(start, end)``, ``exponential(start, end)``,
-    ``inverse_sigmoid(k)`` or ``inverse_sigmoid(k, unit)``. A third number for linear and exponential is the number of
-    steps, by default all of the training (:meth:`Schedule.over`).
+    ``inverse_sigmoid(k)`` or ``inverse_sigmoid(k, unit)``. An optional third number of linear and exponential is the
+    number of steps, by default all training steps (:meth:`Schedule.over`).
 
     Raises:
-        InputError: the text is no schedule, the name is unknown or the numbers do not fit.
+        InputError: the text is not a schedule, the name is unknown or the numbers do not fit.
 
     Example:
         >>> parse_schedule("linear(1, 10)").over(90)(45)
@@ -244,7 +244,7 @@ def parse_schedule(schedule: AnySchedule) -> Schedule:
 
 @dataclass(frozen=True)
 class Range:
-    """Annotation of a setting that is a schedule: the range in which its values must stay, both ends included.
+    """Annotation of a schedule setting: the range of its values, ends included.
 
     Example:
         >>> Range(0, 1, "between 0 and 1").checked("linear(1, -1)")
@@ -258,7 +258,7 @@ class Range:
     text: str
 
     def checked(self, schedule: AnySchedule, name: str = "it") -> Schedule:
-        """Return a schedule that never leaves the range; a function is held to it step by step."""
+        """Return a schedule that stays within the range; a function is checked at each step."""
         try:
             parsed = parse_schedule(schedule)
         except InputError as error:
@@ -278,10 +278,10 @@ class Range:
 
 # What is smaller than this is 0 in the models' float32.
 Alpha = Annotated[Schedule, Range(1e-30, math.inf, "greater than 0")]
-"""A setting that is a schedule of inverse temperatures."""
+"""Setting that is a schedule of inverse temperatures."""
 
 Probability = Annotated[Schedule, Range(0.0, 1.0, "between 0 and 1")]
-"""A setting that is a schedule of probabilities."""
+"""Setting that is a schedule of probabilities."""
 
 
 def _number(text: str) -> float | None:

@@ -1,8 +1,8 @@
-"""A decoder state is any nest of tensors; these three functions move all of it at once.
+"""Operations on decoder states, which are nested tensors.
 
-A state may be a tensor, or tuples, lists and dictionaries of tensors to any depth (an LSTM's ``(h, c)``, a key-value
-cache by layer). Every leaf starts with the two dimensions B (batch) and J (slots of the beam). A leaf that is no tensor
-has methods ``gather(parents_BK)`` and ``mix(weights_BKJ)`` of its own.
+A state is a tensor, or tuples, lists and dictionaries of tensors to any depth (an LSTM's ``(h, c)``, a key-value cache
+by layer). Every leaf starts with the dimensions B (batch) and J (slots of the beam). Any other leaf has its own methods
+``gather(parents_BK)`` and ``mix(weights_BKJ)``.
 
 Shapes: B batch, J slots before a selection, K slots after it.
 """
@@ -24,12 +24,12 @@ State = TypeVar("State")
 
 
 def map(function: Callable[..., Tensor], state: State, *others: State) -> State:
-    """Apply a function to corresponding leaves and keep the nesting.
+    """Apply a function to corresponding leaves, and keep the nesting.
 
     Args:
-        function: takes one tensor from each state, or one leaf of its own kind; returns what takes its place.
-        state: the state whose nesting the result has.
-        others: further states of the same nesting.
+        function: maps one leaf of each state to a leaf of the result.
+        state: the first state; the result has its nesting.
+        others: further states with the same nesting.
 
     Example:
         >>> map(lambda leaf: leaf + 1, {"h": torch.zeros(1, 2)})
@@ -41,10 +41,10 @@ def map(function: Callable[..., Tensor], state: State, *others: State) -> State:
 
 
 def register_empty(kind: type) -> None:
-    """Let objects of a class be nests without leaves, which :func:`map` replaces by new ones, made without arguments.
+    """Treat objects of a class as nests without leaves; :func:`map` replaces each by a new one, made without arguments.
 
     Args:
-        kind: such as a cache of what other parts of the nest say.
+        kind: the class, such as a cache of values that other parts of the nest determine.
 
     Example:
         >>> class Notes: ...
@@ -57,7 +57,7 @@ def register_empty(kind: type) -> None:
 
 
 def gather(state: State, parents_BK: Tensor) -> State:
-    """Hard selection of slots: ``out[b, k] = state[b, parents[b, k]]`` on every leaf.
+    """Select slots: ``out[b, k] = state[b, parents[b, k]]`` on every leaf.
 
     Args:
         state: leaves of shape (B, J, ...).
@@ -79,7 +79,7 @@ def gather(state: State, parents_BK: Tensor) -> State:
 
 
 def mix(state: State, weights_BKJ: Tensor) -> State:
-    """Soft selection of slots: ``out[b, k] = sum_j weights[b, k, j] state[b, j]`` on every leaf.
+    """Mix slots: ``out[b, k] = sum_j weights[b, k, j] state[b, j]`` on every leaf.
 
     With one-hot weights this is :func:`gather` (thesis, Algorithm 3, lines 14-16).
 
@@ -91,7 +91,7 @@ def mix(state: State, weights_BKJ: Tensor) -> State:
         The same nesting with leaves of shape (B, K, ...).
 
     Raises:
-        InputError: a leaf is not floating point; the average of two counters or flags means nothing.
+        InputError: a leaf is not floating point; averages of counters or flags are meaningless.
 
     Example:
         >>> mix(torch.tensor([[10.0, 20.0]]), torch.tensor([[[0.5, 0.5]]]))
@@ -112,7 +112,7 @@ def mix(state: State, weights_BKJ: Tensor) -> State:
 
 
 def _not_mixed(state: Any) -> InputError:
-    """Message about a leaf that is no floating-point number."""
+    """Return the error about a leaf that is not floating point."""
     leaves, _ = _pytree.tree_flatten_with_path(state)
     path, leaf = next(
         (path, leaf) for path, leaf in leaves if isinstance(leaf, Tensor) and not leaf.is_floating_point()

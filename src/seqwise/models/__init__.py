@@ -1,4 +1,4 @@
-"""Models that search can drive, and the protocols that say what that takes."""
+"""Models for search and sampling, and the protocols that they implement."""
 
 from __future__ import annotations
 

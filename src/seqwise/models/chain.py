@@ -1,4 +1,4 @@
-"""A tagger whose scores form a linear chain, so that its log partition and its best output can be had exactly.
+"""Tagger whose scores form a linear chain, so that its log partition and best output can be computed exactly.
 
 Shapes: B batch, J slots, S source length, T steps, D embedding of a fed label (here V), V labels.
 """
@@ -19,12 +19,12 @@ from seqwise.models.recurrent import Encoder, read_along, require_position, shif
 
 
 class Chain(NamedTuple):
-    """Scores of outputs that decompose over neighbours: ``s(y) = sum_t u_t[y_t] + sum_{t > 1} A[y_{t-1}, y_t]``.
+    """Output scores that decompose over neighbours: ``s(y) = sum_t u_t[y_t] + sum_{t > 1} A[y_{t-1}, y_t]``.
 
     Attributes:
-        scores_BTV: u; what lies beyond a row's length counts for nothing.
-        transitions_VV: A, from the label of the row to that of the column; minus infinity forbids a transition.
-        lengths_B: int64, how many labels each output has, at most T.
+        scores_BTV: u; positions beyond a row's length are ignored.
+        transitions_VV: A, from the row's label to the column's; minus infinity forbids a transition.
+        lengths_B: int64, number of labels of each output, at most T.
     """
 
     scores_BTV: Tensor
@@ -40,14 +40,14 @@ def linear_chain(
     start_V: Tensor | None = None,
     end_V: Tensor | None = None,
 ) -> Chain:
-    """Make a chain; scores for beginning and ending with a label are added to those of the first and last position.
+    """Make a chain; scores for starting and ending with a label are added to those of the first and last position.
 
     Args:
         scores_BTV: score of each label at each position.
         transitions_VV: score of a label (column) after another (row).
-        lengths_B: int64, how many labels each output has.
-        start_V: score of each label as the first, or None.
-        end_V: score of each label as the last, or None.
+        lengths_B: int64, number of labels of each output.
+        start_V: score of each label at the first position, or None.
+        end_V: score of each label at the last position, or None.
 
     Raises:
         InputError: the shapes do not fit, or a length is negative or more than T.
@@ -76,20 +76,20 @@ def linear_chain(
 
 
 class ChainContext(NamedTuple):
-    """Encoded sources: the score of each label at each position, without transitions, and their lengths."""
+    """Encoded sources: the score of each label at each position, without transitions, and the lengths."""
 
     scores_BSV: Tensor
     lengths_B: Tensor
 
 
 class ChainTagger(nn.Module, HubModel):
-    """LSTM tagger whose score of a label depends on the source and on the label before it, and on nothing else.
+    """LSTM tagger in which the score of a label depends only on the source and the previous label.
 
     ``f_t(y_t | y_{t-1}) = (W m_t + b)[y_t] + A[y_{t-1}, y_t]``, with m_t the encoder's output and a learned row of A in
-    place of the first label's predecessor. As a step model the embedding of a label is its row of A, the decoder state
-    is empty, and the features are the scores themselves; so every search and every objective applies. Normalised step
-    by step it is a maximum-entropy Markov model; normalised as a whole, a conditional random field, for which
-    :meth:`chain` gives what :mod:`seqwise.objectives.chain` needs.
+    place of the first label's predecessor. As a step model, its label embeddings are the rows of A, its decoder state
+    is empty, and its features are the scores themselves, so every search and objective applies. Normalised at each
+    step, it is a maximum-entropy Markov model; normalised globally, a conditional random field, for which
+    :meth:`chain` returns the input of :mod:`seqwise.objectives.chain`.
 
     Args:
         source_size: number of source symbols.
@@ -98,7 +98,7 @@ class ChainTagger(nn.Module, HubModel):
         hidden_size: size of the encoder (each direction).
         bidirectional: whether the encoder also reads from right to left.
         dropout: rate on embeddings and encoder outputs.
-        num_characters: as of :class:`~seqwise.models.Tagger`.
+        num_characters: see :class:`~seqwise.models.Tagger`.
 
     Source: Lafferty et al. (ICML 2001); Lample et al. (NAACL 2016) for the LSTM. Not implemented: scores for ending
     with a label, which a step model would have to know the length for.
@@ -139,11 +139,11 @@ class ChainTagger(nn.Module, HubModel):
 
     @property
     def embedding_VD(self) -> Tensor:
-        """The transitions: what is fed after a label is what the next labels score for following it."""
+        """The transitions: the embedding of a label holds the scores of the labels that may follow it."""
         return self.transitions.weight
 
     def most_steps(self, source_ids: Sequence[int]) -> int:
-        """Number of labels that a source gets."""
+        """Return the number of labels of a source."""
         return self.encoder.num_outputs(source_ids)
 
     def encode(self, batch: Batch) -> ChainContext:
@@ -152,32 +152,32 @@ class ChainTagger(nn.Module, HubModel):
         return ChainContext(self.label_scores(context.memory_BSM), context.lengths_B)
 
     def require_left_to_right(self) -> None:
-        """Refuse an encoder that reads from right to left as well."""
+        """Raise an InputError if the encoder also reads from right to left."""
         self.encoder.require_left_to_right()
 
     def read(self, batch: Batch, past: LSTMState | None) -> tuple[ChainContext, LSTMState]:
-        """Read what comes next of the sources."""
+        """Read the next part of the sources."""
         context, past = self.encoder.read(batch.sources_BS, batch.source_lengths_B, past)
         return ChainContext(self.label_scores(context.memory_BSM), context.lengths_B), past
 
     def chain(self, context: ChainContext) -> Chain:
-        """Chain of the outputs that are as long as their sources."""
+        """Return the chain of the outputs that are as long as their sources."""
         return linear_chain(context.scores_BSV, self.transitions.weight, context.lengths_B, start_V=self.first_input_D)
 
     def start(self, context: ChainContext) -> tuple[Tensor, Tensor]:
-        """Return the scores of first labels, and a state without content."""
+        """Return the scores of first labels, and an empty state."""
         batch_size = context.scores_BSV.shape[0]
         return self.first_input_D.expand(batch_size, 1, -1), context.scores_BSV.new_zeros(batch_size, 1, 0)
 
     def step(self, inputs_BJD: Tensor, state: Tensor, context: ChainContext, step: int) -> tuple[Tensor, Tensor]:
-        """Add what the label before says to what the source says; a mixture of labels says the mixture."""
+        """Add the transition scores of the previous label, or of a mixture of labels, to those of the source."""
         require_position(step, context.scores_BSV)
         return context.scores_BSV[:, step, None] + inputs_BJD, state
 
     def forced(self, context: ChainContext, inputs_BTD: Tensor) -> Tensor:
-        """Features along any fed embeddings, all steps at once."""
+        """Compute features along given embeddings, all steps at once."""
         return read_along(context.scores_BSV, inputs_BTD) + inputs_BTD
 
     def teacher_forced(self, context: ChainContext, targets_BT: Tensor) -> Tensor:
-        """Features along the gold labels; positions after the end of a row are arbitrary."""
+        """Compute features along the gold labels; positions after the end of a row are arbitrary."""
         return self.forced(context, shifted_right(self.first_input_D, self.transitions, targets_BT))

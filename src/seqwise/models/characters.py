@@ -1,4 +1,4 @@
-"""Words read by their characters: the ids of a spelt source, and the convolution that reads them.
+"""Character features of words: spelt sources, and the convolution that reads them.
 
 Shapes: B batch, S ids of a spelt source, W words, N words of the batch, U different ones, C characters, F filters.
 """
@@ -15,14 +15,14 @@ from seqwise.errors import InputError
 
 
 def spelt_source(words: Sequence[int], characters: Iterable[Sequence[int]]) -> tuple[int, ...]:
-    """Make one sequence of the ids of words and those of their characters, for a model with ``num_characters``.
+    """Make a sequence of word ids and character ids, for a model with ``num_characters``.
 
     Args:
         words: the id of each word.
         characters: the ids of its characters.
 
     Returns:
-        For each word ``~id``, which is negative, and then its characters.
+        For each word, ``~id``, which is negative, followed by its characters.
 
     Example:
         >>> spelt_source([7, 0], [[1, 2], [3]])
@@ -40,7 +40,7 @@ def num_spelt_words(source_ids: Sequence[int]) -> int:
 
 
 class SpeltWords(NamedTuple):
-    """Words of a batch and features of their characters; zeros behind the last word of a row."""
+    """Words of a batch and their character features; zeros after the last word of a row."""
 
     words_BW: Tensor
     lengths_B: Tensor
@@ -48,7 +48,7 @@ class SpeltWords(NamedTuple):
 
 
 class CharacterConvolution(nn.Module):
-    """A convolution over the characters of a word, and the largest output of each filter, layer-normalised.
+    """Convolution over the characters of a word with max-pooling and layer normalisation.
 
     ``g(w)_f = max_c relu(sum_i U_{f,i} . e(w_{c+i}) + b_f)``, i from -1 to 1, with zeros around the word; features are
     ``a_f (g_f - mean_f g_f) / sd_f g_f + d_f``. Each spelling of a batch is read once.
@@ -72,7 +72,7 @@ class CharacterConvolution(nn.Module):
         self.output_size = num_filters
 
     def forward(self, spelt_BS: Tensor, lengths_B: Tensor) -> SpeltWords:
-        """Take spelt sources apart, and read each word."""
+        """Split spelt sources into words, and read each word."""
         columns_S = torch.arange(spelt_BS.shape[1], device=spelt_BS.device)
         is_real_BS = columns_S < lengths_B[:, None]
         is_word_BS = is_real_BS & (spelt_BS < 0)
@@ -89,7 +89,7 @@ class CharacterConvolution(nn.Module):
         return SpeltWords(words_BW, num_words_B, features_BWF)
 
     def _spellings(self, spelt_BS: Tensor, is_character_BS: Tensor, is_word_BS: Tensor) -> Tensor:
-        """Characters of each word as a row, padded with the last id, (N, C)."""
+        """Return the characters of each word as a row, padded with the last id, (N, C)."""
         words_so_far_BS = is_word_BS.flatten().cumsum(0).view_as(is_word_BS)
         word_of_character = words_so_far_BS[is_character_BS] - 1
         column_of_word_N = is_word_BS.nonzero()[:, 1]

@@ -1,4 +1,4 @@
-"""A masked model of one sequence given another: a Transformer that reads a source, and guesses how long the target is.
+"""Conditional masked model: a Transformer that reads a source and predicts the length of the target.
 
 Shapes: B sources, S positions of the longest source, N targets (the rows of a context), T positions of the longest
 target, M masked positions of all targets, L the greatest length, V vocabulary, H hidden size.
@@ -21,11 +21,11 @@ from seqwise.models.transformer import DecoderLayer, EncoderLayer, check_sizes, 
 
 
 class ConditionalContext(NamedTuple):
-    """Encoding of B sources; each tensor has them as its first dimension, so rows can be picked and repeated.
+    """Encoding of B sources; B is the first dimension of each tensor, so rows can be selected and repeated.
 
     Attributes:
-        memories: of each decoder layer the keys and values of [LENGTH] and the source, (B, heads, 1 + S, A) each.
-        mask_BS: bool (B, 1 + S), which of these positions are real.
+        memories: keys and values of [LENGTH] and the source for each decoder layer, (B, heads, 1 + S, A) each.
+        mask_BS: bool (B, 1 + S), true at real positions.
         length_log_probs_BL: log-probability that the target has length l, at index l - 1, l = 1 .. L.
     """
 
@@ -35,25 +35,25 @@ class ConditionalContext(NamedTuple):
 
 
 class ConditionalMaskedTransformer(nn.Module, HubModel):
-    """A conditional masked language model: an encoder of the source, a decoder that looks both ways, a guess of length.
+    """Conditional masked language model: source encoder, bidirectional decoder and length predictor.
 
     The encoder reads ``[LENGTH] x_1 .. x_S`` and gives ``m_0 .. m_S``. ``p(l | x) = softmax(U m_0 + c)_l``, l = 1 .. L.
-    ``f(., h(y\\t, x)) = W LayerNorm(z_t) + b``, with z the output of a decoder whose every position attends to all
-    positions of the target, masks included, and to all of m. Layers, places and initial weights are those of
-    :class:`~seqwise.models.transformer.Transformer`.
+    ``f(., h(y\\t, x)) = W LayerNorm(z_t) + b``, with z the output of a decoder in which every position attends to
+    all positions of the target, masks included, and to all of m. Layers, position codes and initial weights are those
+    of :class:`~seqwise.models.transformer.Transformer`.
 
     Args:
         source_size: number of source symbols; [LENGTH] is one more.
         vocab_size: number of tokens V that can stand at a position; the mask is one more, ``mask_id = V``.
-        max_length: the greatest length L that has a probability.
+        max_length: the greatest length L with a probability.
         hidden_size: size H of embeddings, layers and features; a multiple of ``num_heads``.
-        num_layers: of the encoder, and as many of the decoder.
-        num_heads: of every attention.
+        num_layers: number of layers of the encoder, and of the decoder.
+        num_heads: number of heads of every attention.
         feedforward_size: hidden size of the feed-forward networks.
         dropout: rate on embeddings, inside and after each part, and on features.
 
     Raises:
-        InputError: a size is less than 1, or the hidden size is no multiple of the number of heads.
+        InputError: a size is less than 1, or the hidden size is not a multiple of the number of heads.
 
     Source: Ghazvininejad et al. (EMNLP 2019), sections 2.1 and 2.3; Goyal's thesis (2021), section 6.5. Not
     implemented: embeddings shared between source, target and head.
@@ -111,11 +111,11 @@ class ConditionalMaskedTransformer(nn.Module, HubModel):
         initialise(self, self.source_embedding.weight, self.length_symbol_H, self.target_embedding.weight)
 
     def encode(self, sources_BS: Tensor, source_lengths_B: Tensor) -> ConditionalContext:
-        """Read the sources, as far as the keys and values of every decoder layer and the distribution of the length.
+        """Encode the sources: keys and values for every decoder layer, and the distribution of the length.
 
         Args:
             sources_BS: int64, padded with any source symbol.
-            source_lengths_B: int64; what stands after it in a row is not read. An empty source is [LENGTH] alone.
+            source_lengths_B: int64; later positions of a row are not read. An empty source is [LENGTH] alone.
 
         Raises:
             InputError: shapes do not fit, or a length is not in 0 .. S.
@@ -145,13 +145,13 @@ class ConditionalMaskedTransformer(nn.Module, HubModel):
         return ConditionalContext(memories, mask_BS, length_log_probs_BL)
 
     def masked_logits(self, tokens_NT: Tensor, masked_NT: Tensor, context: Any = None) -> Tensor:
-        """Unnormalised scores (M, V) at the masked positions, in row-major order.
+        """Compute unnormalised scores (M, V) at the masked positions, in row-major order.
 
-        The context is what :meth:`encode` gave, one row for each row of tokens.
+        The context is the result of :meth:`encode`, with one row for each row of tokens.
 
         Raises:
-            InputError: shapes do not fit, padding is masked or stands before a token, a row holds no token, or the
-                context is missing or has another number of rows.
+            InputError: shapes do not fit, padding is masked or precedes a token, a row has no tokens, or the context
+                is missing or has a different number of rows.
         """
         if not isinstance(context, ConditionalContext):
             raise InputError("this masked model needs a source", hint="hand over encode's result")

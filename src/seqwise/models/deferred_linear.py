@@ -1,10 +1,9 @@
-"""A product ``W h + b`` that is taken at every step of a search, and whose weights get one gradient for all steps.
+"""Product ``W h + b`` at every step of a search, with one gradient of its weights for all steps.
 
-A search multiplies by the weights of the head and of an LSTM, and looks up rows of the embedding, at each of T steps.
-Left to autograd, each step makes a gradient as large as the matrix, and T of them are added up. Here the backward of
-each step only notes what the gradient is made of, and one node of the graph, whose backward comes after those of all
-steps, makes the gradient from the notes. What is noted belongs to one backward pass and plays no part in
-any other, so that graphs may be kept and used again.
+At each of T steps, a search multiplies by the weights of the head and of an LSTM, and looks up rows of the embedding.
+Autograd would compute a gradient of the size of the matrix at each step and add up all T. Here the backward of each
+step only records the terms of the gradient, and one node of the graph, whose backward runs after those of all steps,
+computes the gradient from these records. Records belong to one backward pass, so graphs may be kept and reused.
 
 Shapes: B batch, J slots, X tokens of an input, V rows of the matrix (vocabulary, gates), D size of a row, N vectors.
 """
@@ -31,12 +30,12 @@ Autocast = Callable[[], AbstractContextManager[Any]]
 
 
 class DeferredLinear:
-    """``W h + b`` for all steps of a search, and the node that the gradient of W and b comes from.
+    """``W h + b`` for all steps of a search, with one node that computes the gradients of W and b.
 
     Attributes:
         weight_VD: W, detached.
         bias_V: b, detached, or None.
-        anchor: an empty tensor to hand to every function that notes gradients; None where none is wanted.
+        anchor: an empty tensor, an argument of every function that records gradients; None without gradients.
 
     Not implemented: second derivatives.
 
@@ -63,43 +62,43 @@ class DeferredLinear:
             self.anchor = _Collect.apply(weight_VD, bias_V, self._notes, self._autocast)
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """``W h + b``, (..., D) to (..., V), with gradients."""
+        """Compute ``W h + b``, (..., D) to (..., V), with gradients."""
         if self.anchor is None:
             return F.linear(rows, self.weight_VD, self.bias_V)
         product: Tensor = _Linear.apply(rows, self.anchor, self)
         return product
 
     def scores(self, rows: Tensor) -> Tensor:
-        """``W h + b`` without a graph, in float32 or better, rounded as the first product of the search is."""
+        """Compute ``W h + b`` without a graph, in float32 or better, rounded like the first product of the search."""
         with torch.no_grad(), self._autocast():
             return _at_least_float(self._products(rows))
 
     def note_outer(self, tokens_BX: Tensor, weights_BJX: Tensor, vectors_BJD: Tensor) -> None:
-        """Note that ``sum_j weights[b, j, x] vectors[b, j]`` belongs to row ``tokens[b, x]`` of the gradient."""
+        """Record that ``sum_j weights[b, j, x] vectors[b, j]`` belongs to row ``tokens[b, x]`` of the gradient."""
         self._of_this_pass().outer.append((tokens_BX, weights_BJX, vectors_BJD.detach()))
 
     def note_partitions(self, rows_ND: Tensor, log_partition_N: Tensor, gradient_N: Tensor) -> None:
-        """Note the gradient with respect to log Z of some rows."""
+        """Record the gradient with respect to log Z of some rows."""
         self._of_this_pass().partitions.append((rows_ND.detach(), log_partition_N, gradient_N))
 
     def note_rows(self, gradient_NV: Tensor, rows_ND: Tensor) -> None:
-        """Note the gradient with respect to the products of some rows, kept until all steps are multiplied at once."""
+        """Record the gradient with respect to the products of some rows; all steps are multiplied at once later."""
         self._of_this_pass().rows.append((gradient_NV, rows_ND.detach()))
 
     def note_product(self, gradient_NV: Tensor, rows_ND: Tensor) -> None:
-        """Note the gradient with respect to all scores of some rows; it is too large to keep, and added up at once."""
+        """Add up the gradient with respect to all scores of some rows at once, as it is too large to keep."""
         dtype = torch.promote_types(gradient_NV.dtype, torch.float32)
         self._of_this_pass().add_product(gradient_NV.to(dtype), rows_ND.detach().to(dtype))
 
     def _of_this_pass(self) -> _Notes:
-        """Notes of the current backward pass, by the number that checkpointing uses as well."""
+        """Return the records of the current backward pass, keyed by the number that checkpointing also uses."""
         return self._notes.setdefault(torch._C._current_graph_task_id(), _Notes(self.bias_V is not None))
 
 
 class Matrices:
-    """Head and embedding of one search, wrapped once, by the step that first asks for each.
+    """Head and embedding of one search, each wrapped on first use.
 
-    A selector over a large vocabulary carries them from step to step.
+    Selectors for large vocabularies carry them from step to step.
     """
 
     def __init__(self) -> None:
@@ -108,7 +107,7 @@ class Matrices:
         self._embeddings: dict[tuple[int, bool], tuple[Tensor, DeferredLinear]] = {}
 
     def of_head(self, head: Callable[[Tensor], Tensor], num_features: int) -> DeferredLinear | None:
-        """Wrap a head that is linear in so many features; None for another. (Some make their weights when asked.)"""
+        """Wrap a head that is linear in this number of features; None for others. (Weights may be made on access.)"""
         key = (id(head), num_features, torch.is_grad_enabled())
         if key not in self._heads:
             linear = linear_weights(head, num_features)
@@ -116,7 +115,7 @@ class Matrices:
         return self._heads[key][1]
 
     def of_embedding(self, embedding_VD: Tensor) -> DeferredLinear:
-        """An embedding, whose rows are looked up and mixed."""
+        """Wrap an embedding, whose rows are looked up and mixed."""
         key = (id(embedding_VD), torch.is_grad_enabled())
         if key not in self._embeddings:
             self._embeddings[key] = (embedding_VD, DeferredLinear(embedding_VD))
@@ -124,9 +123,9 @@ class Matrices:
 
 
 def exp_(values: Tensor) -> Tensor:
-    """Exponential in place, exactly 0 where it is below any rounding of a sum that contains a 1.
+    """Exponentiate in place, with exactly 0 where the result is below the rounding error of a sum that contains a 1.
 
-    Of numbers that underflow it takes a hundred times as long as of others, and nearly all exponents here are such.
+    Numbers that underflow take a hundred times as long as others, and nearly all exponents here underflow.
     """
     lowest = -600.0 if values.dtype == torch.float64 else -60.0
     return F.threshold(values.clamp_(min=lowest).exp_(), 1.001 * math.exp(lowest), 0.0, inplace=True)
@@ -134,7 +133,7 @@ def exp_(values: Tensor) -> Tensor:
 
 @dataclass
 class _Notes:
-    """Gradient of a matrix as far as the steps of one backward pass have come."""
+    """Gradient of a matrix, accumulated over the steps of one backward pass."""
 
     has_bias: bool
     outer: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)
@@ -153,7 +152,7 @@ class _Notes:
 
 
 class _Linear(torch.autograd.Function):
-    """A product whose weights get their gradient from :class:`_Collect`."""
+    """Product whose weights get their gradient from :class:`_Collect`."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, anchor: Tensor, linear: DeferredLinear) -> Tensor:
@@ -170,7 +169,7 @@ class _Linear(torch.autograd.Function):
 
 
 class _Collect(torch.autograd.Function):
-    """The node behind all steps; it frees nothing, so that several backward passes may come to it."""
+    """Node that all steps lead to; it frees nothing, so several backward passes may reach it."""
 
     @staticmethod
     def forward(
@@ -209,7 +208,7 @@ def _from_partitions(
     autocast: Autocast,
     sums: tuple[Tensor, Tensor] | None,
 ) -> tuple[Tensor, Tensor]:
-    """``dW = P^T (g h)`` over the rows of all steps, P made again by tiles of the vocabulary."""
+    """Compute ``dW = P^T (g h)`` over the rows of all steps, recomputing P by tiles of the vocabulary."""
     rows_ND = torch.cat([rows for rows, _, _ in noted])
     log_partition_N1 = torch.cat([log_partition for _, log_partition, _ in noted])[:, None]
     gradient_N = torch.cat([gradient for _, _, gradient in noted])
@@ -234,7 +233,7 @@ def _from_partitions(
 
 
 def _scores(rows_ND: Tensor, weight_UD: Tensor, bias_U: Tensor | None, place: Tensor) -> Tensor:
-    """``W h + b``, in a place that is used again for each tile: memory from the operating system is slow at first."""
+    """Compute ``W h + b`` in a buffer that all tiles share: fresh memory from the operating system is slow."""
     if torch.is_autocast_enabled(rows_ND.device.type):
         return F.linear(rows_ND, weight_UD, bias_U)
     scores_NU = place[: len(rows_ND) * len(weight_UD)].view(len(rows_ND), -1)
@@ -244,7 +243,7 @@ def _scores(rows_ND: Tensor, weight_UD: Tensor, bias_U: Tensor | None, place: Te
 
 
 def _autocast_of(device_type: str) -> Autocast:
-    """Current autocast, for when the same scores are computed again."""
+    """Return the current autocast state, for recomputing the same scores."""
     enabled = torch.is_autocast_enabled(device_type)
     dtype = torch.get_autocast_dtype(device_type)
     return lambda: torch.autocast(device_type, dtype=dtype, enabled=enabled)

@@ -1,4 +1,4 @@
-"""Heads, from features to scores: which of them are ``f = W h + b`` and nothing else, and one that forces a token.
+"""Heads, which map features to scores: detection of linear heads, and a head that forces a token.
 
 Shapes: H features, V vocabulary.
 """
@@ -13,22 +13,22 @@ from torch import Tensor, nn
 
 
 class LinearOverLayer(nn.Linear, ABC):
-    """A head ``f = W h + b`` that asks a linear layer of another model, and adds a constant to its answer.
+    """Head ``f = W h + b`` that calls a linear layer of another model, and adds a constant.
 
-    Its ``forward`` is its own; being of this class promises that it computes no more than this.
+    Subclasses may define ``forward``, but must compute only this.
     """
 
     @property
     @abstractmethod
     def layer(self) -> nn.Module:
-        """The layer that is asked, with its hooks."""
+        """The layer that is called, with its hooks."""
 
 
 class ForcedFirst(nn.Module):
-    """A head that leaves the first token no choice: ``f = 0`` for the forced one, minus infinity for the others.
+    """Head that forces the first token: ``f = 0`` for it, minus infinity for the others.
 
-    It reads one feature more than the ``width`` features of the head it stands before: 1 at the first step, else 0.
-    Features without it are those of another step.
+    It reads one feature in addition to the ``width`` features of the wrapped head: 1 at the first step, else 0.
+    Features without it belong to later steps.
 
     Example:
         >>> head = ForcedFirst(nn.Linear(2, 3), 1, width=2)
@@ -43,11 +43,11 @@ class ForcedFirst(nn.Module):
 
     @property
     def after_first(self) -> nn.Module:
-        """The head of all other steps."""
+        """The head of all later steps."""
         return self._head[0]
 
     def forward(self, features: Tensor) -> Tensor:
-        """Scores of features with or without the one that marks the first step."""
+        """Compute scores of features, with or without the one that marks the first step."""
         scores: Tensor = self._head[0](features[..., : self.width])
         if features.shape[-1] == self.width:
             return scores
@@ -57,10 +57,10 @@ class ForcedFirst(nn.Module):
 
 
 def linear_weights(head: Callable[[Tensor], Tensor], num_features: int) -> tuple[Tensor, Tensor | None] | None:
-    """W and b of a head that does ``f = W h + b`` in one precision and nothing else, or None.
+    """Return W and b of a head that computes exactly ``f = W h + b`` in one precision, else None.
 
-    A head with hooks, or of a class that computes something else from weights of that name, is no such head. The number
-    of features matters to ``ForcedFirst``, which reads fewer after the first step.
+    Heads with hooks do not qualify, nor classes that use weights of that name differently. The number of features
+    matters to ``ForcedFirst``, which reads fewer after the first step.
     """
     if not isinstance(head, nn.Module) or _is_changed(head):
         return None
@@ -78,6 +78,6 @@ def linear_weights(head: Callable[[Tensor], Tensor], num_features: int) -> tuple
 
 
 def _is_changed(module: nn.Module) -> bool:
-    """Whether somebody has given it hooks, or another ``forward``."""
+    """Whether the module has hooks or a replaced ``forward``."""
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     return any(hooks) or "forward" in vars(module)

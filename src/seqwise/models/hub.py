@@ -1,4 +1,4 @@
-"""Methods of all models of this package for the hub: ``from_pretrained``, ``save_pretrained`` and ``push_to_hub``."""
+"""Hub methods of this package's models: ``from_pretrained``, ``save_pretrained`` and ``push_to_hub``."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from seqwise.errors import InputError
 
 
 class HubModel(PyTorchModelHubMixin, library_name="seqwise", tags=["seqwise"]):
-    """Weights as safetensors and arguments as JSON, in a folder or on the hub; no pickle is ever read.
+    """Model saved in a folder or on the hub, with weights as safetensors and arguments as JSON; pickles are never read.
 
     Raises:
-        InputError: later, where a repository has its weights as a pickle only.
+        InputError: later, if a repository has its weights only as a pickle.
 
     Example:
         >>> from torch import nn

@@ -1,7 +1,7 @@
-"""Steps of an LSTM that are taken one at a time, and whose weights get one gradient for all of them.
+"""Single steps of an LSTM, with one gradient of its weights for all steps.
 
 Shapes: B batch, J slots, S source length, D embedding of an output token, M encoder output, H hidden size, G = 4 H
-gates in torch's order (enter, forget, new, leave), X = D + H what a step multiplies.
+gates in torch's order (input, forget, cell, output), X = D + H inputs of a step's product.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ LARGE = 2**17
 
 
 def lstm_step(lstm: nn.LSTM, inputs_BJD: Tensor, state: LSTMState) -> LSTMState:
-    """One step of a one-layer ``nn.LSTM`` for every slot, with the very weights that the whole-sequence call uses.
+    """Take one step of a one-layer ``nn.LSTM`` for every slot, with its own weights.
 
-    ``g = W_x x + b_x + W_h h + b_h``, then ``lstm_cell``. Dimensions of size 1 stand for all slots, or all inputs.
+    ``g = W_x x + b_x + W_h h + b_h``, then ``lstm_cell``. Dimensions of size 1 are broadcast over slots or inputs.
     """
     input_GD, hidden_GH, input_bias_G, hidden_bias_G = lstm.all_weights[0]
     hidden_BJH, cell_BJH = state
@@ -35,7 +35,7 @@ def lstm_step(lstm: nn.LSTM, inputs_BJD: Tensor, state: LSTMState) -> LSTMState:
 
 
 def lstm_cell(gates_BJG: Tensor, cell_BJH: Tensor) -> LSTMState:
-    """``c' = sigmoid(f) c + sigmoid(i) tanh(n)``, ``h' = sigmoid(o) tanh(c')``, of gates g = [i, f, n, o].
+    """Compute ``c' = sigmoid(f) c + sigmoid(i) tanh(n)`` and ``h' = sigmoid(o) tanh(c')`` from gates g = [i, f, n, o].
 
     Source: Hochreiter and Schmidhuber (1997), with the forget gate of Gers et al. (2000).
     """
@@ -49,7 +49,7 @@ _MadeOf = tuple[tuple[Tensor, int, bool], ...]
 
 
 class _Laid(NamedTuple):
-    """Weights of an LSTM, laid out for its steps, and the tensors they were made of."""
+    """Weights of an LSTM, laid out for single steps, and the tensors that they were made from."""
 
     made_of: _MadeOf
     mode: tuple[bool, bool]
@@ -58,9 +58,9 @@ class _Laid(NamedTuple):
 
 
 class LSTMSteps:
-    """Products that the steps along one context have in common, made when they are first asked for.
+    """Products shared by all steps along one context, computed on first use.
 
-    They are made anew after the weights have been changed, and without a graph after with one.
+    They are recomputed after a change of the weights, and when gradients are switched off.
 
     Not implemented: second derivatives, from ``LARGE`` weights on.
     """
@@ -71,9 +71,9 @@ class LSTMSteps:
     def step(
         self, lstm: nn.LSTM, inputs_BJD: Tensor, state: LSTMState, memory_BSM: Tensor | None = None, place: int = 0
     ) -> LSTMState:
-        """``lstm_step``, of which every input of the batch may read the encoder's output at a place.
+        """Take an ``lstm_step`` in which every input of the batch may read the encoder's output at a position.
 
-        The LSTM's input is D wide, or D + M with a memory, all of which is multiplied at the first step.
+        The LSTM's input has size D, or D + M with a memory, which is multiplied at once at the first step.
         """
         laid = self._of(lstm, inputs_BJD, memory_BSM)
         hidden_BJH, cell_BJH = state

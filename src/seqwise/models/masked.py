@@ -1,10 +1,9 @@
-"""Masked models: two LSTMs that read what is before and after a position, and a Transformer.
+"""Masked models: a pair of LSTMs that read the context before and after a position, and a Transformer.
 
 Shapes: N rows, T positions, M masked positions of all rows, V vocabulary, D embedding, H hidden size, F hidden size of
 the head.
 
-Rows may be of several lengths: ``IGNORE`` then stands after the end of the shorter ones, and no row's scores depend on
-how far it is padded.
+Rows may differ in length: ``IGNORE`` pads shorter ones, and scores do not depend on the padding.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from seqwise.models.transformer import EncoderLayer, check_sizes, initialise, wi
 
 
 class MaskedLSTM(nn.Module, HubModel):
-    """A masked model of two LSTMs, one over the tokens before a position and one, right to left, over those after it.
+    """Masked model of two LSTMs, one over the tokens before a position and one, right to left, over those after it.
 
     ``f(., h(y\\t)) = W gelu(A [l_t; r_t] + a) + b``, with l_t the state of the first after y_1 .. y_{t-1}, r_t that of
     the second after y_T .. y_{t+1}, and zeros where there is nothing to read. A position never reads itself; the mask
-    stands in for the *other* masked positions. So where one position of each row is masked, l_t depends on the prefix
-    only and r_t on the suffix only.
+    replaces the *other* masked positions. If one position of each row is masked, l_t depends only on the prefix and r_t
+    only on the suffix.
 
     Args:
         vocab_size: number of tokens V that can stand at a position; the mask is one more, ``mask_id = V``.
@@ -76,22 +75,22 @@ class MaskedLSTM(nn.Module, HubModel):
 
 
 class MaskedTransformer(nn.Module, HubModel):
-    """A masked language model: a Transformer that reads the sequence with masks in it, and scores what they hide.
+    """Masked language model: a Transformer that reads the masked sequence, and scores tokens at masked positions.
 
-    ``x_t = sqrt(H) e_t + p_t`` with sinusoidal places p_t, the layers of
+    ``x_t = sqrt(H) e_t + p_t`` with sinusoidal position codes p_t, the layers of
     :class:`~seqwise.models.transformer.Transformer`'s encoder, ``f(., h(y\\t)) = W LayerNorm(x_t) + b`` at the masked
     positions only.
 
     Args:
         vocab_size: number of tokens V that can stand at a position; the mask is one more, ``mask_id = V``.
         hidden_size: size H of embeddings, layers and features; a multiple of ``num_heads``.
-        num_layers: how many.
-        num_heads: of every attention.
+        num_layers: number of layers.
+        num_heads: number of heads of every attention.
         feedforward_size: hidden size of the feed-forward networks.
         dropout: rate on embeddings, inside and after each part, and on features.
 
     Raises:
-        InputError: a size is less than 1, or the hidden size is no multiple of the number of heads.
+        InputError: a size is less than 1, or the hidden size is not a multiple of the number of heads.
 
     Source: Devlin et al. (NAACL 2019), section 3; Goyal's thesis (2021), section 6.2. Not implemented:
     next-sentence prediction, embeddings shared with the head.
@@ -153,7 +152,7 @@ class MaskedTransformer(nn.Module, HubModel):
 
 
 def seen_tokens(tokens_NT: Tensor, masked_NT: Tensor, *, mask_id: int) -> tuple[Tensor, Tensor | None]:
-    """Tokens with the mask in place of masked ones and padding, and the mask of tokens: None where no row is padded."""
+    """Return tokens with the mask at masked positions and padding, and the padding mask; None if no row is padded."""
     if tokens_NT.ndim != 2 or tokens_NT.shape != masked_NT.shape or masked_NT.dtype != torch.bool:
         raise InputError(
             f"tokens {tuple(tokens_NT.shape)} and masked {tuple(masked_NT.shape)} ({masked_NT.dtype}) do not fit",
@@ -177,16 +176,16 @@ def seen_tokens(tokens_NT: Tensor, masked_NT: Tensor, *, mask_id: int) -> tuple[
 
 
 def readable_positions(tokens_NT: Tensor, real_NT: Tensor | None) -> Tensor:
-    """Mask of attention to a sequence: (N, 1, 1, T), or all true, (1, 1, 1, T), where no row is padded."""
+    """Return the attention mask of a sequence: (N, 1, 1, T), or all true, (1, 1, 1, T), if no row is padded."""
     if real_NT is None:
         return torch.ones(1, 1, 1, tokens_NT.shape[1], dtype=torch.bool, device=tokens_NT.device)
     return real_NT[:, None, None]
 
 
 def masked_places(masked_NT: Tensor) -> Tensor | None:
-    """The masked positions (N, C) where every row has C of them, some but not all; else None.
+    """Return the masked positions (N, C) if every row has C of them, some but not all; else None.
 
-    That is how samplers and pseudo-log-likelihoods ask, and so the last layer need not compute what nobody reads.
+    Samplers and pseudo-log-likelihoods mask in this way; the last layer then skips all other positions.
     """
     if masked_NT.shape[0] == 0:
         return None
@@ -197,7 +196,7 @@ def masked_places(masked_NT: Tensor) -> Tensor | None:
 
 
 def _backwards(vectors_NTX: Tensor, real_NT: Tensor | None) -> Tensor:
-    """Each row in reverse, by its own length: what is padding stays where it is."""
+    """Reverse each row up to its length; padding keeps its place."""
     if real_NT is None:
         return vectors_NTX.flip(1)
     places_T = torch.arange(real_NT.shape[1], device=real_NT.device)

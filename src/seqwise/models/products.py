@@ -1,4 +1,4 @@
-"""``W h + b`` at every step of a search, where nothing is differentiated: by oneDNN, with W laid out for it.
+"""Product ``W h + b`` at every step of a search without gradients, by oneDNN with a packed W.
 
 Shapes: D size of a row, V vocabulary.
 """
@@ -26,11 +26,11 @@ _BY_ONEDNN, _LAID_OUT = _of_onednn("_linear_pointwise"), _of_onednn("_reorder_li
 
 
 class Products:
-    """Products of one matrix, which does not change between them, with few rows at a time.
+    """Products of a constant matrix with few rows at a time.
 
-    On CPUs torch gives float32 products to its BLAS, which lays out the matrix anew for each; for a few dozen rows and
-    thousands of columns that takes up to as long as the product. What torch compiles models to calls two operations of
-    oneDNN, which have no names of their own in ``torch.nn``; without them the product is the usual one.
+    On CPUs, torch computes float32 products with its BLAS, which packs the matrix anew for each; with a few dozen rows
+    and thousands of columns, packing takes up to as long as the product. The two oneDNN operations that compiled models
+    call avoid this; ``torch.nn`` does not expose them. Without them, the product is the usual one.
     """
 
     def __init__(self, weight_VD: Tensor, bias_V: Tensor | None) -> None:
@@ -39,7 +39,7 @@ class Products:
         self._is_large_float = weight_VD.dtype == torch.float32 and weight_VD.numel() >= LARGE
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """``W h + b`` of some rows, (..., D) to (..., V)."""
+        """Compute ``W h + b`` of some rows, (..., D) to (..., V)."""
         on_cpu = rows.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
         suited = on_cpu and self._is_large_float and rows.dtype == torch.float32
         if _BY_ONEDNN is None or not suited or not FEW <= rows[..., 0].numel() <= MANY:

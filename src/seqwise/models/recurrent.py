@@ -1,4 +1,4 @@
-"""Two LSTM step models: a tagger with fixed attention, and an encoder-decoder with dot attention.
+"""LSTM step models: a tagger with fixed attention, and an encoder-decoder with dot attention.
 
 Shapes: B batch, J slots, S source length, T target length, D embedding of an output token, M encoder output,
 H decoder hidden size and features, V output vocabulary.
@@ -29,18 +29,18 @@ class _Encoded(NamedTuple):
 
 
 class Context(_Encoded):
-    """Encoded sources: outputs of the encoder, the mask of real positions, and their number."""
+    """Encoded sources: encoder outputs, the mask of real positions, and the number of these."""
 
     @cached_property
     def steps(self) -> LSTMSteps:
-        """Parts that the steps along these sources share; another context has its own."""
+        """Parts shared by all steps along these sources; each context has its own."""
         return LSTMSteps()
 
 
 class Encoder(nn.Module):
-    """Embedding and a one-layer LSTM whose outputs at real positions do not depend on the padding.
+    """Embedding and one-layer LSTM; outputs at real positions do not depend on the padding.
 
-    With characters, sources are spelt, and what is read of a word's characters stands beside its embedding.
+    With characters, sources are spelt, and character features are concatenated with word embeddings.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Encoder(nn.Module):
         self.output_size = hidden_size * (2 if bidirectional else 1)
 
     def num_outputs(self, source_ids: Sequence[int]) -> int:
-        """Number of words of a source."""
+        """Count the words of a source."""
         return num_spelt_words(source_ids) if self.characters else len(source_ids)
 
     def forward(self, sources_BS: Tensor, lengths_B: Tensor) -> Context:
@@ -86,7 +86,7 @@ class Encoder(nn.Module):
             raise InputError(READS_BOTH_WAYS, hint=LEFT_TO_RIGHT)
 
     def read(self, sources_BS: Tensor, lengths_B: Tensor, past: LSTMState | None) -> tuple[Context, LSTMState]:
-        """Read what comes next of sources, all by as many words; the past is the LSTM's state, (B, 1, H) each."""
+        """Read the next words of sources, the same number of each; the past is the LSTM's state, (B, 1, H) each."""
         self.require_left_to_right()
         embedded_BSE, lengths_B = self._embedded(sources_BS, lengths_B)
         if past is not None and embedded_BSE.shape[1] == 1:  # a call of nn.LSTM takes long to begin
@@ -100,7 +100,7 @@ class Encoder(nn.Module):
         return self._context(memory_BSM, lengths_B), (hidden_1BH.transpose(0, 1), cell_1BH.transpose(0, 1))
 
     def _embedded(self, sources_BS: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Embeddings of the words, (B, S, E), and the number of words of each source."""
+        """Return the word embeddings, (B, S, E), and the number of words of each source."""
         if sources_BS.shape[1] == 0:  # all are empty, and nn.LSTM refuses an empty sequence
             sources_BS = F.pad(sources_BS, (0, 1))
         if self.characters is None:
@@ -121,14 +121,14 @@ ONE_LABEL_EACH = "a tagger writes a label for each token: build the vocabulary o
 
 
 def require_position(step: int, encoded_BSX: Tensor) -> None:
-    """Refuse a step of a tagger beyond the longest source."""
+    """Raise an InputError for a tagger's step beyond the longest source."""
     if step >= encoded_BSX.shape[1]:
         problem = f"step {step} of a tagger has no source position: the longest source has {encoded_BSX.shape[1]}"
         raise InputError(problem, hint=ONE_LABEL_EACH)
 
 
 def read_along(encoded_BSX: Tensor, inputs_BTD: Tensor) -> Tensor:
-    """Encoder outputs that a tagger reads while it is fed T labels, (B, T, X); refuses more labels than tokens."""
+    """Return the encoder outputs that a tagger reads along T labels, (B, T, X); raise if labels outnumber tokens."""
     num_labels, num_tokens = inputs_BTD.shape[1], encoded_BSX.shape[1]
     if num_labels > num_tokens:
         raise InputError(f"{num_labels} labels for a source of {num_tokens} tokens", hint=ONE_LABEL_EACH)
@@ -138,8 +138,8 @@ def read_along(encoded_BSX: Tensor, inputs_BTD: Tensor) -> Tensor:
 class FixedAttentionTagger(nn.Module):
     """Tagger with fixed attention over any encoder; see :class:`Tagger` for its equations.
 
-    The encoder, called with sources (B, S) and their lengths (B,), gives a :class:`Context` of M = ``output_size``
-    numbers for each output. Where outputs are fewer than source tokens, its ``num_outputs(source_ids)`` counts them.
+    The encoder maps sources (B, S) and their lengths (B,) to a :class:`Context` of M = ``output_size`` numbers for each
+    output. If there are fewer outputs than source tokens, its ``num_outputs(source_ids)`` counts them.
     """
 
     end: int | None = None
@@ -173,19 +173,19 @@ class FixedAttentionTagger(nn.Module):
         return self.encoder(batch.sources_BS, batch.source_lengths_B)
 
     def require_left_to_right(self) -> None:
-        """Refuse an encoder that cannot read a source piece by piece."""
+        """Raise an InputError if the encoder cannot read a source in pieces."""
         if not hasattr(self.encoder, "read"):
             problem = f"a {type(self.encoder).__name__} needs the whole source, and a stream has no end"
             raise InputError(problem, hint=LEFT_TO_RIGHT)
         self.encoder.require_left_to_right()
 
     def read(self, batch: Batch, past: Any) -> tuple[Context, Any]:
-        """Read what comes next of the sources."""
+        """Read the next part of the sources."""
         context, past = self.encoder.read(batch.sources_BS, batch.source_lengths_B, past)
         return context, past
 
     def start(self, context: Context) -> tuple[Tensor, LSTMState]:
-        """Return a learned first input and a state of zeros."""
+        """Return the learned first input and a state of zeros."""
         batch_size = context.memory_BSM.shape[0]
         zeros = context.memory_BSM.new_zeros(batch_size, 1, self.decoder.hidden_size)
         return self.first_input_D.expand(batch_size, 1, -1), (zeros, zeros)
@@ -204,16 +204,16 @@ class FixedAttentionTagger(nn.Module):
         return self.dropout(self.decoder(torch.cat([inputs_BTD, memory_BTM], dim=-1))[0])
 
     def teacher_forced(self, context: Context, targets_BT: Tensor) -> Tensor:
-        """Features along the gold labels; positions after the end of a row are arbitrary."""
+        """Compute features along the gold labels; positions after the end of a row are arbitrary."""
         return self.forced(context, shifted_right(self.first_input_D, self.label_embedding, targets_BT))
 
 
 class Tagger(FixedAttentionTagger, HubModel):
-    """LSTM tagger with *fixed attention*: step i of the decoder reads encoder output i, and nothing else of the source.
+    """LSTM tagger with *fixed attention*: step i of the decoder reads only encoder output i.
 
     ``h_i = LSTM(h_{i-1}, [E[y_{i-1}]; m_i])``, ``f(h_i, w) = W_w . h_i + b_w``; the decoder starts from zeros. With a
-    left-to-right encoder the i-th decision sees only x_1..x_i (classical label bias); with a bidirectional one, all of
-    the source.
+    left-to-right encoder, the i-th decision sees only x_1..x_i (classical label bias); with a bidirectional one, the
+    whole source.
 
     Args:
         source_size: number of source symbols.
@@ -223,9 +223,9 @@ class Tagger(FixedAttentionTagger, HubModel):
         label_embedding_size: size D of a fed label.
         bidirectional: whether the encoder also reads from right to left.
         dropout: rate on embeddings, encoder outputs and features.
-        num_characters: where there are any, each word is read by its characters as well
-            (``CharacterConvolution``), and sources are made with :func:`~seqwise.models.characters.spelt_source`; 0:
-            sources are ids of words.
+        num_characters: number of characters. If above 0, each word also has features of its characters
+            (``CharacterConvolution``), and sources are made by :func:`~seqwise.models.characters.spelt_source`; if 0,
+            sources are word ids.
 
     Source: Goyal et al. (AAAI 2018), section 3; Goyal et al. (NAACL 2019), section 4. Not implemented: several layers.
 
@@ -273,14 +273,14 @@ class Tagger(FixedAttentionTagger, HubModel):
 
 
 class EncoderDecoder(nn.Module, HubModel):
-    """Attention encoder-decoder: bidirectional LSTM encoder, LSTM decoder, dot attention, no input feeding.
+    """Encoder-decoder with a bidirectional LSTM encoder, an LSTM decoder and dot attention.
 
     ``h_t = LSTM(h_{t-1}, E[y_{t-1}])``, attention ``a_t = softmax(m W h_t)`` over real source positions,
     ``features = tanh(U [h_t; a_t . m])``; the decoder starts from a projection of the encoder's two final outputs.
 
     Args:
         source_size: number of source symbols.
-        target_size: number of output symbols V, the end token among them.
+        target_size: number of output symbols V, end token included.
         end: id of the token that ends an output.
         embedding_size: size of source and output embeddings.
         hidden_size: size of each encoder direction and of the decoder.
@@ -343,7 +343,7 @@ class EncoderDecoder(nn.Module, HubModel):
         return hidden_B1H, torch.zeros_like(hidden_B1H)
 
     def start(self, context: Context) -> tuple[Tensor, LSTMState]:
-        """Return a learned first input and the projected end of the encoder."""
+        """Return the learned first input and the projected final encoder outputs."""
         return self.first_input_D.expand(context.memory_BSM.shape[0], 1, -1), self._initial_state(context)
 
     def _attend(self, hidden_BJH: Tensor, context: Context) -> Tensor:
@@ -353,7 +353,7 @@ class EncoderDecoder(nn.Module, HubModel):
         return self.dropout(torch.tanh(self.combine(torch.cat([hidden_BJH, attended_BJM], dim=-1))))
 
     def step(self, inputs_BJD: Tensor, state: LSTMState, context: Context, step: int) -> tuple[Tensor, LSTMState]:
-        """Consume the fed embeddings and attend to the source; the step number plays no part."""
+        """Read the input embeddings and attend to the source; the step number is ignored."""
         state = context.steps.step(self.decoder, inputs_BJD, state)
         return self._attend(state[0], context), state
 
@@ -365,12 +365,12 @@ class EncoderDecoder(nn.Module, HubModel):
         return self._attend(self.decoder(inputs_BTD, initial)[0], context)
 
     def teacher_forced(self, context: Context, targets_BT: Tensor) -> Tensor:
-        """Features along the gold outputs; positions after the end of a row are arbitrary."""
+        """Compute features along the gold outputs; positions after the end of a row are arbitrary."""
         return self.forced(context, shifted_right(self.first_input_D, self.target_embedding, targets_BT))
 
 
 def shifted_right(first_input_D: Tensor, embedding: nn.Embedding, targets_BT: Tensor) -> Tensor:
-    """Embeddings that teacher forcing feeds: the first input, then the gold tokens but the last."""
+    """Return the inputs of teacher forcing: the first input, then all gold tokens but the last."""
     first_B1D = first_input_D.expand(targets_BT.shape[0], 1, -1)
     # Ignored positions hold a negative index; whatever is fed there only reaches positions that are ignored as well.
     return torch.cat([first_B1D, embedding(targets_BT[:, :-1].clamp(min=0))], dim=1)[:, : targets_BT.shape[1]]

@@ -1,4 +1,4 @@
-"""Keys and values of all steps of a search, kept once for all slots of an input: a selection moves indices, not them.
+"""Cache of keys and values shared by all slots of an input: a selection moves indices, not keys and values.
 
 Shapes: B batch, J slots before a selection, K after it, T steps so far, P columns of a prompt, C columns so far, N
 heads, A size of a head.
@@ -14,31 +14,31 @@ from torch import Tensor
 from seqwise import tree
 
 KeysValues = tuple[Tensor, Tensor]
-"""Keys and values of a layer."""
+"""Keys and values of one layer."""
 
 # Columns that there is room for at first, beside those of a prompt.
 ROOM = 128
 
 
 class SharedCache:
-    """Decoder state of a Transformer without gradients: the columns that steps wrote, and those of each slot.
+    """Decoder state of a Transformer without gradients: columns written so far, and the column indices of each slot.
 
-    A step appends a column for each of its slots, and a slot knows the columns that it came by. Attention asks all
-    columns of an input at once for all its slots, and :attr:`mask` hides from each the columns of the others. So a
-    hard selection moves (B, J, T) integers, where copies of keys and values for each slot would be moved, and copied
-    again to be lengthened, at every step. A soft selection makes such copies, :meth:`dense`, and mixes them.
+    A step appends a column for each slot, and each slot keeps the indices of the columns on its path. All slots of an
+    input attend to all columns at once, and :attr:`mask` hides from each slot the columns of the others. A hard
+    selection therefore moves (B, J, T) integers; separate keys and values for each slot would have to be moved and
+    extended at every step. A soft selection makes separate copies, :meth:`dense`, and mixes them.
 
-    To :mod:`seqwise.tree` it is a leaf that follows by itself. What is written after it does not change it: two
-    searches may go on from one.
+    For :mod:`seqwise.tree` it is a leaf with its own methods. Later writes do not change it, so two searches may
+    continue from the same cache.
 
     Attributes:
         columns_BJT: the column of every step of every slot, int64.
 
-    Whenever there is no room, columns that no slot comes by any more are left out. Slots of a beam have most of their
-    past in common, so that what is left is little more than one slot's, and never more than copies would have.
+    When it is full, columns on no slot's path are removed. Slots of a beam share most of their past, so the rest is
+    little more than the path of one slot, and never more than separate copies.
 
-    Source: the back-pointers of beam search, followed to the first step; exact. Not implemented: keeping what is not
-    finite to its slot. NaN and infinity times a weight of 0 is NaN for all slots of the input.
+    Source: the back-pointers of beam search, followed to the first step; exact. Not implemented: isolating slots that
+    are not finite. NaN or infinity times a weight of 0 is NaN for all slots of the input.
 
     Example:
         >>> nothing = torch.zeros(1, 2, 0, 3)  # of one input, two heads of size three
@@ -67,7 +67,7 @@ class SharedCache:
 
     @staticmethod
     def start(layers: Sequence[KeysValues], mask_BP: Tensor | None = None) -> SharedCache:
-        """Make a cache of no steps, for one slot of each input, after a prompt of P columns.
+        """Make an empty cache for one slot of each input, after a prompt of P columns.
 
         Keys and values of the prompt, (B, N, P, A) for each layer, are copied; P may be 0, and a mask may hide columns.
         """
@@ -84,27 +84,27 @@ class SharedCache:
         return f"SharedCache(inputs={batch_size}, slots={num_slots}, steps={num_steps}, columns={self._num_columns})"
 
     def __len__(self) -> int:
-        """Number of steps that have been taken."""
+        """Number of steps taken."""
         return self.columns_BJT.shape[2]
 
     def gather(self, parents_BK: Tensor) -> SharedCache:
-        """Pass on what the parents came by to the new slots."""
+        """Give each new slot the path of its parent."""
         columns_BKT = tree.gather(self.columns_BJT, parents_BK)
         return SharedCache(self._store, columns_BKT, self._num_columns, self._prompt_B1P)
 
     def mix(self, weights_BKJ: Tensor) -> tuple[KeysValues, ...]:
-        """Weighted sums of keys and values, (B, K, N, T, A) for each layer."""
+        """Return weighted sums of keys and values, (B, K, N, T, A) for each layer."""
         return tree.mix(self.dense(), weights_BKJ)
 
     def dense(self) -> tuple[KeysValues, ...]:
-        """Keys and values of every slot, (B, J, N, T, A) for each layer, without those of the prompt."""
+        """Return keys and values of every slot, (B, J, N, T, A) for each layer, without those of the prompt."""
         shape_JT = self.columns_BJT.shape[1:]
         columns_BX = self.columns_BJT.flatten(1)
         leaves = [_columns_of(leaf, columns_BX).unflatten(2, shape_JT).transpose(1, 2) for leaf in self._store.leaves]
         return tuple(zip(leaves[::2], leaves[1::2], strict=True))
 
     def step(self) -> SharedCache:
-        """Cache that the next step writes to, by :meth:`put`: this, and a new column for each slot."""
+        """Return a cache with a new column for each slot, which the next step writes by :meth:`put`."""
         batch_size, num_slots, _ = self.columns_BJT.shape
         end = self._num_columns + num_slots
         if end > self._store.room:
@@ -114,7 +114,7 @@ class SharedCache:
         return SharedCache(self._store.extended(self._num_columns, end), columns_BJT, end, self._prompt_B1P)
 
     def _compact(self, more: int) -> SharedCache:
-        """Leave out the columns that no slot came by, and make room for more."""
+        """Remove columns that are on no slot's path, and make room for more."""
         columns_BX, width = self.columns_BJT.flatten(1), self._prompt_B1P.shape[2]
         used_BC = torch.arange(self._num_columns, device=columns_BX.device) < width
         used_BC = used_BC.repeat(len(columns_BX), 1).scatter_(1, columns_BX, True)
@@ -127,13 +127,13 @@ class SharedCache:
         return SharedCache(store, columns_BJT, width, self._prompt_B1P)
 
     def put(self, layer: int, keys_BNJA: Tensor, values_BNJA: Tensor) -> KeysValues:
-        """Write what a layer makes of this step; its keys and values of all columns, (B, N, C, A), come back."""
+        """Write a layer's keys and values of this step; return those of all columns, (B, N, C, A)."""
         place, first = 2 * layer, self._num_columns - keys_BNJA.shape[2]
         return self._store.put(place, first, keys_BNJA), self._store.put(place + 1, first, values_BNJA)
 
     @property
     def mask(self) -> Tensor:
-        """Mask of the columns that each slot came by, and of its prompt; bool (B, 1, J, C), for attention to all."""
+        """Attention mask over all columns: true on each slot's path and its prompt; bool (B, 1, J, C)."""
         if self._mask is None:
             batch_size, num_slots, _ = self.columns_BJT.shape
             seen_BJC = self._prompt_B1P.new_zeros(batch_size, num_slots, self._num_columns)
@@ -143,11 +143,11 @@ class SharedCache:
 
 
 Past = SharedCache | tuple[KeysValues, ...]
-"""Inputs of a Transformer so far: one cache for all slots, or keys and values (B, J, N, T, A) of each layer."""
+"""Past of a Transformer: one cache for all slots, or keys and values (B, J, N, T, A) for each layer."""
 
 
 class _Store:
-    """Keys and values (B, N, room, A), of which the first columns have been written, by one step after another."""
+    """Buffer of keys and values (B, N, room, A), which successive steps fill column by column."""
 
     def __init__(self, leaves: Sequence[Tensor], num_columns: int, more: int = 0) -> None:
         # Half as many again, so that making room costs no more than what is written.
@@ -155,7 +155,7 @@ class _Store:
         self.leaves = [_with_room(leaf[:, :, :num_columns], self.room) for leaf in leaves]
 
     def extended(self, num_columns: int, end: int) -> _Store:
-        """This, if nobody has written behind these columns, else a copy of them; to be written as far as the end."""
+        """Return this buffer if nothing is written after these columns, else a copy of them."""
         # What was made in inference mode cannot be written outside of it.
         foreign = not torch.is_inference_mode_enabled() and any(leaf.is_inference() for leaf in self.leaves)
         store = self
@@ -165,7 +165,7 @@ class _Store:
         return store
 
     def put(self, place: int, first: int, new_BNJA: Tensor) -> Tensor:
-        """Write some columns of one of the leaves, and return what is there up to their end."""
+        """Write some columns of one leaf, and return all columns up to their end."""
         end = first + new_BNJA.shape[2]
         if new_BNJA.dtype != self.leaves[place].dtype:  # of what was read with another precision, as by autocast
             both = torch.promote_types(new_BNJA.dtype, self.leaves[place].dtype)
@@ -175,7 +175,7 @@ class _Store:
 
 
 def _columns_of(leaf_BNCA: Tensor, columns_BX: Tensor) -> Tensor:
-    """Some columns of each input, (B, N, X, A); as rows of a matrix, which is many times faster than by element."""
+    """Return some columns of each input, (B, N, X, A); indexing rows of a matrix is many times faster than elements."""
     batch_size, num_heads, room, size = leaf_BNCA.shape
     first_BN = torch.arange(batch_size * num_heads, device=leaf_BNCA.device).view(batch_size, num_heads) * room
     rows_BNX = first_BN[..., None] + columns_BX[:, None]

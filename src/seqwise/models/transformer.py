@@ -1,4 +1,4 @@
-"""A Transformer encoder-decoder as a step model: its key-value cache is its decoder state.
+"""Transformer encoder-decoder as a step model, with its key-value cache as decoder state.
 
 Shapes: B batch, J slots, S source length, T target length, L queries, N heads, A size of a head, H hidden size, which
 is also the size D of a fed embedding and that of the features, V output vocabulary.
@@ -30,11 +30,11 @@ class TransformerContext(NamedTuple):
 
 
 def sinusoids(first: int, count: int, like: Tensor) -> Tensor:
-    """Position codes of ``count`` places from ``first`` on, (count, size of ``like``), of its device and type.
+    """Return the codes of ``count`` positions from ``first`` on, (count, size of ``like``), with its device and type.
 
     ``[sin(t r_0), ..., sin(t r_{n-1}), cos(t r_0), ..., cos(t r_{n-1})]``, ``r_i = 10000^(-i / n)``, n half the size.
 
-    Source: Vaswani et al. (2017), section 3.5; sines and cosines there take turns, which only permutes dimensions.
+    Source: Vaswani et al. (2017), section 3.5; sines and cosines alternate there, which only permutes dimensions.
     """
     size = like.shape[-1]
     half = (size + 1) // 2
@@ -46,12 +46,12 @@ def sinusoids(first: int, count: int, like: Tensor) -> Tensor:
 
 
 def with_places(embedded: Tensor, first: int = 0) -> Tensor:
-    """Embeddings (..., T, H) with the codes of their places: ``sqrt(H) e_t + p_{first + t}``."""
+    """Add position codes to embeddings (..., T, H): ``sqrt(H) e_t + p_{first + t}``."""
     return math.sqrt(embedded.shape[-1]) * embedded + sinusoids(first, embedded.shape[-2], embedded)
 
 
 def check_sizes(*, hidden_size: int, num_heads: int, **others: int) -> None:
-    """Refuse sizes below 1, and a hidden size that is no multiple of the number of heads."""
+    """Raise an InputError for sizes below 1, or a hidden size that is not a multiple of the number of heads."""
     for name, size in {"hidden_size": hidden_size, "num_heads": num_heads, **others}.items():
         if size < 1:
             raise InputError(f"{name} must be at least 1, got {size}")
@@ -63,7 +63,7 @@ def check_sizes(*, hidden_size: int, num_heads: int, **others: int) -> None:
 
 
 def initialise(model: nn.Module, *embeddings: Tensor) -> None:
-    """Draw the weights of a Transformer: linear maps by Glorot's rule without biases, embeddings of length about 1."""
+    """Initialise a Transformer: linear layers by Glorot's rule with zero biases, embeddings with norm about 1."""
     for module in model.modules():
         if isinstance(module, nn.Linear):
             nn.init.xavier_uniform_(module.weight)
@@ -74,7 +74,7 @@ def initialise(model: nn.Module, *embeddings: Tensor) -> None:
 
 
 class Attention(nn.Module):
-    """Multi-head attention in two halves: :meth:`read` makes keys and values, which can be kept; a call asks them."""
+    """Multi-head attention in two parts: :meth:`read` makes keys and values, which can be cached; a call attends."""
 
     def __init__(self, *, hidden_size: int, num_heads: int) -> None:
         super().__init__()
@@ -85,11 +85,11 @@ class Attention(nn.Module):
         self.output = nn.Linear(hidden_size, hidden_size)
 
     def _heads(self, projected: Tensor) -> Tensor:
-        """(..., L, H) to (..., N, L, A)."""
+        """Split heads: (..., L, H) to (..., N, L, A)."""
         return projected.unflatten(-1, (self.num_heads, -1)).transpose(-2, -3)
 
     def read(self, hidden: Tensor) -> KeysValues:
-        """Keys and values (..., N, L, A) of hidden vectors (..., L, H)."""
+        """Compute keys and values (..., N, L, A) of hidden vectors (..., L, H)."""
         return self._heads(self.key(hidden)), self._heads(self.value(hidden))
 
     def forward(self, hidden: Tensor, keys_values: KeysValues, mask: Tensor | None = None) -> Tensor:
@@ -103,14 +103,14 @@ class Attention(nn.Module):
 
 
 def picked(hidden_BTH: Tensor, wanted_BL: Tensor | None) -> Tensor:
-    """Vectors at some positions of each row, (B, L, H); all of them where none are named."""
+    """Return the vectors at some positions of each row, (B, L, H); by default at all."""
     if wanted_BL is None:
         return hidden_BTH
     return hidden_BTH.gather(1, wanted_BL[:, :, None].expand(-1, -1, hidden_BTH.shape[2]))
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention and a feed-forward network, each on normalised input and added to what came in."""
+    """Self-attention and a feed-forward network, with pre-normalisation and residual connections."""
 
     def __init__(self, *, hidden_size: int, num_heads: int, feedforward_size: int, dropout: float) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class EncoderLayer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, hidden_BSH: Tensor, mask_B11S: Tensor, wanted_BL: Tensor | None = None) -> Tensor:
-        """Compute all positions, or only those wanted: the others are read, which takes a sixth of the work."""
+        """Compute all positions, or only the wanted ones; the others give keys and values, a sixth of the work."""
         normal_BSH = self.own_norm(hidden_BSH)
         memory = self.own.read(normal_BSH)
         hidden_BLH, normal_BLH = picked(hidden_BSH, wanted_BL), picked(normal_BSH, wanted_BL)
@@ -129,7 +129,7 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Self-attention over the output, or what was fed of it so far; attention to the source; a feed-forward network."""
+    """Self-attention over the output so far, attention to the source, and a feed-forward network."""
 
     def __init__(self, *, hidden_size: int, num_heads: int, feedforward_size: int, dropout: float) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ class DecoderLayer(nn.Module):
     def step(
         self, hidden_BJH: Tensor, cache: KeysValues, memory: KeysValues, mask_B11S: Tensor
     ) -> tuple[Tensor, KeysValues]:
-        """One step of every slot: its keys and values join the cache, (B, J, N, T, A) to (B, J, N, T + 1, A)."""
+        """Take a step of every slot, and append its keys and values: (B, J, N, T, A) to (B, J, N, T + 1, A)."""
         normal_BJ1H = self.own_norm(hidden_BJH).unsqueeze(2)
         new_keys, new_values = self.own.read(normal_BJ1H)
         cache = torch.cat([cache[0], new_keys], dim=-2), torch.cat([cache[1], new_values], dim=-2)
@@ -160,7 +160,7 @@ class DecoderLayer(nn.Module):
     ) -> Tensor:
         """Take all steps at once; a false ``own_mask``, (T, T) or (B, 1, 1, T), hides a position of the output.
 
-        With ``wanted_BL`` only those positions come out; the others are read, which takes a seventh of the work.
+        With ``wanted_BL``, compute only these positions; the others give keys and values, a seventh of the work.
         """
         normal_BTH = self.own_norm(hidden_BTH)
         own_memory = self.own.read(normal_BTH)
@@ -171,14 +171,14 @@ class DecoderLayer(nn.Module):
     def shared_step(
         self, hidden_BJH: Tensor, layer: int, shared: SharedCache, memory: KeysValues, mask_B11S: Tensor
     ) -> Tensor:
-        """Take a step with one cache for all slots, into which this layer's keys and values are written."""
+        """Take a step with one cache for all slots, and write this layer's keys and values to it."""
         normal_BJH = self.own_norm(hidden_BJH)
         cache = shared.put(layer, *self.own.read(normal_BJH))
         hidden_BJH = hidden_BJH + self.dropout(self.own(normal_BJH, cache, shared.mask))
         return self._after_own(hidden_BJH, memory, mask_B11S)
 
     def _after_own(self, hidden_BLH: Tensor, memory: KeysValues, mask_B11S: Tensor) -> Tensor:
-        """Attend to the source, for all slots of a step or all steps of an output alike, and feed forward."""
+        """Attend to the source, for all slots of a step or all steps of an output, and feed forward."""
         hidden_BLH = hidden_BLH + self.dropout(self.cross(self.cross_norm(hidden_BLH), memory, mask_B11S))
         return hidden_BLH + self.dropout(self.feedforward(hidden_BLH))
 
@@ -194,29 +194,29 @@ def _feedforward(hidden_size: int, feedforward_size: int, dropout: float) -> nn.
 
 
 class Transformer(nn.Module, HubModel):
-    """Transformer encoder-decoder with normalisation before each part and sinusoidal positions.
+    """Transformer encoder-decoder with pre-normalisation and sinusoidal position codes.
 
-    ``x_t = sqrt(H) e_t + p_t``; in each layer ``x <- x + part(LayerNorm(x))``, the parts of the decoder being attention
-    to its own past, attention to the encoder's output, and a feed-forward network; ``features = LayerNorm(x)`` and
-    ``f(features, w) = W_w . features + b_w``. The past lives in the state: for each layer the keys and values of all
-    steps so far, (B, J, N, T, A) each. A hard selection gathers them, a soft one mixes them, like an LSTM's state.
+    ``x_t = sqrt(H) e_t + p_t``; in each layer ``x <- x + part(LayerNorm(x))``, where the parts of the decoder are
+    self-attention, attention to the encoder's output, and a feed-forward network; ``features = LayerNorm(x)`` and
+    ``f(features, w) = W_w . features + b_w``. The state holds, for each layer, the keys and values of all steps so far,
+    (B, J, N, T, A) each. A hard selection gathers them and a soft one mixes them, like an LSTM's state.
 
     Args:
         source_size: number of source symbols.
-        target_size: number of output symbols V, the end token among them.
+        target_size: number of output symbols V, end token included.
         end: id of the token that ends an output.
         hidden_size: size H of embeddings, layers and features; a multiple of ``num_heads``.
-        num_layers: of the encoder, and as many of the decoder.
-        num_heads: of every attention.
+        num_layers: number of layers of the encoder, and of the decoder.
+        num_heads: number of heads of every attention.
         feedforward_size: hidden size of the feed-forward networks.
         dropout: rate on embeddings, inside and after each part, and on features; attention weights are not dropped.
 
     Raises:
-        InputError: a size is less than 1, or the hidden size is no multiple of the number of heads.
+        InputError: a size is less than 1, or the hidden size is not a multiple of the number of heads.
 
-    Source: Vaswani et al. (2017); the place of the normalisation is that of Xiong et al. (2020). Not implemented:
-    embeddings shared between source, target and head; relative positions; in training, keys and values that are not
-    copied at every step (following a selection at step T costs T times as much as it does for an LSTM of this size).
+    Source: Vaswani et al. (2017), with the pre-normalisation of Xiong et al. (2020). Not implemented: embeddings shared
+    between source, target and head; relative positions; in training, a cache that is not copied at every step (a
+    selection at step T costs T times as much as for an LSTM of this size).
 
     Example:
         >>> model = Transformer(source_size=5, target_size=3, end=2, hidden_size=8, num_heads=2, feedforward_size=16)
@@ -269,7 +269,7 @@ class Transformer(nn.Module, HubModel):
         return cast(Iterable[DecoderLayer], self.decoder)
 
     def encode(self, batch: Batch) -> TransformerContext:
-        """Read the sources, as far as the keys and values of every decoder layer."""
+        """Encode the sources: keys and values for every decoder layer."""
         sources_BS = batch.sources_BS
         if sources_BS.shape[1] == 0:
             sources_BS = sources_BS.new_zeros(len(sources_BS), 1)
@@ -286,7 +286,7 @@ class Transformer(nn.Module, HubModel):
         )
 
     def start(self, context: TransformerContext) -> tuple[Tensor, Past]:
-        """Return a learned first input and, for each layer, keys and values of no steps."""
+        """Return the learned first input and, for each layer, empty keys and values."""
         batch_size = context.mask_BS.shape[0]
         nothing = tuple((keys_BNSA[:, :, :0], values_BNSA[:, :, :0]) for keys_BNSA, values_BNSA in context.memories)
         state: Past = tuple((keys[:, None], values[:, None]) for keys, values in nothing)
@@ -295,7 +295,7 @@ class Transformer(nn.Module, HubModel):
         return self.first_input_D.expand(batch_size, 1, -1), state
 
     def step(self, inputs_BJD: Tensor, state: Past, context: TransformerContext, step: int) -> tuple[Tensor, Past]:
-        """Consume the fed embeddings as those of place ``step``; the state grows by one step."""
+        """Read the input embeddings at position ``step``; the state grows by one step."""
         hidden_BJH = self.dropout(with_places(inputs_BJD[:, :, None], step).squeeze(2))
         mask_B11S = context.mask_BS[:, None, None]
         if isinstance(state, SharedCache) and torch.is_grad_enabled():

@@ -1,4 +1,4 @@
-"""Objectives that training minimises: likelihood, self-normalisation, noise contrast, and losses of a whole search."""
+"""Training objectives: likelihood, self-normalisation, noise contrast, and search-aware losses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Likelihoods normalised over a beam: of complete outputs (beam CRF), and of every prefix on the way (dense beam loss).
+"""Likelihoods normalised over a beam: of complete outputs (beam CRF), and of all prefixes (dense beam loss).
 
 Shapes: B batch, K hypotheses, N candidates besides gold, T steps, V vocabulary.
 """
@@ -25,7 +25,7 @@ from seqwise.search.selectors import HardTopK, Selector, SoftTopK
 
 
 def negative_log_share(gold_B1: Tensor, others_BN: Tensor) -> Tensor:
-    """Negative log-probability of gold among itself and others: ``log(e^gold + sum_i e^other_i) - gold``, (B,).
+    """Compute the negative log-probability of gold against others: ``log(e^gold + sum_i e^other_i) - gold``, (B,).
 
     Gold is not among the others; minus infinity excludes one of them.
     """
@@ -54,13 +54,13 @@ def beam_crf_loss(
     score: Score,
     costs_BK: Tensor | float = 0.0,
 ) -> Tensor:
-    """The negative log-likelihood of gold, normalised over a set of outputs and gold: ``log sum_y e^s(y) - s(y*)``.
+    """Compute the negative log-likelihood of gold over a set of outputs and gold: ``log sum_y e^s(y) - s(y*)``.
 
-    Gold is counted once, whether it is among the outputs or not. When all V^T outputs are there, this is the exact
-    likelihood of a globally normalised model.
+    Gold counts once, whether or not it is among the outputs. With all V^T outputs, this is the exact likelihood of a
+    globally normalised model.
 
-    Outputs are distinct, and those that are not live do not count. Costs are added to their scores; that of gold is 0.
-    Shape (B,), in nats per sequence.
+    Outputs are distinct; ones that are not live are ignored. Costs are added to their scores; gold has cost 0. Shape
+    (B,), in nats per sequence.
 
     Source: Andor et al. (ACL 2016), equation 6, on complete outputs.
     """
@@ -78,19 +78,19 @@ def beam_crf_objective(
     cross_entropy_weight: float = 0.0,
     commit_delay: int | None = None,
 ) -> Objective:
-    """Beam-normalised likelihood of complete outputs, in nats per token; uses no schedule.
+    """Make the beam CRF objective: beam-normalised likelihood of complete outputs, in nats per token; no schedule.
 
-    A hard beam without gradients finds k outputs; they and gold are scored again in one teacher-forced batch.
+    A hard beam without gradients finds k outputs; one teacher-forced batch rescores them and gold.
 
     With a commit delay d, the search is that of a stream: a label of the best slot is final d steps later, and slots
-    that disagree are dropped. Where such a label is not gold's, the search ends there, and the loss is that of the
-    prefixes, ``log sum_y e^s(y_1..t) - s(y*_1..t)``, as in early update; so gold has to win in time.
+    that disagree are dropped. If a final label differs from gold, the search ends there, and the loss is that of the
+    prefixes, ``log sum_y e^s(y_1..t) - s(y*_1..t)``, as in early update; so gold must win in time.
 
     Args:
         k: size of the beam.
-        score: what is searched and normalised: global_, or local for a re-normalised local model.
-        cross_entropy_weight: how much of the teacher-forced cross-entropy is added.
-        commit_delay: d, of a tagger; None commits nothing before the end.
+        score: score that is searched and normalised: global_, or local for a re-normalised local model.
+        cross_entropy_weight: weight of the teacher-forced cross-entropy that is added.
+        commit_delay: d, for taggers; None commits nothing before the end.
 
     Raises:
         InputError: k is less than 1, or the delay less than 0.
@@ -136,14 +136,14 @@ def dense_beam_loss(
     score: Score | ScoreName = global_,
     commit: CommitRule | None = None,
 ) -> Tensor:
-    """At every step, the negative log share of the gold prefix among all candidates of the beam.
+    """Compute the negative log share of the gold prefix among all candidates of the beam, summed over steps.
 
-    ``sum_t [log sum over slots i and tokens w of exp s~_t[i, w] - s(y*_1..t)]``, where the gold prefix always holds one
-    slot, so that its continuation is one of the candidates, once. Gradients flow through the search.
+    ``sum_t [log sum over slots i and tokens w of exp s~_t[i, w] - s(y*_1..t)]``, where the gold prefix always has one
+    slot, so its continuation is a candidate exactly once. Gradients flow through the search.
 
-    With ``no_rivals`` and local scores, the loss is cross-entropy. ``out_of_beam(k)`` restarts the beam from gold where
+    With ``no_rivals`` and local scores, the loss is cross-entropy. ``out_of_beam(k)`` restarts the beam from gold when
     a beam of k would have dropped it; ``never_lost`` puts gold back and keeps the rivals. A commit rule drops rivals
-    that disagree with what it makes final, and restarts from gold where gold does. Shape (B,), in nats.
+    that disagree with committed labels, and restarts from gold when gold disagrees. Shape (B,), in nats.
     """
     losses_B = torch.zeros_like(num_steps_B, dtype=torch.float32)
     for step in unroll_with_gold(
@@ -160,11 +160,11 @@ def dense_beam_objective(
     cross_entropy_weight: float = 0.0,
     commit_delay: int | None = None,
 ) -> Objective:
-    """Dense beam loss of a hard beam that restarts from gold where it would lose it, per token; uses no schedule.
+    """Make the dense beam objective of a hard beam that restarts from gold when it loses it, per token; no schedule.
 
-    Gold takes one of the k slots; with k = 1 and local scores this is exactly cross-entropy. With a commit delay d, as
-    of :func:`beam_crf_objective`, gold is also lost where a stream would make another label final; with d = 0, this is
-    cross-entropy, whatever k and the scores.
+    Gold takes one of the k slots; with k = 1 and local scores, this is exactly cross-entropy. With a commit delay d, as
+    in :func:`beam_crf_objective`, gold is also lost when a stream would make a different label final; with d = 0, this
+    is cross-entropy for any k and scores.
     """
     lost = out_of_beam(k)
 
@@ -177,11 +177,11 @@ def dense_beam_objective(
 def soft_dense_beam_objective(
     *, k: int, score: Score | ScoreName = global_, unit: AlphaUnit = of_scores, cross_entropy_weight: float = 0.0
 ) -> Objective:
-    """Dense beam loss of a relaxed beam beside gold, which always keeps its own hard slot, per token.
+    """Make the dense beam objective of a relaxed beam with a hard slot for gold, per token.
 
-    The candidates come from the mixed states of the relaxed beam, so the loss is continuous in the parameters, and the
-    search itself gets gradients. As alpha grows it tends to the loss of a hard beam with gold put back where it would
-    be lost, and the rivals kept.
+    The candidates come from the mixed states of the relaxed beam, so the loss is continuous in the parameters, and
+    gradients flow through the search. As alpha grows, it tends to the loss of a hard beam that puts gold back when it
+    would lose it, and keeps the rivals.
 
     Gold takes one of the k slots. Schedule used: ``alpha``.
     """

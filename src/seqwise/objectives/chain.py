@@ -1,4 +1,4 @@
-"""Linear chains, exactly: log partition, likelihood, marginals and the best output of scores over neighbouring labels.
+"""Exact inference in linear chains: log partition, likelihood, marginals and the best output.
 
 Shapes: B batch, T steps, V labels, J and V also the labels before and after a transition.
 """
@@ -28,19 +28,19 @@ class _ChainModel(Protocol):
 
 
 def chain_log_partition(chain: Chain) -> Tensor:
-    """log of the summed exponentiated scores of all V^T outputs: ``log Z = log sum_y exp s(y)``.
+    """Compute the log partition over all V^T outputs: ``log Z = log sum_y exp s(y)``.
 
-    The forward recursion, ``a_t[j] = e^{u_t[j]} sum_i a_{t-1}[i] e^{A[i, j]}``, is one matrix product a step, with a
-    rescaled to sum to 1 at every step. Where A spans so many nats that an exponential could vanish beside another (more
-    than about 34 in float32, 335 in float64, minus infinity at any rate), it runs on logarithms instead, which
-    is safe for any scores, and slower. Inputs of length 0 have one output, the empty one, and log Z = 0.
+    The forward recursion, ``a_t[j] = e^{u_t[j]} sum_i a_{t-1}[i] e^{A[i, j]}``, is one matrix product per step, with a
+    rescaled to sum to 1 at every step. If A spans so many nats that exponentials could underflow (more than about 34 in
+    float32, 335 in float64, or minus infinity), it runs on logarithms instead, which is safe for any scores but slower.
+    Inputs of length 0 have one output, the empty one, and log Z = 0.
 
     Args:
         chain: scores, transitions and lengths.
 
     Returns:
-        (B,), float32 or better; minus infinity where every output is forbidden. Differentiable once: the gradient is
-        that of the marginals' backward recursion.
+        (B,), float32 or better; minus infinity if every output is forbidden. Differentiable once, by the backward
+        recursion for the marginals.
 
     Source: Lafferty et al. (ICML 2001), section 3; Rabiner (1989) for the scaling. Not implemented: second derivatives.
 
@@ -57,7 +57,7 @@ def chain_log_partition(chain: Chain) -> Tensor:
 
 
 class _LogPartition(torch.autograd.Function):
-    """Forward in one direction, backward in the other; autograd through the steps would cost several times as much."""
+    """Forward and backward recursions as one function; autograd through the steps would cost several times as much."""
 
     @staticmethod
     def forward(ctx: Any, scores_BTV: Tensor, transitions_VV: Tensor, lengths_B: Tensor) -> Tensor:
@@ -75,7 +75,7 @@ class _LogPartition(torch.autograd.Function):
 
 
 class _Forward(NamedTuple):
-    """Values that the forward recursion leaves for the backward one: a after each step, as it is or as logarithms."""
+    """Values that the backward recursion needs of the forward one: a after each step, or its logarithm."""
 
     log_partition_B: Tensor
     prefixes_TBV: Tensor
@@ -83,7 +83,7 @@ class _Forward(NamedTuple):
 
 
 class _Scaled(NamedTuple):
-    """Exponentiated scores and transitions of a rescaled recursion, and the divisor of each step."""
+    """Exponentiated scores and transitions of the rescaled recursion, and the divisor of each step."""
 
     scores_TBV: Tensor
     transitions_VV: Tensor
@@ -98,7 +98,7 @@ def _forward(chain: Chain) -> _Forward:
 
 
 def _backward(chain: Chain, run: _Forward, weights_B: Tensor) -> tuple[Tensor, Tensor]:
-    """Marginals (B, T, V), and how often each transition is expected, (V, V), the inputs weighted."""
+    """Return marginals (B, T, V) and expected counts of transitions (V, V), with weighted inputs."""
     if chain.scores_BTV.shape[1] == 0:
         return torch.zeros_like(chain.scores_BTV), torch.zeros_like(chain.transitions_VV)
     if run.scaled is not None:
@@ -111,12 +111,12 @@ def _counted_TB(chain: Chain) -> Tensor:
 
 
 def _can_be_scaled(chain: Chain) -> bool:
-    """Whether no exponential that matters can underflow.
+    """Check that no relevant exponential can underflow.
 
-    With transitions in [m - d, m], the label that its own score favours, at 1 after scaling, gets at least e^-d of the
-    mass, and hands at least e^-d of what it has to every label of the next step. What underflows was smaller than the
-    smallest number of the type, and hands on no more than all of it. So a path through it is to one that was kept at
-    most as that number is to e^-2d, whatever the scores of labels, and d may be as large as leaves this negligible.
+    With transitions in [m - d, m], the label with the best score of its own, scaled to 1, gets at least e^-d of the
+    mass, and passes at least e^-d of it to every next label. A value that underflows is below the smallest number of
+    the type, and passes on at most all of it. So the ratio of a lost path to a kept one is at most that number over
+    e^-2d, whatever the label scores; d is bounded so that this ratio is negligible.
     """
     limits = torch.finfo(chain.transitions_VV.dtype)
     room = (math.log(limits.eps) - math.log(limits.tiny) - math.log(len(chain.transitions_VV))) / 2
@@ -150,7 +150,7 @@ def _scaled_forward(chain: Chain) -> _Forward:
 
 
 def _scaled_backward(chain: Chain, prefixes_TBV: Tensor, scaled: _Scaled, weights_B: Tensor) -> tuple[Tensor, Tensor]:
-    """``b_{t-1}[i] = sum_j e^{A[i, j]} e^{u_t[j]} b_t[j] / c_t``, so that the marginal is ``a_t[i] b_t[i]``."""
+    """Compute ``b_{t-1}[i] = sum_j e^{A[i, j]} e^{u_t[j]} b_t[j] / c_t``, so that the marginal is ``a_t[i] b_t[i]``."""
     counted_TB1 = _counted_TB(chain)[..., None]
     suffix_BV = torch.ones_like(prefixes_TBV[0])
     suffixes, arrivals = [suffix_BV], []
@@ -172,7 +172,7 @@ def _scaled_backward(chain: Chain, prefixes_TBV: Tensor, scaled: _Scaled, weight
 
 
 def _log_sum_exp(values: Tensor, dim: int) -> Tensor:
-    """log sum exp; minus infinity where all values are."""
+    """Compute log sum exp, minus infinity if all values are."""
     highest = values.amax(dim, keepdim=True)
     highest = highest.masked_fill(highest == -torch.inf, 0.0)
     return (values - highest).exp().sum(dim).log() + highest.squeeze(dim)
@@ -211,7 +211,7 @@ def _log_backward(chain: Chain, run: _Forward, weights_B: Tensor) -> tuple[Tenso
 
 
 def chain_score(chain: Chain, outputs_BT: Tensor) -> Tensor:
-    """Score of one output for each input, ``s(y) = sum_t u_t[y_t] + sum_{t > 1} A[y_{t-1}, y_t]``: (B,)."""
+    """Score one output for each input, ``s(y) = sum_t u_t[y_t] + sum_{t > 1} A[y_{t-1}, y_t]``: (B,)."""
     counted_BT = _counted_TB(chain).T
     outputs_BT = outputs_BT.masked_fill(~counted_BT, 0)
     labels_BT = chain.scores_BTV.gather(-1, outputs_BT[..., None]).squeeze(-1).masked_fill(~counted_BT, 0.0)
@@ -220,11 +220,11 @@ def chain_score(chain: Chain, outputs_BT: Tensor) -> Tensor:
 
 
 def chain_loss(chain: Chain, gold_BT: Tensor) -> Tensor:
-    """The negative log-likelihood of gold among all outputs, ``log Z - s(y*)``: a conditional random field.
+    """Compute the negative log-likelihood of gold, ``log Z - s(y*)``: a conditional random field.
 
     Args:
         chain: scores, transitions and lengths.
-        gold_BT: int64; what lies beyond a row's length is not looked at.
+        gold_BT: int64; positions beyond a row's length are ignored.
 
     Returns:
         (B,), in nats per sequence.
@@ -241,13 +241,13 @@ def chain_loss(chain: Chain, gold_BT: Tensor) -> Tensor:
 
 @torch.no_grad()
 def chain_marginals(chain: Chain) -> Tensor:
-    """Probability of each label at each position, ``p(y_t = v) = sum over outputs with y_t = v of exp(s(y) - log Z)``.
+    """Compute marginals of labels, ``p(y_t = v) = sum over outputs with y_t = v of exp(s(y) - log Z)``.
 
     Args:
         chain: scores, transitions and lengths.
 
     Returns:
-        (B, T, V), without gradients; rows sum to 1, and are 0 beyond an input's length or where no output is allowed.
+        (B, T, V), without gradients; rows sum to 1, and are 0 beyond an input's length or if no output is allowed.
 
     Example:
         >>> chain_marginals(Chain(torch.zeros(1, 2, 4), torch.zeros(4, 4), torch.tensor([1])))[0]
@@ -261,14 +261,14 @@ def chain_marginals(chain: Chain) -> Tensor:
 
 @torch.no_grad()
 def best_chain_output(chain: Chain) -> tuple[Tensor, Tensor]:
-    """The output with the highest score: the Viterbi algorithm.
+    """Find the output with the highest score by the Viterbi algorithm.
 
     Args:
         chain: scores, transitions and lengths.
 
     Returns:
-        ``scores_B`` and ``outputs_BT``, int64, -100 beyond an input's length. Of equals, the one whose last label, then
-        the one before, and so on, comes first.
+        ``scores_B`` and ``outputs_BT``, int64, -100 beyond an input's length. Ties go to the smallest last label, then
+        the smallest label before it, and so on.
 
     Example:
         >>> best_chain_output(Chain(torch.tensor([[[0.0, 1.0], [2.0, 0.0]]]), torch.zeros(2, 2), torch.tensor([2])))
@@ -297,9 +297,9 @@ def best_chain_output(chain: Chain) -> tuple[Tensor, Tensor]:
 
 
 def crf_objective(*, cross_entropy_weight: float = 0.0) -> Objective:
-    """The exact likelihood of a globally normalised chain, in nats per token; uses no schedule.
+    """Make the objective of exact likelihood of a globally normalised chain, in nats per token; uses no schedule.
 
-    A beam CRF tends to it as its beam grows. Source: Lafferty et al. (ICML 2001).
+    A beam CRF tends to this as its beam grows. Source: Lafferty et al. (ICML 2001).
     """
 
     def loss(model: StepModel, context: Any, batch: Batch, values: Mapping[str, float]) -> Tensor:

@@ -1,6 +1,6 @@
-"""Noise-contrastive estimation: learn raw scores by telling gold tokens from noise; log Z is never computed.
+"""Noise-contrastive estimation: learn raw scores by discriminating gold tokens from noise, without computing log Z.
 
-Shapes: ... any leading shape, N positions with a target, K noise tokens a position, H features, V vocabulary.
+Shapes: ... any leading shape, N positions with a target, K noise tokens per position, H features, V vocabulary.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ from seqwise.objectives.objective import Objective
 
 
 def noise_log_probs(counts_V: Tensor, *, power: float = 1.0) -> Tensor:
-    """Unigram noise from token counts: ``q(w)`` proportional to ``count(w) ** power``.
+    """Compute a unigram noise distribution from token counts: ``q(w)`` proportional to ``count(w) ** power``.
 
     Args:
-        counts_V: how often each token occurs, 0 or more. A token that never occurs is never drawn as noise, and must
-            not be gold.
+        counts_V: token counts, 0 or more. A token with count 0 is never drawn as noise, and must not be gold.
         power: 1 is the unigram distribution, 0 the uniform one over the tokens that occur; 0.75 is common.
 
     Returns:
-        ``log q``, (V,), of the default floating type, or of the counts' own where that is a floating one.
+        ``log q``, (V,), of the default floating type, or of the counts' type if they are floating point.
 
     Raises:
         InputError: a count is negative or not finite, or all are 0.
@@ -45,16 +44,16 @@ def noise_log_probs(counts_V: Tensor, *, power: float = 1.0) -> Tensor:
 def noise_contrastive_loss(
     gold_scores_N: Tensor, gold_log_noise_N: Tensor, noise_scores_NK: Tensor, noise_log_noise_NK: Tensor
 ) -> Tensor:
-    """Logistic loss of telling the gold token from K noise tokens, whose log-odds are ``f(w) - log(K q(w))``::
+    """Compute the logistic loss of discriminating gold from K noise tokens, with log-odds ``f(w) - log(K q(w))``::
 
         mean_t [ -log sigmoid(f(y_t) - log K q(y_t)) - sum_j log sigmoid(log K q(w_tj) - f(w_tj)) ]
 
-    The raw score stands where a normalised model would have its log-probability: log Z is taken to be 0, and the
-    optimum makes it so, for the expected loss is least where ``f = log p`` (wherever q is positive if p is). As K
-    grows, the gradient by f(w) tends to ``exp f(w) - p(w)``: that of maximum likelihood where log Z is 0.
+    The raw score replaces the log-probability of a normalised model: log Z is assumed to be 0. The optimum satisfies
+    this, as the expected loss is minimal at ``f = log p`` (if q is positive wherever p is). As K grows, the gradient
+    with respect to f(w) tends to ``exp f(w) - p(w)``, that of maximum likelihood with log Z = 0.
 
-    Scores f and log q of the gold tokens, and of noise tokens that are drawn from q independently of them, to a scalar
-    in nats per gold token; 0 where there is none.
+    Maps scores f and log q of the gold tokens, and of noise tokens drawn from q independently, to a scalar in nats per
+    gold token; 0 without gold tokens.
 
     Source: Gutmann and Hyvarinen (AISTATS 2010), section 2; Mnih and Teh (ICML 2012), section 3, with the normalising
     constant of every context fixed at 1. Not implemented: learned constants, noise shared between positions.
@@ -80,10 +79,10 @@ def sampled_noise_contrastive_loss(
     num_noise: int,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """``noise_contrastive_loss`` of a linear head: draws K noise tokens for each target and scores K + 1 rows of V.
+    """Compute ``noise_contrastive_loss`` for a linear head; draws K noise tokens per target, scores K + 1 rows of V.
 
-    Features (..., H) and int64 targets, of which negative ones are ignored, to a scalar in nats per target. Biases that
-    start at log q spare the model learning the noise.
+    Maps features (..., H) and int64 targets, of which negative ones are ignored, to a scalar in nats per target. With
+    biases initialised to log q, the model need not learn the noise distribution.
 
     Source: Mnih and Teh (ICML 2012), section 3. Goyal et al. (NAACL 2019) name it as another route to unnormalised
     models, which they found unstable. Not implemented: heads that are not linear in their features, noise that depends
@@ -114,7 +113,7 @@ def sampled_noise_contrastive_loss(
 
 
 def noise_contrastive_objective(log_noise_V: Tensor, *, num_noise: int) -> Objective:
-    """Teacher forcing with ``sampled_noise_contrastive_loss`` of K = ``num_noise`` noise tokens; no schedule."""
+    """Make a teacher-forced ``sampled_noise_contrastive_loss`` with K = ``num_noise`` noise tokens; no schedule."""
 
     def loss(features_BTH: Tensor, weight_VH: Tensor, bias_V: Tensor | None, targets_BT: Tensor) -> Tensor:
         noise_V = log_noise_V.to(features_BTH)

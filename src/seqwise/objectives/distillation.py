@@ -20,12 +20,12 @@ from seqwise.search.selectors import HardTopK
 
 
 def distillation_loss(teacher_BN: Tensor, student_BN: Tensor, live_BN: Tensor) -> Tensor:
-    """Divergence of the student's distribution over a set of outputs from the teacher's: ``KL(q || p)``.
+    """Compute the divergence between teacher and student over a set of outputs: ``KL(q || p)``.
 
     Both scores are normalised over the set: ``q = softmax(teacher)``, ``p = softmax(student)``,
-    ``KL = sum_y q(y) (log q(y) - log p(y))``. A constant added to either changes nothing.
+    ``KL = sum_y q(y) (log q(y) - log p(y))``. A constant added to either score has no effect.
 
-    Outputs that are not live are not in the set. Shape (B,), 0 or more, in nats; 0 where the set is empty.
+    Outputs that are not live are excluded. Shape (B,), 0 or more, in nats; 0 if the set is empty.
     """
     lowest = torch.finfo(student_BN.dtype).min
     # Finite throughout: where the teacher gives no probability, a log of 0 would make 0 * inf of it.
@@ -35,23 +35,23 @@ def distillation_loss(teacher_BN: Tensor, student_BN: Tensor, live_BN: Tensor) -
 
 
 def distillation_objective(teacher: StepModel, *, k: int) -> Objective:
-    """Project a local model onto a global one: ``KL(q || p)`` over what the two would write, per token; no schedule.
+    """Distil a local model into a global one: ``KL(q || p)`` over the outputs of both, per token; no schedule.
 
-    With S the k best outputs of the teacher's beam and the k best of the student's own, on raw scores,
+    Let S be the k best outputs of the teacher's beam and the k best of the student's, by raw scores. Then
 
         q(y) = p_teacher(y) / sum over S of p_teacher,    p(y) = exp s(y) / sum over S of exp s,
 
-    where ``s(y) = sum_t f(h_t, y_t)`` is the student's raw score. From the teacher's outputs alone, the student
-    would never learn what it wrongly scores above them. Where all outputs are equally long that hardly matters; where
-    lengths vary, raw scores that start as those of a local model prefer outputs of quite other lengths, which the
-    teacher's beam never holds. They enter with hardly any q, and are pushed down. Gold is not in the set unless a beam
-    finds it, for the target is the teacher: sources are all that is used of the data, and of gold only its length.
+    where ``s(y) = sum_t f(h_t, y_t)`` is the student's raw score. From the teacher's outputs alone, the student would
+    not learn which outputs it wrongly scores above them. This hardly matters if all outputs have the same length. If
+    lengths vary, raw scores initialised from a local model prefer outputs of very different lengths, which the
+    teacher's beam never contains; these have almost no mass under q, and are pushed down. Gold is not in the set unless
+    a beam finds it: the teacher is the target, and of the data only sources and the lengths of gold outputs are used.
 
-    *Limits.* With k so large that the beams hold every output, this is the exact KL divergence between the teacher's
-    distribution and the student's globally normalised one. *Fixed point.* A student whose raw scores are the teacher's
-    log-probabilities, ``f - log Z`` (plus any constant for each input), has a loss of 0 whatever the set.
+    *Limits.* If the beams contain every output, this is the exact KL divergence between the teacher's distribution and
+    the student's globally normalised one. *Fixed point.* A student whose raw scores are the teacher's
+    log-probabilities, ``f - log Z`` (plus any constant for each input), has loss 0 for any set.
 
-    The teacher is read in the mode that it is in (``eval()`` turns its dropout off) and never changed.
+    The teacher keeps its mode (call ``eval()`` to switch off its dropout) and is never changed.
 
     Source: named as future work by Goyal et al. (NAACL 2019), section 6; sequence-level distillation by k-best lists is
     of Kim and Rush (EMNLP 2016), section 3.2. Not implemented: a teacher with another vocabulary.
@@ -72,7 +72,7 @@ def distillation_objective(teacher: StepModel, *, k: int) -> Objective:
 
 
 def _union(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor], end: int | None) -> tuple[Tensor, Tensor]:
-    """Both lists of outputs in one, (B, N, T), with those of the second that are in the first not live."""
+    """Concatenate two lists of outputs, (B, N, T); outputs of the second that are in the first are not live."""
     (first_BKT, first_live_BK), (second_BKT, second_live_BK) = first, second
     same_BKK = (cut_at_end(second_BKT, end)[:, :, None] == cut_at_end(first_BKT, end)[:, None]).all(-1)
     repeated_BK = (same_BKK & first_live_BK[:, None]).any(-1)

@@ -13,14 +13,14 @@ from seqwise.search.candidates import Score, as_score
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
-    """Mean negative log-probability of the targets, ``mean_t (log Z_t - f(h_t, y_t))``, in nats per token.
+    """Compute the mean negative log-probability of the targets, ``mean_t (log Z_t - f(h_t, y_t))``, in nats per token.
 
-    With label smoothing e the target is a mixture of the gold token and of all V tokens alike, the end token among
-    them: ``mean_t ((1 - e) (log Z_t - f(h_t, y_t)) + e / V sum_w (log Z_t - f(h_t, w)))``.
+    With label smoothing e, the target is a mixture of the gold token and the uniform distribution over all V tokens,
+    end token included: ``mean_t ((1 - e) (log Z_t - f(h_t, y_t)) + e / V sum_w (log Z_t - f(h_t, w)))``.
 
     Args:
         logits: unnormalised scores, (..., V).
-        targets: int64 of the leading shape; negative entries are ignored, smoothed or not.
+        targets: int64 of the leading shape; negative entries are ignored.
         label_smoothing: e, in [0, 1).
 
     Returns:
@@ -41,12 +41,12 @@ def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0
 
 
 def gold_scores(logits_BTV: Tensor, targets_BT: Tensor, score: Score | ScoreName) -> Tensor:
-    """Score of each gold output: ``s(y*) = sum_t score(f(h_t, .))[y*_t]``.
+    """Compute the score of each gold output: ``s(y*) = sum_t score(f(h_t, .))[y*_t]``.
 
     Args:
         logits_BTV: unnormalised scores along the gold output (teacher forcing).
         targets_BT: int64; negative entries are ignored.
-        score: local, global or between. A cost is not added: the gold output has none.
+        score: local, global or interpolated. No cost is added, as the gold output has none.
 
     Returns:
         (B,).

@@ -1,8 +1,8 @@
-"""Losses that look up single scores of a linear head: of gold tokens, and log Z of a few positions.
+"""Losses that need only some scores of a linear head: those of gold tokens, and log Z at some positions.
 
-Autograd makes a gradient as large as the weights for the gold scores, another for log Z, and adds the two up: with few
-positions drawn, that takes as long as everything else. Here the rows of the gold tokens are added to the gradient that
-log Z has made. Of the scores of a drawn position, nothing is kept but their exponentials, in the same memory.
+Autograd computes a gradient of the size of the weights for the gold scores, another for log Z, and adds them: with few
+drawn positions, this takes as long as everything else. Here the rows of the gold tokens are added to the gradient of
+log Z. Of the scores at a drawn position, only their exponentials are kept, in the same memory.
 
 Shapes: N positions, M drawn ones, H features, V vocabulary.
 """
@@ -25,7 +25,7 @@ from seqwise.objectives.objective import Objective
 
 
 def objective_of_features(loss: Callable[[Tensor, Tensor, Tensor | None, Tensor], Tensor]) -> Objective:
-    """Teacher forcing with a loss of features (B, T, H), the weights and biases of a linear head, and gold."""
+    """Make a teacher-forced objective from a loss of features (B, T, H), a linear head's weights and bias, and gold."""
 
     def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
         features_BTH = model.teacher_forced(model.encode(batch), batch.targets_BT)
@@ -35,7 +35,7 @@ def objective_of_features(loss: Callable[[Tensor, Tensor, Tensor | None, Tensor]
 
 
 def _weights_and_biases(model: StepModel) -> tuple[Tensor, Tensor | None]:
-    """W and b of ``f = W h + b``, one row of which is the score of one token."""
+    """Return W and b of ``f = W h + b``; each row gives the score of one token."""
     head = model.head
     if isinstance(head, nn.Linear):
         return head.weight, head.bias
@@ -47,7 +47,7 @@ def _weights_and_biases(model: StepModel) -> tuple[Tensor, Tensor | None]:
 
 
 def require_fit(features: Tensor, head_weight_VH: Tensor, head_bias_V: Tensor | None, targets: Tensor) -> None:
-    """Refuse features, a linear head and targets that do not fit each other; tokens are looked at on the CPU alone."""
+    """Raise an InputError if features, linear head and targets do not fit; token ids are checked only on the CPU."""
     of_targets, of_features, of_head = (tuple(tensor.shape) for tensor in (targets, features, head_weight_VH))
     if of_targets != of_features[:-1]:
         raise InputError(f"targets of shape {of_targets} for features of shape {of_features}")
@@ -59,7 +59,7 @@ def require_fit(features: Tensor, head_weight_VH: Tensor, head_bias_V: Tensor | 
 
 
 def require_tokens(targets: Tensor, logits: Tensor) -> None:
-    """Refuse targets that do not fit scores (..., V): of another shape, or (on the CPU) outside the vocabulary."""
+    """Raise an InputError if targets do not fit scores (..., V) in shape or, on the CPU, in vocabulary."""
     if targets.shape != logits.shape[:-1]:
         raise InputError(f"targets of shape {tuple(targets.shape)} for scores of shape {tuple(logits.shape)}")
     _require_known(targets, logits.shape[-1])
@@ -74,10 +74,10 @@ def _require_known(targets: Tensor, vocabulary_size: int) -> None:
 def gold_scores_and_log_partitions(
     features_NH: Tensor, weight_VH: Tensor, bias_V: Tensor | None, targets_N: Tensor, drawn_M: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """``f(h_n, y_n) = W_y . h_n + b_y`` of every position, and ``log Z_n = log sum_w exp f(h_n, w)`` of those drawn.
+    """Compute ``f(h_n, y_n) = W_y . h_n + b_y`` everywhere, and ``log Z_n = log sum_w exp f(h_n, w)`` where drawn.
 
-    Returns (N,) and (M,), in nats. log Z is in float32 or better, and minus infinity where no token is possible, which
-    has no gradient. Not implemented: second derivatives.
+    Returns (N,) and (M,), in nats. log Z is in float32 or better, and minus infinity, without gradient, where no token
+    is possible. Not implemented: second derivatives.
     """
     scores: tuple[Tensor, Tensor] = _GoldAndPartition.apply(features_NH, weight_VH, bias_V, targets_N, drawn_M)
     return scores

@@ -1,4 +1,4 @@
-"""Objectives of masked language models: tokens are hidden at random, and the loss is their cross-entropy.
+"""Objectives of masked language models: cross-entropy of randomly masked tokens.
 
 Shapes: N rows, T positions of the longest row (``IGNORE`` after the end of shorter ones), B batch, S source length,
 M masked positions of all rows, V vocabulary, L greatest length.
@@ -21,24 +21,24 @@ from seqwise.objectives.objective import Mean, Objective, SumOfMeans
 
 
 def masked_cross_entropy(model: MaskedModel, tokens_NT: Tensor, masked_NT: Tensor, context: Any = None) -> Tensor:
-    """Mean negative log-probability of what is masked, ``mean_(t in M) -log softmax(f(., h(y\\M)))[y_t]``, in nats.
+    """Compute the mean loss of masked tokens, ``mean_(t in M) -log softmax(f(., h(y\\M)))[y_t]``, in nats.
 
-    The masked positions M of a row are hidden from each other, too; the mean is over those of all rows together.
+    The masked positions M of a row are also hidden from each other; the mean is over all rows together.
 
     Args:
         model: a masked model.
         tokens_NT: int64, ``IGNORE`` after the end of shorter rows.
         masked_NT: bool.
-        context: what the model takes with each row, or None.
+        context: the context of each row, or None.
 
     Returns:
         A scalar.
 
     Raises:
-        InputError: nothing is masked, a masked token is none that the model scores, or the model refuses.
+        InputError: nothing is masked, the model does not score a masked token, or the model raises.
 
-    Source: Devlin et al. (NAACL 2019), section 3.1. Not implemented: predicting tokens that are shown, or
-    replaced by others.
+    Source: Devlin et al. (NAACL 2019), section 3.1. Not implemented: predicting tokens that are kept or replaced by
+    random ones.
 
     Example:
         >>> from seqwise.models import MaskedLSTM
@@ -61,9 +61,9 @@ def masked_cross_entropy(model: MaskedModel, tokens_NT: Tensor, masked_NT: Tenso
 
 
 def mask_uniformly(tokens_NT: Tensor) -> Tensor:
-    """Mask any number of positions, each number as likely as another: ``n ~ U{1 .. length}``, then n places at random.
+    """Mask a uniform number of positions: ``n ~ U{1 .. length}``, then n random positions.
 
-    Draws from torch's global generator, like dropout.
+    Uses torch's global generator, like dropout.
 
     Args:
         tokens_NT: int64, ``IGNORE`` after the end of shorter rows, where nothing is masked.
@@ -84,10 +84,11 @@ def mask_uniformly(tokens_NT: Tensor) -> Tensor:
 
 
 def mask_fraction(tokens_NT: Tensor, *, fraction: float) -> Tensor:
-    """Mask each position with a probability, and one of each row in any case.
+    """Mask each position with a given probability, and at least one in each row.
 
-    ``u_t ~ U[0, 1)``; masked are all t with ``u_t < fraction``, and the t with the least u_t. So a position of a row of
-    length l is masked with probability ``fraction + (1 - fraction)^l / l``. Draws from torch's global generator.
+    With ``u_t ~ U[0, 1)``, all t with ``u_t < fraction`` are masked, and the t with the smallest u_t. In a row of
+    length l, each position is masked with probability ``fraction + (1 - fraction)^l / l``. Uses torch's global
+    generator.
 
     Args:
         tokens_NT: int64, ``IGNORE`` after the end of shorter rows, where nothing is masked.
@@ -116,10 +117,9 @@ def mask_fraction(tokens_NT: Tensor, *, fraction: float) -> Tensor:
 
 
 def mask_one(tokens_NT: Tensor) -> Tensor:
-    """Mask exactly one position of each row, each as likely as another.
+    """Mask exactly one uniformly drawn position of each row.
 
-    This is what energies and pseudo-log-likelihoods ask of a model later: every token but one is seen. Draws from
-    torch's global generator.
+    Energies and pseudo-log-likelihoods also mask one token at a time. Uses torch's global generator.
 
     Args:
         tokens_NT: int64, ``IGNORE`` after the end of shorter rows, where nothing is masked.
@@ -137,14 +137,14 @@ def mask_one(tokens_NT: Tensor) -> Tensor:
 
 
 def masked_objective(masks: Callable[[Tensor], Tensor]) -> Objective:
-    """Masked cross-entropy of a batch's targets, masked anew at every step; uses no schedule.
+    """Make an objective: masked cross-entropy of the targets, masked anew at every step; uses no schedule.
 
     Args:
         masks: tokens (N, T) to ``masked_NT``: :func:`mask_uniformly`, :func:`mask_one`, or
             ``functools.partial(mask_fraction, fraction=0.15)``.
 
     Returns:
-        For a masked model that takes no context; the sources of the batch play no part.
+        An objective for masked models without context; the sources of the batch are ignored.
 
     Raises:
         InputError: later, as :func:`masked_cross_entropy` does.
@@ -166,7 +166,7 @@ def masked_objective(masks: Callable[[Tensor], Tensor]) -> Objective:
 
 
 def conditional_masked_objective(masks: Callable[[Tensor], Tensor], *, length_weight: float = 1.0) -> Objective:
-    """Masked cross-entropy of the targets given the sources, plus ``length_weight * mean_b -log p(length_b | x_b)``.
+    """Make an objective: conditional masked cross-entropy plus ``length_weight * mean_b -log p(length_b | x_b)``.
 
     Uses no schedule.
 
@@ -175,7 +175,7 @@ def conditional_masked_objective(masks: Callable[[Tensor], Tensor], *, length_we
         length_weight: 0 or more, finite.
 
     Returns:
-        For a :class:`~seqwise.models.conditional.ConditionalMaskedTransformer`.
+        An objective for a :class:`~seqwise.models.conditional.ConditionalMaskedTransformer`.
 
     Raises:
         InputError: the weight is out of range; later, a target is empty or longer than the model's ``max_length``, or
@@ -219,10 +219,10 @@ def _length_cross_entropy(length_log_probs_BL: Tensor, lengths_B: Tensor) -> Ten
 
 
 def _draws(tokens_NT: Tensor) -> Tensor:
-    """One number from [0, 1) for each token, and 2 where there is none."""
+    """Draw a number from [0, 1) for each token; padding gets 2."""
     return torch.rand(tokens_NT.shape, device=tokens_NT.device).masked_fill(tokens_NT == IGNORE, 2.0)
 
 
 def _ranks(draws_NT: Tensor) -> Tensor:
-    """Rank of each number in its row, from 0; equal numbers get different ranks."""
+    """Rank the numbers of each row, from 0; equal numbers get different ranks."""
     return draws_NT.argsort(1).argsort(1)

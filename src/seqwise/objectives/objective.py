@@ -1,7 +1,7 @@
-"""Objectives of a training step: functions of a model, a batch and the values of the schedules at that step.
+"""Objectives: functions of a model, a batch and the values of the schedules at the current step.
 
-Each objective is built by a function from its fixed choices; what changes during training (alpha, the probability of
-feeding gold) comes in by name. Shapes: B batch, T target length, V vocabulary.
+A function builds each objective from its fixed options; values that change during training (alpha, the probability of
+feeding gold) are passed by name. Shapes: B batch, T target length, V vocabulary.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ CostOfGold = Callable[[Tensor, int], Cost]
 """``cost(gold_BT, vocab_size)``: the cost of each token at each step, given the gold outputs (negative: no gold)."""
 
 LossOfOutputs = Callable[[StepModel, Any, Batch, Mapping[str, float]], Tensor]
-"""``loss(model, context, batch, values)``: the loss of each output, (B,), or their mean, of encoded sources."""
+"""``loss(model, context, batch, values)``: the loss of each output, (B,), or their mean, given encoded sources."""
 
 
 def cross_entropy_objective(*, label_smoothing: float = 0.0) -> Objective:
-    """Teacher forcing with cross-entropy; uses no schedule.
+    """Make the cross-entropy objective with teacher forcing; uses no schedule.
 
     Args:
         label_smoothing: probability moved from each gold token to all tokens; see
@@ -53,7 +53,7 @@ def cross_entropy_objective(*, label_smoothing: float = 0.0) -> Objective:
 
 
 def per_token_objective(loss: LossOfOutputs, cross_entropy_weight: float) -> Objective:
-    """Objective of a loss per output: its mean as one over gold tokens, plus a share of cross-entropy."""
+    """Make an objective from a loss per output: its mean over gold tokens, plus weighted cross-entropy."""
 
     def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
         context = model.encode(batch)
@@ -68,14 +68,14 @@ def per_token_objective(loss: LossOfOutputs, cross_entropy_weight: float) -> Obj
 
 
 def mixed_objective(objectives: Sequence[Objective], weights: Sequence[float]) -> Objective:
-    """A weighted sum of objectives: ``L = sum_i w_i L_i``, each with its own pass through the model.
+    """Make a weighted sum of objectives: ``L = sum_i w_i L_i``, each with its own pass through the model.
 
     Args:
-        objectives: each reads the schedules that it knows; with dropout, each pass has its own.
-        weights: one for each, 0 or more; what has weight 0 is not computed.
+        objectives: objectives; each reads its own schedules, and dropout differs between their passes.
+        weights: one for each, 0 or more; objectives with weight 0 are not computed.
 
     Raises:
-        InputError: there is not one weight for each objective, or one is negative, not finite, or all are 0.
+        InputError: the number of weights is wrong, one is negative or not finite, or all are 0.
 
     Example:
         >>> from seqwise.data import EncodedExample, collate
@@ -101,7 +101,7 @@ def mixed_objective(objectives: Sequence[Objective], weights: Sequence[float]) -
 
 @dataclass(frozen=True, eq=False)
 class Mean:
-    """Scalar mean with gradients, and the number of its terms, an integer tensor without dimensions."""
+    """Scalar mean with gradients, and the number of its terms, a scalar integer tensor."""
 
     value: Tensor
     count: Tensor
@@ -109,9 +109,9 @@ class Mean:
 
 @dataclass(frozen=True)
 class SumOfMeans:
-    """An objective whose means are not over the gold tokens, as those of all others are: ``L = sum_i mean_i``.
+    """Objective whose means are not over gold tokens, unlike those of all others: ``L = sum_i mean_i``.
 
-    ``means`` always gives the same number of them, so that the means of parts of a batch give those of the whole.
+    ``means`` always returns the same number of means, so that those of parts of a batch can be combined.
 
     Example:
         >>> halves = SumOfMeans(lambda *_: [Mean(torch.tensor(0.5), torch.tensor(4)), Mean(torch.tensor(1.0), None)])
@@ -129,16 +129,16 @@ class SumOfMeans:
 
 
 def teacher_forced_logits(model: StepModel, context: object, batch: Batch) -> Tensor:
-    """Unnormalised scores along the gold output, (B, T, V)."""
+    """Compute unnormalised scores along the gold output, (B, T, V)."""
     return model.head(model.teacher_forced(context, batch.targets_BT))
 
 
 def search_targets(batch: Batch, end: int | None) -> tuple[Tensor, Tensor]:
-    """Outputs that a search is compared with, and the number of steps that it runs on each input.
+    """Return the outputs to compare a search with, and its number of steps for each input.
 
-    Without an end token, the gold output as it is. With one, the gold output continued by end tokens, and one step more
-    than it has, so that an output that fails to end in time pays for it. The number of steps of an input depends on
-    its own gold output only, never on the batch.
+    Without an end token, these are the gold outputs. With one, they are continued by end tokens and have one more step,
+    so that outputs that fail to end in time incur a cost. The number of steps of an input depends only on its own gold
+    output, never on the batch.
 
     Returns:
         ``gold_BT`` (negative where there is none) and ``num_steps_B``.
@@ -150,7 +150,7 @@ def search_targets(batch: Batch, end: int | None) -> tuple[Tensor, Tensor]:
 
 
 def schedule_value(values: Mapping[str, float], name: str, objective: str) -> float:
-    """Look up the value of a schedule that an objective reads."""
+    """Look up the value of a schedule."""
     if name not in values:
         hint = f'pass schedules={{"{name}": ...}} to fit: a number, text such as "linear(0.1, 1)", or a function'
         raise InputError(f"{objective} reads the schedule {name}, which is missing", hint=hint)

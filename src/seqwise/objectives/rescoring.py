@@ -1,4 +1,4 @@
-"""Complete outputs of a beam, and their scores with gradients: search without a graph, then score everything at once.
+"""Rescoring of beam outputs: search without gradients, then score all outputs at once with gradients.
 
 Shapes: B batch, K hypotheses, T steps, V vocabulary.
 """
@@ -25,10 +25,10 @@ from seqwise.search.selectors import HardTopK
 def beam_outputs(
     model: StepModel, context: Any, *, k: int, num_steps_B: Tensor, score: Score | ScoreName
 ) -> tuple[Tensor, Tensor]:
-    """Outputs that a hard beam ends with, found without gradients.
+    """Find the final outputs of a hard beam without gradients.
 
-    Returns ``outputs_BKT``, int64, ended ones continued by end tokens, negative beyond an input's steps; all of an
-    input's live outputs differ. ``live_BK`` is false where there were fewer outputs than k.
+    Returns ``outputs_BKT``, int64, continued by end tokens, negative beyond an input's steps; the live outputs of an
+    input are distinct. ``live_BK`` is false for missing outputs if there are fewer than k.
     """
     beam = beam_search(model, context, HardTopK(k), num_steps=num_steps_B, score=score)
     return backtrace(beam), beam.scores_BK > -torch.inf
@@ -67,7 +67,7 @@ def outputs_until_wrong(
 
 
 def cut_at_end(outputs: Tensor, end: int | None) -> Tensor:
-    """Replace what follows the first end token, and whatever is negative, by -100."""
+    """Replace everything after the first end token, and all negative values, by -100."""
     ignored = outputs < 0
     if end is not None:
         is_end = (outputs == end).long()
@@ -76,10 +76,10 @@ def cut_at_end(outputs: Tensor, end: int | None) -> Tensor:
 
 
 def output_scores(model: StepModel, context: Any, outputs_BKT: Tensor, score: Score | ScoreName) -> Tensor:
-    """Score of every output, ``s(y) = sum_t score(f(h_t, .))[y_t]``, in one teacher-forced batch of B K rows: (B, K).
+    """Score every output, ``s(y) = sum_t score(f(h_t, .))[y_t]``, in one teacher-forced batch of B K rows: (B, K).
 
-    What follows the end token counts for nothing, nor does what is negative. Not implemented: forms that never hold the
-    scores of all B K T V tokens.
+    Tokens after the end token and negative ones are ignored. Not implemented: versions that never hold all B K T V
+    scores.
     """
     targets_NT = cut_at_end(outputs_BKT, model.end).flatten(0, 1)
     logits_NTV = model.head(model.teacher_forced(_repeated(context, outputs_BKT.shape[1]), targets_NT))

@@ -22,21 +22,21 @@ from seqwise.search.operators import peaked_softmax
 from seqwise.search.selectors import HardTopK
 
 OutputCost = Callable[[Tensor, Tensor, int | None], Tensor]
-"""The cost of complete outputs: outputs (B, K, T), gold (B, T) and the end token (or None) to (B, K), no gradient.
+"""Cost of complete outputs: maps outputs (B, K, T), gold (B, T) and the end token or None to (B, K), no gradient.
 
-Both are int64 and continued by end tokens once they have ended; beyond an input's own steps, outputs are negative.
+Both are int64 and continued by end tokens; outputs are negative beyond an input's own steps.
 """
 
 
 def hamming_distances(outputs_BKT: Tensor, gold_BT: Tensor, end: int | None) -> Tensor:
-    """Number of tokens that differ, place by place, end tokens after the end included: (B, K), float32."""
+    """Count the positions at which tokens differ, end tokens after the end included: (B, K), float32."""
     return ((outputs_BKT != gold_BT[:, None]) & (outputs_BKT >= 0)).sum(-1).float()
 
 
 def edit_distances(outputs_BKT: Tensor, gold_BT: Tensor, end: int | None) -> Tensor:
-    """Levenshtein distances: the fewest insertions, deletions and substitutions that turn an output into gold.
+    """Compute Levenshtein distances: the fewest insertions, deletions and substitutions that turn an output into gold.
 
-    The end token is a token like others, so that an output that failed to end pays for it; what follows it is cut off.
+    The end token counts like any other, so that outputs that fail to end incur a cost; tokens after it are ignored.
 
     Args:
         outputs_BKT: int64; negative entries only at the end.
@@ -64,9 +64,9 @@ def edit_distances(outputs_BKT: Tensor, gold_BT: Tensor, end: int | None) -> Ten
 
 
 def expected_cost(scores_BK: Tensor, costs_BK: Tensor, live_BK: Tensor, alpha: float = 1.0) -> Tensor:
-    """The cost of an output drawn from the beam: ``sum_k softmax_alpha(s)_k D_k``.
+    """Compute the expected cost of an output drawn from the beam: ``sum_k softmax_alpha(s)_k D_k``.
 
-    Outputs that are not live do not count. Shape (B,), in units of cost per sequence.
+    Outputs that are not live are ignored. Shape (B,), in units of cost per sequence.
 
     Source: Smith and Eisner (2006); Shen et al. (ACL 2016), equation 11.
     """
@@ -77,21 +77,21 @@ def expected_cost(scores_BK: Tensor, costs_BK: Tensor, live_BK: Tensor, alpha: f
 def minimum_risk_objective(
     *, k: int, score: Score | ScoreName = local, cost: OutputCost = hamming_distances, cross_entropy_weight: float = 0.0
 ) -> Objective:
-    """The expected cost of the k outputs of a hard beam, in cost per token, plus an optional share of cross-entropy.
+    """Make the minimum-risk objective: expected cost per token of the k outputs of a hard beam, plus cross-entropy.
 
-    The beam is found without gradients and scored again in one teacher-forced batch. Schedule used: ``alpha``, the
-    inverse temperature of the distribution over the outputs (1 if there is none).
+    A hard beam without gradients finds the outputs; one teacher-forced batch rescores them. Schedule used: ``alpha``,
+    the inverse temperature of the distribution over the outputs (by default 1).
 
     Args:
         k: size of the beam; with k = 1 there is no gradient.
-        score: what is searched, and normalised over the beam.
-        cost: of complete outputs: ``hamming_distances``, ``edit_distances``, or your own.
-        cross_entropy_weight: how much of the teacher-forced cross-entropy is added.
+        score: score that is searched, and normalised over the beam.
+        cost: cost of complete outputs: ``hamming_distances``, ``edit_distances``, or your own.
+        cross_entropy_weight: weight of the teacher-forced cross-entropy that is added.
 
     Raises:
         InputError: k is less than 1.
 
-    Source: Shen et al. (ACL 2016), on a beam in place of samples. Not implemented: gold among the outputs, sampling.
+    Source: Shen et al. (ACL 2016), with a beam instead of samples. Not implemented: gold among the outputs, sampling.
 
     Example:
         >>> from seqwise.data import EncodedExample, collate

@@ -1,4 +1,4 @@
-"""Scheduled sampling: cross-entropy while the decoder is fed its own choices some of the time."""
+"""Scheduled sampling: cross-entropy with the decoder's own choices as some of its inputs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from seqwise.search.feeding import FEEDINGS, fed_logits
 
 
 def scheduled_sampling_objective(feeding: str, *, fed: Callable[..., Tensor] = fed_logits) -> Objective:
-    """Cross-entropy of the gold tokens at every step, whatever was fed.
+    """Make the scheduled-sampling objective: cross-entropy of the gold tokens, whatever the inputs were.
 
-    ``feeding`` names one of :data:`~seqwise.search.feeding.FEEDINGS`; ``fed`` takes step after step, or is
+    ``feeding`` names one of :data:`~seqwise.search.feeding.FEEDINGS`; ``fed`` feeds step by step, or is
     ``fed_logits_in_two_passes``. Schedules used: ``gold_probability``, and ``alpha`` for the soft feedings.
 
     Source: Bengio et al. (NIPS 2015); in two passes, Mihaylova and Martins (ACL 2019, student workshop).

@@ -1,4 +1,4 @@
-"""Losses of a whole search: what training minimises when it sees the beam it will be used with.
+"""Search-aware losses: objectives of the final beam of a relaxed search.
 
 Shapes: B batch, K slots, T target length, V vocabulary.
 """
@@ -31,13 +31,13 @@ from seqwise.search.selectors import SoftTopK
 
 
 def hamming_cost(gold_BT: Tensor, vocab_size: int, weights: Tensor | None = None) -> Cost:
-    """Hamming cost ``d_t(w) = weight[w] [w != y*_t]``: 1 (or its weight) for every token that is not the gold one.
+    """Make the Hamming cost ``d_t(w) = weight[w] [w != y*_t]``: 1, or the token's weight, for every wrong token.
 
     Args:
         gold_BT: int64 gold tokens; a step whose gold token is negative, or beyond T, costs nothing.
         vocab_size: V.
-        weights: cost of *wrongly choosing* each token, (V,); 1 by default. The paper doubles the cost of a wrong "O"
-            in named-entity recognition.
+        weights: cost of *wrongly choosing* each token, (V,), by default 1. In named-entity recognition, the paper
+            doubles the cost of a wrong "O".
 
     Returns:
         A function from the step to a (B, V) tensor of costs, for ``beam_search(..., cost=...)``.
@@ -64,10 +64,10 @@ def hamming_cost(gold_BT: Tensor, vocab_size: int, weights: Tensor | None = None
 
 
 def direct_loss(beam: Beam, alpha: float) -> Tensor:
-    """Cost of the best hypothesis of a search, picked softly: ``softmax_alpha(s_T) . D_T``.
+    """Compute the cost of a softly chosen best hypothesis: ``softmax_alpha(s_T) . D_T``.
 
     Args:
-        beam: the result of a search that was given a cost.
+        beam: the result of a search with a cost.
         alpha: inverse temperature of the final choice, greater than 0.
 
     Returns:
@@ -87,7 +87,7 @@ def direct_loss(beam: Beam, alpha: float) -> Tensor:
 
 
 def hinge_loss(beam: Beam, gold_scores_B: Tensor, alpha: float) -> Tensor:
-    """Margin by which a wrong hypothesis outscores the gold one: ``max(0, softmax_alpha(s_T) . s_T - s(y*))``.
+    """Compute the margin by which a wrong hypothesis outscores gold: ``max(0, softmax_alpha(s_T) . s_T - s(y*))``.
 
     Args:
         beam: the result of a search with a ``cost_augmented`` score.
@@ -120,18 +120,17 @@ def relaxed_beam_objective(
     unit: AlphaUnit = of_scores,
     cross_entropy_weight: float = 0.0,
 ) -> Objective:
-    """Direct loss through the relaxed beam, in cost per token, plus an optional share of cross-entropy.
+    """Make the direct loss of a relaxed beam, in cost per token, plus optional cross-entropy.
 
     Schedule used: ``alpha``.
 
     Args:
         k: size of the beam.
         score: local (search-aware, locally normalised) or global_ (globally normalised); or "local", "global".
-        cost: makes the task cost from the gold output; Hamming, ``partial(hamming_cost, weights=...)``,
-            ``partial(edit_distance_cost, end=...)``, or yours.
-        unit: what alpha is divided by at each step of the search, as of ``SoftTopK``; the final choice takes alpha as
-            it is.
-        cross_entropy_weight: how much of the teacher-forced cross-entropy is added.
+        cost: makes the task cost from the gold output; ``hamming_cost``, ``partial(hamming_cost, weights=...)``,
+            ``partial(edit_distance_cost, end=...)``, or your own.
+        unit: divisor of alpha at each step of the search, see ``SoftTopK``; the final choice uses alpha itself.
+            cross_entropy_weight: weight of the teacher-forced cross-entropy that is added.
     """
     score = as_score(score)
 
@@ -150,12 +149,12 @@ def hinge_objective(
     unit: AlphaUnit = of_scores,
     cross_entropy_weight: float = 0.0,
 ) -> Objective:
-    """Hinge loss through the cost-augmented relaxed beam, per token, plus an optional share of cross-entropy.
+    """Make the hinge loss of a cost-augmented relaxed beam, per token, plus optional cross-entropy.
 
     Schedule used: ``alpha``.
 
     Args:
-        k, score, cost, unit, cross_entropy_weight: as of :func:`relaxed_beam_objective`.
+        k, score, cost, unit, cross_entropy_weight: see :func:`relaxed_beam_objective`.
     """
     score = as_score(score)
 

@@ -8,7 +8,7 @@ loss                                       likelihood term                      
 ``unnormalized_likelihood_loss``           raw score                                  positions in H
 =========================================  =========================================  =======================
 
-H is a random part of a batch's positions, drawn anew at each call. Shapes: ... any leading shape, N positions with a
+H is a random subset of a batch's positions, drawn anew at each call. Shapes: ... any leading shape, N positions with a
 target, M positions in H, H features, V vocabulary.
 """
 
@@ -39,27 +39,27 @@ from seqwise.objectives.objective import Objective, teacher_forced_logits
 def self_normalized_cross_entropy(
     logits: Tensor, targets: Tensor, weight: float, fraction: float = 1.0, *, generator: torch.Generator | None = None
 ) -> Tensor:
-    """Cross-entropy plus a penalty on log Z: ``mean_t (log Z_t - f(h_t, y_t)) + lambda mean_{t in H} (log Z_t)^2``.
+    """Add a penalty on log Z to cross-entropy: ``mean_t (log Z_t - f(h_t, y_t)) + lambda mean_{t in H} (log Z_t)^2``.
 
-    One logsumexp serves both terms. H is all targets, or a fraction of them drawn anew at each call; the mean over H
-    is then an unbiased estimate of the mean over all.
+    One logsumexp serves both terms. H is all targets, or a fraction of them drawn anew at each call; the mean over H is
+    an unbiased estimate of the mean over all.
 
     Args:
         logits: unnormalised scores, (..., V).
         targets: int64 of the leading shape; negative entries are ignored.
         weight: lambda, 0 or more, in nats per squared nat.
         fraction: gamma, in (0, 1]; ``|H| = ceil(gamma n)`` of the n targets.
-        generator: the source of random numbers for H.
+        generator: random generator for H.
 
     Returns:
-        A scalar, in nats per token; 0 when every target is ignored.
+        A scalar, in nats per token; 0 if every target is ignored.
 
     Raises:
         InputError: the weight is negative or the fraction outside (0, 1]; the shapes do not fit; or, on the CPU, a
             target is outside the vocabulary.
 
-    Source: Devlin et al. (2014); Goyal et al. (NAACL 2019), section 3.3. Not implemented here: sparing positions
-    outside H the vocabulary, which the two other losses of this module do.
+    Source: Devlin et al. (2014); Goyal et al. (NAACL 2019), section 3.3. Not implemented here: skipping the vocabulary
+    outside H, which the two other losses of this module do.
 
     Example:
         >>> self_normalized_cross_entropy(torch.zeros(1, 1, 4), torch.tensor([[3]]), weight=1.0)
@@ -78,10 +78,10 @@ def self_normalized_cross_entropy(
 
 
 class _LogProbAndPartition(torch.autograd.Function):
-    """``log p(y)`` and ``log Z = f(y) - log p(y)`` of each row, from one log-softmax, which is all that is kept.
+    """``log p(y)`` and ``log Z = f(y) - log p(y)`` of each row, from a single saved log-softmax.
 
-    With g and z the gradients of the two, that of the scores is ``(z - g) p + g 1_y``: one pass over the vocabulary,
-    where autograd takes one for each of the two.
+    With g and z the gradients of the two, the gradient of the scores is ``(z - g) p + g 1_y``: one pass over the
+    vocabulary, where autograd takes two.
     """
 
     @staticmethod
@@ -116,35 +116,35 @@ def unnormalized_likelihood_loss(
     fraction: float,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Raw gold scores, and log Z at a few positions only: ``-mean_t f(h_t, y_t) + alpha mean_{t in H} (log Z_t)^2``.
+    """Compute raw gold scores with a penalty on a few log Z: ``-mean_t f(h_t, y_t) + alpha mean_{t in H} (log Z_t)^2``.
 
-    Positions outside H never touch the vocabulary: one row of the head's weights gives the gold score.
+    Positions outside H need only one row of the head's weights, which gives the gold score.
 
     *Scaling.* Andreas and Klein print ``sum_i f(y_i) - (alpha / gamma) sum_{h in H} (log Z_h)^2`` (equation 5, with the
-    signs and the ``1 / gamma`` put back). Divided by -n this is the loss above wherever gamma n is a whole number, for
-    then ``|H| = gamma n``. Elsewhere ``|H| = ceil(gamma n)``, and the mean over H, unlike ``1 / (gamma n)``, stays an
-    unbiased estimate of the mean over all positions. So alpha means the same for every gamma.
+    signs and the ``1 / gamma`` restored). Divided by -n, this is the loss above whenever gamma n is an integer, as then
+    ``|H| = gamma n``. Otherwise ``|H| = ceil(gamma n)``, and the mean over H, unlike ``1 / (gamma n)``, remains an
+    unbiased estimate of the mean over all positions. So alpha has the same meaning for every gamma.
 
     *Optimum.* Completing the square, the expected loss is cross-entropy plus a penalty that is not centred on 0::
 
         -f(y) + alpha (log Z)^2  =  -log p(y) + alpha (log Z - 1 / (2 alpha))^2 - 1 / (4 alpha)
 
-    So where scores are free, training ends at the true distribution with ``log Z = 1 / (2 alpha)`` everywhere; and for
-    any model that can add one constant to all its scores (a head with a bias), at ``E[log Z] = 1 / (2 alpha)``, for the
-    derivative by that constant is ``-1 + 2 alpha E[log Z]``.
+    So with unrestricted scores, the optimum is the true distribution with ``log Z = 1 / (2 alpha)`` everywhere. Any
+    model that can add a constant to all its scores (a head with a bias) reaches ``E[log Z] = 1 / (2 alpha)``, as the
+    derivative with respect to this constant is ``-1 + 2 alpha E[log Z]``.
 
     Args:
-        features: (..., H), what the head reads.
+        features: (..., H), input of the head.
         head_weight_VH: the output layer's weights, ``f(h, w) = W_w . h + b_w``.
         head_bias_V: its biases, or None.
         targets: int64 of the leading shape; negative entries are ignored.
         weight: alpha, 0 or more, in nats per squared nat.
-        fraction: gamma, in [0, 1]; ``|H| = ceil(gamma n)`` of the n targets. With 0 (or alpha 0) nothing holds the
-            scores down and the loss has no minimum: the pathological end of the published table.
-        generator: the source of random numbers for H.
+        fraction: gamma, in [0, 1]; ``|H| = ceil(gamma n)`` of the n targets. With gamma or alpha 0, scores are
+            unbounded and the loss has no minimum: the pathological end of the published table.
+        generator: random generator for H.
 
     Returns:
-        A scalar, in nats per token, not bounded below by 0; 0 when every target is ignored.
+        A scalar, in nats per token, which may be negative; 0 if every target is ignored.
 
     Raises:
         InputError: the weight is negative or the fraction outside [0, 1]; the shapes do not fit; or, on the CPU, a
@@ -179,26 +179,25 @@ def sampled_self_normalized_cross_entropy(
     fraction: float,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Cross-entropy with log Z from H alone: ``-mean_t f(h_t, y_t) + mean_{t in H} (log Z_t + lambda (log Z_t)^2)``.
+    """Estimate log Z from H alone: ``-mean_t f(h_t, y_t) + mean_{t in H} (log Z_t + lambda (log Z_t)^2)``.
 
-    Each position of H is weighted by ``n / |H|``, which is ``1 / gamma`` where gamma n is a whole number. So value and
-    gradient are unbiased estimates of those of :func:`self_normalized_cross_entropy`, and the optimum is the same:
-    log Z near 0, not near ``1 / (2 alpha)``; with weight 0, plain cross-entropy, which leaves log Z free. Positions
-    outside H never touch the vocabulary. The price is noise: the estimate varies with which log Z were drawn, little
-    once they are all near 0.
+    Each position of H has weight ``n / |H|``, which is ``1 / gamma`` if gamma n is an integer. So value and gradient
+    are unbiased estimates of those of :func:`self_normalized_cross_entropy`, with the same optimum: log Z near 0, not
+    near ``1 / (2 alpha)``. With weight 0, this is plain cross-entropy, which leaves log Z free. Positions outside H
+    skip the vocabulary. The price is variance due to the choice of H, which is small once all log Z are near 0.
 
     Args:
-        features, head_weight_VH, head_bias_V, targets, generator: as of :func:`unnormalized_likelihood_loss`.
+        features, head_weight_VH, head_bias_V, targets, generator: see :func:`unnormalized_likelihood_loss`.
         weight: lambda, 0 or more, in nats per squared nat.
         fraction: gamma, in (0, 1]; ``|H| = ceil(gamma n)`` of the n targets.
 
     Returns:
-        A scalar, in nats per token; single values may be negative. 0 when every target is ignored.
+        A scalar, in nats per token, which may be negative; 0 if every target is ignored.
 
     Raises:
-        InputError: as of :func:`unnormalized_likelihood_loss`, or the fraction is 0.
+        InputError: as for :func:`unnormalized_likelihood_loss`, or the fraction is 0.
 
-    Source: this estimator is not in Andreas and Klein (2015), whose equation 5 leaves log Z out of the likelihood. Not
+    Source: this estimator is not in Andreas and Klein (2015), whose equation 5 omits log Z from the likelihood. Not
     implemented: heads that are not linear in their features, second derivatives.
 
     Example:
@@ -223,7 +222,7 @@ def _check(weight: float, fraction: float) -> None:
 
 
 def _counted(rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows (..., X) that have a target, and their targets: not copied where all have."""
+    """Return the rows (..., X) that have a target, and the targets; avoid a copy if all rows have one."""
     counted = targets >= 0
     if bool(counted.all()):
         return rows.reshape(-1, rows.shape[-1]), targets.flatten()
@@ -231,7 +230,7 @@ def _counted(rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _drawn(values_N: Tensor, fraction: float, generator: torch.Generator | None) -> Tensor:
-    """Indices of the positions in H: ``ceil(gamma n)`` of n, each set of them equally likely."""
+    """Draw the indices of H: ``ceil(gamma n)`` of n, all subsets equally likely."""
     order_N = torch.rand(len(values_N), generator=generator, device=values_N.device).argsort()
     return order_N[: _num_drawn(fraction, len(values_N))]
 
@@ -249,7 +248,7 @@ def _gold_and_drawn(
     fraction: float,
     generator: torch.Generator | None,
 ) -> tuple[Tensor, Tensor]:
-    """Raw gold score of every position with a target, and log Z of those in H."""
+    """Compute the raw gold score at every position with a target, and log Z at those in H."""
     require_fit(features, head_weight_VH, head_bias_V, targets)
     features_NH, targets_N = _counted(features, targets)
     drawn_M = _drawn(features_NH, fraction, generator)
@@ -260,7 +259,7 @@ def _gold_and_drawn(
 
 
 def self_normalized_objective(*, weight: float, fraction: float = 1.0) -> Objective:
-    """Teacher forcing with :func:`self_normalized_cross_entropy`; uses no schedule."""
+    """Make a teacher-forced objective of :func:`self_normalized_cross_entropy`; uses no schedule."""
 
     def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
         logits_BTV = teacher_forced_logits(model, model.encode(batch), batch)
@@ -270,20 +269,20 @@ def self_normalized_objective(*, weight: float, fraction: float = 1.0) -> Object
 
 
 def sampled_self_normalized_objective(*, weight: float, fraction: float) -> Objective:
-    """Teacher forcing with :func:`sampled_self_normalized_cross_entropy`; uses no schedule."""
+    """Make a teacher-forced objective of :func:`sampled_self_normalized_cross_entropy`; uses no schedule."""
     return objective_of_features(partial(sampled_self_normalized_cross_entropy, weight=weight, fraction=fraction))
 
 
 def unnormalized_likelihood_objective(*, weight: float, fraction: float) -> Objective:
-    """Teacher forcing with :func:`unnormalized_likelihood_loss`; uses no schedule."""
+    """Make a teacher-forced objective of :func:`unnormalized_likelihood_loss`; uses no schedule."""
     return objective_of_features(partial(unnormalized_likelihood_loss, weight=weight, fraction=fraction))
 
 
 def log_partition_objective(*, fraction: float = 1.0) -> Objective:
-    """The penalty that draws log Z to 0, alone: ``mean_{t in H} (log Z_t)^2`` along gold; uses no schedule.
+    """Make an objective of the penalty on log Z alone: ``mean_{t in H} (log Z_t)^2`` along gold; uses no schedule.
 
-    To be mixed with an objective that has none. H is all gold positions, or a fraction in (0, 1] of them drawn anew at
-    each call; the others never touch the vocabulary. In squared nats.
+    Mix it with an objective without such a penalty. H is all gold positions, or a fraction in (0, 1] of them drawn anew
+    at each call; other positions skip the vocabulary. In squared nats.
 
     Source: Devlin et al. (ACL 2014), section 2.4; known as z-loss since PaLM (2022).
     """
@@ -310,13 +309,13 @@ def log_partition_objective(*, fraction: float = 1.0) -> Objective:
 
 @torch.no_grad()
 def log_partitions(model: StepModel, batch: Batch) -> Tensor:
-    """log Z at every gold position of a batch, under teacher forcing: one dimension, in nats."""
+    """Compute log Z at every gold position of a batch, under teacher forcing: one dimension, in nats."""
     logits_BTV = teacher_forced_logits(model, model.encode(batch), batch)
     return logits_BTV[batch.targets_BT >= 0].logsumexp(-1)
 
 
 class LogPartitionStatistics(NamedTuple):
-    """Statistics of how far from normalised a model is, in nats (Table 5.1 of the thesis reports mean and variance)."""
+    """Statistics of log Z, in nats: distance from normalisation (Table 5.1 of the thesis has mean and variance)."""
 
     mean: float
     variance: float
@@ -325,15 +324,15 @@ class LogPartitionStatistics(NamedTuple):
 
 
 def log_partition_statistics(log_partitions: Tensor) -> LogPartitionStatistics:
-    """Summarise log Z over positions: mean, variance, mean |log Z|, and mean |log Z - mean|.
+    """Summarise log Z over positions: mean, variance, mean |log Z| and mean |log Z - mean|.
 
-    The last one says how well a single constant would normalise the model.
+    The last one shows how well a single constant would normalise the model.
 
     Args:
         log_partitions: log Z at each position, one dimension, in nats.
 
     Raises:
-        InputError: there is no position.
+        InputError: there are no positions.
 
     Example:
         >>> log_partition_statistics(torch.tensor([1.0, 3.0])).mean

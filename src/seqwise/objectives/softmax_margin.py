@@ -1,4 +1,4 @@
-"""Softmax-margin: a likelihood over a beam in which an output counts for more, the more it costs.
+"""Softmax-margin: a likelihood over a beam in which outputs with higher costs weigh more.
 
 Shapes: B batch, K hypotheses, T steps.
 """
@@ -28,16 +28,16 @@ def softmax_margin_objective(
     cost: OutputCost = hamming_distances,
     cross_entropy_weight: float = 0.0,
 ) -> Objective:
-    """Cost-augmented likelihood of gold over a beam: ``log sum_y e^(s(y) + D(y, y*)) - s(y*)``, in nats per token.
+    """Make the softmax-margin objective: ``log sum_y e^(s(y) + D(y, y*)) - s(y*)`` over a beam, in nats per token.
 
-    y ranges over the k outputs of a hard beam and gold, whose cost is 0. Without a cost it is the beam CRF; it bounds
-    that loss and the cost-augmented hinge over the same outputs from above. Uses no schedule.
+    y ranges over the k outputs of a hard beam and gold, which has cost 0. Without costs, this is the beam CRF; it is an
+    upper bound on that loss and on the cost-augmented hinge over the same outputs. Uses no schedule.
 
     Args:
-        k: size of the beam, which is searched by the score alone, without gradients.
-        score: what is searched and normalised.
-        cost: of complete outputs: ``hamming_distances``, ``edit_distances``, or your own.
-        cross_entropy_weight: how much of the teacher-forced cross-entropy is added.
+        k: size of the beam; the search uses only the score, without gradients.
+        score: score that is searched and normalised.
+        cost: cost of complete outputs: ``hamming_distances``, ``edit_distances``, or your own.
+        cross_entropy_weight: weight of the teacher-forced cross-entropy that is added.
 
     Raises:
         InputError: k is less than 1.

@@ -1,4 +1,4 @@
-"""Losses of the step at which a hard beam goes wrong: early update, beam-search optimisation, hard-beam hinge.
+"""Losses at the steps where a hard beam loses gold: early update, beam-search optimisation, hard-beam hinge.
 
 Shapes: B batch, K slots, N candidates besides gold, T steps, V vocabulary.
 """
@@ -30,11 +30,11 @@ from seqwise.search.gold import no_rivals, out_of_beam, unroll_with_gold
 from seqwise.search.selectors import HardTopK
 
 Violation = Callable[[Tensor, Tensor], Tensor]
-"""Losses of a beam that lacks gold: the score of gold (B, 1) and those of its rivals (B, N) to a loss (B,)."""
+"""Loss of a beam without gold: maps the score of gold (B, 1) and those of its rivals (B, N) to a loss (B,)."""
 
 
 def perceptron_violation(gold_B1: Tensor, others_BN: Tensor) -> Tensor:
-    """Margin by which the best outscores gold: ``max(0, max_i other_i - gold)``; minus infinity excludes a rival."""
+    """Compute the margin of the best rival over gold, ``max(0, max_i other_i - gold)``; minus infinity excludes one."""
     return torch.cat([gold_B1, others_BN], dim=1).amax(-1) - gold_B1[:, 0]
 
 
@@ -51,13 +51,13 @@ def early_update_loss(
     score: Score | ScoreName = global_,
     violation: Violation = perceptron_violation,
 ) -> Tensor:
-    """The violation at the first step at which a hard beam of k loses gold, or at the last step if it never does.
+    """Compute the violation at the first step at which a hard beam of k loses gold, or else at the last step.
 
     With ``perceptron_violation``: ``max_y s(y_1..t) - s(y*_1..t)`` over the beam at that step t, whose gradient is the
-    perceptron's update. With ``negative_log_share``: ``log sum_y exp s(y_1..t) - s(y*_1..t)`` over the beam and gold.
-    Later steps play no part.
+    perceptron update. With ``negative_log_share``: ``log sum_y exp s(y_1..t) - s(y*_1..t)`` over the beam and gold.
+    Later steps have no effect.
 
-    Shape (B,). Gold is continued by end tokens up to the number of steps, where there is an end token, and wins ties.
+    Shape (B,). If there is an end token, gold is continued by it up to the number of steps. Gold wins ties.
 
     Source: Collins and Roark (ACL 2004); Andor et al. (ACL 2016), equation 6. Not implemented: averaged parameters,
     updates at the largest violation (Huang et al. 2012).
@@ -90,7 +90,7 @@ def early_update_objective(
     violation: Violation = perceptron_violation,
     cross_entropy_weight: float = 0.0,
 ) -> Objective:
-    """Early update, per token of the whole gold output; uses no schedule.
+    """Make the early-update objective, per token of the whole gold output; uses no schedule.
 
     The violation is ``perceptron_violation`` (Collins and Roark), or ``negative_log_share`` for the beam-normalised
     likelihood with early update (Andor et al.).
@@ -121,17 +121,17 @@ def beam_search_optimization_loss(
     score: Score | ScoreName = global_,
     margin: float = 1.0,
 ) -> Tensor:
-    """At every step, the margin that the gold prefix lacks over its k-th best rival, times that rival's cost.
+    """Sum margin violations of gold against its k-th best rival, weighted by the rival's cost.
 
-    ``sum_t D(r_t) max(0, margin + s(r_t) - s(y*_1..t))``: r_t is the k-th best prefix that is not gold, and at the last
-    step the best, because there gold has to come first. After a violation the beam restarts from gold. Without one,
-    gold and its k best rivals go on, which is a training beam of k + 1 for a test beam of k.
+    ``sum_t D(r_t) max(0, margin + s(r_t) - s(y*_1..t))``: r_t is the k-th best prefix that is not gold, or the best one
+    at the last step, where gold must rank first. After a violation, the beam restarts from gold. Otherwise, gold and
+    its k best rivals continue: a training beam of k + 1 for a test beam of k.
 
-    Shape (B,), summed over the steps. Gold is continued by end tokens up to the number of steps, where there is an end
-    token. D sums the cost of tokens along a prefix.
+    Shape (B,). If there is an end token, gold is continued by it up to the number of steps. D sums the cost of tokens
+    along a prefix.
 
-    Source: Wiseman and Rush (EMNLP 2016), section 4. Here a prefix scores the sum of its tokens, there what its last
-    token scores. Not implemented: costs that do not sum over steps, hard constraints, the beam that grows in training.
+    Source: Wiseman and Rush (EMNLP 2016), section 4. Here the score of a prefix is the sum over its tokens; there it is
+    the score of its last token. Not implemented: costs that do not sum over steps, hard constraints, a growing beam.
     """
     losses_B = torch.zeros_like(num_steps_B, dtype=torch.float32)
     for step in unroll_with_gold(
@@ -162,7 +162,7 @@ def beam_search_optimization_objective(
     cost: CostOfGold = hamming_cost,
     cross_entropy_weight: float = 0.0,
 ) -> Objective:
-    """Beam-search optimisation with a test-time beam of k, per token; uses no schedule."""
+    """Make the beam-search optimisation objective for a test-time beam of k, per token; uses no schedule."""
     out_of_beam(k, margin=margin)  # refuses bad values now rather than at the first step
     score = as_score(score)
 
@@ -182,9 +182,9 @@ def beam_search_optimization_objective(
 def hard_beam_hinge_objective(
     *, k: int, score: Score | ScoreName = local, cost: CostOfGold = hamming_cost, cross_entropy_weight: float = 0.0
 ) -> Objective:
-    """Hinge loss of a cost-augmented hard beam of k, per token; uses no schedule.
+    """Make the hinge loss of a cost-augmented hard beam of k, per token; uses no schedule.
 
-    ``max(0, max_y [s(y) + D(y)] - s(y*))`` over the final beam. Gradients flow through the scores of what was chosen.
+    ``max(0, max_y [s(y) + D(y)] - s(y*))`` over the final beam. Gradients flow through the scores of the chosen tokens.
 
     Source: Goyal et al. (AAAI 2018), footnote 3, the baseline of the relaxed hinge.
     """
