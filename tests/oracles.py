@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -27,6 +27,8 @@ from seqwise.models import EncoderDecoder, Tagger, Transformer
 Vector = NDArray[np.float64]
 LSTMState = tuple[Vector, Vector]
 CostAt = Callable[[int], Sequence[float]]
+Allowed = Callable[[tuple[int, ...], int], Collection[int]]
+"""Tokens that may follow a prefix when so many are still to be written."""
 
 MINUS_INFINITY = -math.inf
 
@@ -36,7 +38,7 @@ MINUS_INFINITY = -math.inf
 
 def log_sum_exp(values: Sequence[float]) -> float:
     """log sum exp, around the maximum."""
-    highest = max(values)
+    highest = max(values, default=MINUS_INFINITY)
     if highest == MINUS_INFINITY:
         return MINUS_INFINITY
     return highest + math.log(sum(math.exp(value - highest) for value in values))
@@ -74,18 +76,21 @@ def added_scores(
     log_partition_weight: float,
     finished: float = 0.0,
     end: int | None = None,
+    allowed: Collection[int] | None = None,
+    over: str = "vocabulary",
 ) -> list[float]:
     """f - c log Z for each token, and the continuous bookkeeping of finished slots where there is an end token."""
-    log_partition = log_sum_exp(logits)
+    allowed = range(len(logits)) if allowed is None else allowed
+    log_partition = log_sum_exp([f for token, f in enumerate(logits) if over == "vocabulary" or token in allowed])
     added = [logit if log_partition_weight == 0 else logit - log_partition_weight * log_partition for logit in logits]
-    if end is None:
-        return added
-    if finished >= 1 - 1e-6:
-        return [0.0 if token == end else MINUS_INFINITY for token in range(len(added))]
-    return [
-        (1 - finished) * value if token == end else value - 30 * finished / (1 - finished)
-        for token, value in enumerate(added)
-    ]
+    if end is not None and finished >= 1 - 1e-6:
+        added = [0.0 if token == end else MINUS_INFINITY for token in range(len(added))]
+    elif end is not None:
+        added = [
+            (1 - finished) * value if token == end else value - 30 * finished / (1 - finished)
+            for token, value in enumerate(added)
+        ]
+    return [value if token in allowed else MINUS_INFINITY for token, value in enumerate(added)]
 
 
 # ---------------------------------------------------------------------------------------- searches
@@ -125,6 +130,9 @@ def extensions(
     log_partition_weight: float = 1.0,
     cost_weight: float = 0.0,
     cost: CostAt | None = None,
+    allowed: Allowed | None = None,
+    over: str = "vocabulary",
+    steps_left: int = 0,
 ) -> list[HardHypothesis]:
     """All one-token extensions, best first. Finished hypotheses stay, padded with the end token."""
     first, _ = model.start()
@@ -137,6 +145,8 @@ def extensions(
             log_partition_weight=log_partition_weight,
             finished=float(hypothesis.finished),
             end=model.end,
+            allowed=None if allowed is None else allowed(hypothesis.tokens, steps_left),
+            over=over,
         )
         for token, value in enumerate(added):
             token_cost = 0.0 if cost is None else cost(step)[token]
@@ -164,12 +174,22 @@ def hard_beam(
     log_partition_weight: float = 1.0,
     cost_weight: float = 0.0,
     cost: CostAt | None = None,
+    allowed: Allowed | None = None,
+    over: str = "vocabulary",
 ) -> list[HardHypothesis]:
     """Algorithm 1: keep the k best of all one-token extensions."""
     beam = empty_beam(model)
     for step in range(num_steps):
         beam = extensions(
-            model, beam, step, log_partition_weight=log_partition_weight, cost_weight=cost_weight, cost=cost
+            model,
+            beam,
+            step,
+            log_partition_weight=log_partition_weight,
+            cost_weight=cost_weight,
+            cost=cost,
+            allowed=allowed,
+            over=over,
+            steps_left=num_steps - step,
         )[:k]
     return beam
 
@@ -207,6 +227,8 @@ def soft_beam(
     log_partition_weight: float = 1.0,
     cost_weight: float = 0.0,
     cost: CostAt | None = None,
+    allowed: Allowed | None = None,
+    over: str = "vocabulary",
 ) -> list[SoftSlot]:
     """Algorithm 3 from a single live slot."""
     first, state = model.start()
@@ -218,7 +240,12 @@ def soft_beam(
         for slot in beam:
             logits, state = model.step(slot.fed, slot.state, step)
             added = added_scores(
-                logits, log_partition_weight=log_partition_weight, finished=slot.finished, end=model.end
+                logits,
+                log_partition_weight=log_partition_weight,
+                finished=slot.finished,
+                end=model.end,
+                allowed=None if allowed is None else allowed(slot.tokens, num_steps - step),
+                over=over,
             )
             states.append(state)
             scores.append([slot.score + added[w] + cost_weight * costs[w] for w in range(num_tokens)])

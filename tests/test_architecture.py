@@ -231,7 +231,7 @@ def test_every_name_of_a_setting_stands_for_something() -> None:
     assert tuple(DECODERS) == DECODER_NAMES
     for table, names in ((FEEDINGS, Feeding), (ENERGIES, EnergyName), (VISITS, VisitsName)):
         assert tuple(table) == get_args(names)
-    assert len({as_score(name) for name in get_args(ScoreName)}) == 2
+    assert len({as_score(name) for name in get_args(ScoreName)}) == 3
     assert tuple(ALPHA_UNITS) == get_args(AlphaUnitName)
 
 

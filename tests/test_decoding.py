@@ -266,6 +266,7 @@ def test_the_named_decoders_are_what_they_say() -> None:
         expected = {
             "greedy": Decoder(HardTopK(1), local),
             "beam": Decoder(HardTopK(3), local),
+            "renormalized-beam": Decoder(HardTopK(3), renormalized),
             "interpolated-beam": Decoder(HardTopK(3), interpolated(0.5)),
             "raw-beam": Decoder(HardTopK(3), global_),
             "soft-beam": Decoder(SoftTopK(3, 2.0), global_),

@@ -18,7 +18,8 @@ from seqwise.errors import InputError
 from seqwise.models.protocols import StepModel
 from seqwise.names import DecoderName
 from seqwise.search.beam import HELD, Beam, backtrace, unroll
-from seqwise.search.candidates import Score, global_, interpolated, local
+from seqwise.search.candidates import Score, global_, interpolated, local, renormalized
+from seqwise.search.language import language_of
 from seqwise.search.operators import AlphaUnit, of_scores
 from seqwise.search.selection import HardSelection
 from seqwise.search.selectors import HardTopK, Selector, SoftTopK, viterbi
@@ -67,6 +68,11 @@ def _beam(k: int, alpha: float, score: Score | None, unit: AlphaUnit = of_scores
     return Decoder(HardTopK(k), local)
 
 
+def _renormalized_beam(k: int, alpha: float, score: Score | None, unit: AlphaUnit = of_scores) -> Decoder:
+    """Search with a beam of k hypotheses by log-probabilities among the tokens that a language allows."""
+    return Decoder(HardTopK(k), renormalized)
+
+
 def _interpolated_beam(k: int, alpha: float, score: Score | None, unit: AlphaUnit = of_scores) -> Decoder:
     """Search with a beam of k hypotheses by half-normalised scores, ``f - log Z / 2``."""
     return Decoder(HardTopK(k), interpolated(0.5))
@@ -90,6 +96,7 @@ def _viterbi(k: int, alpha: float, score: Score, unit: AlphaUnit = of_scores) ->
 DECODERS: dict[str, Callable[..., Decoder]] = {
     "greedy": _greedy,
     "beam": _beam,
+    "renormalized-beam": _renormalized_beam,
     "interpolated-beam": _interpolated_beam,
     "raw-beam": _raw_beam,
     "soft-beam": _soft_beam,
@@ -195,7 +202,15 @@ def decode(
     """
     decoder, beam = as_decoder(decoder), Beam.start(model, context)
     look_every = LOOK_EVERY.get(beam.scores_BK.device.type, 1)
-    steps = unroll(model, context, decoder.selector, num_steps=num_steps, score=decoder.score, end=model.end)
+    steps = unroll(
+        model,
+        context,
+        decoder.selector,
+        num_steps=num_steps,
+        score=decoder.score,
+        end=model.end,
+        language=language_of(model),
+    )
     for number, step in enumerate(steps, start=1):
         beam = step.beam
         # A soft beam goes on mixing its slots' scores after all of them have ended, so it must run its course.

@@ -17,6 +17,7 @@ __all__ = [
     "EnergyName",
     "Feeding",
     "FeedingPasses",
+    "NormalizedOver",
     "Pieces",
     "ScoreName",
     "ScoreUnit",
@@ -24,13 +25,14 @@ __all__ = [
     "WordsName",
 ]
 
-ScoreName = Literal["local", "global"]  # what a token adds to a hypothesis: log-softmax, or raw scores
+ScoreName = Literal["local", "global", "renormalized"]  # what a token adds (search/candidates.py)
+NormalizedOver = Literal["vocabulary", "allowed"]  # the tokens that log Z sums over: all, or those of a language
 CostName = Literal["hamming", "edit-distance"]  # what a wrong output costs
 AlphaUnitName = Literal["scores", "gaps"]  # what alpha is divided by
 Feeding = Literal["greedy", "sample", "soft-greedy", "soft-sample"]  # what is fed in place of gold
 FeedingPasses = Literal["step-by-step", "two-pass"]  # how scheduled sampling is done
 
-DecoderName = Literal["greedy", "beam", "interpolated-beam", "raw-beam", "soft-beam", "viterbi"]
+DecoderName = Literal["greedy", "beam", "renormalized-beam", "interpolated-beam", "raw-beam", "soft-beam", "viterbi"]
 """Names of decoders; viterbi is for chains."""
 
 DECODER_NAMES: tuple[DecoderName, ...] = get_args(DecoderName)

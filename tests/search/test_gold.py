@@ -29,8 +29,8 @@ def test_excluded_candidates_score_minus_infinity_and_no_others() -> None:
             wanted_BN[b, row] = -torch.inf
         found_BJV = (some if len(places[0]) == 1 else fewer).scores_BJV
         assert torch.equal(found_BJV.flatten(1), wanted_BN)
-    assert torch.equal(fewer.all_scores_BJV, scores_BJV)
-    assert everything.scores_BJV is everything.all_scores_BJV
+    assert torch.equal(fewer.all_scores_BJW, scores_BJV)
+    assert everything.scores_BJV is everything.all_scores_BJW
     (gradient,) = torch.autograd.grad(fewer.scores_BJV[fewer.scores_BJV > -torch.inf].sum(), scores_BJV)
     assert torch.equal(gradient.flatten(1), (wanted_BN > -torch.inf).double())
 

@@ -53,6 +53,8 @@ def beam_crf_loss(
     live_BK: Tensor,
     score: Score,
     costs_BK: Tensor | float = 0.0,
+    *,
+    num_steps_B: Tensor | None = None,
 ) -> Tensor:
     """Compute the negative log-likelihood of gold over a set of outputs and gold: ``log sum_y e^s(y) - s(y*)``.
 
@@ -66,7 +68,7 @@ def beam_crf_loss(
     """
     gold_B1T = gold_BT[:, None]
     is_gold_BK = (cut_at_end(outputs_BKT, model.end) == cut_at_end(gold_B1T, model.end)).all(-1)
-    scores_BK = output_scores(model, context, torch.cat([gold_B1T, outputs_BKT], dim=1), score)
+    scores_BK = output_scores(model, context, torch.cat([gold_B1T, outputs_BKT], dim=1), score, num_steps_B=num_steps_B)
     others_BK = (scores_BK[:, 1:] + costs_BK).masked_fill(is_gold_BK | ~live_BK, -torch.inf)
     return negative_log_share(scores_BK[:, :1], others_BK)
 
@@ -117,7 +119,7 @@ def beam_crf_objective(
             gold_BT, outputs_BKT, live_BK = outputs_until_wrong(
                 model, context, gold_BT, k=k, num_steps_B=num_steps_B, score=score, commit=commit
             )
-        return beam_crf_loss(model, context, gold_BT, outputs_BKT, live_BK, score)
+        return beam_crf_loss(model, context, gold_BT, outputs_BKT, live_BK, score, num_steps_B=num_steps_B)
 
     return per_token_objective(loss, cross_entropy_weight)
 

@@ -19,8 +19,11 @@ from torch import Tensor
 from seqwise.data.batches import Batch
 from seqwise.errors import InputError
 from seqwise.models.protocols import StepModel
+from seqwise.names import ScoreName
 from seqwise.objectives.likelihood import cross_entropy
+from seqwise.search.candidates import Score, as_score, local
 from seqwise.search.costs import Cost
+from seqwise.search.language import allowed_logits, language_of, require_members
 
 Objective = Callable[[StepModel, Batch, Mapping[str, float]], Tensor]
 """``objective(model, batch, values)``: a scalar loss; ``values`` holds the schedules at this step, by name."""
@@ -32,21 +35,29 @@ LossOfOutputs = Callable[[StepModel, Any, Batch, Mapping[str, float]], Tensor]
 """``loss(model, context, batch, values)``: the loss of each output, (B,), or their mean, given encoded sources."""
 
 
-def cross_entropy_objective(*, label_smoothing: float = 0.0) -> Objective:
+def cross_entropy_objective(*, label_smoothing: float = 0.0, score: Score | ScoreName = local) -> Objective:
     """Make the cross-entropy objective with teacher forcing; uses no schedule.
 
     Args:
+        score: "local" or "renormalized": whether log Z sums over all tokens, or over those that the language of the
+            model allows, of which search by the same score then knows the probabilities.
         label_smoothing: probability moved from each gold token to all tokens; see
             :func:`~seqwise.objectives.likelihood.cross_entropy`.
 
     Raises:
-        InputError: the label smoothing is outside [0, 1).
+        InputError: the label smoothing is outside [0, 1), or there is some with renormalised scores; the score is not
+            normalised.
     """
     if not 0 <= label_smoothing < 1:
         raise InputError(f"label_smoothing must be at least 0 and below 1, got {label_smoothing}")
+    score = as_score(score)
+    if score.log_partition_weight != 1:
+        raise InputError("cross-entropy needs normalised scores", hint="choose local or renormalized")
+    if label_smoothing and score.over == "allowed":
+        raise InputError("labels cannot be smoothed over tokens that are not allowed", hint="set label_smoothing to 0")
 
     def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
-        logits_BTV = teacher_forced_logits(model, model.encode(batch), batch)
+        logits_BTV = teacher_forced_logits(model, model.encode(batch), batch, score)
         return cross_entropy(logits_BTV, batch.targets_BT, label_smoothing=label_smoothing)
 
     return objective
@@ -128,9 +139,19 @@ class SumOfMeans:
 # ---------------------------------------------------------------------------------------- parts of objectives
 
 
-def teacher_forced_logits(model: StepModel, context: object, batch: Batch) -> Tensor:
-    """Compute unnormalised scores along the gold output, (B, T, V)."""
-    return model.head(model.teacher_forced(context, batch.targets_BT))
+def teacher_forced_logits(model: StepModel, context: object, batch: Batch, score: Score = local) -> Tensor:
+    """Compute unnormalised scores along the gold output, (B, T, V); minus infinity for tokens outside the normaliser.
+
+    Raises:
+        InputError: the score is renormalised in a language, and a gold output is not in it.
+    """
+    logits_BTV = model.head(model.teacher_forced(context, batch.targets_BT))
+    language = language_of(model)
+    if language is None or score.over == "vocabulary":
+        return logits_BTV
+    require_members(language, batch.targets_BT)
+    num_steps_B = batch.target_lengths_B + (model.end is not None)
+    return allowed_logits(logits_BTV, batch.targets_BT, language, num_steps=num_steps_B)
 
 
 def search_targets(batch: Batch, end: int | None) -> tuple[Tensor, Tensor]:

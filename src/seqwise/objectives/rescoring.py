@@ -16,8 +16,9 @@ from seqwise.models.protocols import StepModel
 from seqwise.names import ScoreName
 from seqwise.objectives.likelihood import gold_scores
 from seqwise.search.beam import Beam, backtrace, beam_search, unroll
-from seqwise.search.candidates import Score
+from seqwise.search.candidates import Score, as_score
 from seqwise.search.commits import COMMITTED, CommitRule, Committing
+from seqwise.search.language import allowed_logits, language_of
 from seqwise.search.selectors import HardTopK
 
 
@@ -53,7 +54,8 @@ def outputs_until_wrong(
     """
     steps_B, beam = num_steps_B.clone(), Beam.start(model, context)
     selector = Committing(HardTopK(k), commit)
-    for done, step in enumerate(unroll(model, context, selector, num_steps=steps_B, score=score), start=1):
+    steps = unroll(model, context, selector, num_steps=steps_B, score=score, language=language_of(model))
+    for done, step in enumerate(steps, start=1):
         beam, committed_BT = step.beam, step.carry.committed_BT
         open_BT = gold_BT[:, done - committed_BT.shape[1] : done]
         wrong_B = ((committed_BT != COMMITTED) & (committed_BT != open_BT)).any(1)
@@ -75,15 +77,28 @@ def cut_at_end(outputs: Tensor, end: int | None) -> Tensor:
     return outputs.masked_fill(ignored, IGNORE)
 
 
-def output_scores(model: StepModel, context: Any, outputs_BKT: Tensor, score: Score | ScoreName) -> Tensor:
+def output_scores(
+    model: StepModel,
+    context: Any,
+    outputs_BKT: Tensor,
+    score: Score | ScoreName,
+    *,
+    num_steps_B: Tensor | None = None,
+) -> Tensor:
     """Score every output, ``s(y) = sum_t score(f(h_t, .))[y_t]``, in one teacher-forced batch of B K rows: (B, K).
 
     Tokens after the end token and negative ones are ignored. Not implemented: versions that never hold all B K T V
     scores.
+
+    In a language, a renormalised score sums over what can be finished in the steps of the search, which are then given.
     """
+    score, language = as_score(score), language_of(model)
     targets_NT = cut_at_end(outputs_BKT, model.end).flatten(0, 1)
     logits_NTV = model.head(model.teacher_forced(_repeated(context, outputs_BKT.shape[1]), targets_NT))
     logits_NTV = logits_NTV.to(torch.promote_types(logits_NTV.dtype, torch.float32))
+    if language is not None and score.over == "allowed":
+        num_steps_N = None if num_steps_B is None else num_steps_B.repeat_interleave(outputs_BKT.shape[1])
+        logits_NTV = allowed_logits(logits_NTV, targets_NT, language, num_steps=num_steps_N)
     return gold_scores(logits_NTV, targets_NT, score).view(outputs_BKT.shape[:2])
 
 

@@ -107,7 +107,7 @@ def minimum_risk_objective(
     def loss(model: StepModel, context: Any, batch: Batch, values: Mapping[str, float]) -> Tensor:
         gold_BT, num_steps_B = search_targets(batch, model.end)
         outputs_BKT, live_BK = beam_outputs(model, context, k=k, num_steps_B=num_steps_B, score=score)
-        scores_BK = output_scores(model, context, outputs_BKT, score)
+        scores_BK = output_scores(model, context, outputs_BKT, score, num_steps_B=num_steps_B)
         costs_BK = cost(outputs_BKT, gold_BT, model.end)
         return expected_cost(scores_BK, costs_BK, live_BK, values.get("alpha", 1.0))
 

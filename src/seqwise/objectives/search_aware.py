@@ -161,7 +161,7 @@ def hinge_objective(
     def loss(model: StepModel, context: Any, batch: Batch, values: Mapping[str, float]) -> Tensor:
         alpha = schedule_value(values, "alpha", "hinge_objective")
         beam = _relaxed_beam(model, context, batch, SoftTopK(k, alpha, unit), cost_augmented(score), cost)
-        gold_B = gold_scores(teacher_forced_logits(model, context, batch), batch.targets_BT, score)
+        gold_B = gold_scores(teacher_forced_logits(model, context, batch, score), batch.targets_BT, score)
         return hinge_loss(beam, gold_B, alpha)
 
     return per_token_objective(loss, cross_entropy_weight)

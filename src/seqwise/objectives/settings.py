@@ -18,7 +18,7 @@ from seqwise.configuration import Config, OneOf, setting
 from seqwise.configuration.config import WrongValue
 from seqwise.configuration.written import did_you_mean
 from seqwise.errors import InputError
-from seqwise.names import AlphaUnitName, CostName, Feeding, FeedingPasses, ScoreName
+from seqwise.names import AlphaUnitName, CostName, Feeding, FeedingPasses, NormalizedOver, ScoreName
 from seqwise.schedules import Alpha, Probability, Schedule
 
 if TYPE_CHECKING:
@@ -167,6 +167,9 @@ class UnnormalizedLikelihood(Penalized):
 # ---------------------------------------------------------------------------------------- options of searches
 
 
+SCORES = "local (log-softmax) or global (raw) scores, or renormalized ones (log-softmax of what --language allows)"
+
+
 class Searching(ObjectiveConfig):
     """Options of the objectives that see a beam."""
 
@@ -176,7 +179,7 @@ class Searching(ObjectiveConfig):
     """Unit of the loss of the search itself."""
 
     k: int = setting(5, BEAM, flag="beam_size", ge=1)
-    score: ScoreName = setting("local", "local (log-softmax) or global (raw) scores", readers="search-aware objectives")
+    score: ScoreName = setting("local", SCORES, readers="search-aware objectives")
     cross_entropy_weight: float = setting(0.1, "weight of added cross-entropy", readers="search-aware objectives", ge=0)
 
     @property
@@ -533,6 +536,11 @@ class CrossEntropy(ObjectiveConfig):
 
     name: Literal["cross-entropy"] = "cross-entropy"
     label_smoothing: float = setting(0.0, "probability that is moved from each gold token to all tokens", ge=0, lt=1)
+    normalized_over: NormalizedOver = setting("vocabulary", "allowed: log Z sums over what --language allows")
+
+    @property
+    def trained_score(self) -> ScoreName:
+        return "local" if self.normalized_over == "vocabulary" else "renormalized"
 
     def loss_unit(self, token: str) -> str:
         smoothed = f", labels smoothed by {self.label_smoothing:g}" if self.label_smoothing else ""
@@ -541,7 +549,7 @@ class CrossEntropy(ObjectiveConfig):
     def build(self, context: Context = NOTHING) -> Objective:
         from seqwise.objectives.objective import cross_entropy_objective
 
-        return cross_entropy_objective(label_smoothing=self.label_smoothing)
+        return cross_entropy_objective(label_smoothing=self.label_smoothing, score=self.trained_score)
 
 
 class Distillation(ObjectiveConfig):

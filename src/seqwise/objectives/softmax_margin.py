@@ -60,6 +60,6 @@ def softmax_margin_objective(
         gold_BT, num_steps_B = search_targets(batch, model.end)
         outputs_BKT, live_BK = beam_outputs(model, context, k=k, num_steps_B=num_steps_B, score=score)
         costs_BK = cost(outputs_BKT, gold_BT, model.end)
-        return beam_crf_loss(model, context, gold_BT, outputs_BKT, live_BK, score, costs_BK)
+        return beam_crf_loss(model, context, gold_BT, outputs_BKT, live_BK, score, costs_BK, num_steps_B=num_steps_B)
 
     return per_token_objective(loss, cross_entropy_weight)

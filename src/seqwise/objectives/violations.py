@@ -196,7 +196,7 @@ def hard_beam_hinge_objective(
         beam = beam_search(
             model, context, selector, num_steps=num_steps_B, score=cost_augmented(score), cost=cost_of_token
         )
-        gold_B = gold_scores(teacher_forced_logits(model, context, batch), batch.targets_BT, score)
+        gold_B = gold_scores(teacher_forced_logits(model, context, batch, score), batch.targets_BT, score)
         return perceptron_violation(gold_B[:, None], beam.scores_BK)
 
     return per_token_objective(loss, cross_entropy_weight)

@@ -16,13 +16,16 @@ from seqwise.search.operators import ALPHA_UNITS
 
 
 def usual_decoder(settings: Settings) -> str:
-    """Return the decoder that the run was trained for: the raw beam for global scores, else the beam."""
-    return "raw-beam" if settings.trained_score == "global" else "beam"
+    """Return the decoder that the run was trained for: the beam by the scores that it trained."""
+    return {"global": "raw-beam", "renormalized": "renormalized-beam"}.get(settings.trained_score, "beam")
 
 
 def decoders_for(settings: Settings) -> list[str]:
-    """List the decoders of a run: Viterbi for chains alone, the others for all."""
-    return [name for name in DECODERS if name != "viterbi" or isinstance(settings.model, Chain)]
+    """List the decoders of a run: Viterbi for chains alone, renormalised scores in a language, the others for all."""
+    left_out = set() if isinstance(settings.model, Chain) else {"viterbi"}
+    if settings.trained_score != "renormalized":
+        left_out.add("renormalized-beam")
+    return [name for name in DECODERS if name not in left_out]
 
 
 def best_decoder(folder: str | os.PathLike[str]) -> str:

@@ -108,7 +108,8 @@ def _output_card(run: OutputRun, metrics: Mapping[str, Any], repo: str) -> Card:
 
 def _parts(run: OutputRun, metrics: Mapping[str, Any], *, what: str, use: str) -> list[str]:
     settings = run.settings
-    score = {"global": "raw (globally normalised)", "local": "local"}[settings.trained_score]
+    scores = {"global": "raw (globally normalised)", "renormalized": "renormalised"}
+    score = scores.get(settings.trained_score, settings.trained_score)
     summary = f"{what}, trained with seqwise by `{settings.objective.name}` on {score} scores."
     if "training" in metrics:
         size, steps = metrics["train_examples"], metrics["training"]["steps"]

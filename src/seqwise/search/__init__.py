@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from seqwise.search.automata import Automaton, regular, transitions, trie
 from seqwise.search.beam import HELD, Beam, backtrace, beam_search, unroll
-from seqwise.search.candidates import Candidates, Score, cost_augmented, global_, interpolated, local, shifted
+from seqwise.search.candidates import (
+    Candidates,
+    Score,
+    cost_augmented,
+    global_,
+    interpolated,
+    local,
+    renormalized,
+    shifted,
+)
 from seqwise.search.commits import CommitRule, Committing, agree, any_of, as_commit_rule, delay, margin, never
 from seqwise.search.costs import Cost, PrefixCost, edit_distance_cost
 from seqwise.search.feeding import FEEDINGS, fed_logits
+from seqwise.search.language import Language, allowed_logits, members
 from seqwise.search.noise import Gumbel
 from seqwise.search.operators import hard_top_k, mean_squared_gap, peaked_softmax, soft_top_k
 from seqwise.search.selection import HardSelection, Selection, SoftSelection
@@ -22,6 +33,7 @@ from seqwise.search.stochastic import (
 __all__ = [
     "FEEDINGS",
     "HELD",
+    "Automaton",
     "Beam",
     "Candidates",
     "CommitRule",
@@ -30,6 +42,7 @@ __all__ = [
     "Gumbel",
     "HardSelection",
     "HardTopK",
+    "Language",
     "PrefixCost",
     "Score",
     "Selection",
@@ -40,6 +53,7 @@ __all__ = [
     "StochasticBeam",
     "StochasticTopK",
     "agree",
+    "allowed_logits",
     "any_of",
     "as_commit_rule",
     "backtrace",
@@ -56,13 +70,18 @@ __all__ = [
     "local",
     "margin",
     "mean_squared_gap",
+    "members",
     "never",
     "normalized_importance_weights",
     "peaked_softmax",
+    "regular",
+    "renormalized",
     "shifted",
     "soft_top_k",
     "stochastic_beam_search",
     "summed",
+    "transitions",
+    "trie",
     "unroll",
     "viterbi",
 ]

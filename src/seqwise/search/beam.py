@@ -16,10 +16,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from seqwise.errors import InputError
+from seqwise.models.deferred_linear import Matrices
 from seqwise.models.protocols import StepModel
 from seqwise.names import ScoreName
 from seqwise.search.candidates import Candidates, Score, as_score, local
 from seqwise.search.costs import Cost, prefix_cost
+from seqwise.search.language import Language, language_of, require_an_output
 from seqwise.search.selection import Asked, Selection, added
 from seqwise.search.selectors import Selector
 
@@ -39,6 +41,7 @@ class Beam:
         state: the decoder state of each slot, before it is fed.
         parents: for each step, the slot that each slot came from, int64 (B, K of that step).
         tokens: for each step, the token that each slot added, or :data:`HELD`.
+        nodes_BK: node of each slot in the language of the search; None without one.
     """
 
     scores_BK: Tensor
@@ -48,6 +51,7 @@ class Beam:
     state: Any
     parents: tuple[Tensor, ...] = ()
     tokens: tuple[Tensor, ...] = ()
+    nodes_BK: Tensor | None = None
 
     @staticmethod
     def start(model: StepModel, context: Any) -> Beam:
@@ -61,7 +65,15 @@ class Beam:
         zeros_B1 = inputs_B1D.new_zeros(inputs_B1D.shape[:2], dtype=dtype)
         return Beam(zeros_B1, zeros_B1, zeros_B1, inputs_B1D, state)
 
-    def advance(self, selection: Selection, state: Any, *, asked: Asked, active_B1: Tensor | None) -> Beam:
+    def advance(
+        self,
+        selection: Selection,
+        state: Any,
+        *,
+        asked: Asked,
+        active_B1: Tensor | None,
+        language: Language | None = None,
+    ) -> Beam:
         """Follow a selection.
 
         Args:
@@ -71,8 +83,12 @@ class Beam:
                 b_r[i] D_i``, with ``d_t = sum_i b_r[i] d_t[i]`` where the cost depends on the slot.
             active_B1: which inputs are still being searched; the others keep their scores, costs and history. None
                 means all.
+            language: what the slots may write; nodes follow the tokens that are traced back.
         """
         fed_BKD, cost_BK, ended_BK = added(selection, asked)
+        nodes_BK = self.nodes_BK
+        if language is not None and nodes_BK is not None:
+            nodes_BK = language.advance(nodes_BK, selection.parents_BK, selection.tokens_BK)
         advanced = Beam(
             scores_BK=selection.scores_BK,
             costs_BK=selection.follow(self.costs_BK) + cost_BK,
@@ -81,6 +97,7 @@ class Beam:
             state=selection.follow(state),
             parents=(*self.parents, selection.parents_BK),
             tokens=(*self.tokens, selection.tokens_BK),
+            nodes_BK=nodes_BK,
         )
         return advanced if active_B1 is None else advanced._holding(self, active_B1)
 
@@ -123,23 +140,28 @@ def unroll(
     score: Score | ScoreName = local,
     cost: Cost | None = None,
     end: int | None = None,
+    language: Language | None = None,
     generator: torch.Generator | None = None,
     carry: Any = None,
     beam: Beam | None = None,
 ) -> Iterator[Step]:
     """Search step by step, yielding after each; :func:`beam_search` is the last beam of it.
 
-    Args: as of :func:`beam_search`, but ``end`` is given rather than taken from the model; ``carry`` is the selector's
-    before the first step, and ``beam`` the one to go on from, None for empty hypotheses. The context is then of what
-    comes next in the sources, and steps are counted from its beginning. A tensor of numbers of steps is looked at again
-    at each step; who lowers one in place ends that input early.
+    Args: as of :func:`beam_search`, but ``end`` and ``language`` are given rather than taken from the model; ``carry``
+    is the selector's before the first step, and ``beam`` the one to go on from, None for empty hypotheses. The context
+    is then of what comes next in the sources, and steps are counted from its beginning. A tensor of numbers of steps
+    is looked at again at each step; who lowers one in place ends that input early.
     """
     score = as_score(score)
     if score.cost_weight != 0 and cost is None:
         raise InputError("a cost-augmented score needs a cost", hint="pass cost=hamming_cost(...)")
     if beam is not None and cost is not None:
         raise InputError("a search that continues from a beam takes no cost", hint="search the whole sequence")
-    beam = Beam.start(model, context) if beam is None else beam
+    # How long a search that goes on later will be is not known.
+    steps_known, beam = beam is None, Beam.start(model, context) if beam is None else beam
+    if language is not None and beam.nodes_BK is None:
+        beam = replace(beam, nodes_BK=language.start(len(beam.scores_BK), beam.scores_BK.device))
+    matrices = Matrices()
     limit, embedding_VD = _longest(num_steps), model.embedding_VD
     costs = None if cost is None else prefix_cost(cost)
     cost_state = None if costs is None else costs.start(beam.scores_BK)
@@ -157,9 +179,15 @@ def unroll(
             step=step,
             embedding_VD=embedding_VD,
         )
+        if language is not None and beam.nodes_BK is not None:
+            steps_left = num_steps - step if steps_known else None
+            allowed_BJC = language.allowed(beam.nodes_BK, steps_left)
+            if step == 0 and steps_known:
+                require_an_output(allowed_BJC, steps_left)
+            candidates = candidates.within(allowed_BJC, matrices)
         selection, carry = selector(candidates, carry, generator)
         active_B1 = None if isinstance(num_steps, int) else (num_steps > step)[:, None]
-        beam = beam.advance(selection, state, asked=candidates.asked, active_B1=active_B1)
+        beam = beam.advance(selection, state, asked=candidates.asked, active_B1=active_B1, language=language)
         cost_state = None if costs is None else costs.advance(cost_state, selection)
         yield Step(candidates, selection, beam, carry)
 
@@ -191,7 +219,7 @@ def beam_search(
 
     Returns:
         The final beam. Hypotheses that have written the end token (``model.end``) stay as they are, and their scores
-        with them.
+        with them. Where the model has a ``language``, all are in it (:mod:`seqwise.search.language`).
 
     Raises:
         InputError: the number of steps is negative, or a cost-augmented score comes without a cost.
@@ -210,7 +238,15 @@ def beam_search(
     """
     beam = Beam.start(model, context)
     for step in unroll(
-        model, context, selector, num_steps=num_steps, score=score, cost=cost, end=model.end, generator=generator
+        model,
+        context,
+        selector,
+        num_steps=num_steps,
+        score=score,
+        cost=cost,
+        end=model.end,
+        language=language_of(model),
+        generator=generator,
     ):
         beam = step.beam
     return beam

@@ -1,6 +1,6 @@
 """The candidates of one step: every way to lengthen every live slot by one token, and what each would score.
 
-Shapes: B batch, J slots, V vocabulary, H features.
+Shapes: B batch, J slots, V vocabulary, C tokens that may follow a slot, W their number or V, H features.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from typing import get_args
 import torch
 from torch import Tensor
 
+from seqwise import tree
 from seqwise.errors import InputError
 from seqwise.models.deferred_linear import Matrices
-from seqwise.names import ScoreName
-from seqwise.search.ending import SlotTerms, finish, open_shares, slot_terms
+from seqwise.names import NormalizedOver, ScoreName
+from seqwise.search.ending import SlotTerms, finish, finish_where, open_shares, slot_terms
 from seqwise.search.large_vocabulary.blocks import best_of_many
 from seqwise.search.operators import finite, hard_top_k
 from seqwise.search.selection import Asked
@@ -34,6 +35,8 @@ class Score:
         log_partition_weight: c; 1 is the local (log-softmax) score, 0 the raw or global one.
         cost_weight: b; 1 in cost-augmented search, which looks for hypotheses that are both likely and wrong.
         constant: m, in nats; see :func:`shifted`.
+        over: the tokens that Z sums over: all, or those that a language allows after the prefix
+            (:data:`renormalized`).
 
     Source: Goyal et al. (NAACL 2019), section 2 (local and global), Goyal et al. (AAAI 2018), section 2.5 (augmented).
 
@@ -46,6 +49,7 @@ class Score:
     log_partition_weight: float
     cost_weight: float = 0.0
     constant: float = 0.0
+    over: NormalizedOver = "vocabulary"
 
     def __call__(self, logits: Tensor) -> Tensor:
         """Turn unnormalised scores (..., V) into what is added up along a hypothesis, cost left aside."""
@@ -64,9 +68,12 @@ local = Score(log_partition_weight=1.0)
 global_ = Score(log_partition_weight=0.0)
 """The raw score f; a model trained through search with it is globally normalised."""
 
+renormalized = Score(log_partition_weight=1.0, over="allowed")
+"""The locally normalised score with a Z that sums over the allowed tokens only; without a language, ``local``."""
+
 
 def as_score(score: Score | ScoreName) -> Score:
-    """Return a score itself, or the one that "local" or "global" names.
+    """Return a score itself, or the one that "local", "global" or "renormalized" names.
 
     Raises:
         InputError: there is no score of that name.
@@ -77,7 +84,7 @@ def as_score(score: Score | ScoreName) -> Score:
     """
     if isinstance(score, Score):
         return score
-    named = dict(zip(get_args(ScoreName), (local, global_), strict=True))
+    named = dict(zip(get_args(ScoreName), (local, global_, renormalized), strict=True))
     if score not in named:
         raise InputError(f"no score is called {score!r}", hint=f"choose one of {', '.join(named)}")
     return named[score]
@@ -150,8 +157,12 @@ class Candidates:
         end: id of the end token, or None where nothing ends early.
         step: how many tokens the slots have already written.
         excluded_BX: candidates that may not be chosen, each as slot x V + token, int64; None excludes nothing.
+        allowed_BJC: tokens that may follow each slot, int64, -1 in unused places; None allows all.
+        matrices: of the search, for products with some rows of a linear head; None outside of a language.
         embedding_VD: the embedding of each token, of which the search feeds those that are chosen; None outside of a
             search.
+
+    With ``allowed_BJC``, scores have one column for each of these C tokens instead of each of V, in the same order.
     """
 
     prefix_scores_BJ: Tensor
@@ -164,6 +175,8 @@ class Candidates:
     end: int | None = None
     step: int = 0
     excluded_BX: Tensor | None = None
+    allowed_BJC: Tensor | None = None
+    matrices: Matrices | None = None
     embedding_VD: Tensor | None = None
 
     @staticmethod
@@ -185,7 +198,21 @@ class Candidates:
 
     def scores_of(self, parents_BK: Tensor, tokens_BK: Tensor) -> Tensor:
         """Scores of some of the candidates, named by slot and token: (B, K), with their gradients."""
-        return self.scores_BJV.flatten(1).gather(1, parents_BK * self.scores_BJV.shape[-1] + tokens_BK)
+        return self.scores_BJW.flatten(1).gather(1, self.places(parents_BK, tokens_BK))
+
+    def places(self, parents_BK: Tensor, tokens_BK: Tensor) -> Tensor:
+        """Places of candidates, named by slot and allowed token, among all J x W."""
+        if self.allowed_BJC is None:
+            return parents_BK * self.scores_BJW.shape[-1] + tokens_BK
+        allowed_BKC = tree.gather(self.allowed_BJC, parents_BK)
+        columns_BK = (allowed_BKC == tokens_BK[..., None]).to(torch.uint8).argmax(-1)
+        return parents_BK * allowed_BKC.shape[-1] + columns_BK
+
+    def tokens_at(self, parents_BK: Tensor, columns_BK: Tensor) -> Tensor:
+        """Tokens of candidates, named by slot and column of the scores."""
+        if self.allowed_BJC is None:
+            return columns_BK
+        return self.allowed_BJC.clamp(min=0).flatten(1).gather(1, parents_BK * self.allowed_BJC.shape[-1] + columns_BK)
 
     @cached_property
     def logits_BJV(self) -> Tensor:
@@ -193,23 +220,74 @@ class Candidates:
         return self._logits()
 
     @cached_property
-    def all_scores_BJV(self) -> Tensor:
+    def all_scores_BJW(self) -> Tensor:
         """``s~[i, w]``, the score of slot i lengthened by w (thesis, Algorithms 1 and 3, line 5)."""
-        added_BJV = self.score(self.logits_BJV)
-        if self.end is not None:
-            added_BJV = finish(added_BJV, self.finished_BJ, self.end)
+        allowed_BJC = self.allowed_BJC
+        if allowed_BJC is None:
+            added_BJW = self.score(self.logits_BJV)
+            if self.end is not None:
+                added_BJW = finish(added_BJW, self.finished_BJ, self.end)
+        else:
+            added_BJW = self._added_by(allowed_BJC)
+            if self.end is not None:
+                added_BJW = finish_where(added_BJW, self.finished_BJ, torch.eq(allowed_BJC, self.end))
         if self.cost is not None and self.augmented:
-            cost_BJV = self.cost if self.cost.dim() == 3 else self.cost[:, None]
-            added_BJV = added_BJV + self.score.cost_weight * cost_BJV
-        return self.prefix_scores_BJ[..., None] + added_BJV
+            cost_BJW = self.cost if self.cost.dim() == 3 else self.cost[:, None]
+            if allowed_BJC is not None:
+                cost_BJW = cost_BJW.expand(-1, allowed_BJC.shape[1], -1).gather(2, allowed_BJC.clamp(min=0))
+            added_BJW = added_BJW + self.score.cost_weight * cost_BJW
+        return self.prefix_scores_BJ[..., None] + added_BJW
 
     @cached_property
-    def scores_BJV(self) -> Tensor:
+    def scores_BJW(self) -> Tensor:
         """Scores that a selection chooses by: ``s~[i, w]``, minus infinity where a candidate is excluded."""
         if self.excluded_BX is None:
-            return self.all_scores_BJV
-        scores_BN = self.all_scores_BJV.flatten(1).scatter(1, self.excluded_BX, -torch.inf)
-        return scores_BN.view_as(self.all_scores_BJV)
+            return self.all_scores_BJW
+        if self.allowed_BJC is None:
+            scores_BN = self.all_scores_BJW.flatten(1).scatter(1, self.excluded_BX, -torch.inf)
+            return scores_BN.view_as(self.all_scores_BJW)
+        slots_B11X = (self.excluded_BX // self.vocabulary_size)[:, None, None]
+        tokens_B11X = (self.excluded_BX % self.vocabulary_size)[:, None, None]
+        slots_J11 = torch.arange(self.allowed_BJC.shape[1], device=slots_B11X.device)[:, None, None]
+        excluded_BJCX = (self.allowed_BJC[..., None] == tokens_B11X) & (slots_J11 == slots_B11X)
+        return self.all_scores_BJW.masked_fill(excluded_BJCX.any(-1), -torch.inf)
+
+    @property
+    def scores_BJV(self) -> Tensor:
+        """Scores of all V tokens, minus infinity where a candidate is excluded or not allowed."""
+        if self.allowed_BJC is None:
+            return self.scores_BJW
+        is_token_BJC, tokens_BJC = self.allowed_BJC >= 0, self.allowed_BJC.clamp(min=0)
+        none_BJV = self.scores_BJW.new_full((*tokens_BJC.shape[:2], self.vocabulary_size), -torch.inf)
+        # Unused places write minus infinity over nothing.
+        scores_BJC = self.scores_BJW.masked_fill(~is_token_BJC, -torch.inf)
+        return none_BJV.scatter_reduce(2, tokens_BJC, scores_BJC, "amax")
+
+    def _added_by(self, allowed_BJC: Tensor) -> Tensor:
+        """What the allowed tokens add to an unfinished slot, cost left aside: (B, J, C)."""
+        tokens_BJC, weight = allowed_BJC.clamp(min=0), self.score.log_partition_weight
+        over_all = weight != 0 and self.score.over == "vocabulary"
+        logits_BJC = None if over_all else self._logits_of(tokens_BJC)
+        if logits_BJC is None:
+            logits_BJC = self.logits_BJV.gather(2, tokens_BJC)
+        logits_BJC = logits_BJC.masked_fill(allowed_BJC < 0, -torch.inf)
+        added_BJC = logits_BJC - self.score.constant
+        if weight == 0:
+            return added_BJC
+        return added_BJC - weight * finite(self.logits_BJV if over_all else logits_BJC).logsumexp(-1, keepdim=True)
+
+    def _logits_of(self, tokens_BJC: Tensor) -> Tensor | None:
+        """Logits of some tokens by their rows of a linear head; None where all logits are cheaper or there already."""
+        if torch.is_grad_enabled() or self.matrices is None or "logits_BJV" in self.__dict__:
+            return None
+        linear = self.matrices.of_head(self.head, self.features_BJH.shape[-1])
+        # A row that is looked up costs about eight times one of a product.
+        if linear is None or 8 * tokens_BJC.shape[-1] > len(linear.weight_VD):
+            return None
+        logits_BJC = torch.einsum("bjch,bjh->bjc", linear.weight_VD[tokens_BJC], self.features_BJH)
+        if linear.bias_V is not None:
+            logits_BJC = logits_BJC + linear.bias_V[tokens_BJC]
+        return _at_least_float(logits_BJC)
 
     def top_k(self, k: int, matrices: Matrices | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Return the k best, or all where there are fewer; expand all of them only where that is quicker.
@@ -228,7 +306,8 @@ class Candidates:
         # Scores that are differentiated or hold a cost are needed as they are.
         expand = torch.is_grad_enabled() or self.augmented or not self.many or 2 * (k + self.num_excluded) > MANY
         if expand:
-            return hard_top_k(self.scores_BJV, min(k, self.scores_BJV.shape[1:].numel()))
+            scores_BK, parents_BK, columns_BK = hard_top_k(self.scores_BJW, min(k, self.scores_BJW.shape[1:].numel()))
+            return scores_BK, parents_BK, self.tokens_at(parents_BK, columns_BK)
         linear = None if matrices is None else matrices.of_head(self.head, self.features_BJH.shape[-1])
         return best_of_many(
             self._logits() if linear is None else linear.scores(self.features_BJH),
@@ -243,9 +322,14 @@ class Candidates:
     @property
     def many(self) -> bool:
         """Whether it pays not to expand them, and nobody has done it already."""
-        if self.embedding_VD is None or "logits_BJV" in self.__dict__:
+        if self.embedding_VD is None or self.allowed_BJC is not None or "logits_BJV" in self.__dict__:
             return False
         return self.prefix_scores_BJ[:1].numel() * len(self.embedding_VD) >= MANY
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of tokens of the model."""
+        return self.logits_BJV.shape[-1] if self.embedding_VD is None else len(self.embedding_VD)
 
     @property
     def num_excluded(self) -> int:
@@ -283,6 +367,7 @@ class Candidates:
             cost=None if self.cost is None else self.cost[inputs_I],
             cost_again=None if cost_again is None else lambda: cost_again()[inputs_I],
             excluded_BX=None if self.excluded_BX is None else self.excluded_BX[inputs_I],
+            allowed_BJC=None if self.allowed_BJC is None else self.allowed_BJC[inputs_I],
         )
 
     def without(self, excluded_BX: Tensor) -> Candidates:
@@ -294,7 +379,20 @@ class Candidates:
             excluded_BX = torch.cat([self.excluded_BX, excluded_BX], dim=1)
         return replace(self, excluded_BX=excluded_BX)
 
+    def within(self, allowed_BJC: Tensor, matrices: Matrices | None = None) -> Candidates:
+        """Keep the candidates whose tokens are allowed, before the score is made of what is left.
+
+        Example:
+            >>> some = Candidates.of_scores(torch.tensor([[[3.0, 1.0, 2.0]]])).within(torch.tensor([[[2, 1, -1]]]))
+            >>> some.scores_BJW, some.top_k(1)[2]
+            (tensor([[[2., 1., -inf]]]), tensor([[2]]))
+        """
+        return replace(self, allowed_BJC=allowed_BJC, matrices=matrices)
+
     def _logits(self) -> Tensor:
-        """Unnormalised scores, float32 at least: a gap of 0.1 at score -50 is lost in bfloat16."""
-        logits_BJV = self.head(self.features_BJH)
-        return logits_BJV.float() if logits_BJV.dtype in (torch.float16, torch.bfloat16) else logits_BJV
+        return _at_least_float(self.head(self.features_BJH))
+
+
+def _at_least_float(logits_BJV: Tensor) -> Tensor:
+    """Unnormalised scores, float32 at least: a gap of 0.1 at score -50 is lost in bfloat16."""
+    return logits_BJV.float() if logits_BJV.dtype in (torch.float16, torch.bfloat16) else logits_BJV

@@ -64,16 +64,28 @@ def finish(added_BJV: Tensor, finished_BJ: Tensor, end: int) -> Tensor:
 
     From what each token would add to an unfinished slot, (B, J, V); minus infinity where a finished one would go on.
     """
-    mass_BJ1 = finished_BJ[..., None]
-    penalty_BJ1, closed_BJ1 = _continuation_penalty(mass_BJ1)
-    going_on_BJV = (added_BJV - penalty_BJ1).masked_fill(closed_BJ1, -torch.inf)
-    end_BJ1 = added_BJV[..., end : end + 1]
-    excluded_BJ1 = end_BJ1 == -torch.inf
-    # Replaced before the product, whose gradient with respect to the mass would otherwise be 0 * infinity.
-    staying_BJ1 = (1 - mass_BJ1) * end_BJ1.masked_fill(excluded_BJ1, 0.0)
-    staying_BJ1 = staying_BJ1.masked_fill(excluded_BJ1, -torch.inf).masked_fill(closed_BJ1, 0.0)
+    staying_BJ1 = _staying(added_BJV[..., end : end + 1], finished_BJ[..., None])
     is_end_V = torch.arange(added_BJV.shape[-1], device=added_BJV.device) == end
-    return torch.where(is_end_V, staying_BJ1, going_on_BJV)
+    return torch.where(is_end_V, staying_BJ1, _going_on(added_BJV, finished_BJ[..., None]))
+
+
+def finish_where(added_BJC: Tensor, finished_BJ: Tensor, is_end_BJC: Tensor) -> Tensor:
+    """Do as :func:`finish` for columns that are not all V tokens, of which a mask says which are the end token."""
+    mass_BJ1 = finished_BJ[..., None]
+    return torch.where(is_end_BJC, _staying(added_BJC, mass_BJ1), _going_on(added_BJC, mass_BJ1))
+
+
+def _going_on(added: Tensor, mass_BJ1: Tensor) -> Tensor:
+    penalty_BJ1, closed_BJ1 = _continuation_penalty(mass_BJ1)
+    return (added - penalty_BJ1).masked_fill(closed_BJ1, -torch.inf)
+
+
+def _staying(added: Tensor, mass_BJ1: Tensor) -> Tensor:
+    _, closed_BJ1 = _continuation_penalty(mass_BJ1)
+    excluded = added == -torch.inf
+    # Replaced before the product, whose gradient with respect to the mass would otherwise be 0 * infinity.
+    staying = (1 - mass_BJ1) * added.masked_fill(excluded, 0.0)
+    return staying.masked_fill(excluded, -torch.inf).masked_fill(closed_BJ1, 0.0)
 
 
 def _continuation_penalty(finished: Tensor) -> tuple[Tensor, Tensor]:

@@ -25,6 +25,7 @@ from seqwise.search.beam import Beam, unroll
 from seqwise.search.candidates import Candidates, Score, local
 from seqwise.search.commits import CommitRule, Committing, OpenLabels
 from seqwise.search.costs import Cost
+from seqwise.search.language import language_of, require_members
 from seqwise.search.selection import HardSelection, Selection, SoftSelection
 from seqwise.search.selectors import Selector
 
@@ -88,8 +89,8 @@ class KeepGold:
         """Choose from one step's candidates, of which slot 0 holds the gold prefix."""
         tokens_B1 = self.gold_BT[:, candidates.step, None].clamp(min=0)
         others = candidates.without(tokens_B1)  # in slot 0, the place of a candidate is its token
-        gold_B1 = others.all_scores_BJV[:, 0].gather(1, tokens_B1)
-        others_BN = others.scores_BJV.flatten(1)
+        gold_B1 = others.all_scores_BJW.flatten(1).gather(1, others.places(torch.zeros_like(tokens_B1), tokens_B1))
+        others_BN = others.scores_BJW.flatten(1)
         lost_B1 = self.lost(gold_B1, others_BN)[:, None]
         rivals, rivals_carry = self.rivals(others, None if carry is None else carry.rivals, generator)
         scores_BK = torch.cat([gold_B1, rivals.scores_BK.masked_fill(lost_B1, -torch.inf)], dim=1)
@@ -98,14 +99,8 @@ class KeepGold:
         selection: Selection
         if isinstance(rivals, HardSelection):
             selection = HardSelection(scores_BK, parents_BK, tokens_BK)
-        elif isinstance(rivals, SoftSelection) and rivals.token_ids_BX is None:
-            selection = SoftSelection(
-                scores_BK,
-                parents_BK,
-                tokens_BK,
-                _one_hot_first(torch.zeros_like(tokens_B1), rivals.parent_weights_BKJ),
-                _one_hot_first(tokens_B1, rivals.token_weights_BKX),
-            )
+        elif isinstance(rivals, SoftSelection):
+            selection = _gold_first(rivals, scores_BK, parents_BK, tokens_BK)
         else:
             raise InputError(f"gold cannot be kept beside a {type(rivals).__name__}", hint="select hard or soft")
         return selection, BesideGold(gold_B1, others_BN, rivals_carry)
@@ -164,13 +159,38 @@ def unroll_with_gold(
     Gold is continued by end tokens up to the number of steps, where there is an end token. Rows that are not active
     must be left out of any loss.
     """
+    language = language_of(model)
+    if language is not None:
+        require_members(language, gold_BT)
     selector: Selector = KeepGold(rivals, gold_BT, lost)
     if commit is not None:
         selector = _restarting(Committing(selector, commit))
-    steps = unroll(model, context, selector, num_steps=num_steps_B, score=score, cost=cost, end=model.end)
+    steps = unroll(
+        model,
+        context,
+        selector,
+        num_steps=num_steps_B,
+        score=score,
+        cost=cost,
+        end=model.end,
+        language=language,
+    )
     for number, step in enumerate(steps):
         beside: BesideGold = step.carry if commit is None else step.carry.inner
         yield GoldStep(beside.gold_B1, beside.others_BN, step.beam, num_steps_B > number, num_steps_B == number + 1)
+
+
+def _gold_first(rivals: SoftSelection, scores_BK: Tensor, parents_BK: Tensor, tokens_BK: Tensor) -> SoftSelection:
+    """Put gold, one-hot, before the mixtures of its rivals."""
+    zero_B1, gold_B1 = torch.zeros_like(tokens_BK[:, :1]), tokens_BK[:, :1]
+    parent_weights_BKJ = _one_hot_first(zero_B1, rivals.parent_weights_BKJ)
+    ids_BX, weights_BKX = rivals.token_ids_BX, rivals.token_weights_BKX
+    if ids_BX is None:
+        return SoftSelection(scores_BK, parents_BK, tokens_BK, parent_weights_BKJ, _one_hot_first(gold_B1, weights_BKX))
+    # A column of its own for gold, behind those of the rivals, which have no weight there.
+    weights_BKX = _one_hot_first(zero_B1 + ids_BX.shape[1], F.pad(weights_BKX, (0, 1)))
+    ids_BX = torch.cat([ids_BX, gold_B1], dim=1)
+    return SoftSelection(scores_BK, parents_BK, tokens_BK, parent_weights_BKJ, weights_BKX, ids_BX)
 
 
 def _one_hot_first(index_B1: Tensor, weights_BKW: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Selectors, which turn one step's candidates into a selection (:mod:`seqwise.search.selection`).
 
-Shapes: B batch, J slots before, K slots after, V vocabulary, N = J V candidates.
+Shapes: B batch, J slots before, K slots after, V vocabulary, W the tokens that may follow a slot (V, or those of a
+language), N = J W candidates.
 """
 
 from __future__ import annotations
@@ -78,10 +79,11 @@ class HardTopK:
         if self.noise is no_noise:
             matrices = Matrices() if carry is None else carry
             return HardSelection(*candidates.top_k(self.k, matrices)), matrices
-        scores_BJV = candidates.scores_BJV
-        k = min(self.k, scores_BJV.shape[1:].numel())
-        _, parents_BK, tokens_BK = hard_top_k(self.noise(scores_BJV, generator), k)
-        return HardSelection(candidates.scores_of(parents_BK, tokens_BK), parents_BK, tokens_BK), carry
+        scores_BJW = candidates.scores_BJW
+        k = min(self.k, scores_BJW.shape[1:].numel())
+        _, parents_BK, columns_BK = hard_top_k(self.noise(scores_BJW, generator), k)
+        scores_BK = scores_BJW.flatten(1).gather(1, parents_BK * scores_BJW.shape[-1] + columns_BK)
+        return HardSelection(scores_BK, parents_BK, candidates.tokens_at(parents_BK, columns_BK)), carry
 
 
 @dataclass(frozen=True)
@@ -131,16 +133,17 @@ def expanded(
         tensor([[[1., 0., 0.],
                  [0., 0., 1.]]])
     """
-    scores_BJV = candidates.scores_BJV
-    k = min(k, scores_BJV.shape[1:].numel())
-    maxima_BK, parents_BK, tokens_BK = hard_top_k(scores_BJV, k)
+    scores_BJW = candidates.scores_BJW
+    k = min(k, scores_BJW.shape[1:].numel())
+    maxima_BK, parents_BK, columns_BK = hard_top_k(scores_BJW, k)
     over_unit: float | Tensor = alpha
     if unit is not of_scores:
-        best_BM, parents_BM, tokens_BM = hard_top_k(scores_BJV, min(k + 1, scores_BJV.shape[1:].numel()))
-        over_unit = in_units(alpha, unit(best_BM, candidates.open_shares(parents_BM, tokens_BM)))[:, None, None]
-    weights_BKN, gaps_BKN = weights_and_gaps(scores_BJV.flatten(1), maxima_BK, over_unit)
-    weights_BKJV = weights_BKN.unflatten(-1, scores_BJV.shape[1:])
-    return _mixture(maxima_BK, weights_BKJV, gaps_BKN, parents_BK, tokens_BK)
+        best_BM, parents_BM, columns_BM = hard_top_k(scores_BJW, min(k + 1, scores_BJW.shape[1:].numel()))
+        open_BM = candidates.open_shares(parents_BM, candidates.tokens_at(parents_BM, columns_BM))
+        over_unit = in_units(alpha, unit(best_BM, open_BM))[:, None, None]
+    weights_BKN, gaps_BKN = weights_and_gaps(scores_BJW.flatten(1), maxima_BK, over_unit)
+    weights_BKJW = weights_BKN.unflatten(-1, scores_BJW.shape[1:])
+    return _mixture(candidates, maxima_BK, weights_BKJW, gaps_BKN, parents_BK, columns_BK)
 
 
 def summed(*, tolerance: float | None = None, most: int = MOST) -> Form:
@@ -163,7 +166,7 @@ def summed(*, tolerance: float | None = None, most: int = MOST) -> Form:
     """
 
     def form(candidates: Candidates, k: int, alpha: float, unit: AlphaUnit, matrices: Matrices) -> Selection:
-        if not len(candidates.prefix_scores_BJ):
+        if not len(candidates.prefix_scores_BJ) or candidates.allowed_BJC is not None:
             return expanded(candidates, k, alpha, unit)
         allowed = default_tolerance(candidates.prefix_scores_BJ.dtype) if tolerance is None else tolerance
         choice = Choice(k, alpha, unit, allowed, most)
@@ -205,15 +208,15 @@ class SoftArgmax:
         self, candidates: Candidates, carry: Any, generator: torch.Generator | None
     ) -> tuple[SoftSelection, Any]:
         """Choose from one step's candidates."""
-        scores_BJV = candidates.scores_BJV
-        noisy_BJV = self.noise(scores_BJV, generator)
-        _, parents_B1, tokens_B1 = hard_top_k(noisy_BJV, 1)
-        weights_B1JV = peaked_softmax(noisy_BJV.flatten(1), self.alpha).view_as(scores_BJV)[:, None]
-        flat_B1 = parents_B1 * scores_BJV.shape[-1] + tokens_B1
-        scores_BN = scores_BJV.flatten(1)
+        scores_BJW = candidates.scores_BJW
+        noisy_BJW = self.noise(scores_BJW, generator)
+        _, parents_B1, columns_B1 = hard_top_k(noisy_BJW, 1)
+        weights_B1JW = peaked_softmax(noisy_BJW.flatten(1), self.alpha).view_as(scores_BJW)[:, None]
+        flat_B1 = parents_B1 * scores_BJW.shape[-1] + columns_B1
+        scores_BN = scores_BJW.flatten(1)
         centre_B1 = scores_BN.gather(1, flat_B1)
         gaps_BN = finite(scores_BN) - finite(centre_B1)
-        return _mixture(centre_B1, weights_B1JV, gaps_BN[:, None], parents_B1, tokens_B1), carry
+        return _mixture(candidates, centre_B1, weights_B1JW, gaps_BN[:, None], parents_B1, columns_B1), carry
 
 
 def viterbi(
@@ -240,13 +243,24 @@ def viterbi(
 
 
 def _mixture(
-    centre_BK: Tensor, weights_BKJV: Tensor, gaps_BKN: Tensor, parents_BK: Tensor, tokens_BK: Tensor
+    candidates: Candidates,
+    centre_BK: Tensor,
+    weights_BKJW: Tensor,
+    gaps_BKN: Tensor,
+    parents_BK: Tensor,
+    columns_BK: Tensor,
 ) -> SoftSelection:
     """Turn weights over candidates into a selection; ``s_r = m_r + sum p_r (s~ - m_r)``, of the gaps to a centre."""
     dead_BK = centre_BK == -torch.inf
-    scores_BK = finite(centre_BK) + (weights_BKJV.flatten(2) * gaps_BKN).sum(-1)
+    scores_BK = finite(centre_BK) + (weights_BKJW.flatten(2) * gaps_BKN).sum(-1)
+    allowed_BJC = candidates.allowed_BJC
     return SoftSelection(
-        scores_BK.masked_fill(dead_BK, -torch.inf), parents_BK, tokens_BK, weights_BKJV.sum(-1), weights_BKJV.sum(-2)
+        scores_BK.masked_fill(dead_BK, -torch.inf),
+        parents_BK,
+        candidates.tokens_at(parents_BK, columns_BK),
+        weights_BKJW.sum(-1),
+        weights_BKJW.sum(-2) if allowed_BJC is None else weights_BKJW.flatten(2),
+        None if allowed_BJC is None else allowed_BJC.clamp(min=0).flatten(1),
     )
 
 

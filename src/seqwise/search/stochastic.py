@@ -20,8 +20,9 @@ from torch.nn import functional as F
 from seqwise.errors import InputError
 from seqwise.models.protocols import StepModel
 from seqwise.search.beam import Beam, unroll
-from seqwise.search.candidates import Candidates, local
+from seqwise.search.candidates import Candidates, renormalized
 from seqwise.search.costs import Cost
+from seqwise.search.language import language_of
 from seqwise.search.noise import Gumbel
 from seqwise.search.operators import peaked_softmax
 from seqwise.search.selection import HardSelection
@@ -107,13 +108,13 @@ class StochasticTopK:
     ) -> tuple[HardSelection, Draw]:
         """Choose from one step's candidates."""
         carry = _first_draw(candidates.prefix_scores_BJ, generator) if carry is None else carry
-        perturbed_BN = conditional_gumbels(candidates.scores_BJV, carry.perturbed_BK, generator).flatten(1)
+        perturbed_BN = conditional_gumbels(candidates.scores_BJW, carry.perturbed_BK, generator).flatten(1)
         k, num_candidates = min(self.k, perturbed_BN.shape[1]), perturbed_BN.shape[1]
         values_BK, flat_BK = perturbed_BN.topk(min(k + 1, num_candidates))
         dropped_B = values_BK[:, k] if k < num_candidates else torch.full_like(values_BK[:, 0], -torch.inf)
-        vocabulary_size = candidates.scores_BJV.shape[-1]
-        parents_BK, tokens_BK = flat_BK[:, :k] // vocabulary_size, flat_BK[:, :k] % vocabulary_size
-        selection = HardSelection(candidates.scores_of(parents_BK, tokens_BK), parents_BK, tokens_BK)
+        width, chosen_BK = candidates.scores_BJW.shape[-1], flat_BK[:, :k]
+        scores_BK, parents_BK = candidates.scores_BJW.flatten(1).gather(1, chosen_BK), chosen_BK // width
+        selection = HardSelection(scores_BK, parents_BK, candidates.tokens_at(parents_BK, chosen_BK % width))
         return selection, Draw(values_BK[:, :k], dropped_B)
 
 
@@ -134,6 +135,8 @@ def stochastic_beam_search(
     Scores are local and nothing else: the noise of a prefix follows from the total probability of its continuations,
     which a raw or interpolated score does not tell. For the same reason no token of a live prefix may lead to a place
     where the model excludes every token: such a prefix is drawn like any other, and then its slot dies.
+
+    In a language, the model is the one whose softmax is taken over the allowed tokens of each step.
 
     Args:
         model: a step model.
@@ -172,9 +175,10 @@ def stochastic_beam_search(
         context,
         StochasticTopK(k),
         num_steps=num_steps,
-        score=local,
+        score=renormalized,
         cost=cost,
         end=model.end,
+        language=language_of(model),
         generator=generator,
         carry=draw,
     )

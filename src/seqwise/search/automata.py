@@ -1,0 +1,288 @@
+"""Languages as automata: a list of outputs (a trie), transitions between labels, a regular expression.
+
+Shapes: S states, A arcs (a state, a token, and the state that it leads to), V vocabulary, B batch, J and K slots, C
+tokens allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from seqwise.errors import InputError
+from seqwise.search.language import NOWHERE
+
+Arcs = Iterable[tuple[int, int, int]]
+"""State, token, next state."""
+
+
+@dataclass(frozen=True, eq=False)
+class Automaton:
+    """A deterministic finite automaton over tokens, as a :class:`~seqwise.search.language.Language`.
+
+    State 0 is the start. All slots are looked up together; a step costs O(B J C), and O(B K log A) to advance.
+
+    Args:
+        arcs: (state, token, next state), int64 (A, 3); at most one for a state and a token.
+        final_S: whether an output may end in each state, bool.
+
+    Raises:
+        InputError: two arcs leave a state with one token, or a number is negative or has no state.
+
+    Example:
+        >>> even = Automaton(torch.tensor([[0, 7, 1], [1, 7, 0]]), torch.tensor([True, False]))  # 7 7 7 7 ...
+        >>> even.allowed(torch.tensor([[0]]), 3), even.allowed(torch.tensor([[0]]), 4)
+        (tensor([[[-1]]]), tensor([[[7]]]))
+    """
+
+    arcs: Tensor
+    final_S: Tensor
+    _tables: dict[torch.device, _Tables] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        num_states = len(self.final_S)
+        if len(self.arcs) and (int(self.arcs.min()) < 0 or int(self.arcs[:, [0, 2]].max()) >= num_states):
+            raise InputError(f"an arc of the automaton has a negative number, or leads outside its {num_states} states")
+        if len(torch.unique(self.arcs[:, :2], dim=0)) < len(self.arcs):
+            raise InputError("two arcs of the automaton leave one state with the same token", hint="determinise it")
+
+    def start(self, batch_size: int, device: torch.device) -> Tensor:
+        """State 0 for each input."""
+        return torch.zeros(batch_size, 1, dtype=torch.long, device=device)
+
+    def allowed(self, nodes_BJ: Tensor, steps_left: int | Tensor | None) -> Tensor:
+        """Tokens of the arcs from which a final state can be reached in the steps left."""
+        tables = self._on(nodes_BJ.device)
+        states_BJ = nodes_BJ.clamp(min=0)
+        first_BJ = tables.first_S[states_BJ]
+        count_BJ = (tables.first_S[states_BJ + 1] - first_BJ).masked_fill(nodes_BJ < 0, 0)
+        width = max(int(count_BJ.max()), 1) if count_BJ.numel() else 1
+        columns_C = torch.arange(width, device=nodes_BJ.device)
+        places_BJC = (first_BJ[..., None] + columns_C).clamp(max=max(len(tables.tokens_A) - 1, 0))
+        if not len(tables.tokens_A):
+            return torch.full((*nodes_BJ.shape, 1), -1, device=nodes_BJ.device)
+        can_end_BJC = tables.can_end(tables.targets_A[places_BJC], steps_left)
+        taken_BJC = (columns_C < count_BJ[..., None]) & can_end_BJC
+        return tables.tokens_A[places_BJC].masked_fill(~taken_BJC, -1)
+
+    def advance(self, nodes_BJ: Tensor, parents_BK: Tensor, tokens_BK: Tensor) -> Tensor:
+        """Follow the arc of each token; nowhere if there is none."""
+        tables = self._on(nodes_BJ.device)
+        states_BK = nodes_BJ.gather(1, parents_BK)
+        if not len(tables.tokens_A):
+            return torch.full_like(states_BK, NOWHERE)
+        keys_BK = states_BK * tables.size + tokens_BK
+        places_BK = torch.searchsorted(tables.keys_A, keys_BK).clamp(max=len(tables.keys_A) - 1)
+        known_BK = (tables.keys_A[places_BK] == keys_BK) & (states_BK >= 0) & (tokens_BK >= 0)
+        known_BK &= tokens_BK < tables.size
+        return torch.where(known_BK, tables.targets_A[places_BK], NOWHERE)
+
+    def _on(self, device: torch.device) -> _Tables:
+        if device not in self._tables:
+            self._tables[device] = _Tables(self.arcs.to(device), self.final_S.to(device))
+        return self._tables[device]
+
+
+class _Tables:
+    """Arcs sorted by state and token, and from which states an output can be finished, on one device."""
+
+    def __init__(self, arcs: Tensor, final_S: Tensor) -> None:
+        self.size = int(arcs[:, 1].max()) + 1 if len(arcs) else 1
+        keys_A = arcs[:, 0] * self.size + arcs[:, 1]
+        self.keys_A, order_A = keys_A.sort()
+        self.sources_A, self.tokens_A, self.targets_A = arcs[order_A].unbind(1)
+        states_S = torch.arange(len(final_S) + 1, device=arcs.device)
+        self.first_S = torch.searchsorted(self.sources_A.contiguous(), states_S)
+        # By number of tokens: whether a final state is exactly so many arcs away, until nothing changes any more.
+        self._exactly = [final_S]
+        self._is_settled = False
+        self._some_day_S: Tensor | None = None
+
+    def can_end(self, states: Tensor, steps_left: int | Tensor | None) -> Tensor:
+        """Whether outputs can be finished after the token that led to these states, (B, ...); all, if none is left."""
+        if steps_left is None:
+            return self._some_day()[states]
+        if isinstance(steps_left, int):
+            if steps_left <= 0:
+                return torch.ones_like(states, dtype=torch.bool)
+            return self._after(steps_left - 1)[states]
+        longest = int(steps_left.max()) if steps_left.numel() else 0
+        exactly_NS = torch.stack([self._after(steps) for steps in range(max(longest, 1))])
+        spread_B = steps_left.view(-1, *[1] * (states.dim() - 1))
+        return exactly_NS[(spread_B - 1).clamp(min=0), states] | (spread_B <= 0)
+
+    def _after(self, steps: int) -> Tensor:
+        while not self._is_settled and len(self._exactly) <= steps:
+            next_S = self._before(self._exactly[-1])
+            self._is_settled = torch.equal(next_S, self._exactly[-1])
+            if not self._is_settled:
+                self._exactly.append(next_S)
+        return self._exactly[min(steps, len(self._exactly) - 1)]
+
+    def _some_day(self) -> Tensor:
+        if self._some_day_S is None:
+            reached_S = self._exactly[0]
+            while not torch.equal(further_S := reached_S | self._before(reached_S), reached_S):
+                reached_S = further_S
+            self._some_day_S = reached_S
+        return self._some_day_S
+
+    def _before(self, states_S: Tensor) -> Tensor:
+        """States with an arc into some of the states."""
+        none_S = torch.zeros(len(states_S), dtype=torch.uint8, device=states_S.device)
+        return none_S.scatter_reduce(0, self.sources_A, states_S[self.targets_A].to(torch.uint8), "amax").bool()
+
+
+def trie(outputs: Iterable[Sequence[int]], *, end: int | None = None) -> Automaton:
+    """The language of some outputs: a catalogue, a lexicon.
+
+    Args:
+        outputs: the tokens of each, without the end token; repeated ones count once.
+        end: end token of the model, which then follows every output.
+
+    Raises:
+        InputError: there is no output, or one is empty and there is no end token.
+
+    Example:
+        >>> language = trie([(3, 4), (3, 5, 6)], end=0)
+        >>> language.allowed(language.start(1, torch.device("cpu")), 3)  # 3 5 6 needs one token more, the end
+        tensor([[[3]]])
+    """
+    children: list[dict[int, int]] = [{}]
+    lasts = set()
+    for output in outputs:
+        state = 0
+        for token in output:
+            if token == end:
+                raise InputError(f"an output of the language contains the end token {end}", hint="leave it out")
+            if token not in children[state]:
+                children[state][token] = len(children)
+                children.append({})
+            state = children[state][token]
+        lasts.add(state)
+    if not lasts:
+        raise InputError("a language needs at least one output")
+    arcs = [(state, token, next_state) for state, row in enumerate(children) for token, next_state in row.items()]
+    return _automaton(arcs, lasts, num_states=len(children), end=end)
+
+
+def transitions(
+    allowed_VV: Tensor, *, first_V: Tensor | None = None, last_V: Tensor | None = None, end: int | None = None
+) -> Automaton:
+    """The language in which each token must be able to follow the one before it.
+
+    Args:
+        allowed_VV: bool, whether token w may follow token v, at [v, w].
+        first_V: bool, tokens that may come first; all by default.
+        last_V: bool, tokens that may come last; all by default.
+        end: end token of the model; its row and column are not read.
+
+    Example:
+        >>> alternating = transitions(~torch.eye(2, dtype=torch.bool))
+        >>> node_11 = alternating.advance(torch.tensor([[0]]), torch.tensor([[0]]), torch.tensor([[1]]))
+        >>> alternating.allowed(node_11, None)
+        tensor([[[0]]])
+    """
+    size = len(allowed_VV)
+    every_V = torch.ones(size, dtype=torch.bool)
+    before, token = torch.cat([(every_V if first_V is None else first_V).cpu()[None], allowed_VV.cpu()]).nonzero().T
+    arcs = torch.stack([before, token, token + 1], 1)  # state v + 1 follows token v
+    lasts = ((every_V if last_V is None else last_V).cpu().nonzero()[:, 0] + 1).tolist()
+    if end is not None:
+        arcs = arcs[(arcs[:, 1] != end) & (arcs[:, 0] != end + 1)]
+        lasts = [state for state in lasts if state != end + 1]
+    return _automaton(arcs.tolist(), lasts, num_states=size + 1, end=end)
+
+
+def regular(pattern: str, tokens: Sequence[str | None] | Mapping[int, str], *, end: int | None = None) -> Automaton:
+    """The language of a regular expression over the text of the tokens, which are joined without blanks.
+
+    Needs the extra ``constraints`` (interegular).
+
+    Args:
+        pattern: a regular expression as of Python's ``re``, which has to match the whole text; no back-references.
+        tokens: text of each token id; None or "" for tokens that are never written (special ones).
+        end: end token of the model.
+
+    Raises:
+        InputError: the pattern cannot be read, or no sequence of tokens spells a text that it matches.
+
+    Example:
+        >>> language = regular("ab*", ["a", "b", "ab", "abc", None], end=4)
+        >>> language.allowed(language.start(1, torch.device("cpu")), 9)
+        tensor([[[0, 2]]])
+    """
+    import interegular
+
+    try:
+        machine = interegular.parse_pattern(pattern).to_fsm().reduce()
+    except Exception as error:  # the library has one class of error for each part of the syntax, without a common base
+        raise InputError(f"the pattern {pattern!r} cannot be read: {error}", hint="see Python's re syntax") from None
+    texts = tokens if isinstance(tokens, Mapping) else dict(enumerate(tokens))
+    spelt = _letters({token: text for token, text in texts.items() if text and token != end})
+    numbers: dict[object, int] = {machine.initial: 0}
+    arcs, waiting = [], [machine.initial]
+    while waiting:
+        state = waiting.pop()
+        for token, reached in _spell(machine, state, spelt):
+            if not machine.islive(reached):
+                continue
+            if reached not in numbers:
+                numbers[reached] = len(numbers)
+                waiting.append(reached)
+            arcs.append((numbers[state], token, numbers[reached]))
+    lasts = [number for state, number in numbers.items() if state in machine.finals]
+    language = _automaton(arcs, lasts, num_states=len(numbers), end=end)
+    if not bool((language.allowed(language.start(1, torch.device("cpu")), None) >= 0).any()):
+        raise InputError(f"no sequence of tokens spells a text that {pattern!r} matches", hint="check the vocabulary")
+    return language
+
+
+def _automaton(arcs: Sequence[Sequence[int]], lasts: Iterable[int], *, num_states: int, end: int | None) -> Automaton:
+    """With an end token: one state more, in which outputs have ended and go on writing it."""
+    final_S = torch.zeros(num_states + (end is not None), dtype=torch.bool)
+    every = [tuple(arc) for arc in arcs]
+    if end is None:
+        final_S[list(lasts)] = True
+    else:
+        final_S[num_states] = True
+        every += [(state, end, num_states) for state in sorted(lasts)] + [(num_states, end, num_states)]
+    return Automaton(torch.tensor(every, dtype=torch.long).reshape(-1, 3), final_S)
+
+
+@dataclass
+class _Letter:
+    """Node of a tree of token texts: those that end here, and the letters that may follow."""
+
+    tokens: list[int] = field(default_factory=list)
+    following: dict[str, _Letter] = field(default_factory=dict)
+
+
+def _letters(texts: Mapping[int, str]) -> _Letter:
+    root = _Letter()
+    for token, text in texts.items():
+        node = root
+        for letter in text:
+            node = node.following.setdefault(letter, _Letter())
+        node.tokens.append(token)
+    return root
+
+
+def _spell(machine: object, state: object, spelt: _Letter) -> list[tuple[int, object]]:
+    """Tokens that can be written from a state of a machine over letters, each with the state that it leads to."""
+    import interegular
+
+    found, waiting = [], [(spelt, state)]
+    while waiting:
+        node, here = waiting.pop()
+        found += [(token, here) for token in node.tokens]
+        moves = machine.map.get(here, {})  # type: ignore[attr-defined]
+        alphabet = machine.alphabet  # type: ignore[attr-defined]
+        for letter, below in node.following.items():
+            symbol = alphabet[letter] if letter in alphabet else alphabet[interegular.fsm.anything_else]
+            if symbol in moves:
+                waiting.append((below, moves[symbol]))
+    return found
