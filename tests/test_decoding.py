@@ -33,6 +33,7 @@ from seqwise.search import (
     global_,
     interpolated,
     local,
+    renormalized,
     viterbi,
 )
 from seqwise.search.beam import HELD

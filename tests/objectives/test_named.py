@@ -13,6 +13,7 @@ from seqwise.configuration import OneOf
 from seqwise.models import ChainTagger
 from seqwise.objectives import CRF, BeamCRF, Distillation, Hinge, NoiseContrastive, ObjectiveConfig, noise_log_probs
 from seqwise.objectives.settings import Context
+from seqwise.search import trie
 
 MEMBERS = OneOf(ObjectiveConfig).members
 TOKENS = ("a", "$", "b", "c")
@@ -20,6 +21,7 @@ OTHER: dict[str, Any] = {
     "k": 4, "score": "global", "cost": "edit-distance", "unit": "gaps", "cross_entropy_weight": 0.7,
     "direct_loss_weight": 0.5, "wrong_label_costs": "b=3,c=2", "weight": 0.6, "fraction": 0.4, "noise_tokens": 3,
     "feeding": "sample", "alpha": "3", "commit_delay": 0, "gold_probability": "0.4", "label_smoothing": 0.3,
+    "normalized_over": "allowed",
 }  # fmt: skip
 BESIDE: dict[str, dict[str, Any]] = {
     # Read where relaxed-beam loss is added, or where what is fed is soft.
@@ -54,13 +56,17 @@ def options() -> list[tuple[str, str]]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("name", "option"), [pair for pair in options() if pair not in SAME_LOSS])
-def test_each_option_reaches_the_loss(name: str, option: str) -> None:
+def test_each_option_reaches_the_loss(name: str, option: str, monkeypatch: pytest.MonkeyPatch) -> None:
     beside = BESIDE.get(name, {})
     beside = {key: value for key, value in beside.items() if key != option}
     k = {"k": 1 if option == "k" else 2} if "k" in MEMBERS[name].model_fields else {}
     plain = MEMBERS[name](**k, **beside)
     other = MEMBERS[name](**{**{key: getattr(plain, key) for key in plain.model_fields_set}, option: OTHER[option]})
     cases = [case for case in CASES if case.model.end is None or option != "commit_delay"]
+    if option == "normalized_over":
+        for case in cases:
+            golds = [[token for token in each.target_ids if token != case.model.end] for each in case.examples]
+            monkeypatch.setattr(case.model, "language", trie(golds, end=case.model.end), raising=False)
     losses = [(loss_of(plain, case), loss_of(other, case)) for case in cases]
     assert any(abs(first - second) > 1e-9 for first, second in losses)
 

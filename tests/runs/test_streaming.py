@@ -250,8 +250,9 @@ def test_an_unknown_word_is_read_as_unknown_or_refused_and_the_stream_goes_on() 
         (lambda: Stream(left_to_right("tagger"), commit="often"), "no commit rule is called 'often'; known are agree, "
          "delay(NUMBER), margin(NUMBER), never"),
         (lambda: Stream(left_to_right("tagger"), "beem"), "no decoder is called 'beem'; choose one of greedy, beam, "
-         "interpolated-beam, raw-beam, soft-beam, viterbi"),
-        (lambda: Stream(left_to_right("tagger"), score="raw"), "no score is called 'raw'; choose one of local, global"),
+         "renormalized-beam, interpolated-beam, raw-beam, soft-beam, viterbi"),
+        (lambda: Stream(left_to_right("tagger"), score="raw"), "no score is called 'raw'; choose one of local, global, "
+         "renormalized"),
         (lambda: Stream(left_to_right("tagger"), k=0), "the beam size k must be at least 1, got 0"),
         (
             lambda: Stream(left_to_right("tagger"), Decoder(HardTopK(2), local), k=3),
