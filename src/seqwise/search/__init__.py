@@ -1,4 +1,4 @@
-"""One loop and its selections: greedy, sampling, beam search, and their continuous relaxations."""
+"""Search: one loop with selectors for greedy search, sampling, beam search and their continuous relaxations."""
 
 from __future__ import annotations
 

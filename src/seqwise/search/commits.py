@@ -1,8 +1,8 @@
-"""Commit rules, which make labels final before a search ends, and a selector that applies them.
+"""Commit rules, which make labels final before a search ends, and the selector that applies them.
 
-A rule reads the open labels of each slot and returns how many of them are final. Slots that disagree with these are
-dropped, so committed labels are never retracted. The scores of the others are measured from the best slot again, so
-they stay small for sequences of any length.
+A rule reads the open labels of each slot and returns how many of them are final. Slots that disagree with final labels
+are dropped, so committed labels are never retracted. Scores are rebased to the best slot, so they
+stay small for sequences of any length.
 
 Shapes: B batch, J and K slots before and after a step, T open labels.
 """
@@ -26,12 +26,12 @@ from seqwise.search.selection import Selection
 from seqwise.search.selectors import Selector
 
 COMMITTED = -1
-"""The label recorded, in all slots, where one has been committed."""
+"""Label that marks committed positions in all slots."""
 
 CommitRule = Callable[[Tensor, Tensor], Tensor]
-"""Decides how many of the first labels of the best slot are final, int64 (B,): from the open labels of each slot, int64
-(B, K, T), and its score (B, K), minus infinity for a dead slot. Inputs with fewer open labels than others have
-:data:`COMMITTED` at the left, which may be counted or not."""
+"""Commit rule: maps the open labels of each slot, int64 (B, K, T), and slot scores (B, K), minus infinity for dead
+slots, to the number of final labels at the start of the best slot, int64 (B,). Inputs with fewer open labels are padded
+at the left with :data:`COMMITTED`, which may be counted or not."""
 
 
 def agree(labels_BKT: Tensor, scores_BK: Tensor) -> Tensor:
@@ -47,7 +47,7 @@ def agree(labels_BKT: Tensor, scores_BK: Tensor) -> Tensor:
 
 
 def margin(least: float) -> CommitRule:
-    """Commit a label if the best slot leads by a margin every slot that differs from it there or earlier.
+    """Commit a label if the best slot leads every slot that differs from it up to there by a margin.
 
     A margin of 0 commits all labels of the best slot at once; a larger one waits until the other slots fall behind.
 
@@ -73,15 +73,15 @@ def margin(least: float) -> CommitRule:
 
 
 def delay(labels: float) -> CommitRule:
-    """Commit each label of the best slot once a number of later labels have followed it.
+    """Commit each label of the best slot after a fixed number of later labels.
 
-    With a delay of 0 nothing is revised, and a hard beam becomes greedy search.
+    With a delay of 0, nothing is revised, and a hard beam becomes greedy search.
 
     Args:
         labels: number of later labels, 0 or more.
 
     Raises:
-        InputError: the number is negative or not whole.
+        InputError: the number is negative or not an integer.
 
     Example:
         >>> delay(1)(torch.tensor([[[4, 5, 6], [4, 7, 6]]]), torch.tensor([[0.0, -1.0]]))
@@ -98,7 +98,7 @@ def delay(labels: float) -> CommitRule:
 
 
 def never(labels_BKT: Tensor, scores_BK: Tensor) -> Tensor:
-    """Commit nothing before the end; all labels stay open.
+    """Commit nothing before the end, so that all labels stay open.
 
     Example:
         >>> never(torch.tensor([[[4, 5, 6]]]), torch.tensor([[0.0]]))
@@ -110,7 +110,7 @@ def never(labels_BKT: Tensor, scores_BK: Tensor) -> Tensor:
 def any_of(*rules: CommitRule) -> CommitRule:
     """Commit the labels that at least one of several rules commits.
 
-    A delay among them, as in "agree or delay(50)", bounds the number of open labels.
+    Including a delay, as in "agree or delay(50)", bounds the number of open labels.
 
     Example:
         >>> labels_BKT = torch.tensor([[[4, 5, 6], [4, 7, 6]]])
@@ -128,7 +128,7 @@ RULES: dict[str, CommitRule] = {"agree": agree, "never": never}
 """Commit rules by name."""
 
 RULES_OF_A_NUMBER: dict[str, Callable[[float], CommitRule]] = {"margin": margin, "delay": delay}
-"""Commit rules that are made from a number, by name."""
+"""Commit rules with a parameter, by name."""
 
 
 def as_commit_rule(rule: CommitRule | str) -> CommitRule:
@@ -165,7 +165,7 @@ def _named_rule(rule: str) -> CommitRule:
 
 
 def num_shared(labels_BKT: Tensor, scores_BK: Tensor, rivals_BK: Tensor) -> Tensor:
-    """Count the first labels that the best slot shares with all its rivals, which a mask names: int64 (B,).
+    """Count the first labels that the best slot shares with all rivals in a mask: int64 (B,).
 
     Example:
         >>> labels_BKT = torch.tensor([[[4, 5, 6], [4, 7, 6], [8, 5, 6]]])
@@ -177,7 +177,7 @@ def num_shared(labels_BKT: Tensor, scores_BK: Tensor, rivals_BK: Tensor) -> Tens
 
 
 def best_labels(labels_BKT: Tensor, scores_BK: Tensor) -> Tensor:
-    """Open labels of the slot with the highest score, (B, T).
+    """Return the open labels of the slot with the highest score, (B, T).
 
     Example:
         >>> best_labels(torch.tensor([[[4, 5], [4, 7]]]), torch.tensor([[-2.0, -1.0]]))
@@ -187,14 +187,14 @@ def best_labels(labels_BKT: Tensor, scores_BK: Tensor) -> Tensor:
 
 
 class OpenLabels(NamedTuple):
-    """Carry of :class:`Committing`: labels that may still change, and what the last step made final.
+    """Carry of :class:`Committing`: labels that may still change, and those that the last step committed.
 
     Attributes:
         labels_BKT: open labels of each slot, the last one at the right; :data:`COMMITTED` where an input has fewer.
-        dropped_B: float64, what has been taken off the scores of each input so far, to measure them from the best.
-        committed_BT: labels that the last step has committed, as of the columns that were open then;
-            :data:`COMMITTED` in all others.
-        inner: carry of the selector inside.
+        dropped_B: float64, total subtracted from the scores of each input, to rebase them to the best slot.
+        committed_BT: labels that the last step committed, in the columns that were open then; :data:`COMMITTED`
+            elsewhere.
+        inner: carry of the inner selector.
     """
 
     labels_BKT: Tensor
@@ -204,18 +204,18 @@ class OpenLabels(NamedTuple):
 
     @staticmethod
     def start(scores_BJ: Tensor) -> OpenLabels:
-        """No labels, of the slots of a beam that has not written any."""
+        """Return an empty carry for the slots of a new beam."""
         none_BJT = torch.zeros(*scores_BJ.shape, 0, dtype=torch.long, device=scores_BJ.device)
         return OpenLabels(none_BJT, scores_BJ.new_zeros(len(scores_BJ), dtype=torch.float64), none_BJT[:, 0])
 
 
 @dataclass(frozen=True)
 class Committing:
-    """Select with another selector, commit by a rule, and drop slots that disagree with committed labels.
+    """Selector that selects with another one, commits by a rule, and drops slots that disagree with committed labels.
 
     Args:
-        selector: hard or relaxed; for relaxed slots, the most probable labels count.
-        rule: which labels are final after each step.
+        selector: hard or relaxed; relaxed slots count with their most probable labels.
+        rule: decides which labels are final after each step.
 
     The carry is an :class:`OpenLabels`. For models without an end token.
 
@@ -236,7 +236,7 @@ class Committing:
     def __call__(
         self, candidates: Candidates, carry: OpenLabels | None, generator: torch.Generator | None
     ) -> tuple[Selection, OpenLabels]:
-        """Choose from one step's candidates."""
+        """Select from one step's candidates."""
         before = OpenLabels.start(candidates.prefix_scores_BJ) if carry is None else carry
         selection, inner = self.selector(candidates, before.inner, generator)
         followed_BKT = tree.gather(before.labels_BKT, selection.parents_BK)

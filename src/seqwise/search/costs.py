@@ -1,8 +1,7 @@
-"""The task costs that a search adds up along its hypotheses.
+"""Task costs, which a search adds up along its hypotheses.
 
-A plain cost knows the step and nothing else. One that depends on what a slot has written carries a state, which
-follows the selections as a decoder state does: gathered by hard back-pointers, mixed by soft ones, then lengthened by
-the tokens that the slots have added.
+A plain cost depends only on the step. A cost that depends on the prefix carries a state, which follows the selections
+like a decoder state: gathered by hard back-pointers, mixed by soft ones, then extended by the new tokens.
 
 Shapes: B batch, J and K slots before and after a step, V vocabulary, G gold tokens, H the same in another role,
 P = G + 1 places between and around them.
@@ -21,27 +20,27 @@ from seqwise.search.selection import Selection
 
 
 class PrefixCost(Protocol):
-    """Cost of each token that depends on the prefix it lengthens."""
+    """Cost of each token that depends on the prefix."""
 
     def start(self, scores_B1: Tensor) -> Any:
-        """State of the empty prefixes: leaves (B, 1, ...), of the type of the scores and on their device."""
+        """Return the state of empty prefixes: leaves (B, 1, ...), with the type and device of the scores."""
         ...
 
     def step(self, state: Any, step: int) -> Tensor:
-        """Cost of each token for each slot, (B, J, V), or (B, V) where all slots have the same."""
+        """Compute the cost of each token for each slot, (B, J, V), or (B, V) if all slots have the same."""
         ...
 
     def advance(self, state: Any, selection: Selection) -> Any:
-        """State of the new slots, (B, K, ...), from that of the old ones."""
+        """Compute the state of the new slots, (B, K, ...), from that of the old ones."""
         ...
 
 
 Cost = Callable[[int], Tensor] | PrefixCost
-"""The cost of each token at a step: ``cost(step)`` has shape (B, V). Or, by slot, a :class:`PrefixCost`."""
+"""Cost of each token at a step: ``cost(step)`` of shape (B, V), or a :class:`PrefixCost` by slot."""
 
 
 def prefix_cost(cost: Cost) -> PrefixCost:
-    """Treat any cost as one that could depend on the prefix."""
+    """Convert any cost to one that may depend on the prefix."""
     return _Plain(cost) if callable(cost) else cost
 
 
@@ -65,31 +64,31 @@ class _Plain:
 
 
 def edit_distance_cost(gold_BT: Tensor, vocab_size: int, *, end: int | None = None) -> PrefixCost:
-    """By how much a token raises the smallest Levenshtein distance to gold that can still be reached.
+    """Make the edit-distance cost: the increase of the smallest Levenshtein distance to gold that is still reachable.
 
     ``d(w | y_1..t) = Q_{t+1}(y_1..t w) - Q_t(y_1..t)``, where ``Q_t(y) = min_g [row_y[g] + lack_t(g)]``: row_y[g] is
-    the edit distance between the prefix y and the first g gold tokens, and lack_t(g) how many of the others the steps
-    that are left cannot write (without an end token: nor avoid writing). A token costs 0 where it begins one of the
-    best completions, else 1, and ending costs the gold tokens that are then left out. So one insertion costs 1 and
-    nothing more, where the Hamming cost charges every place that it shifts.
+    the edit distance between the prefix y and the first g gold tokens, and lack_t(g) the number of other gold tokens
+    that the remaining steps cannot write (without an end token: or cannot avoid). A token costs 0 if it starts one of
+    the best completions, else 1, and ending costs the number of gold tokens that are left out. So one insertion costs
+    just 1, whereas the Hamming cost charges every position that it shifts.
 
-    Along a hypothesis the costs add up to its edit distance, exactly: the end token counts as a token of both outputs,
-    what follows it costs nothing, and an output that has not ended at the last step pays for that there. Through a
-    relaxed search rows and matches are mixed, and so is the cost; it tends to the exact one where the search does.
+    The costs of a hypothesis add up exactly to its edit distance: the end token counts as a token of both outputs,
+    later tokens cost nothing, and an output that has not ended at the last step incurs that cost there. A relaxed
+    search mixes rows, matches and hence costs, which tend to the exact ones as the search tends to the hard one.
 
     Args:
-        gold_BT: int64 gold tokens; negative ones and what follows the first end token are left out, and no token
-            matches one that is none of the V.
+        gold_BT: int64 gold tokens; negative ones and those after the first end token are ignored, and tokens outside
+            the vocabulary match nothing.
         vocab_size: V.
-        end: id of the end token, or None where outputs are as long as gold.
+        end: id of the end token, or None if outputs are as long as gold.
 
     Returns:
-        For ``beam_search(..., cost=...)`` over as many steps as gold has tokens, and one more with an end token, which
-        is what ``search_targets`` asks for. After fewer steps the costs sum to what could still be reached at best.
+        A cost for ``beam_search(..., cost=...)`` over as many steps as gold has tokens, plus one with an end token, as
+        ``search_targets`` returns. After fewer steps, the costs sum to the smallest distance that is still reachable.
 
     Source: Wagner and Fischer (1974) for the rows; Sabour, Chan and Norouzi (ICLR 2019), section 3, for the smallest
     reachable distance, there as a target and without a limit on the steps. Not implemented: other weights of insertion,
-    deletion and substitution. A step takes time and memory of order B J G^2.
+    deletion and substitution. A step takes O(B J G^2) time and memory.
 
     Example:
         >>> cost = edit_distance_cost(torch.tensor([[2, 1, 0]]), 3, end=0)  # gold: 2 1, then the end
@@ -105,7 +104,7 @@ def edit_distance_cost(gold_BT: Tensor, vocab_size: int, *, end: int | None = No
 
 @dataclass(frozen=True)
 class _EditDistance:
-    """State: the row of each slot's Levenshtein table, (B, J, P), and how much of the slot has ended, (B, J)."""
+    """Edit-distance cost; its state is the Levenshtein row (B, J, P) and the finished mass (B, J) of each slot."""
 
     gold_BG: Tensor
     vocab_size: int
@@ -147,7 +146,7 @@ class _EditDistance:
         return (1 - stays_BK1) * written_BKP + stays_BK1 * rows_BKP, selection.token_mass(self.end)
 
     def _reachable(self, rows: Tensor, steps_done: int) -> Tensor:
-        """Smallest distance that a prefix which has not ended can still reach: (B, J, ..., P) to (B, J, ...)."""
+        """Return the smallest distance that an unfinished prefix can still reach: (B, J, ..., P) to (B, J, ...)."""
         lengths_B1 = (self.gold_BG >= 0).sum(1, keepdim=True)
         steps_left_B1 = (lengths_B1 + (self.end is not None) - steps_done).clamp(min=0)
         lack_BP = lengths_B1 - torch.arange(rows.shape[-1], device=rows.device) - steps_left_B1
@@ -156,19 +155,20 @@ class _EditDistance:
         return (rows + _spread(lack_BP.to(rows.dtype).masked_fill(beyond_BP, torch.inf), rows)).amin(-1)
 
     def _distance(self, rows_BJP: Tensor) -> Tensor:
-        """Distance of outputs that end here: the place behind the last gold token."""
+        """Return the distance of outputs that end here: the entry after the last gold token."""
         lengths_B11 = (self.gold_BG >= 0).sum(1)[:, None, None]
         return rows_BJP.gather(2, lengths_B11.expand(-1, rows_BJP.shape[1], 1)).squeeze(-1)
 
 
 def levenshtein_row(rows: Tensor, matches: Tensor) -> Tensor:
-    """Extend a Levenshtein table by the row of one token more.
+    """Extend a Levenshtein table by the row of one more token.
 
     ``new[0] = old[0] + 1`` and ``new[g] = min(old[g] + 1, old[g - 1] + 1 - m[g], new[g - 1] + 1)``: the new token is
     deleted, is matched with gold token g or replaced by it, or gold token g is inserted after it.
 
-    Rows (..., P) hold the distance between what was written and the first g gold tokens, for g = 0, ..., G; of nothing
-    written ``0, 1, ..., G``. Matches m (..., G), of the type of the rows, say how much of it is gold token g.
+    Rows (..., P) hold the distance between the prefix and the first g gold tokens, for g = 0, ..., G; the row of the
+    empty prefix is ``0, 1, ..., G``. Matches m (..., G), of the type of the rows, hold the share of the new token that
+    is gold token g.
 
     Source: Wagner and Fischer (1974). Not implemented: other weights of the three edits.
 
@@ -184,5 +184,5 @@ def levenshtein_row(rows: Tensor, matches: Tensor) -> Tensor:
 
 
 def _spread(values_BP: Tensor, like: Tensor) -> Tensor:
-    """(B, P) to (B, 1, ..., P), for adding to ``like``."""
+    """Reshape (B, P) to (B, 1, ..., P), for adding to ``like``."""
     return values_BP.view(len(values_BP), *([1] * (like.dim() - 2)), values_BP.shape[1])

@@ -1,4 +1,4 @@
-"""Ends of hypotheses: the score of going on, and of staying as they are, by how much of a slot has ended.
+"""Ends of hypotheses: the scores of continuing a slot or keeping it, given its finished mass.
 
 Shapes: B batch, J slots, V vocabulary, M some candidates of an input.
 """
@@ -16,10 +16,10 @@ CONTINUATION_PENALTY = 30.0
 
 
 class SlotTerms(NamedTuple):
-    """Terms that a slot adds to the scores of its tokens, (B, J) each, cost and log Z aside.
+    """Terms that a slot adds to the scores of its tokens, (B, J) each, without cost and log Z.
 
-    A token other than the end adds ``f - c log Z`` to ``going_BJ``; the end token ``opened_BJ (f - c log Z - m)`` to
-    ``staying_BJ``. Minus infinity where it cannot be chosen.
+    The end token adds ``opened_BJ (f - c log Z - m)`` to ``staying_BJ``; any other token adds ``f - c log Z`` to
+    ``going_BJ``. Minus infinity excludes the choice.
     """
 
     going_BJ: Tensor
@@ -27,14 +27,14 @@ class SlotTerms(NamedTuple):
     opened_BJ: Tensor
 
     def of_ending(self, added_BJ: Tensor) -> Tensor:
-        """Scores of the candidates that end, from what the end token adds to a slot that has not ended at all."""
+        """Compute the scores of the candidates that end, from the end token's score for an unfinished slot."""
         excluded_BJ = added_BJ == -torch.inf
         scores_BJ = self.staying_BJ + self.opened_BJ * added_BJ.masked_fill(excluded_BJ, 0.0)
         return scores_BJ.masked_fill(excluded_BJ & (self.opened_BJ > 0), -torch.inf)
 
 
 def slot_terms(prefix_scores_BJ: Tensor, finished_BJ: Tensor, *, constant: float, end: int | None) -> SlotTerms:
-    """Terms of the scores of all candidates, without the candidates."""
+    """Compute the terms that slots add to the scores of their candidates."""
     going_BJ = prefix_scores_BJ - constant
     if end is None:
         return SlotTerms(going_BJ, prefix_scores_BJ, torch.ones_like(going_BJ))
@@ -44,9 +44,10 @@ def slot_terms(prefix_scores_BJ: Tensor, finished_BJ: Tensor, *, constant: float
 
 
 def open_shares(finished_BJ: Tensor, parents_BM: Tensor, tokens_BM: Tensor, *, end: int | None) -> Tensor:
-    """Factor by which having ended lowers the odds of some candidates, ``exp(-30 F / (1 - F))`` for going on.
+    """Compute the factor by which finished mass lowers the odds of candidates, ``exp(-30 F / (1 - F))`` for continuing.
 
-    1 for the end token, and for all where nothing ends; 0 for going on at F = 1. Shape (B, M), as given.
+    It is 1 for the end token and without an end token, and 0 for continuing at F = 1. Shape (B, M), like the
+    candidates.
     """
     if end is None:
         return torch.ones_like(tokens_BM, dtype=finished_BJ.dtype)
@@ -56,13 +57,14 @@ def open_shares(finished_BJ: Tensor, parents_BM: Tensor, tokens_BM: Tensor, *, e
 
 
 def finish(added_BJV: Tensor, finished_BJ: Tensor, end: int) -> Tensor:
-    """Let a finished slot stay as it is, at no change of score, and go nowhere else.
+    """Let a finished slot only keep its output, without a change of score.
 
     With finished mass F, the end token adds ``(1 - F) f(end)`` (at F = 1 it means "stay"), and any other token
-    ``f - 30 F / (1 - F)``. For F in {0, 1} this is exactly the bookkeeping of hard beam search; between, it is
+    ``f - 30 F / (1 - F)``. For F in {0, 1}, this is exactly the bookkeeping of hard beam search; in between, it is
     continuous, so a relaxed search stays differentiable.
 
-    From what each token would add to an unfinished slot, (B, J, V); minus infinity where a finished one would go on.
+    Maps the scores that tokens add to an unfinished slot, (B, J, V), to those of this slot; minus infinity if a
+    finished slot would continue.
     """
     staying_BJ1 = _staying(added_BJV[..., end : end + 1], finished_BJ[..., None])
     is_end_V = torch.arange(added_BJV.shape[-1], device=added_BJV.device) == end
@@ -89,7 +91,7 @@ def _staying(added: Tensor, mass_BJ1: Tensor) -> Tensor:
 
 
 def _continuation_penalty(finished: Tensor) -> tuple[Tensor, Tensor]:
-    """``30 F / (1 - F)``, and where F is so near to 1 that going on is excluded instead."""
+    """Return ``30 F / (1 - F)``, and a mask where F is so close to 1 that continuing is excluded instead."""
     closed = finished >= 1 - 1e-6
     # Divided only where 1 - F is safely positive: the other branch of a `where` still has its gradient computed.
     return CONTINUATION_PENALTY * finished / torch.where(closed, torch.ones_like(finished), 1 - finished), closed

@@ -1,8 +1,8 @@
-"""Scheduled sampling: what the decoder is fed next when it is not always fed the gold token.
+"""Scheduled sampling: decoder inputs that are not always the gold token.
 
-Each variant is one selection with K = 1. It runs through the same loop as beam search, one step after the other, or at
-all positions at once, choosing from what a first pass along gold scores. Shapes: B batch, T target length, V
-vocabulary, H features, D embedding; P = T - 1 positions whose choice is fed to the next, N = B P.
+Each variant is a selection with K = 1. It runs step by step in the loop of beam search, or at all positions at once,
+choosing by the scores of a first pass along gold. Shapes: B batch, T target length, V vocabulary, H features, D
+embedding; P = T - 1 positions whose choice is the next input, N = B P.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ FEEDINGS: dict[str, Callable[[float], Selector]] = {
     "soft-greedy": lambda alpha: SoftArgmax(alpha),
     "soft-sample": lambda alpha: SoftArgmax(alpha, noise=Gumbel()),
 }
-"""Choices of what is fed in place of gold, by name: a selector made from alpha (which the hard ones do not need)."""
+"""Replacements for gold inputs, by name: a selector made from alpha (which hard ones ignore)."""
 
 
 @dataclass(frozen=True)
 class GoldOr:
-    """Feed the gold token with a given probability, and otherwise what a selector with K = 1 chooses.
+    """Selector that feeds the gold token with a given probability, and otherwise the choice of another with K = 1.
 
-    The coin (epsilon in the thesis) is tossed for each token of each input. Negative gold tokens (padding) may be fed
-    as token 0, where nothing reads them.
+    A coin (with probability epsilon in the thesis) is tossed for each token of each input. Negative gold tokens
+    (padding) may be fed as token 0; these inputs are never read.
 
     Source: Bengio et al. (2015); thesis, chapter 3.
     """
@@ -46,7 +46,7 @@ class GoldOr:
     gold_probability: float
 
     def __call__(self, candidates: Candidates, carry: Any, generator: torch.Generator | None) -> tuple[Selection, Any]:
-        """Choose, then let gold take the place of the choice where the coin says so."""
+        """Select, then replace the choice by gold with the given probability."""
         gold_B = self.gold_BT[:, candidates.step].clamp(min=0)
         coin_B = torch.rand(gold_B.shape, generator=generator, device=gold_B.device) < self.gold_probability
         selection, carry = self.otherwise(candidates, carry, generator)
@@ -67,17 +67,17 @@ def fed_logits(
     gold_probability: float,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Scores of a model at every step when it is fed gold only some of the time.
+    """Compute a model's scores at every step when only some inputs are gold.
 
-    The loss on them is the ordinary cross-entropy of the gold token at every step, whatever was fed.
+    The loss is the cross-entropy of the gold token at every step, whatever the inputs were.
 
     Args:
         model: a step model.
         context: what ``model.encode`` returned.
         targets_BT: gold tokens, negative where there is none.
-        otherwise: what is fed in place of gold: a selector with K = 1, such as those of :data:`FEEDINGS`.
+        otherwise: selector with K = 1 that replaces gold, such as those of :data:`FEEDINGS`.
         gold_probability: in [0, 1]; 1 is teacher forcing.
-        generator: the source of random numbers for the coin and the noise.
+        generator: random generator for the coin and the noise.
 
     Returns:
         Unnormalised scores, (B, T, V).
@@ -111,15 +111,15 @@ def fed_logits_in_two_passes(
     gold_probability: float,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Scores of a model that is fed its own choices along *gold*: two passes in place of T steps.
+    """Compute a model's scores when it is fed its own choices along *gold*: two passes instead of T steps.
 
-    The first pass is teacher forcing. From its scores f1_t at each position the selector makes what the second pass is
-    fed after that position, ``e_{t+1} = softmax_alpha(f1_t) E`` with ``SoftArgmax(alpha)``, unless the coin says gold:
-    ``e_{t+1} = E[y*_t]``. The second pass runs along these embeddings, all at once. The first pass stays in the graph:
-    soft choices carry gradients through both, hard ones through the second only.
+    The first pass is teacher forcing. From its scores f1_t at each position, the selector makes the next input of the
+    second pass, ``e_{t+1} = softmax_alpha(f1_t) E`` with ``SoftArgmax(alpha)``, or gold, ``e_{t+1} = E[y*_t]``, by a
+    coin toss. The second pass reads all these embeddings at once. The first pass stays in the graph: soft choices carry
+    gradients through both passes, hard ones only through the second.
 
-    The step-by-step form chooses along what it was fed itself. The two are the same for the first two positions, and
-    wherever what was fed before does not matter; elsewhere this one only approximates it.
+    The step-by-step version chooses along its own inputs. Both agree at the first two positions, and wherever earlier
+    inputs have no effect; elsewhere this one is an approximation.
 
     Source: Mihaylova and Martins (ACL 2019, student workshop); Duckworth et al. (2019). Not implemented: more than two
     passes; sparse mixtures.

@@ -1,9 +1,9 @@
-"""Search that never loses the gold output: its prefix keeps slot 0, rivals compete for the other slots.
+"""Search that never loses the gold output: its prefix keeps slot 0, and rivals compete for the other slots.
 
-Losses that compare gold with what beats it during the search need the gold prefix at every step, on the beam or not.
-Here gold is taken out of the candidates and put into slot 0 by hand, and any selector chooses the rivals among the
-rest. So no rival is ever the gold prefix, nor carries any weight of it when the selection is soft: gold counts once.
-Under a commit rule, a rival that disagrees with a committed label dies; where gold does, the beam restarts from gold.
+Losses that compare gold with its rivals during the search need the gold prefix at every step, on the beam or not. Here
+gold is removed from the candidates and put into slot 0, and any selector chooses the rivals from the rest. So no rival
+is the gold prefix, and no soft rival has any weight on it: gold counts once. Under a commit rule, a rival that
+disagrees with a committed label dies; if gold disagrees, the beam restarts from gold.
 
 Shapes: B batch, J and K slots before and after a step (gold in slot 0), V vocabulary, T target length, N = J V.
 """
@@ -30,13 +30,13 @@ from seqwise.search.selection import HardSelection, Selection, SoftSelection
 from seqwise.search.selectors import Selector
 
 Lost = Callable[[Tensor, Tensor], Tensor]
-"""Rule for restarting from gold: the score of gold (B, 1) and of all other candidates (B, N) to a mask (B,)."""
+"""Rule for restarting from gold: maps the score of gold (B, 1) and all other candidates (B, N) to a mask (B,)."""
 
 
 def out_of_beam(k: int, *, margin: float = 0.0) -> Lost:
-    """Gold is lost where at least k other candidates score more than ``s(gold) - margin``.
+    """Make the rule that gold is lost if at least k other candidates score more than ``s(gold) - margin``.
 
-    With margin 0, a beam of k would have dropped it (gold wins ties).
+    With margin 0, these are the steps at which a beam of k drops gold (gold wins ties).
     """
     if k < 1:
         raise InputError(f"the beam size k must be at least 1, got {k}")
@@ -46,19 +46,19 @@ def out_of_beam(k: int, *, margin: float = 0.0) -> Lost:
 
 
 def never_lost(gold_B1: Tensor, others_BN: Tensor) -> Tensor:
-    """Gold is put back into its slot whatever outscores it, and the rivals stay."""
+    """Never restart: gold returns to its slot whatever outscores it, and the rivals stay."""
     return torch.zeros_like(gold_B1[:, 0], dtype=torch.bool)
 
 
 def no_rivals(candidates: Candidates, carry: Any, generator: torch.Generator | None) -> tuple[HardSelection, Any]:
-    """Keep nothing, so that gold searches alone (teacher forcing, step by step)."""
+    """Select no rivals, so that gold is alone on the beam (step-by-step teacher forcing)."""
     scores_B0 = candidates.prefix_scores_BJ[:, :0]
     none_B0 = torch.zeros_like(scores_B0, dtype=torch.long)
     return HardSelection(scores_B0, none_B0, none_B0), carry
 
 
 class BesideGold(NamedTuple):
-    """Carry of ``KeepGold``: the score of gold (B, 1) and of all other candidates (B, N), the rivals' own carry."""
+    """Carry of ``KeepGold``: the scores of gold (B, 1) and all other candidates (B, N), and the rivals' carry."""
 
     gold_B1: Tensor
     others_BN: Tensor
@@ -67,16 +67,16 @@ class BesideGold(NamedTuple):
 
 @dataclass(frozen=True)
 class KeepGold:
-    """Selector that lengthens gold in slot 0 by the next gold token, and lets another selector choose its rivals.
+    """Selector that extends gold in slot 0 by the next gold token, and selects its rivals with another selector.
 
     Args:
-        rivals: chooses among all candidates but gold, for slots 1 and up: ``HardTopK(k - 1)``, ``SoftTopK(k - 1,
+        rivals: selects from all candidates but gold, for slots 1 and up: ``HardTopK(k - 1)``, ``SoftTopK(k - 1,
             alpha)``, :func:`no_rivals`.
-        gold_BT: gold tokens; negative ones (padding) are followed as token 0, where nothing counts them.
-        lost: where it says so, the beam restarts from the gold prefix: the rivals die.
+        gold_BT: gold tokens; negative ones (padding) are followed as token 0, and never counted.
+        lost: decides where the beam restarts from the gold prefix and the rivals die.
 
-    Returns, when called: a hard selection where the rivals' is hard, else a soft one in which slot 0 is one-hot; and as
-    carry the scores of gold and of all other candidates, with the rivals' own carry.
+    A call returns a hard selection if that of the rivals is hard, else a soft one in which slot 0 is one-hot; its carry
+    holds the scores of gold and all other candidates, and the rivals' carry.
     """
 
     rivals: Selector
@@ -86,7 +86,7 @@ class KeepGold:
     def __call__(
         self, candidates: Candidates, carry: BesideGold | None, generator: torch.Generator | None
     ) -> tuple[Selection, BesideGold]:
-        """Choose from one step's candidates, of which slot 0 holds the gold prefix."""
+        """Select from one step's candidates; slot 0 is the gold prefix."""
         tokens_B1 = self.gold_BT[:, candidates.step, None].clamp(min=0)
         others = candidates.without(tokens_B1)  # in slot 0, the place of a candidate is its token
         gold_B1 = others.all_scores_BJW.flatten(1).gather(1, others.places(torch.zeros_like(tokens_B1), tokens_B1))
@@ -107,7 +107,7 @@ class KeepGold:
 
 
 def _restarting(committing: Committing) -> Selector:
-    """Commit; where gold, in slot 0, disagrees with what is committed, go on with gold alone."""
+    """Commit labels; if gold, in slot 0, disagrees with them, continue with gold alone."""
 
     def select(
         candidates: Candidates, carry: OpenLabels | None, generator: torch.Generator | None
@@ -124,14 +124,14 @@ def _restarting(committing: Committing) -> Selector:
 
 
 class GoldStep(NamedTuple):
-    """One turn of a search that keeps gold.
+    """One step of a search that keeps gold.
 
     Attributes:
-        gold_B1: score of the gold prefix, this step's token included.
-        others_BN: score of every other candidate; minus infinity where gold was taken out, and for dead slots.
-        beam: after the step, gold in slot 0 and then the rivals; after a commit, scores are measured from the best.
-        active_B: inputs whose gold output has this step.
-        last_B: inputs of which it is the last step.
+        gold_B1: score of the gold prefix, including this step's token.
+        others_BN: score of every other candidate; minus infinity at gold and for dead slots.
+        beam: beam after the step, with gold in slot 0, then the rivals; commits rebase scores to the best slot.
+        active_B: whether the input's gold output has this step.
+        last_B: whether this is the input's last step.
     """
 
     gold_B1: Tensor
@@ -153,11 +153,10 @@ def unroll_with_gold(
     cost: Cost | None = None,
     commit: CommitRule | None = None,
 ) -> Iterator[GoldStep]:
-    """Search beside gold, step by step, with live gradients; the arguments are those of ``KeepGold`` and the loop.
+    """Search with gold on the beam, yielding steps with gradients; arguments are those of ``KeepGold`` and the loop.
 
-    ``commit`` makes labels final on the way, as :class:`~seqwise.search.commits.Committing` does.
-    Gold is continued by end tokens up to the number of steps, where there is an end token. Rows that are not active
-    must be left out of any loss.
+    ``commit`` makes labels final on the way, like :class:`~seqwise.search.commits.Committing`. If there is an end
+    token, gold is continued by it up to the number of steps. Exclude inactive rows from any loss.
     """
     language = language_of(model)
     if language is not None:

@@ -1,4 +1,4 @@
-"""Noise on the scores of candidates, for selections that sample rather than maximise."""
+"""Noise on candidate scores, for selections that sample instead of maximising."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import torch
 from torch import Tensor
 
 Noise = Callable[[Tensor, torch.Generator | None], Tensor]
-"""Scores and a generator to noisy scores of the same shape."""
+"""Function from scores and a generator to noisy scores of the same shape."""
 
 
 def no_noise(scores: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Leave the scores as they are."""
+    """Return the scores unchanged."""
     return scores
 
 
 @dataclass(frozen=True)
 class Gumbel:
-    """Independent standard Gumbel noise on each candidate: the argmax of ``f + G`` is a draw from softmax(f).
+    """Independent standard Gumbel noise on each candidate: the argmax of ``f + G`` is a sample of softmax(f).
 
-    Used with K = 1 only. For K > 1, fresh noise at each step is *not* stochastic beam search (Kool et al. 2019), which
-    conditions each step's noise on the step before.
+    For K = 1 only. For K > 1, fresh noise at each step is *not* stochastic beam search (Kool et al. 2019), which
+    conditions the noise of each step on the previous one.
 
     Example:
         >>> Gumbel()(torch.zeros(2), torch.Generator().manual_seed(0)).shape
@@ -30,7 +30,7 @@ class Gumbel:
     """
 
     def __call__(self, scores: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Return scores plus noise, drawn from ``generator`` or from torch's global one."""
+        """Return scores plus noise from ``generator`` or torch's global one."""
         exponential = torch.empty_like(scores, requires_grad=False).exponential_(generator=generator)
         # An exact zero, which float32 can draw, would be infinite noise.
         return scores - exponential.clamp_(min=torch.finfo(scores.dtype).tiny).log()

@@ -1,4 +1,4 @@
-"""The operators below every selection, hard and soft, and the units that alpha may be given in.
+"""Operators of hard and soft selections, and units of alpha.
 
 Shapes: B batch, J slots before, K slots after, V vocabulary, N = J V candidates, M = k + 1 best candidates.
 """
@@ -20,34 +20,33 @@ LOWEST = -1e18
 
 
 USUAL_ALPHAS = (1e-25, 1e15)
-"""Where the gap to an excluded candidate, 1e18, gives it a weight of exactly 0 and no slope that overflows float32.
-
-At each step of a search through few labels, masking these candidates as well would take a twentieth of the time.
+"""Range of alpha in which the gap of an excluded candidate, 1e18, has weight exactly 0 and no slope that overflows
+float32. Masking these candidates instead would add a twentieth to each step of a search over few labels.
 """
 
 
 def finite(scores: Tensor) -> Tensor:
-    """Replace minus infinity by a number that does as well: (-inf) - (-inf) would be NaN, and so would its gradient."""
+    """Replace minus infinity by a finite number, as (-inf) - (-inf) and its gradient would be NaN."""
     # Far enough above the lowest number of the type that the difference of two is finite.
     return scores.clamp(min=max(LOWEST, torch.finfo(scores.dtype).min / 4))
 
 
 def require_alpha(alpha: float) -> None:
-    """Refuse an inverse temperature that is not a positive finite number."""
+    """Raise an InputError unless an inverse temperature is a positive finite number."""
     if not 0 < alpha < float("inf"):
         raise InputError(f"alpha must be a positive finite number, got {alpha}")
 
 
 def in_range(alpha: float | Tensor, scores: Tensor) -> Tensor:
-    """Alpha as a number that float32, or the type of the scores, can tell from 0 and infinity: 0 x infinity is NaN."""
+    """Clip alpha to numbers that the type of the scores can represent, as 0 x infinity would be NaN."""
     dtype = torch.promote_types(scores.dtype, torch.float32)
     return torch.as_tensor(alpha, dtype=dtype).clamp(torch.finfo(dtype).tiny, torch.finfo(dtype).max)
 
 
 def peaked_softmax(scores: Tensor, alpha: float, dim: int = -1) -> Tensor:
-    """Softmax at inverse temperature alpha: ``softmax_alpha(s)_i = exp(alpha s_i) / sum_j exp(alpha s_j)``.
+    """Compute a softmax at inverse temperature alpha: ``softmax_alpha(s)_i = exp(alpha s_i) / sum_j exp(alpha s_j)``.
 
-    As alpha grows it tends to the one-hot argmax, wherever the maximum is unique.
+    As alpha grows, it tends to the one-hot argmax if the maximum is unique.
 
     Args:
         scores: any shape; minus infinity excludes an entry.
@@ -55,7 +54,7 @@ def peaked_softmax(scores: Tensor, alpha: float, dim: int = -1) -> Tensor:
         dim: the dimension that sums to one.
 
     Returns:
-        Weights of the same shape. A row in which every entry is excluded gets weight 0 throughout.
+        Weights of the same shape. If every entry of a row is excluded, all its weights are 0.
 
     Raises:
         InputError: alpha is not a positive finite number.
@@ -77,11 +76,11 @@ def peaked_softmax(scores: Tensor, alpha: float, dim: int = -1) -> Tensor:
 
 
 def hard_top_k(scores_BJV: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The k best of J x V candidates: their scores, which slot each lengthens, and by which token.
+    """Select the k best of J x V candidates: their scores, parent slots and tokens.
 
     Args:
         scores_BJV: score of each candidate.
-        k: how many to keep, from 1 to J V.
+        k: number of candidates to keep, from 1 to J V.
 
     Returns:
         ``values_BK`` in descending order, ``parents_BK`` in [0, J) and ``tokens_BK`` in [0, V), both int64.
@@ -108,24 +107,24 @@ def hard_top_k(scores_BJV: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def soft_top_k(scores_BJV: Tensor, k: int, alpha: float) -> Tensor:
-    """The continuous top-k-argmax: k distributions over the candidates, the r-th peaked at the r-th best.
+    """Compute the continuous top-k-argmax: k distributions over the candidates, the r-th peaked at the r-th best.
 
     ``p_r = softmax over all (i, w) of -alpha (s~[i, w] - m_r)^2`` with ``m_1 >= ... >= m_k`` the k largest scores. As
-    alpha grows, p_r tends to the one-hot r-th argmax wherever the k best are distinct; exact ties share their mass.
+    alpha grows, p_r tends to the one-hot r-th argmax if the k best are distinct; exact ties share their mass.
 
     Args:
         scores_BJV: score of each candidate; minus infinity excludes it.
-        k: how many distributions, from 1 to J V.
+        k: number of distributions, from 1 to J V.
         alpha: inverse temperature, greater than 0.
 
     Returns:
-        ``weights_BKJV``; each ``weights[b, r]`` sums to 1, or is 0 throughout when fewer than r candidates live.
-        Gradients flow through the k maxima as well as through the scores: with the maxima detached they are wrong.
+        ``weights_BKJV``; each ``weights[b, r]`` sums to 1, or is all 0 if fewer than r candidates are live. Gradients
+        also flow through the k maxima; detaching these would make them wrong.
 
     Raises:
         InputError: alpha is not positive, or k is less than 1 or more than the number of candidates.
 
-    Source: Goyal et al. (AAAI 2018), Algorithm 2. Not implemented here: forms that never hold all B K J V weights.
+    Source: Goyal et al. (AAAI 2018), Algorithm 2. Not implemented here: versions that never hold all B K J V weights.
 
     Example:
         >>> soft_top_k(torch.tensor([[[3.0, 1.0, 2.0]]]), k=2, alpha=50.0).round(decimals=3)[0, :, 0]
@@ -138,11 +137,11 @@ def soft_top_k(scores_BJV: Tensor, k: int, alpha: float) -> Tensor:
 
 
 def weights_and_gaps(scores_BN: Tensor, maxima_BK: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
-    """Weights of N candidates in the k distributions, (B, K, N), and the gap of each to each of the k largest scores.
+    """Return the weights of N candidates in the k distributions, (B, K, N), and their gaps to the k largest scores.
 
-    Alpha is a number, or differs from input to input, (B, 1, 1). The mixed score is the maximum and the weighted sum of
-    the gaps: summed as differences, float32 noise does not grow with alpha. A gap from or to minus infinity, which has
-    no weight, is some number.
+    Alpha is a number, or (B, 1, 1) by input. The mixed score is the maximum plus the weighted sum of gaps: with
+    differences, float32 noise does not grow with alpha. A gap from or to minus infinity is an arbitrary number with
+    weight 0.
     """
     dtype, wide = scores_BN.dtype, torch.promote_types(scores_BN.dtype, torch.float32)
     scores_BN, maxima_BK = scores_BN.to(wide), maxima_BK.to(wide)
@@ -161,39 +160,39 @@ def weights_and_gaps(scores_BN: Tensor, maxima_BK: Tensor, alpha: float | Tensor
 # ---------------------------------------------------------------------------------------- what alpha is measured in
 
 AlphaUnit = Callable[[Tensor, Tensor], Tensor]
-"""Unit of alpha, by which it is divided: a function of the k + 1 best scores of each input, (B, M) in descending order,
-and of the share of each that is open, (B, M) in [0, 1], to (B,), above 0."""
+"""Unit of alpha, which divides it: maps the k + 1 best scores of each input, (B, M) in descending order, and their open
+shares, (B, M) in [0, 1], to (B,), above 0."""
 
 
 def of_scores(best_BM: Tensor, open_BM: Tensor) -> Tensor:
-    """Unit 1: alpha is per squared unit of score."""
+    """Return unit 1: alpha is per squared unit of score."""
     return torch.ones_like(best_BM[:, 0])
 
 
 def mean_squared_gap(best_BM: Tensor, open_BM: Tensor) -> Tensor:
-    """Mean squared gap between neighbours among the k + 1 best: ``u = sum_r o_{r+1} (m_r - m_{r+1})^2 / k``.
+    """Compute the mean squared gap of neighbours among the k + 1 best: ``u = sum_r o_{r+1} (m_r - m_{r+1})^2 / k``.
 
-    The open share o is 1 but for going on with a hypothesis that has ended, in part or as a whole, where it falls to 0:
-    such a candidate is kept far below the others by a penalty, and a unit with that gap in it would make all others
-    equal. (Where some o are below 1, their sum takes the place of k, but no less than 1.)
+    The open share o is 1, except for candidates that continue a hypothesis with finished mass, where it falls to 0: a
+    penalty keeps these far below the others, and a unit that included this gap would make all others equal. (If some o
+    are below 1, their sum replaces k, but at least 1.)
 
-    With ``alpha / u`` in the place of alpha, the exponent ``-alpha (m_r - m_{r+1})^2 / u`` of one survivor's neighbour
-    is -alpha on average, at every step of every input, however far apart its scores are. So the weights do not change
-    when all scores of a step are multiplied by a constant, or have one added; a model can make its search no harder by
-    larger scores, and slots are not mixed into one where scores are close. The unit of an input depends on that input's
-    candidates only, never on the batch. It carries gradient: held constant, the derivative of the weights is wrong.
+    With ``alpha / u`` instead of alpha, the exponent ``-alpha (m_r - m_{r+1})^2 / u`` of a survivor's neighbour is
+    -alpha on average, at every step of every input, whatever the scale of its scores. So the weights do not change if
+    all scores of a step are multiplied by a constant or shifted by one; larger scores cannot make the search harder,
+    and close scores do not merge the slots. The unit of an input depends only on its own candidates, never on the
+    batch. It carries gradients: treating it as constant makes the derivative of the weights wrong.
 
-    Limits. For alpha to infinity the search still tends to the hard one where the k + 1 best are distinct, sooner where
-    the gaps are even: the r-th is as good as hard once ``alpha min(gap_r, gap_{r-1})^2 / u`` is large. For alpha to 0
-    all live candidates tend to equal weights, as without the unit. Exact ties share their mass whatever alpha is. For
-    k = 1 each second best has the weight ``exp(-alpha)`` of the best.
+    Limits. As alpha tends to infinity, the search still tends to the hard one if the k + 1 best are distinct, sooner if
+    the gaps are even: the r-th is practically hard once ``alpha min(gap_r, gap_{r-1})^2 / u`` is large. As alpha tends
+    to 0, all live candidates tend to equal weights, as without the unit. Exact ties share their mass for any alpha. For
+    k = 1, the second best has weight ``exp(-alpha)`` relative to the best.
 
     Args:
-        best_BM: in descending order; minus infinity where fewer candidates live. Only gaps between live ones count.
-        open_BM: o, in [0, 1], as of ``Candidates.open_shares``.
+        best_BM: in descending order; minus infinity for missing candidates. Only gaps between live ones count.
+        open_BM: o, in [0, 1], see ``Candidates.open_shares``.
 
     Returns:
-        (B,), at least 1e-8, below which gaps are rounding; 1 where a single candidate lives.
+        (B,), at least 1e-8, below which gaps are rounding errors; 1 if only one candidate is live.
 
     Example:
         >>> best_BM = torch.tensor([[3.0, 2.0, 0.0], [5.0, 4.5, -torch.inf], [1.0, -torch.inf, -torch.inf]])
@@ -211,10 +210,10 @@ def mean_squared_gap(best_BM: Tensor, open_BM: Tensor) -> Tensor:
 
 
 def in_units(alpha: float, unit_B: Tensor) -> Tensor:
-    """Alpha over its unit for each input, (B,), with gradients for the unit.
+    """Divide alpha by its unit for each input, (B,), with gradients for the unit.
 
-    Where the derivative ``alpha / u^2`` is out of range the weights are as good as hard, so that they do not change
-    with the unit: there it is a constant, for 0 x infinity would be NaN.
+    If the derivative ``alpha / u^2`` is out of range, the weights are practically hard and do not depend on the unit,
+    which is then a constant, as 0 x infinity would be NaN.
     """
     constant_B = unit_B.detach()
     wide_B = constant_B.to(torch.promote_types(unit_B.dtype, torch.float32))
@@ -223,4 +222,4 @@ def in_units(alpha: float, unit_B: Tensor) -> Tensor:
 
 
 ALPHA_UNITS: dict[AlphaUnitName, AlphaUnit] = {"scores": of_scores, "gaps": mean_squared_gap}
-"""The functions that alpha is divided by, as settings name them."""
+"""Units of alpha, by their names in settings."""

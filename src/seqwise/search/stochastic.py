@@ -1,8 +1,8 @@
-"""Stochastic beam search: k outputs of a model drawn without replacement, in one search of k slots.
+"""Stochastic beam search: samples k outputs of a model without replacement, in one search with k slots.
 
-Adding Gumbel noise to the log-probability of every output and keeping the k best draws k of them without replacement.
-The noisy value of a prefix is the largest of those of its continuations, so that the draw can be made from the top
-down: a beam search whose noise is drawn, at every step, given that the best child of a slot has that slot's own value.
+Adding Gumbel noise to the log-probability of every output and keeping the k best samples k outputs without replacement.
+The noisy value of a prefix is the maximum over its continuations, so sampling can proceed top-down: a beam search that
+draws noise at every step, conditioned on the best child of a slot having the slot's own value.
 
 Shapes: B batch, J and K slots before and after a step, V vocabulary, N = J V candidates.
 """
@@ -30,14 +30,14 @@ from seqwise.search.selection import HardSelection
 
 @dataclass(frozen=True)
 class StochasticBeam:
-    """k outputs for each of B inputs, drawn without replacement, and what their importance weights need.
+    """Samples of k outputs for each of B inputs, without replacement, with the values for importance weights.
 
     Attributes:
-        beam: the search's last beam; slots in the order of the draw, so that the first is an ordinary (ancestral)
-            sample. ``beam.scores_BK`` are log-probabilities; minus infinity where there were fewer than k outputs.
-        perturbed_BK: the outputs' noisy log-probabilities, in descending order.
-        threshold_B: kappa, the largest noisy log-probability of all outputs that were not drawn; minus infinity where
-            all were.
+        beam: the final beam; slots are in the order of the draws, so the first is an ordinary ancestral sample.
+            ``beam.scores_BK`` are log-probabilities; minus infinity for missing outputs.
+        perturbed_BK: noisy log-probabilities of the outputs, in descending order.
+        threshold_B: kappa, the largest noisy log-probability of all outputs not drawn; minus infinity if all were
+            drawn.
     """
 
     beam: Beam
@@ -46,14 +46,14 @@ class StochasticBeam:
 
 
 def conditional_gumbels(log_probs: Tensor, maximum: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Gumbel noise added to log-probabilities, given that the largest of the sums is known.
+    """Add Gumbel noise to log-probabilities, conditioned on the maximum of the sums.
 
-    With ``g_i = log p_i + G_i``, ``Z = max_i g_i`` and the wanted maximum T, each g_i is moved to the quantile that it
-    has among values below T: ``g~_i = -log(exp(-T) - exp(-Z) + exp(-g_i))``, computed as ``T - max(0, v) -
-    log(1 + exp(-|v|))`` with ``v = T - g_i + log(1 - exp(g_i - Z))``.
+    With ``g_i = log p_i + G_i``, ``Z = max_i g_i`` and the given maximum T, each g_i is moved to its quantile among
+    values below T: ``g~_i = -log(exp(-T) - exp(-Z) + exp(-g_i))``, computed as ``T - max(0, v) - log(1 + exp(-|v|))``
+    with ``v = T - g_i + log(1 - exp(g_i - Z))``.
 
-    From log-probabilities (..., V), up to a constant, and maxima (...), of either of which minus infinity excludes an
-    entry, to (..., V), the largest of each live row exactly T. Not differentiable.
+    Maps log-probabilities (..., V), up to a constant, and maxima (...) to (..., V), with the largest of each live row
+    exactly T; minus infinity in either excludes an entry. Not differentiable.
 
     Source: Kool, van Hoof and Welling (ICML 2019), section 3 and appendix B.3.
     """
@@ -68,26 +68,26 @@ def conditional_gumbels(log_probs: Tensor, maximum: Tensor, generator: torch.Gen
 
 
 class Draw(NamedTuple):
-    """Carry of ``StochasticTopK``: noisy log-probabilities of the slots, and the best that this step left behind."""
+    """Carry of ``StochasticTopK``: noisy log-probabilities of the slots, and the best one that this step dropped."""
 
     perturbed_BK: Tensor
     dropped_B: Tensor
 
 
 def _first_draw(scores_B1: Tensor, generator: torch.Generator | None) -> Draw:
-    """Draw the largest value of all outputs: a standard Gumbel variable, since their probabilities sum to one."""
+    """Draw the maximum over all outputs: a standard Gumbel variable, as their probabilities sum to one."""
     return Draw(Gumbel()(scores_B1, generator), torch.full_like(scores_B1[:, 0], -torch.inf))
 
 
 @dataclass(frozen=True)
 class StochasticTopK:
-    """Keep the k best candidates by noisy log-probability, whose noise is conditioned on that of their parents.
+    """Selector of the k best candidates by noisy log-probability, with noise conditioned on that of their parents.
 
     Args:
         k: beam size. A step with fewer candidates keeps all of them.
 
-    Run with local scores through :func:`~seqwise.search.beam.beam_search` it draws k outputs without replacement;
-    :func:`stochastic_beam_search` also keeps what importance weights need.
+    With local scores, :func:`~seqwise.search.beam.beam_search` then samples k outputs without replacement;
+    :func:`stochastic_beam_search` also keeps the values for importance weights.
 
     Source: Kool, van Hoof and Welling (ICML 2019), Algorithm 1.
 
@@ -127,35 +127,36 @@ def stochastic_beam_search(
     cost: Cost | None = None,
     generator: torch.Generator | None = None,
 ) -> StochasticBeam:
-    """Draw k outputs of a locally normalised model without replacement.
+    """Sample k outputs of a locally normalised model without replacement.
 
-    The first is drawn from the model's distribution p over outputs, the next from p without the first, renormalised,
-    and so on: the r-th with probability ``p(y_r) / (1 - p(y_1) - ... - p(y_{r-1}))``.
+    The first is a sample of the model's distribution p over outputs, the next one of p without the first, renormalised,
+    and so on: the r-th has probability ``p(y_r) / (1 - p(y_1) - ... - p(y_{r-1}))``.
 
-    Scores are local and nothing else: the noise of a prefix follows from the total probability of its continuations,
-    which a raw or interpolated score does not tell. For the same reason no token of a live prefix may lead to a place
-    where the model excludes every token: such a prefix is drawn like any other, and then its slot dies.
+    Scores must be local: the noise of a prefix depends on the total probability of its continuations, which raw or
+    interpolated scores do not give. For the same reason, the model must not exclude all tokens after a live prefix:
+    such a prefix is drawn like any other, and then its slot dies.
 
     In a language, the model is the one whose softmax is taken over the allowed tokens of each step.
 
     Args:
         model: a step model.
         context: what ``model.encode`` returned.
-        k: how many outputs; there are fewer where the model has fewer.
-        num_steps: how many tokens to write: one number, or int64 (B,). An output that has not written the end token
-            (``model.end``) by then counts as one output, whatever would have followed.
+        k: number of outputs; there are fewer if the model has fewer.
+        num_steps: number of tokens to write: one number, or int64 (B,). An output that has not ended with the end token
+            (``model.end``) by then counts as one output, whatever would follow.
         cost: the task cost of each token at each step, accumulated along the outputs in ``beam.costs_BK``.
-        generator: the source of random numbers; torch's global one by default.
+        generator: random generator; by default torch's global one.
 
     Returns:
-        The outputs, in the order of the draw. Gradients flow through their log-probabilities, never through the choice.
+        The outputs, in the order of the draws. Gradients flow through their log-probabilities, never through the
+choice.
 
     Raises:
         InputError: k is less than 1, or the number of steps negative.
 
     Source: Kool, van Hoof and Welling (ICML 2019), Algorithm 1. There the threshold of the importance weights is the
-    value of a (k+1)-th sample, which costs one more slot; here it is the best value that any step left behind, which
-    is the same number: what is dropped from the beam carries the largest value of its continuations with it.
+    value of a (k+1)-th sample, which takes one more slot; here it is the best value that any step dropped. Both are
+    equal, as a dropped prefix has the maximum of its continuations.
 
     Example:
         >>> from seqwise.data import EncodedExample, collate
@@ -192,17 +193,17 @@ def stochastic_beam_search(
 
 
 def importance_weights(drawn: StochasticBeam) -> Tensor:
-    """Weight of each drawn output in an unbiased estimate of an expectation: ``E[f(y)] = E[sum_k w_k f(y_k)]``.
+    """Compute weights for an unbiased estimate of an expectation: ``E[f(y)] = E[sum_k w_k f(y_k)]``.
 
     ``w = p / q`` with ``q = 1 - exp(-exp(log p - kappa))``, the probability that the output's noisy log-probability
-    exceeds the threshold. The weights of one draw sum to one on average, not each time. Their variance is
-    finite for k of 2 or more, and infinite for k = 1.
+    exceeds the threshold. The weights of a draw sum to one only on average. Their variance is finite for k of 2 or
+    more, and infinite for k = 1.
 
     Args:
         drawn: what :func:`stochastic_beam_search` returned.
 
     Returns:
-        (B, K), 0 where there is no output. Gradients flow through p alone, so that the gradient of the estimate is an
+        (B, K), 0 for missing outputs. Gradients flow only through p, so that the gradient of the estimate is an
         unbiased estimate of the gradient of the expectation.
 
     Source: Kool, van Hoof and Welling (ICML 2019), section 4.2, after Vieira (2017).
@@ -217,10 +218,10 @@ def importance_weights(drawn: StochasticBeam) -> Tensor:
 
 
 def normalized_importance_weights(drawn: StochasticBeam) -> Tensor:
-    """:func:`importance_weights` divided by their sum: an estimate with less variance and, for finite k, some bias.
+    """Divide :func:`importance_weights` by their sum, which lowers the variance and, for finite k, adds some bias.
 
     Returns:
-        (B, K), each row summing to 1. With k = 1 the only output counts fully.
+        (B, K); each row sums to 1. With k = 1, the only output has weight 1.
 
     Source: Kool, van Hoof and Welling (ICML 2019), section 4.2.
 
@@ -245,6 +246,6 @@ def _log_importance_weights(drawn: StochasticBeam) -> Tensor:
 
 
 def _log1mexp(values: Tensor) -> Tensor:
-    """``log(1 - exp(x))`` for x <= 0, each half by the form that keeps its digits."""
+    """Compute ``log(1 - exp(x))`` for x <= 0, with the accurate formula for each half of the range."""
     near_zero = values > -math.log(2)
     return torch.where(near_zero, torch.log(-torch.expm1(values)), torch.log1p(-torch.exp(values)))

@@ -1,6 +1,6 @@
-"""Training: schedules, crash-safe checkpoints, and one loop for every model, on the Hugging Face Trainer.
+"""Training: schedules, crash-safe checkpoints, and one loop for every model, based on the Hugging Face Trainer.
 
-``fit`` is imported when it is asked for: it imports transformers, which takes seconds.
+``fit`` is imported on first use, because importing transformers takes seconds.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Checkpoints that are complete or are none: a manifest, written last, with the size and SHA-256 of each file.
+"""Crash-safe checkpoints with a manifest, written last, that holds the size and SHA-256 of each file.
 
-A process may die, the power may go or the disk may be full between any two writes. So the files of a checkpoint are
-written into a temporary folder and flushed; then the manifest is written, without which a folder is ignored; then the
-folder gets its name by one rename, and the folder around it, which holds that name, is flushed.
+A crash, a power failure or a full disk may occur between any two writes. So the files of a checkpoint are written to a
+temporary folder and flushed; then the manifest, without which a folder is ignored; then the folder gets its name by one
+rename, and its parent folder is flushed.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from seqwise.data.durable import flush, rename_durably, sha256_of_file
 from seqwise.errors import InputError
 
 UNFINISHED = "unfinished"
-"""Among checkpoints: the folder in which the next one is written."""
+"""Folder, next to the checkpoints, in which the next one is written."""
 
 MANIFEST = "manifest.json"
-"""In a sealed folder: the size and SHA-256 of every other file."""
+"""File of a sealed folder with the size and SHA-256 of every other file."""
 
 KEPT = 2
-"""Number of checkpoints that stay."""
+"""Number of checkpoints to keep."""
 
 MEASUREMENTS = "measurements.jsonl"
-"""Beside the checkpoints and the log: what was measured now and then."""
+"""Log of measurements, next to the checkpoints and the training log."""
 
 _FOLDER = re.compile(r"checkpoint-([0-9]+)")
 _log = logging.getLogger(__name__)
 
 
 def seal(folder: Path) -> None:
-    """Declare a folder complete: flush its files to the disk, then write ``manifest.json`` atomically.
+    """Seal a complete folder: flush its files to disk, then write ``manifest.json`` atomically.
 
-    Every file under the folder is listed; an older manifest is replaced, a link refused.
+    The manifest lists every file and replaces an older one; links are refused.
 
     Example:
         >>> import tempfile
@@ -70,9 +70,9 @@ def seal(folder: Path) -> None:
 
 
 def publish(partial: Path, final: Path) -> None:
-    """Seal a folder and give it its name: killed at any moment, what has that name is complete or is not there.
+    """Seal a folder and rename it: after a crash at any moment, the final folder is complete or missing.
 
-    The folder lies in the file system of ``final``; what has that name already is removed.
+    The folder must be in the file system of ``final``; an existing ``final`` is removed.
     """
     seal(partial)
     if os.path.lexists(final):
@@ -82,7 +82,7 @@ def publish(partial: Path, final: Path) -> None:
 
 @contextmanager
 def publishing(final: Path) -> Iterator[Path]:
-    """Make way for a folder to write into, which is published under its name once all is written.
+    """Provide a folder to write to, and publish it under its name at the end.
 
     Example:
         >>> import tempfile
@@ -102,9 +102,9 @@ def publishing(final: Path) -> Iterator[Path]:
 
 @contextmanager
 def saving(folder: Path) -> Iterator[None]:
-    """Say in one line that something could not be written: the disk is full or broken, or writing is not permitted.
+    """Report failed writes in one line: a full or broken disk, or missing permission.
 
-    The folder is named where the library that writes does not name the file.
+    The message names the folder if the writing library does not name the file.
 
     Example:
         >>> with saving(Path("run/model")):
@@ -125,9 +125,9 @@ permissions, then run the same command again
 
 
 def verify(folder: Path) -> None:
-    """Check every file of a sealed folder against its manifest; refuse the first that is missing, differs or is a link.
+    """Check every file of a sealed folder against its manifest; raise if one is missing, differs or is a link.
 
-    Files that came into the folder after it was sealed are not noticed.
+    Files added after sealing are ignored.
     """
     for name, entry in _read_manifest(folder).items():
         # A link, or a folder that is one, could lead to any file of the machine.
@@ -137,13 +137,13 @@ def verify(folder: Path) -> None:
 
 
 def checkpoint_step(folder: Path) -> int | None:
-    """The step in the name of a checkpoint folder, None for any other folder."""
+    """Return the step in the name of a checkpoint folder, None for any other folder."""
     match = _FOLDER.fullmatch(folder.name)
     return int(match[1]) if match else None
 
 
 def last_complete(folder: Path) -> Path | None:
-    """The checkpoint with the highest step whose every file is as it was sealed; None where there is none."""
+    """Return the last checkpoint that matches its manifest, or None."""
     for checkpoint in reversed(_checkpoints(folder)):
         if (checkpoint / MANIFEST).exists():
             try:
@@ -156,7 +156,7 @@ def last_complete(folder: Path) -> Path | None:
 
 
 def discard_incomplete(folder: Path) -> None:
-    """Remove the checkpoints after the last complete one, every one without a manifest, and what is unfinished."""
+    """Remove checkpoints after the last complete one, those without a manifest, and unfinished files."""
     last = last_complete(folder)
     reached = -1 if last is None else _step(last)
     for checkpoint in _checkpoints(folder):
@@ -168,9 +168,9 @@ def discard_incomplete(folder: Path) -> None:
 
 
 def keep_checkpoint(folder: Path, step: int, *, best: int | None = None) -> None:
-    """Seal what was written for a step, give it its name among the checkpoints, and only then remove older ones.
+    """Seal the checkpoint of a step and rename it into place; then remove older ones.
 
-    The new one lies in ``unfinished/checkpoint-<step>``; the one of the step ``best`` stays beside the newest.
+    The new one is in ``unfinished/checkpoint-<step>``; the checkpoint of step ``best`` is also kept.
     """
     name = f"checkpoint-{step}"
     publish(folder / UNFINISHED / name, folder / name)
@@ -179,14 +179,14 @@ def keep_checkpoint(folder: Path, step: int, *, best: int | None = None) -> None
 
 
 def prune(folder: Path, *, best: int | None = None) -> None:
-    """Remove all sealed checkpoints but the newest two and that of the step ``best``; unsealed ones are left alone."""
+    """Remove all sealed checkpoints but the newest two and that of step ``best``; ignore unsealed ones."""
     for checkpoint in [path for path in _checkpoints(folder) if (path / MANIFEST).exists()][:-KEPT]:
         if checkpoint_step(checkpoint) != best:
             _remove(checkpoint)
 
 
 def load_model_file(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, on the CPU, checked against the manifest where one lies beside it."""
+    """Load the tensors of a safetensors file on the CPU, and check it against the manifest in its folder, if any."""
     if not path.exists():
         raise InputError("the file does not exist", path=path)
     if (path.parent / MANIFEST).exists():

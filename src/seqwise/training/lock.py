@@ -1,4 +1,4 @@
-"""One writer at a time in an output folder: a lock that the operating system releases when its holder dies."""
+"""Lock for a single writer of an output folder; the operating system releases it when its holder dies."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
-    """Make a folder and keep every other writer out of it; afterwards, remove it again if nothing was written.
+    """Make a folder and lock it against other writers; afterwards, remove it if it is empty.
 
-    Of several processes that torchrun started, the first takes the lock for all. The lock is one of ``flock`` (Linux,
-    macOS), which dies with its holder, however that dies. On NFS it holds between machines where the server has locks.
+    Of the processes that torchrun starts, rank 0 takes the lock for all. The lock uses ``flock`` (Linux, macOS), which
+    ends with its holder in any case. On NFS it holds between machines if the server supports locks.
 
     Example:
         >>> folder = getfixture("tmp_path") / "run"
@@ -51,7 +51,7 @@ def sole_writer(folder: Path) -> Iterator[None]:
 
 
 def _lock(folder: Path) -> int:
-    """The open file that holds the lock."""
+    """Return the open file that holds the lock."""
     if folder.exists() and not folder.is_dir():
         raise InputError("the output is a file", path=folder, hint="name a folder")
     path = folder / LOCK

@@ -1,8 +1,8 @@
-"""Several processes that do one thing together, as ``torchrun`` starts them; without it there is one, of rank 0.
+"""Distributed processes, as started by ``torchrun``; without it, there is one process, of rank 0.
 
-The environment says which: ``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK`` and ``LOCAL_WORLD_SIZE``. (``PartialState`` of
-accelerate imports torch, which ``--help`` can do without, and hands on neither the result of the main process nor its
-error. Where both are in use, it joins the process group that is made here.)
+The environment sets ``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK`` and ``LOCAL_WORLD_SIZE``. (``PartialState`` of accelerate
+imports torch, which ``--help`` does not need, and shares neither the result nor the error of the main process. If both
+are used, it joins the process group that is made here.)
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 NO_TIMEOUT = timedelta(days=365)
-"""For work whose processes meet only when all of it is done."""
+"""Timeout for work whose processes synchronise only at the end."""
 
 
 def rank() -> int:
@@ -41,17 +41,17 @@ def world_size() -> int:
 
 
 def is_main_process() -> bool:
-    """Whether this is rank 0, which prints, and writes the files that there is one of."""
+    """Whether this is rank 0, which prints and writes shared files."""
     return rank() == 0
 
 
 def shard(items: Sequence[T]) -> Sequence[T]:
-    """Return the items of this process: each item has one process, and neighbours have different ones."""
+    """Return the items of this process; items are dealt out in turn."""
     return items[rank() :: world_size()]
 
 
 def local_device() -> torch.device:
-    """Return the GPU of this process, or the CPU where there is none; refuse more processes than GPUs."""
+    """Return the GPU of this process, or the CPU without GPUs; raise if there are more processes than GPUs."""
     import torch
 
     if not torch.cuda.is_available():
@@ -64,9 +64,9 @@ def local_device() -> torch.device:
 
 
 def init_process_group(*, timeout: timedelta | None = None) -> None:
-    """Join the other processes, if there are any and it has not been done.
+    """Join the process group, if there are other processes and this has not been done.
 
-    One waits for another 10 to 30 minutes if no timeout is given; a process that dies is noticed sooner.
+    The default timeout is 10 to 30 minutes; the death of a process is noticed sooner.
     """
     if world_size() == 1:
         return
@@ -84,9 +84,9 @@ def init_process_group(*, timeout: timedelta | None = None) -> None:
 
 
 def from_main_process(function: Callable[[], T]) -> T:
-    """Return the result of a function that the main process alone calls, or raise its InputError, in all processes.
+    """Call a function in the main process only, and return its result or raise its InputError in all processes.
 
-    The others wait for it; the result has to survive pickling.
+    The others wait; the result must be picklable.
     """
     if world_size() == 1:
         return function()
@@ -106,7 +106,7 @@ def from_main_process(function: Callable[[], T]) -> T:
 
 
 def wait_for_everyone() -> None:
-    """Continue once every process has come here."""
+    """Wait until every process reaches this call."""
     if world_size() > 1:
         from torch import distributed
 
@@ -115,7 +115,7 @@ def wait_for_everyone() -> None:
 
 @contextmanager
 def silence_other_ranks() -> Iterator[None]:
-    """Discard what the other ranks print; what they raise can be printed afterwards."""
+    """Discard the output of other ranks; errors that they raise can be printed afterwards."""
     if is_main_process():
         yield
         return

@@ -1,4 +1,4 @@
-"""Reports of the Hugging Face Trainer beside our own log: TensorBoard, Weights & Biases and others."""
+"""Reports of the Hugging Face Trainer in addition to our log: TensorBoard, Weights & Biases and others."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from seqwise.configuration.written import did_you_mean
 from seqwise.errors import InputError
 
 PACKAGES = {"azure_ml": "azureml-sdk", "comet_ml": "comet-ml", "flyte": "flytekit"}
-"""On PyPI, where the name is not that of the integration."""
+"""PyPI names of integrations, if they differ."""
 
 
 def require_integrations(names: Sequence[str]) -> None:
-    """Refuse an integration that the Trainer does not know, or that lacks its package, which is named.
+    """Raise an InputError if the Trainer does not know an integration, or its package, which is named, is missing.
 
     Example:
         >>> require_integrations(["tensorbord"])

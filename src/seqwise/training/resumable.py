@@ -1,6 +1,6 @@
-"""Checkpoints of the Trainer that survive a kill at any moment: a mixin that seals what the Trainer writes.
+"""Crash-safe checkpoints of the Trainer: a mixin that seals what the Trainer writes.
 
-The Trainer writes a checkpoint file by file under its final name. Here it writes into ``unfinished``; the folder is
+The Trainer writes a checkpoint file by file under its final name. Here it writes to ``unfinished``; the folder is
 sealed (:mod:`~seqwise.training.checkpoints`), and gets its name by one rename.
 """
 
@@ -22,26 +22,26 @@ from seqwise.errors import InputError
 from seqwise.training.checkpoints import UNFINISHED, checkpoint_step, keep_checkpoint, saving
 
 SETTINGS = "settings.json"
-"""In a checkpoint: the settings of the training run, so that it is not resumed with others."""
+"""File of a checkpoint with the settings of the training run, so that it is not resumed with others."""
 
 WEIGHTS = "model.safetensors"
-"""In a checkpoint: the weights."""
+"""File of a checkpoint with the weights."""
 
 _GENERATORS, _STATE = "rng_state.pth", "trainer_state.json"
 _TENSORS = ("optimizer.pt", "scheduler.pt", _GENERATORS)
 
 
 class ResumableTrainer(Trainer):  # transformers exports it as Any
-    """A Trainer whose checkpoints are complete or absent, and hold the settings that they were made with."""
+    """Trainer whose checkpoints are complete or absent, and contain the settings of the training run."""
 
     settings: Mapping[str, Any]  # written into each checkpoint
     log_file: TextIO  # flushed to the disk before the checkpoint that says its steps are done
 
     def store_flos(self) -> None:
-        """Count no floating-point operations: the Trainer would gather them, and only the first process saves."""
+        """Skip counts of floating-point operations: the Trainer would gather them, but only rank 0 saves."""
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Write the weights, which may be tied and must be finite, and the settings."""
+        """Save the weights, which may be tied and must be finite, and the settings."""
         weights = {name: tensor.detach().cpu().clone() for name, tensor in self.model.state_dict().items()}
         for name, tensor in weights.items():
             # The last step's loss was finite, the weights after the step need not be.
@@ -78,12 +78,12 @@ class ResumableTrainer(Trainer):  # transformers exports it as Any
 
 
 def has_ended(state: TrainerState) -> bool:
-    """Whether training was over when this state was saved, after the last step or stopped early."""
+    """Whether training had ended when this state was saved, after the last step or by early stopping."""
     return bool(state.stateful_callbacks["TrainerControl"]["args"]["should_training_stop"])
 
 
 def require_state(folder: Path) -> TrainerState:
-    """Return the Trainer's state of a checkpoint that has all files it resumes from; it ignores missing ones itself."""
+    """Return the Trainer's state of a checkpoint; raise if a file is missing, which the Trainer would ignore."""
     hint = "remove the checkpoint, and the same command continues from the one before it"
     for name in (*_TENSORS, _STATE):
         if not (folder / name).is_file():

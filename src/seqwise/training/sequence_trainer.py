@@ -1,7 +1,7 @@
-"""The Hugging Face Trainer for whole sequences: the objective, search included, runs inside the forward of one module.
+"""Hugging Face Trainer for whole sequences: the objective, including search, runs in the forward of one module.
 
-``fit`` trains models of this package with it, ``SearchAwareTrainer`` those of Hugging Face. All else is the Trainer's:
-optimiser, schedule, accumulation, mixed precision, several processes, evaluation, callbacks.
+``fit`` trains models of this package with it, ``SearchAwareTrainer`` those of Hugging Face. The Trainer does everything
+else: optimiser, schedule, accumulation, mixed precision, distributed training, evaluation, callbacks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from seqwise.schedules import Schedule
 
 
 class WithObjective(nn.Module):
-    """A model and its objective as one module, whose forward is the loss; both may have parameters."""
+    """Model and objective as one module, whose forward is the loss; both may have parameters."""
 
     def __init__(self, model: nn.Module, objective: Objective) -> None:
         super().__init__()
@@ -34,10 +34,10 @@ class WithObjective(nn.Module):
     ) -> dict[str, Tensor]:
         """Return the loss of a batch, weighted by its share of the gold tokens of an optimiser step.
 
-        The sum over all batches of the step, those of other processes included, is the loss of one batch of all rows: a
-        mean over ``n`` of ``N = num_items`` counts ``n / N``. Without ``num_items`` it is the plain mean over this
-        batch; ``weight`` is 0 if no row of the batch counts. In an empty batch every parameter takes part with a
-        gradient of 0, as other processes expect.
+        The sum over all batches of the step, including those of other processes, is the loss of one batch of all rows:
+        a mean over ``n`` of ``N = num_items`` has weight ``n / N``. Without ``num_items``, it is the mean over this
+        batch; ``weight`` is 0 if no row of the batch counts. In an empty batch, every parameter gets a gradient of 0,
+        as other processes expect.
         """
         if len(batch) == 0:
             return {"loss": torch.stack([parameter.sum() * 0.0 for parameter in self.parameters()]).sum()}
@@ -60,12 +60,12 @@ class WithObjective(nn.Module):
 
 
 class SequenceTrainer(Trainer):  # transformers exports it as Any
-    """The Trainer of a :class:`WithObjective`: each step minimises ``objective(model, batch, {name: schedule(t)})``.
+    """Trainer of a :class:`WithObjective`: each step minimises ``objective(model, batch, {name: schedule(t)})``.
 
     t is the number of optimiser steps taken so far. With n gold tokens in a batch and N in all batches that one step
-    accumulates, in all processes, the loss of the batch counts n / N. A step whose loss or gradient is not finite is
-    refused, not taken. The inputs that the collator makes have ``batch``, a :class:`~seqwise.data.Batch`, and
-    ``weight``, 0 if it does not count; see :meth:`batch_of`.
+    accumulates, in all processes, the loss of the batch has weight n / N. A loss or gradient that is not finite raises
+    an error before the step. The collator's output has ``batch``, a :class:`~seqwise.data.Batch`, and ``weight``, 0 if
+    it does not count; see :meth:`batch_of`.
     """
 
     args: Any
@@ -93,7 +93,7 @@ class SequenceTrainer(Trainer):  # transformers exports it as Any
         self._losses: list[Tensor] = []
 
     def batch_of(self, inputs: Mapping[str, Any]) -> Batch:
-        """Return what the objective reads of the collator's output."""
+        """Return the part of the collator's output that the objective reads."""
         batch: Batch = inputs["batch"]
         return batch.to(self.args.device)
 
@@ -103,7 +103,7 @@ class SequenceTrainer(Trainer):  # transformers exports it as Any
         return counted
 
     def refusal(self, problem: str) -> InputError:
-        """Make the error that ends a training run whose loss or gradient is not finite."""
+        """Make the error for a loss or gradient that is not finite."""
         hint = f"checkpoints before it, if any, are kept in {self.args.output_dir}; lower the learning rate"
         return InputError(problem, hint=hint)
 
@@ -112,7 +112,7 @@ class SequenceTrainer(Trainer):  # transformers exports it as Any
     ) -> tuple[list[Any], Tensor | None]:
         """Return the batches of one optimiser step, and their number of gold tokens in all processes.
 
-        The number is None where one batch is the whole step.
+        The number is None if the step has only one batch.
         """
         self._losses = []
         samples, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
@@ -125,7 +125,7 @@ class SequenceTrainer(Trainer):  # transformers exports it as Any
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Tensor | None = None
     ) -> Any:
-        """Return the objective of a batch, in training weighted by the batch's share of gold tokens."""
+        """Return the objective of a batch, weighted in training by the batch's share of gold tokens."""
         self.values = {name: schedule(self.state.global_step) for name, schedule in self.schedules.items()}
         share = num_items_in_batch if model.training else None
         output = model(self.batch_of(inputs), self.values, share, inputs.get("weight", 1.0))
@@ -137,7 +137,7 @@ class SequenceTrainer(Trainer):  # transformers exports it as Any
         return (loss, output) if return_outputs else loss
 
     def log(self, logs: dict[str, float], *arguments: Any, **named: Any) -> None:
-        """Log; with the loss of a training step, the values of the schedules at that step."""
+        """Log; add the values of the schedules to the loss of a training step."""
         super().log({**logs, **self.values} if "loss" in logs else logs, *arguments, **named)
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:

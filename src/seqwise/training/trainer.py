@@ -1,9 +1,9 @@
-"""One training loop for every model: the Hugging Face Trainer, with the whole objective inside forward.
+"""Training loop for every model: the Hugging Face Trainer, with the whole objective inside forward.
 
-Killed at any moment and started again, it ends with the weights, bit for bit, of the run that was never killed (on
-the same machine with the same number of threads). What that takes, beyond what the Trainer does: checkpoints that
-are complete or are none (``checkpoints``), the batches as one sequence that depends on the seed alone, schedules that
-read the global step, and a refusal to continue with other settings.
+After a crash at any moment and a restart, it ends with the same weights, bit for bit, as an uninterrupted run (on the
+same machine with the same number of threads). In addition to the Trainer, this takes crash-safe checkpoints
+(``checkpoints``), a sequence of batches that depends only on the seed, schedules that read the global step, and an
+error if the settings differ.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ _REPORT_EVERY = 10  # steps
 _MEAN_OVER = 100  # steps in TrainingResult.mean_loss
 
 NOT_FINITE = "not-finite.json"
-"""Beside the log: the batch on which a training run came to a loss or a gradient that is not finite."""
+"""File next to the log with the batch whose loss or gradient was not finite."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """One step as it was taken."""
+    """Step of training."""
 
     step: int  # from 1
     steps: int  # of the whole training run
@@ -81,12 +81,12 @@ class TrainingResult:
     """Result of a training run.
 
     Attributes:
-        steps: optimiser steps in all, those before a resume included.
+        steps: total number of optimiser steps, including those before a resume.
         seconds: wall-clock time of this call.
-        mean_loss: mean over the last 100 steps (fewer when there were fewer), the same with and without a resume.
-        resumed_from: the step of the checkpoint that this call started from, or None.
-        best_step: whose weights the model has, by the development metric; None: those of the last step.
-        best_metric: at that step.
+        mean_loss: mean over the last 100 steps or fewer, the same with and without a resume.
+        resumed_from: step of the checkpoint that this call started from, or None.
+        best_step: step whose weights the model has, chosen by the development metric; None for the last step.
+        best_metric: development metric at that step.
     """
 
     steps: int
@@ -130,53 +130,51 @@ def fit(
     """Train a model in place with AdamW, resuming from the last complete checkpoint in ``output`` if there is one.
 
     Each step minimises ``objective(model, batch, {name: schedule(t)})`` at t = 0, 1, ..., steps - 1; the gradient is
-    scaled down to norm ``clip`` where it is longer. The model is moved to the GPU where there is one. Python's,
-    NumPy's and torch's global generators are seeded for the training and put back after it.
+    clipped to norm ``clip``. The model is moved to the GPU, if any. Python's, NumPy's and torch's global generators are
+    seeded for the training and restored afterwards.
 
     Args:
-        model: any module; its weights are trained in place and its train / eval mode is put back.
-        objective: the scalar loss of a batch. One that is itself a module has its parameters trained too.
-        train: the examples; batches of similar length, each example once an epoch.
-        output: a folder; takes ``log.jsonl`` (a line a step) and ``checkpoints`` (the last two complete ones).
-        steps: optimiser steps in all.
+        model: any module; its weights are trained in place, and its train / eval mode is restored.
+        objective: the scalar loss of a batch. If it is a module, its parameters are trained too.
+        train: the examples; batches have examples of similar length, and an epoch has each example once.
+        output: a folder for ``log.jsonl`` (one line per step) and ``checkpoints`` (the last two complete ones).
+        steps: total number of optimiser steps.
         learning_rate: peak learning rate.
-        seed: chooses the batches, and dropout and other noise.
-        batch_size: examples in a batch.
-        batch_tokens: replaces ``batch_size``: tokens in a batch, counted on the longer side with padding.
-        rates: highest rates of parts of the model, by what the names of their weights begin with.
+        seed: seed of the batches, dropout and other noise.
+        batch_size: examples per batch.
+        batch_tokens: replaces ``batch_size``: tokens per batch, counted on the longer side with padding.
+        rates: peak learning rates of parts of the model, by prefixes of their weights' names.
         warmup_steps: steps of linear warm-up from 0.
-        decay: of the learning rate after the warm-up: "linear" or "cosine" to 0, or "constant".
+        decay: decay of the learning rate after the warm-up: "linear" or "cosine" to 0, or "constant".
         clip: maximum norm of the gradient, ``math.inf`` for no limit.
         weight_decay: decoupled, on weights but not on biases and norms.
         gradient_accumulation_steps: number of parts of a batch, to save memory; the gradient is that of the batch.
-        bf16: compute in bfloat16 where autocast does, which an LSTM does on GPUs alone; weights keep their precision.
-        fp16: the same in float16, with a scaled loss, on GPUs alone.
+        bf16: autocast to bfloat16, for LSTMs only on GPUs; weights keep their precision.
+        fp16: autocast to float16 with loss scaling, only on GPUs.
         save_every: steps between checkpoints; there is always one at the end.
-        schedules: name -> number, text such as "linear(1, 10)", or function of the step. ``alpha`` is read by relaxed
-            beams, ``gold_probability`` by scheduled sampling; each objective says which it reads.
-        measure: called now and then with the values of the schedules; what it returns is a line of
-            ``measurements.jsonl`` in ``output``. It must leave the model as it is and draw no random numbers from the
-            global generators.
-        measure_every: steps between two calls; the last one is after the last step.
-        evaluate: the development metric of the model as it is, higher is better; called as often as ``measure``, each
-            time with a checkpoint after it, and under the same conditions. The model ends with its best weights.
+        schedules: name -> number, text such as "linear(1, 10)", or function of the step. Relaxed beams read ``alpha``,
+            scheduled sampling ``gold_probability``; each objective documents its schedules.
+        measure: called every ``measure_every`` steps with the values of the schedules; its result is a line of
+            ``measurements.jsonl`` in ``output``. It must not change the model or use the global random generators.
+            measure_every: steps between two calls; the last one is after the last step.
+        evaluate: returns the development metric of the model, higher is better; called when ``measure`` is, under the
+        same conditions, and followed by a checkpoint. The model ends with its best weights.
         patience: early stopping after this many evaluations without improvement.
-        fingerprints: by name, of what else the result depends on, such as "development data"; a checkpoint that was
-            made with others is refused.
-        on_progress: called after each step, before the checkpoint that says the step is done.
-        example_names: names the example of an index in error messages, for instance as "file:line".
-        report_to: integrations of the Hugging Face Trainer that get losses, rates, measurements and the development
-            metric as well, such as "tensorboard" (into ``checkpoints/runs``) or "wandb".
+        fingerprints: fingerprints, by name, of other inputs such as "development data"; a checkpoint with different
+            ones is refused.
+        on_progress: called after each step, before its checkpoint.
+        example_names: returns the name of an example by index for error messages, such as "file:line".
+        report_to: integrations of the Hugging Face Trainer that also get losses, learning rates, measurements and the
+            development metric, such as "tensorboard" (into ``checkpoints/runs``) or "wandb".
 
     Returns:
-        steps, seconds, mean loss and where it resumed. The caller saves the model.
+        Steps, seconds, mean loss and the step of the resume. The caller saves the model.
 
     Raises:
         InputError: a setting is out of range, or an integration is not installed; the checkpoint in output was made
-            with other settings, other data or another model; the loss or the gradient is not finite (names step and
-            examples, which ``not-finite.json`` in ``output`` holds; the last checkpoint stays); a checkpoint cannot be
-            written; a token id lies outside the model's vocabularies, or a tagger is given another number of labels
-            than of tokens.
+            with different settings, data or model; the loss or gradient is not finite (names the step and the examples,
+            which ``not-finite.json`` in ``output`` holds; the last checkpoint stays); a checkpoint cannot be written; a
+            token id is outside the model's vocabularies, or a tagger gets different numbers of labels and tokens.
 
     Example:
         >>> import tempfile
@@ -194,14 +192,13 @@ def fit(
         >>> result.steps, result.resumed_from
         (60, None)
 
-    Started by torchrun, several processes train one model, with the settings of one process: each has its share of
-    every batch, and the gradient is that of the batch. It is ``sum_p (n_p / N) grad_p`` with ``n_p`` of the N gold
-    tokens in process p, so an objective has to be a mean over these, or a
-    ``SumOfMeans``. Parts of a batch are weighted in the same way. (A SumOfMeans is
-    weighted exactly over processes, and over parts by their gold tokens.) Only noise differs: each process draws its
-    own. The first process writes, and calls ``measure`` and ``on_progress``; all have to see ``output``.
+    With torchrun, several processes train one model, with the settings of a single process: each has its share of every
+    batch, and the gradient is that of the batch, ``sum_p (n_p / N) grad_p`` with ``n_p`` of the N gold tokens in
+    process p. So an objective must be a mean over these, or a ``SumOfMeans``. Parts of a batch are weighted in the same
+    way. (A SumOfMeans is weighted exactly over processes, and over parts by their gold tokens.) Only noise differs
+    between processes. Rank 0 writes, and calls ``measure`` and ``on_progress``; all processes must see ``output``.
 
-    Not implemented: models that one GPU has no room for.
+Not implemented: models that do not fit one GPU.
     """
     output = Path(output)
     parsed = {name: parse_schedule(schedule).over(steps) for name, schedule in (schedules or {}).items()}
@@ -270,10 +267,9 @@ def fit(
 
 
 class StepBatches(Dataset[dict[str, Any]]):
-    """The batches of all steps, as this process takes them, by number: epoch after epoch, each in ``parts``.
+    """Batches of all steps for this process, by number: epoch after epoch, each in ``parts``.
 
-    One long epoch for the Trainer, which can then skip to any step, and does not have to find our sampler to set its
-    epoch.
+    To the Trainer this is one long epoch, so it can skip to any step and need not set the epoch of our sampler.
     """
 
     def __init__(self, train: Sequence[EncodedExample], sampler: BatchSampler, *, steps: int, parts: int = 1) -> None:
@@ -285,7 +281,7 @@ class StepBatches(Dataset[dict[str, Any]]):
         return self.steps * self.parts
 
     def __getitem__(self, number: int) -> dict[str, Any]:
-        """Return a part of the batch of a step, and the places of all rows of the batch."""
+        """Return a part of the batch of a step, and the indices of all rows of the batch."""
         step, part = divmod(number, self.parts)
         epoch, place = divmod(step, len(self._sampler))
         if epoch != self._epoch:
@@ -299,7 +295,7 @@ class StepBatches(Dataset[dict[str, Any]]):
 
 
 class _FitTrainer(ResumableTrainer, SequenceTrainer):
-    """A SequenceTrainer on batches of ours, with learning rates by part and a log of every step."""
+    """SequenceTrainer on our batches, with learning rates by part and a log of every step."""
 
     def __init__(
         self,
@@ -372,7 +368,7 @@ class _FitTrainer(ResumableTrainer, SequenceTrainer):
         return optimizer
 
     def _by_rate(self, group: dict[str, Any]) -> list[dict[str, Any]]:
-        """Split a group of the optimiser by learning rate, weights with the group's own rate first."""
+        """Split an optimiser group by learning rate; weights with the group's own rate come first."""
         own = {id(weight): group["lr"] for weight in group["params"]}
         for part, rate in self.rates.items():
             own |= {id(p): rate for name, p in self.model.model.named_parameters() if name.startswith(part)}
@@ -400,7 +396,7 @@ class _FitTrainer(ResumableTrainer, SequenceTrainer):
 
 
 class _AfterStep(TrainerCallback):
-    """Logs each step, measures from time to time and says so, before the checkpoint that says the step is done."""
+    """Callback that logs each step, and measures and reports at intervals, before the step's checkpoint."""
 
     def __init__(
         self,
@@ -458,10 +454,10 @@ class _AfterStep(TrainerCallback):
         )
 
     def _time_left(self, state: Any, steps: int, pace: float) -> tuple[float, float]:
-        """Estimate the seconds to the earliest end and to the last step, by the seconds that a step takes.
+        """Estimate the seconds to the earliest end and to the last step, from the duration of a step.
 
-        Early stopping ends a training run ``patience`` measurements after the best one. The next one may be better
-        where none has been made. How long a measurement takes is known once one has been timed.
+        Early stopping ends a training run ``patience`` measurements after the best one; before the first measurement,
+        the next one counts as the best. The duration of a measurement is known after the first one.
         """
         step, every = state.global_step, self.measure_every
         a_measurement = statistics.fmean(self.measuring) if self.measuring else 0.0
@@ -490,9 +486,9 @@ class _AfterStep(TrainerCallback):
 
 
 def _seed_own_noise(seed: int, step: int, part: int) -> None:
-    """Give each of several processes noise of its own, which depends on nothing but the step.
+    """Give each of several processes its own noise, which depends only on the step.
 
-    One process goes through one stream of random numbers from the first step to the last.
+    A single process uses one stream of random numbers from the first step to the last.
     """
     if world_size() > 1:
         digest = hashlib.sha256(f"{seed}/{step}/{rank()}{f'/{part}' if part else ''}".encode()).digest()
@@ -500,7 +496,7 @@ def _seed_own_noise(seed: int, step: int, part: int) -> None:
 
 
 def _begin(checkpoints: Path, log_path: Path, settings: Mapping[str, Any]) -> TrainerState | None:
-    """Make room for a training run, or clear away what comes after its last complete checkpoint; return its state."""
+    """Prepare a training run, or remove everything after its last complete checkpoint; return its state."""
     checkpoints.mkdir(parents=True, exist_ok=True)
     discard_incomplete(checkpoints)
     folder, state = last_complete(checkpoints), None
@@ -517,7 +513,7 @@ def _begin(checkpoints: Path, log_path: Path, settings: Mapping[str, Any]) -> Tr
 def _made_with(
     chosen: Mapping[str, Any], train: Sequence[EncodedExample], schedules: Mapping[str, Schedule]
 ) -> dict[str, Any]:
-    """Record in a checkpoint of how it was made, so that it is not continued in another way."""
+    """Record how a checkpoint was made, so that it is not resumed differently."""
     steps = chosen["steps"]
     return {
         "data": _fingerprint(train),  # first, because other data often mean another number of steps
@@ -530,7 +526,7 @@ def _made_with(
 def _arguments(
     checkpoints: Path, settings: Mapping[str, Any], save_every: int, report_to: Sequence[str]
 ) -> TrainingArguments:
-    """The Trainer's own settings; steps are logged by a callback, into ``log.jsonl``."""
+    """Make the Trainer's arguments; a callback logs steps to ``log.jsonl``."""
     return TrainingArguments(
         output_dir=str(checkpoints),
         max_steps=settings["steps"],
@@ -579,7 +575,7 @@ def _run(trainer: _FitTrainer, checkpoints: Path, resumed_from: int | None) -> N
 
 
 def require_same_data(output: Path, train: Sequence[EncodedExample], fingerprints: Mapping[str, str]) -> None:
-    """Refuse other data than those of the training run in a folder, before anything in it is changed."""
+    """Raise an InputError if data differ from those of the training run in a folder, before changing the folder."""
     folder = last_complete(output / "checkpoints")
     if folder is not None:
         _require_made_with(folder, {"data": _fingerprint(train), "fingerprints": dict(fingerprints)})
@@ -647,9 +643,9 @@ def _check_patience(patience: int | None, *, evaluates: bool) -> None:
 
 
 def _check_targets(model: nn.Module, train: Sequence[EncodedExample], name_of: Callable[[int], str]) -> None:
-    """Refuse targets that the model cannot write: a cost would count them as wrong at every step, without a word.
+    """Raise an InputError for targets that the model cannot write, which a cost would silently count as wrong.
 
-    Without an end token, the source sets how many tokens there are.
+    Without an end token, the source determines the number of tokens.
     """
     embedding_VD = getattr(model, "embedding_VD", None)
     length_of = getattr(model, "most_steps", None) if getattr(model, "end", None) is None else None
@@ -684,7 +680,7 @@ def _fingerprint(train: Sequence[EncodedExample]) -> str:
 
 
 def _truncate_logs(path: Path, steps: int) -> None:
-    """Keep the lines of the first ``steps`` steps: later ones will be taken again, and the last line may be cut off."""
+    """Keep the lines of the first ``steps`` steps: later ones will be repeated, and the last line may be incomplete."""
     for log in (path, path.with_name(MEASUREMENTS)):
         lines = log.read_text(encoding="utf-8").splitlines(keepends=True) if log.exists() else []
         kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= steps]
@@ -693,7 +689,7 @@ def _truncate_logs(path: Path, steps: int) -> None:
 
 
 def read_losses(path: Path) -> list[float]:
-    """The loss of each step, from a log that :func:`fit` has written."""
+    """Read the loss of each step from a log of :func:`fit`."""
     return [json.loads(line)["loss"] for line in path.read_text(encoding="utf-8").splitlines()]
 
 
@@ -704,7 +700,7 @@ def _mean_loss(path: Path) -> float:
 
 @contextlib.contextmanager
 def _restoring(model: nn.Module) -> Iterator[None]:
-    """Put back what training changes beyond the weights: the model's mode, the global generators, logging."""
+    """Restore what training changes besides weights: the model's mode, global generators and logging."""
     was_training = model.training
     python, numpy, verbosity = random.getstate(), np.random.get_state(), transformers.logging.get_verbosity()
     try:

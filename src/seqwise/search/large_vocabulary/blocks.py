@@ -1,10 +1,10 @@
-"""The best of many candidates, found without sorting them, and how much all the others can weigh at most.
+"""Best of many candidates without sorting, and an upper bound on the weight of all others.
 
-A row of V scores is cut into blocks of 64. The n best candidates lie in the n blocks with the largest maxima, so that
-only these are looked into; and what is left out weighs no more than if every block were full of its maximum.
+A row of V scores is cut into blocks of 64. The n best candidates lie in the n blocks with the largest maxima, so only
+these are searched; the rest weighs at most as much as if every block were full of its maximum.
 
-Shapes: B batch, J slots, V vocabulary, M blocks of all slots (and single candidates beside them), N the same in order,
-X best candidates of an input, K slots after, W width of a block.
+Shapes: B batch, J slots, V vocabulary, M blocks of all slots and single candidates, N the same in order, X best
+candidates of an input, K slots after, W width of a block.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ BLOCK = 64
 
 
 class Blocks(NamedTuple):
-    """The blocks of all candidates of each input.
+    """Blocks of all candidates of each input.
 
-    Block m of a slot holds the tokens from 64 m on. The last V mod 64 tokens of each slot are single, and so are extra
-    candidates.
+    Block m of a slot holds the tokens from 64 m on. The last V mod 64 tokens of each slot, and extra candidates, are
+    single.
 
     Attributes:
         maxima_BM: the largest score in each block.
-        values_BJV: what the scores were made of.
-        offsets_BJ: what was added to the values of each slot.
-        extra_BE: scores of the extra candidates, which stand for ``tokens`` of their own.
+        values_BJV: scores before the offsets.
+        offsets_BJ: offset added to the values of each slot.
+        extra_BE: scores of the extra candidates, with their own ``tokens``.
     """
 
     maxima_BM: Tensor
@@ -52,9 +52,9 @@ def block_maxima(values_BJV: Tensor, offsets_BJ: Tensor, extra_BE: Tensor, *, fu
     """Cut the candidates ``values + offset`` into blocks; minus infinity excludes a candidate or a slot.
 
     Args:
-        values_BJV, offsets_BJ: of which the candidates are sums.
-        extra_BE: scores of further candidates, one for each slot, or (B, 0).
-        full_BJM: the largest value of each full block, where that is known.
+        values_BJV, offsets_BJ: terms of the candidates' scores.
+        extra_BE: scores of extra candidates, one for each slot, or (B, 0).
+        full_BJM: the largest value of each full block, if known.
     """
     full = values_BJV.shape[2] // BLOCK
     maxima_BJM = values_BJV[..., BLOCK * full :]
@@ -66,13 +66,13 @@ def block_maxima(values_BJV: Tensor, offsets_BJ: Tensor, extra_BE: Tensor, *, fu
 
 
 def full_maxima(values_BJV: Tensor) -> Tensor:
-    """Largest value of each full block, (B, J, V // 64)."""
+    """Compute the largest value of each full block, (B, J, V // 64)."""
     full = values_BJV.shape[2] // BLOCK
     return values_BJV[..., : BLOCK * full].unflatten(2, (full, BLOCK)).amax(3)
 
 
 def best_candidates(blocks: Blocks, inputs_B: Tensor, n: int) -> Best:
-    """The n best candidates of some of the inputs; n is at most all there are."""
+    """Find the n best candidates of some of the inputs; n is at most the number of candidates."""
     if takes_all(blocks, n):
         return _best_of_all(blocks, inputs_B, n)
     vocabulary_size = blocks.values_BJV.shape[2]
@@ -97,7 +97,7 @@ def best_candidates(blocks: Blocks, inputs_B: Tensor, n: int) -> Best:
 
 
 def takes_all(blocks: Blocks, n: int) -> bool:
-    """Whether the n best blocks are no fewer candidates than there are."""
+    """Whether the n best blocks contain all candidates."""
     _, num_slots, vocabulary_size = blocks.values_BJV.shape
     return vocabulary_size < BLOCK or n * BLOCK >= num_slots * vocabulary_size or n > blocks.maxima_BM.shape[1]
 
@@ -115,26 +115,26 @@ def _best_of_all(blocks: Blocks, inputs_B: Tensor, n: int) -> Best:
 
 
 def _with_extra(scores_BX: Tensor, slots_BX: Tensor, tokens_BX: Tensor, beyond_BX: Tensor) -> Best:
-    """Name the slots of extra candidates, whose token is -1."""
+    """Set the slots of extra candidates, whose token is -1."""
     is_extra_BX = beyond_BX >= 0
     return Best(scores_BX, torch.where(is_extra_BX, beyond_BX, slots_BX), tokens_BX.masked_fill(is_extra_BX, -1))
 
 
 def worst_maximum(best_scores_BX: Tensor, k: int) -> Tensor:
-    """Smallest live one of the k best scores, (B,), whose soft choice reaches lowest; 0 if none lives."""
+    """Return the smallest live one of the k best scores, (B,), whose distribution reaches lowest; 0 if none is live."""
     maxima_BK = best_scores_BX[:, :k]
     dead_BK = maxima_BK == -torch.inf
     return maxima_BK.masked_fill(dead_BK, torch.inf).amin(1).masked_fill(dead_BK.all(1), 0.0)
 
 
 def excluded_mass_bound(blocks: Blocks, inputs_B: Tensor, best: Best, k: int, alpha_B: Tensor) -> Tensor:
-    """Bound on the weight of all candidates but the best in any of the k distributions of the soft top-k.
+    """Bound the weight of all candidates but the n best in any of the k distributions of the soft top-k.
 
-    With m the smallest live one of the k maxima, v_n the score of the last of the n candidates that are kept, and M_g
-    the maximum of block g, ``sum over blocks of |g| e(min(M_g, v_n)) - n e(v_n)``, ``e(s) = exp(-alpha (m - s)^2)``. A
-    candidate that was left out scores at most min(M_g, v_n), which is at most m and at most every other of the maxima;
-    one that was kept has been counted as v_n; and the weights are divided by a sum in which the maximum itself is 1. So
-    the bound holds for each of the k distributions. (B,), float64, rounded upwards; NaN where a score is NaN.
+    With m the smallest live one of the k maxima, v_n the score of the last of the n kept candidates, and M_g the
+    maximum of block g: ``sum over blocks of |g| e(min(M_g, v_n)) - n e(v_n)``, ``e(s) = exp(-alpha (m - s)^2)``. A
+    dropped candidate scores at most min(M_g, v_n), which is at most m and every other maximum; a kept one counts as
+    v_n; and the normaliser of the weights is at least 1, the term of the maximum itself. So the bound holds for each of
+    the k distributions. (B,), float64, rounded upwards; NaN if a score is NaN.
 
     Example:
         >>> blocks = block_maxima(torch.tensor([[[3.0, 2.0, 0.0]]]), torch.zeros(1, 1), torch.zeros(1, 0))
@@ -161,9 +161,9 @@ def excluded_mass_bound(blocks: Blocks, inputs_B: Tensor, best: Best, k: int, al
 
 
 def maxima_and_log_partitions(logits_BJV: Tensor, *, normalized: bool) -> tuple[Tensor, Tensor]:
-    """Largest score of each full block of a slot, (B, J, V // 64), and ``log Z``, (B, J).
+    """Compute the largest score of each full block of a slot, (B, J, V // 64), and ``log Z``, (B, J).
 
-    log Z is 0 where it is not asked for, and where no token is possible.
+    log Z is 0 if it is not requested or no token is possible.
     """
     if fits_one_pass(logits_BJV):
         from seqwise.search.large_vocabulary.triton import scan_rows  # which imports Triton
@@ -195,11 +195,11 @@ def best_of_many(
     end: int | None = None,
     excluded_BX: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Result of ``hard_top_k``, up to rounding, in half the passes over B x J x V: for searches without gradients.
+    """Compute ``hard_top_k``, up to rounding, in half the passes over B x J x V, for searches without gradients.
 
-    What a slot adds is the same for all of its tokens but the end, so the maxima of blocks of unnormalised scores are
-    found first, and only the blocks that can hold one of the best are looked into. With the number of slots and of
-    excluded candidates, k is at most J V; the score f - c log Z - m holds no cost.
+    A slot adds the same term to all of its tokens but the end, so block maxima of unnormalised scores come first, and
+    only blocks that can contain one of the best candidates are searched. With the number of slots and excluded
+    candidates, k is at most J V; the score f - c log Z - m has no cost.
     """
     batch_size, num_slots, vocabulary_size = logits_BJV.shape
     full_BJM, log_partition_BJ = maxima_and_log_partitions(logits_BJV, normalized=log_partition_weight != 0)

@@ -1,12 +1,12 @@
-"""The soft top-k over all J x V candidates of a linear head, with all that a search asks of it, summed in one pass.
+"""Soft top-k over all J x V candidates of a linear head, with all sums that a search needs in one pass.
 
-Weights are made for one slot and a few inputs at a time, and made again in the backward pass: what is saved has no
+Weights are computed for one slot and a few inputs at a time, and recomputed in the backward pass: saved tensors have no
 dimension V. Each pass over scores is one line with ``out=``, so that few temporaries leave the processor's cache. The
-plain form of each step under a checkpoint takes 1.7 and 2.4 times as long at V = 1,284 and 32,000 (``checkpointed`` in
-``benchmarks.relaxed_beam``).
+plain version of each step under a checkpoint takes 1.7 and 2.4 times as long at V = 1,284 and 32,000 (``checkpointed``
+in ``benchmarks.relaxed_beam``).
 
 With ``t_r = sqrt(alpha) (s - m_r)``, ``q_r = exp(-t_r^2)`` and ``Z_r = sum q_r``, the weights are ``p_r = q_r / Z_r``.
-Where g_r is the gradient of the r-th score and y_r that of the weight p_r, less its mean under p_r:
+Let g_r be the gradient of the r-th score and y_r that of the weight p_r, minus its mean under p_r:
 
     ds = sum_r p_r (g_r - 2 sqrt(alpha) t_r y_r)        dm_r = g_r - (the r-th term of it, summed over the candidates)
 
@@ -35,7 +35,7 @@ CHUNK = 2**17
 
 
 class _Sums(NamedTuple):
-    """Sums that a search needs of the weights p, a the sum of p over slots."""
+    """Sums of the weights p that a search needs; a is the sum of p over slots."""
 
     scores_BK: Tensor
     parent_weights_BKJ: Tensor
@@ -46,13 +46,13 @@ class _Sums(NamedTuple):
 
 @dataclass(frozen=True)
 class _Problem:
-    """Inputs of the sums that need no gradient.
+    """Inputs of the sums without gradients.
 
     Attributes:
         head, embedding: the matrices of the search.
         log_partition_BJ: log Z of each slot.
-        score: what a token adds.
-        cost: makes the cost of each token, (B, V), again; None without one.
+        score: score of a token.
+        cost: recomputes the cost of each token, (B, V); None without a cost.
         end: id of the end token, or None.
         maxima_BK, maximum_slots_BK, maximum_tokens_BK: the k best candidates, the end token as -1.
     """
@@ -71,17 +71,17 @@ class _Problem:
 def sums_of_all(
     candidates: Candidates, head: DeferredLinear, embedding: DeferredLinear, scan: Scan, kept: Kept, choice: Choice
 ) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], Added]:
-    """The soft top-k of all candidates, summed; nothing of size V is saved for the gradients.
+    """Compute the sums of the soft top-k over all candidates, saving nothing of size V for gradients.
 
     Args:
-        candidates: whose cost, if there is one, has no gradient and can be made again.
-        head, embedding: matrices of the search, which note their gradients.
-        scan: all scores of the step, which are used up.
-        kept: the best candidates, at least k + 1 where there are so many.
+        candidates: candidates; their cost, if any, has no gradient and can be recomputed.
+        head, embedding: matrices of the search, which record their gradients.
+        scan: all scores of the step, which are overwritten.
+        kept: the best candidates, at least k + 1 if there are as many.
         choice: k, alpha and its unit.
 
     Returns:
-        Scores, parents, tokens and parent weights of the new slots, and what the search asks of their tokens.
+        Scores, parents, tokens and parent weights of the new slots, and the sums over their tokens.
     """
     end = candidates.end
     k = min(choice.k, scan.logits_BJV[0].numel())
@@ -149,14 +149,14 @@ class _Dense(torch.autograd.Function):
 
 
 class _Frame(NamedTuple):
-    """Scores in a form from which all k gaps are made by one addition: ``t_r = L + shift_r``.
+    """Scores scaled so that one addition gives each of the k gaps: ``t_r = L + shift_r``.
 
     Attributes:
-        logits_BJV: L, ``sqrt(alpha) f``, with the cost where it is part of the score, and without the end token.
+        logits_BJV: L, ``sqrt(alpha) f``, plus the cost if it is part of the score, without the end token.
         shifts_BKJ: ``sqrt(alpha) (going - c log Z - m_r)``.
         roots_B11: ``sqrt(alpha)``.
-        end_scores_BJ, end_logits_BJ: the candidates that end: what they score, and f - c log Z - constant; or None.
-        cost_BV: the cost, if there is one.
+        end_scores_BJ, end_logits_BJ: scores of the candidates that end, and their f - c log Z - constant; or None.
+        cost_BV: the cost, if any.
     """
 
     logits_BJV: Tensor
@@ -212,30 +212,30 @@ def _frame(
 
 
 def _chunks(frame: _Frame) -> Iterator[slice]:
-    """Inputs whose scores fit the cache."""
+    """Yield groups of inputs whose scores fit the cache."""
     batch_size, *sizes = frame.logits_BJV.shape
     width = max(1, CHUNK // max(1, sizes[0] * sizes[1]))
     return (slice(start, start + width) for start in range(0, batch_size, width))
 
 
 def _gaps(frame: _Frame, chunk: slice, r: int, out: Tensor) -> Tensor:
-    """``t_r``."""
+    """Compute ``t_r``."""
     return torch.add(frame.logits_BJV[chunk], frame.shifts_BKJ[chunk, r, :, None], out=out)
 
 
 def _powers(gaps_CJV: Tensor, out: Tensor) -> Tensor:
-    """``exp(-t^2)``."""
+    """Compute ``exp(-t^2)``."""
     return exp_(torch.addcmul(gaps_CJV.new_zeros(()), gaps_CJV, gaps_CJV, value=-1, out=out))
 
 
 def _end_gaps(frame: _Frame) -> Tensor:
-    """``t_r`` of the candidates that end, (B, K, J)."""
+    """Compute ``t_r`` of the candidates that end, (B, K, J)."""
     assert frame.end_scores_BJ is not None
     return frame.roots_B11 * (frame.end_scores_BJ[:, None] - frame.maxima_BK[..., None])
 
 
 def _sums(problem: _Problem, frame: _Frame) -> tuple[_Sums, Tensor]:
-    """Sum up the weights; also Z of each distribution (1 where no candidate lives)."""
+    """Sum the weights; also return Z of each distribution (1 without live candidates)."""
     vocabulary_size, (batch_size, k) = frame.logits_BJV.shape[2], frame.maxima_BK.shape
     parents_BKJ = torch.empty_like(frame.shifts_BKJ)
     firsts_BK = torch.empty_like(frame.maxima_BK)
@@ -275,7 +275,7 @@ def _sums(problem: _Problem, frame: _Frame) -> tuple[_Sums, Tensor]:
 
 
 class _Gradients(NamedTuple):
-    """Gradients of the head's scores, of the slots' terms and of alpha; and the factors a and g of that of E."""
+    """Gradients of the head's scores, the slots' terms and alpha; and the factors a and g of the gradient of E."""
 
     logits_BJV: Tensor
     terms: tuple[Tensor, Tensor, Tensor]
@@ -292,7 +292,7 @@ def _gradients(
     given: _Sums,
     alpha_wanted: bool,
 ) -> _Gradients:
-    """Compute gradients but for products with matrices; those of the scores overwrite the scores in the frame."""
+    """Compute all gradients except products with matrices; those of the scores overwrite the scores in the frame."""
     slopes = _slopes(problem, frame, sums, frame.live_BK / normalizer_BK, given)
     end = problem.end
     going_BJ = torch.empty_like(frame.logits_BJV[..., 0])
@@ -329,9 +329,9 @@ def _gradients(
 
 
 class _Slopes(NamedTuple):
-    """y, a sum of four terms, times ``-2 sqrt(alpha) / Z``; and what else multiplies the powers.
+    """y, a sum of four terms, times ``-2 sqrt(alpha) / Z``; and the other factors of the powers.
 
-    The slope of candidate (i, w) is ``of_token[w] + of_slot[i] + of_gap t``, and ``of_end`` more where w is the end.
+    The slope of candidate (i, w) is ``of_token[w] + of_slot[i] + of_gap t``, plus ``of_end`` if w is the end token.
     """
 
     of_token_BKV: Tensor
@@ -360,10 +360,10 @@ def _slopes(problem: _Problem, frame: _Frame, sums: _Sums, share_BK: Tensor, giv
 def _chunk_gradient(
     frame: _Frame, slopes: _Slopes, chunk: slice, maxima_BK: Tensor, alphas_BK: Tensor, alpha_wanted: bool
 ) -> tuple[Tensor, Tensor]:
-    """ds of the candidates that go on, and an array to use again.
+    """Return ds of the candidates that continue, and an array to reuse.
 
-    What the weights are to the maxima and to alpha is added there; the slopes of the tokens, once used, are
-    overwritten by the token weights, not yet divided by Z.
+    Adds the gradients of the maxima and of alpha in place; the token weights, not yet divided by Z, overwrite the
+    slopes of the tokens.
     """
     gaps_CJV = torch.empty_like(frame.logits_BJV[chunk])
     powers_CJV, slope_CJV, gradient_CJV = (torch.empty_like(gaps_CJV) for _ in range(3))
@@ -392,7 +392,7 @@ def _to_logits(
     going_BJ: Tensor,
     ending_BJ: Tensor,
 ) -> None:
-    """From ds to df, through log Z where it is part of the score; written where the scores were."""
+    """Convert ds to df, through log Z if it is part of the score; overwrites the scores."""
     logits_CJV, weight = frame.logits_BJV[chunk], problem.score.log_partition_weight
     if weight == 0:
         logits_CJV.copy_(gradient_CJV)

@@ -1,4 +1,4 @@
-"""The soft top-k of the few candidates that a certificate has left, without a graph through V scores.
+"""Soft top-k of the few candidates that a certificate keeps, without a graph through V scores.
 
 Shapes: B batch, J slots before, K slots after, V vocabulary, H features, X candidates of an input, D embedding.
 """
@@ -21,7 +21,7 @@ from seqwise.search.selection import SoftSelection
 
 
 def top_k_of_few(candidates: Candidates, head: DeferredLinear, scan: Scan, kept: Kept, choice: Choice) -> SoftSelection:
-    """Soft top-k of the kept candidates alone: no other token has weight."""
+    """Compute the soft top-k of the kept candidates; no other token has weight."""
     best, num_slots = kept.best, candidates.prefix_scores_BJ.shape[1]
     k = min(choice.k, scan.logits_BJV[0].numel())
     # The unit of alpha needs the k + 1 best, with weight or without.
@@ -50,7 +50,7 @@ def top_k_of_few(candidates: Candidates, head: DeferredLinear, scan: Scan, kept:
 
 
 def few_scores(candidates: Candidates, head: DeferredLinear, scan: Scan, best: Best, used_BX: Tensor) -> Tensor:
-    """Scores of the best candidates, with gradients: (B, X); ``used_BX`` says which of these have weight."""
+    """Compute scores of the best candidates with gradients, (B, X); ``used_BX`` marks those with weight."""
     score, terms, (_, slots_BX, tokens_BX) = candidates.score, candidates.slot_terms(), best
     ids_BX, is_end_BX = token_ids(tokens_BX, candidates.end), tokens_BX < 0
     logits_BX = scan.logits_BJV.flatten(1).gather(1, slots_BX * scan.logits_BJV.shape[2] + ids_BX)
@@ -75,7 +75,7 @@ def few_scores(candidates: Candidates, head: DeferredLinear, scan: Scan, best: B
 def _mean_rows(
     candidates: Candidates, head: DeferredLinear, scan: Scan, slots_BX: Tensor, used_BX: Tensor
 ) -> Tensor | None:
-    """``softmax(f) W`` of the slots whose log Z some candidate with weight contains, 0 of the others."""
+    """Compute ``softmax(f) W`` for slots with log Z in the score of a candidate with weight, 0 for the others."""
     has_gradient = torch.is_grad_enabled() and candidates.features_BJH.requires_grad
     if candidates.score.log_partition_weight == 0 or not has_gradient:
         return None
@@ -95,9 +95,9 @@ def _mean_rows(
 
 
 class _FewLogits(torch.autograd.Function):
-    """Scores that were looked up and log Z, with gradients: ``df = W_w dh``, ``d log Z = (softmax W) dh``.
+    """Selected scores and log Z, with gradients: ``df = W_w dh``, ``d log Z = (softmax W) dh``.
 
-    The head notes the gradients of W and b. ``mean_row_BJH`` is ``softmax(f) W`` of every slot whose log Z is used.
+    The head records the gradients of W and b. ``mean_row_BJH`` is ``softmax(f) W`` of every slot whose log Z is used.
     """
 
     @staticmethod
@@ -139,7 +139,7 @@ def _zero(ctx: Any, like: Tensor) -> Tensor | None:
 
 
 def mixed_rows(weights_BKX: Tensor, matrix: DeferredLinear, tokens_BX: Tensor) -> Tensor:
-    """``sum_x p[k, x] E[w_x]``, (B, K, D), with the gradient of E noted for later."""
+    """Compute ``sum_x p[k, x] E[w_x]``, (B, K, D), and record the gradient of E for later."""
     mixed: Tensor = _MixedRows.apply(weights_BKX, matrix.anchor, matrix, tokens_BX)
     return mixed
 

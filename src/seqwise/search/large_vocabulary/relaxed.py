@@ -1,10 +1,10 @@
-"""The relaxed beam's selection without B x K x J x V weights: few candidates where a bound allows it, else all, summed.
+"""Relaxed selection without B x K x J x V weights: few candidates if a bound allows it, else sums over all.
 
-Of the V scores of a slot, nearly all are so far below the k best that their weight ``exp(-alpha (s - m_r)^2)`` is
-nothing to the precision of the numbers. Which ones is not known before all have been computed, but that needs no graph.
-So each step computes all scores without one, takes the n best candidates, bounds what all others can weigh together,
-and, where the bound is below a tolerance, goes on with these alone: a soft top-k over B x K x n. An input where it is
-not takes all candidates into account, summed in chunks that are computed again in the backward pass.
+Nearly all of the V scores of a slot are so far below the k best that their weight ``exp(-alpha (s - m_r)^2)`` vanishes
+in the precision of the numbers. Finding these needs all scores, but no graph. So each step computes all scores without
+a graph, takes the n best candidates, and bounds the total weight of the others. If the bound is below a tolerance, it
+continues with the n best: a soft top-k over B x K x n. Otherwise it sums over all candidates of the input, in chunks
+that the backward pass recomputes.
 
 Shapes: B batch, J slots before, K slots after, V vocabulary, I some of the inputs.
 """
@@ -33,20 +33,20 @@ Expand = Callable[[Candidates], SoftSelection]
 
 
 def default_tolerance(dtype: torch.dtype) -> float:
-    """Mass that may be left out without changing the printed numbers: 1e-12 in float64, else 1e-7."""
+    """Return the mass that may be dropped without visible effect: 1e-12 in float64, else 1e-7."""
     return 1e-12 if dtype == torch.float64 else 1e-7
 
 
 def relaxed_top_k(candidates: Candidates, choice: Choice, expand: Expand, matrices: Matrices) -> SummedSelection:
-    """Soft top-k of candidates that are never expanded with a graph.
+    """Compute the soft top-k of candidates without expanding them in a graph.
 
-    It equals the plain one: to rounding where all candidates were summed, up to the tolerance where few were kept.
+    It equals the plain one, up to rounding if all candidates are summed, and up to the tolerance if few are kept.
 
     Args:
-        candidates: of a search, which has an embedding; none of them excluded.
-        choice: k, alpha and its unit, the tolerance of the certificate and the most candidates that it may keep.
-        expand: the same selection in the plain form, for heads that are not linear and for questions nobody foresaw.
-        matrices: of the search.
+        candidates: candidates of a search with an embedding; none are excluded.
+        choice: k, alpha and its unit, the tolerance of the certificate, and the largest number of candidates to keep.
+        expand: the same selection in the plain version, for nonlinear heads and for other queries.
+        matrices: matrices of the search.
     """
     batch_size, num_slots = candidates.prefix_scores_BJ.shape
     head = matrices.of_head(candidates.head, candidates.features_BJH.shape[-1])
@@ -64,7 +64,7 @@ def relaxed_top_k(candidates: Candidates, choice: Choice, expand: Expand, matric
 
 
 def _joined(parts: Sequence[SummedSelection], candidates: Candidates) -> SummedSelection:
-    """Join selections of some of the inputs each."""
+    """Join selections of disjoint sets of inputs."""
     order_B = torch.cat([inputs_I for part in parts for inputs_I, _ in part.parts]).argsort()
 
     def join(values: Sequence[Tensor]) -> Tensor:
@@ -82,7 +82,7 @@ def _joined(parts: Sequence[SummedSelection], candidates: Candidates) -> SummedS
 
 
 def _expanded_again(candidates: Candidates, inputs_I: Tensor, expand: Expand) -> SummedSelection:
-    """Plain form, of which only sums are kept: the backward pass expands the candidates again."""
+    """Compute the plain version, but keep only its sums: the backward pass expands the candidates again."""
 
     again = partial(_expanded, candidates, expand)
 
@@ -99,7 +99,7 @@ def _expanded_again(candidates: Candidates, inputs_I: Tensor, expand: Expand) ->
 def _of_linear_head(
     candidates: Candidates, inputs_B: Tensor, head: DeferredLinear, choice: Choice, expand: Expand, matrices: Matrices
 ) -> Iterator[SummedSelection]:
-    """Few candidates of the inputs where the certificate allows it, all of the others."""
+    """Use few candidates for inputs whose certificate allows it, and all for the others."""
     # Products of weights and scores are never rounded to 16 bits; the head computes as its caller has asked.
     own_precision = torch.autocast(candidates.features_BJH.device.type, enabled=False)
     with torch.no_grad(), own_precision:
@@ -132,7 +132,7 @@ def _of_linear_head(
 def _summed_few(
     soft: SoftSelection, candidates: Candidates, inputs_I: Tensor, embedding: DeferredLinear
 ) -> SummedSelection:
-    """Few candidates, whose rows of the embedding get their gradient with those of all steps."""
+    """Sum few candidates; the gradient of their embedding rows is computed with that of all steps."""
     assert soft.token_ids_BX is not None
     weights_BKX, cost, end = soft.token_weights_BKX, candidates.cost, candidates.end
     zeros_BK = torch.zeros_like(soft.scores_BK)
@@ -146,7 +146,7 @@ def _summed_few(
 
 
 def _summable(candidates: Candidates) -> bool:
-    """Whether the cost, if there is one, is the same for all slots, without a gradient, and can be made again."""
+    """Whether the cost, if any, is the same for all slots, has no gradient and can be recomputed."""
     cost = candidates.cost
     return cost is None or (cost.dim() == 2 and not cost.requires_grad and candidates.cost_again is not None)
 

@@ -1,7 +1,7 @@
-"""All scores of a step without a graph, the candidates that are kept of them, and what the others weigh at most.
+"""All scores of a step without a graph, the candidates to keep, and a bound on the weight of the others.
 
-Shapes: B batch, J slots, V vocabulary, X best candidates of an input, M = k + 1 of them, E extra candidates (those that
-end), I some of the inputs.
+Shapes: B batch, J slots, V vocabulary, X best candidates of an input, M = k + 1 of them, E extra candidates (ending
+ones), I some of the inputs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SMALLEST = 1e-30
 
 
 class Choice(NamedTuple):
-    """Parameters of a soft top-k: its size, alpha in its unit, and how much mass may be left out."""
+    """Parameters of a soft top-k: its size, alpha in its unit, and the mass that may be dropped."""
 
     k: int
     alpha: float
@@ -50,9 +50,9 @@ class Scan(NamedTuple):
     """All scores of a step, without a graph.
 
     Attributes:
-        logits_BJV: f; minus infinity in the place of the end token, whose scores are ``end_BJ``.
-        log_partition_BJ: log Z, 0 where the score does without.
-        maxima_BJM: the largest score of each full block, where it was found on the way.
+        logits_BJV: f; minus infinity at the end token, whose scores are ``end_BJ``.
+        log_partition_BJ: log Z, 0 if the score does not use it.
+        maxima_BJM: the largest score of each full block, if already known.
     """
 
     logits_BJV: Tensor
@@ -62,7 +62,7 @@ class Scan(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """Best candidates of some of the inputs, which of them have weight, and how much the others weigh at most."""
+    """Best candidates of some of the inputs, which of them have weight, and a bound on the weight of the others."""
 
     best: Best
     kept_BX: Tensor
@@ -70,7 +70,7 @@ class Kept(NamedTuple):
 
 
 def scan_scores(candidates: Candidates, head: DeferredLinear) -> Scan:
-    """Compute all scores; meant for where no graph is made."""
+    """Compute all scores; call without a graph."""
     logits_BJV, end, end_BJ = head.scores(candidates.features_BJH), candidates.end, None
     normalized = candidates.score.log_partition_weight != 0
     maxima_BJM, log_partition_BJ = maxima_and_log_partitions(logits_BJV, normalized=normalized)
@@ -95,7 +95,7 @@ def kept_of(kept: Kept, inputs_I: Tensor) -> Kept:
 
 
 def certify(candidates: Candidates, scan: Scan, choice: Choice) -> Kept:
-    """Keep the best candidates of every input, as few as the tolerance allows, with their bound."""
+    """Keep the best candidates of every input, as few as the tolerance allows, with the bound."""
     score, terms, values_BJV = candidates.score, candidates.slot_terms(), scan.logits_BJV
     partition_BJ = score.log_partition_weight * scan.log_partition_BJ
     extra_BE = values_BJV.new_empty(len(values_BJV), 0)
@@ -135,14 +135,14 @@ def certify(candidates: Candidates, scan: Scan, choice: Choice) -> Kept:
 
 
 def _hopeless(blocks: Blocks, inputs_I: Tensor, best: Best, k: int, alpha_I: Tensor, choice: Choice) -> Tensor:
-    """Mask of inputs in which the maxima of too many blocks outweigh the tolerance, each alone."""
+    """Mask the inputs in which too many blocks have a maximum that alone exceeds the tolerance."""
     gaps_IM = worst_maximum(best.scores_BX, k)[:, None] - blocks.maxima_BM[inputs_I]
     heavy_IM = alpha_I[:, None] * gaps_IM.square() < -math.log(max(choice.tolerance, 1e-300))
     return heavy_IM.sum(1) > choice.most
 
 
 def _with_weight(best: Best, bound_I: Tensor, k: int, alpha_I: Tensor, tolerance: float) -> Tensor:
-    """Mask of the candidates that are needed: without the others the mass left out is still within the tolerance."""
+    """Mask the candidates that are needed: dropping all others stays within the tolerance."""
     gaps_IX = (worst_maximum(best.scores_BX, k)[:, None] - best.scores_BX).double()
     masses_IX = (-alpha_I[:, None] * gaps_IX.square()).exp()
     left_out_IX = masses_IX.flip(1).cumsum(1).flip(1) + bound_I[:, None]
@@ -151,7 +151,7 @@ def _with_weight(best: Best, bound_I: Tensor, k: int, alpha_I: Tensor, tolerance
 
 
 def _merged(kept: Kept | None, inputs_I: Tensor, more: Kept) -> Kept:
-    """More candidates for some of the inputs; the others keep what they have, and as many without weight."""
+    """Add candidates for some of the inputs; the others are padded with candidates without weight."""
     if kept is None:
         return more
     columns = more.kept_BX.shape[1] - kept.kept_BX.shape[1]
@@ -166,13 +166,13 @@ def _merged(kept: Kept | None, inputs_I: Tensor, more: Kept) -> Kept:
 
 
 def _narrowed(kept: Kept, at_least: int) -> Kept:
-    """Without columns that nobody needs."""
+    """Remove columns without weight for all inputs."""
     width = max(at_least, int(kept.kept_BX.sum(1).max()))
     return Kept(Best(*(values[:, :width] for values in kept.best)), kept.kept_BX[:, :width], kept.bound_B)
 
 
 def alphas(candidates: Candidates, best: Best, choice: Choice, num_best: int) -> Tensor:
-    """Alpha over its unit for each input, (B,), from the k + 1 best candidates."""
+    """Divide alpha by its unit for each input, (B,), from the k + 1 best candidates."""
     best_BM, slots_BM, tokens_BM = (values[:, :num_best] for values in best)
     alpha_B = in_range(choice.alpha, best_BM).expand(len(best_BM)).to(best_BM.device)
     if choice.unit is not of_scores:
@@ -182,12 +182,12 @@ def alphas(candidates: Candidates, best: Best, choice: Choice, num_best: int) ->
 
 
 def token_ids(tokens: Tensor, end: int | None) -> Tensor:
-    """Token ids of the best candidates, among which -1 marks the end token."""
+    """Return the token ids of the best candidates, in which -1 marks the end token."""
     return tokens if end is None else tokens.masked_fill(tokens < 0, end)
 
 
 def cost_in_scores(candidates: Candidates) -> Tensor | None:
-    """Term that the cost adds to the scores, (B, J, V) or (B, 1, V), or None."""
+    """Return the term that the cost adds to the scores, (B, J, V) or (B, 1, V), or None."""
     weight, cost = candidates.score.cost_weight, candidates.cost
     if cost is None or not candidates.augmented:
         return None

@@ -1,11 +1,11 @@
-"""All that a step asks of its V scores, in one pass over them: a Triton kernel, for GPUs.
+"""Triton kernel for GPUs: block maxima and log Z of V scores in a single pass.
 
-A step of a search reads its scores for their log Z and for the largest of each block of 64. In torch these are several
-passes over N x V numbers, in all of which a GPU waits for its memory. Here each program of the kernel reads one tile of
-a row once, and leaves a maximum for each block and one logsumexp.
+A search step reads its scores for log Z and for the maximum of each block of 64. In torch, these are several
+memory-bound passes over N x V numbers. Here each program of the kernel reads one tile of a row once, and returns a
+maximum for each block and one logsumexp.
 
-Triton comes with the builds of torch for GPUs. With ``TRITON_INTERPRET=1`` the kernel runs on CPUs, slowly, which is
-how it is tested; on a GPU it has not been measured yet (``python -m benchmarks.relaxed_beam --device cuda`` does that).
+Triton comes with GPU builds of torch. With ``TRITON_INTERPRET=1``, the kernel runs slowly on CPUs, where it is tested;
+it has not been measured on a GPU yet (run ``python -m benchmarks.relaxed_beam --device cuda``).
 
 Shapes: N rows, V vocabulary, M full blocks of a row, S tiles of a row.
 """
@@ -49,10 +49,10 @@ if importlib.util.find_spec("triton") is not None:
 
 
 def scan_rows(scores_NV: Tensor) -> tuple[Tensor, Tensor]:
-    """Maxima of blocks and log Z of every row, reading each score once.
+    """Compute block maxima and log Z of every row, reading each score once.
 
-    ``maxima[n, m] = max of scores[n, 64 m : 64 m + 64]``, for the blocks that are full;
-    ``log Z[n] = log sum_v exp scores[n, v]``, in nats, minus infinity where every score is.
+    ``maxima[n, m] = max of scores[n, 64 m : 64 m + 64]``, for full blocks;
+    ``log Z[n] = log sum_v exp scores[n, v]``, in nats, minus infinity if every score is.
 
     Args:
         scores_NV: each row contiguous; 32 bits or fewer.
@@ -60,8 +60,8 @@ def scan_rows(scores_NV: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         ``maxima_NM`` and ``log_partition_N``, in float32.
 
-    Source: the one pass is that of the online softmax (Milakov and Gimelshein 2018), with tiles instead of a running
-    maximum. Not implemented: a backward pass; what is scanned carries no graph.
+    Source: the single pass of the online softmax (Milakov and Gimelshein 2018), with tiles instead of a running
+    maximum. Not implemented: a backward pass; scores carry no graph.
     """
     num_rows, vocabulary_size = scores_NV.shape
     num_blocks, tile_size = vocabulary_size // BLOCK, TILE_BLOCKS * BLOCK
