@@ -130,7 +130,7 @@ def relaxed_beam_objective(
         cost: makes the task cost from the gold output; ``hamming_cost``, ``partial(hamming_cost, weights=...)``,
             ``partial(edit_distance_cost, end=...)``, or your own.
         unit: divisor of alpha at each step of the search, see ``SoftTopK``; the final choice uses alpha itself.
-            cross_entropy_weight: weight of the teacher-forced cross-entropy that is added.
+        cross_entropy_weight: weight of the teacher-forced cross-entropy that is added.
     """
     score = as_score(score)
 

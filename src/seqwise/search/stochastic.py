@@ -149,7 +149,7 @@ def stochastic_beam_search(
 
     Returns:
         The outputs, in the order of the draws. Gradients flow through their log-probabilities, never through the
-choice.
+        choice.
 
     Raises:
         InputError: k is less than 1, or the number of steps negative.

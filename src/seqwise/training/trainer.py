@@ -156,9 +156,9 @@ def fit(
             scheduled sampling ``gold_probability``; each objective documents its schedules.
         measure: called every ``measure_every`` steps with the values of the schedules; its result is a line of
             ``measurements.jsonl`` in ``output``. It must not change the model or use the global random generators.
-            measure_every: steps between two calls; the last one is after the last step.
+        measure_every: steps between two calls; the last one is after the last step.
         evaluate: returns the development metric of the model, higher is better; called when ``measure`` is, under the
-        same conditions, and followed by a checkpoint. The model ends with its best weights.
+            same conditions, and followed by a checkpoint. The model ends with its best weights.
         patience: early stopping after this many evaluations without improvement.
         fingerprints: fingerprints, by name, of other inputs such as "development data"; a checkpoint with different
             ones is refused.
@@ -198,7 +198,7 @@ def fit(
     way. (A SumOfMeans is weighted exactly over processes, and over parts by their gold tokens.) Only noise differs
     between processes. Rank 0 writes, and calls ``measure`` and ``on_progress``; all processes must see ``output``.
 
-Not implemented: models that do not fit one GPU.
+    Not implemented: models that do not fit one GPU.
     """
     output = Path(output)
     parsed = {name: parse_schedule(schedule).over(steps) for name, schedule in (schedules or {}).items()}
