@@ -1,8 +1,8 @@
-"""Settings: classes filled from YAML files, command-line flags and Python, every mistake named with its line.
+"""Settings: classes filled from YAML files, command-line flags and Python, with errors that name the line.
 
-A :class:`Config` lists the options that it reads. Where there is a choice (of an objective, a kernel, a model), each
-alternative is a Config of its own, told apart by its ``name``, and the field that holds one of them is annotated with
-:class:`OneOf`. So an option that the chosen alternative does not read is unknown by construction::
+A :class:`Config` lists its options. If there is a choice (of an objective, a kernel, a model), each alternative is a
+separate Config, identified by its ``name``, and the field that holds it is annotated with :class:`OneOf`. So an option
+that the chosen alternative does not have is unknown by construction::
 
     class Kernel(Config):            # what all kernels have
         ...

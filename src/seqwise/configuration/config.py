@@ -1,4 +1,4 @@
-"""Configurations: frozen settings with types and ranges, and choices between several of them."""
+"""Configurations: frozen settings with types and ranges, and choices between alternatives."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ def setting(
     le: float | None = None,
     lt: float | None = None,
 ) -> Any:
-    """Declare a field of a :class:`Config` with its line of help and its range.
+    """Declare a field of a :class:`Config` with its help and range.
 
     Args:
-        default: the default value, as text or as an object; or a function of the fields before, ``{name: value}``.
-        text: the help.
-        flag: the flat name if it is not the field's: ``k`` of an objective is ``beam_size`` on the command line.
+        default: the default value, as text or an object; or a function of the preceding fields, ``{name: value}``.
+        text: the help text.
+        flag: the flat name, if it differs from the field: ``k`` of an objective is ``beam_size`` on the command line.
         panel: the group of flags in ``--help`` that begins here.
-        metavar: placeholder of the value in ``--help``, by default by the type.
-        choices: values that a shell completes, by default by the type.
-        readers: the alternatives that have it, in the help; by default all are named.
+        metavar: placeholder of the value in ``--help``; by default from the type.
+        choices: values for shell completion; by default from the type.
+        readers: the alternatives that have it, as named in the help; by default all of them.
         usual: the default in the help, if a function makes it.
-        shared: whether the flat name is also accepted where no chosen alternative has it, so that one file of settings
-            serves to compare several.
-        ge, gt, le, lt: bounds: at least, greater than, at most, below.
+        shared: whether the flat name is accepted even if no chosen alternative has it, so that one settings file can
+            serve to compare several.
+        ge, gt, le, lt: bounds: at least, greater than, at most, less than.
 
     Example:
         >>> class Model(Config):
@@ -78,7 +78,7 @@ class Config(BaseModel):
     """Frozen settings, each with a type and a range; text is read as in a YAML file.
 
     Raises:
-        InputError: names the setting that is unknown, missing, of the wrong type or out of its range.
+        InputError: a setting is unknown, missing, of the wrong type or out of range.
 
     Example:
         >>> class Optimiser(Config):
@@ -100,7 +100,7 @@ class Config(BaseModel):
         protected_namespaces=(),
     )
     tag: ClassVar[str] = "name"
-    """The field that tells the alternatives of one base class apart."""
+    """Field that identifies the alternatives of a base class."""
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -127,14 +127,14 @@ class Config(BaseModel):
 class OneOf:
     """Annotation of a field that holds one of several alternatives: ``Annotated[Base, OneOf(Base)]``.
 
-    The alternatives are the subclasses of a base class that have a tag, ``name: Literal["..."]``, those defined later
-    included. Text names an alternative with default options; a mapping holds the tag and the options.
+    The alternatives are the subclasses of a base class with a tag, ``name: Literal["..."]``, including later ones. Text
+    names an alternative with default options; a mapping holds the tag and the options.
 
     Args:
         base: the base class.
-        short: expands a text to a mapping; by default to ``{tag: text}``.
-        optional: whether "none" stands for None.
-        usual: tag of the alternative that takes flat settings if none is chosen; by default that of the default.
+        short: expands text to a mapping; by default to ``{tag: text}``.
+        optional: whether "none" means None.
+        usual: tag of the alternative that takes flat settings if none is chosen; by default the default's tag.
 
     Example:
         >>> class Schedule(Config): ...
@@ -167,7 +167,7 @@ class OneOf:
         return dict(_tagged(self.base))
 
     def mapping(self, value: Any) -> Any:
-        """Expand a text to a mapping; return anything else as it is."""
+        """Expand text to a mapping; return anything else unchanged."""
         return self.short(value) if isinstance(value, str) else value
 
     def member(self, name: Any) -> type[Config]:
@@ -218,7 +218,7 @@ def section_of(info: FieldInfo) -> type[Config] | OneOf | None:
 
 
 def _read(kind: Any, value: Any) -> Any:
-    """Convert text to a value of this type, if it is one; pydantic refuses what is left."""
+    """Convert text to a value of this type if possible; pydantic rejects the rest."""
     if isinstance(value, bool) and kind in (int, float):
         return str(value).lower()  # no number
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
@@ -279,7 +279,7 @@ def _finite_number(text: str) -> float | None:
 
 
 class WrongValue(InputError):
-    """Error about a value whose place is not known yet, such as "{name} must be even, got 3"; ``key`` is below it."""
+    """Error about a value at an unknown place, such as "{name} must be even, got 3"; ``key`` is relative to it."""
 
     def __init__(self, problem: str, *, hint: str | None = None, key: str | None = None) -> None:
         super().__init__(problem.replace("{name}", "it", 1), hint=hint)
@@ -287,7 +287,7 @@ class WrongValue(InputError):
 
 
 def wrong_value(expected: str, got: Any, *, hint: str | None = None, key: str | None = None) -> WrongValue:
-    """Return the error about a value that is not what was expected."""
+    """Return the error about an unexpected value."""
     return WrongValue(f"{{name}} must be {expected}, got {shown(got)}", hint=hint, key=key)
 
 
@@ -304,13 +304,13 @@ _KINDS = {
     "mapping": "a mapping",
     "model": "a mapping of names to values",
 }
-"""Expectations by the beginning of the type of a pydantic error."""
+"""Expectations by prefix of the type of a pydantic error."""
 
 _BOUNDS = {"ge": "at least", "gt": "greater than", "le": "at most", "lt": "below"}
 
 
 def explained(error: ValidationError, kind: type[Config], written: Written) -> InputError:
-    """Turn the first mistake of a pydantic error into one line; unknown names come before wrong values."""
+    """Convert the first mistake of a pydantic error to one line; unknown names come before wrong values."""
     mistakes = error.errors(include_url=False)
     mistake = next((candidate for candidate in mistakes if candidate["type"] == "extra_forbidden"), mistakes[0])
     loc, kind_of_error = mistake["loc"], mistake["type"]
@@ -339,7 +339,7 @@ def explained(error: ValidationError, kind: type[Config], written: Written) -> I
 
 
 def named(error: InputError, written: Written, loc: tuple[Any, ...], flag: Written | None = None) -> InputError:
-    """Add the name, file and line of its value to an error."""
+    """Add the name, file and line of a value to its error."""
     key = error.key if isinstance(error, WrongValue) else error.problem.partition(":")[0]
     if key and _at(written, (*loc, key)):
         loc = (*loc, key)

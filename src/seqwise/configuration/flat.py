@@ -1,4 +1,4 @@
-"""Flat names of the settings of all sections, as of command-line flags: reading, writing and listing."""
+"""Flat names of the settings of all sections, like command-line flags: reading, writing and listing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def configure(kind: type[T] | OneOf, **flat: Any) -> T:
 
     Args:
         kind: a Config, or the alternatives of one.
-        flat: settings of any depth, or whole sections.
+        flat: settings at any depth, or whole sections.
 
     Raises:
         InputError: a setting is unknown, has no effect, or is out of its range.
@@ -42,15 +42,15 @@ def configure(kind: type[T] | OneOf, **flat: Any) -> T:
 
 
 def load(kind: type[T] | OneOf, path: Path | None, flags: Mapping[str, str] | None = None) -> T:
-    """Build a configuration from a YAML file and from flags, which win.
+    """Build a configuration from a YAML file and flags; flags take precedence.
 
     Args:
         kind: a Config, or the alternatives of one.
-        path: a YAML file, nested like the configuration or flat like the flags; None: the defaults alone.
+        path: a YAML file, nested like the configuration or flat like the flags; None for defaults.
         flags: text by flat name, as on a command line: ``{"beam_size": "3"}``.
 
     Raises:
-        InputError: a key is unknown, repeated or missing, or a value is of the wrong type; names file and line.
+        InputError: a key is unknown, repeated or missing, or a value has the wrong type; names file and line.
 
     Example:
         >>> class Settings(Config):
@@ -65,7 +65,7 @@ def load(kind: type[T] | OneOf, path: Path | None, flags: Mapping[str, str] | No
 
 
 def dump(configuration: Config) -> str:
-    """Return a configuration as nested YAML, from which ``load`` makes an equal one.
+    """Return a configuration as nested YAML that ``load`` reads back as an equal one.
 
     Example:
         >>> class Settings(Config):
@@ -80,16 +80,16 @@ def dump(configuration: Config) -> str:
 
 
 def plain_values(configuration: Config) -> dict[str, Any]:
-    """Return a configuration as nested mappings of values that YAML and JSON can hold."""
+    """Return a configuration as nested mappings of values for YAML and JSON."""
     return {name: _plain(getattr(configuration, name)) for name in type(configuration).model_fields}
 
 
 def changed(
     kind: type[T] | OneOf, configuration: Config, changes: Mapping[str, Any], leave_out: Collection[str] = ()
 ) -> T:
-    """Build a configuration that differs from another by flat changes; fields in ``leave_out`` are not kept.
+    """Build a configuration that differs from another by flat changes, without the fields in ``leave_out``.
 
-    Settings that were not given follow the new values. Options that a newly chosen alternative lacks are dropped.
+    Settings that were not given explicitly are recomputed. Options that a newly chosen alternative lacks are dropped.
     """
     start = {name: value for name, value in _set_values(configuration).items() if name not in leave_out}
     fields = type(configuration).model_fields
@@ -101,7 +101,7 @@ def changed(
 
 
 def _set_values(configuration: Config, above: str = "") -> dict[str, Written]:
-    """Return the given fields, sections as mappings, and the tags of all alternatives."""
+    """Return the explicitly given fields, with sections as mappings, and the tags of all alternatives."""
     values: dict[str, Written] = {}
     for name, info in type(configuration).model_fields.items():
         value = getattr(configuration, name)
@@ -113,7 +113,7 @@ def _set_values(configuration: Config, above: str = "") -> dict[str, Written]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as YAML can hold it."""
+    """Convert a value to YAML types."""
     if isinstance(value, Config):
         return plain_values(value)
     if isinstance(value, Mapping):
@@ -126,9 +126,9 @@ def _plain(value: Any) -> Any:
 
 
 def flat_values(configuration: Config, *, only_changed: bool = False) -> dict[str, Any]:
-    """List all settings by flat names, as YAML can hold them; the outermost of the same name wins.
+    """List all settings by flat name, with YAML types; the outermost of equal names wins.
 
-    With ``only_changed``, defaults are left out.
+    ``only_changed`` leaves out defaults.
     """
     values: dict[str, Any] = {}
     own: dict[str, Any] = {}
@@ -152,7 +152,7 @@ def flat_values(configuration: Config, *, only_changed: bool = False) -> dict[st
 
 
 def differences(before: Config, after: Config) -> dict[str, tuple[Any, Any]]:
-    """List the settings in which two configurations differ, by flat names; other alternatives by their tags."""
+    """List the settings in which two configurations differ, by flat name; different alternatives by their tags."""
     changes: dict[str, tuple[Any, Any]] = {}
     fields = {**type(before).model_fields, **type(after).model_fields}
     for name, info in fields.items():
@@ -167,7 +167,7 @@ def differences(before: Config, after: Config) -> dict[str, tuple[Any, Any]]:
 
 @dataclass(frozen=True)
 class Flag:
-    """One command-line flag: all fields of one flat name."""
+    """Command-line flag: all fields with one flat name."""
 
     name: str
     text: str  # help
@@ -178,7 +178,7 @@ class Flag:
 
 
 def flags_of(kind: type[Config] | OneOf) -> list[Flag]:
-    """List the flags of a configuration with all its alternatives; the help names those that have an option."""
+    """List the flags of a configuration with all its alternatives; the help names the alternatives with each option."""
     same_name: dict[str, list[_Leaf]] = {}
     panels: dict[str, str | None] = {}
     panel = None
@@ -196,7 +196,7 @@ def flags_of(kind: type[Config] | OneOf) -> list[Flag]:
 
 @dataclass(frozen=True)
 class _Leaf:
-    """A field of some alternative."""
+    """Field of an alternative."""
 
     flag: str
     info: FieldInfo
@@ -248,7 +248,7 @@ def _flag(name: str, leaves: list[_Leaf], panel: str | None, every: Mapping[str,
 
 
 def _readers(leaves: list[_Leaf], every: Mapping[str, set[str]]) -> str:
-    """Name the alternatives that have an option; "" if all have it."""
+    """Return the names of the alternatives that have an option; "" if all have it."""
     chosen: dict[str, dict[str, None]] = {}
     for leaf in leaves:
         owners = [(choice, tag) for choice, tag in leaf.owners if choice in every]
@@ -275,7 +275,7 @@ def _names(kind: Any) -> tuple[str, ...]:
 
 
 def build(kind: type[T] | OneOf, given: Given) -> T:
-    """Build a configuration from settings as they were given."""
+    """Build a configuration from given settings."""
     root = _member_of_root(kind, given) if isinstance(kind, OneOf) else kind
     start = {name: value for name, value in (given.start or {}).items() if name in root.model_fields}
     used: set[str] = set()
@@ -304,7 +304,7 @@ def _member_of_root(kind: OneOf, given: Given) -> type[Config]:
 
 
 def _placed(kind: type[Config], given: Given, here: Written, used: set[str]) -> Written:
-    """Put flat settings into a section: those of a file below its nested values, flags above; note them in ``used``."""
+    """Put flat settings into a section: file values below nested ones, flags above; record them in ``used``."""
     values = dict(here.value)
     for name, info in kind.model_fields.items():
         flat, section = flat_name(name, info), section_of(info)
@@ -325,7 +325,7 @@ def _placed(kind: type[Config], given: Given, here: Written, used: set[str]) -> 
 def _placed_section(
     section: type[Config] | OneOf, info: FieldInfo, written: list[Written], given: Given, used: set[str]
 ) -> Written | None:
-    """Return a nested section, or None if nothing of it was given."""
+    """Return a nested section, or None if none of its settings was given."""
     merged: dict[str, Any] = {}
     for candidate in written:
         if isinstance(section, OneOf) and section.optional and candidate.value == "none":

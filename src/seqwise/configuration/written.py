@@ -1,4 +1,4 @@
-"""Settings as they were written in a file, as flags or in Python, with their lines."""
+"""Settings as written in a file, as flags or in Python, with their lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from seqwise.errors import InputError
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Suggest the nearest known name for an unknown one, or list all names, as a hint."""
+    """Make a hint with the nearest known name for an unknown one, or with all names."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1)
     return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names) or 'none'}"
@@ -26,7 +26,7 @@ class FlagText(str):
 
 @dataclass(frozen=True)
 class Written:
-    """A value as it was written: text, None, an object from Python, or a list of or a mapping to these."""
+    """Value as written: text, None, a Python object, or a list or mapping of these."""
 
     value: Any
     name: str  # dotted or flat
@@ -44,7 +44,7 @@ class Written:
         return Written(known, f"{self.name}.{key}" if self.name else str(key))
 
     def plain(self) -> Any:
-        """Return the value alone, for pydantic."""
+        """Return the plain value, for pydantic."""
         if isinstance(self.value, dict):
             return {key: inner.plain() if isinstance(inner, Written) else inner for key, inner in self.value.items()}
         if isinstance(self.value, list):
@@ -54,7 +54,7 @@ class Written:
 
 @dataclass
 class Given:
-    """Settings as they were given, before they are interpreted."""
+    """Given settings, before interpretation."""
 
     file: dict[str, Written]  # keys of a file, or keywords of Python
     flags: dict[str, Written]  # which win
@@ -62,7 +62,7 @@ class Given:
     start: dict[str, Written] | None = None  # a configuration to change, as nested mappings
 
     def value(self, *names: str) -> Any:
-        """Return the plain value of the first of these names that was given, nested ones with dots, or None."""
+        """Return the plain value of the first given name, or None; nested names have dots."""
         for source in (self.flags, self.file, self.start or {}):
             for name in names:
                 written: Written | None = Written(source, "")
@@ -73,7 +73,7 @@ class Given:
         return None
 
     def put(self, name: str, value: Any) -> None:
-        """Set a flat setting, in place of a given one."""
+        """Set a flat setting, replacing a given one."""
         self.drop(name)
         self.file[name] = Written(value, name)
 
@@ -83,7 +83,7 @@ class Given:
         self.flags.pop(name, None)
 
     def error(self, name: str, problem: str, hint: str | None = None) -> InputError:
-        """Return an error about a setting, with the file and line that it comes from."""
+        """Return an error about a setting, with its file and line."""
         where: Written | None = None if name in self.flags else Written(self.file, "")
         for part in name.split("."):
             where = None if where is None else where.inner(part)
@@ -93,12 +93,12 @@ class Given:
 
 
 def given_in_python(flat: Mapping[str, Any]) -> Given:
-    """Wrap keywords of Python."""
+    """Wrap Python keywords."""
     return Given({name: Written(value, name) for name, value in flat.items()}, {})
 
 
 def read_given(path: Path | None, flags: Mapping[str, str] | None = None) -> Given:
-    """Read a YAML file and flags, without interpreting them."""
+    """Read a YAML file and flags without interpreting them."""
     root = None if path is None else compose(_read_text(path), path)
     written = Written({}, "") if root is None else written_from(root, "", path)
     if not isinstance(written.value, dict):
@@ -141,7 +141,7 @@ MOST_VALUES = 100_000  # references to references can grow without bound: a: &a 
 
 
 def written_from(node: yaml.Node, name: str, path: Path | None) -> Written:
-    """Convert a node of YAML, with scalars as text: YAML would read ``no`` as a boolean and 1e-4 as text."""
+    """Convert a YAML node, with scalars as text: YAML would read ``no`` as a boolean and 1e-4 as text."""
     outer: list[int] = []
     count = 0
 

@@ -1,4 +1,4 @@
-"""Numbers and what stands behind them: measures with bootstrap intervals, and signatures of how they were made."""
+"""Measures with bootstrap intervals, and signatures that record how results were made."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def optimal_next_tokens(output: Ids, references: Sequence[Ids], *, end: int | No
 
         O(y_1..t) = {w : min_z d(y_1..t w z) = min_z d(y_1..t z)},    t = 0 .. T - 1.
 
-    d is the number of wrong tokens where all outputs have one length (``end`` is None), else the edit distance.
+    d is the number of wrong tokens if all outputs have the same length (``end`` is None), else the edit distance.
 
     Source: Sabour, Chan and Norouzi, Optimal Completion Distillation (ICLR 2019), section 3, for edit distance.
     """
@@ -80,7 +80,7 @@ def _by_hamming(output: Ids, references: Sequence[Ids]) -> list[set[int]]:
 
 @dataclass(frozen=True)
 class ExposureGap:
-    """Loss after gold prefixes and after the model's own, in nats per token.
+    """Loss after gold prefixes and after the model's own prefixes, in nats per token.
 
     Attributes:
         gold: ``L(gold)``; with one reference, cross-entropy.
@@ -107,27 +107,27 @@ def exposure_gap(
 ) -> ExposureGap:
     """Measure how much worse a model continues its own prefixes than gold ones.
 
-    With O(prefix) the next tokens from which the lowest cost can still be reached,
+    With O(prefix) the next tokens that can still reach the lowest cost,
 
         L(Y) = sum_{y in Y} sum_t -log sum_{w in O(y_1..t-1)} p(w | x, y_1..t-1)  /  sum_{y in Y} |y|,
 
-    once with Y the references and once with Y the model's own outputs; the gap is the difference. The cost is the
-    number of wrong tokens for outputs of a fixed length, such as labels, where O is gold label t; elsewhere it is the
-    edit distance. The gap is an upper bound of the cost of exposure bias: a gold prefix also holds information, such as
-    the annotator's choice of one of two right labels.
+    once with Y the references and once with Y the model's own outputs; the gap is the difference. For outputs of fixed
+    length, such as labels, the cost is the number of wrong tokens and O is gold label t; otherwise it is the edit
+    distance. The gap is an upper bound on exposure bias: a gold prefix also carries information, such as the
+    annotator's choice between two right labels.
 
     Args:
         model: a step model that is also a module; it is in evaluation mode during the call.
         examples: encoded sources.
         references: the right outputs of each example, end token included; at least one, none empty.
-        outputs: the model's own output for each example (greedy, or a beam's best), with its end token if it has one.
-        batch_size: examples taken together; results do not depend on it.
+        outputs: the model's own output for each example (greedy, or the best of a beam), with its end token if any.
+        batch_size: examples per batch; results do not depend on it.
         on_progress: called with the number of examples just done.
 
     Raises:
         InputError: the lists differ in length, or an example has no reference.
 
-    Source: the optimal next tokens, Sabour, Chan and Norouzi (ICLR 2019), section 3.
+    Source: Sabour, Chan and Norouzi (ICLR 2019), section 3, for the optimal next tokens.
 
     Example:
         >>> from seqwise.models import Tagger
@@ -186,11 +186,11 @@ def _losses(
 
 @dataclass(frozen=True)
 class LengthBias:
-    """Shares of degenerate lengths among the outputs of a search, and the ratio of lengths.
+    """Shares of outputs of a search with degenerate length, and the length ratio.
 
     Attributes:
         empty: share of outputs without any token.
-        short: share of outputs with fewer than half the tokens of their reference, empty ones among them.
+        short: share of outputs with fewer than half the tokens of their reference, including empty ones.
         cut_off: share of outputs that had not ended when the search was stopped.
         ratio: tokens written per token of the references.
     """
@@ -202,13 +202,13 @@ class LengthBias:
 
 
 def length_bias(outputs: Sequence[Hypothesis], reference_lengths: Sequence[int]) -> LengthBias:
-    """Measure the shares of outputs that are empty, short or cut off, and the ratio of lengths ``sum |y| / sum |y*|``.
+    """Measure the shares of outputs that are empty, short or cut off, and the length ratio ``sum |y| / sum |y*|``.
 
-    With larger beams log-probabilities tend towards short outputs, raw scores to long ones where log Z is above 0.
+    With larger beams, log-probabilities tend to prefer short outputs, and raw scores long ones if log Z is above 0.
 
     Args:
         outputs: the best hypothesis of each example.
-        reference_lengths: tokens of each reference, at least 1, the end token not counted.
+        reference_lengths: number of tokens of each reference, at least 1, without the end token.
 
     Raises:
         InputError: the lists differ in length, or there is nothing to count.

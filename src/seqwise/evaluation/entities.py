@@ -50,17 +50,17 @@ class EntityCounts(Counts):
 
 
 def entities(labels: Tokens) -> list[Entity]:
-    """Return the entities of a label sequence, from left to right, whether well formed or not.
+    """Return the entities of a label sequence from left to right, even if it is ill-formed.
 
-    A label is a prefix, a hyphen and a type: B-LOC, I-LOC, E-LOC, S-LOC (the type may hold hyphens, or be missing with
-    its hyphen). Anything else, O above all, lies outside every entity. Inside, a new entity begins where the last
-    position was outside, where the type changes, at every B and S, and after every E and S. So I-LOC after O or after
-    another type begins an entity, and an entity that is never closed ends before the next O, type or end of labels.
-    This reads IO, IOB1, IOB2, IOE1, IOE2 and IOBES alike.
+    A label is a prefix, a hyphen and a type: B-LOC, I-LOC, E-LOC, S-LOC (the type may contain hyphens, or be missing
+    with its hyphen). Any other label, such as O, is outside every entity. Inside, a new entity begins after an outside
+    position, where the type changes, at every B and S, and after every E and S. So I-LOC after O or after another type
+    begins an entity, and an entity that is never closed ends before the next O, type or end of labels. This reads IO,
+    IOB1, IOB2, IOE1, IOE2 and IOBES.
 
     Source: the script conlleval of the CoNLL shared tasks (Tjong Kim Sang and Buchholz 2000; Tjong Kim Sang and De
-    Meulder 2003), whose rules these are for B, I, O and for I, E, O. It knows no S, and joins a B to an E of its type
-    before it; here B begins and E ends an entity always, as in seqeval. Not implemented: its bracket representations.
+    Meulder 2003), with the same rules for B, I, O and for I, E, O. It has no S, and joins a B to a preceding E of its
+    type; here B always begins and E always ends an entity, as in seqeval. Not implemented: its bracket representations.
     """
     parts = [("O", ""), *map(_prefix_and_type, labels), ("O", "")]
     edges = [t for t, (before, after) in enumerate(pairwise(parts)) if _is_edge(before, after)]
@@ -69,21 +69,21 @@ def entities(labels: Tokens) -> list[Entity]:
 
 
 def entity_f1(predictions: Sequence[Tokens], references: Sequence[Tokens]) -> EntityCounts:
-    """Micro-averaged F1, over the entities of all types together: 2 #right / (#predicted + #gold).
+    """Compute micro-averaged F1 over the entities of all types: 2 #right / (#predicted + #gold).
 
-    An entity is right where type, start and end all are. That is 2 P R / (P + R) of precision P = #right / #predicted
-    and recall R = #right / #gold, so a ratio of two sums.
+    An entity is right if its type, start and end are. This is 2 P R / (P + R) with precision P = #right / #predicted
+    and recall R = #right / #gold, hence a ratio of two sums.
 
     Args:
-        predictions: labels per example. Missing positions count as O; labels beyond the reference's end are not looked
-            at.
+        predictions: labels per example. Missing positions count as O; labels beyond the end of the reference are
+            ignored.
         references: gold labels per example.
 
     Returns:
-        The F1, and ``by_type`` the scores of every type that is gold or predicted.
+        The F1; its ``by_type`` has the scores of every gold or predicted type.
 
     Raises:
-        InputError: the lists differ in length, a gold label has no known prefix, or there is no entity at all.
+        InputError: the lists differ in length, a gold label has no known prefix, or there are no entities.
 
     Source: conlleval, as for `entities`. Not implemented: credit for partial overlap.
 
@@ -99,20 +99,20 @@ def entity_f1(predictions: Sequence[Tokens], references: Sequence[Tokens]) -> En
 def macro_entity_f1(
     predictions: Sequence[Tokens], references: Sequence[Tokens], *, types: Collection[str] | None = None
 ) -> Sums:
-    """Macro-averaged F1, the mean over types: (1 / K) sum over k of 2 #right_k / (#predicted_k + #gold_k).
+    """Compute macro-averaged F1, the mean over types: (1 / K) sum over k of 2 #right_k / (#predicted_k + #gold_k).
 
-    The mean is over the types that the references have (F1 = 0 where none is predicted), also in each bootstrap
-    resample; resamples without a gold entity are left out. Predictions of other types cost nothing here.
+    The mean is over the types of the references (F1 = 0 if none is predicted), also in each bootstrap resample;
+    resamples without gold entities are left out. Predictions of other types are ignored.
 
     Args:
         predictions, references: as in `entity_f1`.
-        types: those to average over; left out, all that the references have.
+        types: types to average over; by default those of the references.
 
     Raises:
         InputError: as in `entity_f1`, or a type of ``types`` is in no reference.
 
     Source: Goyal, Neubig, Dyer and Berg-Kirkpatrick, AAAI 2018, table 2, "Macro F1 over the prediction of different
-    named entities", without a formula; conlleval reports `entity_f1`, and F1 by type without their mean.
+    named entities", without a formula; conlleval reports `entity_f1`, and F1 by type without the mean.
 
     Example:
         >>> gold = [["B-PER", "O", "B-LOC"], ["B-PER", "B-PER", "O"]]
@@ -170,7 +170,7 @@ def _check_labels(reference: Tokens, number: int) -> None:
 
 
 def _mean_f1(sums: Floats) -> Floats:
-    """Mean F1 of the types with gold entities; NaN where there is none."""
+    """Compute the mean F1 of the types with gold entities, or NaN without any."""
     right, predicted, gold = np.moveaxis(sums.reshape(*sums.shape[:-1], -1, 3), -1, 0)
     present = gold > 0
     f1 = np.where(present, 2 * right / (predicted + gold), 0)

@@ -1,4 +1,4 @@
-"""Errors of outputs, token by token: alignment with gold, scores of each label, and confusions."""
+"""Errors of outputs by token: alignment with gold, scores of each label, and confusions."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from seqwise.evaluation.entities import TypeScores, type_scores
 from seqwise.evaluation.metrics import Tokens, edit_distances
 
 Pair: TypeAlias = tuple[str | None, str | None]
-"""An output token and the gold token at its place; None where one of them is missing."""
+"""Output token and the gold token at its position; None if one is missing."""
 
 
 def align(output: Tokens, gold: Tokens) -> list[Pair]:
-    """Align an output with gold by the fewest insertions, deletions and substitutions, each of cost 1.
+    """Align an output with gold by the fewest insertions, deletions and substitutions, each with cost 1.
 
-    Among alignments of the same cost, the one that substitutes as late as possible.
+    Ties go to the alignment that substitutes as late as possible.
 
     Example:
         >>> align("a cat sat".split(), "a black cat ran".split())
@@ -39,7 +39,7 @@ def align(output: Tokens, gold: Tokens) -> list[Pair]:
 
 
 def by_position(output: Tokens, gold: Tokens) -> list[Pair]:
-    """Pair labels with the gold labels at their positions; a position that the output lacks has None.
+    """Pair labels with the gold labels at their positions; missing output positions have None.
 
     Example:
         >>> by_position(["D"], ["D", "N"])

@@ -1,4 +1,4 @@
-"""Label-bias explorer: local and global mass of the prefixes of a beam, step by step.
+"""Label bias: local and global mass of the prefixes of a beam, step by step.
 
 A locally normalised model conserves the mass of a prefix, whatever follows; raw scores do not. Shapes: B batch (1
 here), J slots, T tokens written so far.
@@ -35,7 +35,7 @@ GOLD, OTHERS = "#0072B2", "#D55E00"
 
 @dataclass(frozen=True)
 class Prefix:
-    """Prefix on the beam, or of gold beside it, after t steps."""
+    """Prefix on the beam, or of gold, after t steps."""
 
     tokens: Ids  # end token included if it has ended
     log_prob: float  # ``log p(prefix) = sum_s (f_s - log Z_s)``, in nats
@@ -64,9 +64,9 @@ class LabelBias:
     """Prefixes of a beam, step by step.
 
     Attributes:
-        steps: after 0, 1, .. steps the prefixes, best first by the search's score, gold last where it has fallen off.
-        exact: whether the global shares are exact, or taken over a beam.
-        support: the largest number of prefixes that the global shares were summed over.
+        steps: prefixes after 0, 1, .. steps, best first by the score of the search, gold last if it has fallen off.
+        exact: whether the global shares are exact, not summed over a beam.
+        support: the largest number of prefixes over which the global shares were summed.
     """
 
     steps: tuple[tuple[Prefix, ...], ...]
@@ -85,10 +85,10 @@ def explore_label_bias(
     support: int = 4096,
     allowed: Callable[[Selector], Selector] = unrestricted,
 ) -> LabelBias:
-    """Follow a beam, and compute the local and the global mass of each of its prefixes, step by step.
+    """Compute the local and the global mass of each prefix of a beam, step by step.
 
-    With ``F(y_1..s)`` the sum of raw scores and Y_s all outputs cut after s tokens (those that have ended earlier are
-    whole), the global share of a prefix of t tokens after s >= t of them is
+    With ``F(y_1..s)`` the sum of raw scores and Y_s all outputs cut after s tokens (outputs that end earlier are
+    complete), the global share of a prefix of t tokens after s >= t tokens is
 
         P_s(prefix) = sum_{y in Y_s that begin with prefix} exp F(y)  /  sum_{y in Y_s} exp F(y).
 
@@ -96,19 +96,19 @@ def explore_label_bias(
     local share ``p(prefix)`` is the same for every s, because each Z there is 1: this is label bias.
 
     Both sums run over the prefixes of a raw-score beam of ``support`` slots, each with all its next tokens. If the beam
-    never drops a prefix (``exact``) this is enumeration; else it is the approximation of Andor et al., and a dropped
-    prefix has share 0 from then on. Outputs that have not ended after ``num_steps`` tokens count as they are. Tokens
-    that are not allowed are in neither sum, but keep their part of the local mass.
+    never drops a prefix (``exact``), this is enumeration; otherwise it is the approximation of Andor et al., and a
+    dropped prefix has share 0 from then on. Outputs that have not ended after ``num_steps`` tokens count as they are.
+    Tokens that are not allowed are in neither sum, but keep their part of the local mass.
 
     Args:
         model: a step model, in evaluation mode.
         context: from ``model.encode``, for one source.
-        num_steps: tokens to write at most; for a model without end token exactly.
+        num_steps: largest number of tokens, or the exact number for a model without end token.
         k: size of the beam.
-        score: of the beam.
-        gold: the right output, end token included; its prefixes are kept beside the beam, up to the first token that
+        score: score of the beam.
+        gold: the right output, end token included; its prefixes are kept even off the beam, up to the first token that
             the model lacks (an id of V or more).
-        support: number of slots that the global shares are summed over.
+        support: number of slots over which the global shares are summed.
         allowed: restricts a selector to allowed outputs; by default to all.
 
     Raises:
@@ -234,7 +234,7 @@ def _add_lost_gold(shown: list[list[_State]], model: StepModel, context: Any, go
 
 
 def _prefix(state: _State, shares: Sequence[Mapping[Ids, float]], gold: Ids | None) -> Prefix:
-    """Make a prefix of a slot and its global shares from this step on; ``gold`` is cut after this step."""
+    """Make a prefix from a slot and its global shares from this step on; ``gold`` is cut after this step."""
     return Prefix(
         state.tokens,
         state.log_prob,
@@ -254,7 +254,7 @@ def _global_shares(
     end: int | None,
     support: int,
 ) -> tuple[list[dict[Ids, float]], bool, int]:
-    """Return for each s the share P_s of every prefix that is shown after s steps or fewer."""
+    """Return, for each s, the share P_s of every prefix shown after at most s steps."""
     shown_prefixes = {state.tokens for states in shown for state in states}
     shares: list[dict[Ids, float]] = [{(): 1.0}]
     kept_all, exact, largest = True, True, 0
@@ -290,19 +290,19 @@ def _log_sum_exp(values: Sequence[float]) -> float:
 def draw_label_bias(
     bias: LabelBias, path: Path, *, target_name: Callable[[int], str], step_names: Sequence[str], title: str = ""
 ) -> None:
-    """Draw the prefixes of a beam as two trees: local masses above, global ones, the next step included, below.
+    """Draw the prefixes of a beam as two trees: local masses above, global masses including the next step below.
 
-    The area of a disc is the share of a prefix. Gold is blue, or a ring once it has fallen off the beam.
+    The area of a disc is the share of its prefix. Gold is blue, and a ring after it has fallen off the beam.
 
     Args:
         bias: the masses.
-        path: of the figure, PNG, PDF or SVG by its ending.
+        path: file of the figure, PNG, PDF or SVG by its ending.
         target_name: returns the name of a token.
         step_names: labels of the steps, from the first token on; there may be fewer.
-        title: of the figure.
+        title: title of the figure.
 
     Raises:
-        InputError: the ending is another, or matplotlib is not installed.
+        InputError: the ending is unknown, or matplotlib is not installed.
     """
     if path.suffix not in FIGURE_ENDINGS:
         raise InputError("a figure cannot be written to this name", path=path, hint="let it end in .png, .pdf or .svg")
@@ -387,7 +387,7 @@ def _area(share: float) -> float:
 
 
 def _names_that_fit(names: Sequence[str], width: float, *, font_size: float) -> dict[str, str]:
-    """Abbreviate names to a width in points, as drawn."""
+    """Abbreviate names to a drawn width in points."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import TextToPath
 

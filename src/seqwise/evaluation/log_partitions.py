@@ -1,6 +1,6 @@
 """Statistics of log Z over all positions, by position, and by output length.
 
-Shapes: T the length of one output.
+Shapes: T length of one output.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class LogPartitionReport:
 
     Attributes:
         overall: all positions.
-        by_position: the first position of every output, the second, and so on; later ones rest on fewer outputs.
+        by_position: the first position of all outputs, the second, and so on; later ones have fewer outputs.
         by_length: all positions of the outputs in each bin of length, named as by `bins_by_length`.
     """
 
@@ -45,7 +45,7 @@ class LogPartitionReport:
 
 
 def summarize_log_partitions(log_partitions: Tensor) -> LogPartitionSummary:
-    """Summarise log Z of some positions.
+    """Summarise log Z over some positions.
 
     Source: mean and variance, Goyal et al. (NAACL 2019), table 5.1 of Goyal's thesis; R, Andreas and Klein (NAACL
     2015), section 5.
@@ -58,16 +58,15 @@ def summarize_log_partitions(log_partitions: Tensor) -> LogPartitionSummary:
 def log_partition_report(
     log_partitions: Sequence[Tensor], *, edges: Sequence[int] = (20, 30, 40)
 ) -> LogPartitionReport:
-    """Return statistics of log Z over a data set, by position and by length of output.
+    """Compute statistics of log Z over a data set, by position and by output length.
 
     Args:
-        log_partitions: for each output, log Z at its T positions, (T,), in nats. For a batch that is
-            ``objectives.log_partitions(model, batch).split(batch.target_lengths_B.tolist())``. Empty ones count for
-            nothing.
-        edges: where a new bin of lengths begins, in tokens, in rising order.
+        log_partitions: for each output, log Z at its T positions, (T,), in nats. For a batch, use
+            ``objectives.log_partitions(model, batch).split(batch.target_lengths_B.tolist())``. Empty ones are ignored.
+        edges: lower edges of the bins of lengths, in tokens, in increasing order.
 
     Raises:
-        InputError: there is no position, an entry has more than one dimension, or the edges do not rise.
+        InputError: there are no positions, an entry has more than one dimension, or the edges do not increase.
 
     Example:
         >>> report = log_partition_report([torch.tensor([1.0, 5.0]), torch.tensor([3.0])], edges=[2])

@@ -1,8 +1,8 @@
-"""Measures as functions of sums over examples, so that one bootstrap serves all.
+"""Measures as functions of sums over examples, so that one bootstrap serves all of them.
 
-A measure returns `Sums`: the summands of each of the N examples in C sums, and a function that combines the sums. Most
-measures are `Counts`, the ratio of two sums (a corpus level, "micro" average). Intervals come from resampling the
-examples and, where there are several, the training seeds.
+A measure returns `Sums`: the terms of each of the N examples in C sums, and a function that combines the sums. Most
+measures are `Counts`, the ratio of two sums (a corpus-level, "micro" average). Intervals come from resampling the
+examples and, if there are several, the training seeds.
 
 Shapes: N examples, C sums, R resamples, S training seeds.
 """
@@ -28,7 +28,7 @@ PerSeed: TypeAlias = "Sums | Sequence[Sums]"  # one measurement, or one per trai
 INDICES_AT_ONCE = 2**20
 
 FEWEST = 10
-"""Examples that a bootstrap needs: of one it has no width, of a few hardly any."""
+"""Smallest number of examples for a bootstrap: intervals over fewer are too narrow."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,10 +37,10 @@ class Sums:
 
     Args:
         columns_NC: one row per example.
-        combine: sums (..., C) to values (...), a function of the last axis; NaN where nothing can be measured.
+        combine: maps sums (..., C) to values (...) along the last axis; NaN if nothing can be measured.
 
     Raises:
-        InputError: no examples, a number that is not finite, or nothing to measure in all of them together.
+        InputError: no examples, a number that is not finite, or nothing to measure in all of them.
 
     Example:
         >>> powers_NC = np.array([[1, 2, 4], [1, 4, 16]])  # 1, x and x squared: a variance is no single ratio
@@ -66,7 +66,7 @@ class Sums:
 
     @property
     def value(self) -> float:
-        """The measure, as a fraction, not per cent."""
+        """The measure as a fraction, not in per cent."""
         return float(_resampled_values(self, np.arange(len(self))[None])[0])
 
 
@@ -75,10 +75,10 @@ class Counts(Sums):
 
     Args:
         numerators_N: one number per example.
-        denominators_N: one number >= 0 per example; left out, each is 1 and the value is the mean.
+        denominators_N: one number >= 0 per example; by default 1, so that the value is the mean.
 
     Raises:
-        InputError: no examples, sides of unequal length, a number that is not finite, or nothing to divide by.
+        InputError: no examples, different lengths, a number that is not finite, or denominators that sum to 0.
 
     Example:
         >>> Counts([3, 1], [4, 4]).value, Counts([0.2, 0.4, 0.9]).value
@@ -101,7 +101,7 @@ class Counts(Sums):
 
 
 class Estimate(NamedTuple):
-    """Value with the ends of its confidence interval."""
+    """Value with its confidence interval."""
 
     value: float
     low: float
@@ -109,7 +109,7 @@ class Estimate(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """Difference of two systems, with the ends of its confidence interval and a two-sided p-value."""
+    """Difference between two systems, with its confidence interval and a two-sided p-value."""
 
     difference: float
     low: float
@@ -118,9 +118,9 @@ class Comparison(NamedTuple):
 
 
 def token_accuracy(predictions: Sequence[Tokens], references: Sequence[Tokens]) -> Counts:
-    """Share of gold positions whose token is predicted: #{t: prediction_t = reference_t} / #{t}.
+    """Compute the share of gold positions with the right token: #{t: prediction_t = reference_t} / #{t}.
 
-    A position that the prediction lacks is wrong; tokens beyond the reference's end are ignored.
+    Missing predictions are wrong; tokens beyond the end of the reference are ignored.
 
     Example:
         >>> token_accuracy([["D", "N"], ["V"]], [["D", "V"], ["V", "N"]]).value
@@ -132,9 +132,9 @@ def token_accuracy(predictions: Sequence[Tokens], references: Sequence[Tokens]) 
 def selected_accuracy(
     predictions: Sequence[Tokens], references: Sequence[Tokens], *, ignored: Collection[str] = ("-",)
 ) -> Counts:
-    """Token accuracy on the positions whose gold token is not in ``ignored``.
+    """Compute token accuracy over positions whose gold token is not in ``ignored``.
 
-    With the default it is vowel accuracy in stress assignment, where letters that bear no stress mark are "-".
+    The default gives vowel accuracy in stress assignment, where letters without a stress mark are "-".
     """
     numerators, denominators = [], []
     for prediction, reference in pairs(predictions, references):
@@ -145,7 +145,7 @@ def selected_accuracy(
 
 
 def sequence_accuracy(predictions: Sequence[Tokens], references: Sequence[Tokens]) -> Counts:
-    """Share of examples whose output equals the reference.
+    """Compute the share of examples whose output equals the reference.
 
     Example:
         >>> sequence_accuracy([["a", "b"], ["a"]], [["a", "b"], ["a", "b"]]).value
@@ -155,7 +155,7 @@ def sequence_accuracy(predictions: Sequence[Tokens], references: Sequence[Tokens
 
 
 def edit_distance(first: Sequence[Hashable], second: Sequence[Hashable]) -> int:
-    """Return the Levenshtein distance of two sequences: insertions, deletions and substitutions cost 1 each.
+    """Return the Levenshtein distance between two sequences: insertions, deletions and substitutions cost 1 each.
 
     Example:
         >>> edit_distance("kitten", "sitting")
@@ -167,7 +167,7 @@ def edit_distance(first: Sequence[Hashable], second: Sequence[Hashable]) -> int:
 
 
 def edit_distances(first: Sequence[Hashable], second: Sequence[Hashable]) -> Iterator[list[int]]:
-    """Yield a row for each prefix of the first sequence, the empty one included: its distance to each of the second's.
+    """Yield, for each prefix of the first sequence, its edit distances to all prefixes of the second.
 
     Example:
         >>> list(edit_distances("a", "ba"))
@@ -183,9 +183,9 @@ def edit_distances(first: Sequence[Hashable], second: Sequence[Hashable]) -> Ite
 
 
 def token_error_rate(predictions: Sequence[Tokens], references: Sequence[Sequence[Tokens]]) -> Counts:
-    """Edits per gold token against the nearest of each example's references; it can exceed 1.
+    """Compute edits per gold token against the nearest reference of each example; the rate can exceed 1.
 
-    The nearest has the fewest edits and, among equals, the fewest tokens; its length is the denominator.
+    The nearest reference has the fewest edits, then the fewest tokens; its length is the denominator.
 
     Args:
         predictions: one sequence per example, such as the phonemes of a word.
@@ -206,9 +206,10 @@ def token_error_rate(predictions: Sequence[Tokens], references: Sequence[Sequenc
 
 
 def word_error_rate(predictions: Sequence[Tokens], pronunciations: Sequence[Sequence[Tokens]]) -> Counts:
-    """Share of words whose predicted pronunciation is none of the accepted ones.
+    """Compute the share of words whose predicted pronunciation is not an accepted one.
 
-    That of speech recognition, edits per word of running text, is `token_error_rate`. Args, Raises: as there.
+    The word error rate of speech recognition, edits per word of running text, is `token_error_rate`, with the same
+    arguments and errors.
 
     Example:
         >>> word_error_rate([["R", "EH", "D"], ["L"]], [[["R", "IY", "D"], ["R", "EH", "D"]], [["M"]]]).value
@@ -219,30 +220,31 @@ def word_error_rate(predictions: Sequence[Tokens], pronunciations: Sequence[Sequ
 
 
 def length_ratio(predictions: Sequence[Tokens], references: Sequence[Tokens]) -> Counts:
-    """Predicted tokens per gold token."""
+    """Compute the number of predicted tokens per gold token."""
     lengths = [(len(prediction), len(reference)) for prediction, reference in pairs(predictions, references)]
     return Counts([ours for ours, _ in lengths], [gold for _, gold in lengths])
 
 
 def bootstrap_interval(counts: PerSeed, *, confidence: float = 0.95, resamples: int = 1000, seed: int = 0) -> Estimate:
-    """Return a measure with its percentile bootstrap interval over examples and training seeds.
+    """Compute a measure with its percentile bootstrap interval over examples and training seeds.
 
     Each resample draws N examples with replacement and combines their sums; the ends are the (1 - confidence) / 2 and
     (1 + confidence) / 2 quantiles. Given one measurement per training seed, the value is the mean over the S seeds,
-    and each resample draws S seeds with replacement beside the examples, which are the same for all seeds.
+    and each resample also draws S seeds with replacement; all seeds share the resampled examples.
 
-    One measurement covers the choice of examples only. Few seeds are understated: the variance they add comes out
-    (S - 1) / S of what it is on average, and the quantiles lack the tails of t with S - 1 degrees of freedom (at S = 3,
-    4.3 standard errors for 95%, not 2). What varies by seed within an example is overstated, up to threefold.
+    A single measurement covers only the choice of examples. With few seeds, variance is underestimated: on average it
+    is (S - 1) / S of the true variance between seeds, and the quantiles lack the tails of t with S - 1 degrees of
+    freedom (at S = 3, 4.3 standard errors for 95%, not 2). Variance between seeds within an example is overestimated,
+    up to threefold.
 
     Args:
         counts: `Counts(values)` for a plain mean; or a sequence, one per training seed, all on the same examples.
-        confidence: coverage aimed at, in (0, 1).
-        resamples: how many draws, R.
-        seed: of the draws; equal seeds give equal intervals.
+        confidence: nominal coverage, in (0, 1).
+        resamples: number of resamples, R.
+        seed: random seed; equal seeds give equal intervals.
 
     Raises:
-        InputError: confidence or resamples out of range, no seed, or seeds measured on different numbers of examples.
+        InputError: confidence or resamples out of range, no seed, or seeds with different numbers of examples.
 
     Source: Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13; with seeds, Sellam et al., The
     MultiBERTs, ICLR 2022, and Owen, Ann. Appl. Stat. 1(2), 2007. Not implemented: BCa intervals, drawing documents.
@@ -260,18 +262,18 @@ def bootstrap_interval(counts: PerSeed, *, confidence: float = 0.95, resamples: 
 def paired_bootstrap(
     first: PerSeed, second: PerSeed, *, confidence: float = 0.95, resamples: int = 1000, seed: int = 0
 ) -> Comparison:
-    """Return the difference first - second of two systems, by a paired bootstrap over the same examples.
+    """Compute the difference first - second of two systems, by a paired bootstrap over the same examples.
 
     With d the difference and d*_r that of resample r, the two-sided p-value of "no difference" is
-    (1 + #{r: |d*_r - d| >= |d|}) / (R + 1). The notes of `bootstrap_interval` on few seeds hold for p-values too.
+    (1 + #{r: |d*_r - d| >= |d|}) / (R + 1). The notes on few seeds in `bootstrap_interval` also apply to p-values.
 
     Args:
-        first, second: the systems, measured on the same examples in the same order; or one measurement for each
-            training seed, paired by seed, of which the means are compared.
-        confidence, resamples, seed: as in `bootstrap_interval`.
+        first, second: the systems, measured on the same examples in the same order; or one measurement per training
+            seed, paired by seed, whose means are compared.
+        confidence, resamples, seed: see `bootstrap_interval`.
 
     Raises:
-        InputError: the systems differ in their number of examples or of seeds, or an option is out of range.
+        InputError: the systems differ in their number of examples or seeds, or an option is out of range.
 
     Source: Noreen, Computer-Intensive Methods for Testing Hypotheses, 1989; Koehn, EMNLP 2004, for the pairing.
 
@@ -308,7 +310,7 @@ def _by_seed(*measured: PerSeed) -> list[list[Sums]]:
 
 
 def _resampled_means(systems: Sequence[Sequence[Sums]], *, resamples: int, seed: int) -> Floats:
-    """Return (systems, R): the mean over seeds of each system in each resample, with the same draws for all."""
+    """Return (systems, R): the mean over seeds of each system in each resample, with common draws."""
     if resamples < 1:
         raise InputError(f"resamples must be at least 1, got {resamples}")
     num_seeds, num_examples = len(systems[0]), len(systems[0][0])
@@ -326,7 +328,7 @@ def _resampled_means(systems: Sequence[Sequence[Sums]], *, resamples: int, seed:
 
 
 def _resampled_values(run: Sums, indices_RN: npt.NDArray[np.int64]) -> Floats:
-    """Return the measure in each resample; NaN or infinite where nothing can be measured."""
+    """Return the measure in each resample; NaN or infinite if nothing can be measured."""
     # "clip" because the indices are in range: checking that would take most of the time.
     sums_CR = [np.take(column_N, indices_RN, mode="clip").sum(axis=1) for column_N in run.columns_NC.T]
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -338,7 +340,7 @@ def _ratio(sums: Floats) -> Floats:
 
 
 def _middle(values_R: Floats, confidence: float) -> tuple[float, float]:
-    """Return the ends of the central interval with this share of the values."""
+    """Return the central interval that contains this share of the values."""
     if not 0 < confidence < 1:
         raise InputError(f"confidence must lie between 0 and 1, got {confidence}")
     if not len(values_R):
@@ -348,14 +350,14 @@ def _middle(values_R: Floats, confidence: float) -> tuple[float, float]:
 
 
 def pairs(predictions: Sequence[A], references: Sequence[B]) -> Iterator[tuple[A, B]]:
-    """Zip predictions and references of equal number."""
+    """Zip equal numbers of predictions and references."""
     if len(predictions) != len(references):
         raise InputError(f"{len(predictions)} predictions for {len(references)} references", hint="give one for each")
     return zip(predictions, references, strict=True)
 
 
 def pairs_with_many(predictions: Sequence[A], references: Sequence[Sequence[B]]) -> Iterator[tuple[A, Sequence[B]]]:
-    """Zip predictions and lists of references, none of them empty."""
+    """Zip predictions and nonempty lists of references."""
     together = pairs(predictions, references)
     for number, options in enumerate(references, start=1):
         if not options:
@@ -364,7 +366,7 @@ def pairs_with_many(predictions: Sequence[A], references: Sequence[Sequence[B]])
 
 
 def num_examples(sums: Sums) -> int:
-    """Number of examples with a summand other than 0.
+    """Count the examples with a nonzero term.
 
     Example:
         >>> num_examples(Counts([1, 0, 0], [1, 1, 0]))
@@ -374,5 +376,5 @@ def num_examples(sums: Sums) -> int:
 
 
 def enough_examples(sums: Sums) -> bool:
-    """Whether a measure rests on enough examples for a bootstrap."""
+    """Whether a measure has enough examples for a bootstrap."""
     return num_examples(sums) >= FEWEST

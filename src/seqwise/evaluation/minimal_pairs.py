@@ -1,4 +1,4 @@
-"""Minimal pairs: which of two texts a model finds likelier, by how much, and how often it is the right one."""
+"""Minimal pairs: which of two texts a model scores higher, by how much, and how often this is the right one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from seqwise.sampling.scoring_settings import ScoringSettings
 
 @dataclass(frozen=True)
 class PairScore:
-    """The scores of a good and a bad text, both in ``unit``: sums over tokens, or means (``by``).
+    """Scores of a good and a bad text in ``unit``: sums over tokens, or means (``by``).
 
     Example:
         >>> PairScore("a", "b", "", -1.0, -3.5, "nats", "sum").difference
@@ -41,7 +41,7 @@ class PairScore:
 
     @property
     def difference(self) -> float:
-        """Return the score of the good text less that of the bad one."""
+        """Return the score of the good text minus that of the bad one."""
         return self.good_log_prob - self.bad_log_prob
 
     @property
@@ -50,13 +50,13 @@ class PairScore:
         return "tie" if self.difference == 0 else "good" if self.difference > 0 else "bad"
 
     def record(self) -> dict[str, Any]:
-        """Return the pair as JSON has it."""
+        """Return the pair as a JSON record."""
         return asdict(self) | {"difference": self.difference, "winner": self.winner}
 
 
 @dataclass(frozen=True)
 class PairAccuracy:
-    """The share of pairs whose good text won, with its interval; ties count as lost."""
+    """Share of pairs whose good text wins, with its interval; ties count as losses."""
 
     category: str
     accuracy: Estimate
@@ -66,7 +66,7 @@ class PairAccuracy:
 
 
 def pair_accuracies(pairs: Iterable[PairScore]) -> list[PairAccuracy]:
-    """Return accuracies by category, in the order of their names, and of all pairs last, under "all".
+    """Return accuracies by category, sorted by name, with all pairs last, under "all".
 
     Example:
         >>> pairs = [PairScore("a", "b", "x", good, -2.0, "nats", "sum") for good in (-1.0, -3.0, -2.0)]
@@ -92,14 +92,14 @@ def _accuracy(category: str, pairs: list[PairScore]) -> PairAccuracy:
 
 
 def wilson_interval(successes: int, number: int, *, confidence: float = 0.95) -> Estimate:
-    """Return a share with its score interval, which also holds near 0 and 1.
+    """Return a share with its score interval, which is also valid near 0 and 1.
 
-    The p for which ``(successes - number p)^2 <= z^2 number p (1 - p)``.
+    It contains the p with ``(successes - number p)^2 <= z^2 number p (1 - p)``.
 
     Args:
         successes: from 0 to number.
-        number: of trials, at least 1.
-        confidence: coverage aimed at, in (0, 1).
+        number: number of trials, at least 1.
+        confidence: nominal coverage, in (0, 1).
 
     Source: Wilson (JASA 22(158), 1927).
 

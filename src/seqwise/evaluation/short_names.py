@@ -1,4 +1,4 @@
-"""Distinct abbreviations of long names, for boxes and discs with little room."""
+"""Distinct abbreviations of long names, for drawings with little space."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 
 
 def shorten_distinctly(names: Iterable[str], *, longest: int) -> dict[str, str]:
-    """Abbreviate names to distinct short forms, in which "…" stands for what they have in common.
+    """Abbreviate names to distinct short forms, in which "…" replaces their common parts.
 
-    A short form stands for one name alone: read as a pattern in which "…" is any text, it fits no other of the names.
-    As much of the beginning is kept as allows that. Where no such form is short enough, names are numbered.
+    Each short form is unambiguous: as a pattern in which "…" matches any text, it matches only its own name. It keeps
+    as much of the beginning as possible. If no such form is short enough, names are numbered.
     """
     distinct = list(dict.fromkeys(names))
     short = {name: name for name in distinct if len(name) <= longest}
@@ -34,7 +34,7 @@ def shorten_distinctly(names: Iterable[str], *, longest: int) -> dict[str, str]:
 
 
 def _forms(name: str, longest: int) -> Iterator[str]:
-    """Beginning and end around a gap; then a part from the middle, and one with the end."""
+    """Yield forms of the beginning and end around a gap, then of a part from the middle, without and with the end."""
     for head in range(longest - 1, 0, -1):
         yield f"{name[:head]}…{name[len(name) - (longest - 1 - head) :]}"
     for tail in range(max(longest - 2, 0)):
@@ -44,7 +44,7 @@ def _forms(name: str, longest: int) -> Iterator[str]:
 
 
 def _fits(form: str, name: str) -> bool:
-    """Whether a name has the parts of a form around its gaps."""
+    """Whether a name matches a form."""
     head, *middle, tail = form.split("…")
     inside = name[len(head) : len(name) - len(tail)]
     return (

@@ -1,4 +1,4 @@
-"""Signature of a number: method, seeds, data, versions, machine, day and revision, on one line."""
+"""Signature of a result: method, seeds, data, versions, machine, day and revision, on one line."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class _SourceAndTarget(Protocol):
 
 @dataclass(frozen=True)
 class Signature:
-    """Provenance of a number; `sign` makes it, `signature_line` prints it.
+    """Provenance of a result; `sign` makes it, `signature_line` prints it.
 
-    ``data`` is the SHA-256 of the evaluated examples, ``date`` the day in UTC, ``revision`` git's name for the source
-    that ran (ending in "-dirty" where its code had been edited), or None outside a checkout. ``training`` lists what
-    was trained on: the SHA-256 of the training examples, then each file that they were read from with its SHA-256, or
-    each package with its version; empty in results that were made before it was recorded.
+    ``data`` is the SHA-256 of the evaluated examples, ``date`` the day in UTC, and ``revision`` the git revision of the
+    source (ending in "-dirty" if the code was edited), or None outside a checkout. ``training`` lists the training
+    data: the SHA-256 of the training examples, then each of their files with its SHA-256, or each package with its
+    version; it is empty in results from before it was recorded.
     """
 
     method: str
@@ -64,7 +64,7 @@ class Signature:
 
 
 def sign(method: str, *, seeds: Iterable[int], data: str, training: Iterable[str] = ()) -> Signature:
-    """Sign a number made now, on this machine, by this code."""
+    """Sign a result made now, on this machine, by this code."""
     return Signature(
         method=method,
         seeds=tuple(seeds),
@@ -80,7 +80,7 @@ def sign(method: str, *, seeds: Iterable[int], data: str, training: Iterable[str
 
 
 def signature_line(signature: Signature) -> str:
-    """Return the signature on one line, with hashes of 12 digits; empty fields are left out."""
+    """Format the signature on one line, with hashes of 12 digits and without empty fields."""
     shown = {field.name: getattr(signature, field.name) for field in fields(signature)}
     training = (re.sub(r"\b[0-9a-f]{64}\b", lambda digest: digest[0][:12], source) for source in signature.training)
     shown |= {
@@ -90,9 +90,9 @@ def signature_line(signature: Signature) -> str:
 
 
 def sha256_of_examples(examples: Iterable[_SourceAndTarget]) -> str:
-    """Return the SHA-256, in hexadecimal, of the examples in order, each as a line of ASCII JSON.
+    """Compute the SHA-256, in hexadecimal, of the examples in order, each as a line of ASCII JSON.
 
-    A line is ``[[source tokens],[target tokens]]``; paths and line numbers do not count.
+    A line is ``[[source tokens],[target tokens]]``, without paths and line numbers.
     """
     digest = hashlib.sha256()
     for example in examples:
@@ -102,7 +102,7 @@ def sha256_of_examples(examples: Iterable[_SourceAndTarget]) -> str:
 
 
 def describe_machine() -> str:
-    """Name the processor, the cores that this process may use, and the GPU; never the host or user."""
+    """Describe the processor, the cores available to this process, and the GPU; never the host or user."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     parts = [_processor(), f"{cores} core" if cores == 1 else f"{cores} cores"]
     if torch.cuda.is_available():
@@ -124,7 +124,7 @@ def _own_version() -> str:
 
 
 def _processor() -> str:
-    """Name the processor: on Linux by /proc/cpuinfo, which the platform module does not read."""
+    """Return the name of the processor, on Linux from /proc/cpuinfo, which the platform module does not read."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -134,9 +134,9 @@ def _processor() -> str:
 
 
 def _git_revision(file: Path) -> str | None:
-    """Git's short name of the checkout that tracks ``file``, or None.
+    """Return git's short name of the checkout that tracks ``file``, or None.
 
-    An installed copy may lie inside somebody else's checkout, hence the question whether the file is tracked.
+    An installed copy may lie inside another project's checkout, so the file must be tracked.
     """
 
     def answer(*arguments: str) -> str:

@@ -1,4 +1,4 @@
-"""Ranking of the right slot of a beam against a wrong one, by prefix probability or by log Z of the next step.
+"""Ranking of right against wrong slots of a beam, by prefix probability or by log Z of the next step.
 
 Shapes: B batch, J slots before a step, K after it, T tokens written so far, V vocabulary.
 """
@@ -28,7 +28,7 @@ Ids = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Slots:
-    """Slots of a hard search before one of its steps, with local and raw scores."""
+    """Slots of a hard search before a step, with local and raw scores."""
 
     prefixes_BJT: Tensor  # int64; :data:`~seqwise.search.HELD` where an input had ended
     scores_BJ: Tensor  # of the search; minus infinity for a dead slot
@@ -39,15 +39,15 @@ class Slots:
 
 
 def unrestricted(selector: Selector) -> Selector:
-    """Return the selector unchanged: no output is excluded."""
+    """Return the selector unchanged, which excludes no output."""
     return selector
 
 
 @torch.no_grad()
 def unroll_slots(model: StepModel, context: Any, decoder: Decoder, *, num_steps: int | Tensor) -> Iterator[Slots]:
-    """Search, and yield the slots before each step, and at last those of the final beam.
+    """Search, and yield the slots before each step and, last, those of the final beam.
 
-    The search is over after the last step, or as soon as every slot has ended.
+    The search ends after the last step, or as soon as every slot has ended.
     """
     beam = Beam.start(model, context)
     log_probs_BJ = raw_scores_BJ = beam.scores_BK
@@ -81,14 +81,14 @@ def unroll_slots(model: StepModel, context: Any, decoder: Decoder, *, num_steps:
 
 @dataclass(frozen=True)
 class SlotRanking:
-    """Share of pairs in which a statistic is higher for the right slot than for the best wrong one; a tie counts half.
+    """Share of pairs in which a statistic is higher for the right slot than for the best wrong one; ties count half.
 
     Attributes:
         log_prob: by ``log p(prefix)``, the score of a local beam.
         log_partition: by log Z of the next step.
         both: by ``log p(prefix) + log Z``.
         raw: by ``sum_t f_t + log Z``, the score of a raw beam one step ahead.
-        on_beam: share of steps from the second gold token on with the right prefix on the beam.
+        on_beam: share of steps, from the second gold token on, with the right prefix on the beam.
     """
 
     log_prob: Counts
@@ -111,27 +111,27 @@ def rank_slots(
 ) -> SlotRanking:
     """Measure how well prefix probability and log Z of the next step rank the right slot above the best wrong one.
 
-    At every step of a beam search the slots are y_1 .. y_t; the right one is a prefix of a reference. Where the best
-    right slot r and the best wrong slot w (best by the search's own score) can both still be lengthened, they make a
-    pair, and a statistic g ranks it rightly if g(r) > g(w):
+    At every step of a beam search, slots are y_1 .. y_t; right ones are prefixes of a reference. If the best right slot
+    r and the best wrong slot w (by the score of the search) can both still be extended, they make a pair, and a
+    statistic g ranks it correctly if g(r) > g(w):
 
         g = log p(y_1..t),    g = log Z_{t+1},    g = log p(y_1..t) + log Z_{t+1},    g = sum_s f_s + log Z_{t+1}.
 
-    A local search discards log Z. Where it ranks better than chance, raw scores hold information that a local search
-    cannot use. Pairs exist only where the search has kept the right prefix.
+    A local search discards log Z. If log Z ranks better than chance, raw scores contain information that a local search
+    cannot use. There are pairs only where the search has kept the right prefix.
 
     Args:
         model: a step model that is also a module; it is in evaluation mode during the call.
         examples: encoded sources.
         references: the right outputs of each example, end token included; at least one.
         k: size of the beam, at least 2.
-        score: of the search.
+        score: score of the search.
         allowed: restricts a selector to allowed outputs; by default to all.
-        batch_size: examples searched together; results do not depend on it.
+        batch_size: examples per batch; results do not depend on it.
         on_progress: called with the number of examples just done.
 
     Raises:
-        InputError: k is less than 2, an example has no reference, or there is no pair in all examples together.
+        InputError: k is less than 2, an example has no reference, or there are no pairs.
 
     Example:
         >>> from seqwise.models import Tagger
@@ -164,7 +164,7 @@ def rank_slots(
 
 @dataclass
 class _Tally:
-    """Sums of an example: pairs, those ranked rightly by each statistic, steps, and steps with gold on the beam."""
+    """Counts of an example: pairs, those ranked correctly by each statistic, steps, and steps with gold on the beam."""
 
     pairs: int = 0
     ranked: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)
@@ -179,7 +179,7 @@ def _rank_batch(
     tallies: Sequence[_Tally],
     decoder: Decoder,
 ) -> None:
-    """Search examples together, and count their pairs step by step."""
+    """Search a batch of examples, and count their pairs step by step."""
     limits = [steps_after(example.source_ids, model) for example in examples]
     for outputs, limit, tally in zip(references, limits, tallies, strict=True):
         tally.steps = min(limit, max(map(len, outputs))) - 1

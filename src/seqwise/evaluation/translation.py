@@ -1,7 +1,7 @@
-"""BLEU, counted by sacrebleu; bins of examples by length.
+"""BLEU by sacrebleu; bins of examples by length.
 
-Shapes: N examples, G n-gram lengths (1 to 4), C = 2 + 2 G sums: lengths of prediction and reference, n-grams matched,
-n-grams predicted.
+Shapes: N examples, G n-gram orders (1 to 4), C = 2 + 2 G sums: lengths of prediction and reference, matched n-grams,
+predicted n-grams.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ def bleu(
     tokenize: str = "13a",
     lowercase: bool = False,
 ) -> Sums:
-    """Corpus BLEU of detokenised text: brevity penalty times the geometric mean of four n-gram precisions, in [0, 1].
+    """Compute corpus BLEU of detokenised text: brevity penalty times the geometric mean of four n-gram precisions.
 
-    min(1, exp(1 - r / c)) (p_1 p_2 p_3 p_4)^(1/4), with c the length of the predictions, r that of the closest
-    references and p_n = #matched / #predicted n-grams, all sums over the corpus. An order without a match gets
+    min(1, exp(1 - r / c)) (p_1 p_2 p_3 p_4)^(1/4), in [0, 1], with c the length of the predictions, r that of the
+    closest references and p_n = #matched / #predicted n-grams, all sums over the corpus. An order without a match gets
     2^-m / #predicted, where m counts such orders up to it ("exp" smoothing); without any match, or any predicted
-    4-gram, BLEU is 0. Print `bleu_signature` beside the number.
+    4-gram, BLEU is 0. Report `bleu_signature` with the number.
 
     Args:
         predictions: one text per example.
-        references: per example, its reference texts, at least one; examples may have different numbers of them.
+        references: reference texts of each example, at least one; their number may vary.
         tokenize: sacrebleu's name of a tokenizer, such as "13a", "intl", "zh", "char" or "none".
         lowercase: ignore case.
 
     Raises:
-        InputError: the lists differ in length, an example has no reference, something is no text, the tokenizer is
+        InputError: the lists differ in length, an example has no reference, an entry is not text, the tokenizer is
             unknown, or sacrebleu is not installed.
 
     Source: Papineni et al., ACL 2002; Post, WMT 2018, for sacrebleu; Chen and Cherry, WMT 2014, method 3, for the
@@ -56,7 +56,7 @@ def bleu(
 
 
 def bleu_signature(references: Sequence[Sequence[str]], *, tokenize: str = "13a", lowercase: bool = False) -> str:
-    """Return sacrebleu's signature of `bleu` with these options.
+    """Return sacrebleu's signature for `bleu` with these options.
 
     Example:
         >>> bleu_signature([["the cat sat"]]).split("|version")[0]  # doctest: +SKIP
@@ -69,9 +69,9 @@ def bleu_signature(references: Sequence[Sequence[str]], *, tokenize: str = "13a"
 
 
 def bins_by_length(lengths: Sequence[int], edges: Sequence[int] = (20, 30, 40)) -> dict[str, npt.NDArray[np.intp]]:
-    """Return the indices of the examples in each nonempty bin of length: low <= length < high, the last without end.
+    """Return the indices of the examples in each nonempty length bin: low <= length < high; the last bin is unbounded.
 
-    Source: Goyal's thesis, 2021, table 5.6, which leaves open to which bin a length of 20 belongs.
+    Source: Goyal's thesis, 2021, table 5.6, which does not specify the bin of length 20.
     """
     starts = [0, *edges]
     if any(low >= high for low, high in pairwise(starts)):
@@ -95,7 +95,7 @@ def _metric(*, tokenize: str, lowercase: bool) -> Any:
 def _statistics(
     predictions: Sequence[str], references: Sequence[Sequence[str]], *, tokenize: str, lowercase: bool
 ) -> Floats:
-    """Count the summands of BLEU for each example, (N, C)."""
+    """Count the terms of BLEU for each example, (N, C)."""
     metric = _metric(tokenize=tokenize, lowercase=lowercase)
     for number, (prediction, options) in enumerate(pairs_with_many(predictions, references), start=1):
         # A string is a sequence of strings too: a bare reference would pass for one reference per character.
@@ -110,7 +110,7 @@ def _statistics(
 
 
 def _bleu_of_sums(sums: Floats) -> Floats:
-    """Return BLEU of its sums (..., C), with sacrebleu's smoothing and its values where BLEU is not defined."""
+    """Compute BLEU from its sums (..., C), with sacrebleu's smoothing and conventions for undefined BLEU."""
     predicted, reference = sums[..., 0], sums[..., 1]
     matched_G, total_G = sums[..., 2 : 2 + MAX_ORDER], sums[..., 2 + MAX_ORDER :]
     halvings_G = np.cumsum(matched_G == 0, axis=-1)
