@@ -134,7 +134,7 @@ def test_the_page_of_a_tagger(browser: Any, addresses: dict[str, str], tmp_path:
         until(page, lambda: boxes.count() == 6)
         page.get_by_role("radio", name="relaxed beam").click()
         page.get_by_role("radio", name="raw").click()
-        until(page, lambda: "by raw scores" in page.get_by_label("Search errors").inner_text())
+        until(page, lambda: "raw scores" in page.get_by_label("Search errors").inner_text())
         assert move(page, "Alpha of the relaxed beam", "ArrowLeft") == "0.5"
         assert move(page, "Slots of the beam", "ArrowRight") == "4"
         until(page, lambda: boxes.count() == 7)  # 3 after the first step, 4 after the second
@@ -144,6 +144,28 @@ def test_the_page_of_a_tagger(browser: Any, addresses: dict[str, str], tmp_path:
         page.screenshot(path=tmp_path / f"tagger-{width}-{scheme}.png", full_page=True)
         page.get_by_role("textbox", name="Input", exact=True).fill("a zebra b")
         page.get_by_role("button", name="Search", exact=True).click()
+        until(page, lambda: "zebra" in page.get_by_role("status").inner_text())
+        require_accessible(page)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_live_lines_of_a_tagger(
+    browser: Any, addresses: dict[str, str], tmp_path: Path, width: int, scheme: str
+) -> None:
+    with visited(browser, addresses["tagger"], width, scheme=scheme) as page:
+        page.get_by_role("link", name="Live lines").click()
+        text, tokens = page.get_by_label("Words, each labelled"), page.get_by_label("The lines").locator("p .token")
+        text.fill("a c b ")
+        until(page, lambda: tokens.count() == 3)
+        require_accessible(page)
+        page.get_by_role("radio", name="raw").click()
+        assert move(page, "Words per second", "End") == "32"
+        page.get_by_role("button", name="Play the text").click()
+        status_begins(page, "Played to the end.")
+        assert tokens.count() == 3 and page.get_by_label("The lines").locator("p .open").count() == 0
+        page.screenshot(path=tmp_path / f"live-{width}-{scheme}.png", full_page=True)
+        text.fill("a zebra ")
         until(page, lambda: "zebra" in page.get_by_role("status").inner_text())
         require_accessible(page)
 

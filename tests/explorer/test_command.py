@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from command_line import Command
-from explored import masked_run, tagger
-from seqwise.explorer import chain_page, search_page, server, widgets
+from explored import masked_run, speller, tagger
+from seqwise.explorer import chain_page, search_page, server, stream_page, widgets
 from seqwise.explorer.work import Stopped
 from seqwise.runs import save_run
 from seqwise.runs.explore.suggestions import Suggestions
@@ -123,7 +123,7 @@ class Visitor:
         raise AssertionError(f"it never came to that; status: {self.text('status')!r}")
 
 
-def visit(run: Any, scenario: Callable[..., Awaitable[None]], *, visitors: int = 1) -> None:
+def visit(run: Any, scenario: Callable[..., Awaitable[None]], *, visitors: int = 1, path: str = "/") -> None:
     """Open the page of a run for some visitors, and let them do something."""
     import httpx
     from nicegui import core
@@ -138,7 +138,7 @@ def visit(run: Any, scenario: Callable[..., Awaitable[None]], *, visitors: int =
             ]
             users = [user, *map(User, clients)]
             for one in users:
-                await one.open("/")
+                await one.open(path)
             try:
                 await scenario(*map(Visitor, users))
             except Exception as error:  # raised when the server has ended: it would wait for its tasks for ever
@@ -164,7 +164,7 @@ def test_a_search_is_asked_for_followed_and_changed() -> None:
         assert one.text("status").startswith("Type an input and press Search. The run was trained without")
         await ask(one, "a c b", "D N D")
         assert one.text("step in words").startswith("Step 3: ")
-        assert one.text("lattice").count("<rect") == 9 and "of all 27 outputs" in one.text("errors")
+        assert one.text("lattice").count("<rect") == 9 and "over all 27 outputs" in one.text("errors")
         one.click("Step back")
         assert one.text("step in words").startswith("Step 2: ") and one.text("lattice").count("<rect") == 6
         assert "after step 2" in one.text("bias")
@@ -178,7 +178,7 @@ def test_a_search_is_asked_for_followed_and_changed() -> None:
         one.widget("Search method").value = "greedy"
         await one.until(lambda: one.text("lattice").count("<rect") == 2)
         one.widget("Search method").value = "relaxed beam"
-        await one.until(lambda: "by raw scores, alpha 1," in one.text("lattice"))
+        await one.until(lambda: "with raw scores, alpha 1," in one.text("lattice"))
         one.move("Alpha of the relaxed beam", 0)
         await one.until(lambda: "alpha 0.03125," in one.text("lattice") and "mixes most" in one.text("step in words"))
         one.move("Slots of the beam, k", 0)
@@ -290,7 +290,7 @@ def test_two_visitors_search_at_once_without_a_trace_of_each_other() -> None:
         assert one.widget("Input").value == "a c b" and other.widget("Input").value == "b b"
         assert one.widget("Search method").value == "beam"
         assert one.text("step in words").startswith("Step 3: ") and "relaxed" in other.text("lattice")
-        for single, how in ((one, "beam of 3 slots by local"), (other, "relaxed beam of 3 slots by local")):
+        for single, how in ((one, "beam of 3 slots with local"), (other, "relaxed beam of 3 slots with local")):
             single.click("Step back")
             single.click("Step forward")
             assert f'aria-label="{how}' in single.text("lattice")
@@ -306,6 +306,74 @@ def test_two_visitors_search_at_once_without_a_trace_of_each_other() -> None:
     visit(tagger(), scenario, visitors=2)
     visit(tagger(), alone)
     assert found[0] == found[1] != ""
+
+
+def shown(one: Visitor) -> list[str]:
+    """Words and labels of the live lines, with what was retracted."""
+    return re.findall(r'<span class="token[^>]*>(.*?)</span>', one.text("lines"))
+
+
+def test_a_line_is_labelled_while_it_is_typed(tmp_path: Path) -> None:
+    async def scenario(one: Visitor) -> None:
+        await one.until(lambda: one.text("lines in words").startswith("No word has come yet"))
+        for text, count in (("a", 0), ("a ", 1), ("a c b", 2), ("a c b\n", 3), ("a c b\nc ", 4)):
+            one.widget("Text").value = text
+            await one.until(lambda count=count: len(shown(one)) == count)  # type: ignore[misc]
+        assert one.text("lines in words").startswith("1 word in the last line: ")
+        one.widget("Commit rule").value = "never"
+        one.widget("Scores").value = "raw"
+        await one.until(lambda: one.text("lines in words").startswith("1 word in the last line: 0 final, 1 may"))
+        one.move("Slots of the beam, k", 0)
+        one.widget("Text").value = "a zebra b "
+        await one.until(lambda: "'zebra'" in one.text("status"))
+        assert len(shown(one)) == 1
+        one.widget("Text").value = "a b "
+        await one.until(lambda: one.text("status") == "" and len(shown(one)) == 2)
+        one.widget("Commit rule").value = "often"
+        one.widget("Scores").value = "local"
+        await one.until(lambda: one.text("status").startswith("No commit rule is called 'often'"))
+
+    visit(tagger(), scenario, path=server.LIVE)
+
+
+def test_a_text_or_the_examples_are_played_at_a_speed_and_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_page, "SPEEDS", (0.001, 2, 1000.0))
+    (tmp_path / "dev.conll").write_text("a\tD\nb\tD\n\nc\tD\nc\tD\na\tD\n")
+    run = tagger()
+    run = replace(run, settings=run.settings.with_changes(dev=tmp_path / "dev.conll"))
+
+    async def scenario(one: Visitor) -> None:
+        one.widget("Example").value = stream_page.WHOLE_FILE
+        await one.until(lambda: len(shown(one)) == 5)
+        assert one.widget("Text").value == "a b\nc c a\n" and not one.widget("Stop").enabled
+        one.move("Words per second", 0)
+        one.click("Play the text")
+        await one.until(lambda: len(shown(one)) == 1 and one.text("status") == "Playing.")
+        assert one.widget("Stop").enabled and not one.widget("Play the text").enabled
+        await asyncio.sleep(0.3)
+        assert len(shown(one)) == 1
+        one.click("Stop")
+        await one.until(lambda: one.text("status") == "Stopped." and one.widget("Play the text").enabled)
+        one.move("Words per second", 2)
+        one.click("Play the text")
+        await one.until(lambda: one.text("status") == "Played to the end.")
+        assert len(shown(one)) == 5 and one.text("lines in words").startswith("3 words in the last line: 3 final, 0 ")
+
+    visit(run, scenario, path=server.LIVE)
+
+
+def test_live_lines_are_offered_where_there_are_any() -> None:
+    async def offered(one: Visitor) -> None:
+        links = [each.props["href"] for each in one.user.client.elements.values() if each.tag == "nicegui-link"]
+        found.append((links, one.text("status")[:21]))
+
+    found: list[tuple[list[str], str]] = []
+    visit(tagger(), offered)
+    visit(speller(), offered)
+    visit(speller(), offered, path=server.LIVE)
+    assert found == [(links, "Type an input and pre") for links in ([server.LIVE], [], [])]
 
 
 def sweeps(one: Visitor) -> int:

@@ -29,7 +29,7 @@ def explore(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(metavar="N", help="port; 0 chooses a free one")] = 8421,
 ) -> None:
-    """Explore a run in the browser: searches step by step, label bias, search errors, or running chains.
+    """Explore a run in the browser: searches step by step, label bias, live lines, or running chains.
 
     Serves pages on this machine until Ctrl-C, without a password.
     """

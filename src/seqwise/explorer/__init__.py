@@ -1,7 +1,7 @@
 """Explorer: browser pages on a local server that show the results of ``seqwise.runs.explore``.
 
-``search_page.py`` and ``chain_page.py`` are the two pages, ``search_views.py`` and ``chain_views.py`` render results,
-``work.py`` runs jobs in threads, and ``widgets.py`` has shared widgets. NiceGUI is only imported to make widgets.
+``search_page.py``, ``stream_page.py`` and ``chain_page.py`` are the pages, ``*_views.py`` render results, ``work.py``
+runs jobs in threads, and ``widgets.py`` has shared widgets. NiceGUI is only imported to make widgets.
 """
 
 from __future__ import annotations

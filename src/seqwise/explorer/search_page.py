@@ -44,12 +44,14 @@ class SearchPage(Page):
 
     answer: Answer | None = None
 
-    def __init__(self, run: OutputRun, name: str, suggestions: Suggestions) -> None:
+    def __init__(self, run: OutputRun, name: str, suggestions: Suggestions, *, live: str | None = None) -> None:
         from nicegui import ui
 
         self.run, self.suggestions, settings = run, suggestions, run.settings
         trained = f"{settings.objective.name}, {settings.trained_score} scores, beam of {settings.beam_size}"
         begin_page(f"seqwise explore: {name}", f"A run of task {settings.task}, trained by {trained}.")
+        if live is not None:
+            ui.link("Live lines: labels while the words arrive", live)
         self.refresh = latest(self._compute)
         self._make_controls()
         self.status = status_line(self, self._stop)

@@ -11,11 +11,16 @@ from typing import Any
 from seqwise.errors import InputError, warn
 from seqwise.explorer.chain_page import ChainPage
 from seqwise.explorer.search_page import SearchPage
+from seqwise.explorer.stream_page import StreamPage
+from seqwise.runs.explore.streams import can_stream
 from seqwise.runs.explore.suggestions import Suggestions
 from seqwise.runs.run import Run
 
 PORT = 8421
 """Default address of the explorer."""
+
+LIVE = "/live"
+"""Path of the live lines of a run that can stream."""
 
 
 def require_nicegui() -> None:
@@ -27,11 +32,20 @@ def require_nicegui() -> None:
 
 
 def page_of(run: Run[Any, Any], name: str) -> Callable[[], object]:
-    """Return a function that makes the page of a run for a new visitor."""
-    if run.codec.purpose == "predict":
-        suggestions = Suggestions(run)
-        return lambda: SearchPage(run, name, suggestions)
-    return lambda: ChainPage(run, name)
+    """Return a function that makes the page of a run for a new visitor, by the path that is asked for."""
+    if run.codec.purpose != "predict":
+        return lambda: ChainPage(run, name)
+    suggestions, streams = Suggestions(run), can_stream(run)
+
+    def page() -> object:
+        from nicegui import ui
+
+        request = ui.context.client.request
+        if streams and request is not None and request.url.path == LIVE:
+            return StreamPage(run, name, suggestions)
+        return SearchPage(run, name, suggestions, live=LIVE if streams else None)
+
+    return page
 
 
 def is_loopback(host: str) -> bool:

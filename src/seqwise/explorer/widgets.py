@@ -1,4 +1,4 @@
-"""Widgets of both pages: a frame, labelled controls and a status line."""
+"""Widgets of all pages: a frame, labelled controls and a status line."""
 
 from __future__ import annotations
 
