@@ -1,4 +1,4 @@
-"""Readers of files, tokenizers, batches, and a synthetic task."""
+"""Data: file readers, tokenizers, batches, and a synthetic task."""
 
 from __future__ import annotations
 

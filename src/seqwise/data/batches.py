@@ -1,4 +1,4 @@
-"""Examples to padded tensors, and batches of similar length.
+"""Padded batches of examples of similar length.
 
 Shapes: B batch, S source length, T target length; the longest of the batch.
 """
@@ -25,7 +25,7 @@ CHUNK_BATCHES = 50
 
 @dataclass(frozen=True)
 class EncodedExample:
-    """An example as ids: S of the source, T of the target (end included where there is one; 0 when unknown).
+    """Example as ids: S of the source, T of the target (end token included, if any; 0 if unknown).
 
     Example:
         >>> EncodedExample((3, 1, 2), (5, 0)).lengths
@@ -37,20 +37,20 @@ class EncodedExample:
 
     @property
     def lengths(self) -> tuple[int, int]:
-        """``(S, T)``, by which batches are sorted."""
+        """``(S, T)``, the sort key of batches."""
         return len(self.source_ids), len(self.target_ids)
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """B examples as tensors, all int64 and on one device.
+    """Batch of B examples as int64 tensors on one device.
 
     Args:
         sources_BS: source ids, padded with 0; only ``source_lengths_B`` tells padding from the token 0.
         source_lengths_B: source lengths, at least 1.
-        targets_BT: target ids, padded with -100 (`IGNORE`); the end id, where there is one, is the last token.
-        target_lengths_B: target lengths, the end token counted; 0 for prediction.
-        indices_B: the place of each example in its dataset.
+        targets_BT: target ids, padded with -100 (`IGNORE`); the last token is the end id, if any.
+        target_lengths_B: target lengths, end token included; 0 for prediction.
+        indices_B: index of each example in its dataset.
 
     Example:
         >>> batch = collate([(7, EncodedExample((3, 1), (2,)))])
@@ -68,19 +68,19 @@ class Batch:
         return self.sources_BS.shape[0]
 
     def to(self, device: torch.device | str | int) -> Batch:
-        """The same batch on another device."""
+        """Move the batch to another device."""
         return Batch(*(getattr(self, field.name).to(device) for field in fields(self)))
 
 
 def encode_examples(
     examples: Iterable[Example], source_vocabulary: Vocabulary, target_vocabulary: Vocabulary
 ) -> list[EncodedExample]:
-    """Turn tokens into ids; a target ends with the end id where the target vocabulary has one.
+    """Convert tokens to ids; targets end with the end id if the target vocabulary has one.
 
     A source never gets an end id, and an empty target (prediction input) stays empty.
 
     Raises:
-        InputError: an empty source, or a token that its vocabulary refuses, with the file and line of the example.
+        InputError: a source is empty, or a token is not in its vocabulary; names the file and line of the example.
 
     Example:
         >>> letters, sounds = Vocabulary(("a", "b")), Vocabulary(("$", "A", "B"), end="$")
@@ -100,10 +100,10 @@ def encode_examples(
 
 
 def collate(encoded: Sequence[tuple[int, EncodedExample]]) -> Batch:
-    """Pad ``(index in the dataset, example)`` pairs into one batch on the CPU, in the order given.
+    """Pad ``(index in the dataset, example)`` pairs to a batch on the CPU, in the given order.
 
     Raises:
-        InputError: there is no example.
+        InputError: there are no examples.
 
     Example:
         >>> batch = collate([(4, EncodedExample((5, 6, 7), (1, 0))), (9, EncodedExample((8,), (2, 3, 0)))])
@@ -126,13 +126,13 @@ def collate(encoded: Sequence[tuple[int, EncodedExample]]) -> Batch:
 
 
 class BatchSampler(Sampler[list[int]]):
-    """Batches of similar length in random order: each index once an epoch, little padding.
+    """Sampler of batches of similar length in random order: each index once per epoch, with little padding.
 
     With ``batch_size``: shuffle all indices, sort within chunks of 50 batches by (source length, target length), cut,
-    shuffle the batches; one batch an epoch may be smaller. With ``batch_tokens``, of which a batch has at most
-    ``B max(S, T)``, padding included: shuffle, sort all, cut where the next example would be one too many, shuffle the
-    batches; a longer example is a batch of its own. These cuts depend on the lengths alone, so that each epoch has as
-    many batches. The order depends on ``(seed, epoch)`` only. Not implemented: sharding over processes.
+    shuffle the batches; one batch per epoch may be smaller. With ``batch_tokens``, the limit of ``B max(S, T)``,
+    padding included: shuffle, sort all, cut before the limit, shuffle the batches; an example over the limit is a batch
+    of its own. These cuts depend only on the lengths, so every epoch has the same number of batches. The order depends
+    only on ``(seed, epoch)``. Not implemented: sharding over processes.
 
     Example:
         >>> sampler = BatchSampler([(1, 1), (9, 9), (1, 2), (9, 8)], batch_size=2, seed=0)
@@ -162,11 +162,11 @@ class BatchSampler(Sampler[list[int]]):
         self._num_batches = len(self._cut(list(range(len(lengths)))))
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iteration."""
+        """Set the epoch of the next iteration."""
         self.epoch = epoch
 
     def __len__(self) -> int:
-        """Number of batches of an epoch."""
+        """Return the number of batches per epoch."""
         return self._num_batches
 
     def __iter__(self) -> Iterator[list[int]]:

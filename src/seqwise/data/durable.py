@@ -1,4 +1,4 @@
-"""Atomic and durable writes: a file is whole or absent, and flushed to disk when a function returns."""
+"""Atomic and durable writes: a file is complete or absent, and is on disk when a function returns."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 from seqwise.errors import InputError
 
 LOCK = ".seqwise.lock"
-"""Lock file of an output folder: see ``sole_writer``."""
+"""Lock file of an output folder; see ``sole_writer``."""
 
 _PARTIAL = re.compile(r"\..+\.[0-9]+\.partial")
 
 
 def write_atomically(path: str | os.PathLike[str], text: str) -> None:
-    """Write a UTF-8 file atomically: to a temporary file beside it, flushed to disk, then renamed over it."""
+    """Write a UTF-8 file atomically, by a temporary file in its folder that is flushed and renamed."""
     path = Path(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
@@ -32,7 +32,7 @@ def write_atomically(path: str | os.PathLike[str], text: str) -> None:
 
 
 def rename_durably(partial: Path, final: Path) -> None:
-    """Flush a file or folder, rename it, and flush the folder that holds the name."""
+    """Flush a file or folder, rename it, and flush its parent folder."""
     flush(partial)
     os.replace(partial, final)
     # Without this the file is safe and its name is not: after a power cut the old one may be back.
@@ -40,7 +40,7 @@ def rename_durably(partial: Path, final: Path) -> None:
 
 
 def flush(path: Path) -> None:
-    """Flush a file, or the list of names of a folder, to disk."""
+    """Flush a file, or the entries of a folder, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -49,12 +49,12 @@ def flush(path: Path) -> None:
 
 
 def holds_nothing(folder: Path) -> bool:
-    """Whether a folder is missing or empty, but for its lock and partial files of :func:`write_atomically`."""
+    """Whether a folder is missing or empty, except for its lock and partial files of :func:`write_atomically`."""
     return not folder.exists() or all(path.name == LOCK or _PARTIAL.fullmatch(path.name) for path in folder.iterdir())
 
 
 def discard_partials(folder: Path) -> None:
-    """Remove partial files of a killed :func:`write_atomically`."""
+    """Remove partial files of an interrupted :func:`write_atomically`."""
     for path in folder.iterdir():
         if _PARTIAL.fullmatch(path.name):
             path.unlink()

@@ -10,21 +10,20 @@ from seqwise.errors import InputError
 
 
 def read_fasta(path: FilePath) -> list[Example]:
-    r"""Read a FASTA file, plain or gzip: headers ``>NAME words``, each with the letters of its sequence below.
+    r"""Read a FASTA file, plain or gzip: headers ``>NAME words``, each followed by the letters of its sequence.
 
-    Letters are kept as they stand; blanks among them, blank lines and old comments (lines that begin with ``;``) are
-    left out.
+    Letters are kept unchanged; whitespace, blank lines and old-style comments (lines that begin with ``;``) are
+    dropped.
 
     Args:
         path: the file.
 
     Returns:
-        One example for each header: its ``target`` holds the letters, its ``source`` nothing, its ``key`` the name (the
-        first word of the header, which may be missing), and its ``line`` is that of the first letters.
+        One example for each header: ``target`` holds the letters, ``source`` is empty, ``key`` is the name (the first
+        word of the header, if any), and ``line`` is that of the first letters.
 
     Raises:
-        InputError: letters before the first header, a header without letters, no sequence at all, or as
-            `read_lines`.
+        InputError: letters before the first header, a header without letters, no sequences, or as for `read_lines`.
 
     Example:
         >>> file = getfixture("tmp_path") / "two.fasta"
@@ -32,8 +31,8 @@ def read_fasta(path: FilePath) -> list[Example]:
         >>> [(e.key, "".join(e.target), e.line) for e in read_fasta(file)]
         [('P1', 'MATLK', 2), ('P2', 'GG', 6)]
 
-    Source: Pearson and Lipman (PNAS 1988), whose programs read this form; no standard defines it. Not implemented:
-    lower case as a mark of repeats (``a`` and ``A`` are two letters), FASTQ.
+    Source: Pearson and Lipman (PNAS 1988), whose programs read this format; there is no standard. Not implemented:
+    lower case as a mark of repeats (``a`` and ``A`` differ), FASTQ.
     """
     return require_some(list(each_entry(path)), path)
 

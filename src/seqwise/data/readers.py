@@ -1,6 +1,6 @@
-"""Readers and writers of text files; every error names the file, the line and a hint.
+"""Readers and writers of text files; every error names the file and line, and gives a hint.
 
-Every reader takes plain or gzip-compressed UTF-8. Only a line feed ends a line, so a token may hold U+2028 or U+0085.
+Readers accept plain or gzip-compressed UTF-8. Only a line feed ends a line, so tokens may contain U+2028 or U+0085.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from seqwise.data.durable import write_atomically
 from seqwise.errors import InputError
 
 Units = Literal["words", "characters", "text"]
-"""Units of a side of a pair; "text" is the side as it stands, one token, to be split into subwords later."""
+"""Units of one side of a pair; "text" keeps the side as one token, which is split into subwords later."""
 FilePath = str | os.PathLike[str]
 Examples = TypeVar("Examples", bound="Sequence[Example]")
 
@@ -29,14 +29,14 @@ BLANKS = re.compile(r"[ \t]+")  # str.split() would also split at U+2028, U+0085
 
 @dataclass(frozen=True)
 class Example:
-    """A source sequence, its target, and where both were read.
+    """Source sequence, its target, and their place in a file.
 
     Args:
-        source: the S input tokens.
-        target: the T output tokens; ``()`` for prediction.
+        source: S input tokens.
+        target: T output tokens; ``()`` for prediction.
         path: the file.
-        line: the line of the first token, from 1.
-        key: name of a group that a split keeps together, such as the word of a lexicon entry; may be empty.
+        line: line of the first token, from 1.
+        key: name of a group that splits keep together, such as the word of a lexicon entry; may be empty.
 
     Example:
         >>> Example(("the", "dog"), ("DET", "NOUN"), "train.tsv", 1).target
@@ -51,9 +51,9 @@ class Example:
 
 
 def read_lines(path: FilePath) -> Iterator[tuple[int, str]]:
-    """Yield ``(line number from 1, text without its line end)`` of a UTF-8 file, plain or gzip by its first two bytes.
+    """Yield ``(line number from 1, text without line end)`` of a UTF-8 file; its first two bytes tell plain from gzip.
 
-    A byte-order mark is dropped; LF and CRLF both end a line, nothing else does. One line is held in memory at a time.
+    A byte-order mark is dropped; only LF and CRLF end a line. One line is held in memory at a time.
     """
     number = 0
     try:
@@ -96,22 +96,22 @@ def _line_text(raw: bytes, path: FilePath, number: int) -> str:
 
 
 def read_columns(path: FilePath, *, token_column: int = 0, label_column: int = -1) -> list[Example]:
-    r"""Read CoNLL-style columns: one token a line, a blank line after each sentence.
+    r"""Read CoNLL-style columns: one token per line, a blank line after each sentence.
 
-    The first row decides for the file: tabs if it has one, else runs of blanks. Lines that start with ``"# "`` before a
-    sentence are comments, ``-DOCSTART-`` rows are skipped, and every other row must have as many columns as the first.
-    (So in a file without tabs, a sentence must not begin with the token ``#``.)
+    Columns are separated by tabs if the first row has one, else by runs of blanks. Lines that start with ``"# "``
+    before a sentence are comments, ``-DOCSTART-`` rows are skipped, and every other row must have as many columns as
+    the first. (So in a file without tabs, a sentence must not begin with the token ``#``.)
 
     Args:
         path: the file.
-        token_column: where the token stands, from 0, or from -1 backwards.
-        label_column: where the label stands.
+        token_column: column of the token, from 0, or from -1 backwards.
+        label_column: column of the label.
 
     Returns:
         One example per sentence, with as many labels as tokens.
 
     Raises:
-        InputError: ragged rows, an empty cell, a column that is not there, no sentence at all, or as `read_lines`.
+        InputError: ragged rows, an empty cell, a missing column, no sentences, or as for `read_lines`.
 
     Example:
         >>> file = getfixture("tmp_path") / "a.tsv"
@@ -125,7 +125,7 @@ def read_columns(path: FilePath, *, token_column: int = 0, label_column: int = -
 
 
 def _cells(path: FilePath, *, hint: str) -> Iterator[tuple[int, str, list[str] | None]]:
-    """Yield number, text and cells of each line; the cells of comments and of lines between sentences are None."""
+    """Yield number, text and cells of each line; cells are None for comments and lines between sentences."""
     width, separator, inside = 0, BLANKS, False
     for number, text in read_lines(path):
         row = text.strip(" \t")
@@ -155,9 +155,9 @@ def each_sentence(
     labelled: bool = False,
     hint: str = "the same columns in each row, a blank line between sentences",
 ) -> Iterator[Example]:
-    r"""Yield the sentences of a column file; unless they are labelled, for prediction, labels may be missing.
+    r"""Yield the sentences of a column file; unlabelled ones, for prediction, may lack labels.
 
-    The ``key`` of an example for prediction holds the lines before it (blank lines, comments and document starts).
+    For prediction, the ``key`` of an example holds the preceding lines (blank lines, comments and document starts).
 
     Example:
         >>> file = getfixture("tmp_path") / "a.tsv"
@@ -217,12 +217,12 @@ def read_pairs(path: FilePath, *, source_units: Units, target_units: Units) -> l
 
     Args:
         path: the file.
-        source_units: ``"words"`` splits the source at blanks, ``"characters"`` into its code points, blanks included;
-            ``"text"`` keeps it whole, but for blanks at its ends.
+        source_units: ``"words"`` splits the source at blanks, ``"characters"`` into code points, blanks included;
+            ``"text"`` keeps it whole, except for blanks at its ends.
         target_units: the same for the target.
 
     Raises:
-        InputError: a line without exactly two columns, an empty side, an unknown unit, or as `read_lines`.
+        InputError: a line without exactly two columns, an empty side, an unknown unit, or as for `read_lines`.
 
     Example:
         >>> file = getfixture("tmp_path") / "spelling.tsv"
@@ -231,7 +231,7 @@ def read_pairs(path: FilePath, *, source_units: Units, target_units: Units) -> l
         >>> example.source, example.target
         (('s', 'h', 'o', 'e'), ('SH', 'UW'))
 
-    Not implemented: grapheme clusters; a combining mark is a character of its own.
+    Not implemented: grapheme clusters; a combining mark is a separate character.
     """
     return list(each_pair(path, source_units=source_units, target_units=target_units))
 
@@ -254,7 +254,7 @@ def each_pair(path: FilePath, *, source_units: Units, target_units: Units) -> It
 
 
 def each_input(path: FilePath, *, units: Units) -> Iterator[Example]:
-    """Yield one input a line, for prediction, with an empty target."""
+    """Yield one input per line, for prediction, with an empty target."""
     for number, text in read_lines(path):
         source = _split(text, units)
         if not source:
@@ -297,7 +297,7 @@ def _split(text: str, units: Units) -> tuple[str, ...]:
 
 
 def require_some(examples: Examples, path: FilePath) -> Examples:
-    """Return the examples; raise an InputError that names the file if there is none."""
+    """Return the examples; raise an InputError that names the file if there are none."""
     if not examples:
         raise InputError("no example in the file", path=path, hint="one example a line")
     return examples
@@ -314,11 +314,11 @@ def require_aligned(examples: Iterable[Example]) -> None:
 
 
 def write_columns(path: FilePath, examples: Iterable[Example]) -> None:
-    """Write examples so that `read_columns` gives the same tokens and labels back: token, tab, label.
+    """Write examples as lines of token, tab and label, which `read_columns` reads back.
 
     Raises:
-        InputError: sides of unequal length, no example, or a token that would not be read back (empty, a tab or line
-            break or NUL, blanks at an end, or a sentence that begins with ``"# "`` or holds ``-DOCSTART-``).
+        InputError: sides of different length, no examples, or a token that would not be read back (empty, a tab, line
+            break or NUL, blanks at an end, or a sentence that begins with ``"# "`` or contains ``-DOCSTART-``).
 
     Example:
         >>> file = getfixture("tmp_path") / "a.tsv"
@@ -339,11 +339,11 @@ def write_columns(path: FilePath, examples: Iterable[Example]) -> None:
 
 
 def write_pairs(path: FilePath, examples: Iterable[Example], *, source_units: Units, target_units: Units) -> None:
-    """Write examples so that `read_pairs` with the same units gives the same sources and targets back.
+    """Write examples that `read_pairs` with the same units reads back.
 
     Raises:
-        InputError: no example, an empty side, or a token that would not be read back: a word with a blank, a
-            "character" of another length than 1, a tab, line break or NUL.
+        InputError: no examples, an empty side, or a token that would not be read back: a word with a blank, a
+            "character" of length other than 1, a tab, line break or NUL.
 
     Example:
         >>> file = getfixture("tmp_path") / "a.tsv"

@@ -1,4 +1,4 @@
-"""JSON files that hold one object; errors name the file."""
+"""JSON files with one object each; errors name the file."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def read_json_object(path: str | os.PathLike[str], *, what: str, hint: str) -> d
 
 
 def read_json_lines(path: Path, *, hint: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield number and JSON object of each line; an unfinished last line, of a file still written to, is left out."""
+    """Yield number and JSON object of each line, except an incomplete last line of a growing file."""
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -59,7 +59,7 @@ def read_json_lines(path: Path, *, hint: str) -> Iterator[tuple[int, dict[str, A
 
 
 def is_number(value: object) -> bool:
-    """Whether something read from JSON is a finite number.
+    """Whether a JSON value is a finite number.
 
     Example:
         >>> is_number(1.5), is_number(True), is_number(None)

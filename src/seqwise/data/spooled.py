@@ -1,4 +1,4 @@
-"""Sequences of examples on disk, so that memory does not grow with the file."""
+"""Sequences of examples on disk, so that memory does not grow with the size of the file."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ T = TypeVar("T")
 
 
 def spooled(examples: Iterable[Example], *, in_memory: int = IN_MEMORY) -> Sequence[Example]:
-    """Read all examples at once, into a list if they are few, else into an unnamed temporary file.
+    """Read all examples, into a list if they are few, else into an unnamed temporary file.
 
-    A damaged last example is found before the first is used. Access is fast in order or slice by slice.
+    So errors in any example come before the first is used. Access is fast in order or by slices.
     """
     return spooled_items(examples, to_plain, from_plain, in_memory=in_memory)
 
@@ -28,7 +28,7 @@ def spooled(examples: Iterable[Example], *, in_memory: int = IN_MEMORY) -> Seque
 def spooled_items(
     items: Iterable[T], plain: Callable[[T], Any], item: Callable[[Any], T], *, in_memory: int = IN_MEMORY
 ) -> Sequence[T]:
-    """Spool items that ``plain`` turns into JSON values and ``item`` back."""
+    """Spool items that ``plain`` converts to JSON values and ``item`` converts back."""
     rest = iter(items)
     first = list(itertools.islice(rest, in_memory + 1))
     if len(first) <= in_memory:
@@ -43,12 +43,12 @@ def spooled_items(
 
 
 def to_plain(example: Example) -> Any:
-    """Return an example as a JSON value."""
+    """Convert an example to a JSON value."""
     return example.source, example.target, example.path, example.line, example.key
 
 
 def from_plain(fields: Any) -> Example:
-    """Return the example of a JSON value."""
+    """Convert a JSON value to an example."""
     source, target, *place = fields
     return Example(tuple(source), tuple(target), *place)
 
@@ -65,7 +65,7 @@ def _in_lists(items: Iterator[T]) -> Iterator[list[T]]:
 
 @dataclass(frozen=True, eq=False)
 class _Spooled(Sequence[T], Generic[T]):
-    """Sequence over a file with a block of items on each line; a block is read at each access."""
+    """Sequence over a file with a block of items per line; each access reads a block."""
 
     file: IO[bytes]
     item: Callable[[Any], T]

@@ -1,7 +1,7 @@
 """Subword vocabularies by byte-pair encoding, with the ``tokenizers`` library.
 
-Byte-pair encoding counts whole numbers, so the same texts always give the same pieces, which a resumed training run
-relies on; a unigram vocabulary is fitted with floating-point sums whose order changes from run to run.
+Byte-pair encoding counts integers, so the same texts always give the same pieces, as resuming requires; a unigram
+vocabulary is fitted with floating-point sums whose order varies between runs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from seqwise.errors import InputError
 
 UNKNOWN_PIECE = "<unk>"
-"""Token for a character that was in no training text."""
+"""Token for characters that no training text has."""
 
 BLANK = "\u2581"  # the printable sign that stands for a blank at the start of a word's first piece
 FEWEST = 2  # a pair of pieces that occurs only once is no regularity
@@ -25,21 +25,21 @@ HINT = "learn the subwords again"
 
 @dataclass(frozen=True)
 class Subwords:
-    """Subword vocabulary: all characters of the training text, and the results of the merges."""
+    """Subword vocabulary: all characters of the training texts, and the merged pieces."""
 
     pieces: tuple[str, ...]  # characters and results of merges, without white space
     merges: tuple[tuple[str, str], ...]  # in the order of splitting
 
     @cached_property
     def splitter(self) -> Any:
-        """Tokenizer of the library for normalised text."""
+        """The library's tokenizer for normalised text."""
         return bpe((UNKNOWN_PIECE, *self.pieces), self.merges)
 
 
 def normalize_text(text: str) -> str:
-    """Normalise text: Unicode form NFC, each run of white space one blank, none at the ends.
+    """Normalise text: Unicode form NFC, each run of whitespace as one blank, none at the ends.
 
-    The sign U+2581, which stands for a blank inside pieces, counts as white space.
+    The sign U+2581, which replaces blanks inside pieces, counts as whitespace.
     """
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise InputError("the text is not UTF-8", hint="set the terminal to UTF-8, or give a file")
@@ -47,9 +47,9 @@ def normalize_text(text: str) -> str:
 
 
 def learn_subwords(texts: Iterable[str], *, size: int) -> Subwords:
-    """Learn pieces from texts: all their characters, then the most frequent pair of neighbours again and again.
+    """Learn pieces from texts: all characters, then repeated merges of the most frequent pair of neighbours.
 
-    Pieces never reach across a blank. The result depends on how often each word occurs, not on the order of the texts.
+    Pieces never cross a blank. The result depends on the counts of words, not on the order of the texts.
 
     Source: Sennrich et al. (ACL 2016), section 3.2; blanks as part of the pieces: Kudo and Richardson (EMNLP 2018).
     Not implemented: unigram vocabularies, BPE dropout, bytes for unknown characters.
@@ -79,9 +79,9 @@ def _normalized(texts: Iterable[str], characters: set[str]) -> Iterator[str]:
 
 
 def split_text(text: str, subwords: Subwords) -> tuple[str, ...]:
-    """Split raw text into pieces; a character that is no piece becomes ``UNKNOWN_PIECE``.
+    """Split raw text into pieces; unknown characters become ``UNKNOWN_PIECE``.
 
-    ``join_pieces(split_text(text, subwords)) == normalize_text(text)`` where all characters are known.
+    ``join_pieces(split_text(text, subwords)) == normalize_text(text)`` if all characters are known.
     """
     normalized = normalize_text(text)
     return tuple(subwords.splitter.encode(normalized, add_special_tokens=False).tokens) if normalized else ()
@@ -116,7 +116,7 @@ def subwords_of(model: Mapping[str, Any]) -> Subwords:
 
 
 def bpe(tokens: Iterable[str], merges: Iterable[tuple[str, str]]) -> Any:
-    """Build a tokenizer of the library that marks the start of each word and never merges across it."""
+    """Build a tokenizer of the library that marks word starts and never merges across words."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     ids = {token: place for place, token in enumerate(dict.fromkeys(tokens))}

@@ -11,19 +11,19 @@ from seqwise.errors import InputError
 def label_bias_toy(
     num_examples: int, *, length: int = 10, flip: float = 0.1, generator: torch.Generator
 ) -> list[Example]:
-    """Draw sequences with label bias alone: the next input decides a label.
+    """Draw sequences that show label bias: each label depends on the next input.
 
     With x_1 .. x_T uniform on 0 .. 9 and e_t = 1 with probability ``flip``,
 
         y_t = 2 x_t + ([x_{t+1} >= 5] xor e_t)  for t < T,    y_T = 2 x_T.
 
-    After x_T nothing comes, so its bit is 0 and is not flipped.
+    There is no input after x_T, so its bit is 0 and is not flipped.
 
     Args:
-        num_examples: how many sequences to draw.
+        num_examples: number of sequences.
         length: T, at least 1.
-        flip: the noise on the bit, in [0, 0.5].
-        generator: the only source of randomness, on the CPU.
+        flip: flip probability of the bit, in [0, 0.5].
+        generator: random generator, on the CPU.
 
     Returns:
         Examples with sources of "0" .. "9" and targets of "0" .. "19", T tokens each; ``line`` counts from 1.

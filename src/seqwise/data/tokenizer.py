@@ -28,7 +28,7 @@ TextUnits = Literal["words", "characters", "subwords"]
 """Units of the texts of a side."""
 
 END = "</s>"
-"""The token that ends a target."""
+"""Token that ends a target."""
 
 TOKENIZER, CONFIG = "tokenizer.json", "tokenizer_config.json"
 HINT = "save the tokenizer again"
@@ -36,11 +36,11 @@ HINT = "save the tokenizer again"
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """Tokenizer of one side of the examples. With subwords, that side of an example is one token, its raw text.
+    """Tokenizer of one side of the examples. With subwords, this side of an example is one token, its raw text.
 
     Args:
-        vocabulary: the tokens that have an id.
-        units: of the tokens; characters are joined without blanks.
+        vocabulary: tokens with ids.
+        units: units of the tokens; characters are joined without blanks.
         subwords: pieces of raw text; None for words and characters.
 
     Example:
@@ -54,15 +54,15 @@ class Tokenizer:
     subwords: Subwords | None = None
 
     def split(self, tokens: Sequence[str]) -> tuple[str, ...]:
-        """Return the tokens of one side of an example, with subwords the pieces of its raw text."""
+        """Return the tokens of one side of an example; with subwords, the pieces of its raw text."""
         return tuple(tokens) if self.subwords is None or not tokens else split_text(tokens[0], self.subwords)
 
     def encode(self, tokens: Sequence[str], *, path: str | None = None, line: int | None = None) -> tuple[int, ...]:
         """Return the ids of one side of an example.
 
         Args:
-            tokens: of that side.
-            path, line: its place, for the error message.
+            tokens: tokens of this side.
+            path, line: its place, for error messages.
 
         Raises:
             InputError: a token is unknown, and there is no unknown token.
@@ -70,15 +70,15 @@ class Tokenizer:
         return tuple(self.vocabulary.encode(self.split(tokens), path=path, line=line))
 
     def join(self, tokens: Iterable[str]) -> str:
-        """Join tokens to text: characters without blanks, subwords to words."""
+        """Join tokens to text: characters without blanks, subwords into words."""
         return join_pieces(tokens) if self.subwords is not None else self.as_read(tokens)
 
     def as_read(self, tokens: Iterable[str]) -> str:
-        """Return the text of one side of an example as in its file."""
+        """Return the text of one side of an example, as in its file."""
         return ("" if self.units == "characters" else " ").join(tokens)
 
     def characters(self, tokens: Sequence[str]) -> Sequence[str]:
-        """Return the units of one side that may be unknown: with subwords its characters, else its tokens."""
+        """Return the units of one side that may be unknown: its characters with subwords, else its tokens."""
         if self.subwords is None:
             return tokens
         return [character for text in tokens for character in normalize_text(text) if character != " "]
@@ -89,8 +89,8 @@ def reading_tokenizer(
 ) -> Tokenizer:
     """Build the tokenizer of sources.
 
-    Tokens below the minimum count (by default 1 for characters, else 2) become the unknown token. At 1 there is none,
-    except with subwords.
+    Tokens below the minimum count (by default 1 for characters, else 2) become the unknown token. A minimum of 1 has no
+    unknown token, except with subwords.
     """
     subwords = _learn(sides, units, subword_vocabulary)
     minimum_count = minimum_count or (1 if units == "characters" else 2)
@@ -115,9 +115,9 @@ def _learn(sides: Sequence[Sequence[str]], units: TextUnits, size: int) -> Subwo
 
 
 def library_tokenizer(tokenizer: Tokenizer) -> Any:
-    """Convert to a tokenizer of the ``tokenizers`` library, which splits and joins texts in the same way.
+    """Convert to a tokenizer of the ``tokenizers`` library that splits and joins texts in the same way.
 
-    Subwords without an id in the vocabulary have ids above all others: merges need them.
+    Subwords without an id in the vocabulary get ids above all others, as merges need them.
     """
     from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
     from tokenizers import Tokenizer as LibraryTokenizer
@@ -166,10 +166,10 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
-    """Read what :func:`save_tokenizer` wrote.
+    """Load the files of :func:`save_tokenizer`.
 
     Raises:
-        InputError: a file cannot be read, is no JSON, or holds no sound tokenizer.
+        InputError: a file cannot be read, is not JSON, or is not a valid tokenizer.
     """
     path = folder / TOKENIZER
     config = read_json_object(folder / CONFIG, what="tokenizer", hint=HINT)

@@ -1,4 +1,4 @@
-"""Tokens to integers and back."""
+"""Vocabularies, which map tokens to ids and back."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from seqwise.errors import InputError
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """V distinct tokens; the id of a token is its place in the tuple.
+    """Vocabulary of V distinct tokens; the id of a token is its index in the tuple.
 
     Args:
-        tokens: the tokens, specials included.
-        unknown: the token that stands for all others; without it an unknown token is an error.
-        end: the token that ends a target; no text may hold it.
+        tokens: the tokens, including special ones.
+        unknown: token for all others; without it, an unknown token is an error.
+        end: token that ends a target; texts must not contain it.
 
     Raises:
-        InputError: a token twice, something that is no string, no token at all, or a special that is not among them.
+        InputError: a repeated token, an entry that is not a string, no tokens, or a special token that is missing.
 
     Example:
         >>> labels = Vocabulary(("</s>", "DET", "NOUN"), end="</s>")
@@ -36,7 +36,7 @@ class Vocabulary:
         ...
         seqwise.errors.InputError: a.tsv:4: unknown token 'NUON'; the nearest known token is 'NOUN'
 
-    Not implemented: subwords; split text into them before.
+    Not implemented: subwords; split text into them first.
     """
 
     # Not a WordLevel model of `tokenizers`: on words already split it takes five times as long as this look-up,
@@ -113,7 +113,7 @@ class Vocabulary:
         return known[close[0]]
 
     def decode(self, ids: Iterable[int]) -> list[str]:
-        """Return the tokens of ids, also those from the end token on.
+        """Return the tokens of ids, including those from the end token on.
 
         Raises:
             InputError: an id outside [0, V), such as padding.
@@ -135,16 +135,16 @@ class Vocabulary:
         unknown: str | None = None,
         end: str | None = None,
     ) -> Vocabulary:
-        """Build a vocabulary of the frequent tokens: unknown, end, then by falling count, ties by code point.
+        """Build a vocabulary of frequent tokens: unknown, end, then by decreasing count, ties by code point.
 
         Args:
-            sequences: the token sequences to count in.
-            minimum_count: how often a token must occur to be kept.
-            unknown: the unknown token, or None; it may occur in the sequences.
-            end: the end token, or None; it must not.
+            sequences: token sequences to count.
+            minimum_count: smallest count of a token in the vocabulary.
+            unknown: unknown token, or None; it may occur in the sequences.
+            end: end token, or None; it must not occur.
 
         Raises:
-            InputError: nothing is left, the end token occurs, or rare tokens are dropped without an unknown token.
+            InputError: no tokens are left, the end token occurs, or rare tokens are dropped without an unknown token.
 
         Example:
             >>> Vocabulary.build(["banana", "bb"], minimum_count=2, unknown="?", end="$").tokens
