@@ -1,4 +1,4 @@
-"""Base of the adapters of seq2seq and of causal models.
+"""Base of the adapters for seq2seq and causal models.
 
 Shapes: B batch, J slots, T target length or steps so far, L queries of a call, N heads, A size of a head, D embedding,
 H features, V vocabulary.
@@ -26,7 +26,7 @@ from seqwise.models.shared_cache import Past, SharedCache
 
 
 class HuggingFaceStepModel(nn.Module, ABC):
-    """Base of both kinds of adapters; made by :func:`~seqwise.hugging_face.step_model`."""
+    """Base class of both adapters; made by :func:`~seqwise.hugging_face.step_model`."""
 
     end: int | None  # the token that ends an output
 
@@ -47,12 +47,12 @@ class HuggingFaceStepModel(nn.Module, ABC):
 
     @property
     def head(self) -> nn.Module:
-        """Features to unnormalised scores: the model's linear layer, or that and what it does with its output."""
+        """Compute unnormalised scores of features: the model's linear layer and whatever it applies to the output."""
         return self._head[0]
 
     @property
     def embedding_VD(self) -> Tensor:
-        """The embedding of every output token as the decoder wants it, times the model's scale if that is outside."""
+        """Input embedding of every output token, including a scale that the model applies outside of the embedding."""
         embedding = self._embedding
         if type(embedding) is nn.Embedding or getattr(embedding, "embed_scale", None) == 1.0:
             weight_VD: Tensor = embedding.weight
@@ -69,7 +69,7 @@ class HuggingFaceStepModel(nn.Module, ABC):
 
     @property
     def _width(self) -> int:
-        """Number of features, the mark of a first step left out."""
+        """Number of features, without the mark of the first step."""
         width: int = self.model.get_output_embeddings().weight.shape[1]
         return width
 
@@ -91,14 +91,14 @@ class HuggingFaceStepModel(nn.Module, ABC):
 
     @property
     def _checkpoints(self) -> bool:
-        """Whether transformers drops every cache in order to compute layers twice."""
+        """Whether Transformers drops every cache for gradient checkpointing."""
         return self.model.training and any(
             getattr(part, "gradient_checkpointing", False) for part in self.model.modules()
         )
 
     @property
     def _drops_layers(self) -> bool:
-        """Whether some layers, and what they would keep, are left out at random."""
+        """Whether layer drop skips some layers and their caches at random."""
         return self.model.training and getattr(self._decoder, "layerdrop", 0.0) > 0
 
     @property
@@ -107,7 +107,7 @@ class HuggingFaceStepModel(nn.Module, ABC):
 
     @property
     def _only_searches(self) -> bool:
-        """Whether neither gradients nor dropout of attention weights are asked for, which need copies."""
+        """Whether neither gradients nor attention dropout, which need copies, are active."""
         return not self.model.training and not torch.is_grad_enabled()
 
     def _require_cache(self) -> None:
@@ -131,12 +131,12 @@ class HuggingFaceStepModel(nn.Module, ABC):
 
     @property
     def _num_positions(self) -> int | None:
-        """Number of positions; None for rotary or relative ones, which never end."""
+        """Number of positions; None for rotary or relative ones, which have no limit."""
         return min((limit for limit, _ in self._position_limits), default=None)
 
     @cached_property
     def _position_limits(self) -> list[tuple[int, str]]:
-        """Number of positions, and the setting that says so."""
+        """Number of positions, and the setting that gives it."""
         limits = []
         table = getattr(self.model.config, "max_position_embeddings", None)
         if table is not None and sum(isinstance(part, nn.Embedding) for part in self._decoder.modules()) > 1:
@@ -157,7 +157,7 @@ class HuggingFaceStepModel(nn.Module, ABC):
         return self._decoder(inputs_embeds=inputs_BLD, return_dict=True, **arguments)
 
     def _features(self, hidden_BLH: Tensor, num_first: int) -> Tensor:
-        """Features that the head reads; of L slots or steps, the first few are of the first step, marked if forced."""
+        """Return features for the head; those of the first step, the first of L slots or steps, may have its mark."""
         features = hidden_BLH if self.scale == 1.0 else hidden_BLH * self.scale
         if self.forced_first is None or num_first == 0:
             return features
@@ -166,16 +166,16 @@ class HuggingFaceStepModel(nn.Module, ABC):
         return torch.cat([features, is_first], dim=-1)
 
     def most_steps(self, source_ids: Sequence[int]) -> int | None:
-        """Number of steps with positions after a source; None where there is no limit."""
+        """Return the number of steps with positions after a source; None without a limit."""
         return self._num_positions
 
     def start(self, context: Any) -> tuple[Tensor, Past]:
-        """Return the embedding of the start token, or of the last one of the prompt, and a past of no steps."""
+        """Return the embedding of the start token, or of the last token of the prompt, and an empty past."""
         past = self.empty_cache(context) if self.shares and self._only_searches else context.nothing
         return self._embed(self._first_tokens(context))[:, None], past
 
     def step(self, inputs_BJD: Tensor, state: Past, context: Any, step: int) -> tuple[Tensor, Past]:
-        """Consume the fed embeddings; the past grows by one step, (B, J, N, T, A) to (B, J, N, T + 1, A)."""
+        """Read the input embeddings; the past grows by one step, (B, J, N, T, A) to (B, J, N, T + 1, A)."""
         self._require_cache()
         slots = inputs_BJD.shape[:2]
         if isinstance(state, SharedCache) and not self._only_searches:
@@ -190,15 +190,15 @@ class HuggingFaceStepModel(nn.Module, ABC):
         return self._features(hidden.unflatten(0, slots).squeeze(2), slots[1] if step == 0 else 0), grown
 
     def forced(self, context: Any, inputs_BTD: Tensor) -> Tensor:
-        """Features along any fed embeddings, all steps at once; with gradient checkpointing too."""
+        """Compute features along given embeddings, all steps at once, also with gradient checkpointing."""
         if inputs_BTD.shape[1] == 0:
             return inputs_BTD.new_zeros(len(inputs_BTD), 0, self._width)
         return self._features(self._all_steps(inputs_BTD, context), 1)
 
     def teacher_forced(self, context: Any, targets_BT: Tensor) -> Tensor:
-        """Features along the gold outputs; positions after the end of a row are arbitrary.
+        """Compute features along the gold outputs; positions after the end of a row are arbitrary.
 
-        A target that begins with another token than the forced first one is refused.
+        Raises an InputError for a target that does not begin with a forced first token.
         """
         if self.forced_first is not None and targets_BT.numel() > 0:
             first_B = targets_BT[:, 0]
@@ -214,14 +214,14 @@ class HuggingFaceStepModel(nn.Module, ABC):
 
     @abstractmethod
     def encode(self, batch: Batch) -> Any:
-        """Read the sources once."""
+        """Encode the sources once."""
 
     @abstractmethod
     def _first_tokens(self, context: Any) -> Tensor: ...
 
     @abstractmethod
     def empty_cache(self, context: Any) -> SharedCache:
-        """The past of no steps that slots share."""
+        """Return the empty past that slots share."""
 
     @abstractmethod
     def _shared_step(self, inputs_BJD: Tensor, shared: SharedCache, context: Any, step: int) -> Tensor: ...
@@ -234,7 +234,7 @@ class HuggingFaceStepModel(nn.Module, ABC):
 
 
 def _without_prefix(module: nn.Module, weights: MutableMapping[str, Any], prefix: str, metadata: Any) -> None:
-    """The names of the model's weights, without that of the attribute that holds it."""
+    """Return the names of the model's weights, without the prefix of the attribute that holds it."""
     _rename(weights, prefix + "model.", prefix)
 
 

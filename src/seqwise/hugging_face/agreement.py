@@ -1,4 +1,4 @@
-"""Whether an adapter and the model behind it say the same: two short inputs through both.
+"""Checks that an adapter and its model agree, on two short inputs.
 
 Shapes: B = 2 inputs, one shorter than the other, T = 3 steps, V vocabulary.
 """
@@ -36,9 +36,9 @@ FORBID_PADDING = (
 
 
 def feature_scale(model: Any) -> float:
-    """The factor between a decoder's last hidden vectors and what the output embeddings read: 1, or T5's H^-1/2.
+    """Return the factor between a decoder's last hidden vectors and the input of the head: 1, or T5's H^-1/2.
 
-    A model that cannot be run on tokens, or with something else between the two, is refused.
+    Raises an InputError if the model cannot be run on tokens, or does anything else between the two.
 
     Example:
         >>> from transformers import T5Config, T5ForConditionalGeneration
@@ -75,9 +75,9 @@ def feature_scale(model: Any) -> float:
 
 
 def require_agreement(adapted: Any, model: nn.Module) -> None:
-    """Refuse an adapter whose scores differ from its model's, on two inputs, one of them padded, by step and at once.
+    """Raise an InputError if an adapter's scores, by step or at once, differ from its model's on a padded batch.
 
-    ``model`` is ``adapted.model``, or wrapped around it; its scores count.
+    ``model`` is ``adapted.model`` or a wrapper of it, and gives the reference scores.
     """
     plain, probe = adapted.model, _probe_of(adapted)
     device, compared = plain.device, probe.compared
@@ -109,7 +109,7 @@ def require_agreement(adapted: Any, model: nn.Module) -> None:
 
 
 def slots_may_share(adapted: Any) -> bool:
-    """Whether steps of slots that share their keys and values agree with those of slots that have copies."""
+    """Whether steps with shared keys and values agree with steps with separate copies."""
     plain, probe = adapted.model, _probe_of(adapted)
     try:
         with _examined(plain):
@@ -126,7 +126,7 @@ def slots_may_share(adapted: Any) -> bool:
 
 
 class _Probe(NamedTuple):
-    """Two inputs, one of them padded."""
+    """Two inputs, one of which is padded."""
 
     sources: tuple[list[int], list[int]]
     batch: Batch
@@ -150,7 +150,7 @@ def _probe_of(adapted: Any) -> _Probe:
 
 
 def _by_step(adapted: Any, probe: _Probe, context: Any, state: Past) -> Tensor:
-    """The scores of three steps, one after the other, from an empty past on."""
+    """Compute the scores of three successive steps from an empty past."""
     device = adapted.model.device
     inputs_B1D, _ = adapted.start(context)
     features_B1H, state = adapted.step(inputs_B1D, state, context, 0)
@@ -165,7 +165,7 @@ def _by_step(adapted: Any, probe: _Probe, context: Any, state: Past) -> Tensor:
 
 
 def _two_tokens(model: Any) -> tuple[int, int]:
-    """Two ordinary tokens that encoder and decoder both know, or what there is."""
+    """Return two ordinary tokens known to encoder and decoder, or any others."""
     modules = (model.get_encoder(), model.get_decoder()) if model.config.is_encoder_decoder else (model.get_decoder(),)
     size = min(module.get_input_embeddings().weight.shape[0] for module in modules)
     names = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", "forced_bos_token_id")
@@ -177,9 +177,9 @@ def _two_tokens(model: Any) -> tuple[int, int]:
 def _own_logits(
     model: Any, source: list[int], fed: list[int], device: torch.device, decoder_fed: list[int] | None = None
 ) -> Tensor:
-    """The model's own scores (1, T, V), without padding and without a cache, after each fed token.
+    """Compute the model's own scores (1, T, V) after each input token, without padding and cache.
 
-    Of a causal model the first fed token is the last of the source.
+    For a causal model, the first input token is the last one of the source.
     """
     if not model.config.is_encoder_decoder:
         tokens_1L = torch.tensor([source + fed[1:]], device=device)
@@ -208,7 +208,7 @@ def _require_same(
 
 
 def _share_apart(ours: Tensor, own: Tensor) -> float:
-    """The largest difference over the largest value; NaN if there is one."""
+    """Return the largest difference divided by the largest value; NaN if there is one."""
     ours, own = ours.double(), own.double()
     return float((ours - own).abs().max() / own.abs().max().clamp(min=1e-30))
 
@@ -219,7 +219,7 @@ def _tolerance(scores: Tensor) -> float:
 
 @contextmanager
 def _examined(model: nn.Module) -> Iterator[None]:
-    """Run without dropout and gradients, and say what goes wrong inside in terms of the model."""
+    """Run without dropout and gradients, and report errors in terms of the model."""
     try:
         with evaluation_mode(model), torch.no_grad():
             yield
@@ -234,7 +234,7 @@ def _examined(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _output_embeddings_say(model: Any, largest: float) -> Iterator[None]:
-    """For a while, let the output embeddings give the same wide range of scores whatever they read."""
+    """Temporarily make the output embeddings return a fixed wide range of scores for any input."""
 
     def wide(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
         probe_V = torch.linspace(-largest, largest, output.shape[-1], dtype=output.dtype, device=output.device)

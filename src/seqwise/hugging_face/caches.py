@@ -1,4 +1,4 @@
-"""Key-value caches of Hugging Face models as nests of tensors that can be gathered and mixed, and back.
+"""Conversion between key-value caches of Hugging Face models and nests of tensors that can be gathered and mixed.
 
 Shapes: B batch, J slots, N heads, S source or prompt length, T steps so far, A size of a head; keys and values of one
 layer are (B J, N, T, A) in a cache and (B, J, N, T, A) in a decoder state.
@@ -19,11 +19,11 @@ from seqwise.errors import InputError
 from seqwise.models.shared_cache import KeysValues
 
 Layers = tuple[KeysValues, ...]
-"""Keys and values of each layer."""
+"""Keys and values for each layer."""
 
 
 def cache_of(layers: Layers) -> Any:
-    """A growing cache that holds these keys and values, (B, N, T, A) each, without copying them."""
+    """Make a growing cache of these keys and values, (B, N, T, A) each, without copying them."""
     cache = DynamicCache()
     for keys, values in layers:
         layer = DynamicLayer()
@@ -34,18 +34,18 @@ def cache_of(layers: Layers) -> Any:
 
 
 def cache_argument(module: Any) -> str:
-    """The name of the argument of a model's forward that takes a cache; ``past_key_values`` is its older name."""
+    """Return the name of the cache argument of a model's forward; ``past_key_values`` is the older name."""
     return "cache" if "cache" in inspect.signature(module.forward).parameters else "past_key_values"
 
 
 def cache_in(output: Any) -> Any:
-    """The cache in the output of a model, under its newer or its older name, or None."""
+    """Return the cache in the output of a model, under its newer or older name, or None."""
     fields = output.keys()
     return next((output[name] for name in ("cache", "past_key_values") if name in fields), None)
 
 
 def layers_of(cache: Any, model_name: str) -> Layers:
-    """Contents of a cache; it is refused unless it holds plain keys and values of all steps, one after the other."""
+    """Return the contents of a cache; raise an InputError unless it holds plain keys and values of all steps."""
     if type(cache) is not DynamicCache:
         kind = "no such cache" if cache is None else f"a {type(cache).__name__}"
         raise _cannot_follow(model_name, kind)
@@ -58,27 +58,27 @@ def layers_of(cache: Any, model_name: str) -> Layers:
 
 
 def two_caches_of(cache: Any, model_name: str) -> tuple[Layers, Layers]:
-    """Contents of an encoder-decoder's cache: what its self-attention and its cross-attention keep."""
+    """Return the contents of an encoder-decoder's cache: those of its self-attention and cross-attention."""
     if type(cache) is not EncoderDecoderCache:
         raise _cannot_follow(model_name, "no such cache" if cache is None else f"a {type(cache).__name__}")
     return layers_of(cache.self_attention_cache, model_name), layers_of(cache.cross_attention_cache, model_name)
 
 
 def no_steps(layers: Layers) -> Layers:
-    """Caches of no steps, for one slot: (B, N, T, A) to (B, 1, N, 0, A)."""
+    """Make empty caches for one slot: (B, N, T, A) to (B, 1, N, 0, A)."""
     return tree.map(lambda leaf: leaf[:, None, :, :0], layers)
 
 
 def per_slot(layers: Layers, num_slots: int) -> Layers:
-    """Repeat what all slots of an input share for each of them: (B, ...) to (B J, ...), copied only where J > 1."""
+    """Repeat the tensors of each input for all its slots: (B, ...) to (B J, ...), copied only if J > 1."""
     return tree.map(lambda leaf: leaf[:, None].expand(-1, num_slots, *leaf.shape[1:]).flatten(0, 1), layers)
 
 
 class SlotCopies:
-    """Keys and values that all slots share, copied for each of them once and not at every step of a search.
+    """Keys and values shared by all slots, copied for each slot once instead of at every step of a search.
 
-    To :mod:`seqwise.tree` it is a nest without tensors, and what is made of it is a new one: of other tensors there are
-    other copies.
+    For :mod:`seqwise.tree` it is a nest without tensors that is replaced by a new one, as other tensors need other
+    copies.
 
     Example:
         >>> import torch
@@ -92,7 +92,7 @@ class SlotCopies:
         self._copies: dict[Hashable, Layers] = {}
 
     def of(self, layers: Layers, num_slots: int) -> Layers:
-        """:func:`per_slot` of some layers, again and again the same ones; of others, it begins anew."""
+        """Return :func:`per_slot` of some layers, cached while the layers are the same."""
         if layers is not self._layers:
             self._layers, self._copies = layers, {}
         # What was copied without a graph must not end up in one, nor what has been written over since.

@@ -1,4 +1,4 @@
-"""A Hugging Face causal language model as a step model: it continues a prompt.
+"""Hugging Face causal language model as a step model that continues a prompt.
 
 Shapes: B batch, J slots, S prompt length, P = S - 1 prompt tokens before the last, T target length, N heads, A size of
 a head, D embedding, H hidden size.
@@ -23,7 +23,7 @@ from seqwise.models.shared_cache import SharedCache
 
 
 class Prompt(NamedTuple):
-    """The prompts of a causal model."""
+    """Prompts of a causal model."""
 
     tokens_BS: Tensor  # padded on the left
     mask_BP: Tensor  # 1 where a prompt token is, the last one left out: it is what the first step is fed
@@ -33,14 +33,14 @@ class Prompt(NamedTuple):
 
 
 class CausalModel(HuggingFaceStepModel):
-    """A causal language model that continues a prompt, step by step; made by :func:`~seqwise.hugging_face.step_model`.
+    """Causal language model that continues a prompt step by step; made by :func:`~seqwise.hugging_face.step_model`.
 
-    Prompts are read with the padding on their right, where a causal model does not see it. What was read is then moved
-    to the right, so that steps follow their prompt without a gap; the attention mask hides what is left of it.
+    Prompts are read with padding on the right, where a causal model does not see it. Their cache is then shifted to the
+    right, so that steps follow the prompt without a gap; the attention mask hides the columns before it.
     """
 
     def encode(self, batch: Batch) -> Prompt:
-        """Read the prompts, none of them empty, but for their last tokens, which the first step is fed."""
+        """Read the prompts, which must not be empty, without their last tokens, the inputs of the first step."""
         tokens_BS, lengths_B = batch.sources_BS, batch.source_lengths_B
         if tokens_BS.shape[1] == 0 or bool((lengths_B < 1).any()):
             raise InputError(
@@ -67,7 +67,7 @@ class CausalModel(HuggingFaceStepModel):
         return Prompt(moved_BS, mask_BP, lengths_B, tree.map(moved, read), no_steps(read))
 
     def most_steps(self, source_ids: Sequence[int]) -> int | None:
-        """Number of steps with positions behind the prompt, whose last token the first step is fed."""
+        """Return the number of steps with positions after the prompt, whose last token is the first step's input."""
         limit = self._num_positions
         return None if limit is None else limit - len(source_ids) + 1
 
@@ -75,7 +75,7 @@ class CausalModel(HuggingFaceStepModel):
         return context.tokens_BS[:, -1]
 
     def _placed(self, context: Prompt, num_slots: int, first: int, count: int) -> dict[str, Tensor]:
-        """The mask over the prompt and all steps, and the positions of ``count`` steps from ``first`` on."""
+        """Return the mask over the prompt and all steps, and the positions of ``count`` steps from ``first`` on."""
         mask_BP, device = context.mask_BP, context.mask_BP.device
         mask_BA = torch.cat([mask_BP, mask_BP.new_ones(len(mask_BP), first + count)], dim=1)
         positions_BL = (context.lengths_B - 1)[:, None] + torch.arange(first, first + count, device=device)
@@ -85,7 +85,7 @@ class CausalModel(HuggingFaceStepModel):
         return {name: rows.repeat_interleave(num_slots, dim=0) for name, rows in placed.items()}
 
     def empty_cache(self, context: Prompt) -> SharedCache:
-        """The past of no steps that slots share; the prompt is in it."""
+        """Return the empty past that slots share, with the prompt."""
         return SharedCache.start(context.memory, context.mask_BP)
 
     def _shared_step(self, inputs_BJD: Tensor, shared: SharedCache, context: Prompt, step: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Arguments of a training run by search-aware objectives: those of the Hugging Face Trainer, and the objective."""
+"""Training arguments for search-aware objectives: those of the Hugging Face Trainer, and the objective."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OBJECTIVES = tuple(name for name, kind in OneOf(ObjectiveConfig).members.items()
 
 
 class _Minimised(Config):
-    """An objective, to which the penalty on log Z can be added whatever it is."""
+    """Objective with an optional penalty on log Z."""
 
     objective: Annotated[ObjectiveConfig, OneOf(ObjectiveConfig)] = setting(..., "what training minimises")
     weight: float = setting(0.0, "weight of added (log Z)^2", flag="log_partition_weight", ge=0)
@@ -39,11 +39,11 @@ class _Minimised(Config):
 
     @property
     def adds_penalty(self) -> bool:
-        """Whether the penalty is added to an objective that has none itself."""
+        """Whether the penalty is added to an objective that has none."""
         return self.weight > 0 and not self.objective.self_normalizing
 
     def build(self, context: Context = NOTHING) -> Objective:
-        """Make the objective, with the penalty."""
+        """Make the objective with the penalty."""
         if not self.adds_penalty:
             return self.objective.build(context)
         if self.objective == CrossEntropy():  # one pass, and one logsumexp, serve both terms
@@ -68,24 +68,24 @@ def _option(text: str) -> Any:
 
 @dataclass
 class SearchAwareConfig(Seq2SeqTrainingArguments):
-    """Arguments of :class:`~seqwise.hugging_face.SearchAwareTrainer`: all of ``Seq2SeqTrainingArguments``, and these.
+    """Arguments of :class:`~seqwise.hugging_face.SearchAwareTrainer`, in addition to ``Seq2SeqTrainingArguments``.
 
     Attributes:
-        objective: what training minimises, per token: one of :mod:`seqwise.objectives.settings` (except CRF), such as
-            ``RelaxedBeam(k=3)``, or its name, such as "relaxed-beam". "distillation" is that into raw scores of the
-            model that training starts from. Once made, it is the objective with its options.
+        objective: training objective, per token: one of :mod:`seqwise.objectives.settings` (except CRF), such as
+            ``RelaxedBeam(k=3)``, or its name, such as "relaxed-beam". "distillation" distils the initial model into raw
+            scores. After construction, it is the objective with its options.
         beam_size, score, cost, alpha, alpha_unit, feeding, feeding_passes, gold_probability, cross_entropy_weight,
-            direct_loss_weight, noise_tokens, label_smoothing: options of the objective, by the names that the flags of
-            ``seqwise train`` have; None leaves them as they are. Scheduled sampling has "two-pass" feeding by default.
-            A schedule may also be a function of the step.
+            direct_loss_weight, noise_tokens, label_smoothing: options of the objective, named like the flags of
+            ``seqwise train``; None keeps the default. Scheduled sampling has "two-pass" feeding by default. A schedule
+            may also be a function of the step.
         log_partition_weight: weight of ``(log Z)^2`` along gold, known as z-loss, in ANY objective; by default 0.1 in
-            the self-normalising ones and 0 in all others.
-        log_partition_fraction: fraction of the positions that is penalised.
+            self-normalising ones and 0 in all others.
+        log_partition_fraction: fraction of positions that is penalised.
 
     Raises:
-        InputError: an option is out of its range, not one of the objective's, or it cannot be had
-            (``label_smoothing_factor``, ``torch_compile``, FSDP, DeepSpeed; activation checkpointing where single steps
-            are taken).
+        InputError: an option is out of range, not one of the objective's, or not supported
+            (``label_smoothing_factor``, ``torch_compile``, FSDP, DeepSpeed; activation checkpointing with single
+            steps).
 
     Example:
         >>> import tempfile
@@ -136,11 +136,11 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
                 raise fault
 
     def to_dict(self) -> dict[str, Any]:
-        """All arguments as ``TrainingArguments.to_dict`` has them, the objective and schedules as text."""
+        """Return all arguments like ``TrainingArguments.to_dict``, with the objective and schedules as text."""
         return {name: _as_text(value) for name, value in super().to_dict().items()}
 
     def picklable(self) -> SearchAwareConfig:
-        """Return a copy that can be saved, in which the name of a function stands for it."""
+        """Return a copy that can be saved, with functions replaced by their names."""
         copied = copy.copy(self)
         for name in ("alpha", "gold_probability"):
             if callable(getattr(self, name)):
@@ -188,6 +188,6 @@ def _as_text(value: Any) -> Any:
 
 
 _COMPARED = ("beam_size", "alpha")
-"""Options that may be given where the objective has none of them, so that one script serves to compare several."""
+"""Options that are accepted even if the objective lacks them, so that one script can compare several."""
 
 _OPTIONS = tuple(name for name in SearchAwareConfig.__annotations__ if name != "objective")

@@ -1,4 +1,4 @@
-"""Rules of a generation config on which tokens may come, exactly as ``generate`` takes them.
+"""Token constraints of a generation config, exactly as in ``generate``.
 
 Shapes: B batch, J slots, V vocabulary, X excluded candidates.
 """
@@ -42,7 +42,7 @@ MOVABLE_CACHES = (None, "dynamic", "dynamic_full", "offloaded")
 
 
 class SpecialTokens(NamedTuple):
-    """The tokens that a search has to know."""
+    """Special tokens that a search needs."""
 
     end: int | None
     first: int  # what the decoder is fed first: 0 for a causal model, which is fed its prompt
@@ -51,9 +51,9 @@ class SpecialTokens(NamedTuple):
 
 
 def special_tokens(model: Any, generation_config: GenerationConfig) -> SpecialTokens:
-    """Tokens at which outputs start and end, as a generation config says.
+    """Return the start and end tokens of a generation config.
 
-    Several end tokens, no single start token, and a cache that cannot follow are refused.
+    Raises an InputError for several end tokens, no single start token, or an unsupported cache.
 
     Example:
         >>> from transformers import BartConfig, BartForConditionalGeneration
@@ -109,24 +109,25 @@ def generation_selector(
     num_steps: int | None = None,
     generation_config: GenerationConfig | None = None,
 ) -> GenerationSelector:
-    """A selector that chooses as another does, among the candidates that ``generate`` would allow.
+    """Restrict a selector to the candidates that ``generate`` would allow.
 
-    As there, what is forbidden is taken away after the scores are normalised: probabilities of what is left sum to less
+    As in ``generate``, forbidden tokens are removed after normalisation, so the remaining probabilities sum to less
     than one. A forced last token adds nothing to the score.
 
-    Applied are ``suppress_tokens``, ``begin_suppress_tokens``, ``bad_words_ids`` of one token each, ``min_new_tokens``,
-    ``min_length`` (of encoder-decoders) and ``forced_eos_token_id``; ``forced_bos_token_id`` is a matter of
-    :func:`~seqwise.hugging_face.step_model.step_model`. How to search (``num_beams``, ``length_penalty``,
-    ``early_stopping``, ``max_length``, sampling) is yours to say, in the selector and in ``decode``.
+    It applies ``suppress_tokens``, ``begin_suppress_tokens``, ``bad_words_ids`` of one token each, ``min_new_tokens``,
+    ``min_length`` (of encoder-decoders) and ``forced_eos_token_id``;
+    :func:`~seqwise.hugging_face.step_model.step_model` applies ``forced_bos_token_id``. Search options (``num_beams``,
+    ``length_penalty``, ``early_stopping``, ``max_length``, sampling) are ignored; set them in the selector and in
+    ``decode``.
 
     Args:
         selector: hard or soft.
         model: a Hugging Face model, or an adapted one.
-        num_steps: the number of steps of every search; needed where a last token is forced.
-        generation_config: the model's own by default.
+        num_steps: number of steps of every search; needed for a forced last token.
+        generation_config: by default the model's own.
 
     Raises:
-        InputError: a setting would change scores in a way that is not reproduced, or needs the number of steps.
+        InputError: a setting changes scores in an unsupported way, or needs the number of steps.
 
     Example:
         >>> from seqwise.hugging_face.step_model import step_model
@@ -182,14 +183,14 @@ def generation_selector(
 
 
 def _forbidden(generation_config: GenerationConfig, end: int | None) -> set[int]:
-    """The tokens that are never chosen; the end token among the bad words may be."""
+    """Return the tokens that are never chosen; an end token among the bad words is still allowed."""
     words = {word[0] for word in generation_config.bad_words_ids or [] if len(word) == 1}
     return words - {end} | set(generation_config.suppress_tokens or [])
 
 
 @dataclass(frozen=True)
 class GenerationSelector:
-    """A selector and what it may not choose; made by :func:`generation_selector`."""
+    """Selector with forbidden candidates; made by :func:`generation_selector`."""
 
     selector: Selector  # chooses among what is left
     vocabulary_size: int
@@ -202,7 +203,7 @@ class GenerationSelector:
     num_steps: int | None
 
     def __call__(self, candidates: Candidates, carry: Any, generator: torch.Generator | None) -> tuple[Selection, Any]:
-        """Choose from one step's candidates."""
+        """Select from one step's candidates."""
         step = candidates.step
         if self.forced_last is not None and self.num_steps is not None and step == self.num_steps - 1:
             return self.selector(replace(candidates, head=_OnlyOne(candidates, self.forced_last)), carry, generator)
@@ -224,14 +225,14 @@ class GenerationSelector:
 @lru_cache(maxsize=64)
 @torch.inference_mode(False)  # what is made in that mode could not be used in a graph later
 def _places(tokens: tuple[int, ...], num_slots: int, vocabulary_size: int, device: torch.device) -> Tensor:
-    """Slot x V + token of these tokens in every slot; made once, since a GPU has to be waited for."""
+    """Return slot x V + token of these tokens in every slot; cached, as it synchronises with the GPU."""
     slots_J1 = torch.arange(num_slots, device=device)[:, None] * vocabulary_size
     return (slots_J1 + torch.tensor(tokens, device=device)).flatten()
 
 
 @dataclass(frozen=True)
 class _OnlyOne:
-    """A head by which one token scores 0 and no other can come."""
+    """Head that gives one token score 0 and excludes all others."""
 
     candidates: Candidates
     token: int

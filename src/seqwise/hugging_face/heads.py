@@ -1,4 +1,4 @@
-"""From a decoder's last hidden vectors to scores, by the model's own weights and its own operations.
+"""Heads that map a decoder's last hidden vectors to scores, with the model's own weights and operations.
 
 Shapes: H features, V output vocabulary.
 """
@@ -14,10 +14,10 @@ from seqwise.models.heads import LinearOverLayer
 
 
 def head_of(model: nn.Module) -> nn.Module:
-    """The head of a language model: its own linear layer, ``W h + b``, where it is no more than that.
+    """Return the head of a language model: its own linear layer, ``W h + b``, if it is linear.
 
-    Single scores can be had of that. Otherwise it is a module without parameters of its own, which reads those of the
-    model at every call.
+    A linear head can compute single scores. Otherwise the head is a module without its own parameters, which reads
+    those of the model at every call.
 
     Example:
         >>> from transformers import GPT2Config, GPT2LMHeadModel
@@ -32,7 +32,7 @@ def head_of(model: nn.Module) -> nn.Module:
 
 
 class OutputHead(nn.Module):
-    """Output embeddings, then whatever of these a model has: a bias, a factor, a divisor, a soft cap.
+    """Head of output embeddings and, if the model has them, a bias, a factor, a divisor and a soft cap.
 
     ``f = c tanh(g / c)``, ``g = (W h + b) m / n``.
     """
@@ -49,16 +49,16 @@ class OutputHead(nn.Module):
 
     @property
     def logits_bias(self) -> Tensor | None:
-        """Bias that Marian and BART add to every row of scores, (1, V)."""
+        """The bias that Marian and BART add to every row of scores, (1, V)."""
         return getattr(self._model[0], "final_logits_bias", None)
 
     @property
     def is_nonlinear(self) -> bool:
-        """Whether more is done than adding a bias."""
+        """Whether the head does more than add a bias."""
         return any(value is not None for value in self._operations())
 
     def _operations(self) -> tuple[float | None, float | None, float | None]:
-        """Factor (Cohere), divisor (Granite) and soft cap (Gemma 2)."""
+        """The factor (Cohere), divisor (Granite) and soft cap (Gemma 2)."""
         model: Any = self._model[0]
         config = model.config
         return (
@@ -80,7 +80,7 @@ class OutputHead(nn.Module):
 
 
 class LinearHead(LinearOverLayer):
-    """``W h + b`` with the weights of a model's output embeddings and the bias that the model adds elsewhere."""
+    """Head ``W h + b`` with the weights of a model's output embeddings and a bias that the model adds elsewhere."""
 
     def __init__(self, model: nn.Module) -> None:
         nn.Module.__init__(self)

@@ -1,10 +1,10 @@
-"""Any Hugging Face masked language model as a masked model that energies, samplers and training objectives drive.
+"""Hugging Face masked language models as masked models for energies, samplers and training objectives.
 
-What is scored and sampled are the *free* tokens of a sequence. The special tokens that the model expects around them
-(``[CLS] ... [SEP]``, ``<cls> ... <eos>``) are put there by the adapter, are never masked, and are no part of an energy.
+Only the *free* tokens of a sequence are scored and sampled. The adapter adds the special tokens that the model expects
+around them (``[CLS] ... [SEP]``, ``<cls> ... <eos>``), which are never masked and not part of an energy.
 
-Shapes: N sequences, T free tokens of the longest, L tokens that the model is given with the special ones and padding,
-M masked positions in all, V vocabulary.
+Shapes: N sequences, T free tokens of the longest, L tokens of the model's input with special ones and padding, M masked
+positions in all, V vocabulary.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from seqwise.hugging_face.text_codec import TextCodec
 from seqwise.models.masked import seen_tokens
 
 MAX_TOKENS = 2**14
-"""Default number of tokens, special ones and padding included, that a model is given at once."""
+"""Default number of tokens per call of a model, special ones and padding included."""
 
 
 class HuggingFaceMaskedModel(nn.Module):
-    """A Hugging Face masked language model with special tokens around it; made by :func:`masked_model`.
+    """Hugging Face masked language model with special tokens around its input; made by :func:`masked_model`.
 
-    It shares the parameters of the wrapped model, which is trained and saved as before. Whether dropout is on is the
-    wrapped model's mode.
+    It shares the parameters of the wrapped model, which is trained and saved as before, and follows its train / eval
+    mode.
 
     Attributes:
         model: the wrapped model.
-        vocab_size: V, how many tokens it scores; special ones are among them.
-        mask_id: the mask, one of the V.
+        vocab_size: V, number of scored tokens, including special ones.
+        mask_id: id of the mask, one of the V.
         before: special tokens before the free ones.
         after: special tokens after them.
-        allowed_V: bool, on the CPU: the tokens that may be proposed, which are all but special ones and those that the
-            tokenizer does not know.
-        max_tokens: how many tokens the model is given at once.
-        narrowed_at: the module of the backbone after which masked positions alone go on: the attention of the last
-            layer, whose feed-forward network is then spared the others, or "", all of the backbone. None where
-            neither can be told apart from the rest: the model scores all positions, and the masked ones are taken.
-        max_length: the longest sequence of free tokens, or None where the model sets no limit.
+        allowed_V: bool, on the CPU: tokens that may be proposed, all but special ones and those unknown to the
+            tokenizer.
+        max_tokens: number of tokens per call of the model.
+        narrowed_at: module of the backbone after which only masked positions are computed: the attention of the last
+            layer, whose feed-forward network then skips other positions, or "" for the whole backbone. None if
+            neither is found: the model scores all positions, and masked ones are selected.
+        max_length: length of the longest sequence of free tokens, or None without a limit.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class HuggingFaceMaskedModel(nn.Module):
 
     @property
     def training(self) -> bool:
-        """The wrapped model's mode."""
+        """Mode of the wrapped model."""
         model = self._modules.get("model") if "_modules" in self.__dict__ else None
         return True if model is None else model.training
 
@@ -88,17 +88,17 @@ class HuggingFaceMaskedModel(nn.Module):
         return next(self.model.parameters()).device
 
     def masked_logits(self, tokens_NT: Tensor, masked_NT: Tensor, context: Any = None) -> Tensor:
-        """Unnormalised scores (M, V) at the masked positions, in row-major order; float32 at least.
+        """Compute unnormalised scores (M, V) at the masked positions, in row-major order; float32 or better.
 
         Args:
-            tokens_NT: int64, free tokens alone; what stands at a masked position plays no part. ``IGNORE`` after the
-                end of shorter rows.
-            masked_NT: bool; false where there is padding.
+            tokens_NT: int64, free tokens only; values at masked positions are ignored. ``IGNORE`` after the end of
+                shorter rows.
+            masked_NT: bool; false at padding.
             context: None.
 
         Raises:
-            InputError: shapes do not fit, padding is masked or stands before a token, a row holds no token or is longer
-                than the model's positions, or there is a context.
+            InputError: shapes do not fit, padding is masked or precedes a token, a row has no tokens or more than the
+                model has positions, or there is a context.
         """
         if context is not None:
             raise InputError("this masked model reads no context", hint="leave the context out")
@@ -115,7 +115,7 @@ class HuggingFaceMaskedModel(nn.Module):
         return torch.cat(parts)
 
     def require_room(self, length: int) -> None:
-        """Refuse a sequence of more free tokens than the model has positions for."""
+        """Raise an InputError for a sequence of more free tokens than the model has positions."""
         if self.max_length is not None and length > self.max_length:
             num_special = len(self.before) + len(self.after)
             raise InputError(
@@ -138,7 +138,7 @@ class HuggingFaceMaskedModel(nn.Module):
         return logits_MV.float() if logits_MV.dtype in (torch.float16, torch.bfloat16) else logits_MV
 
     def _surrounded(self, seen_NT: Tensor, real_NT: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The ids (N, L) that the model reads, special ones right before and after each row's own, and what is real."""
+        """Return the model's input ids (N, L), with special tokens around each row's own, and the padding mask."""
         count, length = seen_NT.shape
         lengths_N = seen_NT.new_full((count,), length) if real_NT is None else real_NT.sum(1)
         start, width = len(self.before), len(self.before) + length + len(self.after)
@@ -163,36 +163,36 @@ def masked_model(
 ) -> HuggingFaceMaskedModel:
     """Adapt a Hugging Face masked language model to :class:`~seqwise.models.MaskedModel`.
 
-    ``f(w, y without t) = logits[t, w]`` of the model for ``before + y with the mask at t + after``. The head, and
-    where the model lets it be the last layer's feed-forward network, are applied at masked positions only: the model's
-    own ``forward`` runs, with the output of a module reduced to these positions (``narrowed_at``). At construction a
-    dummy batch is scored both ways; where they differ the adapter falls back to full scores.
+    ``f(w, y without t) = logits[t, w]`` of the model for ``before + y with the mask at t + after``. The head and, if
+    possible, the last layer's feed-forward network are applied only at masked positions: the model's own ``forward``
+    runs with the output of a module reduced to these positions (``narrowed_at``). Construction scores a dummy batch
+    both ways; if the scores differ, the adapter falls back to scoring all positions.
 
     Args:
         model: any model that ``AutoModelForMaskedLM`` loads: BERT, RoBERTa, DistilBERT, ModernBERT, ESM, ALBERT, the
-            generator of ELECTRA; a PEFT model around it.
-        tokenizer: the model's own, fast or slow. It says which special tokens stand around a sequence, what the mask
-            is, and which tokens may be proposed.
-        mask_id: without a tokenizer, the mask.
-        before: without a tokenizer, the special tokens before the free ones.
-        after: without a tokenizer, the special tokens after them.
-        special: without a tokenizer, further tokens that may not be proposed; the mask, ``before``, ``after`` and the
+            generator of ELECTRA; or a PEFT model around it.
+        tokenizer: the model's own, fast or slow. It determines the special tokens around a sequence, the mask, and
+            the tokens that may be proposed.
+        mask_id: id of the mask, without a tokenizer.
+        before: special tokens before the free ones, without a tokenizer.
+        after: special tokens after the free ones, without a tokenizer.
+        special: further tokens that must not be proposed, without a tokenizer; the mask, ``before``, ``after`` and
             padding never are.
-        max_tokens: how many tokens the model is given at once, special ones and padding included; fewer need less
+        max_tokens: number of tokens per call of the model, special ones and padding included; fewer need less
             memory.
 
     Returns:
-        An nn.Module that shares the model's parameters. Hand its ``allowed_V`` to
+        An nn.Module that shares the model's parameters. Pass its ``allowed_V`` to
         :func:`~seqwise.sampling.masked_conditionals`.
 
     Raises:
-        InputError: there is neither a tokenizer nor a mask, or both; tokens lie outside the vocabulary of the model; or
-            the model is no masked language model: it gives no scores by position, or does not see what comes after.
+        InputError: there is neither a tokenizer nor a mask, or both; tokens are outside the model's vocabulary; or the
+            model is not a masked language model: it has no scores by position, or does not see later tokens.
 
-    Not implemented: pairs of sequences (token types other than 0); calls of one and the same model from several
-    threads at once.
+    Not implemented: pairs of sequences (token types other than 0); concurrent calls of the same model from several
+    threads.
 
-    Source: Salazar et al. (ACL 2020), section 2, and Goyal (2021), section 6.2, on what the scores are for.
+    Source: Salazar et al. (ACL 2020), section 2, and Goyal (2021), section 6.2, for uses of the scores.
 
     Example:
         >>> import torch
@@ -242,7 +242,7 @@ def masked_model(
 
 
 def unwrapped(model: Any) -> Any:
-    """The model inside a PEFT wrapper, whose own ``forward`` names no arguments."""
+    """Return the model inside a PEFT wrapper, whose ``forward`` has no named arguments."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
@@ -257,7 +257,7 @@ def _vocab_size(model: Any) -> int:
 
 
 def num_positions(model: Any) -> int | None:
-    """Largest number of tokens of a sequence: of the configuration, or of a table without places for padding."""
+    """Return the longest sequence: from the configuration, or from a position table without padding entries."""
     limits = [getattr(model.config, "max_position_embeddings", None)]
     for name, module in model.named_modules():
         if name.rpartition(".")[2] == "position_embeddings" and isinstance(module, nn.Embedding):
@@ -269,7 +269,7 @@ def num_positions(model: Any) -> int | None:
 
 @contextmanager
 def _gathered(model: Any, name: str, masked_NL: Tensor) -> Iterator[None]:
-    """Inside, a module of the backbone gives its states at the masked positions only, as one sequence of M."""
+    """Temporarily reduce the output of a backbone module to the masked positions, as one sequence of M."""
 
     def hook(module: nn.Module, inputs: Any, output: Any) -> Any:
         if isinstance(output, Tensor):
@@ -288,7 +288,7 @@ def _gathered(model: Any, name: str, masked_NL: Tensor) -> Iterator[None]:
 
 
 def _places_to_narrow(model: Any) -> list[str]:
-    """Modules of the backbone after which positions may go on alone, the earliest first; none without a backbone."""
+    """Return backbone modules after which positions are independent, the earliest first; none without a backbone."""
     backbone = unwrapped(model).base_model
     if backbone is unwrapped(model):
         return []
@@ -297,7 +297,7 @@ def _places_to_narrow(model: Any) -> list[str]:
 
 
 def _check(adapted: HuggingFaceMaskedModel) -> None:
-    """Find out where masked positions can go on alone; refuse what is no masked language model."""
+    """Find the module after which masked positions suffice; raise if this is not a masked language model."""
     name = type(unwrapped(adapted.model)).__name__
     room = 3 if adapted.max_length is None else min(3, adapted.max_length)
     if room < 1:
@@ -326,7 +326,7 @@ def _check(adapted: HuggingFaceMaskedModel) -> None:
 
 
 def _attempt(score: Callable[[], Tensor]) -> Tensor | None:
-    """The scores, or None where a model fails on what it is given."""
+    """Return the scores, or None if the model fails on its input."""
     try:
         return score()
     except InputError:

@@ -1,9 +1,8 @@
-"""Masked Hugging Face models, with text in and text out: sampling, infilling.
+"""Text sampling and infilling with masked Hugging Face models.
 
-What is drawn are tokens; special tokens stand around them and never change. Lengths are counted in tokens
-without them. A token of which a text is made may not come back when the text is read again (a piece of a word drawn
-beside one that it joins with, bytes that are no UTF-8): :attr:`TextSample.survives
-<seqwise.hugging_face.TextSample.survives>` says so, and its ``tokens`` are what was drawn.
+Samples are tokens between special tokens, which never change; lengths exclude these. Tokenizing the text of a sample
+may give different tokens (a word piece next to one that it joins with, bytes that are not UTF-8):
+:attr:`TextSample.survives <seqwise.hugging_face.TextSample.survives>` tells, and ``tokens`` are the sampled ones.
 
 Shapes: S sweeps, B chains, T positions.
 """
@@ -30,16 +29,16 @@ from seqwise.sampling.starts import FREE
 
 @dataclass(frozen=True)
 class TextSample:
-    """A text that a chain held.
+    """Text sample of a chain.
 
     Attributes:
-        text: what the tokens stand for.
-        tokens: without the special ones.
-        energy: at temperature 1, soft constraints included.
-        problem: the place among the texts to fill in, or among the lengths of the starts, from 0.
-        chain: the number of the chain among those of the problem, from 0.
-        sweep: after which one, counted from 1.
-        survives: whether the tokenizer makes these very tokens of the text.
+        text: text of the tokens.
+        tokens: tokens without special ones.
+        energy: energy at temperature 1, soft constraints included.
+        problem: index among the texts to fill in, or among the lengths of the starts, from 0.
+        chain: index of the chain within its problem, from 0.
+        sweep: number of sweeps before the sample.
+        survives: whether tokenizing the text gives the same tokens.
     """
 
     text: str
@@ -53,12 +52,12 @@ class TextSample:
 
 @dataclass(frozen=True, eq=False)
 class SampledTexts:
-    """Samples as texts, and the traces of their chains.
+    """Text samples, and the traces of their chains.
 
     Attributes:
-        samples: by problem, chain and sweep.
+        samples: samples by problem, chain and sweep.
         chains: a trace for each problem.
-        discard: number of first sweeps that are not counted.
+        discard: number of initial sweeps that are discarded.
     """
 
     samples: Sequence[TextSample]
@@ -67,28 +66,28 @@ class SampledTexts:
 
     @property
     def texts(self) -> list[str]:
-        """Of the samples, in their order."""
+        """Texts of the samples, in order."""
         return [sample.text for sample in self.samples]
 
     @property
     def acceptance(self) -> float:
-        """The share of proposals that were accepted in the sweeps that count, those that equal the state included."""
+        """Acceptance rate over counted sweeps, including proposals equal to the state."""
         return self._share("accepted_SB")
 
     @property
     def novelty(self) -> float:
-        """The share of proposals that were accepted and changed the state, in the sweeps that count."""
+        """Share of proposals that were accepted and changed the state, over counted sweeps."""
         return self._share("novel_SB")
 
     def diagnose(self, features: Mapping[str, Callable[[Tensor], Tensor]] | None = None) -> list[ChainReport]:
-        """Acceptance, R-hat, effective sample size and warnings, for each problem on its own.
+        """Compute acceptance, R-hat, effective sample size and warnings for each problem.
 
         Args:
-            features: names and functions from token ids (S, B, T) to numbers (S, B), which are judged beside the
+            features: functions, by name, from token ids (S, B, T) to numbers (S, B), which are diagnosed like the
                 energy.
 
         Raises:
-            InputError: fewer than 4 sweeps count, or ArviZ is missing.
+            InputError: fewer than 4 sweeps are counted, or ArviZ is missing.
         """
         return [diagnose_chains(trace, discard=self.discard, features=features) for trace in self.chains]
 
@@ -112,34 +111,33 @@ def sample_texts(
     settings: ChainSettings | None = None,
     progress: Progress | None = None,
 ) -> SampledTexts:
-    """Sample whole texts from a masked language model taken as an energy: ``p(y) proportional to exp(-E(y) / T)``.
+    """Sample texts from a masked language model as an energy: ``p(y) proportional to exp(-E(y) / T)``.
 
-    The target is over all sequences of one number of tokens. Metropolis-Hastings proposes from the model's masked
-    conditionals and accepts so that the target is kept; special tokens are never proposed.
+    The target is a distribution over all sequences of a fixed number of tokens. Metropolis-Hastings proposes from the
+    model's masked conditionals and leaves the target invariant; special tokens are never proposed.
 
     Args:
-        model: a Hugging Face model, in evaluation mode; or what :func:`~seqwise.hugging_face.masked_model` made of it.
+        model: a Hugging Face model in evaluation mode, or the result of :func:`~seqwise.hugging_face.masked_model`.
         tokenizer: the model's own.
-        length: how many tokens; the first chain starts from the greedy fill, the others from sequences that are drawn
+        length: number of tokens; the first chain starts from a greedy fill, the others from sequences that are drawn
             token by token.
-        texts: instead of a length: where chains start, one chain for each. Those of one length sample one target, and
-            are judged together.
-        num_chains: where there is a length; 5 by default.
-        num_sweeps: of each chain; in one, every position is visited.
-        discard: first sweeps that do not count; by default 7, or half of all where there are fewer than 14.
-        every: give the texts after each so many sweeps that count; None: after the last one only.
-        seed: of all random numbers.
-        allowed: the tokens that may be proposed, as the vocabulary has them (the residues, say); all but special ones
-            by default.
-        settings: kernel, energy, temperatures, blocks, and phrases that must occur or must not. A phrase is looked for
-            in the text that the tokens spell, as whole words: "cat" is not in "cats", and is there however it is
-            spelt. Residues that the tokenizer sets apart, and scripts without blanks between words, have no such
-            borders: there a phrase may stand anywhere.
-        progress: called after each sweep with the state and what the sweep did.
+        texts: starts of the chains, one for each, instead of a length. Those of equal length sample the same target,
+            and are diagnosed together.
+        num_chains: number of chains for a length; by default 5.
+        num_sweeps: sweeps of each chain; a sweep visits every position.
+        discard: initial sweeps to discard; by default 7, or half of all if there are fewer than 14.
+        every: return the texts after every so many counted sweeps; None for the last sweep only.
+        seed: random seed.
+        allowed: tokens that may be proposed, as in the vocabulary (such as residues); by default all but special
+            ones.
+        settings: kernel, energy, temperatures, blocks, and phrases that must or must not occur. Phrases are matched
+            as whole words of the text, in any tokenization: "cat" does not match "cats". Residues that the tokenizer
+            separates, and scripts without blanks between words, have no word boundaries, and match anywhere.
+        progress: called after each sweep with the state and the record of the sweep.
 
     Raises:
         InputError: there is neither a length nor a text, or both; a text, phrase or setting cannot be used; no start
-            keeps the constraints; model and tokenizer do not fit each other, or the model is in training mode.
+            satisfies the constraints; model and tokenizer do not fit, or the model is in training mode.
 
     Source: Goyal (2021), sections 6.3 and 6.4. Not implemented: moves between lengths.
 
@@ -190,24 +188,24 @@ def infill(
     settings: ChainSettings | None = None,
     progress: Progress | None = None,
 ) -> SampledTexts:
-    """Fill in the mask tokens of texts, a token for each: samples of the target given all that is written.
+    """Fill in the mask tokens of texts, one token for each: samples of the target given all other tokens.
 
-    ``p(y) proportional to exp(-E(y) / T)`` over the sequences that agree with the text, whose other tokens stay.
+    ``p(y) proportional to exp(-E(y) / T)`` over the sequences that agree with the text at all other positions.
 
     Args:
         model: see :func:`sample_texts`.
-        tokenizer: the model's own; its mask token marks what is free.
-        texts: one mask token at least in each.
-        num_chains: of each text.
+        tokenizer: the model's own; its mask token marks free positions.
+        texts: texts with at least one mask token each.
+        num_chains: number of chains for each text.
         num_sweeps, discard, every, seed, allowed, settings, progress: see :func:`sample_texts`.
 
     Returns:
-        Samples by text and chain. The written part comes back letter for letter, if that is read as the same tokens.
+        Samples by text and chain. The given part is unchanged, if it is read as the same tokens.
 
     Raises:
-        InputError: a text has nothing to fill in; as :func:`sample_texts`.
+        InputError: a text has no mask token; as for :func:`sample_texts`.
 
-    Source: Goyal (2021), sections 6.3 and 6.4. Not implemented: a number of tokens that is not known.
+    Source: Goyal (2021), sections 6.3 and 6.4. Not implemented: an unknown number of tokens.
 
     Example:
         >>> import pytest
@@ -251,7 +249,7 @@ def _sampled(
     every: int | None,
     **options: Any,
 ) -> SampledTexts:
-    """Run chains over the problems, and make texts of their samples, each with the text that it fills in."""
+    """Run chains over the problems, and convert their samples to texts, each with the text that it fills in."""
     _at_least_one("num_sweeps", num_sweeps)
     discard = min(7, num_sweeps // 2) if discard is None else discard
     if not 0 <= discard < num_sweeps:
@@ -279,7 +277,7 @@ def _at_least_one(name: str, value: int) -> int:
 
 
 def adapted_with_codec(model: Any, tokenizer: Any, **options: Any) -> tuple[HuggingFaceMaskedModel, TextCodec]:
-    """Adapt a masked model, unless it is adapted, and make the codec of its tokenizer; refuse training mode."""
+    """Adapt a masked model if needed, and make the codec of its tokenizer; raise in training mode."""
     if isinstance(model, HuggingFaceMaskedModel):
         adapted, codec = model, TextCodec(tokenizer, vocab_size=model.vocab_size)
         if (codec.mask_id, codec.before, codec.after) != (adapted.mask_id, adapted.before, adapted.after):
@@ -319,7 +317,7 @@ def _allowed(codec: TextCodec, allowed: Sequence[str] | None) -> Tensor:
 
 
 def _from_starts(codec: TextCodec, encoded: Sequence[tuple[int, ...]], allowed_V: Tensor) -> list[ChainProblem]:
-    """A problem for each length, the shortest first, whose chains start from the texts of that length."""
+    """Make a problem for each length, shortest first, whose chains start from the texts of that length."""
     for number, ids in enumerate(encoded, start=1):
         for piece, token in zip(codec.pieces(ids), ids, strict=True):
             if not allowed_V[token]:

@@ -1,4 +1,4 @@
-"""Batches from a Hugging Face data collator: padding on either side, labels of -100.
+"""Batches from a Hugging Face data collator, with padding on either side and labels of -100.
 
 Shapes: B batch, L columns, S source length, T target length.
 """
@@ -15,19 +15,19 @@ from seqwise.data.batches import IGNORE, Batch
 from seqwise.errors import InputError
 
 NEEDED = ("input_ids", "labels")
-"""Inputs of a model without which nothing can be trained here."""
+"""Required inputs of a model."""
 
 READ = (*NEEDED, "attention_mask", "decoder_input_ids")
-"""All that is read of them."""
+"""Inputs that are read."""
 
 
 def batch_from_inputs(inputs: Mapping[str, Any], *, first: int | None) -> Batch:
-    """The sources and targets of what a Hugging Face model would be called with, without rows that have no label.
+    """Convert the inputs of a Hugging Face model to sources and targets, without rows that have no label.
 
-    An encoder-decoder reads ``input_ids`` and writes ``labels``, from the token ``first`` on; ``decoder_input_ids``, as
-    ``DataCollatorForSeq2Seq(model=...)`` adds them, may be there if they are the labels moved right. A causal model
-    (where ``first`` is None) has both in one row: what has a label is the target, what stands before it the prompt,
-    which is never empty: the first token of a row is no target, as for transformers, which predicts it from nothing.
+    An encoder-decoder reads ``input_ids`` and writes ``labels``, starting after the token ``first``;
+    ``decoder_input_ids``, which ``DataCollatorForSeq2Seq(model=...)`` adds, must be the labels shifted right. A causal
+    model (``first`` is None) has both in one row: tokens with a label are the target, those before it the prompt, which
+    is never empty: as in Transformers, the first token of a row is not a target.
 
     Example:
         >>> inputs = {"input_ids": torch.tensor([[0, 5, 6, 7]]), "attention_mask": torch.tensor([[0, 1, 1, 1]])}
@@ -59,7 +59,7 @@ def batch_from_inputs(inputs: Mapping[str, Any], *, first: int | None) -> Batch:
 
 
 def target_labels(inputs: Mapping[str, Any], *, causal: bool) -> Tensor:
-    """The labels that are targets, in their places, -100 elsewhere: of a causal model all but the first token of a row.
+    """Return the labels that are targets, -100 elsewhere: for causal models, all but the first token of a row.
 
     Example:
         >>> inputs = {"input_ids": torch.tensor([[5, 6]]), "labels": torch.tensor([[5, 6]])}
@@ -78,7 +78,7 @@ def target_labels(inputs: Mapping[str, Any], *, causal: bool) -> Tensor:
 
 
 def _real(inputs: Mapping[str, Any]) -> Tensor:
-    """Mask of what is no padding."""
+    """Return the mask of tokens that are not padding."""
     mask_BL: Tensor | None = inputs.get("attention_mask")
     if mask_BL is None:
         return torch.ones_like(inputs["input_ids"], dtype=torch.bool)
@@ -110,7 +110,7 @@ def _require_moved(fed_BL: Tensor, labels_BL: Tensor, first: int) -> None:
 
 
 def _moved_left(values_BL: Tensor, kept_BL: Tensor, fill: int) -> tuple[Tensor, Tensor]:
-    """Kept part of each row, from the first column on, and its length; as wide as the longest."""
+    """Shift the kept part of each row to the left, and return it with its length; as wide as the longest."""
     lengths_B = kept_BL.sum(1)
     width = int(lengths_B.max()) if len(lengths_B) else 0
     order_BL = (~kept_BL).long().argsort(dim=1, stable=True)[:, :width]

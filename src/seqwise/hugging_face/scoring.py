@@ -1,6 +1,6 @@
-"""Scores of texts under masked, causal and encoder-decoder Hugging Face models, by one call.
+"""Scores of texts under masked, causal and encoder-decoder Hugging Face models.
 
-Shapes: B rows, T free tokens, L tokens that a model reads with special ones and padding, M scored positions, V
+Shapes: B rows, T free tokens, L input tokens of a model with special ones and padding, M scored positions, V
 vocabulary.
 """
 
@@ -30,14 +30,14 @@ from seqwise.sampling.scores import Span, TextScore, with_contexts
 from seqwise.sampling.scoring_settings import ScoringSettings
 
 MOST_SCORES = 2**27
-"""Scores of tokens, positions times vocabulary, that are held at once."""
+"""Largest number of scores, positions times vocabulary, that are held at once."""
 
 
 class ScoredText(NamedTuple):
-    """A text that is ready to be scored.
+    """Text prepared for scoring.
 
-    ``ids`` are all free tokens, those of a prefix and a suffix included; the ``scored`` ones are at these places among
-    them, with their spans in the text and the numbers of their words. ``source`` is what an encoder reads.
+    ``ids`` are all free tokens, including those of a prefix and a suffix; ``scored`` are the indices of scored ones,
+    which have their spans in the text and the numbers of their words. ``source`` is the input of an encoder.
     """
 
     text: str
@@ -51,7 +51,7 @@ class ScoredText(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """Row of a model's input: ids, their words, the places of the scored ones here and among the tokens of the text."""
+    """Row of a model's input: ids, their words, and the indices of scored ones, here and among the text's tokens."""
 
     text: int
     ids: tuple[int, ...]
@@ -63,12 +63,12 @@ class _Row(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TextScorer:
-    """A model with its tokenizer, made by :func:`text_scorer`.
+    """Model with its tokenizer, made by :func:`text_scorer`.
 
     Attributes:
         kind: "masked", "causal" or "encoder-decoder".
-        prepare: a text, its prefix and its suffix to a ``ScoredText``; raises what is wrong with them.
-        window: number of free tokens in a window, or None where the model sets no limit.
+        prepare: converts a text, its prefix and its suffix to a ``ScoredText``; raises an InputError if it cannot.
+        window: number of free tokens in a window, or None without a limit.
         model: the adapted masked model, or the Hugging Face model.
         tokenizer: the model's own.
     """
@@ -84,7 +84,7 @@ class TextScorer:
 
     @torch.no_grad()
     def scores(self, texts: Sequence[ScoredText]) -> list[TextScore]:
-        """Score texts; rows of all of them share passes."""
+        """Score texts; rows of different texts share passes."""
         rows = [self._rows_of(number, text) for number, text in enumerate(texts)]
         values = [torch.full((len(text.ids),), torch.nan, dtype=torch.float64) for text in texts]
         for row, log_probs_M in self._log_probs([row for group in rows for row in group]):
@@ -123,33 +123,33 @@ def score_texts(
     suffixes: Sequence[str] | None = None,
     settings: ScoringSettings | None = None,
 ) -> list[TextScore]:
-    """Score texts under a masked model, a causal one or an encoder-decoder.
+    """Score texts under a masked, causal or encoder-decoder model.
 
-    A masked model gives ``log p(y_t | what is not masked)``, a pass for each token; a causal one
-    ``log p(y_t | y_1 .. y_{t-1})``, and an encoder-decoder ``log p(y_t | source, y_1 .. y_{t-1})``, a pass for each
-    text. The tokens alone are scored, the special ones around them are not (but see ``settings.end``).
+    A masked model gives ``log p(y_t | unmasked tokens)``, in one pass per token; a causal one
+    ``log p(y_t | y_1 .. y_{t-1})``, and an encoder-decoder ``log p(y_t | source, y_1 .. y_{t-1})``, in one pass per
+    text. Special tokens around the text are not scored (but see ``settings.end``).
 
-    A text that is longer than the model is read by windows: a masked model sees as many tokens on both sides of each
-    token as it has room for; a causal one reads windows that begin half a window apart, and a token is scored where it
-    has half a window before it or more; an encoder-decoder reads such windows with the whole source. ``num_windows`` of
-    a result says so.
+    Texts longer than the model are read in windows, which ``num_windows`` of a result counts. A masked model sees as
+    many tokens on both sides of each token as fit; a causal one reads windows that start half a window apart, and
+    scores a token in a window with at least half a window before it; an encoder-decoder reads such windows with the
+    whole source.
 
     Args:
-        model: a Hugging Face model in evaluation mode, or what :func:`~seqwise.hugging_face.masked_model` or
-            :func:`~seqwise.hugging_face.step_model` made of it.
+        model: a Hugging Face model in evaluation mode, or the result of :func:`~seqwise.hugging_face.masked_model` or
+            :func:`~seqwise.hugging_face.step_model`.
         tokenizer: the model's own.
-        texts: to score; unknown characters are scored as the unknown token.
-        prefixes: what each text is conditioned on, and is not scored: what stands before it, and the source of an
-            encoder-decoder, which without it reads an empty text.
-        suffixes: what stands behind each text, and is not scored; for masked models.
+        texts: texts to score; unknown characters are scored as the unknown token.
+        prefixes: context before each text, which is not scored; for an encoder-decoder, the source, by default an
+            empty text.
+        suffixes: context after each text, which is not scored; for masked models.
         settings: masks, words, batches, windows.
 
     Returns:
-        A score for each text, in their order, in nats.
+        A score for each text, in order, in nats.
 
     Raises:
-        InputError: a text is empty or holds a mask; the model is in training mode, gives NaN, or does not fit the
-            tokenizer; a source is longer than the model; there are suffixes, and the model reads from left to right.
+        InputError: a text is empty or contains a mask; the model is in training mode, gives NaN, or does not fit the
+            tokenizer; a source is longer than the model; there are suffixes, but the model reads from left to right.
 
     Source: Salazar et al. (ACL 2020), section 2; Kauf and Ivanova (ACL 2023). Not implemented: windows of sources; the
     probability of a length under a masked model.
@@ -176,14 +176,15 @@ def pseudo_log_likelihoods(
     pieces: Pieces = "within-word-l2r",
     max_tokens: int | None = None,
 ) -> list[TextScore]:
-    """Score texts under a masked model: :func:`score_texts` with two settings by name.
+    """Score texts under a masked model: :func:`score_texts` with two named settings.
 
     Args:
         model: see :func:`score_texts`.
-        tokenizer: the model's own. ESM's takes residues with and without blanks, ProtBert's with blanks.
-        texts: to score.
-        pieces: what is masked with a token: the rest of its word, all of it ("whole-word"), or nothing ("original").
-        max_tokens: how many tokens the model is given at once; fewer need less memory.
+        tokenizer: the model's own. ESM's accepts residues with and without blanks, ProtBert's with blanks.
+        texts: texts to score.
+        pieces: tokens masked with the scored one: the rest of its word, the whole word ("whole-word"), or none
+            ("original").
+        max_tokens: number of tokens per call of the model; fewer need less memory.
 
     Source: Salazar et al. (ACL 2020), section 2; Kauf and Ivanova (ACL 2023).
 
@@ -199,7 +200,7 @@ def prepared(
     prefixes: Sequence[str] | None,
     suffixes: Sequence[str] | None,
 ) -> list[ScoredText]:
-    """Make texts ready; what is wrong is said with the number of the text."""
+    """Prepare texts; errors name the number of the text."""
     ready = []
     for number, given in enumerate(with_contexts(texts, prefixes, suffixes), start=1):
         with placed(number):
@@ -208,7 +209,7 @@ def prepared(
 
 
 def text_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> TextScorer:
-    """Find out what kind of model it is, and how it scores."""
+    """Detect the kind of a model, and make its scorer."""
     if isinstance(model, HuggingFaceStepModel):
         model = model.model
     if not writes_text(model):
@@ -223,7 +224,7 @@ def text_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> TextSc
 
 
 def writes_text(model: Any) -> bool:
-    """Whether it is a causal model or an encoder-decoder, adapted or not, and no masked model."""
+    """Whether a model, adapted or not, is causal or an encoder-decoder, not masked."""
     if isinstance(model, HuggingFaceMaskedModel | HuggingFaceStepModel):
         return isinstance(model, HuggingFaceStepModel)
     inner = unwrapped(model)
@@ -287,7 +288,7 @@ def _masked_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> Tex
 
 
 def seeded_bound(model: Any, tokens_T: Tensor, scored: Sequence[int], settings: ScoringSettings) -> float:
-    """Bound log p of some tokens given the others; the masks depend on the seed and the text alone."""
+    """Bound log p of some tokens given the others; the masks depend only on the seed and the text."""
     text = repr((settings.seed, tokens_T.tolist(), tuple(scored))).encode()
     generator = torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(text).digest()[:7]))
     free_T = torch.zeros(len(tokens_T), dtype=torch.bool)
@@ -330,7 +331,7 @@ def _causal_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> Tex
 
 
 def _overlapping(number: int, text: ScoredText, before: tuple[int, ...], window: int | None) -> list[_Row]:
-    """Windows that begin half a window apart; a token is scored in the first that has it."""
+    """Yield windows that start half a window apart; a token is scored in the first window that contains it."""
     size = len(text.ids) if window is None else window
     rows, done, start = [], 0, 0
     while done < len(text.ids):
@@ -414,7 +415,7 @@ def _left_to_right(
 
 
 def _by_budget(rows: Sequence[_Row], budget: int) -> Iterator[list[_Row]]:
-    """Rows of similar length together, the shortest first, at most so many tokens with the padding; one at least."""
+    """Group rows of similar length, shortest first, within a token budget with padding, but at least one row."""
     group: list[_Row] = []
     for row in sorted(rows, key=lambda row: (len(row.ids), len(row.source))):
         width = max([len(row.ids), *(len(other.source) for other in (*group, row))])
@@ -434,7 +435,7 @@ def _joined(prefix: str, text: str, suffix: str, settings: ScoringSettings) -> s
 
 
 def _in_context(tokenizer: Any, text: str, prefix: str, suffix: str, settings: ScoringSettings) -> ScoredText:
-    """Split a text between its prefix and its suffix; a token that reaches into the text is of the text."""
+    """Split a text between its prefix and its suffix; a token that overlaps the text belongs to it."""
     own = text_tokens(tokenizer, text, words=settings.words)
     if not prefix and not suffix:
         return ScoredText(text, prefix, own.ids, own.words, tuple(range(len(own.ids))), own.spans)
@@ -488,7 +489,7 @@ def _smaller(limit: int | None, asked: int | None) -> int | None:
 
 
 def _padded(rows: Sequence[Sequence[int]], padding: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Ids (B, L), padded on the right, and which of them are real, as int64."""
+    """Return ids (B, L), padded on the right, and their mask as int64."""
     ids_BL = pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=padding)
     lengths_B = torch.tensor([len(row) for row in rows])
     mask_BL = (torch.arange(ids_BL.shape[1]) < lengths_B[:, None]).long()

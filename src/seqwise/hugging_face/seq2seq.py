@@ -1,4 +1,4 @@
-"""A Hugging Face encoder-decoder as a step model.
+"""Hugging Face encoder-decoder as a step model.
 
 Shapes: B batch, J slots, S source length, T target length, N heads, A size of a head, D embedding, H hidden size.
 """
@@ -21,7 +21,7 @@ from seqwise.models.shared_cache import SharedCache
 
 
 class Source(NamedTuple):
-    """The encoded sources of an encoder-decoder."""
+    """Encoded sources of an encoder-decoder."""
 
     hidden_BSH: Tensor  # what the encoder made of them
     mask_BS: Tensor  # 1 where a source token is
@@ -32,10 +32,10 @@ class Source(NamedTuple):
 
 
 class Seq2SeqModel(HuggingFaceStepModel):
-    """An encoder-decoder as a step model; made by :func:`~seqwise.hugging_face.step_model`."""
+    """Encoder-decoder as a step model; made by :func:`~seqwise.hugging_face.step_model`."""
 
     def encode(self, batch: Batch) -> Source:
-        """Read the sources, as far as the keys and values of every cross-attention."""
+        """Encode the sources: keys and values for every cross-attention."""
         lengths_B1 = batch.source_lengths_B.clamp(min=1)[:, None]
         tokens_BS = batch.sources_BS
         if tokens_BS.shape[1] == 0:
@@ -61,10 +61,10 @@ class Seq2SeqModel(HuggingFaceStepModel):
         return Source(hidden_BSH, mask_BS, batch.source_lengths_B, memory, no_steps(own), SlotCopies())
 
     def _unseen_draws(self) -> AbstractContextManager[None]:
-        """Put back the random numbers that a step draws of which nothing is kept: dropout of the decoder's layers.
+        """Restore the random state after a step whose output is discarded, which draws dropout of the decoder's layers.
 
-        So training draws the same ones where there is no cache to fill. An adapter may have dropout of its own before
-        the keys and values that are kept; its draws stand.
+        So training draws the same numbers with and without a cache to fill. Draws of an adapter's own dropout before
+        the kept keys and values are not undone.
         """
         parts = list(self._decoder.modules())
         devices = {parameter.device for part in parts for parameter in part.parameters(recurse=False)}
@@ -77,7 +77,7 @@ class Seq2SeqModel(HuggingFaceStepModel):
         return torch.full_like(context.lengths_B, self.first)
 
     def empty_cache(self, context: Source) -> SharedCache:
-        """The past of no steps that slots share."""
+        """Return the empty past that slots share."""
         return SharedCache.start(tree.map(lambda leaf: leaf.squeeze(1), context.nothing))
 
     def _shared_step(self, inputs_BJD: Tensor, shared: SharedCache, context: Source, step: int) -> Tensor:

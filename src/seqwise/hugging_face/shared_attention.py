@@ -1,4 +1,4 @@
-"""A Hugging Face decoder reads one cache for all slots of an input, by an attention function of ours.
+"""Attention function for Hugging Face decoders that reads one cache for all slots of an input.
 
 Shapes: B batch, J slots, N heads, G of them for each head of keys, C columns of keys, S source length, A size of a
 head.
@@ -30,7 +30,7 @@ PLAIN = (causal_mask_function, bidirectional_mask_function)
 
 
 class SharedCall:
-    """One step of a decoder for J slots of each input, which writes into the cache that they share."""
+    """One step of a decoder for J slots of each input, which writes to their shared cache."""
 
     def __init__(
         self, shared: SharedCache, *, num_seen: int, memory: Layers = (), is_real_BS: Tensor | None = None
@@ -57,7 +57,7 @@ class SharedCall:
         return self._own_keys, all_values
 
     def mask(self, keys: Tensor, per_slot: int) -> Tensor | None:
-        """Mask of the keys that the slots see, several heads for each slot: (B, 1, J G, C) or broadcast to it."""
+        """Attention mask of the slots, with several heads for each: (B, 1, J G, C) or broadcastable to it."""
         if keys is self._own_keys:
             if per_slot not in self._masks:
                 self._masks[per_slot] = self.shared.mask.repeat_interleave(per_slot, dim=2)
@@ -68,7 +68,7 @@ class SharedCall:
 
 
 class _CacheLayer(DynamicLayer):
-    """The place of one layer in the cache of a :class:`SharedCall`."""
+    """Layer of the cache of a :class:`SharedCall`."""
 
     _layer_type = None  # so that transformers does not make caches of it
 
@@ -77,11 +77,11 @@ class _CacheLayer(DynamicLayer):
         self.call, self.layer, self.num_seen, self.is_initialized = call, layer, num_seen, True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **others: Any) -> tuple[Tensor, Tensor]:
-        """Hand over what the layer makes of this step."""
+        """Pass on the layer's keys and values of this step."""
         return self.call.put(self.layer, key_states, value_states)
 
     def get_seq_length(self) -> int:
-        """Number of positions before this step."""
+        """Return the number of positions before this step."""
         return self.num_seen
 
 
@@ -93,11 +93,11 @@ _LOCK = Lock()
 
 @contextmanager
 def shared_call(decoder: Any, call: SharedCall) -> Iterator[None]:
-    """Let attention in a decoder be that of this step, and otherwise in the same thread and in others as it was.
+    """Use the shared attention in a decoder for this step only; other calls and threads keep their own.
 
-    Which attention a decoder has is said by its config, for all threads: a forward of another thread in the meantime
-    comes to ``attend`` and ``mask_of``, and has the masks and, as far as they have a name, the attention of its
-    own. Those of "eager" have none, and are torch's there.
+    The config sets the attention of a decoder for all threads: a concurrent forward in another thread also reaches
+    ``attend`` and ``mask_of``, which fall back to its own mask and, if it has a name, its own attention. "eager" has
+    none, and becomes torch's there.
     """
     config = decoder.config
     try:
@@ -124,13 +124,13 @@ def _current() -> SharedCall | None:
 
 
 def _usual(config: Any) -> str:
-    """The attention that a decoder has otherwise."""
+    """Return the usual attention of a decoder."""
     _, before, _ = _STEPPING.get(id(config), (None, config._attn_implementation, None))
     return before if before != NAME else "sdpa"
 
 
 def mask_of(*, config: Any = None, mask_function: Any = causal_mask_function, **others: Any) -> Any:
-    """Mask that a decoder gets when it asks for one: of a shared step none, but a tensor that stands for it."""
+    """Return the mask that a decoder requests; a shared step gets a placeholder tensor."""
     call = _current()
     if call is None:
         usual = _usual(config)
@@ -152,9 +152,9 @@ def attend(
     dropout: float = 0.0,
     **others: Any,
 ) -> tuple[Tensor, Any]:
-    """Attention of one query for each slot, (B J, N, 1, A), to keys (B, N / G, C, A) that the slots share.
+    """Compute attention of one query per slot, (B J, N, 1, A), to keys (B, N / G, C, A) that the slots share.
 
-    Return (B J, 1, N, A), as transformers wants it; a module whose attention is more than that raises
+    Returns (B J, 1, N, A), as Transformers expects; a module with more complex attention raises a
     NotImplementedError.
     """
     call = _current()

@@ -1,4 +1,4 @@
-"""Any Hugging Face seq2seq or causal language model as a step model: its cache is its decoder state."""
+"""Hugging Face seq2seq and causal language models as step models, with their cache as decoder state."""
 
 from __future__ import annotations
 
@@ -15,49 +15,48 @@ from seqwise.hugging_face.seq2seq import Seq2SeqModel
 
 
 def step_model(model: nn.Module, *, generation_config: GenerationConfig | None = None) -> HuggingFaceStepModel:
-    """Adapt a Hugging Face seq2seq or causal language model to search: a step model that is exactly that model.
+    """Adapt a Hugging Face seq2seq or causal language model to search, with exactly the same scores.
 
-    Scores are the model's own, whatever its generation config says but for one thing: where it forces a first token
-    (``forced_bos_token_id``, as mBART's language), that token is the first of every output, at score 0, and the first
-    of every target. What it forbids (``suppress_tokens``, the padding in Marian's ``bad_words_ids``, ...) is a matter
-    of search: :func:`~seqwise.hugging_face.generation.generation_selector` respects it as ``generate`` does.
+    Scores are the model's own and ignore its generation config, except for a forced first token
+    (``forced_bos_token_id``, such as mBART's language), which is the first token of every output, at score 0, and of
+    every target. Forbidden tokens (``suppress_tokens``, the padding in Marian's ``bad_words_ids``, ...) are left to the
+    search: :func:`~seqwise.hugging_face.generation.generation_selector` excludes them as ``generate`` does.
 
-    The keys and values of the output so far are the decoder state and follow selections, gathered or mixed; those of
-    the source (of the prompt, in a causal model) are kept once for each input. Where nothing asks for gradients and the
-    model's attention is the softmax of scaled products, the slots of an input share all of them (``shares``): a hard
-    selection then moves indices (``SharedCache``). A fed embedding is the model's own, its scale
-    included. Whatever cannot be reproduced is found out here: a batch with padding, and outputs in which padding is
-    written, are run through the model and through the adapter, and they must agree. (M2M100 and NLLB count positions by
-    what is not padding: they are refused unless ``generation_config.suppress_tokens`` forbids it to be written.)
+    The keys and values of the output so far are the decoder state, which selections gather or mix; those of the source
+    (or the prompt of a causal model) are kept once per input. Without gradients, and if the model has plain scaled
+    dot-product attention, the slots of an input share all keys and values (``shares``): a hard selection then moves
+    indices (``SharedCache``). Input embeddings are the model's own, including their scale. Construction checks that the
+    adapter agrees with the model on a padded batch and on outputs that contain padding. (M2M100 and NLLB skip padding
+    when they count positions: they raise unless ``generation_config.suppress_tokens`` forbids writing it.)
 
     Args:
-        model: with a head (``AutoModelForSeq2SeqLM``, ``AutoModelForCausalLM``); its weights are shared, and dropout
-            follows its mode. It is left as it is.
-        generation_config: where the first and the last token are looked up; the model's own by default. An end token
-            of None makes outputs that are as long as the search.
+        model: a model with a head (``AutoModelForSeq2SeqLM``, ``AutoModelForCausalLM``); its weights are shared,
+            dropout follows its mode, and it is not modified.
+        generation_config: gives the first and the last token; by default the model's own. Without an end token, outputs
+            are as long as the search.
 
     Returns:
-        A step model and parallel model, and a module. Its ``state_dict`` is that of the model, which is its ``model``.
-        Of a :class:`~seqwise.data.Batch` it reads sources and targets: a causal model continues the source by the
-        target. Padding is of no consequence, whatever ids it has.
+        A module that is a step model and parallel model. Its ``state_dict`` is that of the model, its attribute
+        ``model``. It reads sources and targets of a :class:`~seqwise.data.Batch`: a causal model continues the source
+        with the target. Padding has no effect, whatever its ids.
 
     Raises:
         InputError: the model has no head, no start token or several end tokens; it does not write token by token, or
-            its parts cannot be called one by one; its cache cannot follow a selection (static, sliding, quantised,
+            its parts cannot be called separately; its cache cannot follow a selection (static, sliding, quantised,
             recurrent); or the adapter does not agree with it. Later: a prompt is empty, a position has no embedding
             (or, with longrope or dynamic rope, would change those of other inputs of its batch), a target does not
-            begin with the forced token, or single steps are asked of a model in training with gradient checkpointing or
-            layer drop.
+            begin with the forced token, or a model in training with gradient checkpointing or layer drop takes single
+            steps.
 
-    A hard beam search finds what ``generate(num_beams=k, length_penalty=0)`` finds as long as nothing ends. There,
-    an output that ends leaves the beam and k others go on; here it keeps its slot until something better takes it.
+    A hard beam search finds the same outputs as ``generate(num_beams=k, length_penalty=0)`` until a hypothesis ends. In
+    ``generate``, it then leaves the beam and k others continue; here it keeps its slot until a better one takes it.
 
-    As in the model, an embedding of padding that is looked up gets no gradient, not even as the start token; one that
-    is mixed does.
+    As in the model, the embedding of padding gets no gradient when it is looked up, even as the start token, but does
+    when it is mixed.
 
-    Not implemented: encoders that read no tokens; models split over devices by FSDP or DeepSpeed, whose parts cannot
-    be called one by one; slots that share keys and values in training, or where attention is more than that (T5's
-    relative positions, ALiBi, soft caps): there each slot has copies.
+    Not implemented: encoders that do not read tokens; models split over devices by FSDP or DeepSpeed, whose parts
+    cannot be called separately; shared keys and values in training, or with more complex attention (T5's relative
+    positions, ALiBi, soft caps), where each slot has copies.
 
     Example:
         >>> from seqwise.data import EncodedExample, collate

@@ -1,6 +1,6 @@
-"""A token classifier with left context: a Hugging Face encoder under a decoder that reads the labels before.
+"""Tagger with label history: a Hugging Face encoder and a decoder that reads the previous labels.
 
-Shapes: B batch, S source length in pieces, P pieces before, C pieces so far, W words of the longest source, M encoder
+Shapes: B batch, S source length in pieces, P previous pieces, C pieces so far, W words of the longest source, M encoder
 output.
 """
 
@@ -28,10 +28,10 @@ from seqwise.models.recurrent import LEFT_TO_RIGHT, READS_BOTH_WAYS, Context, Fi
 from seqwise.training.checkpoints import load_model_file, seal, verify
 
 Piece = Literal["first", "last"]
-"""Piece of a word that stands for it."""
+"""Piece that represents a word."""
 
 BACKBONE, SIZES, WEIGHTS = "backbone", "tagger.json", "model.safetensors"
-"""In a folder of :func:`save_tagger`: the folder of the encoder's configuration, and two files."""
+"""Names in a folder of :func:`save_tagger`: the folder of the encoder's configuration, and two files."""
 
 
 # How far outputs may lie apart, as a share of the largest, that are the same but for rounding.
@@ -39,9 +39,9 @@ ROUNDING = {torch.float64: 1e-8, torch.float32: 1e-4}
 
 
 class PieceEncoder(nn.Module):
-    """A Hugging Face encoder without a head, of whose outputs those of the marked piece of each word are kept.
+    """Hugging Face encoder without a head, which keeps only the output of the marked piece of each word.
 
-    Sources are as :func:`word_pieces` makes them.
+    Sources are made by :func:`word_pieces`.
     """
 
     def __init__(self, backbone: Any) -> None:
@@ -50,7 +50,7 @@ class PieceEncoder(nn.Module):
         self.output_size = int(backbone.config.hidden_size)
 
     def num_outputs(self, source_ids: Sequence[int]) -> int:
-        """Number of words of a source."""
+        """Return the number of words of a source."""
         return sum(token < 0 for token in source_ids)
 
     def forward(self, sources_BS: Tensor, lengths_B: Tensor) -> Context:
@@ -60,9 +60,9 @@ class PieceEncoder(nn.Module):
         return _of_words(hidden_BSM, pieces.marked_BS)
 
     def require_left_to_right(self) -> None:
-        """Refuse a model in which a piece sees those after it, or whose keys and values cannot be kept.
+        """Raise an InputError if a piece sees later ones, or keys and values cannot be cached.
 
-        Pieces are run through it at once, and in two parts.
+        Runs pieces through the model at once and in two parts.
         """
         kind = type(self.backbone).__name__
         vocabulary_size = self.backbone.get_input_embeddings().num_embeddings
@@ -87,7 +87,7 @@ class PieceEncoder(nn.Module):
             raise InputError(problem, hint="use a model with plain attention and position_ids")
 
     def read(self, sources_BS: Tensor, lengths_B: Tensor, past: _Past | None) -> tuple[Context, _Past]:
-        """Read what comes next of sources, all by as many words; the past is keys, values, and the mask of each."""
+        """Read the next words of sources, the same number of each; the past holds keys, values and their mask."""
         pieces = self._pieces(sources_BS, lengths_B)
         layers, seen_BP = ((), pieces.mask_BS[:, :0]) if past is None else past
         mask_BC = torch.cat([seen_BP, pieces.mask_BS], dim=1)
@@ -129,7 +129,7 @@ _Past = tuple[Layers, Tensor]
 
 
 class _Pieces(NamedTuple):
-    """Pieces of sources as a model takes them, which of them are no padding, and which stand for a word."""
+    """Input pieces of a model, their padding mask, and the mask of those that represent a word."""
 
     ids_BS: Tensor
     mask_BS: Tensor
@@ -137,7 +137,7 @@ class _Pieces(NamedTuple):
 
 
 def _of_words(hidden_BSM: Tensor, marked_BS: Tensor) -> Context:
-    """Context of the marked piece of each word."""
+    """Make the context from the marked piece of each word."""
     words_B = marked_BS.sum(1)
     places_BW = (~marked_BS).long().argsort(dim=1, stable=True)[:, : int(words_B.max())]
     memory_BWM = hidden_BSM.gather(1, places_BW[..., None].expand(-1, -1, hidden_BSM.shape[-1]))
@@ -153,29 +153,29 @@ def pretrained_tagger(
     label_embedding_size: int = 16,
     dropout: float = 0.1,
 ) -> FixedAttentionTagger:
-    """A tagger that reads its source with a Hugging Face encoder and knows which label it gave last.
+    """Make a tagger with a Hugging Face encoder and a decoder that reads the previous labels.
 
-    ``h_i = LSTM(h_{i-1}, [E[y_{i-1}]; m_i])``, ``f(h_i, w) = W_w . h_i + b_w``, with m_i what the encoder makes of the
-    piece of word i that :func:`word_pieces` marks. A token classifier decides on every word alone, and beam search has
-    nothing to do there; here the labels depend on each other, so that local and raw scores differ and a search is worth
-    its while. All objectives, :func:`~seqwise.training.trainer.fit` and all decoders take it.
+    ``h_i = LSTM(h_{i-1}, [E[y_{i-1}]; m_i])``, ``f(h_i, w) = W_w . h_i + b_w``, with m_i the encoder output at the
+    piece of word i that :func:`word_pieces` marks. A token classifier labels each word independently, so beam search
+    cannot help; here labels depend on each other, so local and raw scores differ and search can help. It works with all
+    objectives, :func:`~seqwise.training.trainer.fit` and all decoders.
 
     Args:
         model: a Hugging Face model, with or without a head, which is not used: BERT, DistilBERT, ModernBERT, RoBERTa,
-            ... Its weights are shared, and trained along; the tagger is in the mode (train or eval) that it is in. A
-            causal one (GPT-2, Llama) sees no word that is still to come, so that the tagger can stream; mark the last
-            piece of each word for it, which sees the whole word.
+            ... Its weights are shared and trained too; the tagger follows its train / eval mode. A causal one (GPT-2,
+            Llama) does not see later words, so the tagger can stream; for it, mark the last piece of each word, which
+            sees the whole word.
         num_labels: V; by default ``config.num_labels``.
-        hidden_size: of the decoder.
-        label_embedding_size: size D of a fed label.
+        hidden_size: hidden size of the decoder.
+        label_embedding_size: size D of a label embedding.
         dropout: rate on features; the encoder has its own.
 
     Raises:
         InputError: the model is an encoder-decoder, or has no base model.
 
-    Source: the decoder is that of Goyal et al. (AAAI 2018), section 3. Not implemented: other poolings than one
-    piece; a source longer than the encoder's positions. The decoder is new: give it a larger learning rate than the
-    encoder has (``rates`` of :func:`~seqwise.training.trainer.fit`).
+    Source: Goyal et al. (AAAI 2018), section 3, for the decoder. Not implemented: pooling over several pieces; sources
+    longer than the encoder's positions. The decoder is initialised randomly: give it a larger learning rate than the
+    encoder (``rates`` of :func:`~seqwise.training.trainer.fit`).
 
     Example:
         >>> from seqwise.data import EncodedExample
@@ -210,19 +210,19 @@ def pretrained_tagger(
 
 
 def word_pieces(tokenizer: Any, words: Sequence[str], *, piece: Piece = "first") -> tuple[int, ...]:
-    """The ids of a sentence for :func:`pretrained_tagger`, in which one piece of each word is marked.
+    """Encode a sentence for :func:`pretrained_tagger`, with one piece of each word marked.
 
     Args:
-        tokenizer: the model's own, fast or slow. One of bytes (RoBERTa, ModernBERT, GPT-2) reads each word as it does
-            behind a blank, the first one too, whatever its ``add_prefix_space``.
-        words: one at least. One that the tokenizer gives no piece is the unknown token.
+        tokenizer: the model's own, fast or slow. A byte-level one (RoBERTa, ModernBERT, GPT-2) reads each word,
+            including the first, as after a blank, whatever its ``add_prefix_space``.
+        words: at least one word. A word without pieces becomes the unknown token.
         piece: "first", or "last" for a causal model, whose first piece does not see the others.
 
     Returns:
-        Ids with the special tokens around them; ``~id``, which is negative, for the piece that stands for a word.
+        Ids with special tokens around them; ``~id``, which is negative, for the piece that represents a word.
 
     Raises:
-        InputError: there is no word, or nothing is made of one and the tokenizer has no unknown token.
+        InputError: there are no words, or a word has no pieces and the tokenizer no unknown token.
 
     Example:
         >>> import pytest
@@ -240,7 +240,7 @@ def word_pieces(tokenizer: Any, words: Sequence[str], *, piece: Piece = "first")
 def split_pieces(
     tokenizer: Any, words: Sequence[str], *, piece: Piece = "first"
 ) -> tuple[tuple[int, ...], list[tuple[int, ...]], tuple[int, ...]]:
-    """The ids of a sentence as :func:`word_pieces` joins them: before its words, of each word, and behind them.
+    """Return the ids that :func:`word_pieces` joins: those before the words, of each word, and after them.
 
     Example:
         >>> import pytest
@@ -274,7 +274,7 @@ def split_pieces(
 
 
 def words_without_pieces(tokenizer: Any, words: Sequence[str]) -> tuple[int, ...]:
-    r"""The places of words of which a tokenizer makes nothing, such as soft hyphens and blanks of no width.
+    r"""Return the indices of words without pieces, such as soft hyphens and zero-width blanks.
 
     Example:
         >>> import pytest
@@ -293,7 +293,7 @@ def words_without_pieces(tokenizer: Any, words: Sequence[str]) -> tuple[int, ...
 
 
 def _pieces(tokenizer: Any, words: Sequence[str]) -> tuple[list[int], dict[int, range]]:
-    """By a fast tokenizer: the ids, special tokens included, and the columns of each word by its place."""
+    """Return a fast tokenizer's ids, special tokens included, and the columns of each word by its index."""
     before = tokenizer.backend_tokenizer.pre_tokenizer
     if before is not None and b"ByteLevel" in before.__getstate__():
         # Where a blank is a part of what follows it, a word without one would be read as the rest of another.
@@ -319,16 +319,16 @@ def _unknown(tokenizer: Any, word: str) -> str:
 
 
 def save_tagger(tagger: FixedAttentionTagger, folder: str | os.PathLike[str]) -> None:
-    """Write a tagger of :func:`pretrained_tagger`: all weights as safetensors, sizes, and the encoder's configuration.
+    """Save a tagger of :func:`pretrained_tagger`: all weights as safetensors, sizes, and the encoder's configuration.
 
-    Labels have their names in that configuration (``id2label``), where the model was loaded with them.
+    The configuration has the names of the labels (``id2label``), if the model was loaded with them.
 
     Args:
-        tagger: to save.
-        folder: made if need be; sealed with a manifest of SHA-256.
+        tagger: the tagger to save.
+        folder: created if needed; sealed with a manifest of SHA-256.
 
     Raises:
-        InputError: it is a tagger of another kind.
+        InputError: it is a different kind of tagger.
     """
     if not isinstance(tagger.encoder, PieceEncoder):
         raise InputError("the encoder is not a Hugging Face model", hint="call save_pretrained")
@@ -346,13 +346,13 @@ def save_tagger(tagger: FixedAttentionTagger, folder: str | os.PathLike[str]) ->
 
 
 def load_tagger(folder: str | os.PathLike[str]) -> FixedAttentionTagger:
-    """Read back what :func:`save_tagger` wrote, in evaluation mode; nothing of it is ever executed.
+    """Load a tagger saved by :func:`save_tagger`, in evaluation mode; code in the folder is never executed.
 
     Args:
-        folder: every file of it is checked against its manifest.
+        folder: folder whose files are checked against its manifest.
 
     Raises:
-        InputError: a file is missing or damaged, or brings code.
+        InputError: a file is missing or damaged, or contains code.
     """
     from transformers import AutoConfig, AutoModel
 

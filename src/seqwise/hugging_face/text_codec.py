@@ -1,8 +1,8 @@
-"""Between text and the tokens of a masked language model: what a tokenizer puts around them, and what gets lost.
+"""Conversion between text and the tokens of a masked language model.
 
-The ids that a text gives and the text that ids give do not always agree: a tokenizer may lower-case, drop accents and
-blanks, or read a word as other pieces than those that were drawn. Ids are what is scored and sampled;
-:meth:`TextCodec.survives` says whether a text stands for them.
+Encoding and decoding are not always inverse: a tokenizer may lower-case, drop accents and blanks, or split a word into
+different pieces than those that were drawn. Ids are scored and sampled; :meth:`TextCodec.survives` tells whether the
+text encodes to them.
 
 Shapes: V vocabulary.
 """
@@ -22,7 +22,7 @@ from seqwise.sampling.starts import FREE
 
 
 class TextCodec:
-    """Text to the ids of free tokens and back, by a Hugging Face tokenizer, fast or slow, that has a mask token.
+    """Codec between text and ids of free tokens, by a Hugging Face tokenizer, fast or slow, with a mask token.
 
     Example:
         >>> import pytest
@@ -55,7 +55,7 @@ class TextCodec:
         self.before, self.after = special_around(tokenizer, tokenizer.mask_token)
 
     def ids(self, text: str) -> tuple[int, ...]:
-        """The free tokens of a text, one at least; a special token that is written out in it is refused."""
+        """Return the free tokens of a text, at least one; raise an InputError for a special token in the text."""
         ids = self.ids_to_fill(text)
         if FREE in ids:
             mask = self.tokenizer.mask_token
@@ -63,7 +63,7 @@ class TextCodec:
         return ids
 
     def ids_to_fill(self, text: str) -> tuple[int, ...]:
-        """The free tokens of a text, FREE where it has the mask token; another special token is refused."""
+        """Return the free tokens of a text, FREE at mask tokens; raise an InputError for any other special token."""
         if not isinstance(text, str):
             raise InputError(f"a text was expected, got {type(text).__name__}", hint="give a list of str")
         ids = self._encode(text)
@@ -77,27 +77,27 @@ class TextCodec:
         return tuple(FREE if token == self.mask_id else token for token in ids)
 
     def pieces(self, ids: Sequence[int]) -> tuple[str, ...]:
-        """The tokens as the vocabulary has them."""
+        """Return the tokens as in the vocabulary."""
         return tuple(self.tokenizer.convert_ids_to_tokens(list(ids)))
 
     def text(self, ids: Sequence[int]) -> str:
-        """The text of some tokens: of the ways to write them, the first that gives the same tokens back.
+        """Return the text of some tokens: the first of several spellings that encodes to the same tokens.
 
-        Tried are what the tokenizer makes of them, without its blanks (residues of a protein), without those before
-        punctuation marks, and as it is; if none :meth:`survives`, it is the last.
+        It tries the tokenizer's text without blanks (residues of a protein), without blanks before punctuation marks,
+        and unchanged; if none :meth:`survives`, it returns the last.
         """
         plain = self.plain(ids)
         ways = (plain.replace(" ", ""), re.sub(r" ([.,;:!?])", r"\1", plain), plain)
         return next((way for way in ways if self.survives(way, ids)), plain)
 
     def survives(self, text: str, ids: Sequence[int]) -> bool:
-        """Whether a text stands for these very tokens."""
+        """Whether a text encodes to exactly these tokens."""
         return self._encode(text) == tuple(ids)
 
     def filled(self, text: str, ids: Sequence[int]) -> str:
-        """A text with mask tokens, filled in: what stood around them stays as written, if that is the same tokens.
+        """Fill in the mask tokens of a text; the rest stays as written, if that gives the same tokens.
 
-        Otherwise it is :meth:`text` of all; ``ids`` are of the whole, the drawn ones among them.
+        Otherwise it is the :meth:`text` of all tokens; ``ids`` are all tokens, including the drawn ones.
         """
         drawn = (new for own, new in zip(self.ids_to_fill(text), ids, strict=True) if own == FREE)
         written, *rest = text.split(self.tokenizer.mask_token)
@@ -108,9 +108,9 @@ class TextCodec:
         return written if self.survives(written, ids) else self.text(ids)
 
     def phrase(self, text: str) -> tuple[tuple[int, ...], ...]:
-        """The ways in which a phrase may stand in a text: after a blank, and at the beginning or after another sign.
+        """Return the tokenizations of a phrase: after a blank, and at the beginning or after another sign.
 
-        A phrase without a token, or with one that is never proposed, is refused.
+        Raises an InputError for a phrase without tokens, or with one that is never proposed.
         """
         ways = tuple(dict.fromkeys(self.ids(way) for way in (f" {text}", text)))
         for ids in ways:
@@ -128,7 +128,7 @@ class TextCodec:
         return tuple(encoded["input_ids"])
 
     def plain(self, ids: Sequence[int]) -> str:
-        """The text that the tokenizer makes of some tokens, with a blank between those that are words of their own."""
+        """Return the tokenizer's text of some tokens, with a blank between tokens that are separate words."""
         # Without the clean-up, which some tokenizers refuse and others cannot take back.
         text: str = self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return text
@@ -136,7 +136,7 @@ class TextCodec:
 
 @contextmanager
 def placed(number: int) -> Iterator[None]:
-    """Say of an error which text it is in, counted from 1."""
+    """Add the number of the text, from 1, to an error."""
     try:
         yield
     except InputError as error:

@@ -1,4 +1,4 @@
-"""Tokens of a text with their characters and words, by any Hugging Face tokenizer, fast or slow."""
+"""Tokens of a text with their characters and words, for any Hugging Face tokenizer, fast or slow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from seqwise.sampling.scores import Span, located
 
 
 class TextTokens(NamedTuple):
-    """Free tokens of a text: ids, the characters of each, and the number of each token's word, not decreasing."""
+    """Free tokens of a text: ids, their characters, and the nondecreasing numbers of their words."""
 
     ids: tuple[int, ...]
     spans: tuple[Span | None, ...]
@@ -21,18 +21,17 @@ class TextTokens(NamedTuple):
 def text_tokens(tokenizer: Any, text: str, *, words: WordsName = "tokenizer", target: bool = False) -> TextTokens:
     """Split a text, without special tokens.
 
-    Words are those into which a fast tokenizer parts texts before it looks for pieces. A tokenizer that is slow, or
-    does not do so, parts words where it writes a blank between tokens; ``words="blanks"`` goes by the blanks of the
-    text.
+    Words are those of a fast tokenizer's pre-tokenization. Without it, a word ends where the tokenizer writes a blank
+    between tokens; ``words="blanks"`` uses the blanks of the text.
 
     Args:
         tokenizer: fast or slow.
-        text: to split.
-        words: what parts words.
-        target: whether it is read as what an encoder-decoder writes.
+        text: text to split.
+        words: definition of word boundaries.
+        target: whether to read the text as output of an encoder-decoder.
 
     Raises:
-        InputError: it is no text, or has no token.
+        InputError: it is not text, or has no tokens.
 
     Example:
         >>> import pytest
@@ -73,7 +72,7 @@ def text_tokens(tokenizer: Any, text: str, *, words: WordsName = "tokenizer", ta
 
 
 def special_around(tokenizer: Any, text: str = "a", *, target: bool = False) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the special tokens that a tokenizer puts before and after a text."""
+    """Return the special tokens that a tokenizer adds before and after a text."""
     name = "text_target" if target else "text"
     encoded, plain = (
         tokenizer(**{name: text, "add_special_tokens": special, "verbose": False})["input_ids"]
@@ -86,7 +85,7 @@ def special_around(tokenizer: Any, text: str = "a", *, target: bool = False) -> 
 
 
 def _trimmed(text: str, offsets: Sequence[Span]) -> tuple[Span | None, ...]:
-    """Leave out the blanks that a token begins or ends with."""
+    """Strip blanks at both ends of a token."""
     spans = []
     for start, end in offsets:
         part = text[start:end]

@@ -1,4 +1,4 @@
-"""The Hugging Face Trainer with the whole search inside the forward that accelerate wraps."""
+"""Hugging Face Trainer with the whole search inside the forward that accelerate wraps."""
 
 from __future__ import annotations
 
@@ -36,37 +36,36 @@ from seqwise.training.sequence_trainer import SequenceTrainer, WithObjective
 class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
     """``Seq2SeqTrainer`` that trains any seq2seq or causal language model with the objectives of this package.
 
-    Each training step minimises ``objective(model, batch, {name: schedule(t)})`` per token, t being the optimiser steps
-    taken so far: with n gold tokens in a batch and N in all batches that one optimiser step accumulates (and in those
-    of other processes), its loss is weighted by n / N, so that 4 batches of 4 give the gradient of one of 16. The
-    search, its decoder states and its embeddings are all inside the call of the model that accelerate wraps, so that
-    mixed precision and gradient reduction see one forward.
+    Each training step minimises ``objective(model, batch, {name: schedule(t)})`` per token, with t the number of
+    optimiser steps taken so far. With n gold tokens in a batch and N in all batches of the optimiser step (including
+    those of other processes), its loss has weight n / N, so that 4 batches of 4 give the gradient of one of 16. The
+    search, its decoder states and its embeddings are inside the model call that accelerate wraps, so that mixed
+    precision and gradient reduction see one forward.
 
-    Everything else is ``Seq2SeqTrainer``'s: evaluation (the model's own loss, which is cross-entropy, and
-    ``compute_metrics`` with ``predict_with_generate``), callbacks, ``report_to``, checkpoints, resumption, the saved
-    model, which ``AutoModelForSeq2SeqLM`` or ``AutoModelForCausalLM`` loads and ``generate`` decodes.
+    ``Seq2SeqTrainer`` does everything else: evaluation (the model's own loss, cross-entropy, and ``compute_metrics``
+    with ``predict_with_generate``), callbacks, ``report_to``, checkpoints, resumption, and saving a model that
+    ``AutoModelForSeq2SeqLM`` or ``AutoModelForCausalLM`` loads and ``generate`` decodes.
 
     Args:
-        model: with a language model head, or one with adapters of PEFT; or the name or folder of one, which is read
-            from safetensors and without code of others; or ``model_init``.
+        model: a model with a language model head, also with PEFT adapters; or its name or folder, loaded from
+            safetensors without remote code; or ``model_init``.
         args: a :class:`~seqwise.hugging_face.SearchAwareConfig`.
-        others, named: as of ``Seq2SeqTrainer``: collator, data sets (``datasets`` or lists of dicts), tokenizer, ...
+        others, named: see ``Seq2SeqTrainer``: collator, data sets (``datasets`` or lists of dicts), tokenizer, ...
 
-    The data are as for ``Seq2SeqTrainer``: ``input_ids`` and ``labels``, padded on either side, -100 where there is no
-    label. Of a causal model what has a label is the target and what stands before it the prompt. Labels end with the
-    model's end token where the objective searches.
+    Data are as for ``Seq2SeqTrainer``: ``input_ids`` and ``labels``, padded on either side, with -100 where there is no
+    label. For a causal model, tokens with a label are the target and those before it the prompt. If the objective
+    searches, labels must end with the model's end token.
 
     Raises:
         InputError: ``args`` is not a SearchAwareConfig, ``compute_loss_func`` is given, or the model cannot be adapted,
-            see :func:`~seqwise.hugging_face.step_model`; while training: the data are not as above, or the loss or the
+            see :func:`~seqwise.hugging_face.step_model`; while training: the data are not as above, or the loss or
             gradient of a step is not finite.
 
     The values of the schedules are logged with the loss and depend on the global step, so a resumed training run ends
-    with the same weights, bit for bit. On one machine only one GPU is used by one process.
+    with the same weights, bit for bit. Each process uses only one GPU.
 
-    Not implemented: FSDP, DeepSpeed, ``torch_compile``; activation checkpointing inside a search;
-    targets with gaps (several turns of a dialogue); objectives that need other inputs than tokens; checkpoints that
-    survive a kill while they are written.
+    Not implemented: FSDP, DeepSpeed, ``torch_compile``; activation checkpointing inside a search; targets with gaps
+    (several turns of a dialogue); objectives that need inputs other than tokens; crash-safe checkpoints.
 
     Example:
         >>> import tempfile
@@ -103,7 +102,7 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
         self._plain, self._adapted = self.model, step_model(self.model)
 
     def train(self, *arguments: Any, **named: Any) -> Any:
-        """Train as ``Seq2SeqTrainer`` does, once there is all that training and its evaluations will need."""
+        """Train like ``Seq2SeqTrainer``, after checking the inputs of training and evaluation."""
         self._require_evaluation()
         if self.train_dataset is None or _is_empty(self.train_dataset):
             raise InputError("train_dataset: there is no training data", hint="pass at least one example")
@@ -112,7 +111,7 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval", **generation: Any
     ) -> dict[str, float]:
-        """Evaluate as ``Seq2SeqTrainer`` does; in training, the metric of the best model must be there and finite."""
+        """Evaluate like ``Seq2SeqTrainer``; in training, the metric for the best model must exist and be finite."""
         metrics: dict[str, float] = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **generation)
         name = self.args.metric_for_best_model
         if self.is_in_train and name is not None and metric_key_prefix == "eval":
@@ -126,7 +125,7 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
         return metrics
 
     def _require_evaluation(self) -> None:
-        """Refuse what would come to light only at the first evaluation, after all the steps before it."""
+        """Raise an InputError for problems that would otherwise appear only at the first evaluation."""
         evaluates, metric = self.args.eval_strategy != "no", self.args.metric_for_best_model
         parts = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"": self.eval_dataset}
         if evaluates and any(data is not None and _is_empty(data) for data in parts.values()):
@@ -145,13 +144,13 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
                     raise InputError(problem, hint="pass eval_dataset, and set eval_strategy and metric_for_best_model")
 
     def adapted(self) -> HuggingFaceStepModel:
-        """Return the trained model as a step model; adapted, and compared with the model, once."""
+        """Return the trained model as a step model; it is adapted and checked once."""
         if self._plain is not self.model:  # ``model_init`` has made another
             self._plain, self._adapted = self.model, step_model(self.model)
         return self._adapted
 
     def batch_of(self, inputs: Mapping[str, Any]) -> Batch:
-        """Return the inputs of the model as sources and targets; where the objective searches, targets must end."""
+        """Convert the model's inputs to sources and targets; if the objective searches, targets must end."""
         model = self.adapted()
         batch = batch_from_inputs(inputs, first=model.first if self._is_encoder_decoder else None)
         if self.args.objective.searches and model.end is not None and len(batch):
@@ -165,7 +164,7 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
         return batch
 
     def num_gold(self, inputs: Mapping[str, Any]) -> Tensor:
-        """Count the labels that are targets; inputs that lack something are refused when they are trained on."""
+        """Count the labels that are targets; training raises an error for incomplete inputs."""
         if not {*NEEDED} <= {*inputs}:
             return torch.tensor(0)
         return (target_labels(inputs, causal=not self._is_encoder_decoder) != IGNORE).sum()
@@ -173,7 +172,7 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """Return in training the objective, weighted by the batch's share of gold tokens; else the model's own loss."""
+        """Return the objective weighted by the batch's share of gold tokens in training, else the model's own loss."""
         if return_outputs or not model.training:
             # Past SequenceTrainer, to the Hugging Face Trainer.
             return super(SequenceTrainer, self).compute_loss(model, inputs, return_outputs, num_items_in_batch)
@@ -212,7 +211,7 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
         return self.args.minimised.build(context)
 
     def _noise(self, model: HuggingFaceStepModel) -> Tensor:
-        """log q of the tokens, by how often they are gold in the training data."""
+        """Compute log q of the tokens from their counts as gold in the training data."""
         counts_V = torch.ones(len(model.embedding_VD))  # once more each: what is never gold has to be held down too
         data: Any = self.train_dataset
         if not hasattr(data, "__len__"):
@@ -225,12 +224,12 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
 
 
 def _is_empty(data: Any) -> bool:
-    """Whether a data set is known to have nothing in it; one without a length may have something."""
+    """Whether a data set is known to be empty; one without a length may not be."""
     return hasattr(data, "__len__") and len(data) == 0
 
 
 def _from_pretrained(name: str) -> Any:
-    """Load a model with its head, from safetensors, without code of others."""
+    """Load a model with its head, from safetensors, without remote code."""
     try:
         config = AutoConfig.from_pretrained(name, trust_remote_code=False)
         kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
