@@ -1,0 +1,320 @@
+"""Samples inside a language: weights, exact transition matrices and draws, against enumeration in plain Python."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import oracles
+from seqwise import InputError
+from seqwise.sampling import (
+    LanguageChains,
+    RejectionMemory,
+    boltzmann,
+    diagnose_chains,
+    examine,
+    local_energy,
+    masked_draws,
+    mixture,
+    regrow_suffix,
+    rejection_within,
+    sample_chains,
+    sample_within,
+    start_chains,
+    start_within,
+    table_model,
+    transition_matrix,
+)
+from seqwise.sampling.energies import rows_of
+from seqwise.search import trie
+
+Ids = tuple[int, ...]
+
+
+class Law(NamedTuple):
+    """An input of a small model: each output of the language with log p and log Z of its steps."""
+
+    num_steps: int
+    outputs: dict[Ids, tuple[float, list[float]]]
+
+    def conditional(self) -> dict[Ids, float]:
+        """p(y | y in L)."""
+        total = oracles.log_sum_exp([log_p for log_p, _ in self.outputs.values()])
+        return {output: math.exp(log_p - total) for output, (log_p, _) in self.outputs.items()}
+
+    def masked(self) -> dict[Ids, float]:
+        """The law of masked draws."""
+        return {output: math.exp(log_p - sum(masses)) for output, (log_p, masses) in self.outputs.items()}
+
+
+class World(NamedTuple):
+    """A model, the list of outputs that make its language, and the law of each input."""
+
+    case: oracles.Case
+    outputs: list[Ids]
+    laws: list[Law]
+
+    @property
+    def language(self) -> object:
+        return trie(self.outputs, end=self.case.model.end)
+
+    @property
+    def num_steps(self) -> Tensor:
+        return torch.tensor([law.num_steps for law in self.laws])
+
+    def padded(self, row: int) -> list[Ids]:
+        """The outputs of an input as samplers write them."""
+        length, end = max(law.num_steps for law in self.laws), self.case.model.end
+        rows = []
+        for output in self.laws[row].outputs:
+            whole = output if end is None else (*output, *[end] * (self.laws[row].num_steps - len(output)))
+            rows.append((*whole, *[-1] * (length - len(whole))))
+        return rows
+
+
+def law_of(oracle: oracles.OracleModel, outputs: Sequence[Ids], num_steps: int) -> Law:
+    """By enumeration: the allowed tokens of a prefix are those by which some output in time goes on."""
+    whole = [output if oracle.end is None else (*output, oracle.end) for output in outputs]
+    in_time = [
+        output for output in whole if len(output) <= num_steps and (oracle.end is not None or len(output) == num_steps)
+    ]
+    found = {}
+    for output in in_time:
+        log_p, masses = 0.0, []
+        for step, logits in enumerate(oracles.forced_logits(oracle, output)):
+            log_z = oracles.log_sum_exp(logits)
+            allowed = {other[step] for other in in_time if other[:step] == output[:step]}
+            masses.append(oracles.log_sum_exp([logits[token] for token in allowed]) - log_z)
+            log_p += logits[output[step]] - log_z
+        found[output] = log_p, masses
+    return Law(num_steps, found)
+
+
+def world(case: oracles.Case, outputs: list[Ids], num_steps: Sequence[int]) -> World:
+    pairs = zip(case.oracles, num_steps, strict=True)
+    return World(case, outputs, [law_of(oracle, outputs, steps) for oracle, steps in pairs])
+
+
+ENDED = [(), (2,), (0, 3), (2, 2), (2, 0, 3), (3, 3, 2), (3, 0, 0)]
+WORLDS = {
+    "tagger": world(
+        oracles.tagger_case(0, target_size=3, lengths=(3, 2), scale=1.5),
+        [(0, 1), (2, 2), (0, 1, 1), (0, 2, 0), (1, 1, 1), (2, 0, 1), (2, 0, 2)],
+        [3, 2],
+    ),
+    "encoder-decoder": world(oracles.translation_case(1, lengths=(2, 3), scale=1.5), ENDED, [4, 3]),
+    "transformer": world(oracles.transformer_case(2, lengths=(3, 2), scale=0.4), ENDED, [3, 4]),
+}
+NAMES = list(WORLDS)
+
+
+def states_of(name: str, row: int) -> LanguageChains:
+    """A chain at every output of an input."""
+    model, tokens_NT = WORLDS[name].case.model, torch.tensor(WORLDS[name].padded(row))
+    context = rows_of(model.encode(WORLDS[name].case.batch), torch.full((len(tokens_NT),), row))
+    return start_within(model, context, WORLDS[name].language, tokens_NT)
+
+
+def expected_matrix(law: Law, independence: float) -> np.ndarray:
+    """Add up, position by position, the probability of every suffix and of its acceptance."""
+    outputs = list(law.outputs)
+    matrix = np.zeros((len(outputs), len(outputs)))
+    masked = law.masked()
+
+    def start(output: Ids, place: int) -> float:
+        return independence * (place == 0) + (1 - independence) / len(output)
+
+    for i, here in enumerate(outputs):
+        for place in range(len(here)):
+            if start(here, place) == 0:
+                continue
+            beginning = here[:place]
+            written = sum(q for output, q in masked.items() if output[:place] == beginning)
+            for j, there in enumerate(outputs):
+                if there[:place] != beginning:
+                    continue
+                ratio = start(there, place) / start(here, place)
+                ratio *= math.exp(sum(law.outputs[there][1][place:]) - sum(law.outputs[here][1][place:]))
+                moves = start(here, place) * masked[there] / written * min(1.0, ratio)
+                matrix[i, j] += moves
+        matrix[i, i] += 1 - matrix[i].sum()
+    return matrix
+
+
+# ---------------------------------------------------------------------------------------- weights
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_energies_and_masses_are_those_of_the_enumeration(name: str) -> None:
+    for row, law in enumerate(WORLDS[name].laws):
+        states = states_of(name, row)
+        for chain, (log_p, masses) in enumerate(law.outputs.values()):
+            assert float(states.energy_B[chain]) == pytest.approx(-log_p, abs=1e-12)
+            assert float(states.log_weights_B[chain]) == pytest.approx(sum(masses), abs=1e-12)
+            found = states.log_mass_BT[chain].tolist()
+            assert found == pytest.approx([*masses, *[0.0] * (len(found) - len(masses))], abs=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_masked_draws_follow_the_mask_and_their_weights_correct_it(name: str) -> None:
+    case, count = WORLDS[name].case, 4000
+    language, steps = WORLDS[name].language, WORLDS[name].num_steps
+    drawn = masked_draws(case.model, case.model.encode(case.batch), language, num_steps=steps, num_samples=count)
+    for row, law in enumerate(WORLDS[name].laws):
+        rows = slice(row * count, (row + 1) * count)
+        require_law(drawn.tokens_BT[rows], WORLDS[name].padded(row), law.masked())
+        weights = drawn.log_weights_B[rows].exp()
+        total = sum(math.exp(log_p) for log_p, _ in law.outputs.values())
+        assert abs(float(weights.mean()) - total) < 4 * float(weights.std()) / math.sqrt(count)
+
+
+def require_law(tokens_NT: Tensor, outputs: Sequence[Ids], law: dict[Ids, float]) -> None:
+    """Shares of the outputs among draws are their probabilities, within 4 standard errors."""
+    count, found = len(tokens_NT), [tuple(row) for row in tokens_NT.tolist()]
+    assert set(found) <= set(outputs)
+    for output, probability in zip(outputs, law.values(), strict=True):
+        error = math.sqrt(probability * (1 - probability) / count)
+        assert abs(found.count(output) / count - probability) < 4 * error + 1e-9, output
+
+
+# ---------------------------------------------------------------------------------------- the kernel
+
+
+@pytest.mark.parametrize("independence", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_transition_matrix_is_that_of_the_enumeration(name: str, independence: float) -> None:
+    case = WORLDS[name].case
+    kernel = regrow_suffix(case.model, WORLDS[name].language, independence=independence)
+    for row, law in enumerate(WORLDS[name].laws):
+        states = states_of(name, row)
+        matrix_NN = transition_matrix(kernel, states)
+        np.testing.assert_allclose(matrix_NN, expected_matrix(law, independence), atol=1e-12)
+        target_N = torch.tensor(list(law.conditional().values()), dtype=torch.float64)
+        torch.testing.assert_close(boltzmann(states.energy_B), target_N, atol=1e-12, rtol=0)
+        report = examine(matrix_NN, target_N)
+        assert report.holds()
+        assert report.detailed_balance <= 1e-12
+
+
+def test_kernels_of_regrown_suffixes_mix() -> None:
+    case, language = WORLDS["tagger"].case, WORLDS["tagger"].language
+    states = states_of("tagger", 0)
+    kernel = mixture([regrow_suffix(case.model, language, independence=share) for share in (0.0, 1.0)])
+    assert examine(transition_matrix(kernel, states), boltzmann(states.energy_B)).holds()
+
+
+def test_chains_that_are_not_free_stay_and_draw_nothing() -> None:
+    case, language = WORLDS["encoder-decoder"].case, WORLDS["encoder-decoder"].language
+    states = states_of("encoder-decoder", 0)
+    held_B = torch.arange(len(states)) % 2 == 0
+    held = replace(states, free_BT=states.free_BT & ~held_B[:, None])
+    trace = sample_chains(regrow_suffix(case.model, language), held, 20)
+    assert torch.equal(trace.state.tokens_BT[held_B], states.tokens_BT[held_B])
+    assert not torch.equal(trace.state.tokens_BT[~held_B], states.tokens_BT[~held_B])
+    assert trace.passes_SB.sum(0).tolist() == [0 if is_held else 20 for is_held in held_B]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_state_caches_is_that_of_its_tokens(name: str) -> None:
+    case, language = WORLDS[name].case, WORLDS[name].language
+    context, steps = case.model.encode(case.batch), WORLDS[name].num_steps
+    chains = masked_draws(case.model, context, language, num_steps=steps, num_samples=8)
+    last = sample_chains(regrow_suffix(case.model, language), chains, 10).state
+    assert isinstance(last, LanguageChains)
+    again = start_within(case.model, last.context, language, last.tokens_BT)
+    for cached in ("energy_B", "energy_BT", "log_mass_BT"):
+        torch.testing.assert_close(getattr(last, cached), getattr(again, cached), atol=1e-12, rtol=0)
+
+
+def test_chains_are_diagnosed_and_do_not_depend_on_the_batch() -> None:
+    case, language = WORLDS["tagger"].case, WORLDS["tagger"].language
+    context = case.model.encode(case.batch)
+    chains = masked_draws(case.model, context, language, num_steps=WORLDS["tagger"].num_steps, num_samples=4)
+    kernel = regrow_suffix(case.model, language)
+    trace = sample_chains(kernel, chains, 200, seed=3)
+    alone = sample_chains(kernel, chains.take(torch.tensor([5])), 200, seed=3)
+    assert torch.equal(alone.tokens_SBT[:, 0], trace.tokens_SBT[:, 5])
+    report = diagnose_chains(trace.take(torch.arange(4)), discard=20)
+    assert report.r_hat["energy"] < 1.1
+    assert 0 < report.novelty < report.acceptance < 1
+
+
+# ---------------------------------------------------------------------------------------- draws
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_samples_have_the_law_that_the_matrix_says(name: str) -> None:
+    case, count = WORLDS[name].case, 4000
+    context, language = case.model.encode(case.batch), WORLDS[name].language
+    steps = WORLDS[name].num_steps
+    sampled_BNT = sample_within(case.model, context, language, num_steps=steps, num_samples=count, num_proposals=5)
+    for row, law in enumerate(WORLDS[name].laws):
+        after_N = np.array(list(law.masked().values())) @ np.linalg.matrix_power(expected_matrix(law, 0.1), 5)
+        after = dict(zip(law.outputs, after_N.tolist(), strict=True))
+        require_law(sampled_BNT[row], WORLDS[name].padded(row), after)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rejection_draws_from_the_conditional(name: str) -> None:
+    case, count = WORLDS[name].case, 4000
+    context, language = case.model.encode(case.batch), WORLDS[name].language
+    steps, memory = WORLDS[name].num_steps, RejectionMemory()
+    rejection_within(case.model, context, language, num_steps=steps, num_samples=200, memory=memory, seed=1)
+    many = rejection_within(case.model, context, language, num_steps=steps, num_samples=count, memory=memory)
+    fresh = rejection_within(case.model, context, language, num_steps=steps, num_samples=count)
+    for row, law in enumerate(WORLDS[name].laws):
+        for accepted in (many, fresh):
+            require_law(accepted.tokens_BNT[row], WORLDS[name].padded(row), law.conditional())
+        # First drafts are plain ones; once every prefix was seen, none is rejected.
+        total = sum(math.exp(log_p) for log_p, _ in law.outputs.values())
+        kept = float((fresh.drafts_BN[row] == 1).double().mean())
+        assert abs(kept - total) < 4 * math.sqrt(total * (1 - total) / count)
+        assert float(many.drafts_BN[row].double().mean()) < 1.05
+        bound = memory.log_mass[row, ()]
+        assert bound == pytest.approx(math.log(total), abs=0.02)
+        assert bound >= math.log(total) - 1e-12
+
+
+# ---------------------------------------------------------------------------------------- refusals
+
+
+def no_language_chains() -> None:
+    model = table_model(num_positions=2, vocab_size=2)
+    masked = start_chains(local_energy(model), torch.zeros(1, 2).long())
+    case = WORLDS["tagger"].case
+    sample_chains(regrow_suffix(case.model, WORLDS["tagger"].language), masked, 1)
+
+
+def never_written(sampler: Callable[..., object]) -> None:
+    case = oracles.tagger_case(0, target_size=3, lengths=(2,))
+    with torch.no_grad():
+        case.model.head.bias[1] = -math.inf
+    sampler(case.model, case.model.encode(case.batch), trie([(0, 1), (2, 1)]), num_steps=2)
+
+
+def outside() -> None:
+    case = WORLDS["encoder-decoder"].case
+    context = rows_of(case.model.encode(case.batch), torch.tensor([0]))
+    start_within(case.model, context, WORLDS["encoder-decoder"].language, torch.tensor([[0, 1, 1, 1]]))
+
+
+@pytest.mark.parametrize(
+    ("refused", "says"),
+    [
+        (no_language_chains, "chains inside a language"),
+        (lambda: regrow_suffix(WORLDS["tagger"].case.model, trie([(0,)]), independence=1.5), "between 0 and 1"),
+        (lambda: never_written(sample_within), "no probability"),
+        (lambda: never_written(rejection_within), "no probability"),
+        (outside, "not in the language"),
+    ],
+)
+def test_what_cannot_be_sampled_is_refused(refused: Callable[[], None], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        refused()
