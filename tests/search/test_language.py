@@ -304,7 +304,7 @@ def test_nothing_leaves_the_language(seed: int, k: int, alpha: float) -> None:
 def test_searches_without_output_are_refused() -> None:
     case = oracles.translation_case(0)
     case.model.language = trie([(2, 3, 2)], end=1)
-    with pytest.raises(InputError, match="no output of 3 tokens"):
+    with pytest.raises(InputError, match="no output that a search of 3 steps"):
         decode(case.model, case.model.encode(case.batch), "beam", num_steps=3)
     assert decode(case.model, case.model.encode(case.batch), "greedy", num_steps=4)[0][0].tokens == (2, 3, 2)
 

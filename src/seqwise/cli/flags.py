@@ -45,6 +45,14 @@ ResumableOutput = Annotated[
     ),
 ]
 BeamSize = Annotated[int | None, typer.Option(metavar="N", help="beam size; by default as trained")]
+Language = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE|PATTERN",
+        help="outputs to stay inside: bio (well-formed entities), a file with one per line, or a regular expression; "
+        "by default as trained",
+    ),
+]
 MetricsAsJson = Annotated[bool, typer.Option("--json", help="print only the contents of metrics.json")]
 
 

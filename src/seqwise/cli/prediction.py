@@ -13,7 +13,7 @@ import typer
 
 from seqwise.cli.completion import choice_of
 from seqwise.cli.console import print_measures, print_table, require_at_least_one, require_files
-from seqwise.cli.flags import BeamSize, GoldFile, ResumableOutput, RunFolder
+from seqwise.cli.flags import BeamSize, GoldFile, Language, ResumableOutput, RunFolder
 from seqwise.errors import InputError, warn
 from seqwise.names import DECODER_NAMES, interval_texts
 from seqwise.training.processes import local_device
@@ -52,6 +52,7 @@ def predict(
         ),
     ] = None,
     beam_size: BeamSize = None,
+    language: Language = None,
     n_best: Annotated[
         int | None,
         typer.Option(metavar="N", help="outputs per input; by default up to 5 for one text, 1 for a file"),
@@ -95,12 +96,15 @@ def predict(
         require_own_labels,
         training_reader,
     )
+    from seqwise.runs.language import in_language
     from seqwise.runs.resumable_writer import write_in_blocks
     from seqwise.runs.run import fingerprint
 
     require_files(output, text or "-")
     folder = run_folder(run)
     loaded = load_run(folder, to="predict")
+    if language is not None:
+        loaded = in_language(loaded, language)
     loaded.model.to(local_device())
     layout = _layout("json" if as_json else layout, task=loaded.settings.task, n_best=n_best)
     read = (line_reader if plain_text else training_reader)(loaded.settings)
@@ -246,6 +250,7 @@ def evaluate(
         ),
     ] = None,
     beam_size: BeamSize = None,
+    language: Language = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table")] = False,
 ) -> None:
     """Evaluate a run on a file, with bootstrap 95% intervals.
@@ -261,6 +266,7 @@ def evaluate(
     from seqwise.runs.decoder_choice import decoders_for, usual_decoder
     from seqwise.runs.hub import run_folder
     from seqwise.runs.inputs import read_examples
+    from seqwise.runs.language import in_language
     from seqwise.runs.measures import (
         measure_by_decoder,
         missing_bleu,
@@ -274,6 +280,8 @@ def evaluate(
 
     folder = run_folder(run)
     loaded = load_run(folder, to="predict")
+    if language is not None:
+        loaded = in_language(loaded, language)
     examples = read_examples(loaded.settings, file)
     require_known_target(loaded, examples)
     decoder = _named(decoder, folder)

@@ -68,6 +68,37 @@ def entities(labels: Tokens) -> list[Entity]:
     return [Entity(parts[i + 1][1], i, j) for i, j in pairwise(edges) if parts[i + 1][0] != "O"]
 
 
+def valid_transitions(labels: Sequence[str]) -> tuple[list[list[bool]], list[bool], list[bool]]:
+    """Return which labels may follow each other so that entities are well formed, which may come first, and which last.
+
+    An entity is B, I, ..., I in IOB2; where a label begins with E or S, it is S, or B, I, ..., I, E (IOBES).
+
+    Returns:
+        (V, V), at [v, w] whether w may follow v; (V,) whether it may come first; (V,) whether it may come last.
+
+    Example:
+        >>> follows, first, last = valid_transitions(["O", "B-LOC", "I-LOC"])
+        >>> follows[0], first, last
+        ([True, True, False], [True, True, False], [True, True, True])
+    """
+    parts = [_prefix_and_type(label) for label in labels]
+    closes = any(prefix in "ES" for prefix, _ in parts)
+
+    def follows(before: tuple[str, str], after: tuple[str, str]) -> bool:
+        is_open = before[0] in "BI"
+        continues = after[0] in "IE"
+        if continues:
+            return is_open and before[1] == after[1]
+        return not (closes and is_open)
+
+    outside = ("O", "")
+    return (
+        [[follows(before, after) for after in parts] for before in parts],
+        [follows(outside, label) for label in parts],
+        [follows(label, outside) for label in parts],
+    )
+
+
 def entity_f1(predictions: Sequence[Tokens], references: Sequence[Tokens]) -> EntityCounts:
     """Compute micro-averaged F1 over the entities of all types: 2 #right / (#predicted + #gold).
 

@@ -120,6 +120,10 @@ class OutputCodec(Codec):
         """Return output tokens as text."""
         return " ".join(tokens)
 
+    def output_ids(self, example: Example) -> tuple[int, ...]:
+        """Return the ids of a target that stands alone, without the end token."""
+        return tuple(self.target_vocabulary.encode(example.target, **place_of(example)))
+
     def allowed(self, selector: Selector) -> Selector:
         """Restrict a selector to the tokens that may be written."""
         return selector
@@ -243,6 +247,9 @@ class TokenizerCodec(OutputCodec):
 
     def encode(self, examples: Sequence[Example]) -> list[EncodedExample]:
         return encode_examples(self.split(examples), self.source.vocabulary, self.target.vocabulary)
+
+    def output_ids(self, example: Example) -> tuple[int, ...]:
+        return self.target.encode(example.target, **place_of(example))
 
     def source_text(self, example: Example) -> str:
         return self.source.as_read(example.source)

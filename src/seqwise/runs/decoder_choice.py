@@ -23,7 +23,7 @@ def usual_decoder(settings: Settings) -> str:
 def decoders_for(settings: Settings) -> list[str]:
     """List the decoders of a run: Viterbi for chains alone, renormalised scores in a language, the others for all."""
     left_out = set() if isinstance(settings.model, Chain) else {"viterbi"}
-    if settings.trained_score != "renormalized":
+    if not settings.language:
         left_out.add("renormalized-beam")
     return [name for name in DECODERS if name not in left_out]
 

@@ -104,6 +104,11 @@ class GeneratorCodec(OutputCodec):
             self._require_steps(*(max(side, key=len) for side in sides))
         return encoded
 
+    def output_ids(self, example: Example) -> tuple[int, ...]:
+        # A causal model writes a text behind a prompt, here any.
+        behind = replace(example, source=("a",))
+        return tuple(token for token in self._ids(behind, "target") if token != self.model.end)
+
     def target_text(self, tokens: Iterable[str]) -> str:
         vocabulary = self.target_vocabulary
         ids = vocabulary.encode([token for token in tokens if token != vocabulary.end])

@@ -26,6 +26,7 @@ from seqwise.models.transformer import Transformer
 from seqwise.runs.codecs import Codec, MaskedCodec, Purpose, SpellingCodec, TokenizerCodec
 from seqwise.runs.hub import HUB_RUN, holds_run, model_folder, run_folder
 from seqwise.runs.hugging_face_codecs import GeneratorCodec, LanguageModelCodec, MaskedTextCodec, TaggerCodec
+from seqwise.runs.language import in_language, load_language, save_language
 from seqwise.runs.masked_model_settings import (
     MaskedModelSettings,
     load_masked_settings,
@@ -67,6 +68,10 @@ def new_run(examples: Sequence[Example], settings: Settings) -> OutputRun:
     Raises:
         InputError: what the settings name cannot be read, or the other run is of another task or has another model.
     """
+    return in_language(_new_run(examples, settings), settings.language)
+
+
+def _new_run(examples: Sequence[Example], settings: Settings) -> OutputRun:
     if settings.init is not None:
         return _continued_run(settings, settings.init)
     if isinstance(settings.model, PretrainedEncoder):
@@ -211,6 +216,7 @@ def save_run(run: Run[Any, Codec], folder: str | os.PathLike[str]) -> None:
         write_atomically(partial / CODEC, json.dumps({"kind": run.codec.kind}) + "\n")
         if run.codec.purpose == "predict":
             save_settings(run.settings, folder)
+            save_language(run.model, partial)
         else:
             save_masked_settings(run.settings, folder / SETTINGS)
 
@@ -248,7 +254,7 @@ def load_run(name: str | os.PathLike[str], *, to: Purpose | None = None) -> Run[
     codec_class, load = _LOADERS[record["kind"]]
     if to is not None:
         require_purpose(codec_class, to, path=folder)
-    return load(folder, inside)
+    return load_language(load(folder, inside), inside)
 
 
 def load_run_to_score(name: str | os.PathLike[str]) -> Run[Any, Any]:

@@ -40,6 +40,7 @@ from seqwise.runs.decoder_choice import choose_decoder
 from seqwise.runs.inputs import example_of, input_units
 from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.settings import Settings
+from seqwise.search.language import language_of, require_output
 
 METRICS = "metrics.json"
 
@@ -120,7 +121,7 @@ def reading_problems(run: OutputRun, examples: Sequence[Example]) -> Iterator[In
 def _reading_problem(run: OutputRun, examples: Sequence[Example]) -> InputError | None:
     try:
         for encoded in run.codec.encode_sources([example for example in examples if example.source]):
-            steps_after(encoded.source_ids, run.model)
+            require_output(language_of(run.model), steps_after(encoded.source_ids, run.model))
     except InputError as error:
         return error
     return None

@@ -148,6 +148,11 @@ class _ExperimentOptions(Config):
         panel="Objective",
         usual="auto",
     )
+    language: str = setting(
+        "",
+        "outputs that every search stays inside: bio (well-formed entities), a file with one per line, or a pattern",
+        metavar="FILE|PATTERN",
+    )
     beam_size: int = setting(_from_objective("k", 5), BEAM, ge=1)
     alpha: Alpha = setting(_from_objective("alpha", "exponential(1, 8)"), RELAXATION, metavar="SCHEDULE")
     alpha_unit: AlphaUnitName = setting(
@@ -220,7 +225,7 @@ class Settings(TrainerOptions, _ExperimentOptions):
 
     @property
     def trained_score(self) -> ScoreName:
-        """Scores that the objective trains: local or global."""
+        """Scores that the objective trains: local, global or renormalized."""
         return self.objective.trained_score
 
     @property
@@ -283,6 +288,9 @@ class Settings(TrainerOptions, _ExperimentOptions):
             if getattr(self.model, "encoder", None) == "bidirectional":
                 problem = "commit_delay: a bidirectional encoder reads the whole source, so there is no stream"
                 raise InputError(problem, hint="leave it out, or use --encoder left-to-right")
+        if self.trained_score == "renormalized" and not self.language:
+            problem = "language: renormalised scores sum over the tokens that a language allows, and there is none"
+            raise InputError(problem, hint="give --language, or train local scores")
         untaught = start is None and self.init is None
         if isinstance(objective, Distillation) and (untaught or isinstance(start, DistilledStart)):
             problem = "warm_start: the teacher of distillation is what the warm start trains, a local model"

@@ -27,6 +27,7 @@ from seqwise.runs.run import Run, require_purpose
 from seqwise.search.beam import Beam, unroll
 from seqwise.search.candidates import Score, as_score
 from seqwise.search.commits import COMMITTED, CommitRule, Committing, OpenLabels, as_commit_rule, best_labels
+from seqwise.search.language import language_of
 from seqwise.search.noise import no_noise
 
 Ids = tuple[int, ...]
@@ -87,6 +88,9 @@ class Streams:
             problem = f"the model ({type(self._model).__name__}) needs the whole source, and a stream has no end"
             raise InputError(problem, hint=LEFT_TO_RIGHT)
         self._model.require_left_to_right()
+        if language_of(self._model) is not None:
+            hint = "set model.language to None, or predict whole sequences"
+            raise InputError("a stream cannot stay in a language: it does not know how long it will be", hint=hint)
         chosen = _decoder(run_or_model, decoder, k)
         if getattr(chosen.selector, "noise", no_noise) is not no_noise:
             raise InputError("a stream takes no selector with noise", hint="leave the noise out")

@@ -27,6 +27,7 @@ from seqwise.objectives.objective import Objective
 from seqwise.objectives.settings import Context
 from seqwise.runs.hub import model_folder
 from seqwise.runs.inputs import read_examples
+from seqwise.runs.language import require_gold_inside
 from seqwise.runs.loading import CONFIGURATION, new_run, save_run, save_settings
 from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.measures import (
@@ -315,6 +316,7 @@ def begin_run(
     dev = [] if settings.dev is None else read_examples(settings, settings.dev)
     run = new_run(examples, settings)
     encoded = run.codec.encode(examples)
+    require_gold_inside(run, encoded, examples)
     unread = unread_sources(run, dev)
     require_known_target(run, dev)
     return run, encoded, dev, unread

@@ -220,7 +220,8 @@ def regular(pattern: str, tokens: Sequence[str | None] | Mapping[int, str], *, e
     try:
         machine = interegular.parse_pattern(pattern).to_fsm().reduce()
     except Exception as error:  # the library has one class of error for each part of the syntax, without a common base
-        raise InputError(f"the pattern {pattern!r} cannot be read: {error}", hint="see Python's re syntax") from None
+        problem = f"the pattern {pattern!r} cannot be read ({str(error) or type(error).__name__})"
+        raise InputError(problem, hint="see the syntax of Python's re; back-references are not understood") from None
     texts = tokens if isinstance(tokens, Mapping) else dict(enumerate(tokens))
     spelt = _letters({token: text for token, text in texts.items() if text and token != end})
     numbers: dict[object, int] = {machine.initial: 0}

@@ -137,6 +137,12 @@ def require_members(language: Language, outputs_BT: Tensor) -> None:
         raise InputError(f"the gold output {output} is not in the language", hint="widen it, or drop the example")
 
 
+def require_output(language: Language | None, num_steps: int) -> None:
+    """Raise an :class:`InputError` if a language has no output for a search of so many steps."""
+    if language is not None:
+        require_an_output(language.allowed(language.start(1, torch.device("cpu")), num_steps), num_steps)
+
+
 def require_an_output(allowed_B1C: Tensor, steps_left: int | Tensor | None) -> None:
     """Raise an :class:`InputError` if an input with steps left may write nothing at the first of them."""
     has_one_B = (allowed_B1C >= 0).any(-1).any(-1)
@@ -150,6 +156,6 @@ def require_an_output(allowed_B1C: Tensor, steps_left: int | Tensor | None) -> N
         raise InputError("the language is empty", hint="check the outputs or the pattern that it was made from")
     steps = steps_left if isinstance(steps_left, int) else int(steps_left[~has_one_B][0])
     raise InputError(
-        f"the language has no output of {steps} token{'s' * (steps != 1)}, the length of this search",
+        f"the language has no output that a search of {steps} step{'s' * (steps != 1)} can write",
         hint="allow more steps, or widen the language",
     )

@@ -1,0 +1,111 @@
+"""The language of a run: what ``--language`` names, kept beside the model, and asked for by every search."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from seqwise.data.batches import EncodedExample
+from seqwise.data.readers import Example, read_lines
+from seqwise.errors import InputError
+from seqwise.evaluation.entities import valid_transitions
+from seqwise.runs.codecs import place_of
+from seqwise.runs.inputs import example_of, file_units, names_a_file
+from seqwise.runs.run import OutputRun
+from seqwise.search.automata import Automaton, regular, transitions, trie
+from seqwise.search.language import language_of, members
+from seqwise.training.checkpoints import load_model_file
+
+FILE = "language.safetensors"
+BIO = "bio"
+
+
+def in_language(run: OutputRun, language: str) -> OutputRun:
+    """Return a run whose searches stay in a language, which replaces the one that it had.
+
+    Args:
+        run: of ``seqwise train``; its model is changed in place.
+        language: "bio", labels whose entities are well formed; a file with one output per line; or a regular expression
+            that an output has to match as a whole (for outputs of words, characters or labels). "" allows everything.
+
+    Raises:
+        InputError: the file or the pattern cannot be read, or an output of the file cannot be written by the model.
+    """
+    run.model.language = _language(run, language) if language else None
+    if run.settings.language == language:
+        return run
+    return replace(run, settings=run.settings.model_copy(update={"language": language}))
+
+
+def _language(run: OutputRun, language: str) -> Automaton:
+    if language == BIO:
+        return _of_labels(run)
+    if names_a_file(language):
+        return _of_file(run, Path(language))
+    return _of_pattern(run, language)
+
+
+def _of_labels(run: OutputRun) -> Automaton:
+    if run.settings.task != "tag":
+        raise InputError("language: bio is for taggers, which write labels", hint="give a file or a pattern")
+    allowed_VV, first_V, last_V = map(torch.tensor, valid_transitions(run.codec.target_vocabulary.tokens))
+    return transitions(allowed_VV, first_V=first_V, last_V=last_V)
+
+
+def _of_file(run: OutputRun, path: Path) -> Automaton:
+    units, unknown = file_units(run.settings.target_units), run.codec.target_vocabulary.unknown_id
+    outputs = []
+    for line, text in read_lines(path):
+        if not text.strip():
+            continue
+        tokens = example_of(text, units=units).source
+        ids = run.codec.output_ids(Example((), tokens, path=str(path), line=line))
+        if unknown in ids:
+            hint = "leave it out, or train with it in the training data"
+            raise InputError(f"the model cannot write {text!r}", path=path, line=line, hint=hint)
+        outputs.append(ids)
+    if not outputs:
+        raise InputError("the file has no output", path=path, hint="write one per line")
+    return trie(outputs, end=run.model.end)
+
+
+def _of_pattern(run: OutputRun, pattern: str) -> Automaton:
+    units, vocabulary = run.settings.target_units, run.codec.target_vocabulary
+    if units not in ("words", "characters"):
+        hint = "give a file of outputs, or set model.language in Python"
+        raise InputError(f"language: a pattern is for outputs of words or characters, and these are {units}", hint=hint)
+    # Every word comes with the blank before it.
+    blank = " " if units == "words" else ""
+    texts = [None if token == vocabulary.unknown else blank + token for token in vocabulary.tokens]
+    return regular(f"{blank}({pattern})" if blank else pattern, texts, end=run.model.end)
+
+
+def require_gold_inside(run: OutputRun, encoded: Sequence[EncodedExample], examples: Sequence[Example]) -> None:
+    """Refuse training data with an output outside the language, and name its line."""
+    language = language_of(run.model)
+    if language is None:
+        return
+    for each, example in zip(encoded, examples, strict=True):
+        if not bool(members(language, torch.tensor([each.target_ids], dtype=torch.long)).all()):
+            text = run.codec.target_text(example.target)
+            problem = f"the target {text[:60]!r} is not in the language {run.settings.language!r}"
+            raise InputError(problem, **place_of(example), hint="drop the example, or widen the language")
+
+
+def save_language(model: object, folder: Path) -> None:
+    """Write the language of a model, if it has one, into its folder."""
+    language = language_of(model)
+    if isinstance(language, Automaton):
+        save_file({"arcs": language.arcs, "final": language.final_S}, folder / FILE)
+
+
+def load_language(run: OutputRun, folder: Path) -> OutputRun:
+    """Give a loaded run the language that was saved with it."""
+    if (folder / FILE).exists():
+        saved = load_model_file(folder / FILE)
+        run.model.language = Automaton(saved["arcs"], saved["final"])
+    return run
