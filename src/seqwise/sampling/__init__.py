@@ -1,4 +1,4 @@
-"""Samples from energies of whole sequences: kernels over one chain state, and what tells right ones from wrong ones."""
+"""Sampling from energies of whole sequences: MCMC kernels, diagnostics, and tests of correctness."""
 
 from __future__ import annotations
 

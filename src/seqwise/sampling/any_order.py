@@ -1,4 +1,4 @@
-"""Lower bounds of log-probabilities under a masked model that writes tokens in a random order.
+"""Lower bounds on log-probabilities under a masked model that writes tokens in random order.
 
 Shapes: T positions, F free positions of them, N passes, K masked positions of a pass, V vocabulary.
 """
@@ -23,34 +23,34 @@ def any_order_bound(
     free_T: Tensor | None = None,
     max_rows: int = 64,
 ) -> float:
-    """Estimate the evidence lower bound of ``log p(y)`` under a masked model read as an any-order (diffusion) model.
+    """Estimate the evidence lower bound of ``log p(y)`` under a masked model as an any-order (diffusion) model.
 
     The bound is the mean over the number of masked positions l, uniform in 1 .. F, and over the sets S of l positions,
-    of ``F / l * sum_{t in S} log p(y_t | y without S)``: the mean over all orders of the log-probability that the
-    model, writing y token by token in that order, gives it. The estimate is unbiased. Two things keep its variance low:
+    of ``F / l * sum_{t in S} log p(y_t | y without S)``: the mean over all orders of the log-probability of writing y
+    token by token in that order. The estimate is unbiased. Two techniques reduce its variance:
 
-    - *Strata.* Pass i of N has l / F in ``[((i - 1) / N)^2, (i / N)^2)``, all at one random offset: few masks vary the
-      most, and have more passes.
-    - *Without replacement.* The sets are slices of one random permutation of the positions, each where the one before
-      ended, so that positions are masked about equally often.
+    - *Strata.* Pass i of N has l / F in ``[((i - 1) / N)^2, (i / N)^2)``, all with one random offset: few masks vary
+      the most, and get more passes.
+    - *Sampling without replacement.* The sets are successive slices of one random permutation of the positions, so that
+      positions are masked about equally often.
 
     Args:
-        model: in evaluation mode.
+        model: a model in evaluation mode.
         tokens_T: int64.
-        num_passes: N masked copies that the model reads; about 2 F of them are plenty.
-        generator: on the CPU.
-        free_T: bool, the positions of y; the others are always seen. By default all are free.
-        max_rows: copies that the model reads at once; its scores (K, V) of them are held.
+        num_passes: number N of masked copies that the model reads; about 2 F are plenty.
+        generator: random generator, on the CPU.
+        free_T: bool, positions of y; the others are never masked. By default all are free.
+        max_rows: copies per call of the model; their scores (K, V) are held.
 
     Returns:
-        nats.
+        The bound, in nats.
 
     Raises:
-        InputError: there is no pass, or no free position.
+        InputError: there are no passes, or no free positions.
 
     Source: Nie et al. (LLaDA, 2025), equation 6, the bound and the plain estimate; Hoogeboom et al. (ICLR 2022),
-    any-order models; Kingma et al. (NeurIPS 2021), one offset for all strata. Not implemented: models whose scores
-    depend on the ratio of masks beside the masks themselves.
+    any-order models; Kingma et al. (NeurIPS 2021), one offset for all strata. Not implemented: models whose scores also
+    depend on the mask ratio.
 
     Example:
         >>> from seqwise.models import MaskedLSTM

@@ -1,4 +1,4 @@
-"""Many chains for many sweeps: seeded chain by chain, watched sweep by sweep, and continued after an interruption.
+"""Runs of many chains for many sweeps, seeded by chain, traced by sweep, and resumable.
 
 Shapes: S sweeps, B chains, T positions.
 """
@@ -29,18 +29,18 @@ from seqwise.sampling.state import ChainState, Info, Kernel, evaluate
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """The sweeps of chains of one length: energies, counts and sequences.
+    """Trace of chains of one length: energies, counts and sequences of each sweep.
 
     Attributes:
-        energy_SB: float64, after each sweep, at temperature 1.
-        proposals_SB: int64, proposals made in each sweep.
-        accepted_SB: int64, proposals accepted, those that equal the state included.
-        novel_SB: int64, proposals accepted that change the state.
-        passes_SB: int64, masked sequences that a model was given.
-        invariant_S: bool; false for sweeps that only warm up, or follow no energy.
-        tokens: int64 (B, T), after each sweep whose sequences are kept; sweeps are counted from 1.
-        seconds: duration of these sweeps; not a number for sweeps that were read from a file.
-        last: the state after the last sweep; None for a trace that was read without one.
+        energy_SB: float64, energy after each sweep, at temperature 1.
+        proposals_SB: int64, number of proposals in each sweep.
+        accepted_SB: int64, accepted proposals, including those equal to the state.
+        novel_SB: int64, accepted proposals that change the state.
+        passes_SB: int64, masked sequences that a model has read.
+        invariant_S: bool; false for burn-in sweeps, and for sweeps that follow no energy.
+        tokens: int64 (B, T), for each sweep whose sequences are kept; sweeps are counted from 1.
+        seconds: duration of these sweeps; NaN for sweeps read from a file.
+        last: the state after the last sweep; None for a trace read without it.
     """
 
     energy_SB: Tensor
@@ -58,37 +58,37 @@ class Trace:
 
     @classmethod
     def none(cls, state: ChainState) -> Trace:
-        """The trace of chains before their first sweep."""
+        """Return the empty trace of chains before their first sweep."""
         none_SB = state.chain_B.new_zeros(0, len(state))
         invariant_S = torch.zeros(0, dtype=torch.bool)
         return cls(none_SB.double(), none_SB, none_SB, none_SB, none_SB, invariant_S, {}, 0.0, state)
 
     def __add__(self, later: Trace) -> Trace:
-        """These sweeps and then the later ones of the same chains."""
+        """Append later sweeps of the same chains."""
         stacked = {name: torch.cat([getattr(self, name), getattr(later, name)]) for name in (*PER_CHAIN, "invariant_S")}
         tokens = {**self.tokens, **{len(self) + sweep: tokens_BT for sweep, tokens_BT in later.tokens.items()}}
         return Trace(**stacked, tokens=tokens, seconds=self.seconds + later.seconds, last=later.last)
 
     @property
     def state(self) -> ChainState:
-        """The state after the last sweep; hand it to :func:`sample_chains` to go on."""
+        """The state after the last sweep; pass it to :func:`sample_chains` to continue."""
         if self.last is None:
             raise InputError("the trace has no state to continue from")
         return self.last
 
     @cached_property
     def tokens_SBT(self) -> Tensor:
-        """Int64, after each sweep whose sequences are kept: after all of them in a trace of :func:`sample_chains`."""
+        """Int64, tokens after each sweep whose sequences are kept: all sweeps in a trace of :func:`sample_chains`."""
         kept = [self.tokens[sweep] for sweep in sorted(self.tokens)]
         return torch.stack(kept) if kept else self.state.tokens_BT.new_zeros(0, *self.state.tokens_BT.shape)
 
     def share(self, name: str, *, discard: int = 0) -> float:
-        """Share of the proposals that were "accepted" or "novel", after some discarded sweeps."""
+        """Return the share of "accepted" or "novel" proposals, after some discarded sweeps."""
         proposals = max(int(self.proposals_SB[discard:].sum()), 1)
         return int(getattr(self, f"{name}_SB")[discard:].sum()) / proposals
 
     def take(self, rows_N: Tensor) -> Trace:
-        """Some of the chains, int64 (N,); the time is that of all."""
+        """Select chains, int64 (N,); the time remains that of all chains."""
         return replace(
             self,
             **{name: getattr(self, name)[:, rows_N] for name in PER_CHAIN},
@@ -97,7 +97,7 @@ class Trace:
         )
 
     def coldest(self, count: int) -> Trace:
-        """The first of every so many replicas, with the passes of all of them: that is the cost of its samples."""
+        """Select the first replica of each group, with the passes of the whole group: the cost of its samples."""
         if count == 1:
             return self
         passes_SB = self.passes_SB.unflatten(1, (-1, count)).sum(2)
@@ -105,12 +105,12 @@ class Trace:
         return replace(self.take(rows_N), passes_SB=passes_SB)
 
     def keep(self, wanted: Callable[[int], bool]) -> Trace:
-        """The trace with the sequences of the wanted sweeps alone, counted from 1."""
+        """Return the trace with the sequences of the wanted sweeps only, counted from 1."""
         return replace(self, tokens={sweep: tokens for sweep, tokens in self.tokens.items() if wanted(sweep)})
 
 
 PER_CHAIN = ("energy_SB", "proposals_SB", "accepted_SB", "novel_SB", "passes_SB")
-"""Fields of a trace with a number for each sweep and chain."""
+"""Fields of a trace with a value for each sweep and chain."""
 
 
 @torch.no_grad()
@@ -124,19 +124,19 @@ def sample_chains(
 ) -> Trace:
     """Run a kernel for many sweeps on many chains.
 
-    The random numbers of a chain depend on the seed, ``init.chain_B`` and the number of the sweep. A chain therefore
-    takes the same path alone and in a batch, as far as the model's scores do not depend on the batch (matrix products
-    of other sizes may round differently), and resuming does not change it.
+    The random numbers of a chain depend on the seed, ``init.chain_B`` and the number of the sweep. So a chain takes the
+    same path alone and in a batch, if the model's scores do not depend on the batch (matrix products of different sizes
+    may round differently), and also when it is resumed.
 
     Args:
-        kernel: one sweep.
-        init: from :func:`~seqwise.sampling.state.start_chains`, :func:`load_chains` or an earlier run.
-        num_sweeps: how many more sweeps, 0 or more.
-        seed: of all random numbers.
-        progress: called after each sweep with the state and what the sweep did.
+        kernel: kernel that makes a sweep.
+        init: state from :func:`~seqwise.sampling.state.start_chains`, :func:`load_chains` or an earlier run.
+        num_sweeps: number of further sweeps, 0 or more.
+        seed: random seed.
+        progress: called after each sweep with the state and the record of the sweep.
 
     Returns:
-        Every sweep; ``init`` itself is not among them.
+        The trace of all sweeps, without ``init``.
 
     Raises:
         InputError: the number of sweeps is negative.
@@ -181,9 +181,7 @@ def sample_chains(
 
 
 def save_chains(path: str | os.PathLike[str], state: ChainState) -> None:
-    """Write where chains are to a safetensors file; after a crash the file is the old one or the new one.
-
-    The energy and the context are not written.
+    """Save the states of chains to a safetensors file, atomically, without energy and context.
 
     Example:
         >>> import tempfile
@@ -218,16 +216,16 @@ _SAVED = ("tokens_BT", "energy_B", "energy_BT", "free_BT", "chain_B")
 def load_chains(
     path: str | os.PathLike[str], energy: Energy, *, context: Any = None, device: str = "cpu"
 ) -> ChainState:
-    """Read what :func:`save_chains` has written.
+    """Load states saved by :func:`save_chains`.
 
     Args:
         path: the file.
-        energy: that of the run, which the file does not hold. One sequence is evaluated to see that it is the same.
-        context: that of the run.
-        device: where the tensors go.
+        energy: energy of the run, which the file does not contain. It is checked on one sequence.
+        context: context of the run.
+        device: device of the tensors.
 
     Raises:
-        InputError: the file cannot be read, holds something else, or belongs to another energy.
+        InputError: the file cannot be read, is of another kind, or belongs to another energy.
     """
     try:
         with safe_open(os.fspath(path), framework="pt", device=device) as stream:

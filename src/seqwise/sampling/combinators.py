@@ -1,7 +1,7 @@
-"""Kernels made of kernels.
+"""Combinators, which make kernels from kernels.
 
-What leaves a target unchanged does so in a row, and by a choice that does not look at the state. So blocks of several
-sizes mix and anneal freely; a target that moves is for warming up, and is flagged so.
+Kernels that leave a target invariant also do so in sequence, or chosen independently of the state. So block sizes can
+be mixed and annealed freely; annealing the target is only for burn-in, and is flagged as such.
 
 Shapes: B chains, V kernels to choose from, P pairs of neighbouring temperatures.
 """
@@ -21,10 +21,10 @@ from seqwise.sampling.state import ChainState, Info, Kernel
 
 
 def cycle(*kernels: Kernel) -> Kernel:
-    """Apply one kernel after the other; at least one.
+    """Apply one or more kernels in sequence.
 
     Raises:
-        InputError: there is no kernel.
+        InputError: there are no kernels.
 
     Example:
         >>> from seqwise.sampling import SeededDraws, anywhere, local_energy, masked_conditionals, metropolis_hastings
@@ -59,14 +59,14 @@ def repeat(kernel: Kernel, times: int) -> Kernel:
 
 
 def mixture(kernels: Sequence[Kernel], weights: Sequence[float] | None = None) -> Kernel:
-    """One of several kernels, drawn for each chain and sweep.
+    """Apply one of several kernels, drawn for each chain and sweep.
 
     Args:
-        kernels: each of which treats chains alone: not parallel tempering.
-        weights: greater than 0, in any unit; all alike by default.
+        kernels: kernels that treat chains independently, unlike parallel tempering.
+        weights: weights greater than 0, in any unit; by default equal.
 
     Raises:
-        InputError: there is no kernel, or the weights do not fit.
+        InputError: there are no kernels, or the weights do not fit.
 
     Example:
         >>> stay = lambda draws, state: (state, Info.none(state))
@@ -92,7 +92,7 @@ def mixture(kernels: Sequence[Kernel], weights: Sequence[float] | None = None) -
 
 
 def by_sweep(kernels: Sequence[Kernel]) -> Kernel:
-    """The first kernel in the first sweep, the second in the second, and the last one from then on."""
+    """Use the first kernel in the first sweep, the second in the second, and the last one from then on."""
     if not kernels:
         raise InputError("there is no kernel to run")
 
@@ -103,7 +103,7 @@ def by_sweep(kernels: Sequence[Kernel]) -> Kernel:
 
 
 def burn_in(kernel: Kernel) -> Kernel:
-    """Flag transitions as burn-in, which diagnostics leave out.
+    """Flag transitions as burn-in, which diagnostics exclude.
 
     Example:
         >>> kernel = burn_in(lambda draws, state: (state, Info.none(state)))
@@ -117,7 +117,7 @@ def burn_in(kernel: Kernel) -> Kernel:
 
 
 def anneal_blocks(kernel_of: Callable[[int], Kernel], sizes: Sequence[int]) -> Kernel:
-    """One block size a sweep, the last one from then on. Every sweep counts: the target is the same throughout.
+    """Use one block size per sweep, the last one from then on. All sweeps count, as the target does not change.
 
     Source: Goyal (2021), section 6.5.
 
@@ -132,10 +132,10 @@ def anneal_blocks(kernel_of: Callable[[int], Kernel], sizes: Sequence[int]) -> K
 
 
 def anneal_target(kernel_of: Callable[[float], Kernel], temperatures: Sequence[float]) -> Kernel:
-    """One temperature of the target a sweep, the last one from then on; what comes before it is flagged as warming up.
+    """Use one temperature of the target per sweep, the last one from then on; sweeps before it are flagged as burn-in.
 
     Raises:
-        InputError: there is no temperature.
+        InputError: there are no temperatures.
 
     Source: Goyal (2021), section 6.6.
 
@@ -161,20 +161,20 @@ def anneal_target(kernel_of: Callable[[float], Kernel], temperatures: Sequence[f
 def parallel_tempering(kernel_of: Callable[[Tensor], Kernel], temperatures: Sequence[float]) -> Kernel:
     """Run chains at several temperatures that exchange states; the first temperature is the target's.
 
-    After each replica's own transition, neighbours i and j exchange with probability ``min(1, exp((1 / T_i - 1 / T_j)
-    (E_i - E_j)))``: first the pairs (0, 1), (2, 3), ..., then (1, 2), (3, 4), .... This leaves the product of all
+    After each replica's own transition, neighbours i and j exchange states with probability ``min(1, exp((1 / T_i - 1 /
+    T_j) (E_i - E_j)))``: first the pairs (0, 1), (2, 3), ..., then (1, 2), (3, 4), .... This leaves the product of all
     replicas' targets unchanged.
 
     Args:
-        kernel_of: from temperatures (B,) to a kernel.
-        temperatures: of R replicas, greater than 0.
+        kernel_of: maps temperatures (B,) to a kernel.
+        temperatures: temperatures of R replicas, greater than 0.
 
     Returns:
-        A kernel for a state of :func:`replicas`; read the wanted samples with :func:`coldest`. The counts are of each
-        replica's own transitions.
+        A kernel for a state of :func:`replicas`; get the samples with :func:`coldest`. The counts are of each replica's
+        own transitions.
 
     Raises:
-        InputError: there is no temperature; later, the chains do not divide among the replicas.
+        InputError: there are no temperatures; later, the number of chains is not a multiple of R.
 
     Source: Geyer (1991); Swendsen and Wang (1986).
 
@@ -216,7 +216,7 @@ def parallel_tempering(kernel_of: Callable[[Tensor], Kernel], temperatures: Sequ
 
 
 def replicas(state: ChainState, count: int) -> ChainState:
-    """Repeat each chain a number of times, next to each other, each with its own random numbers.
+    """Repeat each chain a number of times, next to each other, with separate random numbers.
 
     Raises:
         InputError: the count is less than 1.
@@ -235,7 +235,7 @@ def replicas(state: ChainState, count: int) -> ChainState:
 
 
 def coldest(state: ChainState, count: int) -> ChainState:
-    """Return the first of each group of replicas, the one at the first temperature.
+    """Return the first replica of each group, the one at the first temperature.
 
     Example: see :func:`replicas`.
     """

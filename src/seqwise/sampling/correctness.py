@@ -1,10 +1,10 @@
-"""Is a sampler right? Its transition matrix on a space small enough to list, and what the matrix says.
+"""Tests of samplers: exact or estimated transition matrices on small spaces, and their properties.
 
-A kernel of this package asks for each random choice by its probabilities (:class:`~seqwise.sampling.draws.Draws`). Here
-it is run once for every way in which the choices can fall, from every state at once, and the probabilities of the ways
-are multiplied: the matrix is exact. Any other sampler is run many times instead, and judged by standard errors.
+Kernels of this package request each random choice by its probabilities (:class:`~seqwise.sampling.draws.Draws`). Here a
+kernel runs once for every outcome of its choices, from all states at once, and the product of the probabilities gives
+the exact matrix. Any other sampler runs many times instead, and is tested by standard errors.
 
-Shapes: N states, B = N G chains, of which G make one state, T positions, V vocabulary or choices.
+Shapes: N states, B = N G chains, with G chains per state, T positions, V vocabulary or choices.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from seqwise.sampling.state import ChainState, Kernel
 from seqwise.sampling.unmasking import Partial, Unmasking
 
 MOST_SEQUENCES = 1_000_000
-"""V^T beyond which a table of all sequences is refused."""
+"""Largest V^T for a table of all sequences."""
 
 
 def boltzmann(energy_N: Tensor, temperature: float = 1.0) -> Tensor:
-    """The target: ``p = softmax(-E / T)``, float64 (N,), of the energies of all sequences.
+    """Compute the target, ``p = softmax(-E / T)``, float64 (N,), from the energies of all sequences.
 
     Example:
         >>> boltzmann(torch.tensor([0.0, 0.0])).tolist()
@@ -39,23 +39,22 @@ def boltzmann(energy_N: Tensor, temperature: float = 1.0) -> Tensor:
 
 @torch.no_grad()
 def transition_matrix(kernel: Kernel, states: ChainState, *, chains_per_state: int = 1) -> Tensor:
-    """Compute the probability of every transition between listed states, exactly.
+    """Compute the exact probability of every transition between listed states.
 
-    The cost is one run of the kernel for every way in which its choices can fall: V^T 2^T for a sweep of
-    Metropolis-Hastings over T positions.
+    This takes one run of the kernel for every outcome of its choices: V^T 2^T for a sweep of Metropolis-Hastings over T
+    positions.
 
     Args:
-        kernel: asks for all its choices from the draws that it is given.
+        kernel: kernel that requests all its choices from its draws.
         states: one chain for each state, or ``chains_per_state`` next to each other.
-        chains_per_state: more than 1 where chains interact: the temperatures of parallel tempering.
+        chains_per_state: more than 1 if chains interact, such as the temperatures of parallel tempering.
 
     Returns:
-        (N, N), float64: from the row to the column.
+        (N, N), float64, from the row to the column.
 
     Raises:
-        InputError: two states are the same, the kernel leads to a sequence that is not among the states, or it draws
-            random numbers of its own: of torch, numpy or Python, or others by which it does something else when it is
-            run again.
+        InputError: two states are equal, the kernel leaves the set of states, or it draws other random numbers (of
+            torch, numpy or Python, or any that change its result when it runs again).
 
     Example:
         >>> from seqwise.sampling.correctness import every_sequence
@@ -111,10 +110,10 @@ def transition_matrix(kernel: Kernel, states: ChainState, *, chains_per_state: i
 
 @dataclass(frozen=True, eq=False)
 class UnmaskingLaw:
-    """Findings of :func:`unmasking_law`.
+    """Result of :func:`unmasking_law`.
 
     Attributes:
-        probs_N: float64, of every sequence, in the order of :func:`every_sequence`.
+        probs_N: float64, probability of every sequence, in the order of :func:`every_sequence`.
         passes: expected number of passes of the model.
     """
 
@@ -124,12 +123,12 @@ class UnmaskingLaw:
 
 @torch.no_grad()
 def unmasking_law(decoder: Unmasking, length: int) -> UnmaskingLaw:
-    """The distribution of what a decoder of masked diffusion models writes, exactly.
+    """Compute the exact output distribution of a decoder of masked diffusion models.
 
-    Every choice is followed, and ways that lead to the same sequence with masks are joined after each iteration.
+    It follows every choice, and merges paths with the same partially masked sequence after each iteration.
 
     Args:
-        decoder: of :mod:`seqwise.sampling.unmasking`.
+        decoder: decoder of :mod:`seqwise.sampling.unmasking`.
         length: T; all positions are free.
 
     Raises:
@@ -167,7 +166,7 @@ def unmasking_law(decoder: Unmasking, length: int) -> UnmaskingLaw:
 
 
 def _every_way(decoder: Unmasking, start: Partial, iteration: int) -> tuple[Partial, Tensor, Tensor]:
-    """Run an iteration in every way; return what comes out, from which sequence, and with which probability."""
+    """Run an iteration for every outcome; return the results, their origins and their probabilities."""
     logits_BTV = decoder.scores(start)
     origin_N, chosen_ND = torch.arange(len(start.tokens_BT)), torch.zeros(len(start.tokens_BT), 0).long()
     weight_N = torch.ones(len(origin_N), dtype=torch.float64)
@@ -184,14 +183,14 @@ def _every_way(decoder: Unmasking, start: Partial, iteration: int) -> tuple[Part
 
 
 class _Unknown(Exception):
-    """A choice that has not fallen yet, with the probabilities of its options."""
+    """Open choice, with the probabilities of its options."""
 
     def __init__(self, probs_NV: Tensor) -> None:
         self.probs_NV = probs_NV
 
 
 class _Followed:
-    """Draws of which every choice falls by its probabilities (B, V), in whatever way ``_fall`` has it."""
+    """Draws in which ``_fall`` decides every choice, given its probabilities (B, V)."""
 
     def categorical(self, log_weights_BV: Tensor, live_B: Tensor) -> Tensor:
         return self._fall(log_weights_BV.double().softmax(-1), live_B)
@@ -205,7 +204,7 @@ class _Followed:
 
 
 class _Known(_Followed):
-    """Draws whose first choices are given for each chain; the next one that is asked for is raised."""
+    """Draws with given first choices for each chain; the next requested choice is raised."""
 
     def __init__(self, chosen_ND: Tensor) -> None:
         self._left = list(chosen_ND.unbind(1))
@@ -219,18 +218,18 @@ class _Known(_Followed):
 
 
 def simulated_matrix(step: Callable[[Tensor], Tensor], states_NT: Tensor, *, num_draws: int) -> Tensor:
-    """Estimate transition probabilities of any sampler from many draws.
+    """Estimate the transition probabilities of any sampler from many draws.
 
     Args:
-        step: from sequences (B, T) to the next ones, each by random numbers of its own.
-        states_NT: every sequence that there is.
+        step: maps sequences (B, T) to the next ones, with independent random numbers.
+        states_NT: all sequences.
         num_draws: transitions from each state; the standard error of an entry p is ``sqrt(p (1 - p) / num_draws)``.
 
     Returns:
-        (N, N), float64; :func:`examine_draws` judges it.
+        (N, N), float64; test it with :func:`examine_draws`.
 
     Raises:
-        InputError: two states are the same, or the sampler leads to a sequence that is not among them.
+        InputError: two states are equal, or the sampler leaves the set of states.
 
     Example:
         >>> from seqwise.sampling.correctness import every_sequence
@@ -253,13 +252,13 @@ def simulated_matrix(step: Callable[[Tensor], Tensor], states_NT: Tensor, *, num
 
 @dataclass(frozen=True)
 class MatrixReport:
-    """Findings of :func:`examine`.
+    """Result of :func:`examine`.
 
     Attributes:
-        stationarity: ``max |pi K - pi|``; 0 where the target stays as it is.
-        detailed_balance: ``max |pi_i K_ij - pi_j K_ji|``; a right kernel may fail it, as a sweep in order does.
-        num_classes: into how many classes of states that reach each other the support of pi falls; 1 is irreducible.
-        total_variation: between pi and what the chain converges to on average, from the worst start of the support.
+        stationarity: ``max |pi K - pi|``; 0 if the target is invariant.
+        detailed_balance: ``max |pi_i K_ij - pi_j K_ji|``; a correct kernel may fail it, like sweeps in order.
+        num_classes: number of communicating classes of the support of pi; 1 if irreducible.
+        total_variation: distance between pi and the chain's long-run average, from the worst start in the support.
     """
 
     stationarity: float
@@ -269,19 +268,19 @@ class MatrixReport:
 
     @property
     def irreducible(self) -> bool:
-        """Whether every state of the support can be reached from every other."""
+        """Whether every state of the support can reach every other."""
         return self.num_classes == 1
 
     def holds(self, tolerance: float = 1e-12) -> bool:
-        """Whether the kernel samples from the target: it stays as it is, and every start leads there."""
+        """Whether the kernel samples from the target: the target is invariant, and every start converges to it."""
         return self.stationarity <= tolerance and self.irreducible
 
 
 def examine(matrix_NN: Tensor, target_N: Tensor) -> MatrixReport:
-    """Test a transition matrix against the distribution that it should leave invariant.
+    """Test whether a transition matrix leaves a distribution invariant and converges to it.
 
     Args:
-        matrix_NN: from the row to the column; each row sums to 1.
+        matrix_NN: probabilities from the row to the column; each row sums to 1.
         target_N: pi.
 
     Raises:
@@ -315,12 +314,12 @@ def examine(matrix_NN: Tensor, target_N: Tensor) -> MatrixReport:
 
 @dataclass(frozen=True, eq=False)
 class DrawsReport:
-    """Findings of :func:`examine_draws`.
+    """Result of :func:`examine_draws`.
 
     Attributes:
         gaps_N: ``(pi K - pi)_j`` in standard errors, for each state.
-        largest: the greatest of them, without its sign.
-        p_value: how likely a right sampler leads to a gap as large at any state, at most: two-sided, times N.
+        largest: largest absolute gap.
+        p_value: bound on the probability that a correct sampler has so large a gap at any state: two-sided, times N.
     """
 
     gaps_N: Tensor
@@ -328,27 +327,27 @@ class DrawsReport:
     p_value: float
 
     def holds(self, level: float = 1e-3) -> bool:
-        """Whether the draws are no evidence against the sampler; of right ones at most ``level`` are refused."""
+        """Whether the draws do not reject the sampler; correct ones are rejected with probability at most ``level``."""
         return self.p_value >= level
 
 
 def examine_draws(matrix_NN: Tensor, target_N: Tensor, *, num_draws: int) -> DrawsReport:
-    """Test a simulated matrix against the distribution that the sampler should leave invariant.
+    """Test whether a simulated matrix leaves a distribution invariant.
 
-    The gap ``(pi K - pi)_j`` has the variance ``sum_i pi_i^2 K_ij (1 - K_ij) / num_draws``. There one transition is
-    added to each side of every entry, so that what was not seen is not taken for impossible.
+    The gap ``(pi K - pi)_j`` has the variance ``sum_i pi_i^2 K_ij (1 - K_ij) / num_draws``, with one transition added
+    to each side of every entry, so that unseen transitions do not count as impossible.
 
     Args:
         matrix_NN: from :func:`simulated_matrix`; each row sums to 1.
         target_N: pi.
-        num_draws: transitions from each state, as there.
+        num_draws: number of transitions from each state.
 
     Raises:
         InputError: a row or the target does not sum to 1, or there are no draws.
 
-    Not implemented: whether every state can be reached from every other. A sampler that never leaves a part of the
-    states may hold here; only an exact matrix tells (:func:`examine`), or chains that start in all parts. Nor are gaps
-    found that are much smaller than a standard error: those take more draws.
+    Not implemented: irreducibility. A sampler that never leaves a subset of the states may pass this test; use an exact
+    matrix (:func:`examine`) or chains that start in all subsets. Gaps much smaller than a standard error also go
+    unnoticed, and take more draws.
 
     Example:
         >>> matrix_NN, target_N = torch.tensor([[0.7, 0.3], [0.7, 0.3]]), torch.tensor([0.7, 0.3])
@@ -368,9 +367,9 @@ def examine_draws(matrix_NN: Tensor, target_N: Tensor, *, num_draws: int) -> Dra
 
 
 class TableModel:
-    """A masked model whose scores are looked up: one row for each position and for each way to fill the others.
+    """Masked model given by a table of scores, with one row for each position and each partially masked sequence.
 
-    ``table`` is (T, (V + 1)^T, V); a sequence with masks, read as a number to the base V + 1, is the row.
+    ``table`` is (T, (V + 1)^T, V); a sequence with masks, read as a number in base V + 1, is the row.
     """
 
     def __init__(self, table: Tensor) -> None:
@@ -390,13 +389,13 @@ class TableModel:
 
 
 def table_model(*, num_positions: int, vocab_size: int, seed: int = 0, scale: float = 1.0) -> TableModel:
-    """A masked model of random scores, float64, the same for the same seed: for trying samplers.
+    """Make a masked model with random float64 scores, fixed by the seed, for tests of samplers.
 
     Args:
         num_positions: T.
         vocab_size: V.
-        seed: of the scores.
-        scale: their standard deviation.
+        seed: random seed of the scores.
+        scale: standard deviation of the scores.
 
     Example:
         >>> model = table_model(num_positions=2, vocab_size=3)
@@ -409,7 +408,7 @@ def table_model(*, num_positions: int, vocab_size: int, seed: int = 0, scale: fl
 
 
 def _distributions(matrix_NN: Tensor, target_N: Tensor) -> tuple[Tensor, Tensor]:
-    """Both in double precision, if they are what they should be."""
+    """Check both, and convert them to double precision."""
     matrix_NN, target_N = matrix_NN.double(), target_N.double()
     off = max(float((matrix_NN.sum(1) - 1).abs().max()), abs(float(target_N.sum()) - 1))
     if not off < 1e-6:
@@ -418,7 +417,7 @@ def _distributions(matrix_NN: Tensor, target_N: Tensor) -> tuple[Tensor, Tensor]
 
 
 def _random_states() -> dict[str, object]:
-    """Generators from which a sampler of one's own may draw."""
+    """Return the states of global generators that other samplers may use."""
     _, words, *others = np.random.get_state(legacy=True)
     return {
         "torch's state": torch.get_rng_state().tolist(),
@@ -428,7 +427,7 @@ def _random_states() -> dict[str, object]:
 
 
 def _goes(kernel: Kernel, states: ChainState, group: int, path: list[int], before: Tensor, weight_N: Tensor) -> bool:
-    """Whether a kernel does once more what it did when its choices fell in this way."""
+    """Whether a kernel repeats its result for the same outcomes of its choices."""
     try:
         after = kernel(_OneWay(path, len(weight_N), group), states)[0].tokens_BT
     except _Impossible:
@@ -438,13 +437,13 @@ def _goes(kernel: Kernel, states: ChainState, group: int, path: list[int], befor
 
 
 class _Impossible(Exception):
-    """No state goes this way."""
+    """Raised when no state has this outcome."""
 
 
 class _OneWay(_Followed):
-    """Draws that fall as a path says, the first option where it says nothing; keeps each state's probability of that.
+    """Draws that follow a path, and take the first option beyond it; records each state's probability of this outcome.
 
-    The chains of one state choose jointly: a digit of the option's number for each.
+    The chains of one state choose jointly: each takes a digit of the option's number.
     """
 
     def __init__(self, path: list[int], num_states: int, group: int) -> None:
@@ -472,7 +471,7 @@ def _keys(tokens_BT: Tensor, group: int) -> list[tuple[int, ...]]:
 
 
 def every_sequence(vocab_size: int, length: int, *, limit: int = MOST_SEQUENCES) -> Tensor:
-    """All V^T sequences of a length, int64, (V^T, T), in lexicographic order.
+    """Return all V^T sequences of a length, int64, (V^T, T), in lexicographic order.
 
     Example:
         >>> every_sequence(2, 2).tolist()

@@ -1,6 +1,6 @@
-"""Diagnostics of chains: acceptance, novelty, effective sample size and agreement; labelled arrays for ArviZ.
+"""Diagnostics of chains: acceptance, novelty, effective sample size and R-hat; labelled arrays for ArviZ.
 
-A low energy is no sign of a good sampler: one that follows no target can lie below the target's mean.
+A low energy does not show that a sampler is good: a sampler without a target can go below the target's mean.
 
 Shapes: S sweeps, B chains, T positions.
 """
@@ -19,28 +19,28 @@ from seqwise.errors import InputError
 from seqwise.sampling.chains import Trace
 
 FEWEST_DRAWS = 10
-"""Draws of each chain below which an effective sample size is unknown: its estimate is a constant for 4 to 9."""
+"""Smallest number of draws per chain for an effective sample size, whose estimate is a constant for 4 to 9."""
 
 MOST_R_HAT = 1.01
-"""Above this value of R-hat, chains are said to disagree (Vehtari et al. 2021)."""
+"""Largest R-hat of chains that agree (Vehtari et al. 2021)."""
 
 
 @dataclass(frozen=True)
 class ChainReport:
-    """Findings of :func:`diagnose_chains`, over the sweeps that count.
+    """Result of :func:`diagnose_chains`, over the counted sweeps.
 
     Attributes:
-        num_sweeps: number of sweeps that count.
-        acceptance: the share of proposals that were accepted, those that equal the state included.
-        novelty: the share of proposals that were accepted and changed the state.
-        mean_energy: over sweeps and chains, at temperature 1.
-        ess: effective sample size of the energy and of each feature, over all chains: how well their means are known.
-            Not a number where it is unknown: with fewer than 10 sweeps, or where nothing moves.
-        tail_ess: the same of their 5% and 95% quantiles, the smaller one.
-        r_hat: split rank-normalised R-hat of the same.
-        ess_per_second: of the energy; the time of all sweeps counts, those left out included.
-        ess_per_pass: of the energy, per masked sequence that a model was given in all sweeps.
-        warnings: one line each; empty if there is no sign of trouble.
+        num_sweeps: number of counted sweeps.
+        acceptance: acceptance rate, including proposals equal to the state.
+        novelty: share of proposals that were accepted and changed the state.
+        mean_energy: mean energy over sweeps and chains, at temperature 1.
+        ess: effective sample size, over all chains, of the energy and of each feature; NaN if unknown: with fewer than
+            10 sweeps, or if nothing moves.
+        tail_ess: the smaller effective sample size of their 5% and 95% quantiles.
+        r_hat: split rank-normalised R-hat of the energy and of each feature.
+        ess_per_second: effective sample size of the energy per second of all sweeps, including discarded ones.
+        ess_per_pass: effective sample size of the energy per masked sequence that a model has read in all sweeps.
+        warnings: one line each; empty without signs of problems.
     """
 
     num_sweeps: int
@@ -56,9 +56,9 @@ class ChainReport:
 
 
 def effective_sample_size(values_SB: Tensor) -> float:
-    """Number of independent draws that would give the mean as precisely: rank-normalised bulk ESS over all chains.
+    """Compute the rank-normalised bulk ESS over all chains: the number of independent draws with the same precision.
 
-    At most about ``S B log10(S B)``. Not a number below 10 sweeps, where it is unknown.
+    It is at most about ``S B log10(S B)``, and NaN below 10 sweeps.
 
     Source: Vehtari et al. (2021), Rank-normalization, folding, and localization.
 
@@ -73,7 +73,7 @@ def effective_sample_size(values_SB: Tensor) -> float:
 
 
 def tail_effective_sample_size(values_SB: Tensor) -> float:
-    """Number of independent draws that would give the 5% and the 95% quantile as precisely: the smaller of the two.
+    """Compute the tail ESS: the smaller effective sample size of the 5% and 95% quantiles.
 
     Source: Vehtari et al. (2021), section 4.3.
     """
@@ -88,9 +88,9 @@ def _effective_sample_size(values_SB: Tensor, **method: Any) -> float:
 
 
 def split_r_hat(values_SB: Tensor) -> float:
-    """Split rank-normalised R-hat: 1 where chains agree, and each with its own other half.
+    """Compute the split rank-normalised R-hat: 1 if chains agree, and each with its other half.
 
-    Not a number where no chain moves and all agree, and where there is one chain only.
+    It is NaN for a single chain, and if no chain moves and all agree.
 
     Source: Vehtari et al. (2021).
     """
@@ -107,11 +107,11 @@ def diagnose_chains(
 ) -> ChainReport:
     """Compute acceptance, novelty, ESS and R-hat of the energy and of features, and warnings.
 
-    Left out are the first ``discard`` sweeps and all up to the last one that was flagged as burn-in. Chains whose last
-    sweep was flagged so (degenerate Gibbs) are described as they are, with a warning.
+    The first ``discard`` sweeps, and all up to the last burn-in sweep, are left out. If the last sweep is itself
+    flagged (degenerate Gibbs), flagged sweeps count, with a warning.
 
     Args:
-        chains: from :func:`~seqwise.sampling.chains.sample_chains`, from dispersed starts.
+        chains: trace of :func:`~seqwise.sampling.chains.sample_chains`, from dispersed starts.
         discard: minimum number of sweeps to discard.
         features: names and functions from tokens (S, B, T) to numbers (S, B).
 
@@ -176,13 +176,13 @@ def to_datatree(
     discard: int = 0,
     features: Mapping[str, Callable[[Tensor], Tensor]] | None = None,
 ) -> Any:
-    """Return chains as an ``xarray.DataTree``, which the functions of ArviZ take.
+    """Convert chains to an ``xarray.DataTree`` for ArviZ.
 
-    The draws are the sweeps that :func:`~seqwise.sampling.diagnostics.diagnose_chains` judges, named by their numbers
-    from 1.
+    The draws are the sweeps that :func:`~seqwise.sampling.diagnostics.diagnose_chains` counts, labelled by their
+    numbers from 1.
 
     Args:
-        chains: from :func:`~seqwise.sampling.chains.sample_chains`, or one of ``SampledTexts.chains``.
+        chains: trace of :func:`~seqwise.sampling.chains.sample_chains`, or one of ``SampledTexts.chains``.
         discard: minimum number of sweeps to discard.
         features: names and functions from tokens (S, B, T) to numbers (S, B).
 
@@ -192,7 +192,7 @@ def to_datatree(
         (chain, draw, position) of the sweeps whose sequences are kept.
 
     Raises:
-        InputError: xarray is missing, or a feature has the name "energy".
+        InputError: xarray is missing, or a feature is named "energy".
 
     Example:
         >>> import pytest, torch
@@ -248,9 +248,9 @@ def to_datatree(
 
 
 def sweeps_left_out(chains: Trace, discard: int = 0) -> int:
-    """Count the first sweeps that do not count: those discarded, and all up to the last one flagged as burn-in.
+    """Return the number of initial sweeps to leave out: discarded ones, and all up to the last burn-in sweep.
 
-    If the last sweep is flagged too, all that are not discarded count.
+    If the last sweep is flagged too, only discarded sweeps are left out.
 
     Example:
         >>> import torch
@@ -268,7 +268,7 @@ def _follow_a_target(chains: Trace) -> bool:
 
 
 def _stuck(chains: Trace, start: int, still_B: Tensor) -> str:
-    """Say how many chains stayed where they were in all sweeps that count, and what may set them free."""
+    """Warn of chains that do not move in any counted sweep, with a remedy."""
     proposals = int(chains.proposals_SB[start:, still_B].sum())
     rejected = proposals - int(chains.accepted_SB[start:, still_B].sum())
     advice = "raise the temperature of target and proposal, mask larger blocks, leave more positions free"
@@ -280,7 +280,7 @@ def _stuck(chains: Trace, start: int, still_B: Tensor) -> str:
 
 
 def _advice(ess: float, *, num_sweeps: int, num_chains: int, left_out: int) -> str:
-    """Advise how many sweeps chains that mix this fast need: ``R-hat^2 = 1 + chains / ESS``, ESS growing with S.
+    """Advise a number of sweeps for chains that mix this fast: ``R-hat^2 = 1 + chains / ESS``, with ESS growing in S.
 
     Source: Vats and Knudson (2021), Revisiting the Gelman-Rubin diagnostic, section 3.
     """

@@ -1,7 +1,7 @@
-"""Random choices of a kernel: they are asked for by their probabilities, never made in place.
+"""Random choices of kernels, which request them by their probabilities.
 
-A kernel that asks for all its choices here can be run with numbers that belong to each chain alone, and can be run over
-every choice that there is, which gives its transition probabilities exactly (:mod:`seqwise.sampling.correctness`).
+Such a kernel can run with separate random numbers for each chain, or over every possible choice, which gives its exact
+transition probabilities (:mod:`seqwise.sampling.correctness`).
 
 Shapes: B chains, V choices.
 """
@@ -15,23 +15,23 @@ from torch import Tensor
 
 
 class Draws(Protocol):
-    """Random choices for B chains; a chain that is not live gets an arbitrary answer and uses up nothing."""
+    """Random choices for B chains; a chain that is not live gets an arbitrary result and consumes no numbers."""
 
     def categorical(self, log_weights_BV: Tensor, live_B: Tensor) -> Tensor:
-        """One of V choices for each chain, int64 (B,), with probability proportional to exp(log_weights)."""
+        """Draw one of V choices for each chain, int64 (B,), with probability proportional to exp(log_weights)."""
         ...
 
     def accepts(self, log_probs_B: Tensor, live_B: Tensor) -> Tensor:
-        """True with probability ``min(1, exp(log_probs))``, bool (B,)."""
+        """Return true with probability ``min(1, exp(log_probs))``, bool (B,)."""
         ...
 
 
 class SeededDraws:
-    """Choices by numbers that depend on nothing but the seed, the chain, the sweep, and how many that chain has used.
+    """Choices by numbers that depend only on the seed, the chain, the sweep, and the count of numbers it has used.
 
-    So a chain draws the same numbers whatever the rest of the batch is, on every device, and after a resumption.
+    So a chain draws the same numbers in any batch, on every device, and after a resume.
 
-    Source: the numbers are SplitMix64 (Steele, Lea and Flood 2014, Fast splittable pseudorandom number generators).
+    Source: SplitMix64 (Steele, Lea and Flood 2014, Fast splittable pseudorandom number generators).
     Not implemented: devices without 64-bit floats.
 
     Example:
@@ -47,31 +47,31 @@ class SeededDraws:
         self._used_B = torch.zeros_like(chain_B)
 
     def uniform(self, live_B: Tensor) -> Tensor:
-        """The next number of each chain in [0, 1), float64 (B,); chains that are not live use up nothing."""
+        """Return the next number of each chain in [0, 1), float64 (B,); chains that are not live consume none."""
         number_B = self.peek(torch.zeros_like(self._used_B)[:, None])[:, 0]
         self._used_B = self._used_B + live_B.long()
         return number_B
 
     def peek(self, ahead_BN: Tensor) -> Tensor:
-        """The numbers that come after so many others, int64 (B, N) to float64 (B, N); nothing is used up."""
+        """Return the numbers at given offsets, int64 (B, N) to float64 (B, N), without consuming them."""
         place_BN = self._used_B[:, None] + ahead_BN + 1
         return _shifted(_mixed(self._start_B[:, None] + _GAMMA * place_BN), 11).double() * 2.0**-53
 
     def skip(self, count_B: Tensor) -> None:
-        """Leave out so many numbers of each chain, int64."""
+        """Skip a given count of numbers of each chain, int64."""
         self._used_B = self._used_B + count_B
 
     def categorical(self, log_weights_BV: Tensor, live_B: Tensor) -> Tensor:
-        """See :class:`Draws`; by inversion, one number a choice."""
+        """See :class:`Draws`; by inversion, one number per choice."""
         return choice_at(self.uniform(live_B), log_weights_BV)
 
     def accepts(self, log_probs_B: Tensor, live_B: Tensor) -> Tensor:
-        """See :class:`Draws`; one number a decision."""
+        """See :class:`Draws`; one number per decision."""
         return self.uniform(live_B) < log_probs_B.double().exp()
 
 
 def choice_at(uniform_B: Tensor, log_weights_BV: Tensor) -> Tensor:
-    """The choice whose share of the unit interval holds a number: (B,) and (B, V) to int64 (B,)."""
+    """Return the choice whose part of the unit interval contains a number: (B,) and (B, V) to int64 (B,)."""
     sums_BV = log_weights_BV.double().softmax(-1).cumsum(-1)
     total_B = sums_BV[:, -1]
     # Rounding must not reach the end, behind which there may be choices of no weight.
@@ -80,7 +80,7 @@ def choice_at(uniform_B: Tensor, log_weights_BV: Tensor) -> Tensor:
 
 
 def _signed(number: int) -> int:
-    """The 64 bits of a number, read as torch's int64 reads them."""
+    """Reinterpret 64 bits as torch's int64."""
     return (number + 2**63) % 2**64 - 2**63
 
 

@@ -1,11 +1,11 @@
-"""Targets of sampling: energies of whole sequences, made of a masked model's scores and of functions of the tokens.
+"""Targets of sampling: energies of whole sequences, from a masked model's scores and functions of the tokens.
 
 With y\\t for the sequence y whose position t is masked, and f for the model's scores there:
 
     E_raw(y) = - sum_t f(y_t, y\\t)            E_local(y) = - sum_t log softmax(f(., y\\t))[y_t]
 
-Both are sums over the positions of a function of one table, the masked scores at every position; samplers keep that
-table for the sequence that they are at. A target at temperature T is p(y) proportional to exp(-E(y) / T).
+Both are sums over positions of a function of the masked scores at every position, which samplers cache for the current
+sequence. A target at temperature T is p(y) proportional to exp(-E(y) / T).
 
 Shapes: B sequences, T positions, V vocabulary, M masked positions in all.
 """
@@ -27,7 +27,7 @@ from seqwise.models.protocols import MaskedModel
 from seqwise.names import Pieces
 
 MAX_ROWS = 1024
-"""Default number of masked sequences that a model is given at once."""
+"""Default number of masked sequences per call of a model."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class ModelTerm:
 
 @dataclass(frozen=True)
 class SequenceTerm:
-    """``weight * function(tokens)``; it costs no pass of a model."""
+    """``weight * function(tokens)``, without a pass of a model."""
 
     function: Callable[[Tensor], Tensor]
     weight: float = 1.0
@@ -49,15 +49,15 @@ class SequenceTerm:
 
 @dataclass(frozen=True)
 class Energy:
-    """A weighted sum of energies, by ``+`` and ``weight * energy``.
+    """Weighted sum of energies, by ``+`` and ``weight * energy``.
 
-    Its terms come from :func:`raw_energy`, :func:`local_energy`, :func:`sequence_energy` and :func:`constraint`. Two
-    energies are equal if they have the same terms of the same model and function objects.
+    Its terms come from :func:`raw_energy`, :func:`local_energy`, :func:`sequence_energy` and :func:`constraint`.
+    Energies are equal if they have equal terms with the same model and function objects.
 
     Attributes:
-        model_terms: sums over positions; terms of one and the same model object share its passes.
+        model_terms: sums over positions; terms with the same model object share its passes.
         sequence_terms: functions of the tokens.
-        max_rows: how many masked sequences a model is given at once.
+        max_rows: number of masked sequences per call of a model.
     """
 
     model_terms: tuple[ModelTerm, ...] = ()
@@ -86,11 +86,11 @@ class Energy:
         return tuple({id(term.model): term.model for term in self.model_terms}.values())
 
     def place_of(self, model: MaskedModel) -> int | None:
-        """The place of a model among :attr:`models`, None if it is none of them."""
+        """Return the index of a model in :attr:`models`, or None."""
         return next((place for place, own in enumerate(self.models) if own is model), None)
 
     def of_sequences(self, tokens_BT: Tensor) -> Tensor:
-        """Sum of the functions of the tokens, float64 (B,)."""
+        """Compute the sum of the functions of the tokens, float64 (B,)."""
         energy_B = torch.zeros(len(tokens_BT), dtype=torch.float64, device=tokens_BT.device)
         for term in self.sequence_terms:
             value_B = term.weight * term.function(tokens_BT).double()
@@ -103,7 +103,7 @@ class Energy:
         return energy_B
 
     def of_positions(self, tokens_BT: Tensor, logits: tuple[Tensor, ...]) -> Tensor:
-        """Energy that the models add at each position, float64 (B, T), from each model's masked scores (B, T, V)."""
+        """Compute the models' energy at each position, float64 (B, T), from their masked scores (B, T, V)."""
         energy_BT = torch.zeros(tokens_BT.shape, dtype=torch.float64, device=tokens_BT.device)
         place = {id(model): index for index, model in enumerate(self.models)}
         for term in self.model_terms:
@@ -112,12 +112,12 @@ class Energy:
 
 
 def raw_energy(model: MaskedModel, *, max_rows: int = MAX_ROWS) -> Energy:
-    """The energy whose scores are the model's own, not normalised: ``E(y) = - sum_t f(y_t, y without t)``.
+    """Make the energy of the model's unnormalised scores: ``E(y) = - sum_t f(y_t, y without t)``.
 
     Args:
-        model: a masked model in evaluation mode. Training it as a masked model leaves an offset of each position's
-            scores free, which may depend on the other tokens; this energy depends on it, :func:`local_energy` does not.
-        max_rows: how many masked sequences the model is given at once.
+        model: a masked model in evaluation mode. Masked training does not determine an offset of each position's
+            scores, which may depend on the other tokens; this energy depends on it, :func:`local_energy` does not.
+        max_rows: number of masked sequences per call of the model.
 
     Source: Goyal (2021), section 6.2.
 
@@ -130,11 +130,11 @@ def raw_energy(model: MaskedModel, *, max_rows: int = MAX_ROWS) -> Energy:
 
 
 def local_energy(model: MaskedModel, *, max_rows: int = MAX_ROWS) -> Energy:
-    """Minus the pseudo-log-likelihood: ``E(y) = - sum_t log softmax(f(., y without t))[y_t]``.
+    """Make the negative pseudo-log-likelihood: ``E(y) = - sum_t log softmax(f(., y without t))[y_t]``.
 
     Args:
         model: a masked model in evaluation mode.
-        max_rows: how many masked sequences the model is given at once.
+        max_rows: number of masked sequences per call of the model.
 
     Source: Goyal (2021), section 6.2.
 
@@ -148,10 +148,10 @@ def local_energy(model: MaskedModel, *, max_rows: int = MAX_ROWS) -> Energy:
 
 
 def sequence_energy(function: Callable[[Tensor], Tensor]) -> Energy:
-    """Any function of the tokens as an energy: a classifier's minus log-probability, say.
+    """Make an energy from any function of the tokens, such as a classifier's negative log-probability.
 
     Args:
-        function: (B, T) int64 to (B,), each row from its own tokens alone; plus infinity excludes a sequence.
+        function: maps (B, T) int64 to (B,), each row independently; plus infinity excludes a sequence.
 
     Example:
         >>> sequence_energy(lambda tokens_BT: tokens_BT.sum(1)).of_sequences(torch.tensor([[1, 2]]))
@@ -161,11 +161,11 @@ def sequence_energy(function: Callable[[Tensor], Tensor]) -> Energy:
 
 
 def constraint(holds: Callable[[Tensor], Tensor], *, penalty: float = math.inf) -> Energy:
-    """Zero where a condition holds, a penalty elsewhere.
+    """Make an energy that is zero if a condition holds, and a penalty otherwise.
 
     Args:
-        holds: (B, T) int64 to (B,) bool.
-        penalty: nats; infinity, the default, makes the constraint a hard one.
+        holds: maps (B, T) int64 to (B,) bool.
+        penalty: penalty in nats; infinity, the default, makes a hard constraint.
 
     Raises:
         InputError: the penalty is not greater than 0.
@@ -186,12 +186,12 @@ def constraint(holds: Callable[[Tensor], Tensor], *, penalty: float = math.inf) 
 
 
 def contains(*tokens: int) -> Callable[[Tensor], Tensor]:
-    """The condition that a sequence has the given tokens one after another somewhere, for :func:`constraint`.
+    """Make the condition that a sequence contains the given tokens in a row, for :func:`constraint`.
 
-    (B, T) int64 to (B,) bool. For "must not contain", negate it: ``lambda y: ~contains(3)(y)``.
+    It maps (B, T) int64 to (B,) bool. For "must not contain", negate it: ``lambda y: ~contains(3)(y)``.
 
     Raises:
-        InputError: there is no token.
+        InputError: there are no tokens.
 
     Example:
         >>> contains(1, 2)(torch.tensor([[0, 1, 2], [2, 1, 0]]))
@@ -212,7 +212,7 @@ def contains(*tokens: int) -> Callable[[Tensor], Tensor]:
 def lone_logits(
     model: MaskedModel, tokens_BT: Tensor, scored_BT: Tensor, *, context: Any = None, max_rows: int = MAX_ROWS
 ) -> Tensor:
-    """Return the masked scores (M, V) at M positions, each masked alone: one pass of one row for each."""
+    """Compute the scores (M, V) at M positions, each masked alone: one row for each."""
     parts = [logits_NV for _, _, logits_NV in _passes(model, tokens_BT, scored_BT, context, max_rows)]
     return torch.cat(parts) if parts else torch.zeros(0, model.vocab_size, device=tokens_BT.device)
 
@@ -220,7 +220,7 @@ def lone_logits(
 def joint_logits(
     model: MaskedModel, tokens_BT: Tensor, masked_BT: Tensor, *, context: Any = None, max_rows: int = MAX_ROWS
 ) -> Tensor:
-    """Return the masked scores (M, V) at M positions, those of a sequence masked together: one pass for each."""
+    """Compute the scores (M, V) at M positions, masked together in each sequence: one row per sequence."""
     rows_N = masked_BT.any(1).nonzero().flatten()
     parts = [
         model.masked_logits(tokens_BT[part], masked_BT[part], rows_of(context, part)) for part in rows_N.split(max_rows)
@@ -238,23 +238,23 @@ def pseudo_log_likelihood(
     context: Any = None,
     max_rows: int = MAX_ROWS,
 ) -> Tensor:
-    """``log p(y_t | tokens that are not masked)`` at each position; with one mask a position, its sum is ``-E_local``.
+    """Compute ``log p(y_t | unmasked tokens)`` at each position; with one mask per pass, the sum is ``-E_local``.
 
     Args:
         model: a masked model in evaluation mode.
-        tokens_BT: int64; all of one length.
+        tokens_BT: int64; all sequences have one length.
         words_BT: int64, equal at the tokens of a word; by default each token is a word.
-        pieces: what is masked with a token: "original" nothing, "within-word-l2r" the rest of its word,
-            "whole-word" all of its word.
-        scored_BT: bool, the positions to score; by default all.
+        pieces: tokens masked with the scored one: "original" none, "within-word-l2r" the rest of its word,
+            "whole-word" the whole word.
+        scored_BT: bool, positions to score; by default all.
         context: see :func:`lone_logits`.
-        max_rows: how many masked sequences the model is given at once; the scores of no more are held.
+        max_rows: number of masked sequences per call of the model, whose scores are held.
 
     Returns:
-        (B, T), nats; NaN where nothing is scored. ``sum(1)`` is the pseudo-log-likelihood of each sequence,
+        (B, T), in nats; NaN at positions that are not scored. ``sum(1)`` is the pseudo-log-likelihood of each sequence,
         ``exp(-mean())`` the pseudo-perplexity.
 
-    Source: Salazar et al. (ACL 2020); Goyal (2021), section 6.2; Kauf and Ivanova (ACL 2023), the words.
+    Source: Salazar et al. (ACL 2020); Goyal (2021), section 6.2; Kauf and Ivanova (ACL 2023), for words.
 
     Example:
         >>> from seqwise.sampling.correctness import table_model
@@ -294,14 +294,14 @@ def pseudo_log_likelihood(
 
 
 def rows_of(context: Any, rows_N: Tensor) -> Any:
-    """A model's context for some of its rows: each tensor indexed along its first dimension; None stays None."""
+    """Select rows of a model's context: index each tensor along its first dimension; None stays None."""
     return None if context is None else tree.map(lambda leaf: leaf[rows_N], context)
 
 
 def _passes(
     model: MaskedModel, tokens_BT: Tensor, scored_BT: Tensor, context: Any, max_rows: int
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Sequences, masked positions and scores (N, V), at most max_rows of them at once."""
+    """Yield sequences, masked positions and scores (N, V), at most max_rows at once."""
     rows_M, places_M = scored_BT.nonzero(as_tuple=True)
     for first in range(0, len(rows_M), max_rows):
         rows_N, places_N = rows_M[first : first + max_rows], places_M[first : first + max_rows]
@@ -318,11 +318,11 @@ def _local_positions(tokens: Tensor, logits: Tensor) -> Tensor:
 
 
 def checked_rows(max_rows: int) -> int:
-    """Return the number of sequences that a model is given at once, if it is at least 1."""
+    """Check that the number of sequences per call is at least 1, and return it."""
     if max_rows < 1:
         raise InputError(f"the number of rows that a model is given at once must be at least 1, got {max_rows}")
     return max_rows
 
 
 ENERGIES: dict[str, Callable[..., Energy]] = {"local": local_energy, "raw": raw_energy}
-"""Energies of a model by the names that settings have for them."""
+"""Energies of a model, by their names in settings."""

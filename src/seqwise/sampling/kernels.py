@@ -1,9 +1,8 @@
-"""Transitions of chains: Metropolis-Hastings, exact Gibbs, and two that follow no energy, Gibbs on masked conditionals
-and Mask-Predict.
+"""Kernels: Metropolis-Hastings, exact Gibbs, and two without a target, Gibbs on masked conditionals and Mask-Predict.
 
-A state keeps the masked scores of every position, each masked alone. So a proposal at one position and the energy of
-the state cost nothing, and a new sequence that differs at one position costs T - 1 passes: what stands at that position
-itself is masked there. Passes are counted.
+A state caches the scores of every position masked alone. So a proposal at one position and the energy of the state take
+no passes, and a new sequence that differs at one position takes T - 1 passes, as that position's own scores do not
+change. Passes are counted.
 
 Shapes: B chains, T positions, V vocabulary, K masked positions of a chain, N some of the chains, M positions in all.
 """
@@ -25,7 +24,7 @@ from seqwise.sampling.refinement import refinements
 from seqwise.sampling.state import ChainState, Evaluated, Info, Kernel, evaluate
 
 MOST_ALTERNATIVES = 256
-"""The vocabulary beyond which exact Gibbs is refused."""
+"""Largest vocabulary for exact Gibbs."""
 
 
 def metropolis_hastings(
@@ -35,16 +34,16 @@ def metropolis_hastings(
 
     ``y'`` is accepted with probability ``min(1, exp((E(y) - E(y')) / T) q(y | y') / q(y' | y))``; both q are
     conditionals at the same masked positions. A proposal equal to the state is accepted without a pass. A new sequence
-    costs T - 1 passes where it differs at one position and T where at more; masking several positions costs one more.
+    takes T - 1 passes if it differs at one position and T otherwise; masking several positions takes one more.
 
     Args:
         energy: the target is proportional to ``exp(-E / T)``.
-        proposal: from the same model as the energy, single positions cost no pass; from another, one each.
-        visits: which positions are masked; by default every free position once, from left to right.
+        proposal: proposal distribution; single positions take no pass with the model of the energy, else one each.
+        visits: positions to mask; by default every free position once, from left to right.
         temperature: T, one for all chains or (B,).
 
-    Source: Goyal (2021), Algorithm 4. Its line 11 as printed multiplies the ratio of q by a ratio of energies; the
-    exponentials of their negatives are meant.
+    Source: Goyal (2021), Algorithm 4. Its printed line 11 multiplies the ratio of q by a ratio of energies, where the
+    exponentials of the negative energies are meant.
 
     Example:
         >>> from seqwise.sampling import SeededDraws, local_energy, masked_conditionals, start_chains, table_model
@@ -68,15 +67,15 @@ def delayed_acceptance(
     visits: Visits | None = None,
     temperature: float | Tensor = 1.0,
 ) -> Kernel:
-    """Metropolis-Hastings with the same target that first computes the energy near the change only.
+    """Run Metropolis-Hastings in two stages, and compute the energy far from the change only if the first accepts.
 
-    With ``E = E_near + E_far``, a proposal is accepted with the product of ``min(1, exp(-(E_near(y') - E_near(y)) / T)
-    q(y | y') / q(y' | y))`` and ``min(1, exp(-(E_far(y') - E_far(y)) / T))``, and the second is not computed where the
-    first has rejected. Functions of the tokens count as near. It accepts no more often than
-    :func:`metropolis_hastings`, at fewer passes.
+    With ``E = E_near + E_far``, the acceptance probability is the product of ``min(1, exp(-(E_near(y') - E_near(y)) /
+    T) q(y | y') / q(y' | y))`` and ``min(1, exp(-(E_far(y') - E_far(y)) / T))``; the second is not computed if the
+    first stage rejects. Functions of the tokens count as near. The target is the same; it accepts at most as often as
+    :func:`metropolis_hastings`, with fewer passes.
 
     Args:
-        window: how many positions to each side of a masked one are near.
+        window: number of positions on each side of a masked one that count as near.
         energy, proposal, visits, temperature: see :func:`metropolis_hastings`.
 
     Raises:
@@ -121,11 +120,12 @@ def _metropolis_hastings(
 
 
 def gibbs(proposal: Proposal, *, visits: Visits | None = None) -> Kernel:
-    """Draw masked positions from the model's own conditionals and keep every draw: degenerate Gibbs sampling.
+    """Draw masked positions from the model's conditionals and accept every draw: degenerate Gibbs sampling.
 
-    The conditionals of a masked model need not belong to one joint distribution, so the limit of the chain, if it has
-    one, depends on the order of the visits. Its transitions are flagged as not leaving the target invariant.
-    One pass a visit, and T in the end for the energy of what has changed.
+    The conditionals of a masked model need not have a common joint distribution, so the limit of the chain, if any,
+    depends on the order of visits. Its transitions are flagged as not invariant.
+
+    It takes one pass per visit, and T at the end for the energy of changed sequences.
 
     Source: Wang and Cho (2019); Goyal (2021), section 6.3.
 
@@ -159,20 +159,20 @@ def exact_gibbs(
 ) -> Kernel:
     """Draw each position from the target's true conditional: ``p(w) = softmax_w(-E(y with y_i = w) / T)``.
 
-    (V - 1) (T - 1) passes a visit. What all candidates together need beyond the energy's ``max_rows`` is computed in
-    parts, and then that of the token drawn once more, which is not counted.
+    It takes (V - 1) (T - 1) passes per visit. Passes beyond the energy's ``max_rows`` are split, and those of the drawn
+    token are then repeated, which is not counted.
 
     Args:
         energy: the target is proportional to ``exp(-E / T)``.
-        visits: which position is visited; one at a time. By default every free position once, from left to right.
+        visits: positions to visit, one at a time; by default every free position once, from left to right.
         temperature: T, one for all chains or (B,).
-        allowed_V: bool, the tokens that may be drawn; all by default. Another one that stands at a position
-            stays there.
+        allowed_V: bool, tokens that may be drawn; by default all. A position that holds any other token does not
+            change.
 
     Raises:
         InputError: later, the vocabulary is large, or several positions are visited at once.
 
-    Source: Goyal (2021), section 6.2, on the true conditionals.
+    Source: Goyal (2021), section 6.2, for the true conditionals.
 
     Example:
         >>> from seqwise.sampling import SeededDraws, local_energy, start_chains, table_model
@@ -204,18 +204,18 @@ def exact_gibbs(
 def mask_predict(
     model: MaskedModel, *, num_iterations: int, allowed_V: Tensor | None = None, max_rows: int = MAX_ROWS
 ) -> Kernel:
-    """Fill all free positions with the likeliest tokens, then mask the least certain ones and fill them again.
+    """Fill all free positions with the likeliest tokens, then repeatedly mask and refill the least certain ones.
 
     Iteration i of N masks ``F (N - i) // N`` of the F free positions (i = 0 masks all): those whose token had the
-    lowest probability when it was filled in. No random numbers are used, and what stood at free positions plays no
-    part: this is a search, and a way to start chains. One iteration is the greedy fill from all masks. One pass an
-    iteration, and T in the end for the energy where tokens have changed.
+    lowest probability when it was filled in. It uses no random numbers and ignores the tokens at free positions: it is
+    a search, and a way to initialise chains. With one iteration, it is the greedy fill from all masks. It takes one
+    pass per iteration, and T at the end for the energy of changed sequences.
 
     Args:
         model: a masked model in evaluation mode.
         num_iterations: N, 1 or more.
-        allowed_V: bool, the tokens that may be filled in; all by default.
-        max_rows: how many sequences the model is given at once.
+        allowed_V: bool, tokens that may be filled in; by default all.
+        max_rows: number of sequences per call of the model.
 
     Source: Ghazvininejad et al. (EMNLP 2019), section 4. Not implemented: several lengths at once; see
     ``seqwise.sampling.refinement.predict_with_lengths``.
@@ -271,7 +271,7 @@ class Proposed:
 
 
 def propose(draws: Draws, state: ChainState, proposal: Proposal, masked_BT: Tensor, *, cached: bool) -> Proposed:
-    """Draw tokens at the masked positions of each chain, K at most."""
+    """Draw tokens at the masked positions of each chain, at most K."""
     count_B = masked_BT.sum(1)
     live_B, most = count_B > 0, max(int(count_B.max()), 1) if len(count_B) else 1
     places_BK = masked_BT.long().argsort(dim=1, descending=True, stable=True)[:, :most]
@@ -301,7 +301,7 @@ def propose(draws: Draws, state: ChainState, proposal: Proposal, masked_BT: Tens
 def settle(
     draws: Draws, state: ChainState, proposed: Proposed, stages: Sequence[Tensor], temperature_B: Tensor
 ) -> Info:
-    """Accept or reject, and move the state in place; each stage adds the energy at some of the positions."""
+    """Accept or reject, and update the state in place; each stage adds the energy at some positions."""
     passes_B, alive_B = proposed.passes_B.clone(), proposed.live_B
     old_B = state.energy_B - state.energy_BT.sum(1)
     new_B = torch.where(proposed.novel_B, state.energy.of_sequences(proposed.tokens_BT), old_B)
@@ -331,7 +331,7 @@ def settle(
 def update_scores(
     state: ChainState, rows_N: Tensor, tokens_NT: Tensor, logits: tuple[Tensor, ...], stage_NT: Tensor
 ) -> tuple[tuple[Tensor, ...], Tensor]:
-    """The masked scores of new tokens at the positions of a stage, and what they cost each chain."""
+    """Compute the masked scores of new tokens at the positions of a stage, and count the passes of each chain."""
     changed_NT = tokens_NT != state.tokens_BT[rows_N]
     # Where the only change is masked, the old scores hold.
     stale_NT = stage_NT & (changed_NT.sum(1, keepdim=True) - changed_NT.long() > 0)
@@ -345,9 +345,9 @@ def update_scores(
 def evaluate_changed(
     state: ChainState, rows_N: Tensor, tokens_NT: Tensor, sequence_N: Tensor
 ) -> tuple[Evaluated, Tensor]:
-    """Evaluate sequences that some chains could move to, and count the passes of each.
+    """Evaluate candidate sequences of some chains, and count the passes of each.
 
-    ``sequence_N`` is the energy of functions of their tokens; where it is infinite, no pass is made.
+    ``sequence_N`` is the energy of functions of their tokens; if it is infinite, no pass is made.
     """
     possible_NT = sequence_N.isfinite()[:, None].expand_as(tokens_NT)
     own = tuple(own_BTV[rows_N] for own_BTV in state.logits)
@@ -357,7 +357,7 @@ def evaluate_changed(
 
 
 def temperatures_of(temperature: float | Tensor, state: ChainState) -> Tensor:
-    """The temperature of each chain, float64 (B,)."""
+    """Return the temperature of each chain, float64 (B,)."""
     temperature_B = torch.as_tensor(temperature, dtype=torch.float64, device=state.energy_B.device)
     if not bool((temperature_B > 0).all()):
         raise InputError(f"the temperature of a target must be greater than 0, got {temperature}")
@@ -365,7 +365,7 @@ def temperatures_of(temperature: float | Tensor, state: ChainState) -> Tensor:
 
 
 def arrival(energy: Energy, state: ChainState) -> Info:
-    """The passes that it takes to evaluate a state that belongs to another energy."""
+    """Return the number of passes to evaluate a state of a different energy."""
     info = Info.none(state)
     return info if state.energy == energy else replace(info, passes_B=info.passes_B + _full(energy, state))
 
@@ -377,7 +377,7 @@ def _full(energy: Energy, state: ChainState) -> int:
 def _draw_conditional(
     draws: Draws, state: ChainState, masked_BT: Tensor, size: int, temperature_B: Tensor, allowed_V: Tensor | None
 ) -> Info:
-    """One visit of exact Gibbs: the energy with every token at the masked position, and a draw by it."""
+    """Make one visit of exact Gibbs: compute the energy with every token at the masked position, and draw one."""
     live_B = masked_BT.any(1)
     if bool((masked_BT.sum(1) > 1).any()):
         raise InputError("exact Gibbs visits one position at a time", hint="use blocks of 1")
@@ -408,7 +408,7 @@ def _draw_conditional(
 def _candidates(
     state: ChainState, masked_BT: Tensor, rows_N: Tensor, every_N: Tensor, allowed_V: Tensor | None
 ) -> tuple[Evaluated, Tensor]:
-    """Chains with a token each at their masked position, and the passes that these cost."""
+    """Return chains with a candidate token at their masked position, and the number of passes of these."""
     tokens_NT = torch.where(masked_BT[rows_N], every_N[:, None], state.tokens_BT[rows_N])
     sequence_N = state.energy.of_sequences(tokens_NT)
     here_N = (tokens_NT == state.tokens_BT[rows_N]).all(1)
@@ -421,7 +421,7 @@ def _candidates(
 
 
 def moved_to(state: ChainState, tokens_BT: Tensor, info: Info) -> tuple[ChainState, Info]:
-    """The state at new tokens; what has changed is evaluated from nothing."""
+    """Return the state at new tokens; changed sequences are evaluated from scratch."""
     moved = state.under(state.energy)
     changed_B = (tokens_BT != state.tokens_BT).any(1)
     rows_N = changed_B.nonzero().flatten()

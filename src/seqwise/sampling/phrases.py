@@ -1,4 +1,4 @@
-"""Phrases that must occur, or must not: as a part of the energy, and in the sequences that chains start from.
+"""Required and forbidden phrases, as part of the energy and in initial sequences.
 
 Shapes: B chains, T positions.
 """
@@ -20,21 +20,21 @@ from seqwise.sampling.energies import Energy, constraint, contains
 from seqwise.sampling.starts import Phrase, dispersed_starts, lacks
 
 Condition = Callable[[Tensor], Tensor]
-"""Tokens (B, T) to bool (B,)."""
+"""Condition: maps tokens (B, T) to bool (B,)."""
 
 REMEMBERED = 2**16
-"""Sequences whose text is kept, so that a chain that stays is not spelt again."""
+"""Number of sequences whose text is cached, so that chains that do not move are not decoded again."""
 
 BLANKLESS = ("CJK ", "HIRAGANA ", "KATAKANA ", "THAI ", "LAO ", "KHMER ", "MYANMAR ")
-"""Beginnings of the names of characters that are written without blanks between words."""
+"""Prefixes of the names of characters of scripts without blanks between words."""
 
 
 @dataclass(frozen=True)
 class Phrases:
-    """Phrases that sequences should contain, each in one of the ways given for it, and phrases that none may hold.
+    """Required phrases, each with alternative tokenizations, and forbidden phrases.
 
-    Where phrases are more than their tokens, ``conditions`` hold in their place, and the phrases only say how to write
-    a sequence to start from. See :meth:`of_words`.
+    If phrases are not defined by their tokens, ``conditions`` replace them as constraints, and the phrases are only
+    used to write initial sequences. See :meth:`of_words`.
 
     Example:
         >>> phrases = Phrases(required=[[(1, 2), (3,)]], forbidden=[(0, 0)], penalty=2.0)
@@ -56,9 +56,9 @@ class Phrases:
         penalty: float = math.inf,
         spell: Callable[[Sequence[int]], str],
     ) -> Phrases:
-        """Phrases that are looked for as whole words in the text that tokens spell: see :func:`has_words`.
+        """Make phrases that are matched as whole words in the text of the tokens; see :func:`has_words`.
 
-        For each phrase the ways are given in which a tokenizer writes it.
+        Each phrase comes with its tokenizations.
 
         Example:
             >>> pieces = ["cat", "c", "at", "s", " "]
@@ -87,11 +87,11 @@ class Phrases:
 
     @property
     def hard(self) -> bool:
-        """Whether the constraints may not be broken."""
+        """Whether the constraints are hard."""
         return self.penalty == math.inf
 
     def constrain(self, energy: Energy) -> Energy:
-        """The energy with what the phrases add."""
+        """Add the phrases to an energy."""
         conditions = self.conditions
         if conditions is None:
             conditions = [*map(_one_of, self.required), *map(lacks, self.forbidden)]
@@ -101,9 +101,9 @@ class Phrases:
 
 
 def has_words(text: str, phrase: str) -> bool:
-    """Whether a phrase occurs in a text as whole words: not joined to a letter, digit or accent on either side.
+    """Whether a phrase occurs in a text as whole words, not next to a letter, digit or accent.
 
-    Scripts that are written without blanks have no such borders; there it may occur anywhere. Blanks are single.
+    In scripts without blanks, it may occur anywhere. Blanks are single.
 
     Example:
         >>> has_words("a cat, not dogs", "cat"), has_words("a cat, not dogs", "dog"), has_words("白い猫です", "猫")
@@ -118,7 +118,7 @@ def has_words(text: str, phrase: str) -> bool:
 
 
 def _is_joined(text: str, place: int) -> bool:
-    """Whether a word goes on across a place."""
+    """Whether a word continues across a place."""
     return 0 < place < len(text) and all(map(_makes_words, text[place - 1 : place + 1]))
 
 
@@ -131,11 +131,11 @@ def _makes_words(character: str) -> bool:
 def phrase_starts(
     model: MaskedModel, tokens_BT: Tensor, free_BT: Tensor, phrases: Phrases, **options: Any
 ) -> tuple[Tensor, Tensor]:
-    """Initial sequences of :func:`~seqwise.sampling.starts.dispersed_starts`, with phrases kept where they can be.
+    """Make initial sequences by :func:`~seqwise.sampling.starts.dispersed_starts` that satisfy the phrases if possible.
 
-    Of a required phrase the first way is written in, or another where that has no room. Where soft constraints cannot
-    be kept, a start breaks them; forbidden phrases are avoided for hard constraints only. Returned are the sequences,
-    and bool (B,): false where no start was found that keeps hard constraints.
+    The first tokenization of a required phrase that fits is written. A start may break soft constraints; forbidden
+    phrases are avoided only as hard constraints. Returns the sequences, and bool (B,): false where no start was found
+    that satisfies hard constraints.
     """
     if phrases.hard:
         options |= {"forbidden": phrases.forbidden, "conditions": phrases.conditions}

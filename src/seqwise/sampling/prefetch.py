@@ -1,6 +1,6 @@
-"""Metropolis-Hastings in fewer calls of the model: the proposals that would follow rejections are scored together.
+"""Metropolis-Hastings with fewer calls of the model, by scoring the proposals after possible rejections together.
 
-Shapes: B chains, T positions, V vocabulary, N sequences that are scored together.
+Shapes: B chains, T positions, V vocabulary, N sequences scored together.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from seqwise.sampling.state import ChainState, Info, Kernel
 
 
 def prefetching(energy: Energy, proposal: Proposal, *, num_ahead: int = 4, temperature: float | Tensor = 1.0) -> Kernel:
-    """A sweep in order, one position at a time, with the next differing proposals scored in one call of the model.
+    """Sweep in order, one position at a time, and score several upcoming proposals in one call of the model.
 
-    While proposals are rejected, the state stays, and so do the conditionals that later positions propose from. So the
-    first ``num_ahead`` proposals that differ from the state are scored at once; the first that is accepted is taken,
-    and what was scored behind it is thrown away. The states are those of
-    :func:`~seqwise.sampling.kernels.metropolis_hastings` with the same random numbers: more passes, fewer calls. It
-    looks ahead in :class:`~seqwise.sampling.draws.SeededDraws`, and takes no others.
+    While proposals are rejected, the state does not change, and neither do the conditionals of later positions. So the
+    first ``num_ahead`` proposals that differ from the state are scored at once; the first accepted one is taken, and
+    later ones are discarded. The states are those of :func:`~seqwise.sampling.kernels.metropolis_hastings` with the
+    same random numbers, with more passes but fewer calls. It looks ahead in
+    :class:`~seqwise.sampling.draws.SeededDraws`, and accepts no other draws.
 
     Args:
-        proposal: from one of the energy's models.
-        num_ahead: how many differing proposals are scored together.
+        proposal: proposal from one of the energy's models.
+        num_ahead: number of proposals scored together.
         energy, temperature: see :func:`~seqwise.sampling.kernels.metropolis_hastings`.
 
     Raises:
@@ -73,7 +73,7 @@ def _leap(
     temperature_B: Tensor,
     done_B: Tensor,
 ) -> tuple[Tensor, Info]:
-    """Visits up to the first that changes the state, or to the last that was scored; how many are done then."""
+    """Make visits up to the first that changes the state or the last scored one; return the number of visits made."""
     rank_BT, count_B = state.free_BT.long().cumsum(1) - 1, state.free_BT.sum(1)
     left_BT = state.free_BT & (rank_BT >= done_B[:, None])
     # Each visit uses two numbers: for the token, and for its acceptance.

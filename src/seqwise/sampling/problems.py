@@ -1,7 +1,7 @@
-"""Chains over problems: sequences that agree with what is fixed, in groups of one length that advance together.
+"""Chains over problems: sequences that agree with fixed tokens, advanced in groups of equal length.
 
-A chain draws by the seed, its own number and the number of the sweep alone. So it goes the same way in any group, as
-far as the model's scores do not depend on the batch.
+The random numbers of a chain depend only on the seed, its number and the sweep. So it takes the same path in any group,
+if the model's scores do not depend on the batch.
 
 Shapes: S sweeps, B chains, T positions, V vocabulary, R replicas of a chain.
 """
@@ -29,18 +29,18 @@ from seqwise.sampling.starts import FREE
 from seqwise.sampling.state import ChainState, Info, Kernel, start_chains
 
 Ways = tuple[tuple[int, ...], ...]
-"""The ways in which a phrase may stand in a sequence, each as ids; the first is written into initial sequences."""
+"""Tokenizations of a phrase, as ids; the first is written into initial sequences."""
 
 Progress = Callable[[ChainState, Info], None]
-"""Called after each sweep of a group with its state, replicas included, and what the sweep did."""
+"""Function called after each sweep of a group with its state, replicas included, and the record of the sweep."""
 
 MOST_SCORES = 2**25
-"""Number of scores (chains x positions x vocabulary) that chains advanced together may keep."""
+"""Largest number of scores (chains x positions x vocabulary) that a group caches."""
 
 
 @dataclass(frozen=True)
 class ChainProblem:
-    """Sequences that agree with some fixed tokens, and the chains over them."""
+    """Problem: sequences that agree with some fixed tokens, and the chains over them."""
 
     tokens: tuple[int, ...]  # ids, FREE where they are to be drawn
     source: tuple[int, ...] = (0,)  # ids that a conditional model reads
@@ -54,7 +54,7 @@ class ChainProblem:
 
 
 class Sample(NamedTuple):
-    """A sequence that a chain held."""
+    """Sample of a chain."""
 
     problem: int  # its place among the problems
     chain: int  # among the chains of the problem; those of the likeliest length come first
@@ -64,7 +64,7 @@ class Sample(NamedTuple):
 
 
 def samples_of(problem: ChainProblem, trace: Trace, sweeps: Iterable[int]) -> list[Sample]:
-    """Sequences of the chains of one problem after some sweeps, which its trace has kept, by chain and sweep."""
+    """Return the kept sequences of one problem after some sweeps, by chain and sweep."""
     sweeps = list(sweeps)
     return [
         Sample(
@@ -81,7 +81,7 @@ def samples_of(problem: ChainProblem, trace: Trace, sweeps: Iterable[int]) -> li
 
 @torch.no_grad()
 def encode_sources(model: MaskedModel, sources: Sequence[tuple[int, ...]]) -> Any:
-    """Encode sources for a conditional model, a row for each; None for a model that reads none."""
+    """Encode sources for a conditional model, one row each; None for a model without sources."""
     if not isinstance(model, ConditionalMaskedTransformer):
         return None
     batch = collate([(place, EncodedExample(ids, ())) for place, ids in enumerate(sources)]).to(_device_of(model))
@@ -90,11 +90,11 @@ def encode_sources(model: MaskedModel, sources: Sequence[tuple[int, ...]]) -> An
 
 @dataclass(frozen=True, eq=False)
 class ChainRunner:
-    """Model, target, kernel and constraints that the chains of several problems share.
+    """Model, target, kernel and constraints shared by the chains of several problems.
 
-    A phrase of the settings is looked for as words in what ``spell`` makes of the tokens, as tokens where it is None.
-    With "dispersed" starts the first chain of each problem starts from the greedy fill, the others from sequences that
-    are drawn token by token; with "greedy" ones all start from the greedy fill.
+    Phrases of the settings are matched as words in the text that ``spell`` makes of tokens, or as tokens if it is None.
+    With "dispersed" starts, the first chain of each problem starts from a greedy fill, the others from sequences that
+    are drawn token by token; with "greedy" starts, all start from the greedy fill.
     """
 
     model: MaskedModel
@@ -135,20 +135,20 @@ class ChainRunner:
 
     @property
     def shortest(self) -> int:
-        """Length below which there is no room for a required phrase."""
+        """Smallest length with room for a required phrase."""
         needed = [min(map(len, ways)) for ways in self.phrases.required] if self.phrases.hard else []
         return max(needed, default=1)
 
     def require_room(self, problem: ChainProblem) -> None:
-        """Refuse a problem with no room for a phrase that must occur, before anything is sampled.
+        """Raise an InputError if a problem has no room for a required phrase.
 
-        Each phrase is looked at alone: only the attempt to write two of them in tells whether both have room.
+        Phrases are checked one by one; whether several fit together is only found when they are written.
         """
         if self.phrases.hard and not all(_has_room(problem.tokens, ways) for ways in self.phrases.required):
             raise self._no_start(problem)
 
     def groups(self, problems: Sequence[ChainProblem]) -> Iterator[list[int]]:
-        """Places of problems of one length, the shortest first, as many together as fit."""
+        """Yield groups of indices of problems of one length, shortest first, as many as fit."""
         most_chains = max((problem.num_chains for problem in problems), default=1) * self.settings.num_replicas
 
         def most(length: int) -> int:
@@ -158,18 +158,18 @@ class ChainRunner:
         return of_one_length([len(problem.tokens) for problem in problems], most)
 
     def context(self, problems: Sequence[ChainProblem]) -> Any:
-        """Context of the model, a row for each replica of each chain."""
+        """Return the context of the model, one row for each replica of each chain."""
         rows_N = torch.tensor([problem.num_chains * self.settings.num_replicas for problem in problems])
         places_B = torch.arange(len(problems)).repeat_interleave(rows_N).to(_device_of(self.model))
         return rows_of(encode_sources(self.model, [problem.source for problem in problems]), places_B)
 
     def numbers(self, problems: Sequence[ChainProblem]) -> Tensor:
-        """Int64 (B,): the numbers of the chains, replicas left out."""
+        """Return the numbers of the chains, without replicas, int64 (B,)."""
         numbers = [torch.arange(problem.num_chains) + problem.first_chain for problem in problems]
         return torch.cat(numbers).to(_device_of(self.model))
 
     def start(self, problems: Sequence[ChainProblem]) -> ChainState:
-        """The chains of problems of one length before their first sweep, replicas included."""
+        """Make the initial state of the chains of problems of one length, replicas included."""
         device, context, chain_B = _device_of(self.model), self.context(problems), self.numbers(problems)
         rows = [problem.tokens for problem in problems for _ in range(problem.num_chains)]
         tokens_BT = torch.tensor(rows, device=device)
@@ -200,7 +200,7 @@ class ChainRunner:
     def advance(
         self, state: ChainState, num_sweeps: int, *, progress: Progress | None = None
     ) -> tuple[Trace, ChainState]:
-        """Make more sweeps; return those of the chains at the wanted temperature, and the state of all replicas."""
+        """Make sweeps; return the trace of the chains at the first temperature, and the state of all replicas."""
         trace = sample_chains(self.kernel, state, num_sweeps, seed=self.seed, progress=progress)
         return trace.coldest(self.settings.num_replicas), trace.state
 
@@ -228,9 +228,9 @@ def run_problems(
     progress: Progress | None = None,
     **options: Any,
 ) -> list[Trace]:
-    """Run chains over problems of any lengths: samples of ``p(y) proportional to exp(-E(y) / T)``, a trace for each.
+    """Run chains over problems of any lengths that sample ``p(y) proportional to exp(-E(y) / T)``; return their traces.
 
-    ``options`` are the others of :class:`ChainRunner`.
+    ``options`` are the remaining ones of :class:`ChainRunner`.
 
     Source: Goyal (2021), sections 6.3 and 6.4.
 
@@ -252,7 +252,7 @@ def run_problems(
 
 
 def of_one_length(lengths: Sequence[int], most: Callable[[int], int]) -> Iterator[list[int]]:
-    """Places of sequences that have one length, the shortest first, ``most(length)`` at a time, 1 at least.
+    """Yield indices of sequences of one length, shortest first, in groups of at most ``most(length)``, at least 1.
 
     Example:
         >>> list(of_one_length([3, 2, 3, 3], lambda length: 6 // length))
@@ -265,7 +265,7 @@ def of_one_length(lengths: Sequence[int], most: Callable[[int], int]) -> Iterato
 
 
 def by_problem(trace: Trace, problems: Sequence[ChainProblem]) -> list[Trace]:
-    """The trace of a group, cut into those of its problems."""
+    """Split the trace of a group into those of its problems."""
     counts = [problem.num_chains for problem in problems]
     rows_B = torch.arange(sum(counts), device=trace.energy_SB.device)
     return [trace.take(rows_B[end - count : end]) for count, end in zip(counts, accumulate(counts), strict=True)]

@@ -1,7 +1,7 @@
-"""Proposals: which positions are masked, and the distribution that is drawn from there.
+"""Proposals: the positions to mask, and the distribution of their new tokens.
 
-The positions are chosen without a look at the tokens, and the distribution sees only what is not masked. So it is one
-and the same on the way to the new sequence and on the way back, and one function gives both the draw and the ratio.
+The choice of positions does not depend on the tokens, and the distribution only on unmasked ones. So it is the same in
+both directions between two sequences, and one function gives both the draw and the ratio.
 
 Shapes: B chains, T positions, V vocabulary, M masked positions.
 """
@@ -21,14 +21,14 @@ from seqwise.sampling.draws import Draws
 
 @dataclass(frozen=True, eq=False)
 class Proposal:
-    """The masked conditionals of a model; made by :func:`masked_conditionals`.
+    """Masked conditionals of a model; made by :func:`masked_conditionals`.
 
     Attributes:
-        model: whose scores are proposed from.
-        temperature: greater than 1 is flatter.
-        allowed_V: bool, the tokens that may be proposed, or None for all.
-        nucleus: the mass that is kept, the likeliest tokens first; 1 keeps all.
-        full_share: the weight of the distribution before it was cut to the nucleus.
+        model: the masked model.
+        temperature: temperature of the proposal; greater than 1 is flatter.
+        allowed_V: bool, tokens that may be proposed, or None for all.
+        nucleus: mass of the likeliest tokens that are kept; 1 keeps all.
+        full_share: weight of the distribution before truncation to the nucleus.
     """
 
     model: MaskedModel
@@ -38,7 +38,7 @@ class Proposal:
     full_share: float
 
     def log_probs(self, logits: Tensor) -> Tensor:
-        """Return log q of every token from the model's scores: (..., V) to (..., V), minus infinity where q is 0."""
+        """Compute log q of every token from the model's scores: (..., V) to (..., V), minus infinity where q is 0."""
         if self.allowed_V is not None:
             logits = logits.masked_fill(~self.allowed_V.to(logits.device), -torch.inf)
         full = (logits / self.temperature).log_softmax(-1)
@@ -66,21 +66,21 @@ def masked_conditionals(
 ) -> Proposal:
     """Propose tokens at masked positions, each from ``q = softmax(f / temperature)`` over the allowed tokens.
 
-    Several positions that are masked together are drawn independently: q is the product over them.
+    Positions that are masked together are drawn independently: q is the product over them.
 
     Args:
         model: a masked model in evaluation mode.
-        temperature: of the proposal; greater than 0.
-        allowed_V: bool, tokens that may be proposed: all but special ones. A chain never leaves a free position that
-            holds a token which may not be proposed, because it could never come back.
-        nucleus: keep the smallest set of tokens that has at least this mass, and renormalise. A token outside it is
-            never left either, so that the chain falls into classes that do not reach each other.
-        full_share: epsilon, which prevents that: ``(1 - epsilon) q_nucleus + epsilon q``.
+        temperature: temperature of the proposal, greater than 0.
+        allowed_V: bool, tokens that may be proposed, such as all but special ones. A free position that holds any other
+            token never changes, as it could not change back.
+        nucleus: keep the smallest set of tokens with at least this mass, and renormalise. Tokens outside never change
+            either, so the chain is not irreducible.
+        full_share: epsilon, which makes it irreducible: ``(1 - epsilon) q_nucleus + epsilon q``.
 
     Raises:
-        InputError: a value is outside its range, or no token is allowed.
+        InputError: a value is out of range, or no token is allowed.
 
-    Source: Goyal (2021), section 6.4.1, where the mixture is not mentioned.
+    Source: Goyal (2021), section 6.4.1, without the mixture.
 
     Example:
         >>> from seqwise.sampling import table_model
@@ -103,13 +103,13 @@ def masked_conditionals(
 
 
 Visits = Callable[[Draws, Tensor], Iterator[Tensor]]
-"""``(draws, free_BT)`` to the masked positions (B, T) of one proposal after another."""
+"""Function from ``(draws, free_BT)`` to the masked positions (B, T) of successive proposals."""
 
 
 def in_order(block: int = 1) -> Visits:
-    """Visits to every free position once, from left to right, ``block`` neighbours at a time.
+    """Visit every free position once, from left to right, ``block`` neighbours at a time.
 
-    The last block may be smaller. A sweep of such visits leaves the target unchanged, though it is not reversible.
+    The last block may be smaller. A sweep of such visits leaves the target invariant, but is not reversible.
 
     Example:
         >>> from seqwise.sampling import SeededDraws
@@ -129,7 +129,7 @@ def in_order(block: int = 1) -> Visits:
 
 
 def shuffled(block: int = 1) -> Visits:
-    """Visits to every free position once, ``block`` at a time, in an order drawn anew for each chain and sweep.
+    """Visit every free position once, ``block`` at a time, in an order drawn anew for each chain and sweep.
 
     Example:
         >>> from seqwise.sampling import SeededDraws
@@ -150,17 +150,17 @@ def shuffled(block: int = 1) -> Visits:
 
 
 def anywhere(blocks: Sequence[int] = (1,), *, num_visits: int | None = 1) -> Visits:
-    """Visits at random places: as many free positions as one of the block sizes says, all subsets of a size alike.
+    """Visit random subsets of free positions, uniform among those of a block size.
 
-    A transition of one such visit is reversible, and so is one of several, which are drawn independently. Several block
-    sizes make a mixed-block kernel: each chain draws one of them for each visit.
+    A transition of one or several such independent visits is reversible. Several block sizes make a mixed-block kernel:
+    each chain draws a block size for each visit.
 
     Args:
-        blocks: block sizes; one that is named twice is drawn twice as often.
-        num_visits: how many; None: as many as the chain has free positions, as in the other sweeps.
+        blocks: block sizes; a repeated size is drawn more often.
+        num_visits: number of visits; None for the number of free positions of the chain, as in other sweeps.
 
     Raises:
-        InputError: there is no block, one has no position, or there is no visit.
+        InputError: there are no blocks, one is empty, or there are no visits.
 
     Example:
         >>> from seqwise.sampling import SeededDraws
@@ -191,7 +191,7 @@ def anywhere(blocks: Sequence[int] = (1,), *, num_visits: int | None = 1) -> Vis
 
 
 def random_subset(draws: Draws, free_BT: Tensor, size_B: Tensor) -> Tensor:
-    """Draw so many free positions of each chain, all subsets of a size alike; all where there are fewer."""
+    """Draw a uniform subset of given size of the free positions of each chain; all if there are fewer."""
     left_BT = free_BT
     for number in range(min(int(size_B.max()), _most(free_BT)) if len(size_B) else 0):
         live_B = left_BT.any(1) & (size_B > number)
@@ -216,4 +216,4 @@ VISITS: dict[str, Callable[[int], Visits]] = {
     "shuffled": shuffled,
     "anywhere": lambda block: anywhere(range(1, block + 1), num_visits=None),
 }
-"""Visits of a sweep with blocks of one size, by the names that settings have for them."""
+"""Visits of a sweep with blocks of one size, by their names in settings."""

@@ -1,6 +1,6 @@
-"""Mask-Predict: all free positions filled at once, then the least certain ones masked and filled again.
+"""Mask-Predict: fill all free positions at once, then repeatedly mask and refill the least certain ones.
 
-Where the length is not known, several lengths are tried for each input.
+If the length is unknown, it tries several lengths for each input.
 
 Shapes: B sequences or inputs, T positions, V vocabulary, M masked positions in all sequences, K lengths of each input,
 L the greatest length, N (input, length) pairs of one length T.
@@ -38,7 +38,7 @@ def refinements(
     allowed_V: Tensor | None = None,
     max_rows: int = MAX_ROWS,
 ) -> Iterator[Refinement]:
-    """Yield the iterations of :func:`refine`, one after another; arguments and errors are the same.
+    """Yield the iterations of :func:`refine`, with the same arguments and errors.
 
     Example:
         >>> from seqwise.sampling import table_model
@@ -75,11 +75,11 @@ def refine(
     allowed_V: Tensor | None = None,
     max_rows: int = MAX_ROWS,
 ) -> tuple[Tensor, Tensor]:
-    """Fill the free positions as :func:`~seqwise.sampling.kernels.mask_predict` does, without an energy.
+    """Fill the free positions like :func:`~seqwise.sampling.kernels.mask_predict`, without an energy.
 
-    Return the tokens, and at each free position the log-probability that its token had when it was last filled in, over
-    the allowed tokens, float64 (B, T); 0 at the others. Iteration i of N masks ``F (N - i) // N`` of the F free
-    positions, the least certain ones.
+    Returns the tokens, and the log-probability of each, over the allowed tokens, when it was last filled in, float64
+    (B, T), 0 at positions that are not free. Iteration i of N masks ``F (N - i) // N`` of the F free positions, the
+    least certain ones.
 
     Source: Ghazvininejad et al. (EMNLP 2019), section 4.
     """
@@ -98,16 +98,16 @@ def refine(
 
 
 class LengthContext(Protocol):
-    """Encoding of B inputs, with a guess of how long the output is."""
+    """Encoding of B inputs, with a distribution of the output length."""
 
     @property
     def length_log_probs_BL(self) -> Tensor:
-        """The log-probability of length l at index l - 1, l = 1 .. L."""
+        """Log-probability of length l at index l - 1, l = 1 .. L."""
         ...
 
 
 class LengthPrediction(NamedTuple):
-    """The best output for one input."""
+    """Best output for one input."""
 
     tokens: Tensor
     log_prob: float  # mean over its tokens, each when it was last filled in
@@ -117,9 +117,9 @@ class LengthPrediction(NamedTuple):
 def likeliest_lengths(
     length_log_probs_BL: Tensor, *, beam: int, shortest: int = 1, longest: int | None = None
 ) -> Tensor:
-    """The lengths of the highest probability for each input, the likeliest first; of two alike the shorter one first.
+    """Return the most probable lengths for each input, likeliest first; ties go to the shorter one.
 
-    int64 (B, K), K = min(beam, M - shortest + 1), where M is the lesser of L and the longest.
+    int64 (B, K), K = min(beam, M - shortest + 1), with M the smaller of L and the longest.
 
     Example:
         >>> likeliest_lengths(torch.tensor([[0.1, 0.2, 0.4, 0.3]]).log(), beam=2)
@@ -146,12 +146,12 @@ def predict_with_lengths(
     shortest: int = 1,
     max_rows: int = MAX_ROWS,
 ) -> list[LengthPrediction]:
-    """Mask-Predict with each of the likeliest lengths of each input; the best by the mean log-probability of a token.
+    """Run Mask-Predict with the likeliest lengths of each input; return the best by mean log-probability per token.
 
-    ``argmax_l 1/l sum_t log p(y_t)`` over the ``beam`` likeliest lengths l, with p as in :func:`refine`. Of two alike,
-    the one of the likelier length is taken. All pairs of one length are refined together, without padding.
+    ``argmax_l 1/l sum_t log p(y_t)`` over the ``beam`` likeliest lengths l, with p as in :func:`refine`. Ties go to the
+    likelier length. All pairs of one length are refined together, without padding.
 
-    Source: Ghazvininejad et al. (EMNLP 2019), section 4 and its end on the length.
+    Source: Ghazvininejad et al. (EMNLP 2019), section 4.
     """
     max_rows = checked_rows(max_rows)
     lengths_BK = likeliest_lengths(context.length_log_probs_BL, beam=beam, shortest=shortest)

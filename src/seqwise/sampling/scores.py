@@ -1,4 +1,4 @@
-"""Scores of tokens, and what they sum to: words, texts, pairs of texts.
+"""Scores of tokens and their sums over words and texts.
 
 Shapes: T tokens.
 """
@@ -17,13 +17,13 @@ from seqwise.errors import InputError
 from seqwise.names import ScoreUnit
 
 Span = tuple[int, int]
-"""Characters of a text, from the first to the one after the last."""
+"""Range of characters in a text, from the first to the one after the last."""
 
 NATS_OF: dict[ScoreUnit, float] = {"nats": 1.0, "bits": math.log(2)}
 
 
 def pseudo_perplexity(log_prob: float, num_tokens: int) -> float:
-    """``exp(-log_prob / num_tokens)`` of one sequence or of many, at most e^700.
+    """Compute ``exp(-log_prob / num_tokens)`` of one or many sequences, at most e^700.
 
     Source: Salazar et al. (ACL 2020), section 4.
 
@@ -37,10 +37,10 @@ def pseudo_perplexity(log_prob: float, num_tokens: int) -> float:
 def with_contexts(
     texts: Sequence[str], prefixes: Sequence[str] | None, suffixes: Sequence[str] | None = None
 ) -> list[tuple[str, str, str]]:
-    """Put texts beside their prefixes and suffixes, which are empty by default.
+    """Combine texts with their prefixes and suffixes, by default empty.
 
     Raises:
-        InputError: there is one text in place of several, something is no text, or the numbers differ.
+        InputError: there is a single text instead of a list, an entry is not text, or the numbers differ.
 
     Example:
         >>> with_contexts(["a cat", "dogs"], ["see", ""])
@@ -63,7 +63,7 @@ def with_contexts(
 
 
 class WordScore(NamedTuple):
-    """A word with the sum of the scores of its tokens, in nats; its characters, or None where they are not known."""
+    """Word with the sum of its tokens' scores, in nats, and its characters, or None if unknown."""
 
     word: str
     start: int | None
@@ -73,14 +73,14 @@ class WordScore(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TokenScores:
-    """Tokens, without special ones, with a log-probability of each, in nats, on the CPU.
+    """Tokens, without special ones, with their log-probabilities, in nats, on the CPU.
 
     Attributes:
-        tokens: as the vocabulary has them.
-        token_log_probs_T: ``log p(token | what is not masked)`` of a masked model, ``log p(token | those before)`` of
+        tokens: tokens as in the vocabulary.
+        token_log_probs_T: ``log p(token | unmasked tokens)`` of a masked model, ``log p(token | previous tokens)`` of
             one that reads from left to right.
-        words_T: the number of each token's word, not decreasing; by default each token is a word.
-        spans: the characters of each token in the text, None where they cannot be told; by default of none.
+        words_T: nondecreasing number of each token's word; by default each token is a word.
+        spans: characters of each token in the text, None if unknown, as by default.
 
     Example:
         >>> import torch
@@ -96,24 +96,24 @@ class TokenScores:
 
     @property
     def log_prob(self) -> float:
-        """The sum over tokens: of a masked model the pseudo-log-likelihood."""
+        """Sum over tokens; for a masked model, the pseudo-log-likelihood."""
         return float(self.token_log_probs_T.double().sum())
 
     @property
     def mean_log_prob(self) -> float:
-        """The mean over tokens."""
+        """Mean over tokens."""
         return self.log_prob / len(self.tokens)
 
     @property
     def pseudo_perplexity(self) -> float:
-        """``exp(-log_prob / T)``, at most e^700; of a causal model it is the perplexity."""
+        """``exp(-log_prob / T)``, at most e^700; for a causal model, the perplexity."""
         return pseudo_perplexity(self.log_prob, len(self.tokens))
 
     def words(self, text: str | None = None) -> list[WordScore]:
         """Sum scores by word.
 
         Args:
-            text: where the characters of the spans stand; without it or spans, a word is written as its tokens.
+            text: text of the spans; without it or spans, a word is written as its tokens.
         """
         return [
             WordScore(*_written(text, group, self.tokens, self.spans), math.fsum(values))
@@ -140,15 +140,15 @@ def _written(
 
 @dataclass(frozen=True, eq=False)
 class TextScore(TokenScores):
-    """A text with scores of its tokens, in nats.
+    """Text with scores of its tokens, in nats.
 
     Attributes:
-        text: as it was given.
-        prefix: what it was conditioned on; of an encoder-decoder the source.
-        suffix: what stands behind it and was not scored, under a masked model.
-        num_windows: 0, or how many windows were read of a text that is longer than the model.
-        num_unknown: how many tokens stand for what the tokenizer does not know.
-        lower_bound: of log p(text) under a masked model read as a diffusion model, if it was asked for.
+        text: the given text.
+        prefix: context before it; for an encoder-decoder, the source.
+        suffix: context after it, for a masked model.
+        num_windows: number of windows for a text longer than the model, else 0.
+        num_unknown: number of unknown tokens.
+        lower_bound: lower bound of log p(text) under a masked model as a diffusion model, if requested.
     """
 
     text: str
@@ -159,7 +159,7 @@ class TextScore(TokenScores):
     lower_bound: float | None = None
 
     def record(self, unit: ScoreUnit = "nats") -> dict[str, Any]:
-        """Return sums, means, tokens and words as JSON has them, in a unit that is named."""
+        """Return sums, means, tokens and words as a JSON record, in a named unit."""
         in_unit = _rounding(unit)
         record: dict[str, Any] = {"text": self.text}
         record |= {name: text for name in ("prefix", "suffix") if (text := getattr(self, name))}
@@ -177,7 +177,7 @@ class TextScore(TokenScores):
         return record
 
     def rows(self, unit: ScoreUnit = "nats", **more: Any) -> list[dict[str, Any]]:
-        """Return a flat dict for each token, as a data frame takes them; ``more`` comes first in each."""
+        """Return a flat dict for each token, for a data frame; ``more`` comes first in each."""
         rows, numbers = [], self.words_T or tuple(range(len(self.tokens)))
         for place, value in enumerate(self.token_log_probs_T.double().tolist()):
             start, end = (self.spans[place] if self.spans else None) or (None, None)
@@ -195,7 +195,7 @@ def _rounding(unit: ScoreUnit) -> Any:
 
 
 def located(pieces: Sequence[str], text: str) -> tuple[Span | None, ...]:
-    """Look for pieces one after another in a text, as they are or in lower case; None for what is not there.
+    """Locate successive pieces in a text, as written or in lower case; None if missing.
 
     Example:
         >>> located(["the", "zebra", "ran"], "The  okapi ran")

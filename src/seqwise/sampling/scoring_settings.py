@@ -9,7 +9,7 @@ from seqwise.names import Pieces, ScoreUnit, WordsName
 
 
 class ScoringSettings(Config):
-    """Settings of ``seqwise score`` and of ``Scorer``; see each field's help.
+    """Settings of ``seqwise score`` and ``Scorer``; see the help of each field.
 
     Example:
         >>> ScoringSettings(pieces="whole-word").unit

@@ -1,7 +1,7 @@
-"""Settings of chains: the kernels by their names, the target that they leave unchanged, and the constraints.
+"""Settings of chains: named kernels, the target that they leave invariant, and constraints.
 
-A kernel is added by a subclass of :class:`KernelConfig`, with a field for each option. Nothing here imports torch
-before a kernel is built.
+To add a kernel, subclass :class:`KernelConfig`, with a field for each option. Nothing here imports torch before a
+kernel is built.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ if TYPE_CHECKING:
     from seqwise.sampling.state import Kernel
 
 MOST_SWEEPS = 10**6
-"""Limit of annealing, of forced acceptance and of Mask-Predict: a larger number is taken for a slip of the pen."""
+"""Largest number of sweeps or iterations for annealing, forced acceptance and Mask-Predict, against typos."""
 
 MOST_POSITIONS = 10**5
-"""Limit of the length of a sequence, and of a block."""
+"""Largest length of a sequence or block."""
 
 
 class KernelConfig(Config):
-    """A kernel with its options.
+    """Kernel with its options.
 
     A subclass has a ``name: Literal["..."]``, a field for each option and :meth:`build`.
     """
 
     follows_target: ClassVar[bool] = True
-    """Whether it leaves the target unchanged, so that constraints can be part of it."""
+    """Whether the kernel leaves the target invariant, so that constraints can be part of it."""
 
     draws: ClassVar[bool] = True
-    """Whether it draws at all, so that several chains and sweeps differ."""
+    """Whether the kernel is random, so that chains and sweeps differ."""
 
     @property
     def label(self) -> str:
-        """The name that settings have for the kernel."""
+        """Name of the kernel in settings."""
         return str(getattr(self, self.tag))
 
     @property
@@ -56,28 +56,28 @@ class KernelConfig(Config):
 
     @property
     def burn_in(self) -> int:
-        """Number of first sweeps that do not leave the target unchanged."""
+        """Number of initial sweeps that do not leave the target invariant."""
         return 0
 
     @property
     def largest_block(self) -> int:
-        """Number of positions that are masked together in the last sweeps."""
+        """Number of positions masked together in the last sweeps."""
         return 1
 
     def build(self, model: MaskedModel, energy: Energy, allowed_V: Tensor | None = None, *, max_rows: int) -> Kernel:
-        """Make the kernel; it depends on the number of the sweep, not on how many there will be.
+        """Make the kernel, which may depend on the number of the sweep, but not on their total.
 
         Args:
-            model: in evaluation mode; its conditionals are proposed.
+            model: a model in evaluation mode, whose conditionals are proposed.
             energy: the target, constraints included.
-            allowed_V: bool, the tokens that may be proposed; None for all.
-            max_rows: masked sequences that the model is given at once.
+            allowed_V: bool, tokens that may be proposed; None for all.
+            max_rows: masked sequences per call of the model.
         """
         raise NotImplementedError
 
 
 class Visiting(KernelConfig):
-    """Options of the kernels that visit positions."""
+    """Options of kernels that visit positions."""
 
     visits: VisitsName = setting(
         "in-order",
@@ -86,26 +86,26 @@ class Visiting(KernelConfig):
     )
 
     def visits_of(self, block: int) -> Visits:
-        """The visits of a sweep with blocks of one size."""
+        """Return the visits of a sweep with blocks of one size."""
         from seqwise.sampling.proposals import VISITS
 
         return VISITS[self.visits](block)
 
 
 class Tempered(KernelConfig):
-    """Options of the kernels that draw from the masked conditionals of the model."""
+    """Options of kernels that draw from the model's masked conditionals."""
 
     proposal_temperature: float = setting(1.0, "temperature of the proposals; above 1 flatter", gt=0, panel="Proposals")
 
     def conditionals(self, model: MaskedModel, allowed_V: Tensor | None) -> Proposal:
-        """The conditionals at that temperature."""
+        """Return the conditionals at this temperature."""
         from seqwise.sampling.proposals import masked_conditionals
 
         return masked_conditionals(model, temperature=self.proposal_temperature, allowed_V=allowed_V)
 
 
 class Proposing(Tempered, Visiting):
-    """Options of the kernels that propose from the masked conditionals, some positions at a time."""
+    """Options of kernels that propose from the masked conditionals, some positions at a time."""
 
     blocks: tuple[int, ...] = setting(
         (1,),
@@ -144,7 +144,7 @@ class Proposing(Tempered, Visiting):
         return self.blocks[-1]
 
     def proposal(self, model: MaskedModel, allowed_V: Tensor | None) -> Proposal:
-        """The distribution that is proposed from."""
+        """Return the proposal distribution."""
         from seqwise.sampling.proposals import masked_conditionals
 
         return masked_conditionals(
@@ -156,20 +156,20 @@ class Proposing(Tempered, Visiting):
         )
 
     def in_blocks(self, kernel_of: Callable[[Visits], Kernel]) -> Kernel:
-        """A kernel whose block size changes from sweep to sweep."""
+        """Make a kernel whose block size changes by sweep."""
         from seqwise.sampling.combinators import anneal_blocks
 
         return anneal_blocks(lambda block: kernel_of(self.visits_of(block)), self.blocks)
 
     def gibbs(self, proposal: Proposal) -> Kernel:
-        """A kernel that keeps all that is proposed."""
+        """Make a kernel that accepts all proposals."""
         from seqwise.sampling.kernels import gibbs
 
         return self.in_blocks(lambda visits: gibbs(proposal, visits=visits))
 
 
 class Annealed(KernelConfig):
-    """Options of the kernels whose target has one temperature, which may fall."""
+    """Options of kernels whose target has one temperature, which may be annealed."""
 
     temperature: float = setting(
         1.0, "temperature of the target; below 1 nearer to its modes", panel="Temperature", gt=0
@@ -194,7 +194,7 @@ class Annealed(KernelConfig):
 
     @property
     def annealed(self) -> tuple[float, ...]:
-        """The temperature of the target in each sweep, the last from then on."""
+        """Return the temperature of the target in each sweep, the last one from then on."""
         if self.anneal is None:
             return (self.temperature,)
         # Not by repeated subtraction, whose rounding could add a sweep; a division may be off by one as well.
@@ -209,7 +209,7 @@ class Annealed(KernelConfig):
 
 
 class Forced(Proposing):
-    """Options of the kernels that may accept all proposals in their first sweeps."""
+    """Options of kernels that may accept all proposals in their first sweeps."""
 
     forced: int = setting(0, "accept all proposals in the first N sweeps (burn-in)", panel="Temperature", ge=0)
 
@@ -223,17 +223,17 @@ class Forced(Proposing):
         return max(super().burn_in, self.forced)
 
     def after_forced(self, kernel: Kernel, proposal: Proposal) -> Kernel:
-        """The kernel, after sweeps in which every proposal is accepted."""
+        """Make the kernel with initial sweeps in which every proposal is accepted."""
         from seqwise.sampling.combinators import by_sweep
 
         return by_sweep([*[self.gibbs(proposal)] * self.forced, kernel]) if self.forced else kernel
 
 
 class Accepting(Forced, Annealed):
-    """Options of the kernels that accept or reject a proposal at one temperature."""
+    """Options of kernels that accept or reject proposals at one temperature."""
 
     def accepting(self, proposal: Proposal, kernel_of: Callable[..., Kernel]) -> Kernel:
-        """A kernel of ``kernel_of(visits=..., temperature=...)`` whose blocks and temperature change by sweep."""
+        """Make a kernel of ``kernel_of(visits=..., temperature=...)`` whose blocks and temperature change by sweep."""
         from seqwise.sampling.combinators import anneal_target
 
         def at(temperature: float) -> Kernel:
@@ -243,7 +243,7 @@ class Accepting(Forced, Annealed):
 
 
 class DelayedAcceptance(Accepting):
-    """Metropolis-Hastings that first computes the energy near the change only.
+    """Metropolis-Hastings in two stages, with the energy near the change first.
 
     See :func:`~seqwise.sampling.kernels.delayed_acceptance`.
     """
@@ -279,7 +279,7 @@ class ExactGibbs(Visiting, Annealed):
 
 
 class Gibbs(Proposing):
-    """Draw from the masked conditionals and keep everything: degenerate Gibbs, which follows no target.
+    """Draw from the masked conditionals and accept all draws: degenerate Gibbs, which has no target.
 
     See :func:`~seqwise.sampling.kernels.gibbs`.
     """
@@ -293,13 +293,13 @@ class Gibbs(Proposing):
 
 
 class Decoding(KernelConfig):
-    """Kernels that fill all free positions anew; they follow no target."""
+    """Kernels that refill all free positions and have no target."""
 
     follows_target = False
 
 
 class Refining(Decoding):
-    """Options of the decoders with a number of iterations."""
+    """Options of decoders with a number of iterations."""
 
     iterations: int = setting(10, "number of refinements", ge=1, panel="Kernel")
 
@@ -359,7 +359,7 @@ class MetropolisHastings(Accepting):
 
 
 class ParallelTempering(Forced):
-    """Metropolis-Hastings at several temperatures, whose chains exchange states.
+    """Metropolis-Hastings at several temperatures, with exchanges between chains.
 
     See :func:`~seqwise.sampling.combinators.parallel_tempering`.
     """
@@ -399,7 +399,7 @@ class ParallelTempering(Forced):
 
 
 class RandomUnmasking(Refining, Tempered):
-    """Draw tokens at random masked positions, some in each pass.
+    """Draw tokens at random masked positions, several per pass.
 
     See :func:`~seqwise.sampling.unmasking.random_unmasking`.
     """
@@ -413,7 +413,7 @@ class RandomUnmasking(Refining, Tempered):
 
 
 class RemaskingDiffusion(Refining, Tempered):
-    """Draw tokens at masked positions, and mask tokens again by chance: ReMDM.
+    """Draw tokens at masked positions, and remask tokens at random: ReMDM.
 
     See :func:`~seqwise.sampling.unmasking.remasking_diffusion`.
     """
@@ -429,7 +429,7 @@ class RemaskingDiffusion(Refining, Tempered):
 
 
 class ThresholdDecoding(Decoding, Tempered):
-    """Draw tokens wherever the likeliest one passes a threshold, as Fast-dLLM does.
+    """Draw tokens where the likeliest one passes a threshold, like Fast-dLLM.
 
     See :func:`~seqwise.sampling.unmasking.threshold_decoding`.
     """
@@ -444,7 +444,7 @@ class ThresholdDecoding(Decoding, Tempered):
 
 
 AnyKernel = Annotated[KernelConfig, OneOf(KernelConfig)]
-"""A setting that is a named kernel."""
+"""Setting that is a named kernel."""
 
 
 class ChainSettings(Config):
@@ -453,16 +453,16 @@ class ChainSettings(Config):
     Args:
         kernel: makes a sweep: a :class:`KernelConfig`, or its name.
         energy: "local" or "raw".
-        contain: phrases that must occur: whole words, however subwords spell them, in the case that a tokenizer keeps.
-            Where tokens are words, characters or residues, a phrase is its tokens, and may stand anywhere. A phrase of
-            several tokens can move for certain if the last block of the kernel is as long at least, and its visits are
-            not in order.
-        without: phrases that must not.
-        penalty: nats, for each phrase that is missing, or there; None: the constraints are hard.
-        max_rows: masked sequences that the model is given at once.
+        contain: phrases that must occur, as whole words in any tokenization, in the case that the tokenizer keeps. If
+            tokens are words, characters or residues, a phrase is a sequence of tokens anywhere. A phrase of several
+            tokens is sure to move only if the last block of the kernel is at least as long, and visits are not in
+            order.
+        without: phrases that must not occur.
+        penalty: penalty in nats for each missing or forbidden phrase; None makes the constraints hard.
+        max_rows: masked sequences per call of the model.
 
     Raises:
-        InputError: a setting is unknown to the kernel, out of its range, or does not go with another.
+        InputError: a setting is unknown to the kernel, out of range, or incompatible with another.
 
     Example:
         >>> from seqwise.sampling import ExactGibbs
@@ -506,34 +506,34 @@ class ChainSettings(Config):
 
     @property
     def burn_in(self) -> int:
-        """Number of first sweeps that do not leave the target unchanged."""
+        """Number of initial sweeps that do not leave the target invariant."""
         return self.kernel.burn_in
 
     def build_energy(self, model: MaskedModel) -> Energy:
-        """The model's energy, to which constraints are added.
+        """Make the model's energy with constraints.
 
         Args:
-            model: in evaluation mode.
+            model: a model in evaluation mode.
         """
         from seqwise.sampling.energies import ENERGIES
 
         return ENERGIES[self.energy](model, max_rows=self.max_rows)
 
     def build_kernel(self, model: MaskedModel, energy: Energy, allowed_V: Tensor | None = None) -> Kernel:
-        """The kernel; it depends on the number of the sweep, not on how many there will be.
+        """Make the kernel, which may depend on the number of the sweep, but not on their total.
 
         Args:
-            model: in evaluation mode; its conditionals are proposed.
+            model: a model in evaluation mode, whose conditionals are proposed.
             energy: constraints included.
-            allowed_V: bool, the tokens that may be proposed; None for all.
+            allowed_V: bool, tokens that may be proposed; None for all.
 
         Returns:
-            A kernel; that of parallel tempering takes a state of :func:`~seqwise.sampling.replicas`.
+            A kernel; parallel tempering takes a state of :func:`~seqwise.sampling.replicas`.
         """
         return self.kernel.build(model, energy, allowed_V, max_rows=self.max_rows)
 
     def flat(self) -> dict[str, Any]:
-        """All settings by the names of their flags, those of the kernel among them, as JSON has them."""
+        """Return all settings, including the kernel's, by flag name, as JSON values."""
         own = {name: getattr(self, name) for name in type(self).model_fields}
         options = {name: getattr(self.kernel, name) for name in type(self.kernel).model_fields if name != "name"}
         flat = {**own, **options, "kernel": self.kernel.label}
@@ -541,10 +541,10 @@ class ChainSettings(Config):
 
 
 def at_most(name: str, value: int, most: int = MOST_SWEEPS) -> int:
-    """The value, if it is not absurd.
+    """Return a value that is not absurdly large.
 
     Raises:
-        InputError: it is.
+        InputError: it is too large.
     """
     if value > most:
         raise InputError(f"{name} must be at most {most}, got {value}", hint="ask for less")
@@ -552,10 +552,10 @@ def at_most(name: str, value: int, most: int = MOST_SWEEPS) -> int:
 
 
 def numbers(name: str, value: Any, kind: type[int] | type[float]) -> Sequence[Any]:
-    """Numbers between commas, or a list of numbers.
+    """Parse numbers separated by commas, or a list of numbers.
 
     Raises:
-        InputError: it is neither.
+        InputError: the value is neither.
 
     Example:
         >>> numbers("blocks", "3,2,1", int), numbers("blocks", [3, 2], int)

@@ -1,6 +1,6 @@
-"""Starts of chains: sequences that differ from chain to chain, and keep the hard constraints from the beginning.
+"""Dispersed starts of chains that satisfy the hard constraints.
 
-Shapes: B chains, T positions, V vocabulary, N some of the chains, M positions that are not yet filled, in all of them.
+Shapes: B chains, T positions, V vocabulary, N some of the chains, M positions not yet filled, in all of them.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from seqwise.sampling.refinement import refine
 Phrase = Sequence[int]
 
 FREE = -1
-"""Number that stands for a token that is to be drawn, where sequences are handed over."""
+"""Id that marks positions to sample in given sequences."""
 
 MOST_ATTEMPTS = 50
-"""Number of times that a start is drawn anew where it broke a constraint."""
+"""Number of attempts to draw a start that satisfies the constraints."""
 
 MOST_PLACES = 20_000
-"""Number of places that are tried for the phrases of one start before they are said not to fit."""
+"""Number of placements of the phrases of a start that are tried before giving up."""
 
 
 @torch.no_grad()
@@ -46,22 +46,21 @@ def dispersed_starts(
     forbidden: Sequence[Phrase] = (),
     conditions: Sequence[Callable[[Tensor], Tensor]] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Initial sequences: the greedy fill for the chains of ``greedy_B``, for the others one drawn token by token.
+    """Make initial sequences: greedy fills for the chains of ``greedy_B``, ones drawn token by token for the others.
 
-    Required phrases are written in first, each at a random place where it fits what is fixed or written already. Then
-    greedy chains fill the rest from all masks at once with the likeliest tokens (the thesis' start), and the others by
-    :func:`fill_in_turn`. A start that holds a forbidden phrase is drawn anew, by the latter. A chain's start depends on
-    its number and on the seed, not on the other chains.
+    Required phrases come first, each at a random place that fits fixed tokens and other phrases. Then greedy chains
+    fill the rest from all masks at once with the likeliest tokens (the start of the thesis), and the others by
+    :func:`fill_in_turn`, which also redraws starts that contain a forbidden phrase. A chain's start depends on its
+    number and the seed, not on other chains.
 
-    ``conditions`` are functions of the tokens (B, T) to bool (B,) that are all to hold. The phrases are hints then:
-    every second draw avoids the forbidden ones, and takes a required one that stands there already for granted.
+    ``conditions`` are functions from tokens (B, T) to bool (B,) that must all hold. Phrases are then only hints: every
+    second draw avoids the forbidden ones, and does not write a required one that is already there.
 
-    Returned are the sequences, and bool (B,): false where no start was found that keeps the constraints. Required
-    phrases alone are tried at all places (20,000 at most), together with forbidden ones or conditions 50 draws are
-    made.
+    Returns the sequences, and bool (B,): false where no start was found that satisfies the constraints. Required
+    phrases alone are tried at all places (at most 20,000); with forbidden ones or conditions, 50 draws are made.
 
-    Source: Goyal (2021), section 6.4, for the greedy start; dispersed starts are what R-hat asks for (Gelman and Rubin
-    1992).
+    Source: Goyal (2021), section 6.4, for the greedy start; Gelman and Rubin (1992) for dispersed starts, which R-hat
+    needs.
 
     Example:
         >>> from seqwise.sampling import table_model
@@ -114,10 +113,10 @@ def fill_in_turn(
     max_rows: int = MAX_ROWS,
     forbidden: Sequence[Phrase] = (),
 ) -> tuple[Tensor, Tensor]:
-    """Draw the free positions one after another in a random order, those still to come masked.
+    """Draw the free positions one by one in random order, with later ones masked.
 
-    ``y_t ~ softmax f(., h(what is fixed or filled so far))``, without tokens that would complete a forbidden phrase.
-    Returned are the sequences, and bool (B,): false where at some position no token was left to draw.
+    ``y_t ~ softmax f(., h(fixed and filled tokens))``, without tokens that would complete a forbidden phrase. Returns
+    the sequences, and bool (B,): false if a position had no token left to draw.
     """
     tokens_BT, left_BT = tokens_BT.clone(), free_BT.clone()
     fine_B = torch.ones_like(left_BT[:, 0])
@@ -144,12 +143,12 @@ def fill_in_turn(
 
 
 def lacks(phrase: Phrase) -> Callable[[Tensor], Tensor]:
-    """The condition that a phrase does not occur: tokens (B, T) to bool (B,)."""
+    """Make the condition that a phrase does not occur: tokens (B, T) to bool (B,)."""
     return lambda tokens_BT: ~contains(*phrase)(tokens_BT)
 
 
 def _banned(tokens_NT: Tensor, known_NT: Tensor, places_N: Tensor, forbidden: Sequence[Phrase], size: int) -> Tensor:
-    """The tokens (N, V) that would complete a forbidden phrase at one place of each chain."""
+    """Return the tokens (N, V) that would complete a forbidden phrase at one place of each chain."""
     banned_NV = torch.zeros(len(tokens_NT), size, dtype=torch.bool, device=tokens_NT.device)
     for phrase in forbidden:
         longest = tokens_NT.shape[1] - len(phrase)
@@ -179,9 +178,9 @@ def _write(
     *,
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Write the required phrases in; return tokens, what is free then, and bool (N,): whether there was room.
+    """Write the required phrases; return tokens, the remaining free positions, and bool (N,): whether they fit.
 
-    A phrase that stands there already is kept, or may be written a second time.
+    A phrase that is already there is kept, or may be written again.
     """
     tokens_NT, free_NT, fits = tokens_NT.clone(), free_NT.clone(), []
     for row, chain in enumerate(chain_N.tolist()):
@@ -207,7 +206,7 @@ def _placed(
     *,
     keep: bool = True,
 ) -> list[int | None] | None:
-    """The known tokens with all phrases among them, or None; ``left`` counts down the places that may be tried."""
+    """Place all phrases among the known tokens, or return None; ``left`` counts the remaining attempts."""
 
     def here(place: int, phrase: Phrase) -> Sequence[int | None]:
         return known[place : place + len(phrase)]

@@ -1,4 +1,4 @@
-"""States of chains, with what is known about them: the energy and the masked scores of every position.
+"""States of chains, with cached energies and masked scores of every position.
 
 Shapes: B chains, T positions, V vocabulary, N some of the chains.
 """
@@ -18,7 +18,7 @@ from seqwise.sampling.energies import Energy, lone_logits, rows_of
 
 @dataclass(frozen=True, eq=False)
 class Evaluated:
-    """B sequences of one length with their energies, and the scores from which these are computed."""
+    """Evaluated sequences: B sequences of one length with their energies and scores."""
 
     tokens_BT: Tensor  # int64
     energy_B: Tensor  # float64, at temperature 1
@@ -26,7 +26,7 @@ class Evaluated:
     logits: tuple[Tensor, ...]  # of each model (B, T, V), each position masked alone
 
     def take(self, rows_N: Tensor) -> Self:
-        """Some of the sequences, int64 (N,), with all that belongs to them."""
+        """Select sequences, int64 (N,), with their caches."""
         return replace(
             self,
             tokens_BT=self.tokens_BT[rows_N],
@@ -38,18 +38,18 @@ class Evaluated:
 
 @dataclass(frozen=True, eq=False)
 class ChainState(Evaluated):
-    """B sequences of one length, with cached energies and scores.
+    """State of B chains of one length, with cached energies and scores.
 
     Attributes:
-        tokens_BT: int64, where the chains are.
-        energy_B: float64, the energy of these tokens, at temperature 1.
-        energy_BT: float64, what the models contribute to it at each position.
-        logits: for each of ``energy.models`` the scores (B, T, V) of these tokens, each position masked alone.
-        energy: what all of that belongs to; a kernel for another energy evaluates the tokens anew.
-        free_BT: bool, the positions that may change.
-        chain_B: int64, which random numbers each chain draws.
-        sweep: how many sweeps have been made.
-        context: what the models take with each sequence: None, or a nest of tensors whose first dimension is B.
+        tokens_BT: int64, current sequences.
+        energy_B: float64, their energy at temperature 1.
+        energy_BT: float64, the models' part of it at each position.
+        logits: for each of ``energy.models``, the scores (B, T, V) of these tokens, each position masked alone.
+        energy: the energy of the cached values; a kernel for another energy evaluates the tokens again.
+        free_BT: bool, positions that may change.
+        chain_B: int64, number of each chain, which determines its random numbers.
+        sweep: number of sweeps made.
+        context: context of the models: None, or a nest of tensors whose first dimension is B.
     """
 
     energy: Energy
@@ -62,7 +62,7 @@ class ChainState(Evaluated):
         return len(self.tokens_BT)
 
     def take(self, rows_N: Tensor) -> Self:
-        """Some of the chains, int64 (N,), with all that belongs to them."""
+        """Select chains, int64 (N,), with their caches."""
         return replace(
             super().take(rows_N),
             free_BT=self.free_BT[rows_N],
@@ -71,7 +71,7 @@ class ChainState(Evaluated):
         )
 
     def under(self, energy: Energy) -> ChainState:
-        """Return a copy that may be changed in place, evaluated anew if the energy is another."""
+        """Return a mutable copy, re-evaluated if the energy differs."""
         own = self if energy == self.energy else evaluate(energy, self.tokens_BT, self.context)
         return replace(
             self,
@@ -83,7 +83,7 @@ class ChainState(Evaluated):
         )
 
     def put(self, rows_N: Tensor, new: Evaluated) -> None:
-        """Move some chains, in place: only for a state that came from :meth:`under`."""
+        """Update some chains in place; only for a state of :meth:`under`."""
         self.tokens_BT[rows_N] = new.tokens_BT
         self.energy_B[rows_N] = new.energy_B
         self.energy_BT[rows_N] = new.energy_BT
@@ -93,15 +93,15 @@ class ChainState(Evaluated):
 
 @dataclass(frozen=True, eq=False)
 class Info:
-    """Record of a transition; the counts of transitions in a row add up.
+    """Record of a transition; counts of successive transitions add up.
 
     Attributes:
-        proposals_B: int64, proposals made.
-        accepted_B: int64, proposals accepted, those that equal the state included.
-        novel_B: int64, proposals accepted that change the state.
-        passes_B: int64, masked sequences that a model was given.
-        invariant: whether the transition leaves the target unchanged. False for what only warms up, or follows no
-            energy at all.
+        proposals_B: int64, number of proposals.
+        accepted_B: int64, accepted proposals, including those equal to the state.
+        novel_B: int64, accepted proposals that change the state.
+        passes_B: int64, masked sequences that a model has read.
+        invariant: whether the transition leaves the target invariant; false for burn-in, and for transitions that
+            follow no energy.
     """
 
     proposals_B: Tensor
@@ -112,7 +112,7 @@ class Info:
 
     @classmethod
     def none(cls, state: ChainState, *, invariant: bool = True) -> Info:
-        """Counts of 0 for every chain."""
+        """Return counts of 0 for every chain."""
         zero_B = torch.zeros_like(state.chain_B)
         return cls(zero_B, zero_B, zero_B, zero_B, invariant)
 
@@ -127,20 +127,20 @@ class Info:
 
 
 class Kernel(Protocol):
-    """One transition of every chain: ``state, info = kernel(draws, state)``.
+    """Transition of every chain: ``state, info = kernel(draws, state)``.
 
-    It leaves the given state as it is, and never touches positions that are not free. A chain without a free position
-    stays where it is and draws nothing.
+    It does not modify the given state, and never changes positions that are not free. A chain without free positions
+    does not move and draws nothing.
     """
 
     def __call__(self, draws: Draws, state: ChainState) -> tuple[ChainState, Info]:
-        """Return the state afterwards, and what was done."""
+        """Return the next state, and the record of the transition."""
         ...
 
 
 @torch.no_grad()
 def evaluate(energy: Energy, tokens_BT: Tensor, context: Any = None) -> Evaluated:
-    """Evaluate sequences from nothing: T passes of each model for each."""
+    """Evaluate sequences from scratch: T passes of each model for each."""
     every_BT = torch.ones_like(tokens_BT, dtype=torch.bool)
     logits = tuple(
         lone_logits(model, tokens_BT, every_BT, context=context, max_rows=energy.max_rows).view(*tokens_BT.shape, -1)
@@ -158,15 +158,15 @@ def start_chains(
     context: Any = None,
     chain_B: Tensor | None = None,
 ) -> ChainState:
-    """Start chains at given sequences.
+    """Make the initial state of chains at given sequences.
 
     Args:
         energy: target of the chains.
-        tokens_BT: int64; all of one length, each token one that the models score.
-        free_BT: bool, the positions that may change; all, by default. The rest is what the sample is conditioned on.
-        context: what the models take with each sequence: None, or a nest of tensors whose first dimension is B.
-        chain_B: int64, which random numbers each chain draws; 0 to B-1 by default. Chains of several batches, of
-            different lengths say, are independent if these differ.
+        tokens_BT: int64, sequences of one length, with tokens that the models score.
+        free_BT: bool, positions that may change; by default all. The sample is conditioned on all others.
+        context: context of the models: None, or a nest of tensors whose first dimension is B.
+        chain_B: int64, number of each chain, which determines its random numbers; by default 0 to B-1. Chains of
+            different batches, for example of different lengths, are independent if these differ.
 
     Raises:
         InputError: the tokens cannot be used, a model is in training mode, or an energy is infinite.

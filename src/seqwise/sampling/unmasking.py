@@ -1,8 +1,8 @@
-"""Decoders of masked diffusion models: from all free positions masked to none, several positions a pass.
+"""Decoders of masked diffusion models, which unmask all free positions, several per pass.
 
-Each decoder is a kernel that draws a fresh sequence, whatever the state. None has a target: tokens that are drawn in
-one pass are drawn independently, and which ones are kept may depend on what was drawn.
-:func:`~seqwise.sampling.correctness.unmasking_law` gives the distribution of each exactly.
+Each decoder is a kernel that draws a new sequence, independent of the state. None has a target: tokens of one pass are
+drawn independently, and the choice of kept ones may depend on the draws.
+:func:`~seqwise.sampling.correctness.unmasking_law` computes the exact distribution of each.
 
 Shapes: B chains, T positions, M masked positions, V vocabulary.
 """
@@ -28,29 +28,29 @@ from seqwise.sampling.state import ChainState, Info
 
 @dataclass(frozen=True, eq=False)
 class Partial:
-    """Sequences of which some free positions are still masked; what stands at those has no meaning."""
+    """Sequences in which some free positions are still masked; tokens at masked positions are arbitrary."""
 
     tokens_BT: Tensor
     masked_BT: Tensor
     free_BT: Tensor
 
     def take(self, rows_N: Tensor) -> Partial:
-        """Some of the sequences, int64 (N,)."""
+        """Select sequences, int64 (N,)."""
         return Partial(self.tokens_BT[rows_N], self.masked_BT[rows_N], self.free_BT[rows_N])
 
 
 Rule: TypeAlias = Callable[[Draws, Partial, Tensor, int], Partial]
-"""From the model's scores (B, T, V), 0 where nothing is masked, and the iteration, from 1, to the next sequences."""
+"""Rule: maps scores (B, T, V), 0 at unmasked positions, and the iteration, from 1, to the next sequences."""
 
 
 @dataclass(frozen=True, eq=False)
 class Unmasking:
-    """A decoder of masked diffusion models, as a kernel; made by the functions of this module.
+    """Decoder of masked diffusion models as a kernel; made by the functions of this module.
 
     Attributes:
-        model: whose scores are drawn from.
-        rule: one iteration.
-        num_iterations: how many; None: until no position is masked.
+        model: the masked model.
+        rule: rule of an iteration.
+        num_iterations: number of iterations; None for as many as needed.
     """
 
     model: MaskedModel
@@ -58,11 +58,11 @@ class Unmasking:
     num_iterations: int | None
 
     def most_iterations(self, free_BT: Tensor) -> int:
-        """Number of iterations after which no position is masked."""
+        """Return the number of iterations after which no position is masked."""
         return int(free_BT.sum(1).max()) if self.num_iterations is None else self.num_iterations
 
     def scores(self, partial: Partial, context: Any = None, *, max_rows: int = MAX_ROWS) -> Tensor:
-        """Scores of every token at the masked positions, (B, T, V); 0 at the others. One pass a sequence."""
+        """Compute the scores of every token at masked positions, (B, T, V), 0 at the others; one pass per sequence."""
         logits_MV = joint_logits(self.model, partial.tokens_BT, partial.masked_BT, context=context, max_rows=max_rows)
         logits_BTV = logits_MV.new_zeros(*partial.masked_BT.shape, self.model.vocab_size)
         logits_BTV[partial.masked_BT] = logits_MV
@@ -85,18 +85,18 @@ class Unmasking:
 
 
 def random_unmasking(proposal: Proposal, *, num_iterations: int) -> Unmasking:
-    """Draw tokens at masked positions that are chosen at random; N times, from all free positions masked.
+    """Draw tokens at random masked positions in N iterations, starting from all free positions masked.
 
-    After iteration i of N, ``F i // N`` of the F free positions hold a token, which stays. With N = F, one position a
-    pass, this draws from the any-order law of the model exactly::
+    After iteration i of N, ``F i // N`` of the F free positions have a final token. With N = F, one position per pass,
+    this samples exactly from the model's any-order distribution::
 
         p(y) = 1/F! sum over orders o of prod_j p(y_o(j) | y_o(1) .. y_o(j-1), masks elsewhere)
 
-    With fewer iterations, tokens of one pass are independent given the rest. One pass an iteration, and T in the end
-    for the energy where tokens have changed.
+    With fewer iterations, tokens of one pass are independent given the rest. It takes one pass per iteration, and T at
+    the end for the energy of changed sequences.
 
     Args:
-        proposal: the conditionals of a masked model.
+        proposal: conditionals of a masked model.
         num_iterations: N, 1 or more.
 
     Raises:
@@ -123,14 +123,14 @@ def random_unmasking(proposal: Proposal, *, num_iterations: int) -> Unmasking:
 
 
 def low_confidence_remasking(proposal: Proposal, *, num_iterations: int) -> Unmasking:
-    """Draw all masked positions, keep the likeliest draws, mask the others again; N times, from all free ones masked.
+    """Draw all masked positions, keep the likeliest draws and mask the others again, in N iterations.
 
-    After iteration i of N, ``F i // N`` of the F free positions are kept; those kept before are never drawn again. A
-    draw is as likely as the model says at temperature 1, whatever the proposal's. One pass an iteration, and T in the
-    end for the energy where tokens have changed.
+    After iteration i of N, ``F i // N`` of the F free positions are kept, and never drawn again. Draws are ranked by
+    their probability at temperature 1, whatever the proposal's temperature. It takes one pass per iteration, and T at
+    the end for the energy of changed sequences.
 
     Args:
-        proposal: the conditionals of a masked model; a low temperature is nearly greedy.
+        proposal: conditionals of a masked model; a low temperature is nearly greedy.
         num_iterations: N, 1 or more; 1 draws all free positions at once.
 
     Raises:
@@ -164,19 +164,19 @@ def low_confidence_remasking(proposal: Proposal, *, num_iterations: int) -> Unma
 def threshold_decoding(proposal: Proposal, *, threshold: float = 0.9) -> Unmasking:
     """Draw tokens at all masked positions whose likeliest token passes a threshold, until no position is masked.
 
-    At least one position a pass, the one whose likeliest token is the likeliest. The probabilities that are compared
-    are the model's at temperature 1, whatever the proposal's. At most F passes, and T in the end for the energy where
-    tokens have changed.
+    Each pass draws at least the position with the most probable token. Probabilities are compared at temperature 1,
+    whatever the proposal's temperature. It takes at most F passes, and T at the end for the energy of changed
+    sequences.
 
     Args:
-        proposal: the conditionals of a masked model; a low temperature is nearly greedy.
-        threshold: the lowest probability that passes, 0 to 1; 0 draws all free positions at once.
+        proposal: conditionals of a masked model; a low temperature is nearly greedy.
+        threshold: smallest probability that passes, 0 to 1; 0 draws all free positions at once.
 
     Raises:
-        InputError: the threshold is no probability.
+        InputError: the threshold is not a probability.
 
     Source: Wu et al. (2025), Fast-dLLM, confidence-aware parallel decoding. Not implemented: their factor rule, whose
-    threshold depends on how many positions are drawn; blocks from left to right with cached keys and values.
+    threshold depends on the number of drawn positions; blocks from left to right with cached keys and values.
 
     Example:
         >>> from seqwise.sampling import SeededDraws, local_energy, masked_conditionals, start_chains, table_model
@@ -199,25 +199,25 @@ def threshold_decoding(proposal: Proposal, *, threshold: float = 0.9) -> Unmaski
 
 
 def remasking_diffusion(proposal: Proposal, *, num_iterations: int, remask: float = 0.1) -> Unmasking:
-    """Draw tokens at masked positions, and mask tokens drawn before again, each by chance alone; N times.
+    """Draw tokens at masked positions and remask earlier ones, each at random, in N iterations.
 
-    With a = (i - 1) / N and b = i / N, iteration i of N masks a token again with probability ``sigma = min(remask,
+    With a = (i - 1) / N and b = i / N, iteration i of N remasks a token with probability ``sigma = min(remask,
     (1 - b) / a)``, and draws one at a masked position with probability ``(b - (1 - sigma) a) / (1 - a)``. So each
-    position holds a token after iteration i with probability i / N, whatever sigma is. Without remasking this is
-    ancestral sampling of a masked diffusion model. One pass an iteration with a masked position, and T in the end for
-    the energy where tokens have changed.
+    position has a token after iteration i with probability i / N, for any sigma. Without remasking, this is ancestral
+    sampling of a masked diffusion model. It takes one pass per iteration with a masked position, and T at the end for
+    the energy of changed sequences.
 
     Args:
-        proposal: the conditionals of a masked model.
+        proposal: conditionals of a masked model.
         num_iterations: N, 1 or more.
-        remask: the cap of sigma, 0 to 1.
+        remask: upper bound of sigma, 0 to 1.
 
     Raises:
-        InputError: there are no iterations, or the cap is no probability.
+        InputError: there are no iterations, or the bound is not a probability.
 
     Source: Wang et al. (2025), Remasking Discrete Diffusion Models with Inference-Time Scaling: the max-capped
     schedule (ReMDM-cap) with a linear noise schedule. Not implemented: the rescaled and the confidence-based schedule,
-    remasking in a part of the iterations only (switch, loop).
+    remasking in only some iterations (switch, loop).
 
     Example:
         >>> from seqwise.sampling import SeededDraws, local_energy, masked_conditionals, start_chains, table_model
@@ -257,25 +257,25 @@ def _check_iterations(num_iterations: int) -> None:
 
 
 def _num_revealed(partial: Partial, iteration: int, num_iterations: int) -> Tensor:
-    """Number of positions that a linear schedule reveals in an iteration, (B,)."""
+    """Return the number of positions that a linear schedule reveals in an iteration, (B,)."""
     count_B = partial.free_BT.sum(1)
     still_masked_B = count_B - count_B * iteration // num_iterations
     return partial.masked_BT.sum(1) - still_masked_B
 
 
 def _certainty(proposal: Proposal, logits_BTV: Tensor) -> Tensor:
-    """Log-probabilities at temperature 1 over all allowed tokens, (B, T, V)."""
+    """Compute log-probabilities at temperature 1 over all allowed tokens, (B, T, V)."""
     return replace(proposal, temperature=1.0, nucleus=1.0).log_probs(logits_BTV)
 
 
 def _draw(draws: Draws, log_q_BTV: Tensor, places_BT: Tensor) -> Tensor:
-    """A token at each of some places, independently; any token elsewhere."""
+    """Draw a token at each of some positions, independently; tokens elsewhere are arbitrary."""
     places = range(places_BT.shape[1])
     drawn_BT = torch.stack([draws.categorical(log_q_BTV[:, t], places_BT[:, t]) for t in places], 1)
     return drawn_BT.clamp(0, log_q_BTV.shape[2] - 1)
 
 
 def _reveal(partial: Partial, reveal_BT: Tensor, drawn_BT: Tensor) -> Partial:
-    """Put tokens at some of the masked positions."""
+    """Write tokens at some of the masked positions."""
     tokens_BT = torch.where(reveal_BT, drawn_BT, partial.tokens_BT)
     return replace(partial, tokens_BT=tokens_BT, masked_BT=partial.masked_BT & ~reveal_BT)
