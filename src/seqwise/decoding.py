@@ -19,6 +19,7 @@ from seqwise.models.protocols import StepModel
 from seqwise.names import DecoderName
 from seqwise.search.beam import HELD, Beam, backtrace, unroll
 from seqwise.search.candidates import Score, global_, interpolated, local, renormalized
+from seqwise.search.exact import BestOutputs
 from seqwise.search.language import language_of
 from seqwise.search.operators import AlphaUnit, of_scores
 from seqwise.search.selection import HardSelection
@@ -126,12 +127,12 @@ def as_decoder(decoder: Decoder | DecoderName, *, k: int = 5) -> Decoder:
 
 
 def hypotheses(
-    beam: Beam, *, end: int | None, n_best: int = 1, length_normalization: float = 0.0
+    found: Beam | BestOutputs, *, end: int | None, n_best: int = 1, length_normalization: float = 0.0
 ) -> list[list[Hypothesis]]:
     """Return the best distinct outputs of each input, best first.
 
     Args:
-        beam: the result of a search.
+        found: the result of a search.
         end: id of the end token, or None.
         n_best: largest number of outputs, 1 or more; a beam may have fewer distinct live hypotheses.
         length_normalization: p; hypotheses are ranked by ``score / length^p``, which is the score returned. The length
@@ -139,8 +140,8 @@ def hypotheses(
     """
     if n_best < 1:
         raise InputError(f"the number of hypotheses must be at least 1, got {n_best}")
-    results = []
-    for scores, outputs in zip(beam.scores_BK.tolist(), backtrace(beam).tolist(), strict=True):
+    tokens_BKT, results = backtrace(found) if isinstance(found, Beam) else found.tokens_BKT, []
+    for scores, outputs in zip(found.scores_BK.tolist(), tokens_BKT.tolist(), strict=True):
         ranked = [
             _hypothesis(tokens, score, end, length_normalization)
             for score, tokens in zip(scores, outputs, strict=True)

@@ -16,6 +16,7 @@ from seqwise.search.candidates import (
 )
 from seqwise.search.commits import CommitRule, Committing, agree, any_of, as_commit_rule, delay, margin, never
 from seqwise.search.costs import Cost, PrefixCost, edit_distance_cost
+from seqwise.search.exact import BestOutputs, best_first
 from seqwise.search.feeding import FEEDINGS, fed_logits
 from seqwise.search.language import Language, allowed_logits, members
 from seqwise.search.noise import Gumbel
@@ -35,6 +36,7 @@ __all__ = [
     "HELD",
     "Automaton",
     "Beam",
+    "BestOutputs",
     "Candidates",
     "CommitRule",
     "Committing",
@@ -58,6 +60,7 @@ __all__ = [
     "as_commit_rule",
     "backtrace",
     "beam_search",
+    "best_first",
     "cost_augmented",
     "delay",
     "edit_distance_cost",

@@ -162,7 +162,7 @@ def unroll(
     if language is not None and beam.nodes_BK is None:
         beam = replace(beam, nodes_BK=language.start(len(beam.scores_BK), beam.scores_BK.device))
     matrices = Matrices()
-    limit, embedding_VD = _longest(num_steps), model.embedding_VD
+    limit, embedding_VD = longest_search(num_steps), model.embedding_VD
     costs = None if cost is None else prefix_cost(cost)
     cost_state = None if costs is None else costs.start(beam.scores_BK)
     for step in range(limit):
@@ -281,7 +281,8 @@ def backtrace(beam: Beam) -> Tensor:
     return torch.stack(columns[::-1], dim=-1)
 
 
-def _longest(num_steps: int | Tensor) -> int:
+def longest_search(num_steps: int | Tensor) -> int:
+    """Return the largest number of steps of all inputs; refuse a negative one."""
     longest = num_steps if isinstance(num_steps, int) else int(num_steps.max()) if num_steps.numel() else 0
     shortest = num_steps if isinstance(num_steps, int) else int(num_steps.min()) if num_steps.numel() else 0
     if shortest < 0:
