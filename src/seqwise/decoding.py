@@ -291,16 +291,13 @@ def decode_examples(
         on_progress: called with the number of examples just done.
     """
     results: list[list[Hypothesis]] = [[] for _ in examples]
-    order = sorted(range(len(examples)), key=lambda index: len(examples[index].source_ids))
     with evaluation_mode(model), torch.no_grad():
-        for indices in _batches(model, examples, order):
-            batch = collate([(index, examples[index]) for index in indices]).to(model.embedding_VD.device)
-            limits = [steps_after(examples[index].source_ids, model) for index in indices]
+        for indices, context, steps_B in encoded_batches(model, examples):
             decoded = decode(
                 model,
-                model.encode(batch),
+                context,
                 decoder,
-                num_steps=torch.tensor(limits, device=batch.sources_BS.device),
+                num_steps=steps_B,
                 n_best=n_best,
                 length_normalization=length_normalization,
             )
@@ -311,7 +308,24 @@ def decode_examples(
     return results
 
 
-def _batches(model: StepModel, examples: Sequence[EncodedExample], order: Sequence[int]) -> Iterator[list[int]]:
+def encoded_batches(
+    model: StepModel, examples: Sequence[EncodedExample], *, at_once: int = AT_ONCE
+) -> Iterator[tuple[list[int], Any, Tensor]]:
+    """Encode a data set in batches of similar length, at most so many at once.
+
+    Yields:
+        Places of some examples, the context of their sources, and for each the number of search steps, int64 (B,).
+    """
+    order = sorted(range(len(examples)), key=lambda index: len(examples[index].source_ids))
+    for indices in _batches(model, examples, order, at_once):
+        batch = collate([(index, examples[index]) for index in indices]).to(model.embedding_VD.device)
+        limits = [steps_after(examples[index].source_ids, model) for index in indices]
+        yield indices, model.encode(batch), torch.tensor(limits, device=batch.sources_BS.device)
+
+
+def _batches(
+    model: StepModel, examples: Sequence[EncodedExample], order: Sequence[int], at_once: int
+) -> Iterator[list[int]]:
     """Yield batches in an order. An input whose outputs end at the model's last position has its own batch.
 
     In a batch with a longer prompt it might have fewer positions.
@@ -322,5 +336,5 @@ def _batches(model: StepModel, examples: Sequence[EncodedExample], order: Sequen
         ids = examples[index].source_ids
         is_cut = model.end is not None and steps_after(ids, model) < step_limit(len(ids), model.end)
         (alone if is_cut else together).append(index)
-    yield from (together[start : start + AT_ONCE] for start in range(0, len(together), AT_ONCE))
+    yield from (together[start : start + at_once] for start in range(0, len(together), at_once))
     yield from ([index] for index in alone)

@@ -14,18 +14,21 @@ from typing import Any
 import pytest
 import torch
 
-from oracles import Case, hard_beam, log_sum_exp, tagger_case, translation_case
+from oracles import Case, all_outputs, gold_score, hard_beam, log_sum_exp, tagger_case, translation_case
 from seqwise import InputError
 from seqwise.cli.console import out
 from seqwise.cli.diagnosis import _best_of_steps
 from seqwise.data.readers import Example, read_columns, read_pairs
 from seqwise.decoding import Decoder, Hypothesis, decode, decode_examples
 from seqwise.evaluation import (
+    BeamErrors,
     Counts,
     ExposureGap,
     SlotRanking,
     Sums,
+    beam_errors,
     edit_distance,
+    exact_outputs,
     exposure_gap,
     length_bias,
     paired_bootstrap,
@@ -33,8 +36,8 @@ from seqwise.evaluation import (
 from seqwise.evaluation.diagnosis import optimal_next_tokens
 from seqwise.evaluation.label_bias import Prefix, percent
 from seqwise.runs import load_run, new_run, save_run, train_settings
-from seqwise.runs.diagnosis import development_constant, diagnose, explore
-from seqwise.runs.findings import Diagnosis, meanings
+from seqwise.runs.diagnosis import _prepare, development_constant, diagnose, explore
+from seqwise.runs.findings import BEAM_SIZES, Diagnosis, meanings
 from seqwise.runs.measures import log_partitions_of, measure
 from seqwise.runs.run import OutputRun
 from seqwise.search import HardTopK, beam_search, global_, local, shifted
@@ -161,6 +164,48 @@ def test_on_gold_outputs_there_is_no_gap_and_the_loss_is_cross_entropy(kind: Cal
 # ---------------------------------------------------------------------------------------------- length bias
 
 
+@pytest.mark.parametrize("case", [tagger_case(5, lengths=(4, 2, 5, 1)), translation_case(5, lengths=(1, 2, 1))])
+def test_beams_are_compared_with_the_enumerated_best(case: Case) -> None:
+    steps = [len(example.source_ids) if case.model.end is None else 5 for example in case.examples]
+    case.model.most_steps = lambda source_ids: min(5, len(source_ids) if case.model.end is None else 5)
+    best, enumerated = exact_outputs(case.model, case.examples), []
+    for oracle, num_steps in zip(case.oracles, steps, strict=True):
+        score, ids = max((gold_score(oracle, output), output) for output in all_outputs(oracle, num_steps))
+        finished = case.model.end is None or case.model.end in ids
+        enumerated.append(Hypothesis(tuple(token for token in ids if token != case.model.end), score, finished))
+    for found, output in zip(best, enumerated, strict=True):
+        assert found is not None and (found.tokens, found.finished) == (output.tokens, output.finished)
+        assert found.score == pytest.approx(output.score)
+    beams = {
+        k: [row[0] for row in decode_examples(case.model, case.examples, Decoder(HardTopK(k), local))] for k in (1, 3)
+    }
+    errors = beam_errors(beams, [*enumerated[:-1], None])
+    assert (errors.certified, errors.inputs) == (len(best) - 1, len(best))
+    for k, outputs in beams.items():
+        gaps = [b.score - o.score for o, b in zip(outputs[:-1], enumerated[:-1], strict=True)]
+        assert errors.lost[k].value == pytest.approx(sum(gaps) / len(gaps), abs=1e-9)
+        assert errors.missed[k].value == sum(g > 1e-6 for g in gaps) / len(gaps)
+
+
+def test_greedy_search_misses_some_and_wide_beams_none() -> None:
+    case = translation_case(12, lengths=[1] * 12)
+    beams = {
+        k: [row[0] for row in decode_examples(case.model, case.examples, Decoder(HardTopK(k), local))] for k in (1, 50)
+    }
+    errors = beam_errors(beams, exact_outputs(case.model, case.examples, most_expansions=5000))
+    assert errors.certified == 12 and errors.missed[50].value == 0 == errors.lost[50].value
+    assert errors.missed[1].value > 0 and errors.lost[1].value > 0
+
+
+def test_without_a_certified_input_nothing_is_measured() -> None:
+    case = translation_case(5, lengths=(4, 3))
+    outputs = [row[0] for row in decode_examples(case.model, case.examples, "greedy")]
+    best = exact_outputs(case.model, case.examples, most_expansions=1)
+    assert beam_errors({1: outputs}, best) == BeamErrors({}, {}, 0, 2)
+    with pytest.raises(InputError, match="3 of exact search"):
+        beam_errors({1: outputs}, [None] * 3)
+
+
 def test_length_bias_by_hand() -> None:
     lengths = [0, 1, 2, 5, 9]
     outputs = [Hypothesis((7,) * length, -1.0, finished=length < 9) for length in lengths]
@@ -269,8 +314,17 @@ def loaded(folder: Path, name: str) -> tuple[OutputRun, list[Example]]:
 
 
 @pytest.mark.parametrize("name", ["tagger", "speller"])
-def test_a_diagnosis_agrees_with_the_measures_and_with_its_parts(folder: Path, name: str) -> None:
+def test_a_diagnosis_agrees_with_the_measures_and_with_its_parts(
+    folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run, examples = loaded(folder, name)
+    compared: dict[int, Sequence[Hypothesis]] = {}
+
+    def watched(outputs: dict[int, Sequence[Hypothesis]], best: Sequence[Hypothesis | None]) -> BeamErrors:
+        compared.update(outputs)
+        return beam_errors(outputs, best)
+
+    monkeypatch.setattr("seqwise.runs.diagnosis.beam_errors", watched)
     parts: dict[str, tuple[int, int]] = {}
     found = diagnose(run, examples, on_progress=lambda part, done, total: parts.update({part: (done, total)}))
     for decoder in ("greedy", "beam", "raw-beam"):
@@ -281,12 +335,12 @@ def test_a_diagnosis_agrees_with_the_measures_and_with_its_parts(folder: Path, n
     assert parts and all(done == total for done, total in parts.values())
     log_partitions_N = log_partitions_of(run, run.codec.encode(examples))
     assert found.constant == pytest.approx(log_partitions_N.mean().item(), rel=1e-5)
-    assert found.log_partitions is not None and found.ranking is not None
-    assert (
-        len(found.ranking.both)
-        == len(found.exposure["greedy"].own)
-        == (12 if name == "tagger" else len({example.source for example in examples}))
-    )
+    assert found.log_partitions is not None and found.ranking is not None and found.search is not None
+    assert list(found.search.missed) == sorted({1, run.settings.beam_size, *([] if name == "tagger" else BEAM_SIZES)})
+    assert found.search.inputs == len(found.ranking.both) > found.search.certified - 1 > 0
+    sources = _prepare(run, examples).sources
+    for size, outputs in compared.items():
+        assert outputs == [row[0] for row in decode_examples(run.model, sources, Decoder(HardTopK(size), local))]
     if name == "tagger":
         assert not found.lengths and "shifted-beam" not in found.decoders
         return
@@ -357,7 +411,7 @@ def made_up(*, raw: int, shifted: int, next_step: int, own: float) -> Diagnosis:
 
     decoders = {"greedy": wrong(100), "beam": wrong(100), "raw-beam": wrong(raw), "shifted-beam": wrong(shifted)}
     ranking = SlotRanking(ranked(140), ranked(110), ranked(next_step), ranked(140), ranked(200))
-    return Diagnosis(3, decoders, 5.0, None, {name: gap(own) for name in ("greedy", "beam")}, {}, ranking)
+    return Diagnosis(3, decoders, 5.0, None, {name: gap(own) for name in ("greedy", "beam")}, {}, None, ranking)
 
 
 def gap(own: float) -> ExposureGap:
@@ -419,6 +473,18 @@ def cut_to(found: Diagnosis, examples: int) -> Diagnosis:
     exposure = {name: ExposureGap(some(one.gold), some(one.own)) for name, one in found.exposure.items()}
     ranking = SlotRanking(*map(some, vars(found.ranking).values()))
     return replace(found, decoders=decoders, exposure=exposure, ranking=ranking)
+
+
+def test_what_a_beam_misses_is_told_with_that_of_the_widest() -> None:
+    missed = {1: Counts([1, 1, 1, 0]), 3: Counts([1, 1, 0, 0]), 20: Counts([1, 0, 0, 0])}
+    lost = {1: Counts([1, 1, 1, 0]), 3: Counts([0.5, 0.25, 0, 0]), 20: Counts([0.5, 0, 0, 0])}
+    made = made_up(raw=100, shifted=100, next_step=140, own=1.0)
+    told = meanings(replace(made, search=BeamErrors(missed, lost, 4, 9)))["search errors"]
+    assert "beam of 3 misses" in told and "50.0%" in told and "(of 20: 25.0%)" in told and "0.38 nats" in told
+    none = BeamErrors({3: Counts([0, 0])}, {3: Counts([0, 0])}, 2, 2)
+    assert "finds the most probable output of each" in meanings(replace(made, search=none))["search errors"]
+    assert "no input's" in meanings(replace(made, search=BeamErrors({}, {}, 0, 2)))["search errors"]
+    assert "restricts" in meanings(made)["search errors"]
 
 
 def test_a_few_examples_are_no_certainty() -> None:
@@ -506,6 +572,13 @@ def test_every_printed_number_stands_in_its_column(seqwise: Any, folder: Path) -
         *(f"{whole[key]:.2f}" for key in keys),
     ]
     assert len({f"{whole[key]:.2f}" for key in keys}) >= 5
+    errors = found["search errors"]
+    assert f"over {errors['certified']} of {errors['inputs']} inputs" in text and errors["certified"] > 0
+    assert [row[:2] for row in rows_of(text.split("over ")[0] + "->", "Search errors")] == [
+        [size, f"{100 * row['missed']['value']:.1f}"] for size, row in errors["beams"].items()
+    ]
+    for row in errors["beams"].values():
+        assert f" {row['lost']['value']:.3f}" in text
 
 
 def test_every_number_of_the_explorer_stands_in_its_column(

@@ -25,6 +25,7 @@ from seqwise.names import interval_texts
 if TYPE_CHECKING:
     from seqwise.data.readers import Example
     from seqwise.evaluation.diagnosis import ExposureGap, LengthBias
+    from seqwise.evaluation.exact_search import BeamErrors
     from seqwise.evaluation.label_bias import LabelBias, Prefix
     from seqwise.evaluation.log_partitions import LogPartitionReport
     from seqwise.evaluation.metrics import Sums
@@ -108,6 +109,14 @@ def _as_json(
     diagnosis: Diagnosis, meaning: Mapping[str, str], *, num_examples: int, constant_from: str
 ) -> dict[str, Any]:
     ranking: dict[str, Any] | None = None
+    errors: dict[str, Any] | None = None
+    if diagnosis.search is not None:
+        found = diagnosis.search
+        beams = {
+            size: {"missed": _estimate(missed), "lost": _estimate(found.lost[size])}
+            for size, missed in found.missed.items()
+        }
+        errors = {"beams": beams, "certified": found.certified, "inputs": found.inputs}
     if diagnosis.ranking is not None:
         ranking = {title: _estimate(counts) for title, counts in vars(diagnosis.ranking).items()}
         ranking["pairs"] = int(diagnosis.ranking.both.denominators_N.sum())
@@ -128,6 +137,7 @@ def _as_json(
             name: {size: {title: counts.value for title, counts in vars(bias).items()} for size, bias in row.items()}
             for name, row in diagnosis.lengths.items()
         },
+        "search errors": errors,
         "slot ranking": ranking,
         "meaning": dict(meaning),
     }
@@ -174,6 +184,13 @@ def _print(diagnosis: Diagnosis, meaning: Mapping[str, str], *, num_examples: in
         columns = ("scores", "beam", "empty, %", "shorter than half, %", "never ended, %", "length ratio")
         print_table(columns, _length_rows(diagnosis.lengths))
         _print_meaning(meaning, "length bias")
+    if diagnosis.search is not None:
+        _heading("Search errors of beams by log-probability, against the exact best output")
+        if diagnosis.search.certified:
+            print_table(("beam", "missed, %", "", "lost, nats", ""), _search_rows(diagnosis.search), names=1)
+        certified, inputs = diagnosis.search.certified, diagnosis.search.inputs
+        out().print(f"over {certified:,} of {inputs:,} inputs, whose best output is certain", highlight=False)
+        _print_meaning(meaning, "search errors")
     _heading("Slot ranking: how often the right prefix scores above the best wrong one")
     if diagnosis.ranking is not None:
         ranking = diagnosis.ranking
@@ -203,6 +220,18 @@ def _length_rows(lengths: Mapping[str, Mapping[int, LengthBias]]) -> list[tuple[
         for name, row in lengths.items()
         for size, bias in row.items()
     ]
+
+
+def _search_rows(errors: BeamErrors) -> list[tuple[str, ...]]:
+    return [
+        (str(size), *_interval("missed", missed), *_nats(errors.lost[size])) for size, missed in errors.missed.items()
+    ]
+
+
+def _nats(sums: Sums) -> tuple[str, str]:
+    estimate = _estimate(sums)
+    interval = "" if estimate["low"] is None else f"[{estimate['low']:.3f}, {estimate['high']:.3f}]"
+    return f"{estimate['value']:.3f}", interval
 
 
 def _log_partition_rows(report: LogPartitionReport) -> list[tuple[str, ...]]:

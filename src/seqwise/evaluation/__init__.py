@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from seqwise.evaluation.diagnosis import ExposureGap, LengthBias, exposure_gap, length_bias
 from seqwise.evaluation.entities import entity_f1, macro_entity_f1
+from seqwise.evaluation.exact_search import BeamErrors, beam_errors, exact_outputs
 from seqwise.evaluation.label_bias import LabelBias, draw_label_bias, explore_label_bias
 from seqwise.evaluation.log_partitions import LogPartitionReport, log_partition_report
 from seqwise.evaluation.metrics import (
@@ -23,6 +24,7 @@ from seqwise.evaluation.slot_ranking import SlotRanking, rank_slots
 from seqwise.evaluation.translation import bleu, bleu_signature
 
 __all__ = [
+    "BeamErrors",
     "Comparison",
     "Counts",
     "Estimate",
@@ -32,12 +34,14 @@ __all__ = [
     "LogPartitionReport",
     "SlotRanking",
     "Sums",
+    "beam_errors",
     "bleu",
     "bleu_signature",
     "bootstrap_interval",
     "draw_label_bias",
     "edit_distance",
     "entity_f1",
+    "exact_outputs",
     "explore_label_bias",
     "exposure_gap",
     "length_bias",

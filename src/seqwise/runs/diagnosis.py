@@ -15,16 +15,17 @@ from seqwise.data.records import is_number
 from seqwise.decoding import Decoder, Hypothesis, decode_examples, encode_input, evaluation_mode, steps_after
 from seqwise.errors import InputError
 from seqwise.evaluation.diagnosis import ExposureGap, LengthBias, exposure_gap, length_bias
+from seqwise.evaluation.exact_search import BeamErrors, beam_errors, exact_outputs
 from seqwise.evaluation.label_bias import LabelBias, explore_label_bias
 from seqwise.evaluation.log_partitions import LogPartitionReport, log_partition_report
 from seqwise.evaluation.metrics import Sums
 from seqwise.evaluation.slot_ranking import SlotRanking, rank_slots
 from seqwise.models.protocols import StepModel
 from seqwise.runs.codecs import place_of
-from seqwise.runs.findings import BEAM_SIZES, Diagnosis
+from seqwise.runs.findings import BEAM_SIZES, MOST_EXPANSIONS, Diagnosis
 from seqwise.runs.measures import gold_ids, known_targets, log_partitions_of
 from seqwise.runs.measures import measure_outputs as measure_written
-from seqwise.runs.run import METRICS, OutputRun
+from seqwise.runs.run import METRICS, OutputRun, restricts_outputs
 from seqwise.search.candidates import Score, global_, local, shifted
 from seqwise.search.selectors import HardTopK
 
@@ -119,7 +120,9 @@ def diagnose(
     for name, size in sweep:
         lengths.setdefault(name, {})[size] = length_bias(outputs_by_search[name, size], data.lengths)
     measured = {name: measure_outputs(run, examples, outputs_by_search[search]) for name, search in searches.items()}
-    return Diagnosis(k, measured, constant, log_partitions, exposure, lengths, ranking)
+    local_beams = {size: outputs for (name, size), outputs in sorted(outputs_by_search.items()) if name == "local"}
+    errors = _beam_errors(run, data.sources, local_beams, on_progress)
+    return Diagnosis(k, measured, constant, log_partitions, exposure, lengths, errors, ranking)
 
 
 def _beam_size(run: OutputRun, beam_size: int | None) -> int:
@@ -164,6 +167,20 @@ def _search(
         best = decode_examples(run.model, sources, decoder, on_progress=advance)
         outputs_by_search[name, size] = [ranked[0] for ranked in best]
     return outputs_by_search
+
+
+def _beam_errors(
+    run: OutputRun,
+    sources: Sequence[EncodedExample],
+    outputs_by_size: Mapping[int, Sequence[Hypothesis]],
+    on_progress: OnProgress | None,
+) -> BeamErrors | None:
+    """Compare beams with local scores with the exact best outputs."""
+    if restricts_outputs(run):
+        return None
+    advance = _counter(on_progress, "exact search", len(sources))
+    best = exact_outputs(run.model, sources, most_expansions=MOST_EXPANSIONS, on_progress=advance)
+    return beam_errors(outputs_by_size, best)
 
 
 def _exposure(

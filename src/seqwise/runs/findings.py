@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from seqwise.evaluation.diagnosis import ExposureGap, LengthBias
+from seqwise.evaluation.exact_search import BeamErrors
 from seqwise.evaluation.log_partitions import LogPartitionReport
 from seqwise.evaluation.metrics import FEWEST, Sums, enough_examples, num_examples, paired_bootstrap
 from seqwise.evaluation.slot_ranking import SlotRanking
@@ -13,6 +14,9 @@ from seqwise.runs.measures import decisive
 
 BEAM_SIZES = (1, 2, 5, 10, 20)
 """Beam sizes at which output lengths are compared."""
+
+MOST_EXPANSIONS = 500
+"""Number of prefixes of an input after which the search for its exact best output is given up."""
 
 SMALL = 1.05  # exposure gap below which training against it is not worthwhile
 
@@ -27,6 +31,7 @@ class Diagnosis:
         log_partitions: log Z on gold prefixes; None if the run can write none of the targets.
         exposure: by the search that produced the prefixes, greedy or beam; empty without targets.
         lengths: by score (local, raw) and beam size; empty if outputs have the length of the input.
+        search: errors of beams with local scores, by size; None if some tokens of the model may not be written.
         ranking: None if no beam contained both the right prefix and a wrong one.
     """
 
@@ -36,6 +41,7 @@ class Diagnosis:
     log_partitions: LogPartitionReport | None
     exposure: Mapping[str, ExposureGap]
     lengths: Mapping[str, Mapping[int, LengthBias]]
+    search: BeamErrors | None
     ranking: SlotRanking | None
 
 
@@ -50,6 +56,7 @@ def meanings(diagnosis: Diagnosis, *, subwords: bool = False) -> dict[str, str]:
         "log Z": _about_log_partitions(diagnosis),
         "exposure gap": _about_exposure(diagnosis),
         "length bias": _about_lengths(diagnosis),
+        "search errors": _about_search(diagnosis.search, diagnosis.beam_size),
         "slot ranking": _about_ranking(diagnosis.ranking),
     }
 
@@ -143,6 +150,25 @@ def _about_lengths(diagnosis: Diagnosis) -> str:
     empty = diagnosis.lengths["local"][large].empty.value
     remedy = "" if empty < 0.01 else "; predict --length-normalization 1 prevents empty outputs of large beams"
     return f"{'; '.join(trends)}{remedy}"
+
+
+def _about_search(errors: BeamErrors | None, beam_size: int) -> str:
+    if errors is None:
+        return "the generation config restricts outputs, so that the best one is not searched for"
+    if not errors.certified:
+        return (
+            f"no input's best output is certain after {MOST_EXPANSIONS:,} expansions: probabilities are spread widely"
+        )
+    missed, lost = errors.missed[beam_size], errors.lost[beam_size]
+    if not missed.value:
+        return f"a beam of {beam_size} finds the most probable output of each of these inputs"
+    wider = max(errors.missed)
+    further = f" (of {wider}: {100 * errors.missed[wider].value:.1f}%)" if wider > beam_size else ""
+    nats = lost.value / missed.value
+    return (
+        f"a beam of {beam_size} misses the most probable output of {100 * missed.value:.1f}% of these inputs{further}, "
+        f"by {nats:.2f} nats each; whether more probable outputs are better depends on the model"
+    )
 
 
 def _about_ranking(ranking: SlotRanking | None) -> str:

@@ -41,6 +41,7 @@ from seqwise.runs.inputs import example_of, input_units
 from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.settings import Settings
 from seqwise.search.language import language_of, require_output
+from seqwise.search.selectors import HardTopK
 
 METRICS = "metrics.json"
 
@@ -172,6 +173,12 @@ def search(
     """Search for the best outputs of each source, best first, among the tokens that the codec allows."""
     decoder = replace(decoder, selector=run.codec.allowed(decoder.selector))
     return decode_examples(run.model, encoded, decoder, n_best=n_best, length_normalization=length_normalization)
+
+
+def restricts_outputs(run: OutputRun) -> bool:
+    """Return whether the codec excludes outputs that the model, and its language, do not."""
+    greedy = HardTopK(1)
+    return run.codec.allowed(greedy) is not greedy
 
 
 def read_metrics(folder: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 
 from seqwise.decoding import Decoder, Hypothesis, encode_input, evaluation_mode, steps_after
+from seqwise.evaluation.exact_search import exact_outputs, shortfall
 from seqwise.models.chain import ChainTagger
 from seqwise.objectives.chain import best_chain_output
 from seqwise.objectives.rescoring import output_scores
@@ -18,8 +19,9 @@ from seqwise.runs.explore.questions import Question
 from seqwise.runs.measures import gold_text
 from seqwise.runs.report.examples import SCORES
 from seqwise.runs.report.lattice import Lattice, beam_lattice, drawn_steps
-from seqwise.runs.run import OutputRun, search
+from seqwise.runs.run import OutputRun, restricts_outputs, search
 from seqwise.search.candidates import Score
+from seqwise.search.language import language_of
 from seqwise.search.operators import ALPHA_UNITS
 from seqwise.search.selectors import HardTopK, Selector, SoftTopK
 
@@ -30,6 +32,7 @@ SIZES = (1, 2, 4, 8, 16, 32, 64)
 """Beam sizes to compare with that of the setup."""
 
 MOST_OUTPUTS = 4096  # largest number to enumerate
+MOST_EXPANSIONS = 1000  # largest number of prefixes of an exact search
 
 SearchName = Literal["greedy", "beam", "relaxed beam"]
 """Hard with one slot, hard with k slots, relaxed with k slots."""
@@ -166,9 +169,10 @@ class SearchErrors:
 
 
 def search_errors(run: OutputRun, question: Question, *, k: int, score: str) -> SearchErrors:
-    """Search with beams of several sizes, and exactly for chains with raw scores and for short taggings.
+    """Search with beams of several sizes, and exactly where this is possible.
 
-    A search error is an output that scores lower than another one, by the score of the search.
+    It is by log-probability, unless it would take too long, and by raw scores for chains and short taggings. A search
+    error is an output that scores lower than another one, by the score of the search.
     """
     sizes = sorted({*SIZES, k})
     outputs = [_best(run, question, Decoder(HardTopK(size), SCORES[score])) for size in sizes]
@@ -179,17 +183,20 @@ def search_errors(run: OutputRun, question: Question, *, k: int, score: str) -> 
     best_score = max(best.score for best in (*beams, *([exact] if exact else [])))
 
     def compared(best: SearchOutput) -> SearchOutput:
-        short = best_score - best.score
-        # Scores summed in different orders differ in the last digits.
-        return replace(best, short=short if short > 1e-4 * max(1.0, abs(best_score)) else 0.0)
+        return replace(best, short=shortfall(best.score, best_score))
 
     return SearchErrors(tuple(map(compared, beams)), sizes.index(k), compared(exact) if exact else None)
 
 
 def _exact(run: OutputRun, question: Question, score: str) -> SearchOutput | None:
     model = run.model
+    if score == "local" and not restricts_outputs(run):
+        (best,) = exact_outputs(model, [question.source], most_expansions=MOST_EXPANSIONS)
+        return None if best is None else SearchOutput("exact, best-first", best.tokens, best.score)
+    if score == "local" or language_of(model) is not None:
+        return None
     length = steps_after(question.source.source_ids, model)
-    if isinstance(model, ChainTagger) and score == "raw":
+    if isinstance(model, ChainTagger):
         with evaluation_mode(model), torch.no_grad():
             score_B, output_BT = best_chain_output(model.chain(encode_input(model, question.source)))
         return SearchOutput("exact, by Viterbi", tuple(output_BT[0].tolist()), float(score_B[0]))
