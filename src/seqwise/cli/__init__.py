@@ -91,9 +91,9 @@ def main() -> None:
 
 @contextmanager
 def _terminated_like_an_interrupt() -> Iterator[None]:
-    """End at SIGTERM, which batch systems send, as at Ctrl-C, which says how to go on; at a second one, at once.
+    """Handle SIGTERM, which batch systems send, like Ctrl-C, which says how to resume; a second one ends at once.
 
-    Not in one of several processes: while it waits for the others, no handler of Python's would run.
+    Not with several processes: Python runs no handler while one waits for the others.
     """
     if world_size() > 1 or threading.current_thread() is not threading.main_thread():
         yield
@@ -120,11 +120,11 @@ def _terminated_like_an_interrupt() -> Iterator[None]:
 
 
 def run(application: typer.Typer, name: str) -> None:
-    """Run a typer application: an error that the user can fix is one line on standard error.
+    """Run a typer application; print errors that the user can fix as one line on standard error.
 
     Args:
         application: its commands.
-        name: as its help shows it.
+        name: name shown in its help.
 
     Raises:
         SystemExit: always, with 0, 2 for what the user can fix, or 130 after an interrupt.

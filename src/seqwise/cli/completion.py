@@ -1,4 +1,4 @@
-"""Completion of options and arguments by the shell, which completes file names otherwise."""
+"""Shell completion of options and arguments; by default, shells complete file names."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ DEPTH = 2  # levels of folders below the one that is typed
 
 
 def choice_of(names: Sequence[str]) -> Callable[[], Sequence[str]]:
-    """Complete to one of some names."""
+    """Complete to one of given names."""
     return lambda: names
 
 
 def run_folders(incomplete: str) -> list[str]:
-    """Complete to a folder that holds a run, or a model.
+    """Complete to a folder with a run or a model.
 
     Example:
         >>> folder = getfixture("tmp_path") / "runs" / "tagger"

@@ -37,7 +37,7 @@ def err() -> Console:
 
 @contextmanager
 def progress_bars() -> Iterator[Progress]:
-    """Show progress bars on standard error; if that is no terminal, a line each half minute."""
+    """Show progress bars on standard error, or, without a terminal, a line every half minute."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
     from rich.table import Column
 
@@ -57,10 +57,10 @@ def progress_bars() -> Iterator[Progress]:
 
 
 def bar_for_each_part(progress: Progress) -> Callable[..., None]:
-    """Return a function that shows a bar for each part, one after the other.
+    """Return a function that shows a bar for each successive part.
 
-    It takes the part, the number of items done and that of all, and by keyword more fields of the bar. A new part ends
-    the part before, wherever its bar is.
+    It takes the part, the number of items done, the total, and further fields of the bar as keywords. A new part ends
+    the previous one, wherever its bar is.
     """
     bars: dict[str, Any] = {}
     done_before = 0
@@ -78,9 +78,9 @@ def bar_for_each_part(progress: Progress) -> Callable[..., None]:
 
 
 def bar_for_each_stage(advance: Callable[..., None], stages: Sequence[str] = ()) -> Callable[[str, Any], None]:
-    """Return a function that takes a stage and its :class:`~seqwise.training.trainer.Progress`, and shows them so.
+    """Return a function that shows a bar for a stage and its :class:`~seqwise.training.trainer.Progress`.
 
-    The time left is that of the stage, so each is shown with its number among several ``stages``.
+    The time left is that of the stage, so each bar shows the stage's number among ``stages``.
     """
     begun = set()
 
@@ -98,7 +98,7 @@ def bar_for_each_stage(advance: Callable[..., None], stages: Sequence[str] = ())
 
 
 def print_measures(rows: Mapping[str, Mapping[str, tuple[str, str]]]) -> None:
-    """Print values and intervals, which may be empty, by decoder and title; on two lines if the terminal is narrow."""
+    """Print values and optional intervals by decoder and title, on two lines if the terminal is narrow."""
     import rich.box
     from rich.table import Table
 
@@ -119,7 +119,7 @@ def print_measures(rows: Mapping[str, Mapping[str, tuple[str, str]]]) -> None:
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, names: int = 1) -> None:
-    """Print a table whose first columns are names, and whose others are numbers."""
+    """Print a table with columns of names, then columns of numbers."""
     import rich.box
     from rich.table import Table
     from rich.text import Text
@@ -139,13 +139,13 @@ def print_warnings(metrics: Mapping[str, Any]) -> None:
 
 
 def require_at_least_one(flag: str, value: int | None) -> None:
-    """Refuse a flag's number below 1."""
+    """Raise an InputError if a flag's number is below 1."""
     if value is not None and value < 1:
         raise InputError(f"{flag} must be at least 1, got {value}")
 
 
 def require_files(output: Path | None, source: str | None) -> None:
-    """Refuse standard input or output for several processes; an output of None and a source "-" are these."""
+    """Raise an InputError if several processes use standard input (source "-") or output (None)."""
     if world_size() > 1 and output is None:
         raise InputError(f"{world_size()} processes cannot print their lines in order", hint="give an --output")
     if world_size() > 1 and source == "-":

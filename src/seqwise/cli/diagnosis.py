@@ -156,7 +156,7 @@ def _gap(exposure: ExposureGap) -> dict[str, float | None]:
 
 
 def _if_sure(estimate: Any, sure: bool) -> dict[str, float | None]:
-    """Return the fields of an estimate; with too few examples, None for all but the first one."""
+    """Return the fields of an estimate; with too few examples, only the first is not None."""
     return {
         name: value if sure or place == 0 else None for place, (name, value) in enumerate(estimate._asdict().items())
     }
@@ -256,7 +256,7 @@ def _shown_gap(exposure: ExposureGap) -> str:
 
 
 def _interval(title: str, sums: Sums) -> tuple[str, str]:
-    """Format a value, and its interval in brackets or nothing with too few examples."""
+    """Format a value with its interval in brackets, without it for too few examples."""
     from seqwise.evaluation.metrics import bootstrap_interval, enough_examples
 
     value, interval = interval_texts(title, bootstrap_interval(sums))
@@ -348,7 +348,7 @@ def _print_label_bias(bias: LabelBias, steps: Sequence[str], names: Sequence[str
 
 
 def _best_of_steps(steps: Sequence[Sequence[Prefix]]) -> tuple[list[list[Prefix]], int]:
-    """Return the best prefixes of each step and gold, about ``MOST_ROWS`` in all, and the number left out."""
+    """Return the best prefixes of each step and gold, about ``MOST_ROWS`` in total, and the number left out."""
     most = max(2, MOST_ROWS // max(1, len(steps)))
     shown = [[prefix for place, prefix in enumerate(prefixes) if place < most or prefix.is_gold] for prefixes in steps]
     return shown, sum(map(len, steps)) - sum(map(len, shown))

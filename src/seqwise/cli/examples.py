@@ -1,4 +1,4 @@
-"""Examples at the end of ``--help``."""
+"""Examples shown at the end of ``--help``."""
 
 from __future__ import annotations
 
@@ -84,15 +84,15 @@ EXAMPLES = {
         "    --source-units subwords --output runs/de-en-mlm",
     ),
 }
-"""By the name of the command; long lines continue on the next one."""
+"""Examples by command; long lines continue on the next one."""
 
 
 def examples(command: str) -> str:
-    """Return the examples of a command, as ``--help`` shows them."""
+    """Return the examples of a command, formatted for ``--help``."""
     return shown(*EXAMPLES[command])
 
 
 def shown(*commands: str) -> str:
-    """Return the end of a help text, with lines as they are."""
+    """Return the end of a help text, keeping its line breaks."""
     lines = [line for command in commands for line in command.split("\n")]
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])

@@ -1,4 +1,4 @@
-"""Arguments that several commands share, and a flag for each field of a configuration."""
+"""Arguments shared by several commands, and flags for the fields of a configuration."""
 
 from __future__ import annotations
 
@@ -57,17 +57,17 @@ MetricsAsJson = Annotated[bool, typer.Option("--json", help="print only the cont
 
 
 def command_with_flags(module: str, name: str) -> type[Command]:
-    """Make the class of a command with a flag for each setting of a configuration, which is imported when it is used.
+    """Make the class of a command with a flag for each setting of a configuration, which is imported on use.
 
-    Flags are text, read as in YAML, and come as the ``**flags`` of the command; see ``given_flags``. Settings in the
-    command's own signature stay as they are.
+    Flags are text, read as in YAML, and are passed as ``**flags`` of the command; see ``given_flags``. Settings in the
+    command's own signature are unchanged.
     """
 
     class WithFlags(Command):
         has_flags = False
 
         def get_params(self, ctx: Any) -> Any:
-            """Return the parameters, those of the settings included."""
+            """Return the parameters, including those of the settings."""
             if not self.has_flags:
                 self.has_flags = True
                 alone = typer.Typer(add_completion=False)
@@ -123,5 +123,5 @@ def _set_parameters(command: Callable[..., None], parameters: list[inspect.Param
 
 
 def given_flags(flags: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the flags that were given."""
+    """Return the explicitly given flags."""
     return {name: value for name, value in flags.items() if value is not None}

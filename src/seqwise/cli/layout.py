@@ -1,4 +1,4 @@
-"""Layout of ``--help``: options in groups, whole descriptions of commands, and no slow import."""
+"""Layout of ``--help``: options in groups, full descriptions of commands, and no slow imports."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typer.core import TyperCommand, TyperGroup
 
 
 class _AsGiven:
-    """Converter of values that imports pydantic only if there is a value to convert."""
+    """Converter of values that imports pydantic only when there is a value to convert."""
 
     def __init__(self, param: Any) -> None:
         self.convert = param.get_runtime_param
 
     def coerce(self, value: Any, *, param: Any, ctx: Any) -> Any:
-        """Return a value as the command takes it."""
+        """Convert a value for the command."""
         if value is None and (param.multiple or param.nargs == -1):
             return ()
         return value if value is None or ctx.resilient_parsing else self.convert().coerce(value, param=param, ctx=ctx)
@@ -29,7 +29,7 @@ def _prepare(command: Any, ctx: Any) -> None:
 
 
 class Command(TyperCommand):
-    """A command with groups of options, each begun by an option with a ``rich_help_panel``."""
+    """Command with groups of options; an option with a ``rich_help_panel`` starts a group."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse a command line."""
@@ -55,7 +55,7 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """A group of commands, listed with their whole first sentences."""
+    """Group of commands, listed with their full first sentences."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse a command line."""

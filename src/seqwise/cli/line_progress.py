@@ -1,4 +1,4 @@
-"""Progress without bars, and estimates of the time left."""
+"""Line-based progress, and estimates of the time left."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from seqwise.cli.console import err
 
 
 def _seconds_left(task: Task) -> int | None:
-    """Estimate the seconds left, by the last half minute or else by the task's field ``pace``, seconds per step.
+    """Estimate the seconds left from the last half minute, or from the task's field ``pace``, seconds per step.
 
     A task's field ``seconds_left`` overrides the estimate.
     """
@@ -29,7 +29,7 @@ def _seconds_left(task: Task) -> int | None:
 
 
 def time_left(task: Task) -> str | None:
-    """Format the time left; where the task's field ``earliest_end`` is shorter, as a range from it."""
+    """Format the time left, as a range from the task's field ``earliest_end`` if that is shorter."""
     seconds = _seconds_left(task)
     if seconds is None:
         return None
@@ -46,7 +46,7 @@ class TimeLeftColumn(TimeRemainingColumn):
 
 
 class LineProgress(Progress):
-    """Progress in a log or a pipe, where no bar can be redrawn: a line now and then."""
+    """Progress in a log or pipe, where bars cannot be redrawn: a line at intervals."""
 
     def __init__(self, *, every: float, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(console=err(), disable=True)
@@ -57,7 +57,7 @@ class LineProgress(Progress):
         self.update(task_id, advance=advance)
 
     def update(self, task_id: TaskID, **changes: Any) -> None:
-        """Change a task, and print a line if the last one is long ago."""
+        """Update a task, and print a line if the last one is old."""
         super().update(task_id, **changes)
         if self.clock() < self.next_line:
             return

@@ -150,7 +150,7 @@ def predict(
 
 
 def _problems_by_line(run: OutputRun, examples: Sequence[Example], *, beam_size: int | None) -> dict[int, InputError]:
-    """Return the errors of unreadable inputs; raise that of a single text, or for a beam that is too large."""
+    """Return the errors of unreadable inputs; raise the error of a single text or of a beam that is too large."""
     from seqwise.data.spooled import spooled
     from seqwise.runs.run import reading_problems, require_enough_candidates
 
@@ -166,7 +166,7 @@ def _problems_by_line(run: OutputRun, examples: Sequence[Example], *, beam_size:
 
 
 def _layout(layout: str, *, task: str | None, n_best: int | None) -> str:
-    """Refuse a format of the output that the run cannot write; return it."""
+    """Return the output format; raise an InputError if the run cannot write it."""
     from seqwise.configuration.written import did_you_mean
 
     if layout not in FORMATS:
@@ -183,7 +183,7 @@ def _layout(layout: str, *, task: str | None, n_best: int | None) -> str:
 def _require_possible(
     run: OutputRun, decoder: str | None, *, beam_size: int | None, n_best: int | None, length_normalization: float
 ) -> None:
-    """Refuse numbers that a search cannot use."""
+    """Raise an InputError for numbers that a search cannot use."""
     require_at_least_one("--beam-size", beam_size)
     require_at_least_one("--n-best", n_best)
     if not math.isfinite(length_normalization):
@@ -195,7 +195,7 @@ def _require_possible(
 
 
 def _named(decoder: str | None, folder: Path) -> str | None:
-    """Return the name of a decoder; "best" is the best one on development data."""
+    """Return the name of a decoder, resolving "best" to the best one on development data."""
     from seqwise.runs.decoder_choice import best_decoder
 
     return best_decoder(folder) if decoder == "best" else decoder
@@ -235,7 +235,7 @@ def _columns(
 
 
 def _in_place(problem: InputError) -> str:
-    """Return the text in place of an output, without file and line."""
+    """Return the text that replaces an output, without file and line."""
     return f"error: {InputError(problem.problem, hint=problem.hint)}"
 
 
@@ -319,7 +319,7 @@ def _plain(
     signed: Mapping[str, str],
     entities: Mapping[str, EntityCounts],
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the estimates as JSON, with the signature of BLEU, and the scores of each type of entity."""
+    """Return the estimates as a JSON record, with the signature of BLEU and the scores of each entity type."""
     plain: dict[str, dict[str, dict[str, Any]]] = {
         name: {title: estimate._asdict() for title, estimate in row.items()} for name, row in estimates.items()
     }

@@ -113,7 +113,7 @@ def _keep(
     lines_of: Callable[[Sequence[Example]], Iterable[str]],
     on_begin: Callable[[int], None],
 ) -> None:
-    """Write the lines to a file, resuming a killed command."""
+    """Write the lines to a file, resuming an interrupted command."""
     from seqwise.runs import scoring
     from seqwise.runs.inputs import digest_of
     from seqwise.runs.resumable_writer import write_in_blocks
@@ -126,7 +126,7 @@ def _keep(
 
 @dataclass
 class _Totals:
-    """Sums over the lines, those of an interrupted call included."""
+    """Sums over the lines, including those of an interrupted call."""
 
     sequences: int = 0
     tokens: int = 0
@@ -155,7 +155,7 @@ class _Totals:
 
 @dataclass
 class _PairTotals:
-    """The pairs of the lines, without their texts."""
+    """Pairs of the lines, without their texts."""
 
     pairs: list[Any] = field(default_factory=list)
 

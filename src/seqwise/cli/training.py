@@ -79,7 +79,7 @@ def train(
 
 
 def _lengths(metrics: dict[str, Any]) -> list[str]:
-    """Best point of each stage on the development data; or, where it was not evaluated, the fall of its loss."""
+    """Summarize each stage: its best step on development data or, without evaluations, the decrease of its loss."""
     lines = []
     for name, stage in metrics.items():
         if isinstance(stage, dict) and "best" in stage:

@@ -1,4 +1,4 @@
-"""Runs: settings, training from files to a run folder, prediction and measures from that folder alone."""
+"""Runs: settings, training from files to a run folder, and prediction and evaluation from that folder."""
 
 from __future__ import annotations
 

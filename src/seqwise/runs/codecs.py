@@ -1,4 +1,4 @@
-"""Codecs: between the examples of a run and the ids of its model. Kinds of runs differ in their codecs alone.
+"""Codecs, which convert between the examples of a run and the ids of its model. Kinds of runs differ only in codecs.
 
 =================== ============================================================ ===========================
 kind                text                                                         class
@@ -11,7 +11,7 @@ kind                text                                                        
 ``masked-text``     raw text, by the tokenizer of a Hugging Face masked model    ``MaskedTextCodec``
 =================== ============================================================ ===========================
 
-The first four serve searches for outputs (``OutputCodec``), the others sequences that are scored and sampled
+The first four are for predicting outputs (``OutputCodec``), the others for scoring and sampling sequences
 (``SequenceCodec``). Those of Hugging Face models are in ``hugging_face_codecs``.
 
 Shapes: V vocabulary.
@@ -46,13 +46,13 @@ from seqwise.sampling.starts import FREE
 from seqwise.search.selectors import Selector
 
 Purpose = Literal["predict", "score"]
-"""A run either predicts outputs, or scores and samples sequences."""
+"""Purpose of a run: to predict outputs, or to score and sample sequences."""
 
 LENGTHS = "lengths.json"
 
 
 class Codec(ABC):
-    """A codec: examples to ids and back, and to and from a folder. ``kind`` is its name in ``codec.json``."""
+    """Codec between examples and ids, which can be saved. ``kind`` is its name in ``codec.json``."""
 
     kind: ClassVar[str]
     purpose: ClassVar[Purpose]
@@ -64,14 +64,14 @@ class Codec(ABC):
 
     @abstractmethod
     def encode(self, examples: Sequence[Example]) -> list[EncodedExample]:
-        """Encode sources and targets; refuse unreadable ones with file and line."""
+        """Encode sources and targets; raise an InputError with file and line for unreadable ones."""
 
     @abstractmethod
     def save(self, model: Any, folder: Path) -> None:
         """Write the model and the tokenizers."""
 
     def source_text(self, example: Example) -> str:
-        """Return the source as it was written."""
+        """Return the source as written."""
         return " ".join(example.source)
 
 
@@ -109,7 +109,7 @@ class OutputCodec(Codec):
         return self.encode([replace(example, target=()) for example in examples])
 
     def encode_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
-        """Encode words that come one by one: what stands before the first word of a source, and the ids of each."""
+        """Encode words one by one: return the ids before the first word of a source, and those of each word."""
         return (), [encoded.source_ids for encoded in self.encode_sources([Example((word,), ()) for word in words])]
 
     def source_tokens(self, encoded: EncodedExample) -> Sequence[int]:
@@ -121,7 +121,7 @@ class OutputCodec(Codec):
         return " ".join(tokens)
 
     def output_ids(self, example: Example) -> tuple[int, ...]:
-        """Return the ids of a target that stands alone, without the end token."""
+        """Return the ids of a target without its source and end token."""
         return tuple(self.target_vocabulary.encode(example.target, **place_of(example)))
 
     def allowed(self, selector: Selector) -> Selector:
@@ -130,13 +130,13 @@ class OutputCodec(Codec):
 
 
 class SequenceCodec(Codec):
-    """Codec of a masked model, whose whole sequences are scored and sampled.
+    """Codec of a masked model, for scoring and sampling whole sequences.
 
     Attributes:
         conditional: whether each sequence has a source.
         lengths: number of training sequences by length; empty if unknown.
-        allowed_V: bool (V,), the tokens that may be proposed.
-        spell: ids to the text in which phrases are looked for as words; None: phrases are looked for as tokens.
+        allowed_V: bool (V,), tokens that may be proposed.
+        spell: converts ids to text, in which phrases are matched as words; None matches phrases as tokens.
     """
 
     purpose: ClassVar[Purpose] = "score"
@@ -161,15 +161,15 @@ class SequenceCodec(Codec):
         return tuple(range(len(ids)))
 
     def pieces_of(self, tokens: Sequence[str]) -> list[str]:
-        """Return tokens as they stand in a text."""
+        """Return tokens as written in a text."""
         return list(tokens)
 
     @abstractmethod
     def phrase(self, text: str) -> Ways:
-        """Return the ways in which a phrase may stand in a sequence."""
+        """Return the tokenizations of a phrase."""
 
     def require_free(self, free: str) -> None:
-        """Refuse an ambiguous mark of free positions."""
+        """Raise an InputError for an ambiguous mark of free positions."""
         if not free or free != "".join(free.split()):
             raise InputError(f"free: {free!r} is blank, or has a blank in it", hint="choose another token for it")
 
@@ -179,14 +179,14 @@ class SequenceCodec(Codec):
 
     @abstractmethod
     def text(self, ids: Sequence[int]) -> str:
-        """Return a sequence as it would stand in a file."""
+        """Return a sequence as written in a file."""
 
     @abstractmethod
     def filled(self, example: Example, ids: Sequence[int], free: str) -> str:
-        """Return the example's text with free positions filled in, and the rest as it was written."""
+        """Return the example's text with free positions filled in and the rest as written."""
 
     def example_text(self, example: Example) -> str:
-        """Return the sequence as it was written."""
+        """Return the sequence as written."""
         return " ".join(example.target)
 
 
@@ -202,7 +202,7 @@ def set_derived(codec: Codec, **values: Any) -> None:
 
 
 def save_own_model(model: Any, folder: Path) -> None:
-    """Write a model of seqwise, without the card that ``save_pretrained`` adds."""
+    """Save a model of seqwise, without the card that ``save_pretrained`` adds."""
     model.save_pretrained(folder)
     (folder / "README.md").unlink(missing_ok=True)
 
@@ -212,7 +212,7 @@ def save_own_model(model: Any, folder: Path) -> None:
 
 @dataclass(frozen=True)
 class TokenizerCodec(OutputCodec):
-    """A tokenizer for each side; with subwords, that side of an example is a single token, its raw text."""
+    """Codec with a tokenizer for each side; with subwords, this side of an example is a single token, its raw text."""
 
     source: Tokenizer
     target: Tokenizer
@@ -270,14 +270,14 @@ class TokenizerCodec(OutputCodec):
 
 @dataclass(frozen=True)
 class SpellingCodec(TokenizerCodec):
-    """Words, the characters of each word, and labels."""
+    """Codec for words with their characters, and labels."""
 
     characters: Tokenizer
 
     kind: ClassVar[str] = "spelling"
 
     def encode(self, examples: Sequence[Example]) -> list[EncodedExample]:
-        """Encode words as of ``spelt_source``, and labels."""
+        """Encode words with ``spelt_source``, and labels."""
         return [
             replace(encoded, source_ids=spelt_source(encoded.source_ids, map(self.characters.encode, example.source)))
             for example, encoded in zip(examples, super().encode(examples), strict=True)
@@ -310,9 +310,9 @@ def _split(example: Example, side: str, tokenizer: Tokenizer) -> tuple[str, ...]
 
 @dataclass(frozen=True)
 class MaskedCodec(SequenceCodec):
-    """Sequences of a masked model; with subwords, a side of an example is a single token, its raw text.
+    """Codec for sequences of a masked model; with subwords, a side of an example is a single token, its raw text.
 
-    The model scores all V tokens, the unknown one included, which is never proposed.
+    The model scores all V tokens, including the unknown one, which is never proposed.
     """
 
     sequence: Tokenizer
@@ -344,7 +344,7 @@ class MaskedCodec(SequenceCodec):
         return require_some(spooled(examples), path)
 
     def encode(self, examples: Sequence[Example]) -> list[EncodedExample]:
-        """Encode the sequences as targets; the source is ``(0,)`` if the model reads none."""
+        """Encode the sequences as targets; the source is ``(0,)`` if the model has none."""
         return [EncodedExample(self._source_ids(example), self._sequence_ids(example)) for example in examples]
 
     def _source_ids(self, example: Example) -> tuple[int, ...]:

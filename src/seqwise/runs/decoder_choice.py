@@ -1,4 +1,4 @@
-"""Choice of a decoder: by name, the best on development data, or the one that the run was trained for."""
+"""Choice of a decoder: by name, the best one on development data, or the one that the run was trained for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from seqwise.search.operators import ALPHA_UNITS
 
 
 def usual_decoder(settings: Settings) -> str:
-    """Return the decoder that the run was trained for: the beam by the scores that it trained."""
+    """Return the decoder that the run was trained for: a beam with the trained scores."""
     return {"global": "raw-beam", "renormalized": "renormalized-beam"}.get(settings.trained_score, "beam")
 
 
@@ -44,15 +44,15 @@ def best_decoder(folder: str | os.PathLike[str]) -> str:
 
 
 def choose_decoder(settings: Settings, name: str | None = None, *, beam_size: int | None = None) -> Decoder:
-    """Make a decoder by name, with the alpha of the end of training.
+    """Make a decoder by name, with the final alpha of training.
 
     Args:
-        settings: of the run.
-        name: one of :data:`seqwise.decoding.DECODERS`; None: the one that the run was trained for.
+        settings: settings of the run.
+        name: one of :data:`seqwise.decoding.DECODERS`; None for the one that the run was trained for.
         beam_size: by default as in training.
 
     Raises:
-        InputError: there is no such decoder, or not for this model.
+        InputError: there is no such decoder, or it is not for this model.
     """
     score = as_score(settings.trained_score)
     name = name or usual_decoder(settings)

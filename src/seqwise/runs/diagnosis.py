@@ -33,10 +33,10 @@ CANDIDATES_AT_ONCE = 2**24  # that global shares are summed over: bounds memory
 
 Ids = tuple[int, ...]
 OnProgress = Callable[[str, int, int], None]
-"""Called with the name of a part, the number of examples done, and that of all."""
+"""Function called with the name of a part, the number of examples done, and the total."""
 
 Search = tuple[str, int]
-"""The name of a score, and the size of a beam."""
+"""Name of a score, and size of a beam."""
 
 
 def development_constant(folder: Path) -> float | None:
@@ -49,14 +49,14 @@ def development_constant(folder: Path) -> float | None:
 
 
 def measure_outputs(run: OutputRun, examples: Sequence[Example], outputs: Sequence[Hypothesis]) -> dict[str, Sums]:
-    """Measure outputs: one for each example of a tagger, one for each distinct source of a transducer."""
+    """Measure outputs, one for each example of a tagger or distinct source of a transducer."""
     written = [tuple(run.codec.target_vocabulary.decode(output.tokens)) for output in outputs]
     return measure_written(run, examples, written)
 
 
 @dataclass(frozen=True)
 class _Data:
-    """Distinct inputs, and the references of those whose targets the run can write."""
+    """Distinct inputs, and references of those whose targets the run can write."""
 
     sources: list[EncodedExample]
     lengths: list[int]  # of the first reference, in tokens
@@ -93,9 +93,9 @@ def diagnose(
     constant: float | None = None,
     on_progress: OnProgress | None = None,
 ) -> Diagnosis:
-    """Diagnose a trained run on examples with gold targets; every target of a repeated input is right.
+    """Diagnose a trained run on examples with gold targets; all targets of a repeated input are right.
 
-    ``shifted-beam`` subtracts the constant, best measured on other data, from each token; None: the mean of log Z here.
+    ``shifted-beam`` subtracts the constant, ideally from other data, from each token; None uses the mean of log Z here.
     """
     k, data, model = _beam_size(run, beam_size), _prepare(run, examples), run.model
     log_partitions = measure_log_partitions(run, examples)
@@ -132,7 +132,7 @@ def _beam_size(run: OutputRun, beam_size: int | None) -> int:
 
 
 def _counter(on_progress: OnProgress | None, part: str, total: int) -> Callable[[int], None]:
-    """Return a function that adds to the number of examples done and reports it."""
+    """Return a function that increases and reports the number of examples done."""
     done = 0
 
     def advance(count: int) -> None:
@@ -145,7 +145,7 @@ def _counter(on_progress: OnProgress | None, part: str, total: int) -> Callable[
 
 
 def measure_log_partitions(run: OutputRun, examples: Sequence[Example]) -> LogPartitionReport | None:
-    """Measure log Z on gold prefixes, by position and by thirds of lengths; None if the run can write no target."""
+    """Measure log Z on gold prefixes, by position and by terciles of length; None if the run can write no target."""
     encoded = run.codec.encode(known_targets(run, examples))
     if not encoded:
         return None
@@ -159,7 +159,7 @@ def _search(
     searches: Sequence[tuple[str, int, Score]],
     on_progress: OnProgress | None,
 ) -> dict[Search, list[Hypothesis]]:
-    """Return the best output for every source, by search."""
+    """Return the best output of each search for every source."""
     advance = _counter(on_progress, "searching", len(searches) * len(sources))
     outputs_by_search: dict[Search, list[Hypothesis]] = {}
     for name, size, score in searches:
@@ -220,7 +220,7 @@ def _thirds(lengths: Sequence[int]) -> list[int]:
 
 
 def explore(run: OutputRun, example: Example, *, beam_size: int | None = None, support: int = 4096) -> LabelBias:
-    """Explore label bias on one example: the prefixes of its local beam, with gold beside them.
+    """Explore label bias on one example: the prefixes of its local beam, and gold.
 
     Global shares are summed over ``support`` slots, fewer for large vocabularies.
     """

@@ -27,7 +27,7 @@ class Diagnosis:
 
     Attributes:
         decoders: by greedy, beam, raw-beam and, if lengths differ, shifted-beam.
-        constant: what shifted-beam subtracts from each token, in nats; None if log Z is unknown.
+        constant: constant that shifted-beam subtracts from each token, in nats; None if log Z is unknown.
         log_partitions: log Z on gold prefixes; None if the run can write none of the targets.
         exposure: by the search that produced the prefixes, greedy or beam; empty without targets.
         lengths: by score (local, raw) and beam size; empty if outputs have the length of the input.

@@ -1,11 +1,11 @@
 """Download of runs from the hub.
 
-A repository holds a run without a folder around its model, so that ``from_pretrained`` can read its root::
+In a repository, the model files of a run are in the root, where ``from_pretrained`` reads them::
 
     configuration.yaml or settings.json, metrics.json, README.md    as in RUN/
     config.json, model.safetensors, vocabularies, manifest.json     as in RUN/model/
 
-Weights come as safetensors only, and nothing that is downloaded is ever executed.
+Weights are safetensors only, and downloaded files are never executed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from seqwise.errors import InputError
 
 HUB_RUN = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-"""The name of a repository: a user or an organisation, a slash, and its own."""
+"""Name of a repository: user or organisation, slash, repository."""
 
 DOWNLOADED = ("*.json", "*.yaml", "*.safetensors", "*.txt", "*.model", "README.md")
 """Files of a run; code or pickles in a repository are never downloaded."""
@@ -29,15 +29,15 @@ _MARK = "manifest.json"
 
 
 def model_folder(folder: Path) -> Path:
-    """Return ``RUN/model``; or the run folder itself, if it comes from the hub."""
+    """Return ``RUN/model``, or the run folder itself if it comes from the hub."""
     inside = folder / "model"
     return folder if not inside.is_dir() and (folder / _MARK).is_file() else inside
 
 
 def run_folder(name: str | os.PathLike[str]) -> Path:
-    """Return the folder of a run, downloaded from the hub if a str names no path but could name a repository.
+    """Return the folder of a run, downloaded from the hub if a str is not a path but may be a repository.
 
-    A str that begins with a folder that exists here ("runs/tager") names no repository.
+    A str that begins with an existing folder ("runs/tager") is not a repository.
     """
     folder = Path(name)
     is_path = not isinstance(name, str) or os.path.lexists(folder) or not HUB_RUN.fullmatch(name)
@@ -65,7 +65,7 @@ def holds_run(name: str) -> bool:
 
 @contextmanager
 def hub_refusals(name: str, problem: str, *, hint: str) -> Iterator[None]:
-    """Turn errors of the hub and of the network into one line."""
+    """Convert errors of the hub and the network to one line."""
     from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError
 
     # The base class of connection errors: of httpx or httpx2, by the version of huggingface_hub.

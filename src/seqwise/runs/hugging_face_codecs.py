@@ -1,4 +1,4 @@
-"""Codecs by the tokenizers of Hugging Face models: generators, encoders under a tagger, and masked models."""
+"""Codecs with tokenizers of Hugging Face models: for generators, taggers with an encoder, and masked models."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FASTA = (".fasta", ".fa", ".faa", ".fasta.gz", ".fa.gz", ".faa.gz")
 
 
 def piece_vocabulary(tokenizer: Any, size: int, *, end: int | None = None) -> Vocabulary:
-    """Make a vocabulary of a tokenizer's tokens by id; ids without a unique token are named after their id."""
+    """Make a vocabulary of a tokenizer's tokens by id; ids without a unique token get a name made from the id."""
     known = min(size, len(tokenizer))
     names: list[str] = []
     taken: set[str] = set()
@@ -54,9 +54,9 @@ def piece_vocabulary(tokenizer: Any, size: int, *, end: int | None = None) -> Vo
 
 @dataclass(frozen=True)
 class GeneratorCodec(OutputCodec):
-    """Raw text by the tokenizer of an encoder-decoder or causal model; each side is a single token, its text.
+    """Codec for raw text of an encoder-decoder or causal model; each side is a single token, its text.
 
-    A causal model continues its source, the prompt, by a blank and the target, tokenized as one text.
+    A causal model continues its source, the prompt, with a blank and the target, tokenized as one text.
     """
 
     tokenizer: Any
@@ -160,7 +160,7 @@ class GeneratorCodec(OutputCodec):
         return ids[:-1] if ids[-1:] == (self.model.end,) else ids
 
     def _continuation(self, prompt: str, text: str) -> tuple[int, ...]:
-        """Encode a text behind a prompt; alone, if the two share a token."""
+        """Encode a text after a prompt, or separately if they share a token."""
         before = self._read(text=prompt, add_special_tokens=False)
         both = self._read(text=f"{prompt} {text}", add_special_tokens=False)
         if both[: len(before)] == before:
@@ -183,9 +183,9 @@ class GeneratorCodec(OutputCodec):
 
 @dataclass(frozen=True)
 class TaggerCodec(OutputCodec):
-    """Words in the pieces of an encoder's tokenizer, one of which carries the label of its word.
+    """Codec for words in pieces of an encoder's tokenizer, one of which has the label of the word.
 
-    ``RUN/model`` is a folder of ``save_tagger``, with the labels and, in ``backbone``, the tokenizer.
+    ``RUN/model`` is a folder of ``save_tagger`` with the labels and, in ``backbone``, the tokenizer.
     """
 
     tokenizer: Any
@@ -198,7 +198,7 @@ class TaggerCodec(OutputCodec):
 
     @classmethod
     def over(cls, model: Any, tokenizer: Any, labels: Vocabulary, *, source: Path | str) -> TaggerCodec:
-        """Make the codec of a tagger by the tokenizer and the limits of its encoder."""
+        """Make the codec of a tagger from the tokenizer and the limits of its encoder."""
         from seqwise.hugging_face.masked_model import num_positions
 
         backbone = model.encoder.backbone
@@ -282,7 +282,7 @@ class TaggerCodec(OutputCodec):
 
 @dataclass(frozen=True, eq=False)
 class LanguageModelCodec:
-    """Raw text by the tokenizer of a causal model or an encoder-decoder whose texts are scored."""
+    """Codec for raw text scored by a causal model or an encoder-decoder."""
 
     tokenizer: Any
 
@@ -294,7 +294,7 @@ class LanguageModelCodec:
         return repr(sorted(self.tokenizer.get_vocab().items()))
 
     def read(self, path: FilePath) -> Sequence[Example]:
-        """Read the texts of a file, one a line."""
+        """Read the texts of a file, one per line."""
         examples = each_sequence(path, format="sequences", units="subwords", source_units="words")
         return require_some(spooled(examples), path)
 
@@ -312,7 +312,7 @@ def masked_text_codec(model: Any, tokenizer: Any) -> tuple[HuggingFaceMaskedMode
 
 @dataclass(frozen=True, eq=False)
 class MaskedTextCodec(SequenceCodec):
-    """Raw text by the tokenizer of a Hugging Face masked model, with special tokens around its sequences."""
+    """Codec for raw text of a Hugging Face masked model, with special tokens around its sequences."""
 
     model: HuggingFaceMaskedModel
     codec: TextCodec
@@ -336,14 +336,14 @@ class MaskedTextCodec(SequenceCodec):
         return repr([sorted(self.codec.tokenizer.get_vocab().items()), self.codec.before, self.codec.after])
 
     def read(self, path: FilePath) -> Sequence[Example]:
-        """Read the texts of a file, one a line, or the proteins of a FASTA file."""
+        """Read the texts of a file, one per line, or the proteins of a FASTA file."""
         if os.fspath(path).endswith(FASTA):
             return require_some(spooled(map(self._protein, each_entry(path))), path)
         examples = each_sequence(path, format="sequences", units=self.units, source_units=self.source_units)
         return require_some(spooled(examples), path)
 
     def _protein(self, entry: Example) -> Example:
-        """Write the letters of a protein together, or with blanks if the tokenizer needs them."""
+        """Write the letters of a protein without blanks, or with blanks if the tokenizer needs them."""
         letters, together = entry.target, "".join(entry.target)
         ids = self.codec.ids_to_fill(together)
         apart = len(ids) == 1 < len(letters) or self.unknown_id in ids

@@ -1,4 +1,4 @@
-"""Readers of data files, and of inputs from a text, a file or standard input."""
+"""Readers of data files, and of inputs from text, a file or standard input."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ from seqwise.runs.model_settings import Units as SideUnits
 from seqwise.runs.settings import Settings, Tagging
 
 Reader = Callable[[FilePath], Iterable[Example]]
-"""Reads the inputs of a file."""
+"""Function that reads the inputs of a file."""
 
 # A text without blanks that ends like this is the name of a file.
 _FILE_ENDINGS = (".txt", ".tsv", ".csv", ".conll", ".gz", ".json", ".jsonl")
 
 
 def file_units(units: SideUnits) -> Units:
-    """Return the units in which a side is read from a file: raw text for subwords."""
+    """Return the units for reading a side from a file: raw text for subwords."""
     return "text" if units == "subwords" else units
 
 
 def input_units(settings: Settings) -> Units:
-    """Return the units in which inputs of a run are read."""
+    """Return the units for reading inputs of a run."""
     return file_units(settings.source_units)
 
 
 def training_reader(settings: Settings) -> Reader:
-    """Return a reader of files in the format of training: sentences in columns, or pairs; targets may be missing."""
+    """Return a reader of files in the training format: sentences in columns, or pairs; targets may be missing."""
     if not isinstance(settings, Tagging):
         return partial(each_source, units=input_units(settings))
     hint = "one token a line and a blank line after each sentence; or, for one sentence a line, add --text"
@@ -58,12 +58,12 @@ def training_reader(settings: Settings) -> Reader:
 
 
 def line_reader(settings: Settings) -> Reader:
-    """Return a reader of files with one input a line."""
+    """Return a reader of files with one input per line."""
     return partial(each_source, units=input_units(settings), separator=None)
 
 
 def require_own_labels(examples: Iterable[Example], labels: Container[str]) -> None:
-    """Refuse columns with labels of which the run knows none: the file may have no columns."""
+    """Raise an InputError if the run knows none of the labels: the file may not have columns."""
     first: tuple[Example, str] | None = None
     for example in examples:
         for label in example.target:
@@ -90,13 +90,13 @@ def read_examples(settings: Settings, path: FilePath) -> list[Example]:
 
 
 def read_sequences(path: FilePath, settings: MaskedModelSettings) -> list[Example]:
-    r"""Read a file in the format of a masked model; blank lines are skipped.
+    r"""Read a file in the format of a masked model, skipping blank lines.
 
     Returns:
         Examples whose target is the sequence. Only pairs have a source; the key is the name of a FASTA entry.
 
     Raises:
-        InputError: the file is not in that format; names the line.
+        InputError: the file is not in this format; names the line.
 
     Example:
         >>> file = getfixture("tmp_path") / "a.txt"
@@ -135,16 +135,16 @@ def _each_line(path: FilePath, units: Units) -> Iterator[Example]:
 
 
 def recorded_file(path: Path, folder: Path) -> Path:
-    """Find a data file that the settings of a run name, from the run folder upwards.
+    """Find a data file named in the settings of a run, searching from the run folder upwards.
 
-    Recorded paths are absolute, unless the run folder lies below the folder where training was started.
+    Recorded paths are absolute, unless the run folder is below the working directory of training.
     """
     above = folder.resolve()
     return next((place / path for place in (above, *above.parents) if (place / path).is_file()), path)
 
 
 def inputs_of(text: str | None, *, units: Units, read: Reader | None = None) -> Sequence[Example]:
-    """Read the examples of a file or of standard input ("-"), or make one, without a path, of a text."""
+    """Read the examples of a file or standard input ("-"), or make one, without a path, from text."""
     read = read or partial(each_input, units=units)
     if text is None or text == "-":
         return spooled(read(standard_input()))
@@ -154,14 +154,14 @@ def inputs_of(text: str | None, *, units: Units, read: Reader | None = None) -> 
 
 
 def standard_input() -> str:
-    """Return the path of standard input; if that is a terminal, say that it is read."""
+    """Return the path of standard input; if it is a terminal, print a note."""
     if sys.stdin is not None and sys.stdin.isatty():
         print("reading a file from the terminal, up to Ctrl-D", file=sys.stderr)
     return "/dev/stdin"
 
 
 def example_of(text: str, *, units: Units) -> Example:
-    """Make an example of a text, which is never taken for the name of a file."""
+    """Make an example from text, which is never read as a file name."""
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise InputError("the text is not UTF-8", hint="set the terminal to UTF-8, or give a file")
     words = tuple(text.split())
@@ -172,7 +172,7 @@ def example_of(text: str, *, units: Units) -> Example:
 
 
 def digest_of(examples: Iterable[Example]) -> str:
-    """SHA-256 of examples, their lines included, on which outputs depend."""
+    """Compute the SHA-256 of examples, including line numbers, on which outputs depend."""
     digest = hashlib.sha256()
     for example in examples:
         fields = (example.source, example.target, example.line, example.key)
@@ -181,7 +181,7 @@ def digest_of(examples: Iterable[Example]) -> str:
 
 
 def names_a_file(text: str) -> bool:
-    """Whether a text names a file, which exists or has the ending of one; folders may be called like words."""
+    """Whether text is a file name: the file exists, or has a file's ending; folders may have names like words."""
     path = Path(text)
     try:
         if path.exists():

@@ -44,7 +44,7 @@ class Lengths:
 
 @dataclass(frozen=True)
 class FileInspection:
-    """Findings in one file; what compares it with the training data is None for these."""
+    """Findings in one file; comparisons with the training data are None for the training data."""
 
     name: str
     summary: DataSummary
@@ -62,7 +62,7 @@ class FileInspection:
 
 
 def inspect_data(files: Mapping[str, Sequence[Example]], *, tags: bool) -> list[FileInspection]:
-    """Inspect files of examples, by name; the first has the training data."""
+    """Inspect files of examples, by name; the first is the training data."""
     if not files or not all(files.values()):
         empty = next((name for name, examples in files.items() if not examples), None)
         raise InputError("there are no examples", path=empty, hint="give a file with at least one")

@@ -53,7 +53,7 @@ MODEL, CODEC, CONFIGURATION, SETTINGS = "model", "codec.json", "configuration.ya
 OutputModel = Tagger | ChainTagger | EncoderDecoder | Transformer
 
 POOLER = ("pooler.",)
-"""Weights that many folders lack and that no tagger reads."""
+"""Weights that many folders lack and no tagger uses."""
 
 
 # --------------------------------------------------------------------------------------------------------- new
@@ -66,7 +66,7 @@ def new_run(examples: Sequence[Example], settings: Settings) -> OutputRun:
     run has its model and codec.
 
     Raises:
-        InputError: what the settings name cannot be read, or the other run is of another task or has another model.
+        InputError: a model or run in the settings cannot be read, or the run has a different task or model.
     """
     return in_language(_new_run(examples, settings), settings.language)
 
@@ -95,9 +95,9 @@ def _continued_run(settings: Settings, folder: Path) -> OutputRun:
 
 
 def build_codec(examples: Sequence[Example], settings: Settings) -> TokenizerCodec:
-    """Make a tokenizer of each side of training data.
+    """Make a tokenizer for each side of the training data.
 
-    The vocabularies are not joint: the sides share no embeddings, and searches need not choose among source pieces.
+    Vocabularies are separate: the sides share no embeddings, and searches need not choose among source pieces.
     """
     own: Any = settings.model
     subwords = {"subword_vocabulary": getattr(own, "subword_vocabulary", 0)}
@@ -149,7 +149,7 @@ def _start_normalized(model: nn.Module, settings: Settings) -> None:
 
 
 def _new_tagger_run(examples: Sequence[Example], settings: Settings) -> OutputRun:
-    """Make a tagger with a new decoder over the encoder or causal model that the settings name."""
+    """Make a tagger with a new decoder over the encoder or causal model in the settings."""
     from seqwise.hugging_face import pretrained_tagger
 
     own: Any = settings.model
@@ -169,7 +169,7 @@ def _new_tagger_run(examples: Sequence[Example], settings: Settings) -> OutputRu
 
 
 def _generator_run(settings: Settings, source: Path | str) -> OutputRun:
-    """Load an encoder-decoder or causal model from a folder or from the hub."""
+    """Load an encoder-decoder or causal model from a folder or the hub."""
     from seqwise.hugging_face import step_model
 
     kind = "encoder-decoder or causal language model"
@@ -208,7 +208,7 @@ def _generator_loader(config: Mapping[str, Any]) -> Any:
 
 
 def save_run(run: Run[Any, Codec], folder: str | os.PathLike[str]) -> None:
-    """Write settings and model; the model folder is whole or missing."""
+    """Save settings and model; the model folder is complete or missing."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with publishing(folder / MODEL) as partial:
@@ -235,11 +235,11 @@ def load_run(name: str | os.PathLike[str], *, to: Purpose | None = None) -> Run[
     """Load a run, with every file checked against its manifest, or a Hugging Face masked model.
 
     Args:
-        name: a folder; or, as a str and where there is no such path, a name on the hub.
-        to: what the run is for, "predict" or "score"; only "score" looks for masked models of others on the hub.
+        name: a folder; or, as a str that is not a path, a name on the hub.
+        to: purpose of the run, "predict" or "score"; only "score" also finds other masked models on the hub.
 
     Raises:
-        InputError: the folder is missing or no run, a file in it is damaged, the run does not serve the purpose, or the
+        InputError: the folder is missing or not a run, a file is damaged, the run does not serve the purpose, or the
             hub has no such run.
     """
     pretrained = None if to == "predict" else _pretrained(name, on_hub=to == "score")
@@ -258,10 +258,10 @@ def load_run(name: str | os.PathLike[str], *, to: Purpose | None = None) -> Run[
 
 
 def load_run_to_score(name: str | os.PathLike[str]) -> Run[Any, Any]:
-    """Load what scores texts: a masked run, or a Hugging Face masked, causal or encoder-decoder model.
+    """Load a model that scores texts: a masked run, or a Hugging Face masked, causal or encoder-decoder model.
 
     Raises:
-        InputError: there is no such model, or it is a run that predicts outputs of its own units.
+        InputError: there is no such model, or it is a run that predicts outputs in its own units.
     """
     pretrained = _pretrained(name, on_hub=True)
     if pretrained is not None and _writes(pretrained):
@@ -293,7 +293,7 @@ _GIVE: dict[Purpose | None, str] = {
 
 
 def _pretrained(name: str | os.PathLike[str], *, on_hub: bool) -> Path | str | None:
-    """Return the folder or the name on the hub of a masked model that is no seqwise run, or None."""
+    """Return the folder or hub name of a masked model that is not a seqwise run, or None."""
     folder = Path(name)
     if holds_pretrained(folder) and not (folder / CODEC).exists():
         return folder
@@ -303,7 +303,7 @@ def _pretrained(name: str | os.PathLike[str], *, on_hub: bool) -> Path | str | N
 
 
 def _trained_model(folder: Path, give: str) -> Path:
-    """Return the model folder of a run, or refuse the folder and say why."""
+    """Return the model folder of a run, or raise an InputError with the reason."""
     if folder.is_file():
         raise InputError("a file where a run folder was expected", path=folder, hint=f"{give}, before any file")
     if not folder.is_dir():
@@ -381,4 +381,4 @@ _LOADERS: dict[str, tuple[type[Codec], Callable[[Path, Path], Run[Any, Any]]]] =
         (MaskedTextCodec, lambda folder, inside: _masked_text_run(load_masked_settings(folder / SETTINGS), inside)),
     )
 }
-"""By the kind in ``codec.json``: the codec, and the function that loads a run from its folder and model folder."""
+"""Codec, and function that loads a run from its folder and model folder, by the kind in ``codec.json``."""

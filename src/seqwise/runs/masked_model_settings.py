@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Format = Literal["sequences", "fasta", "pairs"]
-"""Formats of a file of sequences: one a line, FASTA, or source, tab, sequence."""
+"""Formats of a file of sequences: one per line, FASTA, or source, tab, sequence."""
 
 MASKINGS = {"uniform": "mask_uniformly", "one": "mask_one"}  # functions of seqwise.objectives.masked_likelihood
 _FORMAT = "sequences (one per line), fasta, or pairs (source, tab, sequence) for a conditional model"
 
 
 class MaskedModelConfig(Config):
-    """A masked model with its sizes; a subclass has a ``name: Literal["..."]``."""
+    """Masked model with its sizes; a subclass has a ``name: Literal["..."]``."""
 
     class_name: ClassVar[str]
     """Class of the model in ``seqwise.models``."""
@@ -53,11 +53,11 @@ class MaskedModelConfig(Config):
 
 
 class _OfSequences(MaskedModelConfig):
-    """A model that reads no source."""
+    """Model without sources."""
 
 
 class _OfPairs(MaskedModelConfig):
-    """A model that reads a source."""
+    """Model with sources."""
 
 
 class _Transformer(MaskedModelConfig):
@@ -78,7 +78,7 @@ class MaskedTransformerConfig(_Transformer, _OfSequences):
 
 
 class MaskedLSTMConfig(_OfSequences):
-    """Two LSTMs, one from each end."""
+    """Two LSTMs, one in each direction."""
 
     class_name = "MaskedLSTM"
 
@@ -119,12 +119,12 @@ class _ExperimentOptions(Config):
 
 
 class MaskedModelSettings(TrainerOptions, _ExperimentOptions):
-    """Settings of ``seqwise masked-model train``, for one format of data; see each field's help.
+    """Settings of ``seqwise masked-model train`` for one data format; see the help of each field.
 
     Make them from flat names with :func:`masked_settings`.
 
     Raises:
-        InputError: a setting is out of its range, or does not go with another.
+        InputError: a setting is out of range, or incompatible with another.
 
     Example:
         >>> masked_settings(format="pairs").conditional
@@ -145,7 +145,7 @@ class MaskedModelSettings(TrainerOptions, _ExperimentOptions):
 
     @property
     def masks(self) -> Callable[[Tensor], Tensor]:
-        """Return the function that chooses which positions to mask, (N, T) int64 to (N, T) bool."""
+        """Return the function that chooses positions to mask, (N, T) int64 to (N, T) bool."""
         from seqwise.objectives import masked_likelihood
 
         if self.masking in MASKINGS:
@@ -183,7 +183,7 @@ class MaskedModelSettings(TrainerOptions, _ExperimentOptions):
 
 
 class SequenceSettings(MaskedModelSettings):
-    """Settings of a model of sequences, one a line."""
+    """Settings of a model of sequences, one per line."""
 
     format: Literal["sequences"] = setting("sequences", _FORMAT)
     model: Annotated[_OfSequences, OneOf(_OfSequences)] = setting(
@@ -224,7 +224,7 @@ class PairSettings(MaskedModelSettings):
 
 
 MASKED_SETTINGS = OneOf(MaskedModelSettings)
-"""Settings of every format, as ``configure`` and ``flags_of`` take them."""
+"""Settings of every format, for ``configure`` and ``flags_of``."""
 
 
 def masked_settings(**flat: Any) -> MaskedModelSettings:
@@ -251,11 +251,11 @@ def _built(given: Given) -> MaskedModelSettings:
 
 
 _KEPT = ("format", "units", "source_units", "subword_vocabulary", "minimum_count", "max_length", "model")
-"""Settings that the run named as ``init`` decides."""
+"""Settings determined by the run ``init``."""
 
 
 def _take_from_init(given: Given) -> None:
-    """Take settings from the run named as ``init``."""
+    """Take settings from the run ``init``."""
     folder = Path(str(given.value("init")))
     try:
         before = load_masked_settings(folder / "settings.json")

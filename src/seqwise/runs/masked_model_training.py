@@ -52,7 +52,7 @@ from seqwise.training.trainer import Progress, TrainingResult, read_losses
 
 
 def new_masked_run(examples: Sequence[Example], settings: MaskedModelSettings) -> Run[MaskedModelSettings, MaskedCodec]:
-    """Make a run with new weights and the vocabularies of the data, or continue the run named as ``init``."""
+    """Make a run with new weights and the vocabularies of the data, or continue the run ``init``."""
     if settings.init is not None:
         return _continued_run(examples, settings, settings.init)
     codec = _new_codec(examples, settings)
@@ -69,7 +69,7 @@ def new_masked_run(examples: Sequence[Example], settings: MaskedModelSettings) -
 def _continued_run(
     examples: Sequence[Example], settings: MaskedModelSettings, folder: Path
 ) -> Run[MaskedModelSettings, MaskedCodec]:
-    """Continue a run: its model and vocabularies, new settings, and the lengths of the new data."""
+    """Continue a run: keep model and vocabularies, with new settings and the lengths of the new data."""
     before: MaskedRun = load_run(folder, to="score")
     if not isinstance(before.codec, MaskedCodec):
         problem = "init: the folder holds a Hugging Face model"
@@ -106,7 +106,7 @@ def _require_two_tokens(vocabulary: Vocabulary) -> None:
 
 
 def require_short(examples: Sequence[Example], lengths: Iterable[int], *, max_length: int) -> None:
-    """Refuse sequences that are longer than a conditional model can predict."""
+    """Raise an InputError for sequences longer than a conditional model can predict."""
     for example, length in zip(examples, lengths, strict=True):
         if length > max_length:
             problem = f"a sequence of {length} tokens, where max_length is {max_length}"
@@ -136,10 +136,10 @@ def train_masked_model(
     on_progress: Callable[[Progress], None] | None = None,
     on_measured: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Train a masked model on a file and leave a run in the output folder.
+    """Train a masked model on a file and save a run in the output folder.
 
-    Interrupted and called again with the same arguments, it continues from the last complete checkpoint and ends with
-    the same weights, bit for bit.
+    After an interruption, a call with the same arguments resumes from the last complete checkpoint and ends with the
+    same weights, bit for bit.
     """
     train, output, dev = Path(train), Path(output), None if dev is None else Path(dev)
     require_usable(settings, has_lstm=settings.model.name == "lstm")
@@ -207,7 +207,7 @@ def _train(
 def _sized_for_folder(
     given: MaskedModelSettings, output: Path, num_examples: int, *, evaluated: bool
 ) -> MaskedModelSettings:
-    """Choose the settings that were not given, without evaluations if the run in the folder was trained without."""
+    """Choose settings that were not given, without evaluations if the run in the folder was trained without them."""
     settings = sized_masked(with_absolute_paths(given, output), num_examples, evaluated=evaluated)
     finished = (output / MODEL).exists() and (output / SETTINGS).exists()
     if finished and "evaluate_every" not in given.model_fields_set:
@@ -304,7 +304,7 @@ def _cross_entropies(run: MaskedRun, examples: Sequence[Example]) -> dict[str, f
 
 
 def _check_held_out(run: MaskedRun, examples: Sequence[Example], held_out: Sequence[Example]) -> None:
-    """Refuse development data that the run cannot score, and warn of overlap with the training data."""
+    """Raise an InputError for development data that the run cannot score; warn of overlap with the training data."""
     if not held_out:
         return
     lengths = [len(encoded.target_ids) for encoded in run.codec.encode(held_out)]
@@ -317,7 +317,7 @@ def _check_held_out(run: MaskedRun, examples: Sequence[Example], held_out: Seque
 
 
 def _require_same_settings(output: Path, settings: MaskedModelSettings) -> None:
-    """Refuse an output folder that holds anything but a run of the same settings."""
+    """Raise an InputError if the output folder contains anything but a run with the same settings."""
     saved = output / SETTINGS
     if not saved.exists():
         if not holds_nothing(output):
@@ -336,6 +336,6 @@ def _require_same_settings(output: Path, settings: MaskedModelSettings) -> None:
 
 
 def _claim(output: Path, settings: MaskedModelSettings) -> None:
-    """Write the settings before anything else."""
+    """Write the settings first."""
     discard_partials(output)
     save_masked_settings(settings, output / SETTINGS)

@@ -1,4 +1,4 @@
-"""Measures of a run on data, by decoder, and warnings about what it cannot read or write."""
+"""Measures of a run on data, by decoder, and warnings about unreadable or unwritable tokens."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ENTITY_LABEL = re.compile(r"O|[BIES]-.*", re.DOTALL)
 
 
 def tagging_measures(predictions: Sequence[Tokens], references: Sequence[Tokens]) -> dict[str, Sums]:
-    """Measure accuracy by sequence and by label, and micro- and macro-averaged F1 where labels name entities."""
+    """Measure accuracy by sequence and by label, and micro- and macro-averaged F1 if labels name entities."""
     measures: dict[str, Sums] = {
         "sequence accuracy": sequence_accuracy(predictions, references),
         "accuracy": token_accuracy(predictions, references),
@@ -50,12 +50,12 @@ def tagging_measures(predictions: Sequence[Tokens], references: Sequence[Tokens]
 
 
 def _name_entities(labels: Set[str]) -> bool:
-    """Whether all labels are O or those of entities, and not all are O."""
+    """Whether all labels are O or entity labels, and not all are O."""
     return all(map(ENTITY_LABEL.fullmatch, labels)) and any(label.startswith(("B-", "I-")) for label in labels)
 
 
 def transduction_measures(predictions: Sequence[Tokens], references: Sequence[Sequence[Tokens]]) -> dict[str, Sums]:
-    """Measure wrong outputs, token errors to the nearest reference, and the ratio of lengths."""
+    """Measure wrong outputs, token errors against the nearest reference, and the length ratio."""
     return {
         "word error": word_error_rate(predictions, references),
         "token error": token_error_rate(predictions, references),
@@ -66,10 +66,10 @@ def transduction_measures(predictions: Sequence[Tokens], references: Sequence[Se
 def measure(
     run: OutputRun, examples: Sequence[Example], decoder: str, *, beam_size: int | None = None
 ) -> dict[str, Sums]:
-    """Decode examples and measure the outputs; sources that the run cannot read count as wrong.
+    """Decode examples and measure the outputs; unreadable sources count as wrong.
 
-    In transduction, an input that occurs several times is decoded once, and each of its targets is correct. Targets
-    made of subwords are compared as texts. BLEU needs sacrebleu, and words or subwords.
+    In transduction, repeated inputs are decoded once, and each of their targets is correct. Targets of subwords are
+    compared as texts. BLEU needs sacrebleu, and words or subwords.
     """
     return measure_outputs(run, examples, decode(run, examples, decoder, beam_size=beam_size))
 
@@ -88,7 +88,7 @@ def distinct_inputs(run: OutputRun, examples: Sequence[Example]) -> Sequence[Exa
 
 
 def measure_outputs(run: OutputRun, examples: Sequence[Example], written: Sequence[Tokens]) -> dict[str, Sums]:
-    """Measure outputs: one for each example of a tagger, one for each distinct source of a transducer."""
+    """Measure outputs, one for each example of a tagger or distinct source of a transducer."""
     if run.settings.task == "tag":
         return tagging_measures(written, [example.target for example in examples])
     _, references = references_by_source(examples)
@@ -118,7 +118,7 @@ def _writes_words(run: OutputRun) -> bool:
 
 
 def missing_bleu(run: OutputRun) -> str | None:
-    """Return a note if BLEU is left out for want of sacrebleu."""
+    """Return a note if BLEU is missing because sacrebleu is not installed."""
     if not _writes_words(run) or importlib.util.find_spec("sacrebleu") is not None:
         return None
     return "BLEU is left out because sacrebleu is not installed; pip install 'seqwise[translation]'"
@@ -131,7 +131,7 @@ def _texts(run: OutputRun, references: Sequence[Sequence[Tokens]]) -> list[list[
 
 
 def signatures(run: OutputRun, examples: Sequence[Example]) -> dict[str, str]:
-    """Return the signatures of measures of other libraries, by title."""
+    """Return the signatures of other libraries' measures, by title."""
     tokenize = _bleu_tokenizer(run)
     if tokenize is None:
         return {}
@@ -149,9 +149,9 @@ def references_by_source(examples: Sequence[Example]) -> tuple[list[Example], li
 
 
 def decisive(titles: Collection[str], *, subwords: bool = False) -> tuple[str, int]:
-    """Return the measure that decides which decoder is best, and +1 if more of it is better, or -1.
+    """Return the measure that decides which decoder is best, and +1 if higher is better, else -1.
 
-    BLEU decides only for texts made of subwords.
+    BLEU decides only for texts of subwords.
     """
     order = {"BLEU": 1} if subwords else {}
     order |= {"entity F1": 1, "accuracy": 1, "word error": -1, "token error": -1}
@@ -166,7 +166,7 @@ def measure_by_decoder(
     beam_size: int | None = None,
     on_measured: Callable[[int, int], None] | None = None,
 ) -> dict[str, dict[str, Sums]]:
-    """Measure several decoders, by name and title; ``on_measured`` is called with how many are done, and with all."""
+    """Measure several decoders, by name and title; ``on_measured`` is called with the number done and the total."""
     measured: dict[str, dict[str, Sums]] = {}
     for name in decoders:
         if on_measured is not None:
@@ -180,9 +180,9 @@ def measure_by_decoder(
 def measure_decoders(
     run: OutputRun, examples: Sequence[Example], *, on_measured: Callable[[int, int], None] | None = None
 ) -> dict[str, Any]:
-    """Measure all decoders on development data, with advice, and the mean and variance of log Z.
+    """Measure all decoders on development data, with advice and the mean and variance of log Z.
 
-    Targets that the run cannot write have no log Z; if there are no others, mean and variance are None.
+    Targets that the run cannot write have no log Z; without others, mean and variance are None.
     """
     decoders = decoders_for(run.settings)
     measures_by_decoder = measure_by_decoder(run, examples, decoders, on_measured=on_measured)
@@ -208,7 +208,7 @@ def _values(measures_by_decoder: Mapping[str, Mapping[str, Sums]]) -> dict[str, 
 
 
 def log_partitions_of(run: OutputRun, encoded: Sequence[EncodedExample], *, batch_size: int = 256) -> torch.Tensor:
-    """Return log Z at every gold position, in nats, as one dimension."""
+    """Compute log Z at every gold position, in nats, in one dimension."""
     device = run.model.embedding_VD.device
     with evaluation_mode(run.model):
         parts = [
@@ -238,7 +238,7 @@ def gold_ids(run: OutputRun, example: Example) -> tuple[int, ...] | None:
 
 
 def step_names(run: OutputRun, example: Example) -> list[str]:
-    """Return the inputs of a tagger, which reads its t-th input before its t-th label; elsewhere none."""
+    """Return the inputs of a tagger, which reads input t before label t; for other models none."""
     return list(example.source) if run.settings.task == "tag" else []
 
 
@@ -271,7 +271,7 @@ def unknown_targets(run: OutputRun, examples: Sequence[Example]) -> str | None:
 
 
 def changed_targets(run: OutputRun, examples: Sequence[Example]) -> str | None:
-    """Return a warning if the run's tokenizer changes a tenth of the targets or more, or None; some are looked at."""
+    """Return a warning if the run's tokenizer changes a tenth of a sample of the targets or more, else None."""
     if not run.codec.writes_text:
         return None
     sample = examples[:: -(-len(examples) // 100) or 1]
@@ -286,7 +286,7 @@ def changed_targets(run: OutputRun, examples: Sequence[Example]) -> str | None:
 
 
 def require_known_target(run: OutputRun, examples: Sequence[Example]) -> None:
-    """Refuse data of whose targets the run knows no token."""
+    """Raise an InputError if the run knows no token of the targets."""
     known = run.codec.writable
     first: tuple[Example, str] | None = None
     for example in examples:
@@ -311,7 +311,7 @@ def unread_sources(
     *,
     handled: Literal["counted as wrong", "left out"] = "counted as wrong",
 ) -> str | None:
-    """Return a warning about sources that the run cannot read, or None; refuse data of which it can read none."""
+    """Return a warning about unreadable sources, or None; raise an InputError if all are unreadable."""
     problems = [problem for problem in reading_problems(run, examples) if problem is not None]
     if not problems:
         return None
@@ -322,7 +322,7 @@ def unread_sources(
 
 
 def unknown_sources(run: OutputRun, examples: Sequence[Example]) -> str | None:
-    """Return a warning if the run does not know most source tokens, or None."""
+    """Return a warning if most source tokens are unknown to the run, or None."""
     encoded_examples = run.codec.encode_sources(readable(run, examples))
     ids = [token for encoded in encoded_examples for token in run.codec.source_tokens(encoded)]
     unknown_id, total = run.codec.source_vocabulary.unknown_id, len(ids)

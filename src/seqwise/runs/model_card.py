@@ -31,7 +31,7 @@ CITATION = """\
   school = {Carnegie Mellon University},
   year = {2021}
 }"""
-"""BibTeX on every card."""
+"""BibTeX entry on every card."""
 
 _RAW_SCORES = """\
 The model was trained on raw scores, which are not normalised at every step. `generate` normalises them, and so searches
@@ -39,7 +39,7 @@ for something else. Decode with `seqwise predict {repo} "a text"`, which uses th
 
 
 def public_settings(settings: Settings) -> Settings:
-    """Cut the paths in settings to the names of their files and folders."""
+    """Reduce the paths in settings to the names of files and folders."""
     model: Any = settings.model
     if model.pretrained and not _base_model(settings):
         model = model.replace(path=f"./{Path(model.path).name}")
@@ -73,7 +73,7 @@ def _tagged(*tags: str) -> dict[str, Any]:
 
 
 def _base_model(settings: Settings) -> str | None:
-    """Return the name on the hub that training started from, or None."""
+    """Return the hub name of the model that training started from, or None."""
     name = settings.model.title
     is_on_hub = HUB_NAME.fullmatch(name) and not Path(name.partition("/")[0]).exists()
     return name if is_on_hub else None
@@ -204,4 +204,4 @@ _CARDS: dict[str, Callable[[Any, Mapping[str, Any], str], Card]] = {
     **dict.fromkeys(("tokenizers", "spelling", "word-pieces", "text"), _output_card),
     "masked": _masked_card,
 }
-"""By the kind of the codec."""
+"""Kind of card, by codec."""

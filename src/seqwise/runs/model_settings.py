@@ -1,4 +1,4 @@
-"""Models of ``seqwise train``, new or pretrained, with their sizes and units of text."""
+"""Model settings of ``seqwise train``, for new and pretrained models: sizes and units of text."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from seqwise.configuration.written import did_you_mean
 from seqwise.errors import InputError
 
 Direction = Literal["left-to-right", "bidirectional"]
-"""Part of the input that a label sees: the tokens so far, or all."""
+"""Part of the input that a label depends on: the tokens so far, or all."""
 
 Units = Literal["words", "characters", "subwords"]
 """Units of a text."""
 
 MANY_UNSEEN = 0.05
-"""Share of unseen words in new text from which a tagger reads the characters of words."""
+"""Share of unseen words in new text above which taggers read characters."""
 
 ARCHITECTURES = ("lstm", "transformer", "chain")
 """Models of seqwise, with new weights."""
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
-"""A name on the hub; the oldest models there have no user or organisation in front."""
+"""Name on the hub; the oldest models have no user or organisation."""
 
 
 def names_pretrained(model: str) -> bool:
-    """Whether a model is a trained one, a folder or a name on the hub, and no architecture.
+    """Whether a model is pretrained, a folder or a name on the hub, instead of an architecture.
 
-    A name without a separator counts as a name on the hub if it has a hyphen or a digit: misspelt architectures do not.
+    A name without a slash counts as a hub name if it has a hyphen or a digit, unlike misspelt architectures.
     """
     separators = {"/", os.sep, os.altsep or "/"}
     is_plain_hub_name = HUB_NAME.fullmatch(model) is not None and re.search(r"[-0-9]", model) is not None
@@ -42,12 +42,12 @@ def names_pretrained(model: str) -> bool:
 
 
 class ModelConfig(Config):
-    """A model with its options; a subclass has a ``name: Literal["..."]``."""
+    """Model with its options; a subclass has a ``name: Literal["..."]``."""
 
     name: str
 
     pretrained: ClassVar[bool] = False
-    """Whether it is a trained Hugging Face model."""
+    """Whether this is a pretrained Hugging Face model."""
 
     parallel: ClassVar[bool] = False
     """Whether all positions can be computed at once."""
@@ -58,16 +58,16 @@ class ModelConfig(Config):
 
     @property
     def title(self) -> str:
-        """Name for users."""
+        """Display name."""
         return self.name
 
 
 class TaggerModel(ModelConfig):
-    """A model that gives each source token a label."""
+    """Model that labels each source token."""
 
 
 class TransducerModel(ModelConfig):
-    """A model that writes an output of its own length."""
+    """Model whose outputs have their own length."""
 
 
 class _OwnVocabulary(Config):
@@ -91,7 +91,7 @@ class _NewModel(_OwnVocabulary):
     """Class of the model in ``seqwise.models``."""
 
     sizes: ClassVar[tuple[str, ...]]
-    """Options that are arguments of it."""
+    """Options that are arguments of the class."""
 
     def build(self, **sizes: Any) -> Any:
         """Make a model with new weights; the sizes depend on the vocabularies."""
@@ -101,7 +101,7 @@ class _NewModel(_OwnVocabulary):
 
 
 class NewTagger(_Decoder, _NewModel, TaggerModel):
-    """A tagger with new weights."""
+    """Tagger with new weights."""
 
     encoder: Direction = setting("bidirectional", "with left-to-right, labels depend on the source so far only")
     embedding_size: int = setting(64, "size of source (and output) embeddings", shared=True, ge=1)
@@ -115,7 +115,7 @@ class NewTagger(_Decoder, _NewModel, TaggerModel):
 
     @property
     def title(self) -> str:
-        """Name, and whether words are read by their characters."""
+        """Name, with a mention of characters if they are read."""
         return f"{self.name} over words and their characters" if self.characters else self.name
 
     @property
@@ -140,7 +140,7 @@ class LSTMTagger(NewTagger):
 
 
 class Chain(NewTagger):
-    """A linear chain: a label sees the source and the label before."""
+    """Linear chain: a label depends on the source and the previous label."""
 
     class_name = "ChainTagger"
 
@@ -166,7 +166,7 @@ class _Pretrained(ModelConfig):
 
 
 class PretrainedEncoder(_Pretrained, _Decoder, TaggerModel):
-    """A decoder with new weights over a trained encoder, such as BERT."""
+    """New decoder over a pretrained encoder, such as BERT."""
 
     pretrained = True
 
@@ -177,7 +177,7 @@ class PretrainedEncoder(_Pretrained, _Decoder, TaggerModel):
 
 
 class PretrainedGenerator(_Pretrained, TransducerModel):
-    """A trained encoder-decoder or causal language model, which reads and writes raw text by its own tokenizer."""
+    """Pretrained encoder-decoder or causal language model, which reads and writes raw text with its own tokenizer."""
 
     pretrained = True
     parallel = True
@@ -231,7 +231,7 @@ class TransformerTransducer(_NewTransducer):
 
 
 def require_heads_that_divide(model: Any) -> Any:
-    """Refuse a hidden size that is no multiple of the number of heads."""
+    """Raise an InputError for a hidden size that is not a multiple of the number of heads."""
     if model.hidden_size % model.num_heads:
         problem = f"hidden_size: {model.hidden_size} cannot be divided among {model.num_heads} heads"
         raise InputError(problem, hint=f"use a multiple of {model.num_heads}, or other --num-heads")
@@ -239,7 +239,7 @@ def require_heads_that_divide(model: Any) -> Any:
 
 
 def model_of(text: str) -> dict[str, Any]:
-    """Expand the text of ``--model``: an architecture, a folder, or a name on the hub."""
+    """Expand the text of ``--model``: an architecture, a folder or a name on the hub."""
     if text in ARCHITECTURES:
         return {"name": text}
     if names_pretrained(text):
@@ -256,7 +256,7 @@ class ModelsOf(OneOf):
         self.other = other
 
     def member(self, name: Any) -> type[Config]:
-        """Look up a model; refuse one of the other task with that hint."""
+        """Look up a model; raise an InputError with a hint for a model of the other task."""
         if name in ARCHITECTURES and name not in self.members:
             problem = f"{{name}} must be one of {', '.join(self.members)}, got {name!r}"
             raise WrongValue(problem, hint=f"use {self.other}", key=self.base.tag)

@@ -23,21 +23,21 @@ from seqwise.search.operators import ALPHA_UNITS
 from seqwise.search.selectors import HardTopK, Selector, SoftTopK
 
 MOST_EXAMPLES = 100
-"""Examples of which log Z and spreads are measured."""
+"""Number of examples for measuring log Z and spreads."""
 
 CROSS_ENTROPY = "cross-entropy"
 """Title of the cross-entropy of the gold tokens, in nats per token."""
 
 Monitor = Callable[[Mapping[str, float]], dict[str, float]]
-"""From the values of the schedules at a step to measurements by title."""
+"""Function from the values of the schedules at a step to measurements by title."""
 
 
 def monitor(run: OutputRun, examples: Sequence[Example], settings: Settings) -> Monitor:
-    """Return a function that measures a run's model as it is, without gradients, on a sample of development data.
+    """Return a function that measures a run's current model, without gradients, on a sample of development data.
 
-    On up to 500 examples, the measure that decides which decoder is best, by the beam that training is for. On up to
-    100 of them, cross-entropy, mean log Z at gold positions, and the spread of the scores in a beam: hard and, if the
-    objective relaxes, at the alpha of the step. A relaxed beam whose slots have merged is no beam.
+    It measures the deciding measure of the trained beam on up to 500 examples, and on up to 100 of them cross-entropy,
+    mean log Z at gold positions, and the spread of scores in a beam: hard and, if the objective relaxes, at the current
+    alpha. A spread of 0 means that the slots of a relaxed beam have merged.
     """
     # All examples of a source: each of its targets is a right answer.
     sample = sample_evenly(examples, evaluated_examples(settings), key=lambda example: example.source)
@@ -75,7 +75,7 @@ def _cross_entropy(run: OutputRun, gold: Sequence[EncodedExample]) -> float:
 
 
 def score_spread(scores_BK: Tensor) -> Tensor:
-    """Spread of the scores of the slots of each beam, ``sqrt(mean_k (s_bk - mean_k s_bk)^2)``, in nats."""
+    """Compute the spread of slot scores of each beam, ``sqrt(mean_k (s_bk - mean_k s_bk)^2)``, in nats."""
     live_BK = torch.isfinite(scores_BK)
     count_B1 = live_BK.sum(1, keepdim=True).clamp(min=1)
     zeroed_BK = scores_BK.masked_fill(~live_BK, 0.0)

@@ -1,6 +1,6 @@
-"""Hugging Face models and tokenizers from a folder or from the hub; each error is one line.
+"""Loading of Hugging Face models and tokenizers from a folder or the hub; each error is one line.
 
-No code is executed: weights come from safetensors alone, and folders with code of their own (``auto_map``) are refused.
+No code is executed: weights are safetensors only, and folders with custom code (``auto_map``) are refused.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from seqwise.runs.model_settings import HUB_NAME
 
 TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
 WRITERS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "MTModel")
-"""Endings of the names of models that write text."""
+"""Name endings of models that write text."""
 
 
 def holds_pretrained(folder: Path) -> bool:
-    """Whether a folder has a ``config.json`` with a ``model_type`` in it."""
+    """Whether a folder has a ``config.json`` with a ``model_type``."""
     path = folder / "config.json"
     return path.is_file() and "model_type" in _read_json(path)
 
@@ -57,7 +57,7 @@ def pretrained_source(name: str) -> Path | str:
 
 
 def writes_text(source: Path | str) -> bool:
-    """Whether a Hugging Face model, by its ``config.json``, is a causal one or an encoder-decoder."""
+    """Whether a Hugging Face model is causal or an encoder-decoder, by its ``config.json``."""
     config, _ = _configurations(source)
     return any(name.endswith(WRITERS) for name in config.get("architectures") or ())
 
@@ -168,7 +168,7 @@ def _require_files(folder: Path) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence progress bars and log messages of Transformers and of the hub."""
+    """Silence progress bars and log messages of Transformers and the hub."""
     from huggingface_hub.utils import logging as hub_logging
     from transformers.utils import logging
 
@@ -188,7 +188,7 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def _one_line(source: Path | str, kind: str) -> Iterator[None]:
-    """Turn errors of Transformers into one line."""
+    """Convert errors of Transformers to one line."""
     from safetensors import SafetensorError
 
     try:

@@ -19,14 +19,14 @@ CARD = "README.md"
 
 @dataclass(frozen=True)
 class Upload:
-    """A repository's name, USER/NAME, and its files by path: each a file to copy, or its contents."""
+    """Upload: a repository's name, USER/NAME, and its files by path, each a file to copy or its contents."""
 
     repo: str
     files: Mapping[str, Path | bytes]
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Bytes by path."""
+        """Number of bytes by path."""
         return {
             name: file.stat().st_size if isinstance(file, Path) else len(file)
             for name, file in sorted(self.files.items())
@@ -34,12 +34,12 @@ class Upload:
 
 
 def card_of(folder: Path, *, repo: str | None = None) -> str:
-    """Return the model card of a run: its own ``README.md``, or one made of its settings and metrics."""
+    """Return the model card of a run: its own ``README.md``, or one made from settings and metrics."""
     return _card(folder, load_run(folder), repo or str(folder))
 
 
 def upload_of(folder: Path, repo: str) -> Upload:
-    """Collect the files of a run for the hub, after loading it as a check; paths in its settings are cut to names."""
+    """Collect the files of a run for the hub, after a test load; paths in its settings are reduced to names."""
     if not HUB_RUN.fullmatch(repo):
         raise InputError("this is not a repository name", path=repo, hint="write it as USER/NAME")
     run, inside = load_run(folder), model_folder(folder)
@@ -59,9 +59,9 @@ def upload_of(folder: Path, repo: str) -> Upload:
 
 
 def push(upload: Upload, *, private: bool | None = None, api: Any = None) -> str:
-    """Create the repository if needed, upload the files in one commit, and return the commit's address.
+    """Create the repository if needed, upload the files in one commit, and return the commit's URL.
 
-    Not implemented: the removal of files of an older version.
+    Not implemented: removing files of older versions.
     """
     from huggingface_hub import CommitOperationAdd, HfApi
 

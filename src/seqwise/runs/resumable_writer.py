@@ -53,9 +53,9 @@ def write_in_blocks(
     block: int,
     on_begin: Callable[[int], None] | None = None,
 ) -> None:
-    """Write the lines of items to a file, in all processes together, resuming where a killed call stopped.
+    """Write the lines of items to a file, in all processes together, resuming an interrupted call.
 
-    The lines of a block depend on its items and the claim alone; a file begun under another claim is refused.
+    The lines of a block depend only on its items and the claim; a file with a different claim is refused.
     ``on_begin`` is called with the number of items of this process.
     """
     init_process_group(timeout=NO_TIMEOUT)
@@ -80,7 +80,7 @@ def _part(path: Path, process: int) -> Path:
 
 
 def _parts(path: Path) -> list[Path]:
-    """List the existing parts, of any number of processes."""
+    """List the existing parts of all processes."""
     name = re.compile(re.escape(path.name) + r"\.partial(-[0-9]+)?")
     return sorted(file for file in path.parent.iterdir() if name.fullmatch(file.name))
 
@@ -103,7 +103,7 @@ def _begin(path: Path, claim: Mapping[str, str], count: int) -> list[int]:
 
 
 def _kept(part: Path, head: bytes, claim: Mapping[str, str]) -> list[_Block]:
-    """Return the complete blocks of a part, and truncate the rest."""
+    """Return the complete blocks of a part, and truncate it after them."""
     with saving(part), part.open("r+b") as stream:
         first_line = stream.readline()
         if not first_line.endswith(b"\n"):  # killed within its first line

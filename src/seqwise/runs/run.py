@@ -1,4 +1,4 @@
-"""A run: a trained model with its settings and its codec, in a folder that commands work from.
+"""Runs: a trained model with its settings and codec, in a folder that commands use.
 
 ::
 
@@ -51,7 +51,7 @@ C_co = TypeVar("C_co", bound=Codec, covariant=True)
 
 @dataclass(frozen=True, eq=False)
 class Run(Generic[S_co, C_co]):
-    """A model with the settings that it was trained by, and the codec between text and its ids."""
+    """Trained model with its settings, and the codec between text and ids."""
 
     settings: S_co
     model: Any
@@ -59,15 +59,15 @@ class Run(Generic[S_co, C_co]):
 
 
 OutputRun = Run[Settings, OutputCodec]
-"""A tagger, transducer or language model, which predicts."""
+"""Run of a tagger, transducer or language model, which predicts."""
 
 MaskedRun = Run[MaskedModelSettings, SequenceCodec]
-"""A masked model, which scores and samples."""
+"""Run of a masked model, which scores and samples."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """One output as tokens, with its score (higher is better)."""
+    """Output as tokens, with its score (higher is better)."""
 
     tokens: tuple[str, ...]
     score: float
@@ -87,18 +87,18 @@ _OTHER_USE: dict[Purpose, tuple[str, str]] = {
     "predict": ("a masked model, which predicts no outputs", "use it with seqwise score or seqwise sample"),
     "score": ("a run of seqwise train, which is no masked model", "use it with seqwise predict or seqwise evaluate"),
 }
-"""By the purpose asked for: what a run of the other kind is, and the commands that take it."""
+"""By purpose: the other kind of run, and the commands for it."""
 
 
 def require_purpose(codec: Codec | type[Codec], purpose: Purpose, *, path: Path | None = None) -> None:
-    """Refuse the codec of a run that does not serve a purpose."""
+    """Raise an InputError if the codec of a run does not serve a purpose."""
     if codec.purpose != purpose:
         other, hint = _OTHER_USE[purpose]
         raise InputError(f"the {'run' if path is None else 'folder'} holds {other}", path=path, hint=hint)
 
 
 def require_enough_candidates(run: OutputRun, examples: Sequence[Example], beam_size: int) -> None:
-    """Refuse a beam that is larger than the set of possible outputs."""
+    """Raise an InputError for a beam larger than the set of possible outputs."""
     blocks = in_blocks(examples, 1024)
     encoded = (example for block in blocks for example in run.codec.encode_sources(readable(run, block)))
     steps = max((steps_after(example.source_ids, run.model) for example in encoded), default=0)
@@ -129,7 +129,7 @@ def _reading_problem(run: OutputRun, examples: Sequence[Example]) -> InputError 
 
 
 def readable(run: OutputRun, examples: Sequence[Example]) -> list[Example]:
-    """Return the examples whose sources a run can read."""
+    """Return the examples with sources that a run can read."""
     problems = reading_problems(run, examples)
     return [example for example, problem in zip(examples, problems, strict=True) if problem is None]
 
@@ -145,10 +145,10 @@ def predict(
     """Search for the best outputs of each example, best first, as tokens.
 
     Args:
-        run: as :func:`~seqwise.runs.loading.load_run` returns it.
-        examples: texts, which are split as the training data were; or examples, of which only the sources are read.
-        decoder: a decoder, or the name of one with the run's beam size and alpha; None: the one trained for.
-        n_best: the largest number of outputs for each example.
+        run: a run from :func:`~seqwise.runs.loading.load_run`.
+        examples: texts, which are split like the training data; or examples, of which only the sources are read.
+        decoder: a decoder, or a name, for the run's beam size and alpha; None for the one that the run was trained for.
+        n_best: largest number of outputs for each example.
         length_normalization: see :func:`~seqwise.decoding.hypotheses`.
 
     Raises:
@@ -189,7 +189,7 @@ def read_metrics(folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def measuring_can_wait() -> Iterator[None]:
-    """Say at an interrupt that only the measurement is missing: the model is trained and saved."""
+    """Report at an interrupt that only the measurement is missing: the model is trained and saved."""
     try:
         yield
     except KeyboardInterrupt:

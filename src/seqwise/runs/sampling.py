@@ -1,6 +1,6 @@
-"""Sampling from masked models: from problems over initial states and sweeps to sequences; a killed call is resumed.
+"""Resumable sampling from masked models.
 
-Problems are taken in blocks, and the chains of a block that have one length are advanced together.
+Problems are processed in blocks; the chains of a block with the same length are advanced together.
 
 Shapes: S sweeps, B chains, T positions.
 """
@@ -56,7 +56,7 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class Sampled:
-    """Samples by problem, chain and sweep, a line of JSON for each, and all chains."""
+    """Samples by problem, chain and sweep, with a JSON line for each, and all chains."""
 
     samples: Sequence[Sample]
     lines: Sequence[str]
@@ -84,15 +84,15 @@ def sample_in_blocks(
     output: str | os.PathLike[str] | None = None,
     on_sweep: Callable[[SweepDone], None] | None = None,
 ) -> Iterator[Sampled]:
-    """Sample sequences for problems, in blocks of a few thousand of these, to bound the memory.
+    """Sample sequences for problems, in blocks of a few thousand, to bound memory.
 
-    The target is ``p(y) proportional to exp(-E(y) / T)`` over the sequences that agree with the fixed tokens, for each
-    length on its own; E is the model's energy plus the constraints. The first chain of each problem and length starts
-    from the greedy fill of all masks, the others from ``dispersed_starts``; required phrases are written in. The
+    The target is ``p(y) proportional to exp(-E(y) / T)`` over the sequences that agree with the fixed tokens,
+    separately for each length; E is the model's energy plus the constraints. The first chain of each problem and length
+    starts from the greedy fill of all masks, the others from ``dispersed_starts``; starts contain required phrases. The
     unknown token is never proposed.
 
-    In a folder ``output``, a killed call resumes when it is repeated and ends with the same files, byte for byte; with
-    more sweeps, it continues. Several processes share the groups of chains; all but the first yield nothing.
+    With a folder ``output``, a repeated call resumes an interrupted one and ends with the same files, byte for byte;
+    with more sweeps, it continues. Several processes share the groups of chains; only the first yields samples.
 
     Source: Goyal (2021), sections 6.3 and 6.4; Ghazvininejad et al. (EMNLP 2019), section 4, for several lengths. Not
     implemented: moves between lengths.
@@ -115,13 +115,13 @@ def runner_of(run: MaskedRun, settings: SampleSettings) -> ChainRunner:
 
 
 def begin_chains(run: MaskedRun, problem: Problem, settings: SampleSettings) -> tuple[ChainRunner, ChainState]:
-    """Start the chains of one problem, at its likeliest length, for a caller who advances them."""
+    """Start the chains of one problem, at its likeliest length, for the caller to advance."""
     runner = runner_of(run, settings)
     return runner, runner.start(at_lengths(run, [problem], settings, runner.shortest)[:1])
 
 
 def _require_limits(settings: SampleSettings, problems: Sequence[Problem], output: Path | None) -> None:
-    """Refuse more printed sequences than anybody reads, or more bytes than the disk has."""
+    """Raise an InputError for absurdly many printed sequences, or more bytes than the disk has."""
     printed = settings.num_printed(len(problems))
     hint = "ask for fewer problems, chains or sweeps, or print fewer of these: --every N, --best"
     if printed > MOST_PRINTED:
@@ -133,7 +133,7 @@ def _require_limits(settings: SampleSettings, problems: Sequence[Problem], outpu
 
 
 class _Part(NamedTuple):
-    """Problems of one length, whose chains are advanced together; each length of a problem counts as one."""
+    """Problems of one length, whose chains advance together; each length of a problem is a separate one."""
 
     number: int  # counted over all blocks
     problems: Sequence[ChainProblem]
@@ -178,7 +178,7 @@ class _Sampling:
             yield Sampled(samples, lines, groups)
 
     def parts(self, problems: Sequence[Problem]) -> Iterator[tuple[int, list[_Part]]]:
-        """Yield for each block of problems the place of the first one, and the parts."""
+        """Yield, for each block of problems, the index of the first one, and the parts."""
         number = before = 0
         for first in range(0, len(problems), BLOCK):
             block = problems[first : first + BLOCK]
@@ -196,7 +196,7 @@ class _Sampling:
         return max((len(ways[0]) for ways in phrases.required), default=1) if phrases.hard else 1
 
     def advance(self, part: _Part) -> Trace:
-        """Start chains or load them, and advance them to their last sweep."""
+        """Start or load chains, and advance them to their last sweep."""
         settings, own = self.settings, slice(None, None, self.settings.num_replicas)
 
         def report(now: ChainState, info: Info) -> None:
@@ -249,7 +249,7 @@ class _Sampling:
         return self.output / "chains" / f"{part.number:04d}.{suffix}"
 
     def line(self, problem: Problem, sample: Sample) -> str:
-        """Return a sample as JSON, with problem, chain and sweep counted from 1."""
+        """Return a sample as a JSON line, with problem, chain and sweep counted from 1."""
         record = {
             "problem": sample.problem + 1,
             "chain": sample.chain + 1,
@@ -286,7 +286,7 @@ def collect_samples(groups: Sequence[Group], settings: SampleSettings) -> list[S
 
 
 def _fingerprints(run: MaskedRun, problems: Iterable[Problem]) -> dict[str, str]:
-    """Checksums of the model with its vocabulary, and of the problems."""
+    """Compute checksums of the model with its vocabulary, and of the problems."""
     digest = hashlib.sha256(b"[")  # the checksum of one list, without making it
     for number, problem in enumerate(problems):
         digest.update((", " if number else "").encode() + repr((problem.tokens, problem.source_ids)).encode())

@@ -1,4 +1,4 @@
-"""Traces of chains on the disk, from which a killed call resumes.
+"""Traces of chains on disk, from which an interrupted call resumes.
 
 ::
 
@@ -38,7 +38,7 @@ _OTHERS = {"model": "another model", "problems": "other problems"}
 
 
 def require_disk(folder: Path, num_bytes: int, *, what: str) -> None:
-    """Refuse more bytes than the disk of a folder, which may not exist yet, has free."""
+    """Raise an InputError if the disk of a folder, which may not exist yet, lacks the free bytes."""
     existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     free = shutil.disk_usage(existing).free
     if num_bytes > free:
@@ -48,7 +48,7 @@ def require_disk(folder: Path, num_bytes: int, *, what: str) -> None:
 
 
 def claim(folder: Path, settings: SampleSettings, fingerprints: Mapping[str, str]) -> None:
-    """Write the settings of a sampling to its folder; refuse a folder begun otherwise, but for more sweeps."""
+    """Write the settings of a sampling run to its folder; refuse a folder with others, except for more sweeps."""
     another = "give another --output, or remove this folder to start again"
     # The model first: another one may have other defaults.
     now = {**fingerprints, "kernel": None, **settings.flat()}
@@ -72,7 +72,7 @@ def claim(folder: Path, settings: SampleSettings, fingerprints: Mapping[str, str
 
 
 def _begun(path: Path, names: Sequence[str]) -> dict[str, Any] | None:
-    """Read the settings of a sampling, or None from a file of another kind."""
+    """Read the settings of a sampling run, or None from another kind of file."""
     try:
         settings = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -81,7 +81,7 @@ def _begun(path: Path, names: Sequence[str]) -> dict[str, Any] | None:
 
 
 def append_sweeps(path: Path, trace: Trace, problems: Sequence[ChainProblem], *, first: int) -> None:
-    """Append a line for each sweep of some problems, synced to the disk; ``first`` is the number of sweeps before."""
+    """Append a line for each sweep of some problems, synced to disk; ``first`` is the number of earlier sweeps."""
     with path.open("a", encoding="utf-8") as stream:
         columns = [getattr(trace, name).tolist() for name in (*PER_CHAIN, "invariant_S")]
         for place, values in enumerate(zip(*columns, strict=True), start=1):
@@ -98,7 +98,7 @@ def append_sweeps(path: Path, trace: Trace, problems: Sequence[ChainProblem], *,
 
 
 def keep_samples(folder: Path, lines: Iterable[str], *, begin: int) -> int:
-    """Write the lines of a block to the file of samples from a byte on, synced to the disk; return the end."""
+    """Write the lines of a block to the file of samples from a byte on, synced to disk; return the end."""
     path, text = folder / _SAMPLES, "".join(f"{line}\n" for line in lines).encode()
     with saving(path):
         with path.open("r+b" if begin else "wb") as stream:
@@ -113,7 +113,7 @@ def keep_samples(folder: Path, lines: Iterable[str], *, begin: int) -> int:
 
 
 def read_trace(path: Path, *, num_sweeps: int, num_chains: int) -> Trace:
-    """Read the lines of a number of sweeps, and truncate the rest."""
+    """Read the lines of a number of sweeps, and truncate the file after them."""
     try:
         with path.open("rb+") as stream:
             lines = [stream.readline() for _ in range(num_sweeps)]
@@ -124,7 +124,7 @@ def read_trace(path: Path, *, num_sweeps: int, num_chains: int) -> Trace:
 
 
 def trace_of(records: Sequence[Mapping[str, Any]], *, num_chains: int) -> Trace:
-    """Make the trace of chains from the records of ``append_sweeps``."""
+    """Make the trace of chains from records of ``append_sweeps``."""
     if [record["sweep"] for record in records] != list(range(1, len(records) + 1)):
         raise ValueError("the sweeps do not follow each other")
 

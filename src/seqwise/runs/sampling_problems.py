@@ -42,9 +42,9 @@ class Problem:
 
 
 def read_problems(run: MaskedRun, text: str | None, settings: SampleSettings) -> Sequence[Problem]:
-    """Read the problems of a file, of standard input ("-") or of a text; None: make as many as the settings say.
+    """Read the problems of a file, standard input ("-") or text; None makes as many as the settings require.
 
-    All are made at once, spooled to the disk, so that errors come before the first sweep.
+    All are read first, spooled to disk, so that errors come before the first sweep.
     """
     if settings.length_beam > 1 and not run.codec.conditional:
         raise InputError("length_beam: the model has no source from which to predict lengths", hint="leave it out")
@@ -65,7 +65,7 @@ def read_problems(run: MaskedRun, text: str | None, settings: SampleSettings) ->
 
 
 def problem_of(run: MaskedRun, text: str, *, source: str = "", free: str = "_") -> Problem:
-    """Make a problem of typed texts; for a conditional run, a blank text is a whole output."""
+    """Make a problem from typed texts; for a conditional run, a blank text leaves the whole output free."""
     source_tokens = example_of(source, units=file_units(run.codec.source_units)).source if run.codec.conditional else ()
     if run.codec.conditional and not text.strip():
         example = Example(source_tokens, ())
@@ -77,7 +77,7 @@ def problem_of(run: MaskedRun, text: str, *, source: str = "", free: str = "_") 
 def chains_of(
     problem: Problem, settings: SampleSettings, *, place: int = 0, rank: int = 0, length: int | None = None
 ) -> ChainProblem:
-    """Return the chains of a problem at one of its lengths, the likeliest of which has rank 0."""
+    """Return the chains of a problem at one of its lengths; the likeliest length has rank 0."""
     tokens = problem.tokens if length is None else (FREE,) * length
     first_chain = (place * settings.length_beam + rank) * settings.num_chains
     where = (problem.example.path or None, problem.example.line or None)
@@ -158,7 +158,7 @@ def _problem(fields: Any) -> Problem:
 
 
 def _holds_pairs(text: str) -> bool:
-    """Whether the first line of a file has a tab, and so a source."""
+    """Whether the first line of a file has a tab, and hence a source."""
     return text != "-" and names_a_file(text) and "\t" in next(iter(read_lines(text)))[1]
 
 

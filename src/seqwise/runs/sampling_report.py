@@ -22,9 +22,9 @@ Key = tuple[int, int]  # problem, and rank of the length
 
 @dataclass
 class SampleReport:
-    """Report on chains, which are added block by block; ESS and R-hat need ArviZ.
+    """Report on chains, added block by block; ESS and R-hat need ArviZ.
 
-    Discarded sweeps and burn-in do not count. ESS is summed over problems and lengths; the worst ones are named.
+    It excludes discarded sweeps and burn-in. ESS is summed over problems and lengths; the worst ones are named.
     """
 
     settings: SampleSettings
@@ -61,7 +61,7 @@ class SampleReport:
 
 
 def _first_counted(settings: SampleSettings) -> int:
-    """Number of first sweeps that do not count, as in ``diagnose_chains``."""
+    """Return the number of initial sweeps that are not counted, as in ``diagnose_chains``."""
     followed = settings.burn_in < settings.num_sweeps
     return max(settings.num_discarded, settings.burn_in if followed else 0)
 
@@ -71,7 +71,7 @@ def _num_counted(settings: SampleSettings) -> int:
 
 
 def _warnings(settings: SampleSettings, phrase: int) -> Iterator[str]:
-    """Yield the warnings that follow from the settings, and from the length of the longest required phrase."""
+    """Yield warnings about the settings and the length of the longest required phrase."""
     if settings.burn_in >= settings.num_sweeps:
         yield f"warning: burn-in takes {settings.burn_in} sweeps, so no sweep samples from the target"
     kernel = settings.kernel
@@ -89,7 +89,7 @@ def _warnings(settings: SampleSettings, phrase: int) -> Iterator[str]:
 
 
 def _why_no_diagnostics(settings: SampleSettings) -> list[str] | None:
-    """Explain why there is no effective sample size; None if there is one."""
+    """Return the reason for a missing effective sample size, or None."""
     if not settings.kernel.draws:
         return []
     counted = _num_counted(settings)
@@ -102,7 +102,7 @@ def _why_no_diagnostics(settings: SampleSettings) -> list[str] | None:
 
 @dataclass
 class _Kind:
-    """Warnings that differ in their numbers alone: their count, and the one of the chains that agree least."""
+    """Warnings that differ only in numbers: their count, and the one of the chains that agree least."""
 
     rank: tuple[float, Key, int]
     warning: str

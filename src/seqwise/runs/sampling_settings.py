@@ -1,4 +1,4 @@
-"""Settings of ``seqwise sample`` beside target and kernel: chains, sweeps, and the sequences to print."""
+"""Settings of ``seqwise sample`` other than target and kernel: chains, sweeps, and sequences to print."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_PRINTED = 10**8  # sequences in one call
 
 
 class SampleSettings(ChainSettings):
-    """Settings of a sampling, beside those of ``ChainSettings``; see each field's help."""
+    """Settings of ``seqwise sample``, in addition to those of ``ChainSettings``; see the help of each field."""
 
     chains: int | None = setting(
         None, "number of chains of each problem and length [5; mask-predict: 1]", ge=1, panel="Chains"

@@ -32,12 +32,12 @@ from seqwise.sampling.scoring_settings import ScoringSettings
 BLOCK = 256  # sequences that are sorted by length together
 
 EACH_TOKEN = ScoringSettings(pieces="original")
-"""Each token given all others: what the local energy and the measures of training are made of."""
+"""Settings that score each token given all others, like the local energy and the measures of training."""
 
 
 @contextmanager
 def room_for(what: str, *, hint: str) -> Iterator[None]:
-    """Turn an error for want of memory into one line."""
+    """Convert an out-of-memory error to one line."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -48,22 +48,22 @@ def room_for(what: str, *, hint: str) -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)
 class SequenceScore(TextScore):
-    """An example with a log-probability of each of its T tokens, in nats, on the CPU."""
+    """Example with the log-probability of each of its T tokens, in nats, on the CPU."""
 
     example: Example = field(kw_only=True)
 
 
 class Scorer:
-    """Scores of texts under one model: a folder, a name on the hub, a run, or a Hugging Face model with its tokenizer.
+    """Scorer of texts under one model: a folder, a name on the hub, a run, or a Hugging Face model with its tokenizer.
 
     Args:
-        model: what ``seqwise masked-model train`` or ``save_pretrained`` has left in a folder; a masked model, a
-            causal one or an encoder-decoder.
-        tokenizer: with a Hugging Face model that is loaded, its own.
+        model: a folder of ``seqwise masked-model train`` or ``save_pretrained``, or a loaded model: masked, causal or
+            encoder-decoder.
+        tokenizer: the tokenizer of a loaded Hugging Face model.
         options: fields of ``ScoringSettings``.
 
     Raises:
-        InputError: there is no such model, or none that scores texts; an option is unknown.
+        InputError: there is no such model, or it does not score texts; an option is unknown.
 
     Example:
         >>> from transformers import BertConfig, BertForMaskedLM, BertTokenizer
@@ -92,21 +92,21 @@ class Scorer:
     def score(
         self, texts: Sequence[str], prefixes: Sequence[str] | None = None, suffixes: Sequence[str] | None = None
     ) -> list[TextScore]:
-        """Score texts, in their order, in nats.
+        """Score texts, in order, in nats.
 
         Args:
-            texts: to score.
-            prefixes: what each is conditioned on; of an encoder-decoder and a conditional run the sources.
-            suffixes: what stands behind each and is seen too; for Hugging Face masked models.
+            texts: texts to score.
+            prefixes: context before each text; sources for an encoder-decoder or a conditional run.
+            suffixes: context after each text, for Hugging Face masked models.
         """
         return list(self.score_examples(self._examples(texts, prefixes, suffixes)))
 
     def token_scores(
         self, texts: Sequence[str], prefixes: Sequence[str] | None = None, suffixes: Sequence[str] | None = None
     ) -> list[dict[str, Any]]:
-        """Return a flat dict for each token, as a data frame takes them, in the unit of the settings.
+        """Return a flat dict for each token, for a data frame, in the unit of the settings.
 
-        Keys: the number of the text from 0, token, number of its word from 0, start, end, log_prob, surprisal, unit.
+        Keys: index of the text, token, index of its word, start, end, log_prob, surprisal, unit; indices start at 0.
         """
         scores = self.score(texts, prefixes, suffixes)
         return [row for number, score in enumerate(scores) for row in score.rows(self.settings.unit, text=number)]
@@ -115,26 +115,26 @@ class Scorer:
         """Score pairs of a good and a bad text; a third text names the category.
 
         Returns:
-            For each pair the scores of both sides, in the unit of the settings, the difference and who won.
+            For each pair, the scores of both sides, in the unit of the settings, their difference and the winner.
         """
         return list(self.score_pair_examples([pair_example(*pair) for pair in pairs]))
 
     def check(self, examples: Sequence[Example]) -> None:
-        """Refuse examples that cannot be scored."""
+        """Raise an InputError for examples that cannot be scored."""
         _check(self._scoring, examples)
 
     def check_pairs(self, examples: Sequence[Example]) -> None:
-        """Refuse pairs, as :func:`read_pairs_to_score` reads them, that cannot be scored."""
+        """Raise an InputError for pairs of :func:`read_pairs_to_score` that cannot be scored."""
         for block in in_blocks(examples, BLOCK):
             for example in block:
                 _check(self._scoring, self._sides(example))
 
     def score_examples(self, examples: Sequence[Example]) -> Iterator[SequenceScore]:
-        """Score examples as the run's codec reads them; all are checked before the first is scored."""
+        """Score examples read by the run's codec; all are checked first."""
         return _scores(self._scoring, examples)
 
     def score_pair_examples(self, examples: Sequence[Example]) -> Iterator[PairScore]:
-        """Score pairs as :func:`read_pairs_to_score` reads them; all are checked before the first is scored."""
+        """Score pairs of :func:`read_pairs_to_score`; all are checked first."""
         self.check_pairs(examples)
         return (pair for block in in_blocks(examples, BLOCK) for pair in self._pairs(block))
 
@@ -162,22 +162,22 @@ class Scorer:
 def score_sequences(
     run: MaskedRun, examples: Sequence[Example], settings: ScoringSettings = EACH_TOKEN
 ) -> Iterator[SequenceScore]:
-    """Score sequences under a masked run, in order, by T masked copies of a sequence of T tokens.
+    """Score sequences under a masked run, in order, with T masked copies of each sequence of T tokens.
 
-    All are encoded before the first is scored. Sequences of equal length near each other share passes of the model.
+    All are encoded before the first is scored. Nearby sequences of equal length share passes of the model.
 
     Args:
         run: a masked model in evaluation mode.
-        examples: as the run reads them.
+        examples: examples in the format of the run.
         settings: masks and batches; by default each token is scored given all others.
 
     Returns:
-        For each example its tokens and ``token_log_probs_T``, in nats, and their sum ``log_prob``.
+        For each example, its tokens and ``token_log_probs_T``, in nats, and their sum ``log_prob``.
 
     Raises:
-        InputError: at once, if an example cannot be encoded or has no token.
+        InputError: an example cannot be encoded or has no tokens.
 
-    Source: Salazar et al. (ACL 2020), section 2. Not implemented: the probability of a length, which conditional models
+    Source: Salazar et al. (ACL 2020), section 2. Not implemented: probabilities of lengths, which conditional models
     have.
     """
     return _scores(_scoring_of(run, settings), examples)
@@ -190,7 +190,7 @@ def _check(scoring: _Scoring, examples: Sequence[Example]) -> None:
 
 
 def _scores(scoring: _Scoring, examples: Sequence[Example]) -> Iterator[SequenceScore]:
-    """Check all examples, and score them block by block as they are asked for."""
+    """Check all examples, and score them lazily, block by block."""
     _check(scoring, examples)
     return (score for block in in_blocks(examples, BLOCK) for score in scoring.score(block))
 
@@ -199,10 +199,10 @@ def _scores(scoring: _Scoring, examples: Sequence[Example]) -> Iterator[Sequence
 
 
 def read_texts_to_score(run: Run[Any, Any], path: FilePath) -> Sequence[Example]:
-    """Read what ``seqwise score`` scores.
+    """Read texts for ``seqwise score``.
 
-    A run reads files in the format of its training data. For Hugging Face models: a text a line; a prefix, a tab, a
-    text, and perhaps another tab and a suffix (``.tsv``); objects with ``text`` and perhaps ``prefix`` and ``suffix``
+    A run reads files in the format of its training data. For Hugging Face models: one text per line; prefix, tab, text,
+    and optionally tab and suffix (``.tsv``); objects with ``text`` and optionally ``prefix`` and ``suffix``
     (``.jsonl``); FASTA.
     """
     if isinstance(run.codec, MaskedCodec) or not os.fspath(path).endswith((".tsv", ".jsonl")):
@@ -217,16 +217,16 @@ def read_texts_to_score(run: Run[Any, Any], path: FilePath) -> Sequence[Example]
 
 
 def _around(prefix: str, suffix: str) -> tuple[str, ...]:
-    """Return what stands around a text, as the source of an example."""
+    """Return the context of a text, as the source of an example."""
     return (prefix, suffix) if suffix else (prefix,)
 
 
 def read_pairs_to_score(path: FilePath, *, category: str = "UID") -> Sequence[Example]:
-    """Read pairs of a good and a bad text, with a category or without, as examples whose key is the category.
+    """Read pairs of a good and a bad text, optionally with a category, as examples whose key is the category.
 
-    A line of a table has good, bad and perhaps a category, with tabs between them; one of a ``.jsonl`` file is an
-    object with ``sentence_good``, ``sentence_bad``, perhaps ``prefix``, and the category under a key that is named
-    (BLiMP).
+    A table has good, bad and optionally a category, separated by tabs; a ``.jsonl`` file has objects with
+    ``sentence_good``, ``sentence_bad``, optionally ``prefix``, and the category under a given key (as in
+    BLiMP).
     """
     return require_some(spooled(_each_pair(path, category)), path)
 
@@ -246,7 +246,7 @@ def pair_example(good: str, bad: str, category: str = "", prefix: str = "") -> E
 def _each_row(
     path: FilePath, needed: Sequence[str], more: Sequence[str], *, columns: Sequence[Sequence[str]]
 ) -> Iterator[tuple[int, Mapping[str, str]]]:
-    """Yield line numbers and fields of a table or of a file of JSON objects; blank lines are left out."""
+    """Yield line numbers and fields of a table or a file of JSON objects, skipping blank lines."""
     as_json = os.fspath(path).endswith(".jsonl")
     for number, line in read_lines(path):
         if not line.strip():

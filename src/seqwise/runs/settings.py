@@ -1,7 +1,6 @@
-"""Settings of a training run: every one with its default and one line of help.
+"""Settings of a training run, each with a default and one line of help.
 
-The command line's flags and the keys of a YAML file are these fields, and those of the chosen model, objective and warm
-start.
+Command-line flags and keys of a YAML file are these fields and those of the chosen model, objective and warm start.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ _MODEL = (
 
 
 class WarmStart(Config):
-    """Training before the objective; a subclass has a ``name: Literal["..."]``."""
+    """Warm start: training before the objective; a subclass has a ``name: Literal["..."]``."""
 
     name: str
     epochs: float = setting(
@@ -77,7 +76,7 @@ class WarmStart(Config):
     )
 
     def stages(self) -> list[tuple[str, str, ObjectiveConfig, float]]:
-        """List its stages: name, folder, objective, and the share of the epochs and of the learning rate."""
+        """List the stages: name, folder, objective, and shares of the epochs and the learning rate."""
         return [("warm start", "warm-start", CrossEntropy(), 1.0)]
 
 
@@ -111,7 +110,7 @@ class ScheduledSamplingStart(Sampling, WarmStart):
 
 
 class DistilledStart(WarmStart):
-    """Cross-entropy, then half as long its distillation into raw scores."""
+    """Cross-entropy, then distillation into raw scores for half as many epochs."""
 
     name: Literal["distilled"] = "distilled"
     k: int = setting(5, BEAM, flag="beam_size", ge=1)
@@ -125,7 +124,7 @@ _USUAL_START = CrossEntropyStart()
 
 
 def _from_objective(name: str, default: Any) -> Any:
-    """Default of a decoding option: its value in the objective."""
+    """Return the default of a decoding option: its value in the objective."""
     return lambda values: getattr(values.get("objective"), name, default)
 
 
@@ -176,12 +175,12 @@ class _ExperimentOptions(Config):
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage of training, which continues from the weights of the stage before.
+    """Stage of training, which continues from the weights of the previous stage.
 
     Attributes:
-        name: for progress bars and metrics.
-        folder: below the run folder; "" for the run folder itself.
-        settings: those of the run, with the objective, epochs and learning rate of this stage.
+        name: name in progress bars and metrics.
+        folder: folder below the run folder; "" for the run folder itself.
+        settings: settings of the run, with the objective, epochs and learning rate of this stage.
     """
 
     name: str
@@ -210,7 +209,7 @@ class Settings(TrainerOptions, _ExperimentOptions):
 
     @property
     def chosen_by_auto(self) -> bool:
-        """Whether the objective "auto" chose the objective."""
+        """Whether "auto" chose the objective."""
         return self._chosen_by_auto
 
     @property
@@ -230,12 +229,12 @@ class Settings(TrainerOptions, _ExperimentOptions):
 
     @property
     def warm_start_learning_rate(self) -> float:
-        """Highest learning rate of the warm start."""
+        """Peak learning rate of the warm start."""
         given = self.warm_start.learning_rate if self.warm_start else None
         return given or (RATE_OF_PRETRAINED if self.model.pretrained else 2e-3)
 
     def stages(self) -> list[Stage]:
-        """List the stages of training in order: those of the warm start, then the objective."""
+        """List the stages of training in order: the warm start, then the objective."""
         stages = []
         if self.warm_start is not None and self.warm_start.epochs > 0:
             for name, folder, objective, share in self.warm_start.stages():
@@ -331,7 +330,7 @@ class Transducing(Settings):
 
 
 SETTINGS = OneOf(Settings)
-"""Both kinds of settings, as ``configure`` and ``flags_of`` take them."""
+"""Both kinds of settings, for ``configure`` and ``flags_of``."""
 
 
 def _trains_new_weights(objective: Any) -> bool:
@@ -352,12 +351,12 @@ def train_settings(**flat: Any) -> Settings:
 
 
 def load_settings(path: Path | None, flags: Mapping[str, str] | None = None) -> Settings:
-    """Read settings from a YAML file and from flags, which win."""
+    """Read settings from a YAML file and flags; flags take precedence."""
     return _built(read_given(path, flags))
 
 
 def check(settings: Settings) -> Settings:
-    """Refuse settings without training data, or with evaluations but no development data; return them."""
+    """Return settings; raise an InputError without training data, or for evaluations without development data."""
     if settings.train == Path():
         raise InputError("there is no training data", hint="give --train FILE, or a line 'train: FILE' in the YAML")
     require_evaluation(settings, has_dev=settings.dev is not None)
@@ -383,7 +382,7 @@ def _built(given: Given) -> Settings:
 
 
 def _take_from_init(given: Given) -> None:
-    """Take task, model and objective from the run named as ``init``, unless they were given."""
+    """Take task, model and objective from the run ``init``, unless given."""
     missing = [name for name in ("task", "model", "objective") if given.value(name) is None]
     if given.value("init") is None or not missing:
         return
@@ -404,11 +403,12 @@ def _take_from_init(given: Given) -> None:
 
 
 def _choose_objective(given: Given) -> None:
-    """Replace the objective "auto" by the one that did best in the reproductions.
+    """Replace the objective "auto" by the best one in the reproductions.
 
-    A left-to-right tagger commits before it has seen the whole input: cross-entropy, then scheduled sampling, then the
-    beam CRF on raw scores (``python -m reproductions search-objectives``). With the whole input in view, nothing beat
-    cross-entropy trained longer (Tables 4.1 and 4.2, g2p), so the epochs of a warm start are added to its own.
+    For a left-to-right tagger, which commits before it has seen the whole input: cross-entropy, then scheduled
+    sampling, then the beam CRF with raw scores (``python -m reproductions search-objectives``). For models that see the
+    whole input, nothing beat longer training with cross-entropy (Tables 4.1 and 4.2, g2p), so the epochs of a warm
+    start are added.
     """
     for name in ("score", "warm_start"):
         if given.value(name) is not None:

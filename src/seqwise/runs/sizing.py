@@ -1,4 +1,4 @@
-"""Epochs, batch size, learning rate, evaluations and characters, sized to the data unless they are given."""
+"""Defaults that depend on the data: epochs, batch size, learning rate, evaluations and characters."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from seqwise.runs.trainer_options import TrainerOptions
 AnySettings = TypeVar("AnySettings", Settings, MaskedModelSettings)
 
 FEW = 16
-"""Examples in a batch of small data."""
+"""Batch size for small data."""
 
 ENOUGH_STEPS = 1_500
-"""Steps that small data get if development data can stop them earlier."""
+"""Number of steps for small data if development data can stop training earlier."""
 MOST_EPOCHS = 60
 
 _SIZES = ("batch_size", "epochs", "learning_rate", "evaluate_every", "patience")
@@ -27,7 +27,7 @@ _SIZES = ("batch_size", "epochs", "learning_rate", "evaluate_every", "patience")
 
 @dataclass(frozen=True)
 class Sizes:
-    """Settings that suit an amount of training data; ``evaluate_every`` is in steps."""
+    """Settings for a given amount of training data; ``evaluate_every`` is in steps."""
 
     batch_size: int
     epochs: float
@@ -39,8 +39,8 @@ def sizes_for(
 ) -> Sizes:
     """Return sizes for a number of training examples.
 
-    Small data are seen often, in small batches: a few hundred steps teach little, however large the batches. Where
-    development data stop the training of new weights, very small data are seen more often still.
+    Small data get more epochs in small batches, as a few hundred steps teach little, however large the batches. If
+    development data can stop the training of new weights, very small data get even more epochs.
 
     Example:
         >>> sizes_for(1_500)
@@ -58,10 +58,10 @@ def sizes_for(
 
 
 def sized(settings: Settings, examples: Sequence[Example]) -> Settings:
-    """Choose the settings that depend on the training data, unless they were given.
+    """Choose the settings that depend on the training data, unless given.
 
-    A stage that starts from trained weights gets half of the epochs, and two fifths of the learning rate. A new tagger
-    reads words by their characters as well where at least ``MANY_UNSEEN`` of the words of new text will be unknown.
+    A stage that starts from trained weights gets half of the epochs and two fifths of the learning rate. A new tagger
+    also reads characters if at least ``MANY_UNSEEN`` of the words of new text will be unknown.
     """
     num_examples = len(examples)
     start, pretrained = settings.warm_start, settings.model.pretrained
@@ -94,18 +94,18 @@ def sized(settings: Settings, examples: Sequence[Example]) -> Settings:
 
 
 def _stops_early(settings: Settings) -> bool:
-    """Whether development data end its stages."""
+    """Whether development data can end stages early."""
     evaluated = "evaluate_every" not in settings.model_fields_set or settings.evaluate_every > 0
     return evaluated and settings.dev is not None and settings.patience is not None
 
 
 def _leaves_characters_open(model: ModelConfig) -> TypeGuard[NewTagger]:
-    """Whether it is a tagger that may read words by their characters, and nothing says if it does."""
+    """Whether this is a tagger that may read characters, without a setting for it."""
     return isinstance(model, NewTagger) and "characters" not in model.model_fields_set
 
 
 def sized_masked(settings: MaskedModelSettings, num_examples: int, *, evaluated: bool) -> MaskedModelSettings:
-    """Choose the same settings of a masked model."""
+    """Choose the same settings for a masked model."""
     sizes = sizes_for(num_examples, batch_size=_given_batch_size(settings))
     return _with_choices(
         settings,
@@ -117,14 +117,14 @@ def sized_masked(settings: MaskedModelSettings, num_examples: int, *, evaluated:
 
 
 def _with_choices(settings: AnySettings, **choices: Any) -> AnySettings:
-    """Set what was not given; without evaluations there is no patience."""
+    """Set values that were not given; without evaluations, there is no patience."""
     given = settings.model_fields_set
     chosen = settings.model_copy(update={name: value for name, value in choices.items() if name not in given})
     return chosen if chosen.evaluate_every else chosen.model_copy(update={"patience": None})
 
 
 def sized_like(settings: Settings, other: Settings) -> Settings:
-    """Copy from other settings what ``sized`` would choose, unless it was given."""
+    """Copy the values that ``sized`` would choose from other settings, unless given."""
     changes: dict[str, Any] = {name: getattr(other, name) for name in _SIZES if name not in settings.model_fields_set}
     start, other_start = settings.warm_start, other.warm_start
     if start is not None and other_start is not None:
@@ -137,9 +137,9 @@ def sized_like(settings: Settings, other: Settings) -> Settings:
 
 
 def without_new_evaluations(settings: AnySettings, saved: AnySettings) -> AnySettings:
-    """Turn evaluations during training off if the run was started without them.
+    """Switch off evaluations during training if the run was started without them.
 
-    Development data that are added later only measure the trained model.
+    Development data added later only measure the trained model.
     """
     if "evaluate_every" in saved.model_fields_set and not saved.evaluate_every:
         return settings.model_copy(update={"evaluate_every": 0, "patience": None})
@@ -151,7 +151,7 @@ def _given_batch_size(settings: TrainerOptions) -> int | None:
 
 
 def _rate(settings: Settings, batch_size: int) -> float:
-    """Highest learning rate of new weights: highest for an LSTM tagger in small batches, lowest for a Transformer."""
+    """Return the peak learning rate of new weights: highest for small-batch LSTM taggers, lowest for Transformers."""
     if settings.model.parallel:
         return 1e-3
     if batch_size > 32:
@@ -160,12 +160,12 @@ def _rate(settings: Settings, batch_size: int) -> float:
 
 
 def evaluated_examples(settings: TrainerOptions) -> int:
-    """Number of development examples in an evaluation: a quarter of those trained on since the last, 100 to 500."""
+    """Return the number of examples per evaluation: a quarter of those trained on since the last one, 100 to 500."""
     return min(max(settings.evaluate_every * (settings.batch_size or FEW) // 4, 100), 500)
 
 
 def sample_evenly(examples: Sequence[Example], most: int, *, key: Callable[[Example], Hashable]) -> list[Example]:
-    """Choose at most so many keys, evenly spread, and all examples that have them.
+    """Choose a limited number of evenly spread keys, and all their examples.
 
     Example:
         >>> examples = [Example((letter,), ()) for letter in "abcdefaa"]

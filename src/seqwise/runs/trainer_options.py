@@ -1,4 +1,4 @@
-"""Options that every training run has, whatever it trains: those of the Hugging Face Trainer, and early stopping."""
+"""Options of every training run: those of the Hugging Face Trainer, and early stopping."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 AnyOptions = TypeVar("AnyOptions", bound="TrainerOptions")
 
 SIZED = "sized to the data"
-"""Help on a setting that ``sizing`` chooses where it is not given."""
+"""Help for settings that ``sizing`` chooses if they are not given."""
 
 
 class TrainerOptions(Config):
-    """Options of the trainer, for the settings of a command; see each field's help."""
+    """Trainer options, for the settings of a command; see the help of each field."""
 
     if TYPE_CHECKING:
         epochs: float
@@ -85,19 +85,19 @@ class TrainerOptions(Config):
         return {name: getattr(self, name) for name in names} | {"report_to": self.integrations}
 
     def batches(self, encoded: Sequence[EncodedExample]) -> BatchSampler:
-        """Return the batches of the first epoch; every epoch has as many."""
+        """Return the batches of the first epoch; every epoch has the same number."""
         from seqwise.data.batches import BatchSampler
 
         lengths = [example.lengths for example in encoded]
         return BatchSampler(lengths, batch_size=self.batch_size, batch_tokens=self.batch_tokens, seed=self.seed)
 
     def num_steps(self, encoded: Sequence[EncodedExample]) -> int:
-        """Number of steps: the epochs times the batches of an epoch."""
+        """Return the number of steps: epochs times batches per epoch."""
         return max(1, round(self.epochs * len(self.batches(encoded))))
 
 
 def with_absolute_paths(settings: AnyOptions, output: Path) -> AnyOptions:
-    """Make paths absolute if the run folder lies outside the current one; see ``recorded_file``."""
+    """Make paths absolute if the run folder is outside the current one; see ``recorded_file``."""
     if output.resolve().is_relative_to(Path.cwd()):
         return settings
     paths = {name: value.absolute() for name, value in settings if isinstance(value, Path)}
@@ -105,13 +105,13 @@ def with_absolute_paths(settings: AnyOptions, output: Path) -> AnyOptions:
 
 
 def changed_setting_error(output: Path, name: str, then: Any, now: Any, *, what: str = "the run was") -> InputError:
-    """Return the error about an output folder that was started with another value of a setting."""
+    """Return the error about an output folder started with a different value of a setting."""
     problem = f"{what} started with another {name} ({then} then, {now} now)"
     return InputError(problem, path=output, hint="give another --output, or remove this folder to start again")
 
 
 def require_usable(options: TrainerOptions, *, has_lstm: bool) -> None:
-    """Refuse options that this machine lacks a GPU or a package for."""
+    """Raise an InputError for options that need a missing GPU or package."""
     import torch
 
     from seqwise.training.reporting import require_integrations
@@ -125,7 +125,7 @@ def require_usable(options: TrainerOptions, *, has_lstm: bool) -> None:
 
 
 def require_evaluation(options: TrainerOptions, *, has_dev: bool) -> None:
-    """Refuse options of evaluations during training where there are none."""
+    """Raise an InputError for options of evaluations during training if there are none."""
     given = options.model_fields_set
     is_evaluated = has_dev and (options.evaluate_every > 0 or "evaluate_every" not in given)
     if "evaluate_every" in given and options.evaluate_every and not has_dev:

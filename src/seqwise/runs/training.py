@@ -1,4 +1,4 @@
-"""From settings to a trained run: read, warm-start, train, measure on the development data, save."""
+"""Training of a run from settings: read data, warm-start, train, evaluate on development data, save."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ from seqwise.training.processes import from_main_process, init_process_group, is
 from seqwise.training.trainer import Progress, TrainingResult, fit, read_losses, require_same_data
 
 OnProgress = Callable[[str, Progress], None]
-"""Called after each step with the name of the stage."""
+"""Function called after each step with the name of the stage."""
 
 
 def fit_stage(
@@ -79,8 +79,8 @@ def fit_stage(
 ) -> TrainingResult:
     """Train a model in place, resuming from the folder's checkpoints, and check that its last loss is finite.
 
-    With a metric, which follows each measurement, the model ends with its best weights. The examples name the encoded
-    ones in error messages; further options are those of ``fit``.
+    With a metric, computed after each measurement, the model ends with its best weights. Error messages name the
+    examples; further options are those of ``fit``.
     """
     steps, schedules = settings.num_steps(encoded), schedules or {}
     result = fit(
@@ -122,8 +122,8 @@ def train_stage(
 ) -> TrainingResult:
     """Train a run's model in place with the objective of the settings.
 
-    Distillation takes the model as it comes as its teacher. So a resumed run has to pass the same weights again, which
-    it reads from the last checkpoint of the stage before.
+    Distillation uses the initial model as teacher. So a resumed run must start from the same weights, those of the last
+    checkpoint of the previous stage.
     """
     objective = settings.objective.build(context_of(run.codec.target_vocabulary, encoded=encoded, start=run.model))
     steps = settings.num_steps(encoded)
@@ -145,9 +145,9 @@ def train_stage(
 
 
 class _DevEvaluation:
-    """Evaluation by the measure that decides which decoder is best, less a hair of the cross-entropy.
+    """Evaluation by the deciding measure, minus a small multiple of the cross-entropy.
 
-    So a model that learns improves even while it finds no entity, or gets no output right.
+    So a learning model improves even while it finds no entity and no output is right.
     """
 
     def __init__(self, run: OutputRun, dev: Sequence[Example], settings: Settings) -> None:
@@ -171,11 +171,11 @@ class _DevEvaluation:
 
 
 _HAIR = 1e-6
-"""Weight of the cross-entropy in the metric of early stopping: less than one more right answer counts."""
+"""Weight of the cross-entropy in the metric of early stopping, smaller than one right answer."""
 
 
 def fingerprints_of(settings: Settings | MaskedModelSettings, dev: Sequence[Example]) -> dict[str, str]:
-    """Checksums of what else the weights depend on: the development data, and the run named as ``init``."""
+    """Return checksums of other inputs of training: the development data, and the run ``init``."""
     fingerprints = {}
     if settings.evaluate_every:
         fingerprints["development data"] = sha256_of_examples(dev)
@@ -187,7 +187,7 @@ def fingerprints_of(settings: Settings | MaskedModelSettings, dev: Sequence[Exam
 def context_of(
     labels: Vocabulary, *, encoded: Iterable[EncodedExample] = (), start: nn.Module | None = None
 ) -> Context:
-    """Return the context of an objective: facts about the outputs, the data and the initial model."""
+    """Return the context of an objective: properties of the outputs, the data and the initial model."""
 
     def noise() -> Tensor:
         counts_V = torch.ones(len(labels))  # add-one: tokens that are never gold are noise too
@@ -202,7 +202,7 @@ def context_of(
 
 
 def _rates(run: OutputRun, settings: Settings) -> dict[str, float] | None:
-    """Learning rates of the new parts of a tagger over a Hugging Face encoder, by name."""
+    """Return learning rates of the new parts of a tagger over a Hugging Face encoder, by name."""
     if not isinstance(settings.model, PretrainedEncoder):
         return None
     parts = {name.partition(".")[0] for name, _ in run.model.named_parameters()}
@@ -217,20 +217,20 @@ def train_run(
     on_progress: OnProgress | None = None,
     on_measured: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Train a model by the settings, from files to a run folder.
+    """Train a model from files, and save a run folder.
 
-    An interrupted call continues from the last complete checkpoint when it is repeated, and ends with the same weights,
-    bit for bit.
+    A repeated call resumes from the last complete checkpoint of an interrupted one, and ends with the same weights, bit
+    for bit.
 
     Args:
-        settings: as :func:`~seqwise.runs.train_settings` makes them.
-        output: the run folder; created where it is missing.
+        settings: settings from :func:`~seqwise.runs.train_settings`.
+        output: the run folder; created if missing.
         on_start: called with the summary before the first step.
         on_progress: called after each step with the name of the stage and its progress.
-        on_measured: called after training with the number of decoders measured so far, and that of all.
+        on_measured: called after training with the number of decoders measured so far, and the total.
 
     Returns:
-        The metrics, as written to ``metrics.json``; in processes other than the first, those of training alone.
+        The metrics in ``metrics.json``; in processes other than the first, only those of training.
 
     Raises:
         InputError: data or settings cannot be used, another process writes to the folder, or a loss is not finite.
@@ -299,7 +299,7 @@ def _train_run(
 
 
 def _sized_for_folder(given: Settings, output: Path, examples: Sequence[Example]) -> Settings:
-    """Choose the settings that were not given; no evaluations if the run in the folder was started without them."""
+    """Choose settings that were not given; no evaluations if the run in the folder was started without them."""
     settings, saved = sized(with_absolute_paths(given, output), examples), output / CONFIGURATION
     if saved.exists() and "evaluate_every" not in given.model_fields_set:
         return without_new_evaluations(settings, load_settings(saved))
@@ -309,7 +309,7 @@ def _sized_for_folder(given: Settings, output: Path, examples: Sequence[Example]
 def begin_run(
     settings: Settings, examples: Sequence[Example]
 ) -> tuple[OutputRun, list[EncodedExample], list[Example], str | None]:
-    """Make a run, encode the training data and read the development data; write nothing.
+    """Make a run, encode the training data and read the development data, without writing anything.
 
     The last of the four is a warning about development inputs that the run cannot read, or None.
     """
@@ -323,7 +323,7 @@ def begin_run(
 
 
 def _signed(run: OutputRun, dev: Sequence[Example]) -> str:
-    """Signature of the results on development data."""
+    """Return the signature of the results on development data."""
     method = f"{run.settings.objective.name}, {run.settings.trained_score} scores, beam {run.settings.beam_size}"
     return signature_line(sign(method, seeds=[run.settings.seed], data=sha256_of_examples(dev)))
 
@@ -336,7 +336,7 @@ _WRITTEN = (
 
 
 def _require_same_settings(output: Path, settings: Settings) -> None:
-    """Refuse an output folder that holds anything but a run of the same settings."""
+    """Raise an InputError if the output folder contains anything but a run with the same settings."""
     saved = output / CONFIGURATION
     if not saved.exists():
         leftover = next((name for name in _WRITTEN if (output / name).exists()), None)
@@ -357,7 +357,7 @@ def _left_no_checkpoint(output: Path) -> bool:
 
 
 def _claim(output: Path, settings: Settings) -> None:
-    """Write the settings before anything else."""
+    """Write the settings first."""
     discard_partials(output)
     save_settings(settings, output)
 

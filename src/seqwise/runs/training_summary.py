@@ -35,7 +35,7 @@ FEWEST_STEPS = 50  # of which a fifth has a standard error
 
 @dataclass(frozen=True)
 class StageSummary:
-    """One stage of training, with its highest learning rate."""
+    """Stage of training, with its peak learning rate."""
 
     name: str
     objective: str
@@ -122,7 +122,7 @@ def summarize_training(
 def summarize_masked_training(
     run: MaskedRun, encoded: Sequence[EncodedExample], dev: Sequence[EncodedExample]
 ) -> TrainingSummary:
-    """Count data, parameters and steps of a masked model, and measure the baseline of each token's frequency."""
+    """Count data, parameters and steps of a masked model, and measure the unigram baseline."""
     settings = run.settings
     counted = partial(_summary_of_ids, conditional=run.codec.conditional)
     train_summary, tokens = counted(encoded)
@@ -153,7 +153,7 @@ def summarize_masked_training(
 def _summary_of_ids(
     encoded: Sequence[EncodedExample], *, conditional: bool, known: Counter[int] | None = None
 ) -> tuple[DataSummary, Counter[int]]:
-    """Statistics of encoded examples, which may be more than memory holds, and the counts of their target tokens."""
+    """Compute statistics of encoded examples, which may exceed memory, and counts of their target tokens."""
     sources, targets = Counter[int](), Counter[int]()
     longest_source = longest_target = 0
     for example in encoded:
@@ -177,7 +177,7 @@ def _summary_of_ids(
 
 
 def _unigrams(counts: Counter[int], encoded: Iterable[EncodedExample], *, file: str) -> Baseline:
-    """Perplexity of each token's frequency in the training data, with one added to each count."""
+    """Compute the perplexity of the unigram distribution of the training data, with add-one smoothing."""
     size, nats, tokens = counts.total() + len(counts) + 1, 0.0, 0
     for example in encoded:
         nats -= sum(math.log((counts[token] + 1) / size) for token in example.target_ids)
@@ -281,7 +281,7 @@ def _counts(summary: TrainingSummary, data: DataSummary) -> str:
 
 
 _NAMES = {"tag": ("sentence", "tokens"), "transduce": ("pair", "source tokens"), "masked": ("sequence", "")}
-"""By task, names of the examples and of the tokens that are read and not written."""
+"""Names of the examples and of the input-only tokens, by task."""
 
 
 def _shown(baseline: Baseline, value: float) -> str:
@@ -336,9 +336,9 @@ def loss_warnings(
     """Warn if the loss has risen ("diverged") or was "still falling", by the mean losses of fifths of the steps.
 
     Risen: the last fifth exceeds the first by three standard errors and by a tenth. Still falling: the last fifth is
-    below the one before by two standard errors and by a hundredth of the whole fall, and the best weights are the last.
-    Both need 50 steps or more under constant schedules. More than ten times the first loss, and than 10, has diverged
-    under any schedule.
+    below the previous one by two standard errors and by a hundredth of the total decrease, and the last weights are the
+    best. Both need at least 50 steps under constant schedules. A loss above 10 and above ten times the first loss has
+    diverged under any schedule.
     """
     before, last = last_fifths(losses)
     size = len(last)
@@ -380,5 +380,5 @@ def last_fifths(losses: Sequence[float]) -> tuple[Sequence[float], Sequence[floa
 
 
 def _error(*samples: Sequence[float]) -> float:
-    """Standard error of the difference of two means."""
+    """Compute the standard error of the difference of two means."""
     return math.sqrt(sum(statistics.variance(sample) / len(sample) for sample in samples if len(sample) > 1))

@@ -39,7 +39,7 @@ FIRST_TRIALS = 4  # that are never pruned
 
 @dataclass(frozen=True)
 class Trial:
-    """One choice of settings, by flat names; it is refused if a loss was not finite."""
+    """Choice of settings, by flat names; refused if a loss is not finite."""
 
     state: Literal["complete", "pruned", "refused"]
     value: float | None  # measure on development data with the best decoder; if pruned, of the last evaluation
@@ -48,7 +48,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tuning:
-    """All trials in order, those of earlier calls included, and the best one."""
+    """All trials in order, including those of earlier calls, and the best one."""
 
     title: str  # of the measure
     trials: list[Trial]
@@ -65,12 +65,12 @@ def tune(
     on_trial: Callable[[Tuning | None], None] | None = None,
     on_progress: Callable[[str, Progress], None] | None = None,
 ) -> Tuning:
-    """Train with several settings, and keep the run that is best on development data.
+    """Train with several settings, and keep the best run on development data.
 
-    Tuned are the learning rate and epochs of each stage and, as far as the objective has them, the schedule of alpha,
-    the weight of added cross-entropy and the beam size. The first trial has the settings as they are; Optuna's
-    tree-structured Parzen estimator chooses the others. A trial with an evaluation below the median of the trials
-    before is pruned. A killed search resumes its trial, with the same choices. ``num_trials`` is that of all calls.
+    It tunes the learning rate and epochs of each stage and, if the objective has them, the schedule of alpha, the
+    weight of added cross-entropy and the beam size. The first trial has the given settings; Optuna's tree-structured
+    Parzen estimator chooses the others. A trial with an evaluation below the median of earlier trials is pruned. An
+    interrupted search resumes its trial, with the same choices. ``num_trials`` is the total over all calls.
 
     Source: Akiba et al. (KDD 2019). Not implemented: several processes on one study.
     """
@@ -125,14 +125,14 @@ def _optuna() -> Any:
 
 
 def _claim(output: Path, settings: Settings) -> None:
-    """Write the settings, or refuse a folder with others."""
+    """Write the settings, or raise an InputError for a folder with different ones."""
     _require_same_settings(output, settings)
     if not (output / SETTINGS).exists():
         write_atomically(output / SETTINGS, dump(settings))
 
 
 def _require_same_settings(output: Path, settings: Settings) -> None:
-    """Refuse an output folder that holds anything but a study of the same settings."""
+    """Raise an InputError if the output folder contains anything but a study with the same settings."""
     saved = output / SETTINGS
     if not saved.exists():
         if (output / STUDY).exists() or (output / "model").exists():
@@ -168,7 +168,7 @@ def _choices(trial: Any, settings: Settings) -> dict[str, float | str]:
 
 
 def _as_they_are(settings: Settings) -> dict[str, float]:
-    """Return the settings as a choice, as far as they are in the range of draws."""
+    """Return the settings as a choice, as far as they are within the ranges."""
     values: dict[str, float] = {"learning_rate": settings.learning_rate, "epochs": settings.epochs}
     if settings.warm_start is not None:
         values["warm_start_learning_rate"] = settings.warm_start_learning_rate
@@ -257,7 +257,7 @@ def _folder(output: Path, settings: Settings) -> Path:
 
 
 def _ended(study: Any) -> list[Any]:
-    """List the trials that are over, not interrupted."""
+    """List the trials that have ended."""
     return [trial for trial in study.trials if trial.state.name in ("COMPLETE", "PRUNED") or _was_refused(trial)]
 
 
