@@ -175,9 +175,9 @@ def table_1(setup: Setup) -> list[Outcome]:
     zero, tenth, full, devlin = (measured[key] for key in ("gamma-0", "gamma-0.1", "gamma-1", "devlin"))
     plain = [alone] * len(tenth.bleu)
     claims = [
-        with_weight(no_worse("γ = 0.1 costs no more than half a point of BLEU against γ = 1.", source,
+        with_weight(no_worse("γ = 0.1 costs at most half a point of BLEU against γ = 1.", source,
                              tenth.bleu, full.bleu, prefix="γ = 0.1 minus γ = 1: "), tenth, full),
-        with_weight(no_worse("γ = 0.1 costs no more than half a point of BLEU against Devlin's objective (the paper: "
+        with_weight(no_worse("γ = 0.1 costs at most half a point of BLEU against Devlin's objective (the paper: "
                              "0.1).", source, tenth.bleu, devlin.bleu, prefix="γ = 0.1 minus Devlin: "), tenth, devlin),
         about_as_fast("γ = 0.1 trains about ten times as fast as γ = 1.", source,
                       full.seconds, tenth.seconds, times=10),

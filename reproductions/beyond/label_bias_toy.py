@@ -76,10 +76,10 @@ def reproduce(setup: Setup) -> list[Outcome]:
         for key, decoder in (("relaxed-local", "beam"), ("relaxed-global", "raw-beam"), ("cross-entropy", "raw-beam"))
     }
     lesson = (
-        f"Ceilings: {without:.0f}% for whoever commits to a label before seeing the next input, "
+        f"Ceilings: {without:.0f}% for a model that commits to a label before seeing the next input, "
         f"{with_look_ahead:.0f}% with look-ahead. Trained through the search, local scores stay at the first "
         f"({best['relaxed-local']:.0f}%), global scores come near the second ({best['relaxed-global']:.0f}%). Even "
-        f"plain cross-entropy gets {best['cross-entropy']:.0f}% when it is searched by raw scores."
+        f"plain cross-entropy gets {best['cross-entropy']:.0f}% when it is searched with raw scores."
     )
     title = "Label bias, in the open: accuracy, %"
     return [build_outcome("label-bias-toy", title, cells, [measure], lesson=lesson, files={})]

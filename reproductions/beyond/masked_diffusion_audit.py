@@ -243,7 +243,7 @@ def examine_audits(audits: Sequence[Audit]) -> list[Claim]:
         ),
         theorem("Several positions at a time do not.", f"smallest total variation: {min(several):.2g}"),
         theorem(
-            "Low-confidence remasking does not, even one position at a time: what is drawn decides which draw stays.",
+            "Low-confidence remasking does not, even one position at a time: the draws decide which of them stay.",
             f"smallest total variation: {min(drawn):.2g}",
         ),
         theorem(

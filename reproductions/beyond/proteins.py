@@ -274,9 +274,9 @@ def build_outcome(measured: Measured, files: Mapping[str, Path], hints: tuple[st
     results = [*_model_results(measured), *_variant_results(measured)]
     note = (
         f"{len(measured.data.train):,} training sequences, {len(measured.data.dev)} development sequences, "
-        f"{len(measured.variants[0])} wild types; sequences that share words of residues are in one part. Energies: "
-        "E_local minus that of the wild type, nats; of samplers the mean over chains and sweeps that count, of "
-        "annealed ones the lowest."
+        f"{len(measured.variants[0])} wild types; sequences that share residue words are in the same part. Energies: "
+        "E_local minus that of the wild type, nats; for samplers, the mean over chains and counted sweeps; for "
+        "annealed ones, the lowest."
     )
     table = Table(TITLE, tuple(results), note=note, claims=tuple(claims))
     return Outcome("proteins", table, _grid(measured, results), files, hints=hints)

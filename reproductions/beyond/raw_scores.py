@@ -1,9 +1,9 @@
-"""What decoding by raw scores does to a plain model, by task; and what of it log Z explains.
+"""Effect of decoding a plain model with raw scores, by task, and the part of it that log Z explains.
 
-Where every output has the length of its input, log Z of the next step tells something about a prefix that its
-probability does not, and a raw beam can use it. Where lengths differ every further token earns log Z as well, outputs
-grow, and quality collapses; how much of it one constant gives back, the mean log Z a token of the development data,
-is among the results.
+If every output has the length of its input, log Z of the next step carries information about a prefix that its
+probability does not, and a raw beam can use it. If lengths vary, each further token also adds log Z, outputs grow, and
+quality collapses; the results include how much of this a constant, the mean log Z per token of the development data,
+recovers.
 """
 
 from __future__ import annotations

@@ -143,9 +143,9 @@ def _lesson(cells: dict[str, Cell], word_error: Measure, ratio: Measure) -> str:
     )
     verdict = "does not beat" if searched >= longer else "beats"
     return (
-        f"Where an output has its own length, raw scores of a plain model collapse: word error {plain:.1f}% becomes "
-        f"{raw:.1f}%, outputs {of(ratio, 'cross-entropy', 'raw-beam'):.2f} times as long, because every further token "
-        f"earns log Z, {cells['cross-entropy'].mean_log_partition:.1f} nats on average. Self-normalisation cures it "
-        f"({cured:.1f}%). Training through the search ({searched:.1f}% at best) {verdict} more cross-entropy "
+        f"With outputs of varying length, raw scores of a plain model collapse: word error {plain:.1f}% becomes "
+        f"{raw:.1f}%, outputs {of(ratio, 'cross-entropy', 'raw-beam'):.2f} times as long, because each further token "
+        f"adds log Z, {cells['cross-entropy'].mean_log_partition:.1f} nats on average. Self-normalisation prevents "
+        f"this ({cured:.1f}%). Training through the search ({searched:.1f}% at best) {verdict} more cross-entropy "
         f"({longer:.1f}%) here: with the whole source in view there is no label bias to undo."
     )

@@ -182,7 +182,7 @@ def _lesson(cells: Mapping[str, Cell], dev: OnDev, measure: Measure) -> tuple[st
     both_ways = measure.count(cells["bidirectional"].outputs[decoder]).value
     lesson = (
         f"Reading left to right, {clauses[0]}, {clauses[1]}; the best left-to-right control gets "
-        f"{100 * theirs.value:.1f}% ({cells[control].system}, {HEADINGS[control_decoder]}). Both put decisions off by "
+        f"{100 * theirs.value:.1f}% ({cells[control].system}, {HEADINGS[control_decoder]}). Both defer decisions with "
         "scores that need not sum to one at every step; a model that reads the whole word first gets "
         f"{100 * both_ways:.1f}%. (Decoders and the control are chosen on development words.)"
     )

@@ -128,7 +128,7 @@ def draw(table: Table, path: Path) -> None:
                     ends = [[result.low for result in results], [result.high for result in results]]
                     axes.fill_between(epochs, *ends, color=colour, alpha=0.15, lw=0)
             unit = next(iter(by_line.values()))[0].unit
-            axes.set(xlabel="epoch", ylabel=f"{panel} ({'nats a sentence' if unit == 'nat' else unit})")
+            axes.set(xlabel="epoch", ylabel=f"{panel} ({'nats per sentence' if unit == 'nat' else unit})")
             axes.grid(alpha=0.25)
         handles, labels = row[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", frameon=False, ncols=len(lines))
@@ -143,7 +143,7 @@ def _grid(table: Table) -> rich.table.Table:
     for measure in dict.fromkeys(measure for measure, _ in by_column):
         cells = (by_column.get((measure, epoch)) for epoch in shown)
         rows.append([measure, *("" if cell is None else f"{cell.value:.1f}" for cell in cells)])
-    caption = "by epoch, mean over sentences, chains and seeds; energies in nats a sentence, the rest in per cent"
+    caption = "by epoch, mean over sentences, chains and seeds; energies in nats per sentence, the rest in per cent"
     return grid(table.title, [epoch.removeprefix("epoch ") for epoch in shown], rows, caption=caption, first="")
 
 
@@ -210,9 +210,9 @@ def _claims_6_3(rows: Rows) -> list[Claim]:
         early, late = _early_and_late(rows, key)
         name = f"MH ({key.partition('-')[0]})"
         claims += [
-            *_compare(rows, f"{name} accepts more at first, with large blocks, than in the end.", source, "acceptance",
+            *_compare(rows, f"{name} accepts more at first, with large blocks, than at the end.", source, "acceptance",
                       (key, early), (key, late)),
-            *_compare(rows, f"{name} makes more novel transitions at first than in the end.", source, "novel",
+            *_compare(rows, f"{name} makes more novel transitions at first than at the end.", source, "novel",
                       (key, early), (key, late)),
         ]  # fmt: skip
     return claims

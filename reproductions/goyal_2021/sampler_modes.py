@@ -87,9 +87,9 @@ def run_table_6_6(task: SamplerTask, setup: Setup) -> Outcome:
     note = (
         f"Chosen on {len(task.part('dev', setup.scale).examples)} development sentences, one chain each: "
         + "; ".join(f"{measured[key].name}: {measured[key].chosen} ({dev[key]:.1f})" for key in (GIBBS, LOCAL, RAW))
-        + ". Claims compare like states: last ones with last ones, those of the lowest energy with those of the lowest"
-        f" energy; one output of a search is its last state. Proposals at T = {COLD:g}; the first {FORCED} sweeps of MH"
-        f" are accepted. Mask-Predict has {ITERATIONS} iterations where nothing else is said."
+        + ". Claims compare last states with last states, and those of the lowest energy with each other; the only"
+        f" output of a search is its last state. Proposals at T = {COLD:g}; the first {FORCED} sweeps of MH"
+        f" are accepted. Mask-Predict has {ITERATIONS} iterations unless stated otherwise."
     )
     more = [] if beam is None else [_result(task, setup, beam)]
     title = "Table 6.6: round the modes, and other ways"

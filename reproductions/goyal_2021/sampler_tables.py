@@ -247,15 +247,15 @@ TABLES = {
         "nucleus of the proposal",
         [row for value in NUCLEI for row in _pair("n", value, "nucleus", PUBLISHED_6_3)],
         _claims_6_3,
-        note="With a nucleus below 1 chains fall into classes that do not reach each other: the target is not reached.",
+        note="With a nucleus below 1, chains are reducible and do not converge to the target.",
     ),
     "6.4": SamplerTable(
         "6.4",
         "annealed blocks",
         _ROWS_6_4,
         _claims_6_4,
-        note="Blocks of 4 positions, of 3 from sweep 9 on, of 2 from 17 on, single ones from 25 on. The thesis' rates"
-        " for single positions are those of its text.",
+        note="Blocks of 4 positions, 3 from sweep 9, 2 from sweep 17 and 1 from sweep 25. The thesis' rates for single"
+        " positions are from its text.",
     ),
     "6.5": SamplerTable(
         "6.5",

@@ -119,7 +119,7 @@ QUANTITIES = {
     "ess": Quantity("ESS per 1,000 passes", _ess_per_pass, ""),
     "agree": Quantity("all chains end alike", _agreement),
 }
-"""By key; the energies are nats a sentence, passes are of one chain (of all candidates)."""
+"""Quantities by key; energies are in nats per sentence, passes are per chain (for all candidates)."""
 MEASURES = ("samples", "last", "lowest")
 """Those of :data:`QUANTITIES` that are the measure of the task, each of other states."""
 
@@ -276,8 +276,8 @@ def about(task: SamplerTask, scale: str, cells: Sequence[SamplerCell]) -> str:
     lines = [
         f"{len(part.examples):,} test sentences{limit}, {size.chains} chains of {size.sweeps} sweeps each, all from the"
         f" greedy fill at {length}; {len(cells)} models (pseudo-perplexity {perplexity:.1f} on dev, {seconds:.0f} CPU"
-        " seconds each). Samples: all sweeps after the burn-in. Energies: nats a sentence; the thesis prints thousands"
-        " of its whole set.",
+        " seconds each). Samples: all sweeps after the burn-in. Energies: nats per sentence; the thesis prints"
+        " thousands, summed over its whole set.",
     ]
     if task.note is not None:
         lines.append(f"BLEU: {task.note(part.references)}.")
@@ -354,7 +354,7 @@ def _grid(title: str, task: SamplerTask, results: Sequence[Result]) -> rich.tabl
         rows.append([name, *map(_cell, cells)])
     measured = f"{task.measure} of samples, last states and those of the lowest energy; " if task.measure else ""
     caption = (
-        f"{measured}E_local: nats a sentence, of samples and of last states; novel, accept: % of proposals; passes: of "
+        f"{measured}E_local: nats per sentence, of samples and of last states; novel, accept: % of proposals; passes: of "
         "one chain; in brackets the thesis' (energies: thousands, of its whole set); bold: chosen on dev"
     )
     return grid(title, [QUANTITIES[key].heading for key in shown], rows, caption=caption, first="sampler")
