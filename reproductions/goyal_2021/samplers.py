@@ -354,8 +354,8 @@ def _grid(title: str, task: SamplerTask, results: Sequence[Result]) -> rich.tabl
         rows.append([name, *map(_cell, cells)])
     measured = f"{task.measure} of samples, last states and those of the lowest energy; " if task.measure else ""
     caption = (
-        f"{measured}E_local: nats per sentence, of samples and of last states; novel, accept: % of proposals; passes: of "
-        "one chain; in brackets the thesis' (energies: thousands, of its whole set); bold: chosen on dev"
+        f"{measured}E_local: nats per sentence, of samples and of last states; novel, accept: % of proposals; passes: "
+        "of one chain; in brackets the thesis' (energies: thousands, of its whole set); bold: chosen on dev"
     )
     return grid(title, [QUANTITIES[key].heading for key in shown], rows, caption=caption, first="sampler")
 
