@@ -116,7 +116,7 @@ def test_every_objective_trains_on_both_tasks(
     options += ["--score=global"] if objective in SEARCH_OBJECTIVES else []
     ended = seqwise("train", *options, "--train", train, "--dev", dev, "--output", tmp_path / "run")
     assert ended.code == 0 and only_below_the_baseline(ended.err)
-    assert all(decoder in ended.out for decoder in DECODERS if decoder != "viterbi")
+    assert all(decoder in ended.out for decoder in set(DECODERS) - {"viterbi", "renormalized-beam"})
     assert "best on the development data: " in ended.out and "predict" in ended.out.split("best on the")[1]
     assert f"seqwise predict {tmp_path / 'run'} TEXT" in ended.out
     stages = [] if objective in ("auto", *FROM_SCRATCH) else ["warm start"]  # auto sees the whole input here

@@ -54,7 +54,7 @@ def diagnose(
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="with --example: plot the beam as PNG")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of tables")] = False,
 ) -> None:
-    """Diagnose a run: decoders, log Z, exposure gap, length bias, label bias.
+    """Diagnose a run: decoders, log Z, exposure gap, length bias, search errors, label bias.
 
     Each block ends with an explanation and advice. Brackets hold bootstrap 95% intervals.
     """
