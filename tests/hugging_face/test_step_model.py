@@ -20,7 +20,12 @@ transformers = pytest.importorskip("transformers")
 
 from seqwise import tree  # noqa: E402
 from seqwise.data import Batch, EncodedExample, collate  # noqa: E402
-from seqwise.decoding import Decoder, Hypothesis, decode  # noqa: E402
+from seqwise.decoding import (  # noqa: E402
+    Decoder,
+    Hypothesis,
+    decode,
+    hypotheses,
+)
 from seqwise.errors import InputError  # noqa: E402
 from seqwise.hugging_face import caches, generation, generation_selector, step_model  # noqa: E402
 from seqwise.hugging_face.caches import per_slot  # noqa: E402
@@ -32,7 +37,7 @@ from seqwise.objectives.rescoring import beam_outputs, output_scores  # noqa: E4
 from seqwise.objectives.scheduled_sampling import scheduled_sampling_objective  # noqa: E402
 from seqwise.objectives.search_aware import hinge_objective, relaxed_beam_objective  # noqa: E402
 from seqwise.objectives.self_normalization import sampled_self_normalized_objective, self_normalized_objective  # noqa: E402
-from seqwise.search import HardTopK, SoftTopK, backtrace, beam_search, expanded, global_, local, summed  # noqa: E402
+from seqwise.search import HardTopK, SoftTopK, backtrace, beam_search, best_first, expanded, global_, local, summed  # noqa: E402
 from seqwise.search.feeding import fed_logits_in_two_passes  # noqa: E402
 from seqwise.search.large_vocabulary import relaxed  # noqa: E402
 
@@ -512,6 +517,19 @@ def test_a_one_hot_mixture_is_a_choice(name: str) -> None:
         soft = adapted.step(fed, tree.mix(beam.state, weights), context, 2)
     torch.testing.assert_close(soft[0], hard[0], rtol=0, atol=1e-12)
     torch.testing.assert_close(soft[1], hard[1].dense(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["Marian", "T5", "GPT-2"])
+def test_best_first_search_is_a_beam_that_holds_everything(name: str) -> None:
+    adapted, steps = step_model(_model(name)), torch.tensor([3, 2, 3, 1])
+    with torch.no_grad():
+        context = adapted.encode(_batch(SOURCES))
+        beam = beam_search(adapted, context, HardTopK(VOCABULARY**2 + VOCABULARY), num_steps=steps)
+    found = best_first(adapted, context, 2, num_steps=steps, at_once=3, most_expansions=10**4)
+    wide = hypotheses(beam, end=adapted.end, n_best=2)
+    for ranked, exact in zip(wide, hypotheses(found, end=adapted.end, n_best=2), strict=True):
+        assert [output.tokens for output in ranked] == [output.tokens for output in exact]
+        assert [output.score for output in ranked] == pytest.approx([output.score for output in exact], abs=1e-10)
 
 
 @pytest.mark.thorough

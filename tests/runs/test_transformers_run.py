@@ -253,8 +253,10 @@ def test_what_a_generation_config_forbids_is_never_written(forbids: dict[str, An
             return {}
 
         patch.setattr("seqwise.runs.diagnosis.measure_outputs", measured)
-        diagnose(loaded, examples)
+        assert diagnose(loaded, examples).search is None
     assert len(in_diagnosis) >= 3 and not any(5 in tokens for tokens in in_diagnosis)
+    free = diagnose(load_run(run), examples).search
+    assert free is not None and (free.inputs, free.certified) == (1, 1)
 
 
 def _suppressing(run: Path, *tokens: int) -> Any:

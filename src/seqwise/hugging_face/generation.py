@@ -202,6 +202,12 @@ class GenerationSelector:
     forced_last: int | None  # the token of the last step
     num_steps: int | None
 
+    @property
+    def restricts(self) -> bool:
+        """Whether any candidate may be forbidden."""
+        forbids = self.excluded or self.excluded_at_first or self.steps_before_end
+        return bool(forbids) or self.forced_last is not None
+
     def __call__(self, candidates: Candidates, carry: Any, generator: torch.Generator | None) -> tuple[Selection, Any]:
         """Select from one step's candidates."""
         step = candidates.step

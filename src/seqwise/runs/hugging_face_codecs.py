@@ -128,7 +128,8 @@ class GeneratorCodec(OutputCodec):
             name: getattr(own, name) for name in ("bos_token_id", "decoder_start_token_id", "forced_bos_token_id")
         }
         config = GenerationConfig(**forbidden, **special, eos_token_id=self.model.end)
-        return generation_selector(selector, self.model, generation_config=config)
+        restricted = generation_selector(selector, self.model, generation_config=config)
+        return restricted if restricted.restricts else selector
 
     def save(self, model: Any, folder: Path) -> None:
         with quiet():
