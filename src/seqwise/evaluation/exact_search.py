@@ -1,4 +1,4 @@
-"""Errors of beams against exact search."""
+"""Search errors of beams, compared with exact search."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ BATCH_SIZE = 16  # inputs searched together: all keep their decoder states
 
 @dataclass(frozen=True)
 class BeamErrors:
-    """Search errors of beams by size, over the inputs whose best output is known.
+    """Search errors of beams, by size, over inputs whose best output is known.
 
     Attributes:
-        missed: share of inputs of which some output scores higher than that of the beam.
-        lost: score of the best output less that of the beam, in nats.
-        certified: number of inputs whose best output is known; with none, nothing is measured.
-        inputs: number of all inputs. The others are probably the harder ones.
+        missed: share of inputs with an output that scores higher than that of the beam.
+        lost: score of the best output minus that of the beam, in nats.
+        certified: number of inputs whose best output is known; without any, nothing is measured.
+        inputs: number of all inputs. Those without a certificate are probably harder.
     """
 
     missed: Mapping[int, Counts]
@@ -44,7 +44,7 @@ def exact_outputs(
     most_expansions: int = 1000,
     on_progress: Callable[[int], None] | None = None,
 ) -> list[Hypothesis | None]:
-    """Return the best output of each example by best-first search; None where the search was cut short.
+    """Return the best output of each example by best-first search; None if the search was cut short.
 
     Args:
         model: a step model that is also a module; it is in evaluation mode during the call.
@@ -73,7 +73,7 @@ def exact_outputs(
 
 
 def shortfall(score: float, best: float) -> float:
-    """Return how far a score falls short of the best; 0 if they differ by rounding, as sums in different orders do.
+    """Return the gap between a score and the best one; 0 if they differ only by rounding.
 
     Example:
         >>> shortfall(-12.5, -12.0), shortfall(-12.000001, -12.0)
@@ -84,11 +84,11 @@ def shortfall(score: float, best: float) -> float:
 
 
 def beam_errors(outputs_by_size: Mapping[int, Sequence[Hypothesis]], best: Sequence[Hypothesis | None]) -> BeamErrors:
-    """Count the inputs of which a beam misses the best output, and what it loses.
+    """Count the inputs for which a beam misses the best output, and measure the loss of score.
 
     Args:
-        outputs_by_size: the best output of a beam for each example, by size of the beam.
-        best: the best output of each example by the same score, None where it is unknown; see :func:`exact_outputs`.
+        outputs_by_size: the best output of a beam for each example, by beam size.
+        best: the best output of each example by the same score, None if unknown; see :func:`exact_outputs`.
 
     Raises:
         InputError: the lists differ in length.

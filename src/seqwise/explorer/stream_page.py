@@ -1,4 +1,4 @@
-"""Page of a left-to-right tagger: labels of words as they are typed or played, and what becomes of them."""
+"""Page of a left-to-right tagger: labels of words as they are typed or played, and their revisions."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class StreamPage(Page):
             self.text.value = "".join(f"{text}\n" for text in chosen)
 
     async def _read(self) -> None:
-        """Label what has been typed; a text that is played has its own turn."""
+        """Label the typed text, unless a text is being played."""
         try:
             pieces = pieces_of(self.text.value or "")
         except InputError as error:
@@ -94,7 +94,7 @@ class StreamPage(Page):
             self.status.say("")
 
     async def _play(self) -> None:
-        """Label the text from its beginning, word by word, at the chosen speed."""
+        """Label the text from the beginning, word by word, at the chosen speed."""
         if self.playing:
             return
         self.playing, self.live = True, None
@@ -117,7 +117,7 @@ class StreamPage(Page):
             self._enable()
 
     async def _pause(self, seconds: float) -> None:
-        """Wait, until Stop at most."""
+        """Wait, at most until Stop."""
         end = time.monotonic() + seconds
         while self.playing and (left := end - time.monotonic()) > 0:
             await asyncio.sleep(min(left, 0.05))

@@ -1,4 +1,4 @@
-"""Views of live lines as HTML: words with labels that are final, that may change, and that were retracted last."""
+"""Views of live lines as HTML: words with labels that are final, open, or just retracted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ GROUNDS = {"final": "#d7efdd", "may change": "#fff1bf", "retracted": "#fbd9d6"}
 
 
 def lines_view(live: Live) -> Markup:
-    """Show the last lines: each word with its label, coloured by its state, and what was retracted struck through."""
+    """Show the last lines: each word with its label, coloured by state, and retracted labels struck through."""
     lines = [Markup("<p>{}</p>").format(_line(line)) for line in live.lines[-MOST_LINES:]]
     earlier = len(live.lines) - len(lines)
     note = Markup("<p>{} earlier line{} not shown</p>").format(earlier, "s are" if earlier > 1 else " is")
@@ -36,14 +36,14 @@ def _token(word: str, label: str, state: str, retracted: str | None = None) -> M
 
 
 def colours_view() -> Markup:
-    """Show what the colours mean."""
+    """Show the legend of colours."""
     samples = (("final", None), ("may change", None), ("may change", "retracted"))
     words = ("final", "may change", "retracted by the last word")
     return Markup(" ").join(_token("word", word, *sample) for word, sample in zip(words, samples, strict=True))
 
 
 def live_in_words(live: Live) -> str:
-    """Describe the last line, and count what was retracted in all of them."""
+    """Describe the last line, and count the retracted labels of all lines."""
     if not live.lines:
         return "No word has come yet: a word is read once a blank follows it."
     line = live.lines[-1]

@@ -1,4 +1,4 @@
-"""The language of a run: what ``--language`` names, kept beside the model, and asked for by every search."""
+"""Language of a run: read from ``--language``, saved with the model, and used by every search."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ BIO = "bio"
 
 
 def in_language(run: OutputRun, language: str) -> OutputRun:
-    """Return a run whose searches stay in a language, which replaces the one that it had.
+    """Return a run whose searches stay in a new language.
 
     Args:
-        run: of ``seqwise train``; its model is changed in place.
-        language: "bio", labels whose entities are well formed; a file with one output per line; or a regular expression
-            that an output has to match as a whole (for outputs of words, characters or labels). "" allows everything.
+        run: a run of ``seqwise train``; its model is changed in place.
+        language: "bio" for well-formed entity labels; a file with one output per line; or a regular expression that
+            must match the whole output (for outputs of words, characters or labels). "" allows everything.
 
     Raises:
-        InputError: the file or the pattern cannot be read, or an output of the file cannot be written by the model.
+        InputError: the file or the pattern cannot be read, or the model cannot write an output of the file.
     """
     run.model.language = _language(run, language) if language else None
     if run.settings.language == language:
@@ -85,7 +85,7 @@ def _of_pattern(run: OutputRun, pattern: str) -> Automaton:
 
 
 def require_gold_inside(run: OutputRun, encoded: Sequence[EncodedExample], examples: Sequence[Example]) -> None:
-    """Refuse training data with an output outside the language, and name its line."""
+    """Raise an InputError for training data with an output outside the language, naming its line."""
     language = language_of(run.model)
     if language is None:
         return
@@ -97,14 +97,14 @@ def require_gold_inside(run: OutputRun, encoded: Sequence[EncodedExample], examp
 
 
 def save_language(model: object, folder: Path) -> None:
-    """Write the language of a model, if it has one, into its folder."""
+    """Save the language of a model, if any, in its folder."""
     language = language_of(model)
     if isinstance(language, Automaton):
         save_file({"arcs": language.arcs, "final": language.final_S}, folder / FILE)
 
 
 def load_language(run: OutputRun, folder: Path) -> OutputRun:
-    """Give a loaded run the language that was saved with it."""
+    """Load the language that was saved with a run."""
     if (folder / FILE).exists():
         saved = load_model_file(folder / FILE)
         run.model.language = Automaton(saved["arcs"], saved["final"])

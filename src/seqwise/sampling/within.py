@@ -1,12 +1,12 @@
-"""Outputs of a step model drawn given that they lie in a language: from p(y | y in L).
+"""Sampling of outputs of a step model inside a language: from p(y | y in L).
 
-A mask, which drops the tokens that are not allowed and renormalises the others, draws from another distribution:
+Masking, which drops disallowed tokens and renormalises the others, samples a different distribution:
 
     q(y) = prod_t p(y_t | y_<t) / Z_t        Z_t = sum of p(w | y_<t) over the allowed tokens w
 
-The mass 1 - Z_t of a step is lost, so that prefixes of which much is lost later are drawn too often. The product of
-the allowed masses, prod_t Z_t = p(y) / q(y), corrects that: as the weight of a draw, in the acceptance of a Markov
-chain, or as the probability that a draft is kept.
+Each step loses the mass 1 - Z_t, so prefixes with large later losses are drawn too often. The product of the allowed
+masses, prod_t Z_t = p(y) / q(y), corrects this: as the weight of a draw, in the acceptance of a Markov chain, or as the
+probability of keeping a draft.
 
 Shapes: B inputs, N samples of each, M = B N chains, T tokens of the longest output, W tokens that may follow a prefix.
 """
@@ -33,16 +33,16 @@ from seqwise.search.language import Language, require_members
 from seqwise.search.selection import HardSelection
 
 MOST_DRAFTS = 100_000
-"""Drafts of one sample after which rejection gives up."""
+"""Largest number of drafts of one sample."""
 
 
 @dataclass(frozen=True, eq=False)
 class LanguageChains(ChainState):
-    """Outputs in a language, as the state of :func:`regrow_suffix`. The target is p(y | y in L); the energy, -log p(y).
+    """Outputs in a language, the state of :func:`regrow_suffix`, with target p(y | y in L) and energy -log p(y).
 
     Attributes:
-        tokens_BT: end tokens follow the first one; -1 beyond the steps of an input.
-        energy: has no terms, because the energy depends on the context as well.
+        tokens_BT: continued by end tokens; -1 beyond the steps of an input.
+        energy: has no terms, because the energy also depends on the context.
         log_mass_BT: float64, log Z_t; 0 after the end.
     """
 
@@ -50,11 +50,11 @@ class LanguageChains(ChainState):
 
     @property
     def log_weights_B(self) -> Tensor:
-        """``log p(y) - log q(y)``, with q of the mask: float64."""
+        """``log p(y) - log q(y)``, with q the masked distribution: float64."""
         return self.log_mass_BT.sum(1)
 
     def take(self, rows_N: Tensor) -> Self:
-        """Some of the chains, int64 (N,), with all that belongs to them."""
+        """Select chains, int64 (N,), with their caches."""
         return replace(super().take(rows_N), log_mass_BT=self.log_mass_BT[rows_N])
 
 
@@ -70,28 +70,28 @@ def sample_within(
     independence: float = 0.1,
     seed: int = 0,
 ) -> Tensor:
-    """Draw outputs from ``p(y | y in L)``, where p is the local distribution over outputs of at most so many tokens.
+    """Sample outputs from ``p(y | y in L)``, where p is the local distribution over outputs of limited length.
 
     Each sample is a Markov chain: a masked draw (:func:`masked_draws`), then proposals of :func:`regrow_suffix`. Its
-    distribution tends to the conditional as their number grows. :func:`~seqwise.sampling.chains.sample_chains` runs the
-    same chains with a trace for diagnostics; :func:`rejection_within` is exact, and slow where p(y in L) is small.
+    distribution converges to the conditional as their number grows. :func:`~seqwise.sampling.chains.sample_chains` runs
+    the same chains with a trace for diagnostics; :func:`rejection_within` is exact, but slow if p(y in L) is small.
 
     Args:
         model: a step model in evaluation mode.
         context: what ``model.encode`` returned: a nest of tensors whose first dimension is B.
-        language: what may be written.
-        num_steps: tokens of the longest output, the end token included, or of every output if there is no end token:
+        language: the allowed outputs.
+        num_steps: number of tokens of the longest output, end token included, or of every output without an end token:
             int, or int64 (B,).
         num_samples: N, for each input.
-        num_proposals: of each chain. A sample costs this and one passes along an output.
-        independence: share of proposals that write the whole output anew.
-        seed: of all random numbers.
+        num_proposals: proposals of each chain. A sample takes ``num_proposals + 1`` passes along an output.
+        independence: share of proposals that resample the whole output.
+        seed: random seed.
 
     Returns:
-        int64 (B, N, T): end tokens follow the first one, and -1 stands beyond the steps of an input.
+        int64 (B, N, T), continued by end tokens, -1 beyond the steps of an input.
 
     Raises:
-        InputError: an input has no output in the language, or only such that the model never writes.
+        InputError: an input has no output in the language, or only ones that the model never writes.
 
     Example:
         >>> from seqwise.data import EncodedExample, collate
@@ -118,18 +118,18 @@ def masked_draws(
     num_samples: int = 1,
     seed: int = 0,
 ) -> LanguageChains:
-    """Draw outputs with a mask, from ``q(y) = prod_t p(y_t | y_<t) / Z_t``, with the weights ``p(y) / q(y)``.
+    """Sample outputs with masking, from ``q(y) = prod_t p(y_t | y_<t) / Z_t``, with the weights ``p(y) / q(y)``.
 
     The mean weight is an unbiased estimate of p(y in L); weights divided by their sum estimate expectations under
     p(y | y in L).
 
-    Args: as of :func:`sample_within`.
+    Args: see :func:`sample_within`.
 
     Returns:
-        M = B N chains, those of an input next to each other.
+        M = B N chains, grouped by input.
 
     Raises:
-        InputError: an input has no output in the language, or a draw is one that the model never writes.
+        InputError: an input has no output in the language, or the model never writes a draw.
 
     Example: with the model of :func:`sample_within`,
         ``masked_draws(model, context, language, num_steps=3, num_samples=100).log_weights_B.exp()``.
@@ -151,11 +151,11 @@ def start_within(model: StepModel, context: Any, language: Language, tokens_BT: 
     """Start chains of :func:`regrow_suffix` at given outputs of a language.
 
     Args:
-        model, context, language: as of :func:`sample_within`; one output for each input.
-        tokens_BT: int64, end tokens after the first one, -1 beyond the steps of an input.
+        model, context, language: see :func:`sample_within`; one output for each input.
+        tokens_BT: int64, continued by end tokens, -1 beyond the steps of an input.
 
     Raises:
-        InputError: an output is not in the language, or one that the model never writes.
+        InputError: an output is not in the language, or the model never writes it.
     """
     require_members(language, tokens_BT)
 
@@ -167,28 +167,28 @@ def start_within(model: StepModel, context: Any, language: Language, tokens_BT: 
 
 
 def regrow_suffix(model: StepModel, language: Language, *, independence: float = 0.1) -> Kernel:
-    """Metropolis-Hastings that writes the rest of an output anew, with a mask, from a random position on.
+    """Make a Metropolis-Hastings kernel that resamples the rest of an output, with masking, from a random position on.
 
     The position t is one of the |y| positions of y, drawn uniformly, or the first with an additional probability:
-    ``s(t | y) = r [t = 0] + (1 - r) / |y|``. With y' written from y_<t on, the model's probabilities cancel but for
+    ``s(t | y) = r [t = 0] + (1 - r) / |y|``. With y' resampled after y_<t, the model's probabilities cancel except for
     the allowed masses of the two suffixes, and y' is accepted with probability
 
         min(1, s(t | y') prod_{i >= t} Z_i(y') / (s(t | y) prod_{i >= t} Z_i(y))).
 
     Args:
         model: a step model in evaluation mode.
-        language: the one that the chains started in.
-        independence: r, the share of proposals that write the whole output anew whatever its length, in [0, 1].
+        language: the language in which the chains started.
+        independence: r, the share of proposals that resample the whole output, in [0, 1].
 
     Returns:
-        A kernel for the states of :func:`masked_draws` and :func:`start_within`: one proposal, at one pass along an
+        A kernel for the states of :func:`masked_draws` and :func:`start_within`: one proposal, in one pass along an
         output, for each chain whose positions are all free.
 
     Raises:
         InputError: the share is not in [0, 1]; later, chains come from elsewhere.
 
-    Source: Anaya Gonzalez et al. (NeurIPS 2025). Not implemented: decoder states kept at each position, so that a pass
-    would begin at t.
+    Source: Anaya Gonzalez et al. (NeurIPS 2025). Not implemented: caching decoder states at each position, so that a
+    pass starts at t.
 
     Example: see :func:`sample_within`.
     """
@@ -240,28 +240,28 @@ def regrow_suffix(model: StepModel, language: Language, *, independence: float =
 
 
 Prefix = tuple[int, tuple[int, ...]]
-"""The number of an input, and tokens."""
+"""Index of an input, and tokens."""
 
 
 @dataclass
 class RejectionMemory:
-    """Knowledge of :func:`rejection_within`: how much of the mass of each visited prefix may lie in the language.
+    """Memory of :func:`rejection_within`: an upper bound on the mass of each visited prefix inside the language.
 
-    A prefix that was not visited may lie in it with all its mass.
+    For other prefixes, the bound is their whole mass.
     """
 
     following: dict[Prefix, tuple[list[int], Tensor]] = field(default_factory=dict)
-    """Of each visited prefix, the allowed tokens and their log-probabilities."""
+    """Allowed tokens of each visited prefix, and their log-probabilities."""
     log_mass: dict[Prefix, float] = field(default_factory=dict)
-    """Of each visited prefix, the log of an upper bound of the probability that it goes on to an output in L."""
+    """Log of an upper bound on the probability that each visited prefix continues to an output in L."""
 
     def log_masses_after(self, prefix: Prefix, tokens: list[int]) -> list[float]:
-        """Bounds of the prefix with one token more, for some tokens."""
+        """Return bounds of the prefix extended by some tokens."""
         number, written = prefix
         return [self.log_mass.get((number, (*written, token)), 0.0) for token in tokens]
 
     def update(self, visited: Iterable[Prefix]) -> None:
-        """Bring what is known of longer prefixes to the shorter ones, among those of some drafts."""
+        """Propagate bounds from longer to shorter prefixes of some drafts."""
         for prefix in sorted(visited, key=lambda prefix: -len(prefix[1])):
             tokens, log_probs_W = self.following[prefix]
             bounds_W = torch.tensor(self.log_masses_after(prefix, tokens), dtype=torch.float64)
@@ -269,7 +269,7 @@ class RejectionMemory:
 
 
 class Accepted(NamedTuple):
-    """Outputs that rejection has kept, int64 (B, N, T), and how many drafts each took, int64 (B, N)."""
+    """Accepted outputs, int64 (B, N, T), and the number of drafts for each, int64 (B, N)."""
 
     tokens_BNT: Tensor
     drafts_BN: Tensor
@@ -286,22 +286,22 @@ def rejection_within(
     memory: RejectionMemory | None = None,
     seed: int = 0,
 ) -> Accepted:
-    """Draw outputs from ``p(y | y in L)`` exactly, by drafts of p that are rejected where they leave the language.
+    """Sample outputs from ``p(y | y in L)`` exactly, by rejecting drafts from p that leave the language.
 
-    What drafts have seen is remembered: at a prefix that was visited, tokens are drawn by p times the mass, as far as
-    it is known, that leads on in the language. So nothing is drafted twice that is known to be outside, and the rate
-    of acceptance rises with every draft, while accepted outputs stay independent draws from the conditional.
+    Rejections are remembered: at visited prefixes, tokens are drawn by p times the bound on the mass that stays in the
+    language. So continuations known to be outside are never drafted again, and the acceptance rate rises with every
+    draft, while accepted outputs remain independent samples of the conditional.
 
     Args:
-        model, context, language, num_steps, num_samples, seed: as of :func:`sample_within`.
-        memory: of earlier calls with the same model, context and language; it is extended. Each call then takes a seed
-            of its own.
+        model, context, language, num_steps, num_samples, seed: see :func:`sample_within`.
+        memory: memory of earlier calls with the same model, context and language, which is extended. Each call then
+            needs a different seed.
 
     Returns:
-        The outputs, as of :func:`sample_within`, and their drafts, the accepted one included.
+        The outputs, see :func:`sample_within`, and the numbers of drafts, accepted ones included.
 
     Raises:
-        InputError: an input has no output in the language, or none that the model writes, or is rejected too often.
+        InputError: an input has no output in the language, or none that the model writes, or too many rejections.
 
     Source: Parys et al. (2025). Park et al. (NeurIPS 2024) keep the same masses without rejecting, which is exact only
     in the limit.
@@ -349,7 +349,7 @@ def _draft(
     memory: RejectionMemory,
     draws: Draws,
 ) -> tuple[Tensor, Tensor]:
-    """One draft for each row, and whether it is kept; the memory learns what was seen."""
+    """Make one draft for each row, and decide whether to keep it; update the memory."""
     visited: set[Prefix] = set()
     kept_M = torch.ones_like(steps_M, dtype=torch.bool)
     prefixes: list[Prefix] = [(number, ()) for number in inputs]
@@ -395,13 +395,13 @@ class _Draft(NamedTuple):
 
 
 Choose = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""From a step, log p (M, W) of the allowed tokens, these, and which outputs go on (M,), to columns (M,)."""
+"""Function from a step, log p (M, W) of the allowed tokens, these, and a mask of open outputs (M,), to columns (M,)."""
 
 
 def _write(
     model: StepModel, context: Any, language: Language, steps_M: Tensor, choose: Choose, *, width: int = 0
 ) -> _Draft:
-    """Write one output for each row in the language, each token as a function chooses; padded to a width at least."""
+    """Write one output in the language for each row, with tokens chosen by a function, padded to a minimum width."""
     columns: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def selector(candidates: Candidates, carry: Any, generator: torch.Generator | None) -> tuple[HardSelection, Any]:
@@ -435,7 +435,7 @@ def _write(
 
 
 def _chains(draft: _Draft, context: Any, *, checked: bool = True) -> LanguageChains:
-    """State of chains at written outputs."""
+    """Make the state of chains at given outputs."""
     energy_BT = -draft.log_probs_MT
     energy_B = energy_BT.sum(1)
     if checked and not bool(energy_B.isfinite().all()):
@@ -454,7 +454,7 @@ def _chains(draft: _Draft, context: Any, *, checked: bool = True) -> LanguageCha
 
 
 def _rows(model: StepModel, context: Any, num_steps: int | Tensor, num_samples: int) -> tuple[Tensor, Tensor]:
-    """Input and number of steps of each of the M chains."""
+    """Return the input and the number of steps of each of the M chains."""
     inputs_B1D, _ = model.start(context)
     rows_M = torch.arange(len(inputs_B1D), device=inputs_B1D.device).repeat_interleave(num_samples)
     steps_B = torch.as_tensor(num_steps, device=rows_M.device).expand(len(inputs_B1D))
@@ -466,12 +466,12 @@ def _num_steps(tokens_MT: Tensor) -> Tensor:
 
 
 def _columns(tokens_MW: Tensor, token_M: Tensor) -> Tensor:
-    """Columns of given tokens among those that are allowed."""
+    """Return the columns of given tokens among the allowed ones."""
     return (tokens_MW == token_M[:, None]).to(torch.uint8).argmax(1)
 
 
 def _log_starts(tokens_MT: Tensor, end: int | None, independence: float) -> Tensor:
-    """Log-probability of each position, that a suffix begins there: minus infinity after the end of the output."""
+    """Return the log-probability that a suffix starts at each position, minus infinity after the end of the output."""
     is_written_MT = tokens_MT != HELD
     if end is not None:
         is_end_MT = tokens_MT == end

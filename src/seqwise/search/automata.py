@@ -21,16 +21,16 @@ Arcs = Iterable[tuple[int, int, int]]
 
 @dataclass(frozen=True, eq=False)
 class Automaton:
-    """A deterministic finite automaton over tokens, as a :class:`~seqwise.search.language.Language`.
+    """Deterministic finite automaton over tokens, as a :class:`~seqwise.search.language.Language`.
 
-    State 0 is the start. All slots are looked up together; a step costs O(B J C), and O(B K log A) to advance.
+    State 0 is the start. A step takes O(B J C) time for all slots, and O(B K log A) to advance.
 
     Args:
         arcs: (state, token, next state), int64 (A, 3); at most one for a state and a token.
         final_S: whether an output may end in each state, bool.
 
     Raises:
-        InputError: two arcs leave a state with one token, or a number is negative or has no state.
+        InputError: two arcs leave a state with the same token, or a number is negative or not a state.
 
     Example:
         >>> even = Automaton(torch.tensor([[0, 7, 1], [1, 7, 0]]), torch.tensor([True, False]))  # 7 7 7 7 ...
@@ -50,11 +50,11 @@ class Automaton:
             raise InputError("two arcs of the automaton leave one state with the same token", hint="determinise it")
 
     def start(self, batch_size: int, device: torch.device) -> Tensor:
-        """State 0 for each input."""
+        """Return state 0 for each input."""
         return torch.zeros(batch_size, 1, dtype=torch.long, device=device)
 
     def allowed(self, nodes_BJ: Tensor, steps_left: int | Tensor | None) -> Tensor:
-        """Tokens of the arcs from which a final state can be reached in the steps left."""
+        """Return tokens of arcs from which a final state is reachable in the remaining steps."""
         tables = self._on(nodes_BJ.device)
         states_BJ = nodes_BJ.clamp(min=0)
         first_BJ = tables.first_S[states_BJ]
@@ -69,7 +69,7 @@ class Automaton:
         return tables.tokens_A[places_BJC].masked_fill(~taken_BJC, -1)
 
     def advance(self, nodes_BJ: Tensor, parents_BK: Tensor, tokens_BK: Tensor) -> Tensor:
-        """Follow the arc of each token; nowhere if there is none."""
+        """Follow the arc of each token; without one, return nowhere."""
         tables = self._on(nodes_BJ.device)
         states_BK = nodes_BJ.gather(1, parents_BK)
         if not len(tables.tokens_A):
@@ -87,7 +87,7 @@ class Automaton:
 
 
 class _Tables:
-    """Arcs sorted by state and token, and from which states an output can be finished, on one device."""
+    """Arcs sorted by state and token, and the states from which an output can be finished, on one device."""
 
     def __init__(self, arcs: Tensor, final_S: Tensor) -> None:
         self.size = int(arcs[:, 1].max()) + 1 if len(arcs) else 1
@@ -102,7 +102,7 @@ class _Tables:
         self._some_day_S: Tensor | None = None
 
     def can_end(self, states: Tensor, steps_left: int | Tensor | None) -> Tensor:
-        """Whether outputs can be finished after the token that led to these states, (B, ...); all, if none is left."""
+        """Whether outputs can be finished after the token that led to these states, (B, ...); true without steps left."""
         if steps_left is None:
             return self._some_day()[states]
         if isinstance(steps_left, int):
@@ -131,20 +131,20 @@ class _Tables:
         return self._some_day_S
 
     def _before(self, states_S: Tensor) -> Tensor:
-        """States with an arc into some of the states."""
+        """Return states with an arc into some of the states."""
         none_S = torch.zeros(len(states_S), dtype=torch.uint8, device=states_S.device)
         return none_S.scatter_reduce(0, self.sources_A, states_S[self.targets_A].to(torch.uint8), "amax").bool()
 
 
 def trie(outputs: Iterable[Sequence[int]], *, end: int | None = None) -> Automaton:
-    """The language of some outputs: a catalogue, a lexicon.
+    """Make the language of a list of outputs, such as a catalogue or a lexicon.
 
     Args:
-        outputs: the tokens of each, without the end token; repeated ones count once.
+        outputs: tokens of each output, without the end token; repeated ones count once.
         end: end token of the model, which then follows every output.
 
     Raises:
-        InputError: there is no output, or one is empty and there is no end token.
+        InputError: there are no outputs, or one is empty and there is no end token.
 
     Example:
         >>> language = trie([(3, 4), (3, 5, 6)], end=0)
@@ -172,13 +172,13 @@ def trie(outputs: Iterable[Sequence[int]], *, end: int | None = None) -> Automat
 def transitions(
     allowed_VV: Tensor, *, first_V: Tensor | None = None, last_V: Tensor | None = None, end: int | None = None
 ) -> Automaton:
-    """The language in which each token must be able to follow the one before it.
+    """Make a language of allowed transitions between neighbouring tokens.
 
     Args:
         allowed_VV: bool, whether token w may follow token v, at [v, w].
-        first_V: bool, tokens that may come first; all by default.
-        last_V: bool, tokens that may come last; all by default.
-        end: end token of the model; its row and column are not read.
+        first_V: bool, tokens that may come first; by default all.
+        last_V: bool, tokens that may come last; by default all.
+        end: end token of the model; its row and column are ignored.
 
     Example:
         >>> alternating = transitions(~torch.eye(2, dtype=torch.bool))
@@ -198,17 +198,17 @@ def transitions(
 
 
 def regular(pattern: str, tokens: Sequence[str | None] | Mapping[int, str], *, end: int | None = None) -> Automaton:
-    """The language of a regular expression over the text of the tokens, which are joined without blanks.
+    """Make the language of a regular expression over the text of the tokens, joined without blanks.
 
     Needs the extra ``constraints`` (interegular).
 
     Args:
-        pattern: a regular expression as of Python's ``re``, which has to match the whole text; no back-references.
+        pattern: a regular expression in Python's syntax that must match the whole text; no back-references.
         tokens: text of each token id; None or "" for tokens that are never written (special ones).
         end: end token of the model.
 
     Raises:
-        InputError: the pattern cannot be read, or no sequence of tokens spells a text that it matches.
+        InputError: the pattern is invalid, or no sequence of tokens spells a match.
 
     Example:
         >>> language = regular("ab*", ["a", "b", "ab", "abc", None], end=4)
@@ -243,7 +243,7 @@ def regular(pattern: str, tokens: Sequence[str | None] | Mapping[int, str], *, e
 
 
 def _automaton(arcs: Sequence[Sequence[int]], lasts: Iterable[int], *, num_states: int, end: int | None) -> Automaton:
-    """With an end token: one state more, in which outputs have ended and go on writing it."""
+    """Add, for an end token, a state in which outputs have ended and repeat it."""
     final_S = torch.zeros(num_states + (end is not None), dtype=torch.bool)
     every = [tuple(arc) for arc in arcs]
     if end is None:
@@ -256,7 +256,7 @@ def _automaton(arcs: Sequence[Sequence[int]], lasts: Iterable[int], *, num_state
 
 @dataclass
 class _Letter:
-    """Node of a tree of token texts: those that end here, and the letters that may follow."""
+    """Node of a trie of token texts: those that end here, and the next letters."""
 
     tokens: list[int] = field(default_factory=list)
     following: dict[str, _Letter] = field(default_factory=dict)
@@ -273,7 +273,7 @@ def _letters(texts: Mapping[int, str]) -> _Letter:
 
 
 def _spell(machine: object, state: object, spelt: _Letter) -> list[tuple[int, object]]:
-    """Tokens that can be written from a state of a machine over letters, each with the state that it leads to."""
+    """Return the tokens that a state of an automaton over letters accepts, each with its next state."""
     import interegular
 
     found, waiting = [], [(spelt, state)]

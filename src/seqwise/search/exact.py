@@ -1,9 +1,9 @@
 """Exact search: the k best outputs of a locally normalised model, with a certificate that no other scores higher.
 
-Where every token adds at most 0, the score of a prefix bounds those of all outputs that begin with it. Prefixes are
-opened best first; those that score no higher than the k-th best output so far need not be.
+If every token adds at most 0, the score of a prefix is an upper bound for all outputs that begin with it. Prefixes are
+expanded best first; those that score no higher than the k-th best output so far are skipped.
 
-Shapes: B batch, J prefixes opened together, K outputs, Q open prefixes of one length, R prefixes opened so far, C
+Shapes: B batch, J prefixes expanded together, K outputs, Q open prefixes of one length, R prefixes expanded so far, C
 children kept, T steps, W tokens that may follow a prefix.
 """
 
@@ -30,14 +30,14 @@ from seqwise.search.selection import HardSelection
 
 @dataclass(frozen=True)
 class BestOutputs:
-    """The k best outputs of each input that a search found, and how good all others can be at most.
+    """The k best outputs of each input that a search found, and an upper bound on the score of all others.
 
     Attributes:
         tokens_BKT: int64, best first; with the end token, and :data:`~seqwise.search.beam.HELD` after it.
-        scores_BK: minus infinity where there are fewer than k outputs.
-        bounds_B: no output that was not returned scores higher. Returned ones that do not score lower are therefore the
-            best of all, even if the search was cut short.
-        expansions_B: number of prefixes that the model continued.
+        scores_BK: minus infinity for missing outputs.
+        bounds_B: no other output scores higher. Returned ones that do not score lower are therefore the best of all,
+            even if the search was cut short.
+        expansions_B: number of prefixes that the model expanded.
     """
 
     tokens_BKT: Tensor
@@ -47,7 +47,7 @@ class BestOutputs:
 
     @property
     def certified_B(self) -> Tensor:
-        """Whether these are the k best outputs, bool: no other scores higher than the last of them."""
+        """Whether these are the k best outputs, bool: no other scores higher than the last one."""
         return self.scores_BK[:, -1] >= self.bounds_B
 
 
@@ -65,13 +65,13 @@ def best_first(
 ) -> BestOutputs:
     """Find the k best outputs exactly, by best-first search.
 
-    With ``s(y_1..t) = sum_i log p(y_i | y_1..i-1)`` every continuation z has ``s(y z) <= s(y)``. Prefixes whose score
-    exceeds that of the k-th best output so far are opened until there is none. Any search that relies on this bound has
-    to open each prefix that scores higher than the k-th best output of all.
+    With ``s(y_1..t) = sum_i log p(y_i | y_1..i-1)``, every continuation z has ``s(y z) <= s(y)``. The search expands
+    prefixes that score higher than the k-th best output so far, until there are none. Any search with this bound must
+    expand each prefix that scores higher than the k-th best output of all.
 
-    A model step takes prefixes of one length, so that lengths take turns, from short to long, and at each the best
-    ``at_once`` prefixes are opened in one step. The first round is a beam search of that many slots, which tends to
-    find the best outputs; once they are found, no prefix is opened that need not be.
+    A model step takes prefixes of one length, so lengths take turns, from short to long, and each step expands the best
+    ``at_once`` prefixes of a length. The first round is a beam search with that many slots, which tends to find the
+    best outputs; once they are found, only necessary prefixes are expanded.
 
     Args:
         model: a step model, in evaluation mode.
@@ -79,22 +79,22 @@ def best_first(
         k: number of outputs.
         num_steps: largest number of tokens, or the exact number for a model without end token; int or int64 (B,). As in
             a beam search, an output that has not ended by then counts as one.
-        language: set of outputs to choose from; the model's own by default, or all outputs if it has none.
-        score: "local" or "renormalized", also by their names; raw scores bound nothing.
-        at_once: number of prefixes of each input that are opened in one model step.
-        most_expansions: number of prefixes of each input after which it is cut short. Time and memory are proportional
-            to it: a decoder state is kept for each prefix.
+        language: set of outputs to choose from; by default the model's own, or all outputs if it has none.
+        score: local or renormalized, also by name; raw scores give no bound.
+        at_once: number of prefixes of each input to expand in one model step.
+        most_expansions: number of prefixes of each input after which the search is cut short. Time and memory are
+            proportional to it, as a decoder state is kept for each prefix.
 
     Returns:
-        The outputs, ranked, as from a beam search that is wide enough; ``certified_B`` tells which inputs were not cut
+        The ranked outputs, like those of a sufficiently large beam; ``certified_B`` tells which inputs were not cut
         short. Results do not depend on the rest of the batch.
 
     Raises:
-        InputError: an argument is out of range, the score is no log-probability, or the language has no output of this
-            length.
+        InputError: an argument is out of range, the score is not a log-probability, or the language has no output of
+            this length.
 
-    Source: Meister, Vieira and Cotterell (TACL 2020) for the order and when to stop; Stahlberg and Byrne (EMNLP 2019)
-    for the lower bound from complete outputs. Lengths that take turns are ours.
+    Source: Meister, Vieira and Cotterell (TACL 2020) for the order and the stopping rule; Stahlberg and Byrne (EMNLP
+    2019) for the lower bound from complete outputs. Alternating lengths are new here.
 
     Example:
         >>> from seqwise.data import EncodedExample, collate
@@ -203,7 +203,7 @@ def _require_valid(score: Score, *, k: int, at_once: int, most_expansions: int) 
 
 
 def _ends(candidates: Candidates) -> Tensor:
-    """Whether each candidate is the end token, (B, J, W) or of a shape that is broadcast to it."""
+    """Whether each candidate is the end token, (B, J, W) or broadcastable to it."""
     if candidates.end is None:
         return torch.zeros(1, 1, 1, dtype=torch.bool, device=candidates.prefix_scores_BJ.device)
     if candidates.allowed_BJC is not None:
@@ -213,7 +213,7 @@ def _ends(candidates: Candidates) -> Tensor:
 
 
 def _best_of(candidates: Candidates, kept_BJW: Tensor, k: int) -> HardSelection:
-    """The k best of some candidates, or all where there are fewer; minus infinity in the place of the others."""
+    """Return the k best candidates, or all if there are fewer; minus infinity replaces the others."""
     scores_BJW = candidates.scores_BJW.masked_fill(~kept_BJW, -torch.inf)
     scores_BK, parents_BK, columns_BK = hard_top_k(scores_BJW, min(k, scores_BJW[0].numel()))
     return HardSelection(scores_BK, parents_BK, candidates.tokens_at(parents_BK, columns_BK))
@@ -231,9 +231,9 @@ class _Outputs(NamedTuple):
 
 
 class _Open(NamedTuple):
-    """Prefixes of one length that may still be opened: the row of each one's parent, its last token, its node.
+    """Open prefixes of one length: for each, the row of its parent, its last token and its node.
 
-    In any order; minus infinity where there is none.
+    Unordered; minus infinity marks unused entries.
     """
 
     scores_BQ: Tensor
@@ -242,7 +242,7 @@ class _Open(NamedTuple):
     nodes_BQ: Tensor
 
     def take(self, count: int, *, above_B1: Tensor, room_B1: Tensor) -> tuple[_Open, _Open]:
-        """Take the best that score above a threshold, as many as there is room for; return them and the rest."""
+        """Split off the best prefixes that score above a threshold, as many as fit; return them and the rest."""
         scores_BJ, places_BJ = self.scores_BQ.topk(min(count, self.scores_BQ.shape[1]))
         taken_BJ = (scores_BJ > above_B1) & (torch.arange(scores_BJ.shape[1], device=scores_BJ.device) < room_B1)
         left_BJ = scores_BJ.masked_fill(taken_BJ, -torch.inf)
@@ -252,11 +252,11 @@ class _Open(NamedTuple):
         return self._at(places_BJ[:, :num_slots])._replace(scores_BQ=scores_BJ), rest
 
     def joined(self, others: _Open) -> _Open:
-        """Return both."""
+        """Return the union."""
         return _Open(*(torch.cat(pair, 1) for pair in zip(self, others, strict=True)))
 
     def best(self, count: int, *, above_B1: Tensor) -> _Open:
-        """Return the best of those that score above a threshold; some others may be among them."""
+        """Return the best prefixes that score above a threshold, and possibly some others."""
         num_above = int((self.scores_BQ > above_B1).sum(1).max())
         return self._at(self.scores_BQ.topk(max(1, min(num_above, count))).indices)
 
@@ -265,7 +265,7 @@ class _Open(NamedTuple):
 
 
 class _Opened:
-    """Decoder states and tokens of opened prefixes of one length, in rows of a buffer that grows."""
+    """Decoder states and tokens of expanded prefixes of one length, in rows of a growing buffer."""
 
     def __init__(self) -> None:
         self._leaves: Any = None

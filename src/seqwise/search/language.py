@@ -1,12 +1,11 @@
-"""Languages: the outputs that a search may write, followed slot by slot.
+"""Languages: sets of outputs that constrain a search.
 
-A search stays in the language of its model, ``model.language``. A language is a set of outputs that can be read from
-left to right: from a node, some tokens are allowed, and each leads to another node. Disallowed tokens are taken away
-*before* the score is made, so that a score may be normalised over what is left (``renormalized``), and only the scores
-of allowed tokens are computed, one column for each.
+A search stays in the language of its model, ``model.language``. A language reads outputs from left to right: at each
+node, some tokens are allowed, and each leads to another node. Disallowed tokens are removed *before* scoring, so that a
+score may be normalised over the allowed ones (``renormalized``), and only the scores of allowed tokens are computed.
 
-A mask with ``local`` scores does not search, or sample, p(y | y in L): at each step, the mass of disallowed
-continuations is lost, and mass once given to a prefix cannot be taken back. That is label bias.
+Masking with ``local`` scores does not search or sample p(y | y in L): each step loses the mass of disallowed
+continuations, and mass once given to a prefix cannot be taken back. This is label bias.
 
 Shapes: B batch, J and K slots before and after a step, T steps, C allowed tokens of a slot.
 """
@@ -22,27 +21,26 @@ from torch import Tensor
 from seqwise.errors import InputError
 
 NOWHERE = -1
-"""The node that no output of a language reaches; nothing is allowed there."""
+"""Node that no output of a language reaches; it allows nothing."""
 
 
 class Language(Protocol):
-    """A set of outputs, end token included where the model has one.
+    """Set of outputs, including the end token if the model has one.
 
-    A node is a number and stands for all that matters of a prefix. What an output that has ended may still write is its
-    end token, again and again.
+    A node is a number that summarises a prefix. An output that has ended may only repeat its end token.
     """
 
     def start(self, batch_size: int, device: torch.device) -> Tensor:
-        """Node of the empty prefix of each input: int64 (B, 1)."""
+        """Return the node of the empty prefix of each input: int64 (B, 1)."""
         ...
 
     def allowed(self, nodes_BJ: Tensor, steps_left: int | Tensor | None) -> Tensor:
-        """Tokens after which an output of the language can still be finished.
+        """Return the tokens after which an output of the language can still be finished.
 
         Args:
             nodes_BJ: int64; :data:`NOWHERE` allows nothing.
-            steps_left: how many tokens are to be written, the next one included: int or int64 (B,). None does not
-                limit them.
+            steps_left: number of tokens to write, including the next one: int or int64 (B,). None sets no
+                limit.
 
         Returns:
             int64 (B, J, C), each token once and -1 in unused places, in any order; C is at least 1.
@@ -50,17 +48,17 @@ class Language(Protocol):
         ...
 
     def advance(self, nodes_BJ: Tensor, parents_BK: Tensor, tokens_BK: Tensor) -> Tensor:
-        """Nodes of the new slots, int64 (B, K): that of the parent, after the token."""
+        """Return the nodes of the new slots, int64 (B, K): the parent's node after the token."""
         ...
 
 
 def language_of(model: object) -> Language | None:
-    """The language that a model is searched in: its attribute ``language``; None where it has none."""
+    """Return the language of a model, its attribute ``language``, or None."""
     return getattr(model, "language", None)
 
 
 def nodes_along(language: Language, outputs_BT: Tensor) -> Iterator[Tensor]:
-    """Node before each token of some outputs, (B, 1) each, and at last that after all of them.
+    """Yield the node before each token of some outputs, (B, 1) each, and finally the node after all of them.
 
     Negative tokens (padding) lead nowhere.
 
@@ -80,15 +78,16 @@ def nodes_along(language: Language, outputs_BT: Tensor) -> Iterator[Tensor]:
 def allowed_logits(
     logits_BTV: Tensor, outputs_BT: Tensor, language: Language, *, num_steps: int | Tensor | None = None
 ) -> Tensor:
-    """Replace by minus infinity the logits, along outputs, of tokens that the language does not allow there.
+    """Replace the logits of disallowed tokens along outputs by minus infinity.
 
     Steps after an output has left the language keep their logits.
 
     Args:
         logits_BTV: unnormalised scores before each token of the outputs.
         outputs_BT: int64.
-        language: what may be written.
-        num_steps: of the search, int or int64 (B,), which allows only what can be finished in time; None: no limit.
+        language: the allowed outputs.
+        num_steps: number of steps of the search, int or int64 (B,), in which outputs must be finished; None for no
+            limit.
 
     Example:
         >>> from seqwise.search import trie
@@ -144,7 +143,7 @@ def require_output(language: Language | None, num_steps: int) -> None:
 
 
 def require_an_output(allowed_B1C: Tensor, steps_left: int | Tensor | None) -> None:
-    """Raise an :class:`InputError` if an input with steps left may write nothing at the first of them."""
+    """Raise an :class:`InputError` if an input with steps left has no allowed first token."""
     has_one_B = (allowed_B1C >= 0).any(-1).any(-1)
     if steps_left is not None and not isinstance(steps_left, int):
         has_one_B = has_one_B | (steps_left <= 0)

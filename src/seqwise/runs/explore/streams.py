@@ -1,4 +1,4 @@
-"""Live lines: words of a text are labelled as they come, with what is final and what was retracted last."""
+"""Live lines: words of a text are labelled as they arrive, with final and just retracted labels."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Piece = str | None
 
 
 def pieces_of(text: str, *, ended: bool = False) -> tuple[Piece, ...]:
-    """Split text into words and ends of sentences, which are line ends; more may follow a word without a blank behind.
+    """Split text into words and ends of sentences, which are line ends; a last word without a blank may be incomplete.
 
     Args:
         text: as typed so far.
-        ended: whether nothing follows.
+        ended: whether the text is complete.
 
     Raises:
         InputError: the text is too long.
@@ -46,13 +46,13 @@ def pieces_of(text: str, *, ended: bool = False) -> tuple[Piece, ...]:
 
 @dataclass
 class Line:
-    """A sentence, as far as it has come.
+    """Sentence so far.
 
     Attributes:
         words: its words.
         labels: the best label of each.
-        num_final: the first so many labels never change.
-        retracted: labels that the last word of the line took back, by place.
+        num_final: number of first labels that are final.
+        retracted: labels that the last word of the line retracted, by position.
     """
 
     words: list[str] = field(default_factory=list)
@@ -62,16 +62,16 @@ class Line:
 
 
 class Live:
-    """Lines of a text, the last of which may go on.
+    """Lines of a text, the last of which may continue.
 
     Attributes:
-        pieces: words and ends that have been taken.
+        pieces: words and ends that have been read.
         lines: sentences.
         num_words: number of words in all lines.
-        num_retracted: number of labels that were taken back in all lines.
+        num_retracted: number of retracted labels in all lines.
 
     Raises:
-        InputError: the run cannot stream, or there is no such rule.
+        InputError: the run cannot stream, or the rule is unknown.
     """
 
     def __init__(self, run: OutputRun, setup: Setup, commit: str) -> None:
@@ -82,14 +82,14 @@ class Live:
         self._streams = Streams(run, setup.decoder(run), commit=commit)
 
     def goes_on(self, setup: Setup, commit: str, pieces: Sequence[Piece]) -> bool:
-        """Whether a text begins with what has been taken, under the same options."""
+        """Whether a text begins with what has been read, under the same options."""
         return self.asked == (setup, commit) and self.pieces == [*pieces[: len(self.pieces)]]
 
     def read(self, pieces: Sequence[Piece]) -> None:
-        """Take the rest of a text.
+        """Read the rest of a text.
 
         Raises:
-            InputError: a word cannot be read; what stands before it has been taken.
+            InputError: a word cannot be read; everything before it has been read.
         """
         for piece in pieces[len(self.pieces) :]:
             self.take(piece)
@@ -98,7 +98,7 @@ class Live:
         """Read the next word, or end the sentence.
 
         Raises:
-            InputError: the word cannot be read; all is as it was.
+            InputError: the word cannot be read; nothing has changed.
         """
         if piece is None:
             line = self.lines[-1]
@@ -120,7 +120,7 @@ class Live:
 
 
 def can_stream(run: OutputRun) -> bool:
-    """Whether a run labels words before it has seen the others."""
+    """Whether a run labels words before it has seen later ones."""
     try:
         Streams(run)
     except InputError:
