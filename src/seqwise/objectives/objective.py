@@ -39,13 +39,13 @@ def cross_entropy_objective(*, label_smoothing: float = 0.0, score: Score | Scor
     """Make the cross-entropy objective with teacher forcing; uses no schedule.
 
     Args:
-        score: "local" or "renormalized": whether log Z sums over all tokens, or over those that the language of the
-            model allows, of which search by the same score then knows the probabilities.
+        score: "local" or "renormalized": log Z over all tokens, or over those that the model's language allows, as in
+            a search by the same score.
         label_smoothing: probability moved from each gold token to all tokens; see
             :func:`~seqwise.objectives.likelihood.cross_entropy`.
 
     Raises:
-        InputError: the label smoothing is outside [0, 1), or there is some with renormalised scores; the score is not
+        InputError: the label smoothing is outside [0, 1), or above 0 with renormalised scores; the score is not
             normalised.
     """
     if not 0 <= label_smoothing < 1:
