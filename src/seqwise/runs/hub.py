@@ -52,7 +52,7 @@ def run_folder(name: str | os.PathLike[str]) -> Path:
 
 
 def holds_run(name: str) -> bool:
-    """Whether the hub has a seqwise run of this name; False if it cannot be asked."""
+    """Whether the hub has a seqwise run of this name; False if the hub is unreachable."""
     from huggingface_hub import hf_hub_download
 
     try:

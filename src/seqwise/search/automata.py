@@ -102,7 +102,7 @@ class _Tables:
         self._some_day_S: Tensor | None = None
 
     def can_end(self, states: Tensor, steps_left: int | Tensor | None) -> Tensor:
-        """Whether outputs can be finished after the token that led to these states, (B, ...); all without steps left."""
+        """Whether outputs can be finished after reaching these states, (B, ...); true if no steps are left."""
         if steps_left is None:
             return self._some_day()[states]
         if isinstance(steps_left, int):

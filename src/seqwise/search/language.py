@@ -137,7 +137,7 @@ def require_members(language: Language, outputs_BT: Tensor) -> None:
 
 
 def require_output(language: Language | None, num_steps: int) -> None:
-    """Raise an :class:`InputError` if a language has no output for a search of so many steps."""
+    """Raise an :class:`InputError` if a language has no output for this number of steps."""
     if language is not None:
         require_an_output(language.allowed(language.start(1, torch.device("cpu")), num_steps), num_steps)
 
