@@ -1082,4 +1082,4 @@ def test_annealing_is_counted_as_it_is_listed(anneal: float, temperature: float)
 def test_one_chain_has_no_r_hat(command: Command, folders: dict[str, Path]) -> None:
     pytest.importorskip("arviz_stats")
     said = command(folders["words"], "--length=2", "--chains=1", "--sweeps=20").err
-    assert "takes two chains at least" in said and "do not move" not in said
+    assert "needs at least two chains" in said and "do not move" not in said

@@ -161,8 +161,8 @@ def test_edges_that_do_not_rise_are_refused(edges):
         (lambda: bleu(["a"], []), "1 predictions for 0 references"),
         (lambda: bleu([], []), "no examples"),
         (lambda: bleu(["a", "b"], [["a"], []]), "example 2 has no reference"),
-        (lambda: bleu(["a b"], ["a b"]), "example 1 is not text beside a list"),
-        (lambda: bleu([["a", "b"]], [["a b"]]), "example 1 is not text"),
+        (lambda: bleu(["a b"], ["a b"]), "example 1 is not a text with a list"),
+        (lambda: bleu([["a", "b"]], [["a b"]]), "example 1 is not a text"),
         (lambda: bleu(["a"], [["a"]], tokenize="13"), "unknown tokenizer '13'; choose from none, "),
     ],
 )

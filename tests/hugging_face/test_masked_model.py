@@ -235,7 +235,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "max_tokens": (bert, {**IDS, "max_tokens": 0}, "max_tokens must be at least 1"),
     "no mask token": (bert, {"tokenizer": word_tokenizer(mask=None)}, "the tokenizer has no mask token; give that of"),
     "large tokenizer": (lambda: bert(9), {"tokenizer": word_tokenizer()}, "tokens up to 11, and the model scores 9"),
-    "no positions": (lambda: bert(max_position_embeddings=2), IDS, "no positions left beside the special tokens"),
+    "no positions": (lambda: bert(max_position_embeddings=2), IDS, "no positions besides those of the special tokens"),
 }
 
 

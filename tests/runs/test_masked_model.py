@@ -643,7 +643,7 @@ def test_outputs_of_others_are_left_alone(seqwise: Command, trained: Path, tmp_p
     ended = seqwise("train", "--train", tagged, "-o", tmp_path / "tagger", "--epochs=1", "--hidden-size=4")
     assert ended.code == 0, ended.err
     said = seqwise("score", tmp_path / "tagger", text).complaint
-    assert "holds a run of seqwise train, which is no masked model; use it with seqwise predict" in said
+    assert "holds a run of seqwise train, which is not a masked model; use it with seqwise predict" in said
     shutil.rmtree(trained / "model")
     assert (
         "wait for its training, or if it was stopped run the same command again"

@@ -315,7 +315,7 @@ def test_one_chain_has_no_r_hat_and_two_have_one() -> None:
     kernel = exact_gibbs(local_energy(MILD))
     for count in (1, 2):
         chains = sample_chains(kernel, start_chains(ENERGY, every_sequence(3, 4)[:count]), 60)
-        assert any("takes two chains" in line for line in diagnose_chains(chains).warnings) == (count == 1)
+        assert any("needs at least two chains" in line for line in diagnose_chains(chains).warnings) == (count == 1)
 
 
 @pytest.mark.parametrize("num_sweeps", [9, 10])
@@ -324,7 +324,7 @@ def test_the_fewest_draws_that_tell_how_many_are_needed(num_sweeps: int) -> None
     good = sample_chains(exact_gibbs(local_energy(MILD)), start_chains(ENERGY, every_sequence(3, 4)[::20]), num_sweeps)
     apart = replace(good, energy_SB=good.energy_SB + 50 * torch.arange(5))
     (warning,) = [line for line in diagnose_chains(apart).warnings if "R-hat of energy" in line]
-    assert ("fewer do not tell" in warning) == (num_sweeps < 10)
+    assert ("fewer do not show" in warning) == (num_sweeps < 10)
 
 
 def test_a_trace_and_the_one_after_it_are_one() -> None:
@@ -364,13 +364,13 @@ def test_chains_that_do_not_move_are_told_what_may_set_them_free(num_still: int)
     who = "the chains do not move" if num_still == 5 else "1 of 5 chains did not move"
     bold = diagnose_chains(still, discard=10).warnings
     number = 40 * 4 * num_still
-    assert bold[0].startswith(f"{who}: of {number} proposals 0 were rejected")
+    assert bold[0].startswith(f"{who}: 0 of {number} proposals were rejected")
     assert "larger blocks" in bold[0] and "temperature" in bold[0]
     accepted_SB[:, :num_still] = 2  # of four each: half is not most
     assert "larger blocks" in diagnose_chains(replace(still, accepted_SB=accepted_SB), discard=10).warnings[0]
     accepted_SB[:, :num_still] = 0
     timid = diagnose_chains(replace(still, accepted_SB=accepted_SB), discard=10).warnings
-    assert timid[0].startswith(f"{who}: of {number} proposals {number} were rejected")
+    assert timid[0].startswith(f"{who}: {number} of {number} proposals were rejected")
     assert "smaller blocks" in timid[0] and "temperature" in timid[0]
     assert (len(timid) == 1) == (num_still == 5)  # that they disagree follows
 
@@ -387,7 +387,7 @@ def test_how_many_sweeps_would_do_is_said(discard: int) -> None:
     chains = sample_chains(exact_gibbs(local_energy(MILD)), start, 400 + discard)
     energy_SB = torch.cat([torch.zeros(discard, 5), autoregressive(0.9, 400, 5)])
     (warning,) = diagnose_chains(replace(chains, energy_SB=energy_SB), discard=discard).warnings
-    said = re.search(r"the chains disagree, run about ([\d,]+) sweeps( in all, discarded ones included)?$", warning)
+    said = re.search(r"the chains disagree, run about ([\d,]+) sweeps( in total, including discarded ones)?$", warning)
     assert said is not None and bool(said[2]) == bool(discard)
     assert 945 / 2 < int(said[1].replace(",", "")) - discard < 945 * 2
 

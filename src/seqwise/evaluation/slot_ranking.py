@@ -216,7 +216,7 @@ def _count(slots: Slots, right: Sequence[set[Ids]], tallies: Sequence[_Tally]) -
 def _ranking(tallies: Sequence[_Tally]) -> SlotRanking:
     pairs = [tally.pairs for tally in tallies]
     if not any(pairs):
-        problem = "there is no step at which a beam holds the right prefix beside a wrong one"
+        problem = "there is no step at which a beam contains both the right prefix and a wrong one"
         raise InputError(problem, hint="use a larger beam, or longer examples")
     log_prob, log_partition, both, raw = (
         Counts(column, pairs) for column in zip(*(tally.ranked for tally in tallies), strict=True)

@@ -101,7 +101,7 @@ def _statistics(
         # A string is a sequence of strings too: a bare reference would pass for one reference per character.
         if isinstance(options, str) or not all(isinstance(text, str) for text in (prediction, *options)):
             hint = "give one text per prediction, and a list of texts per example as its references"
-            raise InputError(f"example {number} is not text beside a list of reference texts", hint=hint)
+            raise InputError(f"example {number} is not a text with a list of reference texts", hint=hint)
     most = max(map(len, references), default=0)
     # sacrebleu wants its references the other way round, and None where an example has fewer than others.
     columns = [[options[r] if r < len(options) else None for options in references] for r in range(most)]

@@ -301,7 +301,7 @@ def _check(adapted: HuggingFaceMaskedModel) -> None:
     name = type(unwrapped(adapted.model)).__name__
     room = 3 if adapted.max_length is None else min(3, adapted.max_length)
     if room < 1:
-        raise InputError(f"{name} has no positions left beside the special tokens", hint="load another model")
+        raise InputError(f"{name} has no positions besides those of the special tokens", hint="load another model")
     words = adapted.allowed_V.nonzero().flatten()[:3].to(adapted.device)
     tokens_NT = words[torch.arange(2 * room, device=adapted.device) % len(words)].view(2, room)
     masked_NT = torch.tensor([[True, False, True], [False, True, True]], device=adapted.device)[:, :room]

@@ -40,7 +40,7 @@ def edit_distances(outputs_BKT: Tensor, gold_BT: Tensor, end: int | None) -> Ten
 
     Args:
         outputs_BKT: int64; negative entries only at the end.
-        gold_BT: int64, likewise.
+        gold_BT: int64, padded in the same way.
         end: id of the end token, or None.
 
     Returns:

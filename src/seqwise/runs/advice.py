@@ -12,7 +12,7 @@ Measured = Mapping[str, Mapping[str, Sums]]
 """Measures by decoder and title."""
 
 COLLAPSE = 1.2
-"""Ratio of output lengths, raw scores to beam, from which raw scores count as collapsed; likewise its inverse."""
+"""Ratio of output lengths, raw scores to beam, from which raw scores count as collapsed; or its inverse."""
 
 
 def advise(

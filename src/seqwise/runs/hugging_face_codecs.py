@@ -271,7 +271,7 @@ class TaggerCodec(OutputCodec):
 
     @classmethod
     def load(cls, folder: Path, model: Any) -> TaggerCodec:
-        """Read the labels and the tokenizer beside a tagger."""
+        """Load the labels and the tokenizer of a tagger."""
         from seqwise.hugging_face.tagger import BACKBONE
 
         labels = load_tokenizer(folder / "target").vocabulary

@@ -85,7 +85,7 @@ def fingerprint(run: Run[Any, Codec]) -> str:
 
 _OTHER_USE: dict[Purpose, tuple[str, str]] = {
     "predict": ("a masked model, which predicts no outputs", "use it with seqwise score or seqwise sample"),
-    "score": ("a run of seqwise train, which is no masked model", "use it with seqwise predict or seqwise evaluate"),
+    "score": ("a run of seqwise train, which is not a masked model", "use it with seqwise predict or seqwise evaluate"),
 }
 """By purpose: the other kind of run, and the commands for it."""
 

@@ -38,7 +38,7 @@ class TrainerOptions(Config):
         lambda values: None if values.get("batch_tokens") else 64, "examples in a batch", usual=SIZED, ge=1
     )
     gradient_accumulation_steps: int = setting(
-        1, "number of parts of a batch, computed one after the other to save memory", ge=1
+        1, "number of parts of a batch, computed in sequence to save memory", ge=1
     )
     bf16: bool = setting(False, "mixed precision in bfloat16; weights keep their precision")
     fp16: bool = setting(False, "mixed precision in float16 with a scaled loss; GPU only")

@@ -147,11 +147,11 @@ def diagnose_chains(
         warnings.append(_stuck(chains, start, still_B))
     for name, value in r_hat.items():
         if num_chains == 1:
-            warnings.append(f"R-hat of {name} takes two chains at least, better four, and there is one")
+            warnings.append(f"R-hat of {name} needs at least two chains, better four, and there is one")
         elif bool(still_B.all()):
             break  # which says all that R-hat could
         elif np.isnan(value):
-            warnings.append(f"R-hat of {name} is not a number: it is the same in all sweeps that count")
+            warnings.append(f"R-hat of {name} is undefined: {name} is constant over the counted sweeps")
         elif value > MOST_R_HAT:
             advice = _advice(ess[name], num_sweeps=num_sweeps, num_chains=num_chains, left_out=start)
             warnings.append(f"R-hat of {name} is {value:.3f}, above {MOST_R_HAT}: the chains disagree, {advice}")
@@ -275,7 +275,7 @@ def _stuck(chains: Trace, start: int, still_B: Tensor) -> str:
     if 2 * rejected > proposals:
         advice = "raise the temperature of the target, mask smaller blocks, propose at a temperature nearer to 1"
     who = "the chains do" if bool(still_B.all()) else f"{int(still_B.sum())} of {len(still_B)} chains did"
-    why = f"of {proposals:,} proposals {rejected:,} were rejected, and the others changed nothing"
+    why = f"{rejected:,} of {proposals:,} proposals were rejected, and the others changed nothing"
     return f"{who} not move: {why}; {advice}, or make hard constraints soft"
 
 
@@ -284,9 +284,9 @@ def _advice(ess: float, *, num_sweeps: int, num_chains: int, left_out: int) -> s
 
     Source: Vats and Knudson (2021), Revisiting the Gelman-Rubin diagnostic, section 3.
     """
-    those = " in all, discarded ones included" if left_out else ""
+    those = " in total, including discarded ones" if left_out else ""
     if num_sweeps < FEWEST_DRAWS:
-        return f"run {left_out + 2 * FEWEST_DRAWS:,} sweeps or more{those}: fewer do not tell how many it takes"
+        return f"run {left_out + 2 * FEWEST_DRAWS:,} sweeps or more{those}: fewer do not show how many are needed"
     needed = num_sweeps * num_chains / (MOST_R_HAT**2 - 1) / ess if ess > 0 else 0.0
     if needed <= num_sweeps:  # there are enough, so that the disagreement is of another kind
         return "run longer"

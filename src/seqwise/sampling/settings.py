@@ -120,7 +120,7 @@ class Proposing(Tempered, Visiting):
         le=1,
     )
     full_share: float = setting(
-        0.0, "weight of proposals from all tokens beside the nucleus, which keeps chains irreducible", ge=0, lt=1
+        0.0, "weight of proposals from the full distribution, which keeps chains irreducible", ge=0, lt=1
     )
 
     @field_validator("blocks", mode="before")

@@ -102,7 +102,7 @@ class KeepGold:
         elif isinstance(rivals, SoftSelection):
             selection = _gold_first(rivals, scores_BK, parents_BK, tokens_BK)
         else:
-            raise InputError(f"gold cannot be kept beside a {type(rivals).__name__}", hint="select hard or soft")
+            raise InputError(f"gold cannot be kept with a {type(rivals).__name__}", hint="select hard or soft")
         return selection, BesideGold(gold_B1, others_BN, rivals_carry)
 
 
