@@ -108,7 +108,7 @@ def print_measures(rows: Mapping[str, Mapping[str, tuple[str, str]]]) -> None:
         2 + max(len(heading), *(len(row[title]) for row in on_one_line.values())) for title, heading in titles.items()
     )
     separator = " " if width <= out().width else "\n"
-    gap = 1 if separator == " " else 0  # beside the one of the box: five columns of 100.0 [100.0, 100.0] fit in 80
+    gap = 1 if separator == " " else 0  # in addition to that of the box: five columns of 100.0 [100.0, 100.0] fit in 80
     table = Table(box=rich.box.SIMPLE_HEAD, padding=(0, gap, 0, 0), pad_edge=False, show_edge=False)
     table.add_column("decoder", no_wrap=True, min_width=max(map(len, rows)))  # a name is typed as it stands here
     for heading in titles.values():

@@ -18,7 +18,7 @@ from seqwise.models.deferred_linear import DeferredLinear
 LSTMState = tuple[Tensor, Tensor]
 """Hidden and cell state of each slot, (B, J, H)."""
 
-# From so many weights on the gradient is deferred. Autograd is faster with fewer, and knows what to do with products
+# Weights from which the gradient is deferred. Autograd is faster with fewer, and knows what to do with products
 # that are rounded to 16 bits.
 LARGE = 2**17
 

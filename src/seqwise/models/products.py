@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-# From so many weights on, and as far as so many rows, oneDNN is the faster one. More weights are not copied.
+# oneDNN is faster from this number of weights on, up to this number of rows. Larger matrices are not copied.
 LARGE, LARGEST = 2**19, 2**22
 FEW, MANY = 3, 256
-# After so many products there will be as many more, and the copy of the weights comes cheaper than to do without.
+# Number of products after which a copy of the weights pays off, as about as many more will follow.
 PATIENCE = 2
 
 

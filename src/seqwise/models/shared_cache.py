@@ -16,7 +16,7 @@ from seqwise import tree
 KeysValues = tuple[Tensor, Tensor]
 """Keys and values of one layer."""
 
-# Columns that there is room for at first, beside those of a prompt.
+# Initial capacity in columns, in addition to those of a prompt.
 ROOM = 128
 
 

@@ -316,7 +316,7 @@ def settle(
         gain_N = ((state.energy_BT[rows_N] - energy_NT) * stage_BT[rows_N]).sum(1) / temperature_B[rows_N]
         passes_B[rows_N] += spent_N
         log_accept_B[rows_N] += gain_N
-        # What equals the state is accepted whatever the number.
+        # Proposals equal to the state are always accepted.
         log_accept_B = log_accept_B.masked_fill(~proposed.novel_B, 0.0)
         alive_B = draws.accepts(log_accept_B, alive_B) & alive_B
         kept_N = alive_B[rows_N]
