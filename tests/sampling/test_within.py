@@ -33,7 +33,13 @@ from seqwise.sampling import (
     transition_matrix,
 )
 from seqwise.sampling.energies import rows_of
-from seqwise.search import trie
+from seqwise.search import (
+    backtrace,
+    importance_weights,
+    normalized_importance_weights,
+    stochastic_beam_search,
+    trie,
+)
 
 Ids = tuple[int, ...]
 
@@ -280,6 +286,41 @@ def test_rejection_draws_from_the_conditional(name: str) -> None:
         bound = memory.log_mass[row, ()]
         assert bound == pytest.approx(math.log(total), abs=0.02)
         assert bound >= math.log(total) - 1e-12
+
+
+@pytest.mark.parametrize("k", [2, 4])
+@pytest.mark.parametrize("name", NAMES)
+def test_weights_of_stochastic_beams_estimate_what_holds_in_the_language(name: str, k: int) -> None:
+    case, count, steps = WORLDS[name].case, 3000, WORLDS[name].num_steps
+    case.model.language = WORLDS[name].language
+    context = case.model.encode(case.batch)
+    for row, law in enumerate(WORLDS[name].laws):
+        rows_M = torch.full((count,), row)
+        generator = torch.Generator().manual_seed(k)
+        drawn = stochastic_beam_search(
+            case.model, rows_of(context, rows_M), k=k, num_steps=steps[rows_M], generator=generator
+        )
+        outputs = [tuple(output[: law.num_steps]) for output in WORLDS[name].padded(row)]
+        values = {output: math.sin(3 * place) for place, output in enumerate(outputs)}
+        joint = [math.exp(log_p) for log_p, _ in law.outputs.values()]
+        weights_BK, live_BK = importance_weights(drawn), drawn.beam.scores_BK > -torch.inf
+        found = [[tuple(output[: law.num_steps]) for output in slots] for slots in backtrace(drawn.beam).tolist()]
+        values_BK = torch.tensor(
+            [
+                [values[output] if is_live else 0.0 for output, is_live in zip(slots, live, strict=True)]
+                for slots, live in zip(found, live_BK.tolist(), strict=True)
+            ],
+            dtype=torch.float64,
+        )
+        truth = sum(probability * value for probability, value in zip(joint, values.values(), strict=True))
+        for estimates_B, wanted in ((weights_BK.sum(1), sum(joint)), ((weights_BK * values_BK).sum(1), truth)):
+            error = float(estimates_B.std()) / math.sqrt(count)
+            assert abs(float(estimates_B.mean()) - wanted) < 4 * error + 1e-9
+        if live_BK.shape[1] >= len(outputs):  # all of the language was drawn
+            torch.testing.assert_close(weights_BK.sum(1), torch.full((count,), sum(joint)).double())
+            shares_BK = normalized_importance_weights(drawn)
+            expected = torch.full((count,), truth / sum(joint)).double()
+            torch.testing.assert_close((shares_BK * values_BK).sum(1), expected)
 
 
 # ---------------------------------------------------------------------------------------- refusals

@@ -327,6 +327,24 @@ class Candidates:
         return self.prefix_scores_BJ[:1].numel() * len(self.embedding_VD) >= MANY
 
     @property
+    def log_allowed_mass_BJ(self) -> Tensor:
+        """Log of the probability that the local distribution of each slot gives to its allowed tokens.
+
+        0 without a language, and for hypotheses that have ended: they stay as they are.
+
+        Example:
+            >>> some = Candidates.of_scores(torch.zeros(1, 1, 4)).within(torch.tensor([[[2, 1, -1]]]))
+            >>> some.log_allowed_mass_BJ.exp()
+            tensor([[0.5000]])
+        """
+        if self.allowed_BJC is None:
+            return torch.zeros_like(self.prefix_scores_BJ)
+        logits_BJC = self.logits_BJV.gather(2, self.allowed_BJC.clamp(min=0))
+        allowed_BJ = finite(logits_BJC.masked_fill(self.allowed_BJC < 0, -torch.inf)).logsumexp(-1)
+        mass_BJ = allowed_BJ - finite(self.logits_BJV).logsumexp(-1)
+        return mass_BJ.masked_fill(self.finished_BJ == 1, 0.0)
+
+    @property
     def vocabulary_size(self) -> int:
         """Number of tokens of the model."""
         return self.logits_BJV.shape[-1] if self.embedding_VD is None else len(self.embedding_VD)

@@ -38,11 +38,14 @@ class StochasticBeam:
         perturbed_BK: noisy log-probabilities of the outputs, in descending order.
         threshold_B: kappa, the largest noisy log-probability of all outputs not drawn; minus infinity if all were
             drawn.
+        log_mass_BK: sum over the steps of an output of log Z_t, the model's mass of the allowed tokens; None without a
+            language.
     """
 
     beam: Beam
     perturbed_BK: Tensor
     threshold_B: Tensor
+    log_mass_BK: Tensor | None = None
 
 
 def conditional_gumbels(log_probs: Tensor, maximum: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -136,7 +139,8 @@ def stochastic_beam_search(
     interpolated scores do not give. For the same reason, the model must not exclude all tokens after a live prefix:
     such a prefix is drawn like any other, and then its slot dies.
 
-    In a language, the model is the one whose softmax is taken over the allowed tokens of each step.
+    In a language, the model is the one whose softmax is taken over the allowed tokens of each step. This is not the
+    distribution of the model given the language; :func:`importance_weights` correct for that.
 
     Args:
         model: a step model.
@@ -171,6 +175,8 @@ def stochastic_beam_search(
     beam = Beam.start(model, context)
     draw = _first_draw(beam.scores_BK, generator)
     perturbed_BK, threshold_B = draw
+    language = language_of(model)
+    log_mass_BK = None if language is None else torch.zeros_like(beam.scores_BK)
     steps = unroll(
         model,
         context,
@@ -179,7 +185,7 @@ def stochastic_beam_search(
         score=renormalized,
         cost=cost,
         end=model.end,
-        language=language_of(model),
+        language=language,
         generator=generator,
         carry=draw,
     )
@@ -189,7 +195,10 @@ def stochastic_beam_search(
         held_BK = F.pad(perturbed_BK, (0, draw.perturbed_BK.shape[1] - perturbed_BK.shape[1]), value=-torch.inf)
         perturbed_BK = torch.where(active_B1, draw.perturbed_BK, held_BK)
         threshold_B = torch.where(active_B1[:, 0], torch.maximum(threshold_B, draw.dropped_B), threshold_B)
-    return StochasticBeam(beam, perturbed_BK, threshold_B)
+        if log_mass_BK is not None:
+            log_mass_BJ = log_mass_BK + step.candidates.log_allowed_mass_BJ.masked_fill(~active_B1, 0.0)
+            log_mass_BK = log_mass_BJ.gather(1, beam.parents[-1])
+    return StochasticBeam(beam, perturbed_BK, threshold_B, log_mass_BK)
 
 
 def importance_weights(drawn: StochasticBeam) -> Tensor:
@@ -198,6 +207,10 @@ def importance_weights(drawn: StochasticBeam) -> Tensor:
     ``w = p / q`` with ``q = 1 - exp(-exp(log p - kappa))``, the probability that the output's noisy log-probability
     exceeds the threshold. The weights of a draw sum to one only on average. Their variance is finite for k of 2 or
     more, and infinite for k = 1.
+
+    In a language L, q belongs to the distribution drawn from, and the numerator to the model, whose probability is
+    greater by the factor ``prod_t Z_t``. The sum then estimates ``E[f(y) 1[y in L]]`` without bias, and
+    :func:`normalized_importance_weights` estimate ``E[f(y) | y in L]``.
 
     Args:
         drawn: what :func:`stochastic_beam_search` returned.
@@ -242,6 +255,8 @@ def _log_importance_weights(drawn: StochasticBeam) -> Tensor:
     excess_BK = values_BK - threshold_B1
     # q = 1 - exp(-rate). A long output's rate may be e^-1000, which underflows; from e^-60 on, q is the rate itself.
     log_inclusion_BK = torch.where(excess_BK < -60, excess_BK, _log1mexp(-excess_BK.exp()))
+    if drawn.log_mass_BK is not None:
+        log_probs_BK = log_probs_BK + drawn.log_mass_BK.masked_fill(dead_BK, 0.0)
     return (log_probs_BK - log_inclusion_BK).masked_fill(dead_BK, -torch.inf)
 
 
