@@ -67,7 +67,7 @@ def sample_within(
     num_steps: int | Tensor,
     num_samples: int = 1,
     num_proposals: int = 9,
-    independence: float = 0.1,
+    independence: float = 0.5,
     seed: int = 0,
 ) -> Tensor:
     """Sample outputs from ``p(y | y in L)``, where p is the local distribution over outputs of limited length.
@@ -166,7 +166,7 @@ def start_within(model: StepModel, context: Any, language: Language, tokens_BT: 
     return _chains(draft, context)
 
 
-def regrow_suffix(model: StepModel, language: Language, *, independence: float = 0.1) -> Kernel:
+def regrow_suffix(model: StepModel, language: Language, *, independence: float = 0.5) -> Kernel:
     """Make a Metropolis-Hastings kernel that resamples the rest of an output, with masking, from a random position on.
 
     The position t is one of the |y| positions of y, drawn uniformly, or the first with an additional probability:
