@@ -22,7 +22,7 @@ from reproductions.report import load_table
 ROOT = DOCS.parent
 RUN = [*sorted((DOCS / "guides").glob("*.md")), DOCS / "scale.md", DOCS / "one-idea.md", DOCS / "extending.md"]
 # What a page needs beyond the dependencies, and a place where it is used for the first time.
-NEEDED = {"translation": "sacrebleu", "transduction": "sacrebleu", "sampling": "arviz_stats"}
+NEEDED = {"translation": "sacrebleu", "constraints": "interegular", "transduction": "sacrebleu", "sampling": "arviz_stats"}
 MOST_LINES_OF_AN_EXTENSION = 30
 MOST_BYTES_OF_A_PICTURE = 200_000
 
@@ -38,7 +38,9 @@ def test_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path, monkeypatch:
 
 
 def test_every_guide_is_known() -> None:
-    titles = {"tagging", "streaming", "training", "transduction", "translation", "scoring", "sampling"}
+    titles = {
+        "tagging", "streaming", "training", "transduction", "translation", "constraints", "scoring", "sampling",
+    }  # fmt: skip
     assert {page.stem for page in RUN if page.parent.name == "guides"} == titles
 
 
