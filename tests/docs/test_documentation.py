@@ -22,7 +22,12 @@ from reproductions.report import load_table
 ROOT = DOCS.parent
 RUN = [*sorted((DOCS / "guides").glob("*.md")), DOCS / "scale.md", DOCS / "one-idea.md", DOCS / "extending.md"]
 # What a page needs beyond the dependencies, and a place where it is used for the first time.
-NEEDED = {"translation": "sacrebleu", "constraints": "interegular", "transduction": "sacrebleu", "sampling": "arviz_stats"}
+NEEDED = {
+    "translation": "sacrebleu",
+    "constraints": "interegular",
+    "transduction": "sacrebleu",
+    "sampling": "arviz_stats",
+}
 MOST_LINES_OF_AN_EXTENSION = 30
 MOST_BYTES_OF_A_PICTURE = 200_000
 
