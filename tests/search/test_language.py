@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
@@ -402,3 +403,9 @@ def test_allowed_logits_are_those_of_the_loop() -> None:
         assert inside[row, step].tolist() == expected
     gold[0] = 2  # outside from the second token on
     assert torch.equal(allowed_logits(logits, gold, trie(outputs, end=1))[0, 2:], logits[0, 2:])
+
+
+def test_without_the_extra_patterns_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "interegular", None)
+    with pytest.raises(InputError, match=r"pip install 'seqwise\[constraints\]'"):
+        regular("a", ["a"])

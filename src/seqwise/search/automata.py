@@ -215,8 +215,10 @@ def regular(pattern: str, tokens: Sequence[str | None] | Mapping[int, str], *, e
         >>> language.allowed(language.start(1, torch.device("cpu")), 9)
         tensor([[[0, 2]]])
     """
-    import interegular
-
+    try:
+        import interegular
+    except ModuleNotFoundError as error:
+        raise InputError("patterns need interegular", hint="pip install 'seqwise[constraints]'") from error
     try:
         machine = interegular.parse_pattern(pattern).to_fsm().reduce()
     except Exception as error:  # the library has one class of error for each part of the syntax, without a common base
