@@ -66,28 +66,23 @@ def finish(added_BJV: Tensor, finished_BJ: Tensor, end: int) -> Tensor:
     Maps the scores that tokens add to an unfinished slot, (B, J, V), to those of this slot; minus infinity if a
     finished slot would continue.
     """
-    staying_BJ1 = _staying(added_BJV[..., end : end + 1], finished_BJ[..., None])
     is_end_V = torch.arange(added_BJV.shape[-1], device=added_BJV.device) == end
-    return torch.where(is_end_V, staying_BJ1, _going_on(added_BJV, finished_BJ[..., None]))
+    return _finished(added_BJV, added_BJV[..., end : end + 1], is_end_V, finished_BJ[..., None])
 
 
 def finish_where(added_BJC: Tensor, finished_BJ: Tensor, is_end_BJC: Tensor) -> Tensor:
-    """Do as :func:`finish` for columns that are not all V tokens, of which a mask says which are the end token."""
-    mass_BJ1 = finished_BJ[..., None]
-    return torch.where(is_end_BJC, _staying(added_BJC, mass_BJ1), _going_on(added_BJC, mass_BJ1))
+    """Do as :func:`finish` for C columns, with a mask of those that are the end token."""
+    return _finished(added_BJC, added_BJC, is_end_BJC, finished_BJ[..., None])
 
 
-def _going_on(added: Tensor, mass_BJ1: Tensor) -> Tensor:
+def _finished(going: Tensor, ending: Tensor, is_end: Tensor, mass_BJ1: Tensor) -> Tensor:
     penalty_BJ1, closed_BJ1 = _continuation_penalty(mass_BJ1)
-    return (added - penalty_BJ1).masked_fill(closed_BJ1, -torch.inf)
-
-
-def _staying(added: Tensor, mass_BJ1: Tensor) -> Tensor:
-    _, closed_BJ1 = _continuation_penalty(mass_BJ1)
-    excluded = added == -torch.inf
+    going_on = (going - penalty_BJ1).masked_fill(closed_BJ1, -torch.inf)
+    excluded = ending == -torch.inf
     # Replaced before the product, whose gradient with respect to the mass would otherwise be 0 * infinity.
-    staying = (1 - mass_BJ1) * added.masked_fill(excluded, 0.0)
-    return staying.masked_fill(excluded, -torch.inf).masked_fill(closed_BJ1, 0.0)
+    staying = (1 - mass_BJ1) * ending.masked_fill(excluded, 0.0)
+    staying = staying.masked_fill(excluded, -torch.inf).masked_fill(closed_BJ1, 0.0)
+    return torch.where(is_end, staying, going_on)
 
 
 def _continuation_penalty(finished: Tensor) -> tuple[Tensor, Tensor]:
