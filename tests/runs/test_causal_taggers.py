@@ -193,6 +193,15 @@ def test_an_encoder_that_reads_both_ways_is_refused_in_one_line(tmp_path: Path, 
     assert complaint.endswith("over a causal model (--task tag --model gpt2)")
 
 
+def test_an_encoder_that_reads_both_ways_is_not_trained_for_a_stream(tmp_path: Path) -> None:
+    tokenizer = word_tokenizer()
+    folder = saved(tmp_path / "bert", bert(len(tokenizer)), tokenizer)
+    settings = train_settings(task="tag", model=str(folder), objective="beam-crf", commit_delay=1)
+    problem = f"^{folder}: commit_delay: the model reads its source both ways, .*; leave it out, or name another model"
+    with pytest.raises(InputError, match=problem):
+        new_run(EXAMPLES, settings)
+
+
 def test_a_word_of_nothing_is_refused_and_the_stream_goes_on(run: Path) -> None:
     loaded = load_run(run)
     if not loaded.codec.encode_words(["the"])[0]:  # of bytes, each of which has a piece

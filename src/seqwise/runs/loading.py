@@ -164,6 +164,13 @@ def _new_tagger_run(examples: Sequence[Example], settings: Settings) -> OutputRu
         backbone.config.id2label = dict(enumerate(labels.tokens))
         backbone.config.label2id = {label: place for place, label in enumerate(labels.tokens)}
         model = pretrained_tagger(backbone, num_labels=len(labels), **sizes)
+    if getattr(settings.objective, "commit_delay", None) is not None:
+        try:
+            model.require_left_to_right()
+        except InputError as error:
+            raise InputError(
+                f"commit_delay: {error.problem}", path=source, hint="leave it out, or name another model"
+            ) from None
     _start_normalized(model, settings)
     return Run(settings, model, TaggerCodec.over(model, tokenizer, labels, source=source))
 
