@@ -255,7 +255,15 @@ def _chosen(results: Sequence[Result], side: Side) -> list[Result]:
 def _published(contrast: Contrast, table: Table) -> float | None:
     """Return the paper's effect, its rows chosen on its own development data; None without such numbers."""
     papers = [replace(result, value=result.published) for result in table.results if result.published is not None]
-    first, second = _chosen(papers, contrast.first), _chosen(papers, contrast.second)
+
+    def of(side: Side) -> list[Result]:
+        # A paper says which state of a chain it reports, or does not; its number stands beside ours of one of them.
+        quantity = side.measure.partition(",")[0]
+        same = [row for row in papers if row.measure.startswith(quantity)]
+        beside = [row for row in same if any(fnmatchcase(row.system, name) for name in side.systems)]
+        return _chosen(papers, side) or beside
+
+    first, second = of(contrast.first), of(contrast.second)
     if not first or not second:
         return None
     return statistics.fmean(row.value for row in first) - statistics.fmean(row.value for row in second)
@@ -402,7 +410,7 @@ IDEAS = (
                 "MH (raw) beats Mask-Predict with one length, by last states.",
                 "MH (raw) beats Mask-Predict with as many passes, by last states.",
             )
-            for task, measure in _SAMPLED.items()
+            for task, measure in {**_SAMPLED, "translation-ro": "BLEU"}.items()
         ),
     ),
 )  # fmt: skip
