@@ -130,6 +130,13 @@ def _searched(corpus: str, make: Callable[..., Mapping[str, System]], scale: str
     return _listed(make(start, epochs, 0).values(), scale)
 
 
+def _streamed(corpus: str, scale: str) -> str:
+    _, start, epochs = search_objectives.CORPORA[corpus]
+    systems = frontier.systems(start, epochs, 0)
+    # The committed results are older than the systems that are trained for a delay.
+    return _listed((system for name, system in systems.items() if name not in frontier.COMMITTED.values()), scale)
+
+
 def _variants(start: Settings, epochs: Mapping[str, float], seed: int) -> dict[str, System]:
     """Return the start, and what the search objectives do not have already."""
     systems = improvements.variants(start, epochs, seed)
@@ -234,7 +241,7 @@ LINES: dict[str, Callable[[str], str]] = {
     "label-bias-toy": partial(_listed, label_bias_toy.systems(0)),
     "stress": partial(_listed, stress.systems(0)),
     "g2p": partial(_listed, spelling.systems(0)),
-    **{f"frontier-{corpus}": partial(_searched, corpus, frontier.systems) for corpus in frontier.CORPORA},
+    **{f"frontier-{corpus}": partial(_streamed, corpus) for corpus in frontier.CORPORA},
     **{f"search-objectives-{corpus}": partial(_searched, corpus, search_objectives.family)
        for corpus in search_objectives.CORPORA},
     **{f"improvements-{corpus}": partial(_searched, corpus, _variants) for corpus in improvements.TAGGED},

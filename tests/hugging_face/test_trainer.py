@@ -800,7 +800,7 @@ def test_a_model_made_for_each_training_is_adapted_each_time(tmp_path: Path) -> 
         ({"objective": "crf"}, "crf needs scores that form a chain"),
         (
             {"objective": "hinge", "score": "globl"},
-            "score must be one of local, global, got 'globl'; did you mean 'global'",
+            "score must be one of local, global, renormalized, got 'globl'; did you mean 'global'",
         ),
         ({"objective": "hinge", "beam_size": 0}, "beam_size must be at least 1, got 0"),
         ({"log_partition_weight": -1.0}, "log_partition_weight must be at least 0"),

@@ -254,7 +254,7 @@ def test_no_steps_and_no_inputs() -> None:
         ({"score": interpolated(0.5)}, "at most 0"),
         ({"score": cost_augmented(local)}, "at most 0"),
         ({"score": "best"}, "no score is called"),
-        ({"language": trie([(2, 3, 2, 3)], end=1)}, "no output of 3 tokens"),
+        ({"language": trie([(2, 3, 2, 3)], end=1)}, "no output that a search of 3 steps"),
     ],
 )
 def test_bad_arguments_are_refused(change: dict[str, Any], says: str) -> None:
