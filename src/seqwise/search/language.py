@@ -4,8 +4,9 @@ A search stays in the language of its model, ``model.language``. A language read
 node, some tokens are allowed, and each leads to another node. Disallowed tokens are removed *before* scoring, so that a
 score may be normalised over the allowed ones (``renormalized``), and only the scores of allowed tokens are computed.
 
-Masking with ``local`` scores does not search or sample p(y | y in L): each step loses the mass of disallowed
-continuations, and mass once given to a prefix cannot be taken back. This is label bias.
+``local`` scores of allowed outputs are still log p(y), so their order is that of p(y | y in L). ``renormalized`` scores
+are those of another distribution: at each step, the mass of the disallowed continuations goes to the allowed ones of
+the same prefix, and mass once given to a prefix cannot be taken back. This is label bias.
 
 Shapes: B batch, J and K slots before and after a step, T steps, C allowed tokens of a slot.
 """
