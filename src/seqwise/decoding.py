@@ -17,10 +17,9 @@ from seqwise.data.batches import EncodedExample, collate
 from seqwise.errors import InputError
 from seqwise.models.protocols import StepModel
 from seqwise.names import DecoderName
-from seqwise.search.beam import HELD, Beam, backtrace, unroll
+from seqwise.search.beam import HELD, Beam, backtrace, search_steps
 from seqwise.search.candidates import Score, global_, interpolated, local, renormalized
 from seqwise.search.exact import BestOutputs
-from seqwise.search.language import language_of
 from seqwise.search.operators import AlphaUnit, of_scores
 from seqwise.search.selection import HardSelection
 from seqwise.search.selectors import HardTopK, Selector, SoftTopK, viterbi
@@ -203,15 +202,7 @@ def decode(
     """
     decoder, beam = as_decoder(decoder), Beam.start(model, context)
     look_every = LOOK_EVERY.get(beam.scores_BK.device.type, 1)
-    steps = unroll(
-        model,
-        context,
-        decoder.selector,
-        num_steps=num_steps,
-        score=decoder.score,
-        end=model.end,
-        language=language_of(model),
-    )
+    steps = search_steps(model, context, decoder.selector, num_steps=num_steps, score=decoder.score)
     for number, step in enumerate(steps, start=1):
         beam = step.beam
         # A soft beam goes on mixing its slots' scores after all of them have ended, so it must run its course.

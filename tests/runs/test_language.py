@@ -8,14 +8,18 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 
 from command_line import Command, run_main
+from letters import letter_pairs, letter_tokenizer
+from pretrained import saved
 from seqwise import InputError
+from seqwise.data.readers import Example
 from seqwise.evaluation.entities import valid_transitions
-from seqwise.runs import load_run, predict
-from seqwise.runs.language import in_language
-from seqwise.search import members
-from seqwise.search.language import require_output
+from seqwise.runs import language, load_run, predict
+from seqwise.runs.language import in_language, require_gold_inside
+from seqwise.runs.loading import new_run
+from seqwise.runs.settings import train_settings
 
 TINY = ["--hidden-size=8", "--embedding-size=8", "--label-embedding-size=4", "--batch-size=8", "--beam-size=3"]
 SHORT = [*TINY, "--epochs=0.4", "--objective=cross-entropy"]
@@ -134,9 +138,49 @@ def test_entities_are_well_formed_in_both_schemes() -> None:
     assert iob2 == [[True, True, False, True], [True] * 4, [True] * 4, [True, True, False, True]] and all(ends)
 
 
-def test_a_length_that_the_language_lacks_is_refused(tagger: Path) -> None:
-    run = load_run(tagger)
-    require_output(run.model.language, 3)
-    one = in_language(load_run(tagger), "")
-    assert one.model.language is None
-    assert bool(members(run.model.language, torch.tensor([[0]])).numel())
+def test_a_length_that_the_language_lacks_is_an_error_of_its_line(
+    tagger: Path, seqwise: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "two.txt").write_text("O B-PER\n")
+    (tmp_path / "words.txt").write_text("sees anna\nanna\n")
+    shown = seqwise("predict", tagger, tmp_path / "words.txt", "--text", "--language", tmp_path / "two.txt")
+    assert shown.code == 1
+    first, second = shown.out.splitlines()
+    assert first == "sees anna\tO B-PER"
+    assert second.startswith("anna\terror: ") and "no output that a search of 1 step can write" in second
+
+
+def test_gold_is_looked_up_in_blocks(speller: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(language, "AT_ONCE", 2)
+    run = in_language(load_run(speller), str(data / "catalogue.txt"))
+    texts = ["AB", "AC", "CC", "ABCA", "BB"]
+    examples = [Example(("a",), tuple(text), line=line) for line, text in enumerate(texts, start=1)]
+    (data / "five.txt").write_text("".join(f"{text}\n" for text in texts if text != "ABCA"))
+    run = in_language(run, str(data / "five.txt"))
+    inside = [example for example in examples if example.line != 4]
+    require_gold_inside(run, run.codec.encode(inside), inside)
+    with pytest.raises(InputError, match=r"line 4|'ABCA'"):
+        require_gold_inside(run, run.codec.encode(examples), examples)
+
+
+@pytest.mark.parametrize("kind", ["bart", "gpt2"])
+def test_hugging_face_models_stay_in_a_file(kind: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    tokenizer = letter_tokenizer()
+    sizes = {"vocab_size": len(tokenizer), "pad_token_id": 1, "eos_token_id": 0, "bos_token_id": 2}
+    if kind == "bart":
+        small = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
+        heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "decoder_start_token_id": 2}
+        model = transformers.BartForConditionalGeneration(transformers.BartConfig(**sizes, **small, **heads))
+    else:
+        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, n_embd=16, n_layer=1, n_head=2))
+    saved(tmp_path / kind, model, tokenizer)
+    pairs = [line.split("\t") for line in letter_pairs(12, 0).splitlines()]
+    (tmp_path / "train.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
+    catalogue = sorted({target for _, target in pairs})
+    (tmp_path / "some.txt").write_text("".join(f"{target}\n" for target in catalogue[:3]))
+    settings = train_settings(task="transduce", model=str(tmp_path / kind), train=tmp_path / "train.tsv")
+    run = in_language(new_run([], settings), str(tmp_path / "some.txt"))
+    for found in predict(run, [source for source, _ in pairs[:4]], "beam", n_best=3):
+        texts = [run.codec.target_text(best.tokens) for best in found]
+        assert sorted(texts) == sorted(catalogue[:3])

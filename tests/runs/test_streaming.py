@@ -22,7 +22,7 @@ from seqwise.models import ChainTagger, EncoderDecoder, spelt_source
 from seqwise.runs import Run, predict, train_settings
 from seqwise.runs.loading import build_codec, build_model
 from seqwise.runs.run import OutputRun
-from seqwise.search import Gumbel, StochasticTopK, global_, local, viterbi
+from seqwise.search import Gumbel, StochasticTopK, global_, local, transitions, viterbi
 
 SCORES = {"local": local, "global": global_, "half-normalised": interpolated(0.5)}
 SELECTORS = {"greedy": HardTopK(1), "hard": HardTopK(6), "relaxed": SoftTopK(3, 20.0), "viterbi": viterbi}
@@ -229,6 +229,11 @@ def test_an_unknown_word_is_read_as_unknown_or_refused_and_the_stream_goes_on() 
 # --------------------------------------------------------------------------------------------- bad input
 
 
+def in_a_language(model: Any) -> Any:
+    model.language = transitions(torch.ones(3, 3, dtype=torch.bool))
+    return model
+
+
 @pytest.mark.parametrize(
     ("made", "problem"),
     [
@@ -253,6 +258,11 @@ def test_an_unknown_word_is_read_as_unknown_or_refused_and_the_stream_goes_on() 
          "renormalized-beam, interpolated-beam, raw-beam, soft-beam, viterbi"),
         (lambda: Stream(left_to_right("tagger"), score="raw"), "no score is called 'raw'; choose one of local, global, "
          "renormalized"),
+        (
+            lambda: Stream(in_a_language(left_to_right("tagger"))),
+            "a stream cannot stay in a language: it does not know how long it will be; set model.language to None, or "
+            "predict whole sequences",
+        ),
         (lambda: Stream(left_to_right("tagger"), k=0), "the beam size k must be at least 1, got 0"),
         (
             lambda: Stream(left_to_right("tagger"), Decoder(HardTopK(2), local), k=3),

@@ -18,9 +18,8 @@ from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Counts, pairs_with_many
 from seqwise.models.protocols import StepModel
 from seqwise.names import ScoreName
-from seqwise.search.beam import Beam, backtrace, unroll
+from seqwise.search.beam import Beam, backtrace, search_steps
 from seqwise.search.candidates import Score, as_score, local
-from seqwise.search.language import language_of
 from seqwise.search.selectors import HardTopK, Selector
 
 Ids = tuple[int, ...]
@@ -51,15 +50,7 @@ def unroll_slots(model: StepModel, context: Any, decoder: Decoder, *, num_steps:
     """
     beam = Beam.start(model, context)
     log_probs_BJ = raw_scores_BJ = beam.scores_BK
-    steps = unroll(
-        model,
-        context,
-        decoder.selector,
-        num_steps=num_steps,
-        score=decoder.score,
-        end=model.end,
-        language=language_of(model),
-    )
+    steps = search_steps(model, context, decoder.selector, num_steps=num_steps, score=decoder.score)
     for number, step in enumerate(steps):
         live_BJ = (beam.scores_BK != -torch.inf) & (beam.finished_BK < 1)
         open_BJ = live_BJ if isinstance(num_steps, int) else live_BJ & (num_steps > number)[:, None]

@@ -15,7 +15,7 @@ from seqwise.data.batches import IGNORE
 from seqwise.models.protocols import StepModel
 from seqwise.names import ScoreName
 from seqwise.objectives.likelihood import gold_scores
-from seqwise.search.beam import Beam, backtrace, beam_search, unroll
+from seqwise.search.beam import Beam, backtrace, beam_search, search_steps
 from seqwise.search.candidates import Score, as_score
 from seqwise.search.commits import COMMITTED, CommitRule, Committing
 from seqwise.search.language import allowed_logits, language_of
@@ -46,7 +46,7 @@ def outputs_until_wrong(
     score: Score | ScoreName,
     commit: CommitRule,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Outputs of a hard beam that commits labels by a rule, up to the step that commits a label that is not gold.
+    """Find the outputs of a hard beam that commits labels, up to the step that commits one that is not gold.
 
     Returns ``gold_BT``, cut there, and ``outputs_BKT`` and ``live_BK``, as :func:`beam_outputs` does: where no wrong
     label is committed, the complete outputs that agree with what is, and else the prefixes that agree with the wrong
@@ -54,7 +54,7 @@ def outputs_until_wrong(
     """
     steps_B, beam = num_steps_B.clone(), Beam.start(model, context)
     selector = Committing(HardTopK(k), commit)
-    steps = unroll(model, context, selector, num_steps=steps_B, score=score, language=language_of(model))
+    steps = search_steps(model, context, selector, num_steps=steps_B, score=score)
     for done, step in enumerate(steps, start=1):
         beam, committed_BT = step.beam, step.carry.committed_BT
         open_BT = gold_BT[:, done - committed_BT.shape[1] : done]

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
+from torch.nn.utils.rnn import pad_sequence
 
-from seqwise.data.batches import EncodedExample
+from seqwise.data.batches import IGNORE, EncodedExample
 from seqwise.data.readers import Example, read_lines
 from seqwise.errors import InputError
 from seqwise.evaluation.entities import valid_transitions
@@ -22,6 +23,7 @@ from seqwise.training.checkpoints import load_model_file
 
 FILE = "language.safetensors"
 BIO = "bio"
+AT_ONCE = 256  # targets that are looked up together
 
 
 def in_language(run: OutputRun, language: str) -> OutputRun:
@@ -89,8 +91,11 @@ def require_gold_inside(run: OutputRun, encoded: Sequence[EncodedExample], examp
     language = language_of(run.model)
     if language is None:
         return
-    for each, example in zip(encoded, examples, strict=True):
-        if not bool(members(language, torch.tensor([each.target_ids], dtype=torch.long)).all()):
+    for start in range(0, len(encoded), AT_ONCE):
+        targets = [torch.tensor(each.target_ids, dtype=torch.long) for each in encoded[start : start + AT_ONCE]]
+        inside_B = members(language, pad_sequence(targets, batch_first=True, padding_value=IGNORE))
+        if not bool(inside_B.all()):
+            example = examples[start + int((~inside_B).nonzero()[0])]
             text = run.codec.target_text(example.target)
             problem = f"the target {text[:60]!r} is not in the language {run.settings.language!r}"
             raise InputError(problem, **place_of(example), hint="drop the example, or widen the language")

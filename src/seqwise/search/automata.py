@@ -15,9 +15,6 @@ from torch import Tensor
 from seqwise.errors import InputError
 from seqwise.search.language import NOWHERE
 
-Arcs = Iterable[tuple[int, int, int]]
-"""State, token, next state."""
-
 
 @dataclass(frozen=True, eq=False)
 class Automaton:

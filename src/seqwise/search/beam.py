@@ -192,6 +192,35 @@ def unroll(
         yield Step(candidates, selection, beam, carry)
 
 
+def search_steps(
+    model: StepModel,
+    context: Any,
+    selector: Selector,
+    *,
+    num_steps: int | Tensor,
+    score: Score | ScoreName = local,
+    cost: Cost | None = None,
+    generator: torch.Generator | None = None,
+    carry: Any = None,
+) -> Iterator[Step]:
+    """Search step by step with the end token of the model and in its language.
+
+    Args: see :func:`unroll`.
+    """
+    return unroll(
+        model,
+        context,
+        selector,
+        num_steps=num_steps,
+        score=score,
+        cost=cost,
+        end=model.end,
+        language=language_of(model),
+        generator=generator,
+        carry=carry,
+    )
+
+
 def beam_search(
     model: StepModel,
     context: Any,
@@ -237,17 +266,8 @@ def beam_search(
         torch.Size([2, 2])
     """
     beam = Beam.start(model, context)
-    for step in unroll(
-        model,
-        context,
-        selector,
-        num_steps=num_steps,
-        score=score,
-        cost=cost,
-        end=model.end,
-        language=language_of(model),
-        generator=generator,
-    ):
+    steps = search_steps(model, context, selector, num_steps=num_steps, score=score, cost=cost, generator=generator)
+    for step in steps:
         beam = step.beam
     return beam
 

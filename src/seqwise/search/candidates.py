@@ -264,7 +264,7 @@ class Candidates:
         return none_BJV.scatter_reduce(2, tokens_BJC, scores_BJC, "amax")
 
     def _added_by(self, allowed_BJC: Tensor) -> Tensor:
-        """What the allowed tokens add to an unfinished slot, cost left aside: (B, J, C)."""
+        """Compute the scores that allowed tokens add to an unfinished slot, without cost: (B, J, C)."""
         tokens_BJC, weight = allowed_BJC.clamp(min=0), self.score.log_partition_weight
         over_all = weight != 0 and self.score.over == "vocabulary"
         logits_BJC = None if over_all else self._logits_of(tokens_BJC)

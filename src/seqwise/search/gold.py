@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from seqwise.errors import InputError
 from seqwise.models.protocols import StepModel
 from seqwise.names import ScoreName
-from seqwise.search.beam import Beam, unroll
+from seqwise.search.beam import Beam, search_steps
 from seqwise.search.candidates import Candidates, Score, local
 from seqwise.search.commits import CommitRule, Committing, OpenLabels
 from seqwise.search.costs import Cost
@@ -164,16 +164,7 @@ def unroll_with_gold(
     selector: Selector = KeepGold(rivals, gold_BT, lost)
     if commit is not None:
         selector = _restarting(Committing(selector, commit))
-    steps = unroll(
-        model,
-        context,
-        selector,
-        num_steps=num_steps_B,
-        score=score,
-        cost=cost,
-        end=model.end,
-        language=language,
-    )
+    steps = search_steps(model, context, selector, num_steps=num_steps_B, score=score, cost=cost)
     for number, step in enumerate(steps):
         beside: BesideGold = step.carry if commit is None else step.carry.inner
         yield GoldStep(beside.gold_B1, beside.others_BN, step.beam, num_steps_B > number, num_steps_B == number + 1)

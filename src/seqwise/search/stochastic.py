@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from seqwise.errors import InputError
 from seqwise.models.protocols import StepModel
-from seqwise.search.beam import Beam, unroll
+from seqwise.search.beam import Beam, search_steps
 from seqwise.search.candidates import Candidates, renormalized
 from seqwise.search.costs import Cost
 from seqwise.search.language import language_of
@@ -177,15 +177,13 @@ def stochastic_beam_search(
     perturbed_BK, threshold_B = draw
     language = language_of(model)
     log_mass_BK = None if language is None else torch.zeros_like(beam.scores_BK)
-    steps = unroll(
+    steps = search_steps(
         model,
         context,
         StochasticTopK(k),
         num_steps=num_steps,
         score=renormalized,
         cost=cost,
-        end=model.end,
-        language=language,
         generator=generator,
         carry=draw,
     )

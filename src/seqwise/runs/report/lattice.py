@@ -16,10 +16,9 @@ from seqwise.data.batches import EncodedExample
 from seqwise.decoding import encode_input, evaluation_mode, steps_after
 from seqwise.models.protocols import StepModel
 from seqwise.objectives.search_aware import hamming_cost
-from seqwise.search.beam import unroll
+from seqwise.search.beam import search_steps
 from seqwise.search.candidates import Score, local
 from seqwise.search.costs import Cost, edit_distance_cost
-from seqwise.search.language import language_of
 from seqwise.search.selectors import HardTopK, Selector
 
 MOST_STEPS = 20
@@ -74,16 +73,7 @@ def beam_lattice(
         context = encode_input(model, source)
         cost = None if gold is None else _cost(model, torch.tensor([list(gold)], device=device))
         before_BJ = ended_BJ = None
-        for step in unroll(
-            model,
-            context,
-            selector,
-            num_steps=num_steps,
-            score=score,
-            cost=cost,
-            end=model.end,
-            language=language_of(model),
-        ):
+        for step in search_steps(model, context, selector, num_steps=num_steps, score=score, cost=cost):
             selection, beam = step.selection, step.beam
             num_slots = step.candidates.prefix_scores_BJ.shape[1]
             eye_BJJ = torch.eye(num_slots, dtype=beam.scores_BK.dtype, device=device)[None]
@@ -134,9 +124,7 @@ def drawn_steps(model: StepModel, source: EncodedExample, *, k: int, gold: Seque
     needed = 0
     with evaluation_mode(model), torch.no_grad():
         context = encode_input(model, source)
-        for step in unroll(
-            model, context, HardTopK(k), num_steps=min(limit, MOST_STEPS), end=model.end, language=language_of(model)
-        ):
+        for step in search_steps(model, context, HardTopK(k), num_steps=min(limit, MOST_STEPS)):
             needed += 1
             if bool(((step.beam.finished_BK == 1) | (step.beam.scores_BK == -torch.inf)).all()):
                 break
