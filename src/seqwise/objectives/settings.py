@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from seqwise.objectives.objective import Objective
 
 BEAM = "beam size, in training and decoding"
-"""Help on the size of a beam."""
+"""Help text for beam sizes."""
 
 RELAXATION = "inverse temperature of the relaxation: a number, linear(a, b) or exponential(a, b)"
-"""Help on alpha."""
+"""Help text for alpha."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class Context:
     """Facts about the model and the data that some objectives need.
 
     Args:
-        end: the token that ends an output, or None.
+        end: id of the end token, or None.
         tokens: all output tokens, in the order of their ids.
-        log_noise_V: called for log q of the noise tokens.
-        teacher: called for the model that is distilled.
+        log_noise_V: function that returns log q of the noise tokens.
+        teacher: function that returns the model to distil.
     """
 
     end: int | None = None
@@ -53,7 +53,7 @@ class Context:
 
 
 NOTHING = Context()
-"""A context in which nothing is known."""
+"""An empty context."""
 
 
 class ObjectiveConfig(Config):
@@ -68,40 +68,40 @@ class ObjectiveConfig(Config):
     """Whether it trains new weights, without a warm start."""
 
     searches: ClassVar[bool] = False
-    """Whether it looks at a beam of outputs."""
+    """Whether it searches with a beam."""
 
     self_normalizing: ClassVar[bool] = False
-    """Whether it draws log Z to a constant."""
+    """Whether it penalises log Z."""
 
     @property
     def trained_score(self) -> ScoreName:
-        """The scores that it trains: raw ones count only where the whole output is normalised."""
+        """The score that it trains; raw scores are trained only if whole outputs are normalised."""
         return "local"
 
     @property
     def schedules(self) -> dict[str, Schedule]:
-        """The schedules that its losses read, by the names under which they get the values."""
+        """The schedules that its losses read, by the names of the values."""
         return {}
 
     @property
     def relaxes(self) -> bool:
-        """Whether there is a relaxed beam in it."""
+        """Whether it contains a relaxation that alpha controls."""
         return False
 
     @property
     def steps_singly(self) -> bool:
-        """Whether it takes one step of the model after the other."""
+        """Whether it steps the model token by token."""
         return self.searches
 
     def loss_unit(self, token: str) -> str:
-        """Name the unit of its loss and what is added to it; ``token`` is "label" or "token"."""
+        """Describe the unit of its loss and the terms added to it; ``token`` is "label" or "token"."""
         return f"nats per {token}"
 
     def build(self, context: Context = NOTHING) -> Objective:
         """Make the function ``objective(model, batch, values)`` that a training step minimises.
 
         Raises:
-            InputError: an option does not go with the context, or needs more of it.
+            InputError: an option does not fit the context, or the context lacks something that it needs.
         """
         raise NotImplementedError
 
@@ -114,14 +114,14 @@ AnyObjective = Annotated[ObjectiveConfig, OneOf(ObjectiveConfig)]
 
 
 class Penalized(ObjectiveConfig):
-    """Options of the objectives that draw log Z to a constant."""
+    """Options of the objectives that penalise log Z."""
 
     from_scratch = True
     self_normalizing = True
 
     weight: float = setting(0.1, "weight of (log Z)^2", flag="log_partition_weight", ge=0)
     fraction: float = setting(
-        1.0, "fraction of the positions that is penalised", flag="log_partition_fraction", gt=0, le=1
+        1.0, "fraction of the positions that are penalised", flag="log_partition_fraction", gt=0, le=1
     )
 
     def loss_unit(self, token: str) -> str:
@@ -129,7 +129,7 @@ class Penalized(ObjectiveConfig):
 
 
 class SampledSelfNormalized(Penalized):
-    """Cross-entropy with a penalty on log Z, computed at a fraction of the positions."""
+    """Cross-entropy with a penalty on log Z, at a fraction of the positions."""
 
     name: Literal["sampled-self-normalized"] = "sampled-self-normalized"
 
@@ -171,7 +171,7 @@ SCORES = "local (log-softmax) or global (raw) scores, or renormalized ones (log-
 
 
 class Searching(ObjectiveConfig):
-    """Options of the objectives that see a beam."""
+    """Options of the objectives that search with a beam."""
 
     searches = True
 
@@ -191,11 +191,11 @@ class Searching(ObjectiveConfig):
         return f"{self.counted(token)} per {token}{added}"
 
     def counted(self, token: str) -> str:
-        """Name what the loss of the search itself counts."""
+        """Describe the unit of the loss of the search itself."""
         return self.counts
 
     def beam(self) -> dict[str, Any]:
-        """The options that all losses of a search take."""
+        """The arguments that all losses of a search take."""
         return {"k": self.k, "score": self.score, "cross_entropy_weight": self.cross_entropy_weight}
 
 
@@ -218,24 +218,24 @@ class Relaxed(Config):
 
     @property
     def relaxes(self) -> bool:
-        """Always."""
+        """Always true."""
         return True
 
     def alpha_unit(self) -> Any:
-        """The function that alpha is divided by."""
+        """The function that computes the divisor of alpha."""
         from seqwise.search.operators import ALPHA_UNITS
 
         return ALPHA_UNITS[self.unit]
 
 
 class Cost(Config):
-    """The option of all objectives that know what a wrong output costs."""
+    """The cost option of objectives with a task cost."""
 
     cost: CostName = setting("hamming", "task cost of an output")
 
 
 class Costed(Cost):
-    """Options of a search with a cost for each wrong token."""
+    """Options of a search with a cost for each token."""
 
     wrong_label_costs: str = setting("", "cost of predicting a label wrongly, as in 'O=2,X=.5'", metavar="COSTS")
 
@@ -259,10 +259,10 @@ class Costed(Cost):
         return "cost" if self.wrong_label_costs else "edits" if self.cost == "edit-distance" else f"wrong {token}s"
 
     def token_cost(self, context: Context) -> dict[str, Any]:
-        """The cost of tokens as an argument, where it is not the default.
+        """The cost of tokens as an argument, if it is not the default.
 
         Raises:
-            InputError: a cost is that of a token that there is not.
+            InputError: a cost names an unknown token.
         """
         if self.cost == "edit-distance":
             from seqwise.search.costs import edit_distance_cost
@@ -284,7 +284,7 @@ class Costed(Cost):
 
 
 def parse_label_costs(text: str) -> dict[str, float]:
-    """``"O=2, B-PER=0.5"`` to numbers by label; a label may itself hold "=".
+    """Parse ``"O=2, B-PER=0.5"`` into a number per label; a label may contain "=".
 
     Raises:
         InputError: an entry is not ``LABEL=NUMBER`` with a finite number greater than 0, or a label comes twice.
@@ -392,7 +392,7 @@ class SoftDenseBeam(Mixed):
 
     @property
     def relaxes(self) -> bool:
-        """Always: the rivals of gold come from a relaxed beam."""
+        """Always true: the rivals of gold come from a relaxed beam."""
         return True
 
     def build(self, context: Context = NOTHING) -> Objective:
@@ -453,10 +453,10 @@ class Hinge(Relaxed, Costed, Searching):
 
 
 class OutputCosted(Cost, Searching):
-    """Options of the objectives that know what each whole output costs."""
+    """Options of the objectives with a cost for each whole output."""
 
     def output_cost(self) -> dict[str, Any]:
-        """The cost of outputs as an argument."""
+        """The cost of whole outputs as an argument."""
         from seqwise.objectives.risk import edit_distances, hamming_distances
 
         return {"cost": edit_distances if self.cost == "edit-distance" else hamming_distances}
@@ -474,7 +474,7 @@ class MinimumRisk(OutputCosted):
 
     @property
     def relaxes(self) -> bool:
-        """Always, in that outputs are weighted."""
+        """Always true: alpha weights the outputs."""
         return True
 
     def counted(self, token: str) -> str:
@@ -511,7 +511,7 @@ class RelaxedBeam(Relaxed, Costed, Searching):
         return relaxed_beam_objective(**self.beam(), unit=self.alpha_unit(), **self.token_cost(context))
 
 
-# ---------------------------------------------------------------------------------------- without options in common
+# ---------------------------------------------------------------------------------------- others
 
 
 class CRF(ObjectiveConfig):

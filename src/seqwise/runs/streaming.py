@@ -106,7 +106,7 @@ class Streams:
         return tuple(self._partial)
 
     def score(self, name: Hashable) -> float:
-        """Score of the best labels of a stream so far, of all its tokens."""
+        """Score of the best labels of a stream so far, summed over all its tokens."""
         self._require(name)
         if self._state is None or name not in self._places:
             return 0.0
@@ -115,13 +115,13 @@ class Streams:
 
     @torch.no_grad()
     def feed(self, tokens: Mapping[Name, Iterable[Any]]) -> dict[Name, Update]:
-        """Read the next tokens of some streams and search on; after an error all streams are as they were.
+        """Read the next tokens of some streams and continue the search; an error leaves all streams unchanged.
 
         Args:
-            tokens: by the name of a stream, which may be new; no tokens are fine.
+            tokens: new tokens of each stream, possibly none; an unknown name starts a stream.
 
         Raises:
-            InputError: a token cannot be read, or its model has no place for more of them.
+            InputError: a token cannot be read, or the model has no positions left.
         """
         words = self._words(tokens)
         fed: dict[Hashable, list[Ids]] = {name: given for name, given in words.items() if given}
@@ -149,10 +149,10 @@ class Streams:
         }
 
     def finish(self, name: Hashable) -> Update:
-        """Commit all that is open of a stream, which leaves.
+        """Commit all open labels of a stream and remove it.
 
         Raises:
-            InputError: there is no such stream, or it has left.
+            InputError: no stream has that name, or it is finished.
         """
         self._require(name)
         update = self._update((), self._partial.pop(name), ())
@@ -162,15 +162,15 @@ class Streams:
         return update
 
     def state_dict(self) -> dict[str, Any]:
-        """State of all streams, from which they go on bit for bit: names, and nests of tensors for ``torch.save``."""
+        """State from which all streams continue bit for bit: names and nested tensors, for ``torch.save``."""
         tensors = {} if self._state is None else tree.map(torch.clone, self._state._asdict())
         return {"streams": list(self._partial), "rows": list(self._places), "tensors": tensors}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take the place of the streams that a :meth:`state_dict` was of; run or model and options must be the same.
+        """Restore a :meth:`state_dict`; the run or model and the options must be the same.
 
         Raises:
-            InputError: it is no such state, or one of a model of other sizes.
+            InputError: it is not such a state, or the model has other sizes.
         """
         hint = "give the state_dict of a stream of this run or model"
         try:
@@ -181,13 +181,13 @@ class Streams:
         except (AttributeError, KeyError, TypeError) as error:
             raise InputError(f"this is not the state of a stream ({error!r})", hint=hint) from None
         if not fits:
-            raise InputError("the state is of a model of other sizes", hint=hint)
+            raise InputError("the state is that of a model with other sizes", hint=hint)
         device = self._model.embedding_VD.device
         self._partial = dict.fromkeys(names, ())
         self._put(rows, None if restored is None else tree.map(lambda leaf: leaf.to(device), restored))
 
     def _put(self, names: list[Hashable], state: _State | None) -> None:
-        """Take the state of all streams that have been fed, by row, and read their partial labels from it."""
+        """Set the state of all streams that have been fed, one per row, and read their partial labels from it."""
         self._places = {name: row for row, name in enumerate(names)}
         self._state = state
         if state is not None:
@@ -198,7 +198,7 @@ class Streams:
             raise InputError(f"there is no stream {name!r}, or it is finished", hint="feed it first")
 
     def _words(self, tokens: Mapping[Name, Iterable[Any]]) -> dict[Name, list[Ids]]:
-        """Ids of each word of each stream; those of all streams are looked up at once."""
+        """Ids of each word of each stream, looked up for all streams at once."""
         for given in tokens.values():
             if isinstance(given, str):
                 problem = "one text where tokens were expected"
@@ -226,7 +226,7 @@ class Streams:
         words: Mapping[Hashable, list[Ids]],
         committed: dict[Hashable, Ids],
     ) -> list[tuple[list[Hashable], _State]]:
-        """Search to the end of each stream's words, in rounds of as many words of each; its state, by then."""
+        """Search to the end of each stream's words, in rounds of equally many words; return the final states."""
         parts, done = list[tuple[list[Hashable], _State]](), 0
         while True:
             lengths = [len(words[name]) for name in names]
@@ -244,7 +244,7 @@ class Streams:
             names, done = [names[row] for row in others], until
 
     def _searched(self, state: _State | None, words: Sequence[Sequence[Ids]]) -> tuple[_State, list[Ids]]:
-        """Search on along the next words of each input, as many of each; the labels committed meanwhile."""
+        """Continue the search with equally many words of each input; return the state and newly committed labels."""
         beam = carry = past = None
         if state is not None:
             beam, carry, past = state.beam, state.carry, state.past
@@ -287,11 +287,11 @@ class Stream:
     scores can revise a label when later tokens contradict it; local scores rarely can (label bias).
 
     Args:
-        run_or_model: a run of a tagger, whose tokens are words and whose labels are names; or a model
-            (:class:`~seqwise.models.StreamModel`), whose labels are ids, and each of whose tokens is what a word is in
-            ``EncodedExample.source_ids``: an id, or a tuple of the ids of its pieces. It must read from left to right:
-            LSTM taggers, chains, and ``pretrained_tagger`` over a causal Hugging Face model.
-        decoder: a :class:`~seqwise.decoding.Decoder`, or the name of one; by default that of the run, or "beam".
+        run_or_model: run of a tagger, whose tokens are words and whose labels are names; or a model
+            (:class:`~seqwise.models.StreamModel`), whose labels are ids and whose tokens are words as in
+            ``EncodedExample.source_ids``: an id each, or a tuple of the ids of the pieces. It must read from left to
+            right: LSTM taggers, chains, and ``pretrained_tagger`` over a causal Hugging Face model.
+        decoder: :class:`~seqwise.decoding.Decoder` or its name; by default that of the run, or "beam".
         k: beam size; by default the run's, or 5.
         score: replaces the score of the decoder: "local", "global", ``interpolated(0.5)``.
         commit: "agree" (if all slots agree), "margin(m)" (if the best slot leads by m), "delay(d)"
@@ -305,7 +305,7 @@ class Stream:
     Raises:
         InputError: the model is not left-to-right, or the decoder, score or rule is unknown.
 
-    Source: Brown et al. (ICASSP 1982), "partial traceback", for committing what all hypotheses have in common. Not
+    Source: Brown et al. (ICASSP 1982), "partial traceback", for committing what all hypotheses share. Not
     implemented: models with an end token, selectors with noise.
 
     Example:
@@ -332,12 +332,12 @@ class Stream:
 
     @property
     def score(self) -> float:
-        """Score of the best labels so far, of all tokens."""
+        """Score of the best labels so far, summed over all tokens."""
         self._require_open()
         return self._streams.score(_ONLY)
 
     def feed(self, tokens: Iterable[Any]) -> Update:
-        """Read the next tokens, and say what changes; after an error the stream is as it was.
+        """Read the next tokens and return the changes; an error leaves the stream unchanged.
 
         Raises:
             InputError: the stream is finished, or a token cannot be read.
@@ -346,23 +346,23 @@ class Stream:
         return self._streams.feed({_ONLY: tokens})[_ONLY]
 
     def finish(self) -> Update:
-        """Commit all that is open.
+        """Commit all open labels.
 
         Raises:
-            InputError: the stream is finished already.
+            InputError: the stream is finished.
         """
         self._require_open()
         return self._streams.finish(_ONLY)
 
     def state_dict(self) -> dict[str, Any]:
-        """State from which the stream goes on bit for bit, for ``torch.save``."""
+        """State from which the stream continues bit for bit, for ``torch.save``."""
         return self._streams.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a :meth:`state_dict`; run or model and options must be the same.
+        """Restore a :meth:`state_dict`; the run or model and the options must be the same.
 
         Raises:
-            InputError: it is no such state, or one of a model of other sizes.
+            InputError: it is not such a state, or the model has other sizes.
         """
         self._streams.load_state_dict(state)
 
@@ -375,7 +375,7 @@ _ONLY = "stream"
 
 
 class _State(NamedTuple):
-    """State of B streams: what the encoder has read, the beam, and the carry of its selector."""
+    """State of B streams: the state of the encoder, the beam, and the carry of the selector."""
 
     past: Any
     scores_BK: Tensor
@@ -386,20 +386,20 @@ class _State(NamedTuple):
 
     @staticmethod
     def of(past: Any, beam: Beam, carry: OpenLabels) -> _State:
-        """State after some steps; the history of the beam is in the open labels, and matrices are made anew."""
+        """Make the state after some steps; the open labels hold the history of the beam, and matrices are rebuilt."""
         if not (carry.inner is None or isinstance(carry.inner, Matrices)):
             raise InputError("the selector remembers more than its slots", hint="use HardTopK, SoftTopK or viterbi")
         return _State(past, beam.scores_BK, beam.inputs_BKD, beam.state, carry.labels_BKT, carry.dropped_B)
 
     @property
     def beam(self) -> Beam:
-        """Beam to go on from."""
+        """Beam to continue from."""
         zeros_BK = torch.zeros_like(self.scores_BK)
         return Beam(self.scores_BK, zeros_BK, zeros_BK, self.inputs_BKD, self.decoder)
 
     @property
     def carry(self) -> OpenLabels:
-        """Carry to go on from."""
+        """Carry to continue from."""
         return OpenLabels(self.labels_BKT, self.dropped_B, self.labels_BKT[:, 0, :0])
 
 
@@ -413,7 +413,7 @@ def _selected(state: _State, rows: list[int], num_rows: int) -> _State:
 
 
 def _joined(states: Sequence[_State]) -> _State:
-    """Put the rows of several states below each other: dead slots, and closed columns, where some have fewer."""
+    """Concatenate the rows of several states, padded with dead slots and closed columns."""
     if len(states) == 1:
         return states[0]
     num_slots = max(state.scores_BK.shape[1] for state in states)
@@ -436,13 +436,13 @@ def _joined(states: Sequence[_State]) -> _State:
 
 
 def _zeros_behind(leaf: Tensor, shape: Sequence[int]) -> Tensor:
-    """Pad all dimensions but the first to a shape."""
+    """Pad all dimensions but the first with zeros to a shape."""
     missing = [size - had for size, had in zip(shape, leaf.shape[1:], strict=True)]
     return F.pad(leaf, [number for size in reversed(missing) for number in (0, size)]) if any(missing) else leaf
 
 
 def _batch(words: Sequence[Sequence[Ids]]) -> Batch:
-    """Batch of the pieces of some words of each input; only what an encoder reads is in it."""
+    """Make a batch of the pieces of some words of each input, with the fields that an encoder reads."""
     sources = [words_of[0] if len(words_of) == 1 else tuple(chain(*words_of)) for words_of in words]
     lengths = list(map(len, sources))
     longest = max(lengths)
@@ -455,7 +455,7 @@ def _batch(words: Sequence[Sequence[Ids]]) -> Batch:
 
 
 def _labels(labels_BT: Tensor) -> list[Ids]:
-    """Labels of each input, without what is only marked as committed."""
+    """Labels of each input, without places that are only marked as committed."""
     is_label_BT = labels_BT != COMMITTED
     labels, ends = labels_BT[is_label_BT].tolist(), is_label_BT.sum(1).cumsum(0).tolist()
     return [tuple(labels[start:end]) for start, end in pairwise([0, *ends])]
@@ -473,12 +473,12 @@ def _decoder(run_or_model: Any, decoder: Decoder | DecoderName | None, k: int | 
 
 @dataclass(frozen=True)
 class _Words:
-    """Tokens of a run: words, by its codec."""
+    """Tokens of a run: words, encoded by its codec."""
 
     codec: OutputCodec
 
     def encode(self, model: Any, words: Sequence[Any]) -> tuple[Ids, list[Ids]]:
-        """Ids before the first word of a source, and those of each word."""
+        """Return the ids before the first word of a source, and those of each word."""
         for word in words:
             if not isinstance(word, str) or not word or any(map(str.isspace, word)):
                 raise InputError(f"{word!r} is not a token: a word without blanks", hint="split the text")
@@ -493,17 +493,17 @@ class _Numbers:
     """Tokens of a model: ids."""
 
     def encode(self, model: Any, tokens: Sequence[Any]) -> tuple[Ids, list[Ids]]:
-        """Ids of each word, which are those that were given."""
+        """Return the ids of each word as they were given."""
         words = [token if isinstance(token, tuple) else (token,) for token in tokens]
         ids, firsts = tuple(chain.from_iterable(words)), tuple(chain.from_iterable(word[:1] for word in words))
-        # All are counted together: one word begins with each, and no other.
+        # Counted together for speed: every first id begins a word, and no other id does.
         if not (set(map(type, ids)) <= {int} and model.most_steps(ids) == len(words) == model.most_steps(firsts)):
             for token, word in zip(tokens, words, strict=True):
                 _require_word(model, token, word)
         return (), words
 
     def labels(self, ids: Ids) -> Ids:
-        """Ids as they are."""
+        """Return the ids unchanged."""
         return ids
 
 

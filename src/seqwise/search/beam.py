@@ -1,4 +1,4 @@
-"""The one loop: step the model, let a selection choose, let everything follow the choice.
+"""The search loop: step the model, select, and let everything follow the selection.
 
 Greedy decoding, scheduled sampling, beam search and its continuous relaxation are this loop with another selector; see
 :mod:`seqwise.search.selection`. Shapes: B batch, J and K slots before and after a step, V vocabulary, D embedding.
@@ -26,7 +26,7 @@ from seqwise.search.selection import Asked, Selection, added
 from seqwise.search.selectors import Selector
 
 HELD = -1
-"""The token recorded where an input had already ended and its beam only waited for the rest of the batch."""
+"""Token recorded for an input that had already ended while the rest of the batch was being searched."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ class Beam:
         scores_BK: cumulative scores; minus infinity marks a dead slot.
         costs_BK: cumulative costs D, zero when the search was given no cost.
         finished_BK: finished mass of each hypothesis, in [0, 1]; exactly 0 or 1 in hard search.
-        inputs_BKD: the embedding each slot is fed next.
-        state: the decoder state of each slot, before it is fed.
+        inputs_BKD: embedding that each slot is fed next.
+        state: decoder state of each slot, before that input.
         parents: for each step, the slot that each slot came from, int64 (B, K of that step).
         tokens: for each step, the token that each slot added, or :data:`HELD`.
-        nodes_BK: node of each slot in the language of the search; None without one.
+        nodes_BK: node of each slot in the language of the search; None without a language.
     """
 
     scores_BK: Tensor
@@ -55,12 +55,12 @@ class Beam:
 
     @staticmethod
     def start(model: StepModel, context: Any) -> Beam:
-        """One empty hypothesis for each input, so that no slot starts as the copy of another.
+        """Start with one empty hypothesis per input, so that no slot is a copy of another.
 
-        With k identical slots, as Algorithm 3 is printed, all candidates would be tied k ways for ever.
+        With k identical slots, as Algorithm 3 is printed, every candidate would be tied k ways at every step.
         """
         inputs_B1D, state = model.start(context)
-        # Scores are kept in float32 or better whatever the model computes in: a beam lives on their differences.
+        # Scores are float32 or better whatever the dtype of the model: a beam depends on their differences.
         dtype = torch.promote_types(inputs_B1D.dtype, torch.float32)
         zeros_B1 = inputs_B1D.new_zeros(inputs_B1D.shape[:2], dtype=dtype)
         return Beam(zeros_B1, zeros_B1, zeros_B1, inputs_B1D, state)
@@ -77,13 +77,13 @@ class Beam:
         """Follow a selection.
 
         Args:
-            selection: what survives of the candidates.
-            state: the decoder state after this step, by old slot.
-            asked: the embedding, the cost and the end token of this step. Costs add up, ``D'_r = a_r . d_t + sum_i
-                b_r[i] D_i``, with ``d_t = sum_i b_r[i] d_t[i]`` where the cost depends on the slot.
-            active_B1: which inputs are still being searched; the others keep their scores, costs and history. None
+            selection: the selected candidates.
+            state: decoder state after this step, for each old slot.
+            asked: embedding, cost and end token of this step. Costs add up, ``D'_r = a_r . d_t + sum_i b_r[i] D_i``,
+                with ``d_t = sum_i b_r[i] d_t[i]`` if the cost depends on the slot.
+            active_B1: inputs that are still being searched; the others keep their scores, costs and history. None
                 means all.
-            language: what the slots may write; nodes follow the tokens that are traced back.
+            language: language of the search; nodes follow the tokens that are traced back.
         """
         fed_BKD, cost_BK, ended_BK = added(selection, asked)
         nodes_BK = self.nodes_BK
@@ -104,7 +104,7 @@ class Beam:
     def _holding(self, before: Beam, active_B1: Tensor) -> Beam:
         """Take the scores, costs and history of inputs that have ended from the beam before the step.
 
-        Their decoder states and inputs need no care: nothing that is kept depends on them any more.
+        Nothing that is kept depends on their decoder states and inputs, which may change.
         """
         num_slots, old_slots = self.scores_BK.shape[1], before.scores_BK.shape[1]
 
@@ -123,7 +123,7 @@ class Beam:
 
 
 class Step(NamedTuple):
-    """One turn of the loop: what could be chosen, what was, the beam that came of it, and the selector's carry."""
+    """One step of the loop: its candidates, the selection, the resulting beam, and the carry of the selector."""
 
     candidates: Candidates
     selection: Selection
@@ -145,19 +145,20 @@ def unroll(
     carry: Any = None,
     beam: Beam | None = None,
 ) -> Iterator[Step]:
-    """Search step by step, yielding after each; :func:`beam_search` is the last beam of it.
+    """Search step by step, yielding each :class:`Step`; :func:`beam_search` returns the last beam.
 
-    Args: as of :func:`beam_search`, but ``end`` and ``language`` are given rather than taken from the model; ``carry``
-    is the selector's before the first step, and ``beam`` the one to go on from, None for empty hypotheses. The context
-    is then of what comes next in the sources, and steps are counted from its beginning. A tensor of numbers of steps
-    is looked at again at each step; who lowers one in place ends that input early.
+    Args: see :func:`beam_search`. In addition, ``end`` and ``language`` are given rather than taken from the model,
+    ``carry`` is the carry of the selector before the first step, and ``beam`` is a beam to continue from (None starts
+    from empty hypotheses). When continuing, the context covers the next part of the sources, and steps are counted
+    from its beginning. If ``num_steps`` is a tensor, it is read again at each step: lowering an entry in place ends
+    that input early.
     """
     score = as_score(score)
     if score.cost_weight != 0 and cost is None:
         raise InputError("a cost-augmented score needs a cost", hint="pass cost=hamming_cost(...)")
     if beam is not None and cost is not None:
         raise InputError("a search that continues from a beam takes no cost", hint="search the whole sequence")
-    # How long a search that goes on later will be is not known.
+    # The total length of a search that continues later is unknown.
     steps_known, beam = beam is None, Beam.start(model, context) if beam is None else beam
     if language is not None and beam.nodes_BK is None:
         beam = replace(beam, nodes_BK=language.start(len(beam.scores_BK), beam.scores_BK.device))
@@ -203,7 +204,7 @@ def search_steps(
     generator: torch.Generator | None = None,
     carry: Any = None,
 ) -> Iterator[Step]:
-    """Search step by step with the end token of the model and in its language.
+    """Search step by step with the model's own end token and language.
 
     Args: see :func:`unroll`.
     """
@@ -240,15 +241,16 @@ def beam_search(
             :class:`~seqwise.search.selectors.Selector`, which may be a function.
         num_steps: number of tokens to write, as int or int64 (B,). Inputs with fewer steps are frozen, so results do
             not depend on the rest of the batch.
-        score: what a token adds to a hypothesis: ``local``, ``global_``, ``interpolated(c)``, or one of these
-            ``cost_augmented``; the first two also by name, "local" and "global".
-        cost: the task cost of each token at each step, accumulated along the hypotheses in ``beam.costs_BK``; a
-            function of the step, or one that depends on the prefix as well, such as ``edit_distance_cost``.
-        generator: the source of random numbers for noise; torch's global one by default.
+        score: score that a token adds to a hypothesis: ``local``, ``global_``, ``renormalized``,
+            ``interpolated(c)``, or one of these ``cost_augmented``; the first three also by name, such as "local" and
+            "global".
+        cost: task cost of each token at each step, accumulated along the hypotheses in ``beam.costs_BK``: a function
+            of the step, or one that also depends on the prefix, such as ``edit_distance_cost``.
+        generator: source of random numbers for noise; torch's global one by default.
 
     Returns:
-        The final beam. Hypotheses that have written the end token (``model.end``) stay as they are, and their scores
-        with them. Where the model has a ``language``, all are in it (:mod:`seqwise.search.language`).
+        The final beam. Hypotheses that have written the end token (``model.end``) and their scores no longer change. If
+        the model has a ``language``, all hypotheses are in it (:mod:`seqwise.search.language`).
 
     Raises:
         InputError: the number of steps is negative, or a cost-augmented score comes without a cost.
@@ -276,7 +278,7 @@ def backtrace(beam: Beam) -> Tensor:
     """Follow the back-pointers from the last step to the first.
 
     Args:
-        beam: a beam with its history; of a soft search, the most probable parents and tokens are followed (thesis,
+        beam: beam with its history; in a soft search, the most probable parents and tokens are followed (thesis,
             section 4.4).
 
     Returns:
@@ -302,7 +304,11 @@ def backtrace(beam: Beam) -> Tensor:
 
 
 def longest_search(num_steps: int | Tensor) -> int:
-    """Return the largest number of steps of all inputs; refuse a negative one."""
+    """Return the largest number of steps of any input.
+
+    Raises:
+        InputError: a number of steps is negative.
+    """
     longest = num_steps if isinstance(num_steps, int) else int(num_steps.max()) if num_steps.numel() else 0
     shortest = num_steps if isinstance(num_steps, int) else int(num_steps.min()) if num_steps.numel() else 0
     if shortest < 0:

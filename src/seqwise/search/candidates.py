@@ -1,6 +1,6 @@
-"""The candidates of one step: every way to lengthen every live slot by one token, and what each would score.
+"""The candidates of one step: every extension of every live slot by one token, with its score.
 
-Shapes: B batch, J slots, V vocabulary, C tokens that may follow a slot, W their number or V, H features.
+Shapes: B batch, J slots, V vocabulary, C tokens that a language allows after a slot, W = C or V, H features.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from seqwise.search.large_vocabulary.blocks import best_of_many
 from seqwise.search.operators import finite, hard_top_k
 from seqwise.search.selection import Asked
 
-# J x V from which on it pays not to expand the candidates: below, the time goes into starting operations.
+# J x V from which it pays not to expand the candidates; below, launching operations dominates.
 MANY = 4096
 
 
@@ -32,10 +32,10 @@ class Score:
     """Score that a token adds to a hypothesis: ``f(h, w) - c log Z(h) - m + b d(w)``.
 
     Args:
-        log_partition_weight: c; 1 is the local (log-softmax) score, 0 the raw or global one.
-        cost_weight: b; 1 in cost-augmented search, which looks for hypotheses that are both likely and wrong.
+        log_partition_weight: c; 1 gives the local (log-softmax) score, 0 the raw or global one.
+        cost_weight: b; 1 in cost-augmented search, which finds hypotheses that are both probable and wrong.
         constant: m, in nats; see :func:`shifted`.
-        over: the tokens that Z sums over: all, or those that a language allows after the prefix
+        over: tokens that Z sums over: the vocabulary, or those that a language allows after the prefix
             (:data:`renormalized`).
 
     Source: Goyal et al. (NAACL 2019), section 2 (local and global), Goyal et al. (AAAI 2018), section 2.5 (augmented).
@@ -52,10 +52,10 @@ class Score:
     over: NormalizedOver = "vocabulary"
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """Turn unnormalised scores (..., V) into what is added up along a hypothesis, cost left aside."""
+        """Turn unnormalised scores (..., V) into the scores that tokens add to a hypothesis, without cost."""
         added = logits
         if self.log_partition_weight != 0:
-            # Where a model excludes every token, log Z is minus infinity and its softmax no number.
+            # If a model excludes every token, log Z is minus infinity and the softmax is NaN.
             added = finite(logits).log_softmax(-1).masked_fill(logits == -torch.inf, -torch.inf)
         if self.log_partition_weight not in (0.0, 1.0):
             added = (1 - self.log_partition_weight) * logits + self.log_partition_weight * added
@@ -69,14 +69,14 @@ global_ = Score(log_partition_weight=0.0)
 """The raw score f; a model trained through search with it is globally normalised."""
 
 renormalized = Score(log_partition_weight=1.0, over="allowed")
-"""The locally normalised score with a Z that sums over the allowed tokens only; without a language, ``local``."""
+"""The locally normalised score with Z summed over the allowed tokens only; without a language, ``local``."""
 
 
 def as_score(score: Score | ScoreName) -> Score:
-    """Return a score itself, or the one that "local", "global" or "renormalized" names.
+    """Return the given score, or the one named "local", "global" or "renormalized".
 
     Raises:
-        InputError: there is no score of that name.
+        InputError: no score has that name.
 
     Example:
         >>> as_score("global") == global_, as_score(local) == local
@@ -109,18 +109,19 @@ def interpolated(log_partition_weight: float) -> Score:
 
 
 def shifted(constant: float) -> Score:
-    """Raw score less a constant for each token, ``f - m``, so that outputs of different lengths can be compared.
+    """Raw score minus a constant per token, ``f - m``, so that outputs of different lengths can be compared.
 
-    Where every output has the same length this orders them as the raw score does. Where lengths differ, every further
-    token adds its share of log Z to a raw score, so that long outputs win where log Z is above 0 on average, and short
-    ones where it is below. With m = mean log Z the average token adds no more than its log-probability, and what log Z
-    says of how well a prefix fits is kept. A hypothesis that has ended loses nothing more.
+    If all outputs have the same length, the order is that of the raw score. Otherwise, each token adds its log Z to a
+    raw score: long outputs win if log Z is positive on average, short ones if it is negative. With m = mean log Z, a
+    token adds its log-probability on average, and the differences of log Z between prefixes are kept. Hypotheses that
+    have ended lose nothing more.
 
     Args:
-        constant: m, in nats a token; the mean of log Z over the gold tokens of development data (end token counted).
+        constant: m, in nats per token: the mean of log Z over the gold tokens of development data, end tokens
+            included.
 
     Raises:
-        InputError: the constant is not finite.
+        InputError: m is not finite.
 
     Example:
         >>> shifted(2.0)(torch.tensor([5.0, 2.0])), shifted(0.0) == global_
@@ -132,7 +133,7 @@ def shifted(constant: float) -> Score:
 
 
 def cost_augmented(score: Score | ScoreName) -> Score:
-    """Add the cost of each token to a score, as the hinge loss searches (Goyal et al. 2018, section 2.5).
+    """Add the cost of each token to a score, for the search of a hinge loss (Goyal et al. 2018, section 2.5).
 
     Example:
         >>> cost_augmented(local).cost_weight
@@ -143,26 +144,25 @@ def cost_augmented(score: Score | ScoreName) -> Score:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidates:
-    """J slots x V tokens, not yet expanded: a selection that needs less than all of them asks for less.
+    """J slots x V tokens, expanded only on demand: many selections need less than all scores.
 
     Args:
         prefix_scores_BJ: score of each slot so far; minus infinity marks a dead slot.
-        features_BJH: what the model's head reads.
-        head: features to unnormalised scores.
-        score: what a token adds.
-        cost: of each token at this step, (B, V), or by slot (B, J, V), or None.
-        cost_again: computes the same (B, V) again, so that it need not be kept for a backward pass; None where there is
-            no cost, or one that depends on more than the step.
-        finished_BJ: how much of each slot has ended, in [0, 1].
-        end: id of the end token, or None where nothing ends early.
-        step: how many tokens the slots have already written.
+        features_BJH: inputs of the model's head.
+        head: function from features to unnormalised scores.
+        score: score that a token adds.
+        cost: cost of each token at this step, (B, V) or per slot (B, J, V), or None.
+        cost_again: function that computes the same (B, V) again, so that it need not be saved for the backward pass;
+            None without a cost, or if the cost depends on more than the step.
+        finished_BJ: finished mass of each slot, in [0, 1].
+        end: id of the end token, or None.
+        step: number of tokens that the slots have already.
         excluded_BX: candidates that may not be chosen, each as slot x V + token, int64; None excludes nothing.
         allowed_BJC: tokens that may follow each slot, int64, -1 in unused places; None allows all.
-        matrices: of the search, for products with some rows of a linear head; None outside of a language.
-        embedding_VD: the embedding of each token, of which the search feeds those that are chosen; None outside of a
-            search.
+        matrices: matrices of the search, for products with some rows of a linear head; None without a language.
+        embedding_VD: embedding of each token, from which the search feeds the chosen ones; None outside a search.
 
-    With ``allowed_BJC``, scores have one column for each of these C tokens instead of each of V, in the same order.
+    With ``allowed_BJC``, scores have one column for each of these C tokens, in the same order, in place of V columns.
     """
 
     prefix_scores_BJ: Tensor
@@ -181,7 +181,7 @@ class Candidates:
 
     @staticmethod
     def of_scores(added_BJV: Tensor, *, prefix_scores_BJ: Tensor | None = None) -> Candidates:
-        """Make candidates of given scores: what each token adds to each slot, whose own scores are 0 by default.
+        """Make candidates from the score that each token adds to each slot; slots have score 0 by default.
 
         Example:
             >>> Candidates.of_scores(torch.tensor([[[1.0, 0.0]]]), prefix_scores_BJ=torch.tensor([[2.0]])).scores_BJV
@@ -197,11 +197,11 @@ class Candidates:
         )
 
     def scores_of(self, parents_BK: Tensor, tokens_BK: Tensor) -> Tensor:
-        """Scores of some of the candidates, named by slot and token: (B, K), with their gradients."""
+        """Scores of some candidates, given by slot and token: (B, K), with gradients."""
         return self.scores_BJW.flatten(1).gather(1, self.places(parents_BK, tokens_BK))
 
     def places(self, parents_BK: Tensor, tokens_BK: Tensor) -> Tensor:
-        """Places of candidates, named by slot and allowed token, among all J x W."""
+        """Indices into the J x W candidates of those given by slot and allowed token."""
         if self.allowed_BJC is None:
             return parents_BK * self.scores_BJW.shape[-1] + tokens_BK
         allowed_BKC = tree.gather(self.allowed_BJC, parents_BK)
@@ -209,7 +209,7 @@ class Candidates:
         return parents_BK * allowed_BKC.shape[-1] + columns_BK
 
     def tokens_at(self, parents_BK: Tensor, columns_BK: Tensor) -> Tensor:
-        """Tokens of candidates, named by slot and column of the scores."""
+        """Tokens of candidates given by slot and column of the scores."""
         if self.allowed_BJC is None:
             return columns_BK
         return self.allowed_BJC.clamp(min=0).flatten(1).gather(1, parents_BK * self.allowed_BJC.shape[-1] + columns_BK)
@@ -221,7 +221,7 @@ class Candidates:
 
     @cached_property
     def all_scores_BJW(self) -> Tensor:
-        """``s~[i, w]``, the score of slot i lengthened by w (thesis, Algorithms 1 and 3, line 5)."""
+        """``s~[i, w]``, the score of slot i extended by w (thesis, Algorithms 1 and 3, line 5)."""
         allowed_BJC = self.allowed_BJC
         if allowed_BJC is None:
             added_BJW = self.score(self.logits_BJV)
@@ -240,7 +240,7 @@ class Candidates:
 
     @cached_property
     def scores_BJW(self) -> Tensor:
-        """Scores that a selection chooses by: ``s~[i, w]``, minus infinity where a candidate is excluded."""
+        """Scores by which a selection chooses: ``s~[i, w]``, minus infinity for excluded candidates."""
         if self.excluded_BX is None:
             return self.all_scores_BJW
         if self.allowed_BJC is None:
@@ -254,7 +254,7 @@ class Candidates:
 
     @property
     def scores_BJV(self) -> Tensor:
-        """Scores of all V tokens, minus infinity where a candidate is excluded or not allowed."""
+        """Scores of all V tokens, minus infinity for candidates that are excluded or not allowed."""
         if self.allowed_BJC is None:
             return self.scores_BJW
         is_token_BJC, tokens_BJC = self.allowed_BJC >= 0, self.allowed_BJC.clamp(min=0)
@@ -277,11 +277,11 @@ class Candidates:
         return added_BJC - weight * finite(self.logits_BJV if over_all else logits_BJC).logsumexp(-1, keepdim=True)
 
     def _logits_of(self, tokens_BJC: Tensor) -> Tensor | None:
-        """Logits of some tokens by their rows of a linear head; None where all logits are cheaper or there already."""
+        """Logits of some tokens from their rows of a linear head; None if computing all is cheaper or already done."""
         if torch.is_grad_enabled() or self.matrices is None or "logits_BJV" in self.__dict__:
             return None
         linear = self.matrices.of_head(self.head, self.features_BJH.shape[-1])
-        # A row that is looked up costs about eight times one of a product.
+        # Looking up a row costs about eight times as much as a row of a product.
         if linear is None or 8 * tokens_BJC.shape[-1] > len(linear.weight_VD):
             return None
         logits_BJC = torch.einsum("bjch,bjh->bjc", linear.weight_VD[tokens_BJC], self.features_BJH)
@@ -290,20 +290,20 @@ class Candidates:
         return _at_least_float(logits_BJC)
 
     def top_k(self, k: int, matrices: Matrices | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the k best, or all where there are fewer; expand all of them only where that is quicker.
+        """Return the k best candidates, or all if there are fewer; expand all of them only if that is faster.
 
         Args:
-            k: how many.
-            matrices: of the search, if these are one of its steps.
+            k: number of candidates.
+            matrices: matrices of the search that these candidates belong to, if any.
 
         Returns:
-            ``scores_BK`` in descending order, with gradients where they are asked for, ``parents_BK``, ``tokens_BK``.
+            ``scores_BK`` in descending order, with gradients if enabled, ``parents_BK`` and ``tokens_BK``.
 
         Example:
             >>> Candidates.of_scores(torch.tensor([[[3.0, 1.0, 2.0, 0.0]]])).top_k(2)[2]
             tensor([[0, 2]])
         """
-        # Scores that are differentiated or hold a cost are needed as they are.
+        # Gradients and cost-augmented scores need the expanded form.
         expand = torch.is_grad_enabled() or self.augmented or not self.many or 2 * (k + self.num_excluded) > MANY
         if expand:
             scores_BK, parents_BK, columns_BK = hard_top_k(self.scores_BJW, min(k, self.scores_BJW.shape[1:].numel()))
@@ -321,16 +321,16 @@ class Candidates:
 
     @property
     def many(self) -> bool:
-        """Whether it pays not to expand them, and nobody has done it already."""
+        """Whether it pays not to expand them, and they are not expanded already."""
         if self.embedding_VD is None or self.allowed_BJC is not None or "logits_BJV" in self.__dict__:
             return False
         return self.prefix_scores_BJ[:1].numel() * len(self.embedding_VD) >= MANY
 
     @property
     def log_allowed_mass_BJ(self) -> Tensor:
-        """Log of the probability that the local distribution of each slot gives to its allowed tokens.
+        """Log of the probability that each slot's local distribution gives to its allowed tokens.
 
-        0 without a language, and for hypotheses that have ended: they stay as they are.
+        It is 0 without a language, and for hypotheses that have ended.
 
         Example:
             >>> some = Candidates.of_scores(torch.zeros(1, 1, 4)).within(torch.tensor([[[2, 1, -1]]]))
@@ -346,7 +346,7 @@ class Candidates:
 
     @property
     def vocabulary_size(self) -> int:
-        """Number of tokens of the model."""
+        """Vocabulary size of the model."""
         return self.logits_BJV.shape[-1] if self.embedding_VD is None else len(self.embedding_VD)
 
     @property
@@ -356,12 +356,12 @@ class Candidates:
 
     @property
     def augmented(self) -> bool:
-        """Whether the scores hold a cost."""
+        """Whether the scores contain a cost."""
         return self.cost is not None and self.score.cost_weight != 0
 
     @property
     def asked(self) -> Asked:
-        """Questions that the search will ask of a selection of these; for the candidates of a search only."""
+        """Sums that the search needs of the selected tokens; for candidates of a search only."""
         assert self.embedding_VD is not None
         return Asked(self.embedding_VD, self.cost, self.end)
 
@@ -371,7 +371,7 @@ class Candidates:
         return slot_terms(self.prefix_scores_BJ, self.finished_BJ, constant=constant, end=end)
 
     def open_shares(self, parents_BM: Tensor, tokens_BM: Tensor) -> Tensor:
-        """Factor by which having ended lowers the odds of some candidates: 1 where a slot has not ended."""
+        """Factor by which finished mass lowers the odds of some candidates: 1 if the slot has not ended."""
         return open_shares(self.finished_BJ, parents_BM, tokens_BM, end=self.end)
 
     def of_inputs(self, inputs_I: Tensor) -> Candidates:
@@ -389,16 +389,16 @@ class Candidates:
         )
 
     def without(self, excluded_BX: Tensor) -> Candidates:
-        """Exclude candidates, each named by slot x V + token.
+        """Exclude candidates, each given as slot x V + token.
 
-        Nothing is expanded here, and what this instance has expanded is not shared: expand one of the two.
+        Scores that this instance has expanded are not shared with the new one: expand only one of the two.
         """
         if self.excluded_BX is not None:
             excluded_BX = torch.cat([self.excluded_BX, excluded_BX], dim=1)
         return replace(self, excluded_BX=excluded_BX)
 
     def within(self, allowed_BJC: Tensor, matrices: Matrices | None = None) -> Candidates:
-        """Keep the candidates whose tokens are allowed, before the score is made of what is left.
+        """Keep the candidates whose tokens are allowed; scores are computed from these alone.
 
         Example:
             >>> some = Candidates.of_scores(torch.tensor([[[3.0, 1.0, 2.0]]])).within(torch.tensor([[[2, 1, -1]]]))

@@ -18,9 +18,9 @@ Gumbel  K = k: stochastic beam search       K = k: open
         ``StochasticTopK(k)``
 ======  ==================================  ===================================================
 
-This file says what a selection is; how to choose one stands in :mod:`seqwise.search.selectors`.
+This module defines selections; :mod:`seqwise.search.selectors` chooses them.
 
-Shapes: B batch, J slots before, K slots after, V vocabulary, X tokens with weight, D embedding, G tokens asked about,
+Shapes: B batch, J slots before, K slots after, V vocabulary, X tokens with weight, D embedding, G queried tokens,
 I inputs of one part.
 """
 
@@ -39,7 +39,7 @@ from seqwise import tree
 
 
 class Selection(Protocol):
-    """K slots made from J: their scores, where they came from, and how everything else follows."""
+    """K slots made from J: their scores, their origin, and how everything else follows."""
 
     @property
     def scores_BK(self) -> Tensor:
@@ -48,16 +48,16 @@ class Selection(Protocol):
 
     @property
     def parents_BK(self) -> Tensor:
-        """Slot that each came from; of a soft selection, that of its most probable candidate (for tracing back)."""
+        """Slot that each came from; in a soft selection, the slot of its most probable candidate (for tracing back)."""
         ...
 
     @property
     def tokens_BK(self) -> Tensor:
-        """Token that each added, likewise."""
+        """Token that each added; in a soft selection, the token of its most probable candidate."""
         ...
 
     def follow(self, state: Any) -> Any:
-        """Decoder states of the new slots, from those of the old: (B, J, ...) to (B, K, ...)."""
+        """Compute the decoder states of the new slots from those of the old: (B, J, ...) to (B, K, ...)."""
         ...
 
     def embed(self, embedding_VD: Tensor) -> Tensor:
@@ -65,9 +65,9 @@ class Selection(Protocol):
         ...
 
     def expect(self, values: Tensor) -> Tensor:
-        """Per-token quantity, such as the cost, of the token each new slot added: (B, K).
+        """Expected value of a per-token quantity, such as the cost, over the token that each new slot added: (B, K).
 
-        From (B, V), the same for all slots, or from (B, J, V), where it depends on the slot that was lengthened.
+        The values are (B, V), the same for all slots, or (B, J, V) if they depend on the slot that was extended.
         """
         ...
 
@@ -76,11 +76,11 @@ class Selection(Protocol):
         ...
 
     def token_masses(self, tokens_BG: Tensor) -> Tensor:
-        """Share of each new slot that added each of these tokens, which may differ from input to input: (B, K, G)."""
+        """Share of each new slot that added each of these tokens, which may differ between inputs: (B, K, G)."""
         ...
 
     def forced(self, mask_B: Tensor, tokens_B: Tensor) -> Selection:
-        """Replace the token of the only slot by a given one, where the mask is true (K = 1)."""
+        """Replace the token of the only slot by a given one where the mask is true (K = 1)."""
         ...
 
 
@@ -101,7 +101,7 @@ class HardSelection:
         return F.embedding(self.tokens_BK, embedding_VD)
 
     def expect(self, values: Tensor) -> Tensor:
-        """``values[tokens]``, of its parent where they depend on the slot."""
+        """``values[tokens]``, or ``values[parents, tokens]`` if they depend on the slot."""
         if values.dim() == 2:
             return values.gather(1, self.tokens_BK)
         return self.follow(values).gather(2, self.tokens_BK[..., None]).squeeze(-1)
@@ -115,7 +115,7 @@ class HardSelection:
         return (self.tokens_BK[..., None] == tokens_BG[:, None]).to(self.scores_BK.dtype)
 
     def forced(self, mask_B: Tensor, tokens_B: Tensor) -> HardSelection:
-        """Replace the token where the mask is true; scores are left as they were."""
+        """Replace the token where the mask is true; scores do not change."""
         tokens_B1 = torch.where(mask_B, tokens_B, self.tokens_BK[:, 0])[:, None]
         return HardSelection(self.scores_BK, self.parents_BK, tokens_B1)
 
@@ -124,16 +124,16 @@ class HardSelection:
 class SoftSelection:
     """Distributions over the candidates, followed by mixing.
 
-    Only two marginals of ``p_r[i, w]`` are used after the scores: the back-pointer ``b_r[i] = sum_w p_r[i, w]`` and the
-    token weights ``a_r[w] = sum_i p_r[i, w]``. Feeding ``sum_w a_r[w] E[w]`` to ``sum_i b_r[i] h_i`` treats parent and
-    token as independent given r: a factorisation that the thesis makes too, exact when p_r is one-hot.
+    Apart from the scores, only two marginals of ``p_r[i, w]`` are used: the back-pointer ``b_r[i] = sum_w p_r[i, w]``
+    and the token weights ``a_r[w] = sum_i p_r[i, w]``. Feeding ``sum_w a_r[w] E[w]`` to ``sum_i b_r[i] h_i`` treats
+    parent and token as independent given r. The thesis makes the same factorisation; it is exact when p_r is one-hot.
 
     Attributes:
-        scores_BK, parents_BK, tokens_BK: as of every :class:`Selection`.
+        scores_BK, parents_BK, tokens_BK: see :class:`Selection`.
         parent_weights_BKJ: b.
-        token_weights_BKX: a, of all V tokens, or of the few that ``token_ids_BX`` names.
-        token_ids_BX: the tokens that have weight, int64, each as often as there are candidates that add it; None where
-            all V have.
+        token_weights_BKX: a, for all V tokens, or for the few in ``token_ids_BX``.
+        token_ids_BX: tokens with weight, int64, once for each candidate that adds the token; None if all V have
+            weight.
     """
 
     scores_BK: Tensor
@@ -155,7 +155,7 @@ class SoftSelection:
         return weights_BKX @ F.embedding(self.token_ids_BX, embedding_VD)
 
     def expect(self, values: Tensor) -> Tensor:
-        """``a_r . values``, or ``a_r . sum_i b_r[i] values_i`` where they depend on the slot."""
+        """``a_r . values``, or ``a_r . sum_i b_r[i] values_i`` if they depend on the slot."""
         values = values.to(self.token_weights_BKX.dtype)
         if self.token_ids_BX is not None:
             ids = self.token_ids_BX if values.dim() == 2 else self.token_ids_BX[:, None].expand(-1, values.shape[1], -1)
@@ -191,11 +191,11 @@ class SoftSelection:
 
 
 class Asked(NamedTuple):
-    """Questions of a search about the tokens that a selection adds, named before anything is selected.
+    """Sums over the added tokens that a search needs, known before anything is selected.
 
     Attributes:
-        embedding_VD: the embedding of each token, which is mixed and fed.
-        cost: of each token, (B, V) or by slot (B, J, V), or None.
+        embedding_VD: embedding of each token, to be mixed and fed.
+        cost: cost of each token, (B, V) or per slot (B, J, V), or None.
         end: id of the end token, or None.
     """
 
@@ -205,7 +205,7 @@ class Asked(NamedTuple):
 
 
 class Added(NamedTuple):
-    """Sums over the tokens of each slot: the answers to :class:`Asked`, 0 where nothing is asked."""
+    """Sums over the added tokens of each slot, as :class:`Asked` requests them; 0 if not requested."""
 
     fed_BKD: Tensor
     cost_BK: Tensor
@@ -213,7 +213,7 @@ class Added(NamedTuple):
 
 
 def added(selection: Selection, asked: Asked) -> Added:
-    """Sum up the tokens of a selection; of a :class:`SummedSelection`, it has been summed when it was made.
+    """Compute the sums over the added tokens of a selection; a :class:`SummedSelection` already has them.
 
     Example:
         >>> one_BK = torch.ones(1, 1)
@@ -233,15 +233,15 @@ def added(selection: Selection, asked: Asked) -> Added:
 
 @dataclass(frozen=True)
 class SummedSelection:
-    """Soft selection of a large vocabulary, of whose weights the sums that the search asks for are kept.
+    """Soft selection over a large vocabulary that keeps the sums the search needs in place of its token weights.
 
     Attributes:
-        scores_BK, parents_BK, tokens_BK: as of every :class:`Selection`.
-        parent_weights_BKJ: the back-pointers, as of :class:`SoftSelection`.
-        asked: the questions, as of the candidates that were selected from.
-        added: their answers.
-        parts: int64 inputs (I,), and a function that makes the soft selection of these inputs; any other question is
-            answered from there, in which case the weights are made once more, in the backward pass too.
+        scores_BK, parents_BK, tokens_BK: see :class:`Selection`.
+        parent_weights_BKJ: the back-pointers; see :class:`SoftSelection`.
+        asked: the sums that the candidates' search requested.
+        added: their values.
+        parts: pairs of int64 inputs (I,) and a function that makes the soft selection of these inputs. Any other
+            quantity is computed from it, which computes the weights again, also in the backward pass.
     """
 
     scores_BK: Tensor

@@ -1,7 +1,7 @@
-"""Selectors, which turn one step's candidates into a selection (:mod:`seqwise.search.selection`).
+"""Selectors turn the candidates of one step into a selection (:mod:`seqwise.search.selection`).
 
-Shapes: B batch, J slots before, K slots after, V vocabulary, W the tokens that may follow a slot (V, or those of a
-language), N = J W candidates.
+Shapes: B batch, J slots before, K slots after, V vocabulary, W tokens that may follow a slot (all V, or those that a
+language allows), N = J W candidates.
 """
 
 from __future__ import annotations
@@ -33,17 +33,16 @@ from seqwise.search.selection import HardSelection, Selection, SoftSelection
 
 
 class Selector(Protocol):
-    """Chooses from one step's candidates: any function of this signature.
+    """Function that chooses from the candidates of one step.
 
     Args:
-        candidates: of one step.
-        carry: what the selector returned beside its selection at the step before, None at the first step. A selector
-            that remembers something (the noise of each slot, the losses so far) keeps it here and nowhere else, so that
-            one selector serves many searches.
-        generator: the source of random numbers; None is torch's global one.
+        candidates: candidates of one step.
+        carry: carry that the selector returned at the previous step, None at the first. A selector keeps all its state
+            (the noise of each slot, the losses so far) in the carry, so one selector can serve many searches.
+        generator: source of random numbers; None is torch's global one.
 
     Returns:
-        The selection, and the carry of the next step (None where there is nothing to remember).
+        The selection, and the carry for the next step (None if the selector has no state).
     """
 
     def __call__(self, candidates: Candidates, carry: Any, generator: torch.Generator | None) -> tuple[Selection, Any]:
@@ -57,7 +56,7 @@ class HardTopK:
 
     Args:
         k: beam size. A step with fewer candidates keeps all of them.
-        noise: added before choosing, never to the scores; for k = 1 only.
+        noise: noise added before choosing, never to the scores; for k = 1 only.
 
     Gradients flow through the scores of the chosen candidates, never through the choice.
 
@@ -93,9 +92,9 @@ class SoftTopK:
     Args:
         k: beam size. A step with fewer candidates has one slot per candidate.
         alpha: inverse temperature, greater than 0; as it grows, the search approaches ``HardTopK(k)``.
-        unit: what alpha is divided by at each step: 1, or :func:`~seqwise.search.operators.mean_squared_gap`, with
-            which it does not matter how far apart the scores are.
-        form: how it is computed: by default ``summed`` where there are many candidates, else ``expanded``; or one form
+        unit: divisor of alpha at each step: 1, or :func:`~seqwise.search.operators.mean_squared_gap`, which makes the
+            result independent of the scale of the scores.
+        form: method of computation: by default ``summed`` if there are many candidates, else ``expanded``; or one form
             for all steps, :func:`expanded` or :func:`summed`.
 
     Example:
@@ -119,13 +118,13 @@ class SoftTopK:
 
 
 Form = Callable[[Candidates, int, float, AlphaUnit, Matrices], Selection]
-"""A way to compute the soft top-k of one step's candidates: for k, alpha and its unit, and the search's matrices."""
+"""Method of computing the soft top-k: a function of the candidates, k, alpha, its unit, and the search's matrices."""
 
 
 def expanded(
     candidates: Candidates, k: int, alpha: float, unit: AlphaUnit, matrices: Matrices | None = None
 ) -> SoftSelection:
-    """Soft top-k as it is defined: a weight for each of K x J x V, all in the graph.
+    """Compute the soft top-k from its definition, with K x J x V weights, all in the graph.
 
     Example:
         >>> candidates = Candidates.of_scores(torch.tensor([[[3.0, 1.0, 2.0]]]))
@@ -147,18 +146,18 @@ def expanded(
 
 
 def summed(*, tolerance: float | None = None, most: int = MOST) -> Form:
-    """Nothing of size K x J x V is held, and nothing of size V saved: few candidates, or all of them in chunks.
+    """Compute the soft top-k without K x J x V weights in memory, and without saving anything of size V.
 
-    Of each input the n best candidates are taken, where a bound says that all others together have no more mass than
-    the tolerance in any of the k distributions; else all candidates, exactly. For a head that is not linear the plain
-    form is computed for a few inputs at a time, and again in the backward pass.
+    For each input, the n best candidates are used if a bound shows that all others together have at most
+    ``tolerance`` of the mass in each of the k distributions; otherwise all candidates are used, in chunks. If the head
+    is not linear, the expanded form is computed for a few inputs at a time, and again in the backward pass.
 
     Args:
-        tolerance: share of the mass that may be left out; by default 1e-12 in float64, else 1e-7, which the numbers do
-            not show. Below 0, nothing is left out ever.
-        most: n at most.
+        tolerance: share of the mass that may be left out; by default 1e-12 in float64, else 1e-7, less than rounding
+            changes. A negative tolerance leaves nothing out.
+        most: upper bound on n.
 
-    The gradient cannot be differentiated again, and a cost may be asked for a step again while it is computed.
+    Second derivatives are not implemented. The cost of a step may be computed again during the backward pass.
 
     Example:
         >>> SoftTopK(k=3, alpha=1.0, form=summed(tolerance=1e-9)).k
@@ -176,16 +175,16 @@ def summed(*, tolerance: float | None = None, most: int = MOST) -> Form:
 
 
 def automatic(candidates: Candidates, k: int, alpha: float, unit: AlphaUnit, matrices: Matrices) -> Selection:
-    """:func:`summed` in a search over many candidates, :func:`expanded` over few, or where scores are there already."""
+    """Use :func:`summed` for many candidates; :func:`expanded` for few, or if their scores exist already."""
     form = summed() if candidates.many and not candidates.num_excluded else expanded
     return form(candidates, k, alpha, unit, matrices)
 
 
 @dataclass(frozen=True)
 class SoftArgmax:
-    """Keep one mixture, ``softmax_alpha(s~)`` over all candidates: alpha-soft greedy, or with noise, alpha-soft sample.
+    """Keep one mixture, ``softmax_alpha(s~)`` of all candidates: alpha-soft greedy or, with noise, alpha-soft sampling.
 
-    Not the same as ``SoftTopK(1, alpha)``, whose weights fall with the *square* of the distance from the best.
+    This differs from ``SoftTopK(1, alpha)``, whose weights fall with the *square* of the distance from the best.
 
     Args:
         alpha: inverse temperature, greater than 0.
@@ -224,10 +223,10 @@ def viterbi(
 ) -> tuple[HardSelection, Any]:
     """Keep the best hypothesis for each last token, V slots: ``s_w = max_i s_i + phi_i(w)``.
 
-    Where a score depends on the last token alone, as in a chain, this is the Viterbi algorithm, and the best slot at
-    the end is the best output; each of the others is the best that ends with its token. In other models it is a beam
-    whose hypotheses are recombined: of two that end alike one is dropped, though it might have gone on better. O(V^2)
-    candidates a step.
+    If a score depends only on the previous token, as in a chain, this is the Viterbi algorithm: the best slot at the
+    end is the best output, and each other slot is the best output that ends with its token. For other models, it is
+    beam search with recombination: of hypotheses with the same last token, only the best survives, although another
+    might have continued better. There are V^2 candidates per step.
 
     Source: Viterbi (IEEE Transactions on Information Theory, 1967); Lafferty et al. (ICML 2001) for chains of labels.
 
@@ -250,7 +249,7 @@ def _mixture(
     parents_BK: Tensor,
     columns_BK: Tensor,
 ) -> SoftSelection:
-    """Turn weights over candidates into a selection; ``s_r = m_r + sum p_r (s~ - m_r)``, of the gaps to a centre."""
+    """Make a selection from weights over candidates, ``s_r = m_r + sum p_r (s~ - m_r)`` of the gaps to a centre."""
     dead_BK = centre_BK == -torch.inf
     scores_BK = finite(centre_BK) + (weights_BKJW.flatten(2) * gaps_BKN).sum(-1)
     allowed_BJC = candidates.allowed_BJC
