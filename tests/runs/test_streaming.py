@@ -310,7 +310,7 @@ def test_what_cannot_be_a_stream_is_refused_in_a_line(made: Any, problem: str) -
 def test_a_state_of_another_model_is_refused() -> None:
     stream = Stream(left_to_right("tagger"))
     stream.feed([1])
-    with pytest.raises(InputError, match="the state is of a model of other sizes"):
+    with pytest.raises(InputError, match="the state is that of a model with other sizes"):
         Stream(left_to_right("chain")).load_state_dict(stream.state_dict())
 
 
