@@ -35,6 +35,7 @@ BENCHMARKS: dict[str, tuple[list[str], list[str]]] = {
     ),
     "sampled_normalizer": (["--positions", "40000"], ["--positions", "1500", "--rounds", "3"]),
     "throughput": (["--rounds", "1"], ["--rounds", "1", "--lines", "200"]),
+    "streaming": ([], ["--rounds", "2", "--streams", "2", "--steps", "60"]),
     "chain_log_partition": (["--rounds", "10"], ["--rounds", "3", "--steps", "10", "--labels", "9"]),
     "training_profile": (["--steps", "10"], ["--steps", "2", "--only", "stress"]),
 }

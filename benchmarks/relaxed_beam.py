@@ -55,7 +55,7 @@ class Size:
     k: int
     batch: int
     steps: int
-    targets: dict[str, float]
+    targets: dict[str, float] = field(default_factory=dict)
 
 
 SIZES = (

@@ -155,16 +155,15 @@ class Streams:
             InputError: no stream has that name, or it is finished.
         """
         self._require(name)
-        update = self._update((), self._partial.pop(name), ())
-        if name in self._places:
-            others = [other for other in self._places if other != name]
-            self._put(others, self._rows(others) if others else None)
-        return update
+        # Its row goes when the state of the others is next needed: many streams may leave at once.
+        self._places.pop(name, None)
+        return self._update((), self._partial.pop(name), ())
 
     def state_dict(self) -> dict[str, Any]:
         """State from which all streams continue bit for bit: names and nested tensors, for ``torch.save``."""
-        tensors = {} if self._state is None else tree.map(torch.clone, self._state._asdict())
-        return {"streams": list(self._partial), "rows": list(self._places), "tensors": tensors}
+        rows = list(self._places)
+        tensors = tree.map(torch.clone, self._rows(rows)._asdict()) if rows else {}
+        return {"streams": list(self._partial), "rows": rows, "tensors": tensors}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a :meth:`state_dict`; the run or model and the options must be the same.
@@ -215,9 +214,7 @@ class Streams:
     def _rows(self, names: Sequence[Hashable]) -> _State:
         """State of some of the streams, in this order."""
         assert self._state is not None
-        if names == list(self._places):
-            return self._state
-        return _selected(self._state, [self._places[name] for name in names], len(self._places))
+        return _selected(self._state, [self._places[name] for name in names], len(self._state.scores_BK))
 
     def _advance(
         self,
@@ -272,11 +269,12 @@ class Streams:
         return _State.of(past, beam, carry), _labels(torch.cat(columns, dim=1))
 
     def _update(self, before: Ids, committed: Ids, partial: Ids) -> Update:
-        now, kept = committed + partial, len(before)
-        if now[:kept] != before:
-            kept = next(place for place, label in enumerate(before) if now[place] != label)
+        now = committed + partial if committed else partial
+        retracted: Ids = ()
+        if now[: len(before)] != before:
+            retracted = before[next(place for place, label in enumerate(before) if now[place] != label) :]
         labels = self._text.labels
-        return Update(labels(committed), labels(partial), labels(before[kept:]))
+        return Update(labels(committed), labels(partial), labels(retracted))
 
 
 class Stream:
@@ -502,9 +500,8 @@ class _Numbers:
                 _require_word(model, token, word)
         return (), words
 
-    def labels(self, ids: Ids) -> Ids:
-        """Return the ids unchanged."""
-        return ids
+    # The labels of a model are its ids; a tuple of a tuple is itself.
+    labels = staticmethod(tuple)
 
 
 def _require_word(model: Any, token: Any, ids: tuple[Any, ...]) -> None:

@@ -1,0 +1,140 @@
+"""How many tokens per second does a stream label, and with which latency, compared with searching whole sequences?
+
+An LSTM tagger that reads from left to right, with a random head scaled to a perplexity, k = 5, raw scores; labels are
+committed by ``agree or delay(50)``. All systems label the same tokens, and take turns, round by round:
+
+- stream: ``Streams.feed`` with the next token of each of 1, 16 or 256 streams in one call, as in live use.
+- whole: one search of the whole sequences, as one batch. It needs all tokens to have arrived.
+- re-run: after each token, one search of each prefix, as without a stream. Its cost grows with the prefix; the table
+  has the search of the prefixes of 50 tokens.
+
+Times are CPU seconds. ``x whole`` is the cost of a token in the streams over its cost in the whole search; ``re-run``
+is the cost of a re-run over that of the stream. Latencies are those of a call, in milliseconds of wall-clock time.
+
+    python -m benchmarks.streaming
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+
+from benchmarks.command import a_parser, run
+from benchmarks.relaxed_beam import Size, a_batch, a_model
+from benchmarks.timing import median_ratio
+from seqwise.decoding import Decoder, decode
+from seqwise.evaluation.signature import sign, signature_line
+from seqwise.models import Tagger
+from seqwise.runs.streaming import Streams
+from seqwise.search import HardTopK, global_
+
+MOST_OF_WHOLE, LEAST_OF_RERUN = 1.3, 10.0
+"""Targets: stream over whole search at the most streams, and re-run over stream, in CPU seconds per token."""
+
+PREFIX = 50
+"""Length of the prefixes that are searched again."""
+
+
+def labels_of_streams(model: Tagger, sources: Sequence[Sequence[int]], k: int, latencies: list[float]) -> list[Any]:
+    """Feed one token to each stream per call until the sources end; return their labels."""
+    streams = Streams(model, Decoder(HardTopK(k), global_), commit="agree or delay(50)")
+    labels: list[list[int]] = [[] for _ in sources]
+    for step in range(len(sources[0])):
+        start = time.perf_counter()
+        updates = streams.feed({name: [source[step]] for name, source in enumerate(sources)})
+        latencies.append(time.perf_counter() - start)
+        for name, update in updates.items():
+            labels[name] += update.committed
+    return [tuple(before) + streams.finish(name).committed for name, before in enumerate(labels)]
+
+
+def searched_whole(model: Tagger, batch: Any, k: int) -> list[Any]:
+    """Search whole sequences as one batch; return their labels."""
+    with torch.no_grad():
+        context = model.encode(batch)
+        best = decode(model, context, Decoder(HardTopK(k), global_), num_steps=context.lengths_B)
+    return [hypotheses[0].tokens for hypotheses in best]
+
+
+def cpu_seconds(call: Callable[[], object]) -> float:
+    """CPU seconds of a call, after an untimed one of the same kind."""
+    call()
+    start = time.process_time()
+    call()
+    return time.process_time() - start
+
+
+def measure_streams(num_streams: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Times of all systems at one number of streams."""
+    size = Size(options.labels, options.hidden, options.k, num_streams, options.steps)
+    batch = a_batch(size, options.seed)
+    model = a_model(size, batch, options.perplexity, options.seed).eval()
+    prefix = a_batch(replace(size, steps=PREFIX), options.seed)
+    sources, latencies = batch.sources_BS.tolist(), list[float]()
+    calls: dict[str, tuple[Callable[[], object], int]] = {
+        "stream": (lambda: labels_of_streams(model, sources, size.k, latencies), size.steps),
+        "whole": (lambda: searched_whole(model, batch, size.k), size.steps),
+        "re-run": (lambda: searched_whole(model, prefix, size.k), 1),
+    }
+    same = labels_of_streams(model, sources, size.k, []) == searched_whole(model, batch, size.k)
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    for number in range(options.rounds):
+        names = list(calls)
+        for name in names[number % len(names) :] + names[: number % len(names)]:
+            call, tokens = calls[name]
+            seconds[name].append(cpu_seconds(call) / (tokens * num_streams))
+    cuts = statistics.quantiles(latencies, n=100)
+    return {
+        "streams": num_streams,
+        "same_labels": same,
+        "tokens_per_second": 1 / statistics.median(seconds["stream"]),
+        "milliseconds_median": 1000 * cuts[49],
+        "milliseconds_99": 1000 * cuts[98],
+        "over_whole": median_ratio(seconds["stream"], seconds["whole"]),
+        "rerun_over_stream": median_ratio(seconds["re-run"], seconds["stream"]),
+        "seconds_per_token_by_round": seconds,
+    }
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Time all numbers of streams."""
+    torch.set_num_threads(options.threads)
+    rows = [measure_streams(num_streams, options) for num_streams in options.streams]
+    shown = ", ".join(f"{name} {value}" for name, value in vars(options).items() if name != "output")
+    signature = sign(f"streams beside whole searches, LSTM tagger; {shown}", seeds=[options.seed], data="random")
+    return {"rows": rows, "signature": asdict(signature), "signature_line": signature_line(signature)}
+
+
+def table(result: dict[str, Any]) -> str:
+    """The result as text."""
+    lines = ["streams   tokens/s   ms, median   ms, 99%   x whole   re-run   labels"]
+    lines += [
+        f"{row['streams']:7}{row['tokens_per_second']:11,.0f}{row['milliseconds_median']:13.2f}"
+        f"{row['milliseconds_99']:10.2f}{row['over_whole']:10.2f}{row['rerun_over_stream']:9.1f}"
+        f"   {'the same' if row['same_labels'] else 'differ'}"
+        for row in result["rows"]
+    ]
+    lines.append(f"targets: {MOST_OF_WHOLE:g} x whole at the most streams, re-run at least {LEAST_OF_RERUN:g}")
+    return "\n".join([*lines, result["signature_line"]])
+
+
+def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+    """Run the benchmark; print a table and write JSON."""
+    parser = a_parser("streaming", __doc__, rounds=5, seed="of weights and tokens")
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 16, 256], help="numbers of streams")
+    parser.add_argument("--steps", type=int, default=200, help="tokens of each stream")
+    parser.add_argument("--labels", type=int, default=50, help="V")
+    parser.add_argument("--hidden", type=int, default=128, help="size of the LSTMs")
+    parser.add_argument("--k", type=int, default=5, help="beam size")
+    parser.add_argument("--perplexity", type=float, default=2.0, help="of the model's softmax, by the head's scale")
+    return run(parser, measure, table, arguments)
+
+
+if __name__ == "__main__":
+    main()
