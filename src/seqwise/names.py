@@ -22,6 +22,7 @@ __all__ = [
     "ScoreName",
     "ScoreUnit",
     "VisitsName",
+    "WithinName",
     "WordsName",
 ]
 
@@ -37,6 +38,9 @@ DecoderName = Literal["greedy", "beam", "renormalized-beam", "interpolated-beam"
 
 DECODER_NAMES: tuple[DecoderName, ...] = get_args(DecoderName)
 """Names of decoders; viterbi is for chains."""
+
+WithinName = Literal["budgeted", "rejection", "metropolis"]
+"""Methods of sampling inside a language; see :func:`~seqwise.sampling.within.sample_within`."""
 
 EnergyName = Literal["local", "raw"]
 """Negative pseudo-log-likelihood, or negative sum of raw scores."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +25,6 @@ from seqwise.sampling import (
     masked_draws,
     mixture,
     regrow_suffix,
-    rejection_within,
     sample_chains,
     sample_within,
     start_chains,
@@ -121,11 +121,21 @@ WORLDS = {
 NAMES = list(WORLDS)
 
 
-def states_of(name: str, row: int) -> LanguageChains:
+def states_of(name: str, row: int, memory: RejectionMemory | None = None) -> LanguageChains:
     """A chain at every output of an input."""
     model, tokens_NT = WORLDS[name].case.model, torch.tensor(WORLDS[name].padded(row))
-    context = rows_of(model.encode(WORLDS[name].case.batch), torch.full((len(tokens_NT),), row))
-    return start_within(model, context, WORLDS[name].language, tokens_NT)
+    inputs_N = torch.full((len(tokens_NT),), row)
+    context = rows_of(model.encode(WORLDS[name].case.batch), inputs_N)
+    return start_within(model, context, WORLDS[name].language, tokens_NT, inputs_B=inputs_N, memory=memory)
+
+
+def some_memory(name: str, num_samples: int = 2) -> RejectionMemory:
+    """What a few samples leave, so that some prefixes were visited and others were not."""
+    case, memory = WORLDS[name].case, RejectionMemory()
+    context, steps = case.model.encode(case.batch), WORLDS[name].num_steps
+    options = {"num_steps": steps, "num_samples": num_samples, "method": "rejection", "memory": memory}
+    sample_within(case.model, context, WORLDS[name].language, **options)
+    return memory
 
 
 def expected_matrix(law: Law, independence: float) -> np.ndarray:
@@ -182,12 +192,12 @@ def test_masked_draws_follow_the_mask_and_their_weights_correct_it(name: str) ->
 
 
 def require_law(tokens_NT: Tensor, outputs: Sequence[Ids], law: dict[Ids, float]) -> None:
-    """Shares of the outputs among draws are their probabilities, within 4 standard errors."""
+    """Shares of the outputs among draws are their probabilities, within 4 standard errors and one draw."""
     count, found = len(tokens_NT), [tuple(row) for row in tokens_NT.tolist()]
     assert set(found) <= set(outputs)
     for output, probability in zip(outputs, law.values(), strict=True):
         error = math.sqrt(probability * (1 - probability) / count)
-        assert abs(found.count(output) / count - probability) < 4 * error + 1e-9, output
+        assert abs(found.count(output) / count - probability) < 4 * error + 1 / count, output
 
 
 # ---------------------------------------------------------------------------------------- the kernel
@@ -256,36 +266,109 @@ def test_chains_are_diagnosed_and_do_not_depend_on_the_batch() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_samples_have_the_law_that_the_matrix_says(name: str) -> None:
+def test_samples_of_chains_have_the_law_that_the_matrix_says(name: str) -> None:
     case, count = WORLDS[name].case, 4000
     context, language = case.model.encode(case.batch), WORLDS[name].language
     steps = WORLDS[name].num_steps
-    sampled_BNT = sample_within(case.model, context, language, num_steps=steps, num_samples=count, num_proposals=5)
+    samples = sample_within(
+        case.model, context, language, num_steps=steps, num_samples=count, method="metropolis", num_passes=6
+    )
+    assert not bool(samples.exact_BN.any())
+    assert samples.passes_B.tolist() == [6 * count] * len(steps)
     for row, law in enumerate(WORLDS[name].laws):
         after_N = np.array(list(law.masked().values())) @ np.linalg.matrix_power(expected_matrix(law, 0.5), 5)
         after = dict(zip(law.outputs, after_N.tolist(), strict=True))
-        require_law(sampled_BNT[row], WORLDS[name].padded(row), after)
+        require_law(samples.tokens_BNT[row], WORLDS[name].padded(row), after)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_memory_bounds_what_prefixes_keep_in_the_language(name: str) -> None:
+    memory, world = some_memory(name), WORLDS[name]
+    assert memory.log_mass
+    for (row, prefix), bound in memory.log_mass.items():
+        law = world.laws[row]
+        inside = [log_p for output, (log_p, _) in law.outputs.items() if output[: len(prefix)] == prefix]
+        before = sum(
+            logits[token] - oracles.log_sum_exp(logits)
+            for logits, token in zip(oracles.forced_logits(world.case.oracles[row], prefix), prefix, strict=False)
+        )
+        assert bound >= oracles.log_sum_exp(inside) - before - 1e-9
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_draft_is_kept_in_proportion_to_the_conditional(name: str) -> None:
+    """Drawn with q and kept with p / (q b), an output comes with probability p / b: the law of rejection."""
+    for memory in (RejectionMemory(), some_memory(name)):
+        for row, law in enumerate(WORLDS[name].laws):
+            states = states_of(name, row, memory)
+            drawn_N = (-states.energy_B - states.log_weights_B).exp()
+            assert float(drawn_N.sum()) == pytest.approx(1, abs=1e-12)
+            keeps_N = (states.log_weights_B - memory.log_mass.get((row, ()), 0.0)).exp()
+            assert float(keeps_N.max()) <= 1 + 1e-12
+            kept_N = drawn_N * keeps_N
+            expected_N = torch.tensor(list(law.conditional().values()), dtype=torch.float64)
+            torch.testing.assert_close(kept_N / kept_N.sum(), expected_N, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("independence", [0.3, 1.0])
+@pytest.mark.parametrize("name", NAMES)
+def test_chains_with_a_memory_keep_the_conditional_and_draw_what_it_says(name: str, independence: float) -> None:
+    case, memory = WORLDS[name].case, some_memory(name)
+    kernel = regrow_suffix(case.model, WORLDS[name].language, independence=independence)
+    for row in range(len(WORLDS[name].laws)):
+        states = states_of(name, row, memory)
+        matrix_NN, target_N = transition_matrix(kernel, states), boltzmann(states.energy_B)
+        report = examine(matrix_NN, target_N)
+        assert report.holds()
+        assert report.detailed_balance <= 1e-12
+        if independence == 1:
+            weights_N = states.log_weights_B.exp()
+            drawn_N = (-states.energy_B).exp() / weights_N
+            moves_NN = drawn_N * (weights_N / weights_N[:, None]).clamp(max=1)
+            off_NN = ~torch.eye(len(states)).bool()
+            torch.testing.assert_close(matrix_NN[off_NN], moves_NN[off_NN], atol=1e-12, rtol=0)
+            # What two proposals leave is at most what two drafts leave.
+            kept = float((-states.energy_B).exp().sum()) / math.exp(memory.log_mass[row, ()])
+            after_N = drawn_N @ matrix_NN
+            assert float((after_N - target_N).abs().sum() / 2) <= (1 - kept) ** 2 + 1e-12
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_rejection_draws_from_the_conditional(name: str) -> None:
     case, count = WORLDS[name].case, 4000
     context, language = case.model.encode(case.batch), WORLDS[name].language
-    steps, memory = WORLDS[name].num_steps, RejectionMemory()
-    rejection_within(case.model, context, language, num_steps=steps, num_samples=200, memory=memory, seed=1)
-    many = rejection_within(case.model, context, language, num_steps=steps, num_samples=count, memory=memory)
-    fresh = rejection_within(case.model, context, language, num_steps=steps, num_samples=count)
+    options = {"num_steps": WORLDS[name].num_steps, "method": "rejection"}
+    memory = RejectionMemory()
+    sample_within(case.model, context, language, num_samples=200, memory=memory, seed=1, **options)
+    many = sample_within(case.model, context, language, num_samples=count, memory=memory, **options)
+    fresh = sample_within(case.model, context, language, num_samples=count, **options)
     for row, law in enumerate(WORLDS[name].laws):
-        for accepted in (many, fresh):
-            require_law(accepted.tokens_BNT[row], WORLDS[name].padded(row), law.conditional())
-        # First drafts are plain ones; once every prefix was seen, none is rejected.
+        for samples in (many, fresh):
+            assert bool(samples.exact_BN.all())
+            require_law(samples.tokens_BNT[row], WORLDS[name].padded(row), law.conditional())
+        # Once every prefix was seen, none is rejected.
+        assert int(many.passes_B[row]) < 1.05 * count < int(fresh.passes_B[row])
         total = sum(math.exp(log_p) for log_p, _ in law.outputs.values())
-        kept = float((fresh.drafts_BN[row] == 1).double().mean())
-        assert abs(kept - total) < 4 * math.sqrt(total * (1 - total) / count)
-        assert float(many.drafts_BN[row].double().mean()) < 1.05
-        bound = memory.log_mass[row, ()]
-        assert bound == pytest.approx(math.log(total), abs=0.02)
-        assert bound >= math.log(total) - 1e-12
+        assert memory.log_mass[row, ()] == pytest.approx(math.log(total), abs=0.02)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_budget_is_kept_and_what_is_missing_comes_from_chains(name: str) -> None:
+    case, count = WORLDS[name].case, 400
+    context, language = case.model.encode(case.batch), WORLDS[name].language
+    options = {"num_steps": WORLDS[name].num_steps, "num_samples": count}
+    plenty = sample_within(case.model, context, language, num_passes=10, **options)
+    assert bool(plenty.exact_BN.all())
+    rejected = sample_within(case.model, context, language, method="rejection", **options)
+    assert torch.equal(plenty.tokens_BNT, rejected.tokens_BNT)
+    scarce = sample_within(case.model, context, language, num_passes=2, **options)
+    assert (scarce.passes_B <= 2 * count).all()
+    is_exact_BN = scarce.exact_BN
+    assert 0 < int(is_exact_BN.sum()) < is_exact_BN.numel()
+    assert torch.equal(scarce.tokens_BNT[is_exact_BN], rejected.tokens_BNT[is_exact_BN])
+    for row, law in enumerate(WORLDS[name].laws):
+        outputs = {tuple(output) for output in WORLDS[name].padded(row)}
+        assert {tuple(output) for output in scarce.tokens_BNT[row].tolist()} <= outputs
 
 
 @pytest.mark.parametrize("k", [2, 4])
@@ -340,6 +423,12 @@ def never_written(sampler: Callable[..., object]) -> None:
     sampler(case.model, case.model.encode(case.batch), trie([(0, 1), (2, 1)]), num_steps=2)
 
 
+def sample(**options: object) -> None:
+    case = WORLDS["tagger"].case
+    steps = WORLDS["tagger"].num_steps
+    sample_within(case.model, case.model.encode(case.batch), WORLDS["tagger"].language, num_steps=steps, **options)
+
+
 def outside() -> None:
     case = WORLDS["encoder-decoder"].case
     context = rows_of(case.model.encode(case.batch), torch.tensor([0]))
@@ -352,7 +441,10 @@ def outside() -> None:
         (no_language_chains, "chains inside a language"),
         (lambda: regrow_suffix(WORLDS["tagger"].case.model, trie([(0,)]), independence=1.5), "between 0 and 1"),
         (lambda: never_written(sample_within), "no probability"),
-        (lambda: never_written(rejection_within), "no probability"),
+        (lambda: never_written(partial(sample_within, method="metropolis")), "no probability"),
+        (lambda: sample(method="gibbs"), "unknown method 'gibbs'"),
+        (lambda: sample(num_passes=0), "at least 1"),
+        (lambda: sample(num_samples=0), "at least 1"),
         (outside, "not in the language"),
     ],
 )

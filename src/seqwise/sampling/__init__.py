@@ -67,12 +67,11 @@ if TYPE_CHECKING:
         threshold_decoding,
     )
     from seqwise.sampling.within import (
-        Accepted,
         LanguageChains,
         RejectionMemory,
+        WithinSamples,
         masked_draws,
         regrow_suffix,
-        rejection_within,
         sample_within,
         start_within,
     )
@@ -98,7 +97,6 @@ else:
     )
 
 __all__ = [
-    "Accepted",
     "ChainReport",
     "ChainSettings",
     "ChainState",
@@ -123,6 +121,7 @@ __all__ = [
     "TextScore",
     "ThresholdDecoding",
     "Trace",
+    "WithinSamples",
     "anneal_blocks",
     "anneal_target",
     "any_order_bound",
@@ -154,7 +153,6 @@ __all__ = [
     "random_unmasking",
     "raw_energy",
     "regrow_suffix",
-    "rejection_within",
     "remasking_diffusion",
     "repeat",
     "replicas",

@@ -8,21 +8,29 @@ Each step loses the mass 1 - Z_t, so prefixes with large later losses are drawn 
 masses, prod_t Z_t = p(y) / q(y), corrects this: as the weight of a draw, in the acceptance of a Markov chain, or as the
 probability of keeping a draft.
 
+A memory of earlier draws improves q. At visited prefixes, tokens are drawn by p times an upper bound on the mass that
+they keep in the language, so what is known to be lost is not drawn again:
+
+    q(w | y_<t) = p(w | y_<t) b(y_<t w) / S(y_<t)     S(y_<t) = sum_w p(w | y_<t) b(y_<t w), the bound of a visited prefix
+    p(y) / q(y) = S() prod_t S(y_<t) / b(y_<t)        b = 1 for prefixes that were not visited
+
 Shapes: B inputs, N samples of each, M = B N chains, T tokens of the longest output, W tokens that may follow a prefix.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, get_args
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from seqwise.errors import InputError
 from seqwise.models.protocols import StepModel
+from seqwise.names import WithinName
 from seqwise.sampling.chains import sample_chains
 from seqwise.sampling.draws import Draws, SeededDraws
 from seqwise.sampling.energies import Energy, rows_of
@@ -32,8 +40,38 @@ from seqwise.search.candidates import Candidates, local
 from seqwise.search.language import Language, require_members
 from seqwise.search.selection import HardSelection
 
+METHODS: tuple[WithinName, ...] = get_args(WithinName)
 MOST_DRAFTS = 100_000
 """Largest number of drafts of one sample."""
+
+Prefix = tuple[int, tuple[int, ...]]
+"""Index of an input, and tokens."""
+
+
+@dataclass
+class RejectionMemory:
+    """Upper bounds on the mass of visited prefixes inside a language, for one model, context and number of steps.
+
+    Attributes:
+        log_mass: log b of each visited prefix: of the probability that it continues to an output in L.
+        log_weights: log p(w | prefix) + log b(prefix w), (W,), for each visited prefix and its allowed tokens, in
+            descending order.
+        log_probs: log p of the last token of each visited prefix, with its place among those of the parent.
+    """
+
+    log_mass: dict[Prefix, float] = field(default_factory=dict)
+    log_weights: dict[Prefix, Tensor] = field(default_factory=dict)
+    log_probs: dict[Prefix, tuple[int, float]] = field(default_factory=dict)
+
+    def learn(self, visits: _Visits) -> None:
+        """Add visited prefixes, and propagate bounds from longer to shorter ones."""
+        self.log_weights.update(visits.new)
+        for prefix in sorted(visits.log_probs, key=lambda prefix: -len(prefix[1])):
+            log_mass = self.log_mass[prefix] = float(self.log_weights[prefix].logsumexp(0))
+            number, written = prefix
+            if written:
+                place, log_prob = self.log_probs[prefix] = visits.log_probs[prefix]
+                self.log_weights[number, written[:-1]][place] = log_prob + log_mass
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,10 +81,14 @@ class LanguageChains(ChainState):
     Attributes:
         tokens_BT: continued by end tokens; -1 beyond the steps of an input.
         energy: has no terms, because the energy also depends on the context.
-        log_mass_BT: float64, log Z_t; 0 after the end.
+        log_mass_BT: float64, log Z_t, or with a memory log S / b; 0 after the end.
+        inputs_B: int64, index of the input of each chain.
+        memory: memory that improves q, not changed as long as the chains run.
     """
 
     log_mass_BT: Tensor = field(kw_only=True)
+    inputs_B: Tensor = field(kw_only=True)
+    memory: RejectionMemory | None = field(kw_only=True, default=None)
 
     @property
     def log_weights_B(self) -> Tensor:
@@ -55,7 +97,21 @@ class LanguageChains(ChainState):
 
     def take(self, rows_N: Tensor) -> Self:
         """Select chains, int64 (N,), with their caches."""
-        return replace(super().take(rows_N), log_mass_BT=self.log_mass_BT[rows_N])
+        return replace(super().take(rows_N), log_mass_BT=self.log_mass_BT[rows_N], inputs_B=self.inputs_B[rows_N])
+
+
+class WithinSamples(NamedTuple):
+    """Result of :func:`sample_within`.
+
+    Attributes:
+        tokens_BNT: int64, continued by end tokens, -1 beyond the steps of an input.
+        exact_BN: bool, whether a sample comes from rejection, and so from ``p(y | y in L)`` itself.
+        passes_B: int64, passes of the model along an output, for all samples of an input.
+    """
+
+    tokens_BNT: Tensor
+    exact_BN: Tensor
+    passes_B: Tensor
 
 
 @torch.no_grad()
@@ -66,15 +122,25 @@ def sample_within(
     *,
     num_steps: int | Tensor,
     num_samples: int = 1,
-    num_proposals: int = 9,
+    method: WithinName = "budgeted",
+    num_passes: int = 10,
     independence: float = 0.5,
+    memory: RejectionMemory | None = None,
     seed: int = 0,
-) -> Tensor:
+) -> WithinSamples:
     """Sample outputs from ``p(y | y in L)``, where p is the local distribution over outputs of limited length.
 
-    Each sample is a Markov chain: a masked draw (:func:`masked_draws`), then proposals of :func:`regrow_suffix`. Its
-    distribution converges to the conditional as their number grows. :func:`~seqwise.sampling.chains.sample_chains` runs
-    the same chains with a trace for diagnostics; :func:`rejection_within` is exact, but slow if p(y in L) is small.
+    The methods:
+
+    - ``rejection`` is exact, and its samples are independent. A draw of q is kept with probability
+      ``p(y) / (q(y) b())``. Each draw adds to the memory, so this rises from p(y in L) towards 1.
+    - ``metropolis`` is approximate: for each sample a chain of one masked draw and ``num_passes - 1`` proposals of
+      :func:`regrow_suffix`.
+    - ``budgeted`` rejects for as long as each missing sample would still have half of its passes, and then runs chains
+      for these, with the memory. The distribution of a sample is at most as far from the conditional, in total
+      variation, as the probability that it is not exact.
+
+    :func:`~seqwise.sampling.chains.sample_chains` runs the same chains with a trace for diagnostics.
 
     Args:
         model: a step model in evaluation mode.
@@ -83,15 +149,19 @@ def sample_within(
         num_steps: number of tokens of the longest output, end token included, or of every output without an end token:
             int, or int64 (B,).
         num_samples: N, for each input.
-        num_proposals: proposals of each chain. A sample takes ``num_proposals + 1`` passes along an output.
-        independence: share of proposals that resample the whole output.
+        method: budgeted, rejection or metropolis.
+        num_passes: passes along an output for each sample; on average if budgeted, and without effect on rejection.
+        independence: share of the proposals of chains that resample the whole output.
+        memory: memory of earlier calls with the same model, context, language and number of steps. Rejection extends
+            it. Each call then needs a different seed.
         seed: random seed.
 
-    Returns:
-        int64 (B, N, T), continued by end tokens, -1 beyond the steps of an input.
-
     Raises:
-        InputError: an input has no output in the language, or only ones that the model never writes.
+        InputError: an input has no output in the language, or only ones that the model never writes; a sample takes
+            more than 100,000 drafts.
+
+    Source: Parys et al. (2025) for the memory; their drafts end where they leave the language, and these are complete.
+    Anaya Gonzalez et al. (NeurIPS 2025) for the chains. The budget is new here.
 
     Example:
         >>> from seqwise.data import EncodedExample, collate
@@ -99,13 +169,59 @@ def sample_within(
         >>> from seqwise.search import trie
         >>> model = EncoderDecoder(source_size=5, target_size=4, end=0, embedding_size=4, hidden_size=8).eval()
         >>> context = model.encode(collate([(0, EncodedExample((1, 2), ()))]))
-        >>> sample_within(model, context, trie([(1, 2), (3,)], end=0), num_steps=3, num_samples=5).shape
-        torch.Size([1, 5, 3])
+        >>> samples = sample_within(model, context, trie([(1, 2), (3,)], end=0), num_steps=3, num_samples=50)
+        >>> samples.tokens_BNT.shape, bool(samples.exact_BN.all())
+        (torch.Size([1, 50, 3]), True)
     """
-    chains = masked_draws(model, context, language, num_steps=num_steps, num_samples=num_samples, seed=seed)
-    kernel = regrow_suffix(model, language, independence=independence)
-    last = sample_chains(kernel, chains, num_proposals, seed=seed).state
-    return last.tokens_BT.unflatten(0, (-1, num_samples))
+    if method not in METHODS:
+        raise InputError(f"unknown method {method!r}", hint=f"use {', '.join(METHODS)}")
+    if num_passes < 1:
+        raise InputError(f"the number of passes must be at least 1, got {num_passes}")
+    rows_M, steps_M = _rows(model, context, num_steps, num_samples)
+    tokens_MT = torch.full((len(rows_M), int(steps_M.max())), HELD, device=rows_M.device)
+    missing_M, passes_M = torch.ones_like(rows_M, dtype=torch.bool), torch.zeros_like(rows_M)
+    reserved = num_passes if method == "metropolis" else max(1, num_passes // 2)
+    if method != "metropolis":
+        memory = RejectionMemory() if memory is None else memory
+    # Sweeps of chains count from 0, their start is -1, and rejection counts backwards from -2.
+    for number in range(MOST_DRAFTS if method != "metropolis" else 0):
+        wanted_M = missing_M
+        if method == "budgeted":
+            used_B, missing_B = (each_M.view(-1, num_samples).sum(1) for each_M in (passes_M, missing_M.long()))
+            wanted_M = missing_M & (used_B + (1 + reserved) * missing_B <= num_samples * num_passes)[rows_M]
+        chosen_R = wanted_M.nonzero().flatten()
+        if not len(chosen_R):
+            break
+        draws = SeededDraws(seed, chosen_R, sweep=-2 - number)
+        context_R = rows_of(context, rows_M[chosen_R])
+        draft = _draw(model, context_R, language, steps_M[chosen_R], rows_M[chosen_R], memory, draws)
+        assert memory is not None and draft.visits is not None
+        bounds_R = draft.log_mass_MT.new_tensor([memory.log_mass.get(root, 0.0) for root in draft.visits.roots])
+        kept_R = draws.accepts(draft.log_mass_MT.sum(1) - bounds_R, torch.ones_like(chosen_R, dtype=torch.bool))
+        memory.learn(draft.visits)
+        if any(memory.log_mass.get(root) == -math.inf for root in set(draft.visits.roots)):
+            raise _never_written()
+        kept_K = chosen_R[kept_R]
+        tokens_MT[kept_K, : draft.tokens_MT.shape[1]] = draft.tokens_MT[kept_R]
+        missing_M[kept_K] = False
+        passes_M[chosen_R] += 1
+    exact_M, left_R = ~missing_M, missing_M.nonzero().flatten()
+    if len(left_R) and method == "rejection":
+        hint = "use budgeted or metropolis, or a model and a language that agree more"
+        raise InputError(f"{MOST_DRAFTS:,} drafts of an output were rejected", hint=hint)
+    if len(left_R):
+        draws = SeededDraws(seed, left_R, sweep=-1)
+        context_R = rows_of(context, rows_M[left_R])
+        draft = _draw(model, context_R, language, steps_M[left_R], rows_M[left_R], memory, draws)
+        chains = replace(_chains(draft, context_R, rows_M[left_R], memory), chain_B=left_R)
+        kernel = regrow_suffix(model, language, independence=independence)
+        last = sample_chains(kernel, chains, reserved - 1, seed=seed).state
+        tokens_MT[left_R, : last.tokens_BT.shape[1]] = last.tokens_BT
+        passes_M[left_R] += reserved
+    by_input = (-1, num_samples)
+    return WithinSamples(
+        tokens_MT.unflatten(0, by_input), exact_M.unflatten(0, by_input), passes_M.unflatten(0, by_input).sum(1)
+    )
 
 
 @torch.no_grad()
@@ -116,6 +232,7 @@ def masked_draws(
     *,
     num_steps: int | Tensor,
     num_samples: int = 1,
+    memory: RejectionMemory | None = None,
     seed: int = 0,
 ) -> LanguageChains:
     """Sample outputs with masking, from ``q(y) = prod_t p(y_t | y_<t) / Z_t``, with the weights ``p(y) / q(y)``.
@@ -123,7 +240,7 @@ def masked_draws(
     The mean weight is an unbiased estimate of p(y in L); weights divided by their sum estimate expectations under
     p(y | y in L).
 
-    Args: see :func:`sample_within`.
+    Args: see :func:`sample_within`; a memory improves q and is not extended.
 
     Returns:
         M = B N chains, grouped by input.
@@ -134,36 +251,42 @@ def masked_draws(
     Example: with the model of :func:`sample_within`,
         ``masked_draws(model, context, language, num_steps=3, num_samples=100).log_weights_B.exp()``.
     """
-    if num_samples < 1:
-        raise InputError(f"the number of samples must be at least 1, got {num_samples}")
     rows_M, steps_M = _rows(model, context, num_steps, num_samples)
     draws = SeededDraws(seed, torch.arange(len(rows_M), device=rows_M.device), sweep=-1)  # chains begin at sweep 0
-
-    def choose(step: int, log_probs_MW: Tensor, tokens_MW: Tensor, live_M: Tensor) -> Tensor:
-        return draws.categorical(log_probs_MW, live_M)
-
     context = rows_of(context, rows_M)
-    return _chains(_write(model, context, language, steps_M, choose), context)
+    return _chains(_draw(model, context, language, steps_M, rows_M, memory, draws), context, rows_M, memory)
 
 
 @torch.no_grad()
-def start_within(model: StepModel, context: Any, language: Language, tokens_BT: Tensor) -> LanguageChains:
+def start_within(
+    model: StepModel,
+    context: Any,
+    language: Language,
+    tokens_BT: Tensor,
+    *,
+    inputs_B: Tensor | None = None,
+    memory: RejectionMemory | None = None,
+) -> LanguageChains:
     """Start chains of :func:`regrow_suffix` at given outputs of a language.
 
     Args:
         model, context, language: see :func:`sample_within`; one output for each input.
         tokens_BT: int64, continued by end tokens, -1 beyond the steps of an input.
+        inputs_B: int64, index of each input in the memory; by default 0 to B - 1.
+        memory: improves q and is not extended.
 
     Raises:
         InputError: an output is not in the language, or the model never writes it.
     """
     require_members(language, tokens_BT)
+    inputs_B = torch.arange(len(tokens_BT), device=tokens_BT.device) if inputs_B is None else inputs_B
 
-    def choose(step: int, log_probs_MW: Tensor, tokens_MW: Tensor, live_M: Tensor) -> Tensor:
+    def choose(step: int, weights_MW: Tensor, tokens_MW: Tensor, live_M: Tensor) -> Tensor:
         return _columns(tokens_MW, tokens_BT[:, step])
 
-    draft = _write(model, context, language, _num_steps(tokens_BT), choose, width=tokens_BT.shape[1])
-    return _chains(draft, context)
+    width, num_steps_B = tokens_BT.shape[1], _num_steps(tokens_BT)
+    draft = _write(model, context, language, num_steps_B, choose, inputs_B, memory, width=width)
+    return _chains(draft, context, inputs_B, memory)
 
 
 def regrow_suffix(model: StepModel, language: Language, *, independence: float = 0.5) -> Kernel:
@@ -174,6 +297,10 @@ def regrow_suffix(model: StepModel, language: Language, *, independence: float =
     the allowed masses of the two suffixes, and y' is accepted with probability
 
         min(1, s(t | y') prod_{i >= t} Z_i(y') / (s(t | y) prod_{i >= t} Z_i(y))).
+
+    Chains that started with a memory draw suffixes with it, and S_i / b_i replaces Z_i. If all proposals resample the
+    whole output, n of them are at most ``(1 - a)^n`` away from the conditional in total variation, with a the
+    probability that rejection with this memory keeps a draw.
 
     Args:
         model: a step model in evaluation mode.
@@ -206,13 +333,14 @@ def regrow_suffix(model: StepModel, language: Language, *, independence: float =
         log_starts_MT = _log_starts(state.tokens_BT, model.end, independence)
         start_M = draws.categorical(log_starts_MT, live_M)
 
-        def choose(step: int, log_probs_MW: Tensor, tokens_MW: Tensor, still_M: Tensor) -> Tensor:
-            drawn_M = draws.categorical(log_probs_MW, live_M & still_M & (start_M <= step))
+        def choose(step: int, weights_MW: Tensor, tokens_MW: Tensor, still_M: Tensor) -> Tensor:
+            drawn_M = draws.categorical(weights_MW, live_M & still_M & (start_M <= step))
             return torch.where(start_M <= step, drawn_M, _columns(tokens_MW, state.tokens_BT[:, step]))
 
         width = state.tokens_BT.shape[1]
-        draft = _write(model, state.context, language, num_steps_M, choose, width=width)
-        new = _chains(draft, state.context, checked=False)
+        inputs_M, memory = state.inputs_B, state.memory
+        draft = _write(model, state.context, language, num_steps_M, choose, inputs_M, memory, width=width)
+        new = _chains(draft, state.context, inputs_M, memory, checked=False)
         suffix_MT = torch.arange(width, device=start_M.device) >= start_M[:, None]
         log_masses = [torch.where(suffix_MT, each.log_mass_BT, 0.0).sum(1) for each in (new, state)]
         log_starts = [
@@ -236,192 +364,118 @@ def regrow_suffix(model: StepModel, language: Language, *, independence: float =
     return kernel
 
 
-# ------------------------------------------------------------------------------------------------- rejection
-
-
-Prefix = tuple[int, tuple[int, ...]]
-"""Index of an input, and tokens."""
-
-
-@dataclass
-class RejectionMemory:
-    """Memory of :func:`rejection_within`: an upper bound on the mass of each visited prefix inside the language.
-
-    For other prefixes, the bound is their whole mass.
-    """
-
-    following: dict[Prefix, tuple[list[int], Tensor]] = field(default_factory=dict)
-    """Allowed tokens of each visited prefix, and their log-probabilities."""
-    log_mass: dict[Prefix, float] = field(default_factory=dict)
-    """Log of an upper bound on the probability that each visited prefix continues to an output in L."""
-
-    def log_masses_after(self, prefix: Prefix, tokens: list[int]) -> list[float]:
-        """Return bounds of the prefix extended by some tokens."""
-        number, written = prefix
-        return [self.log_mass.get((number, (*written, token)), 0.0) for token in tokens]
-
-    def update(self, visited: Iterable[Prefix]) -> None:
-        """Propagate bounds from longer to shorter prefixes of some drafts."""
-        for prefix in sorted(visited, key=lambda prefix: -len(prefix[1])):
-            tokens, log_probs_W = self.following[prefix]
-            bounds_W = torch.tensor(self.log_masses_after(prefix, tokens), dtype=torch.float64)
-            self.log_mass[prefix] = float((log_probs_W + bounds_W).logsumexp(0)) if tokens else -math.inf
-
-
-class Accepted(NamedTuple):
-    """Accepted outputs, int64 (B, N, T), and the number of drafts for each, int64 (B, N)."""
-
-    tokens_BNT: Tensor
-    drafts_BN: Tensor
-
-
-@torch.no_grad()
-def rejection_within(
-    model: StepModel,
-    context: Any,
-    language: Language,
-    *,
-    num_steps: int | Tensor,
-    num_samples: int = 1,
-    memory: RejectionMemory | None = None,
-    seed: int = 0,
-) -> Accepted:
-    """Sample outputs from ``p(y | y in L)`` exactly, by rejecting drafts from p that leave the language.
-
-    Rejections are remembered: at visited prefixes, tokens are drawn by p times the bound on the mass that stays in the
-    language. So continuations known to be outside are never drafted again, and the acceptance rate rises with every
-    draft, while accepted outputs remain independent samples of the conditional.
-
-    Args:
-        model, context, language, num_steps, num_samples, seed: see :func:`sample_within`.
-        memory: memory of earlier calls with the same model, context and language, which is extended. Each call then
-            needs a different seed.
-
-    Returns:
-        The outputs, see :func:`sample_within`, and the numbers of drafts, accepted ones included.
-
-    Raises:
-        InputError: an input has no output in the language, or none that the model writes, or too many rejections.
-
-    Source: Parys et al. (2025). Park et al. (NeurIPS 2024) keep the same masses without rejecting, which is exact only
-    in the limit.
-
-    Example:
-        >>> from seqwise.data import EncodedExample, collate
-        >>> from seqwise.models import EncoderDecoder
-        >>> from seqwise.search import trie
-        >>> model = EncoderDecoder(source_size=5, target_size=4, end=0, embedding_size=4, hidden_size=8).eval()
-        >>> context = model.encode(collate([(0, EncodedExample((1, 2), ()))]))
-        >>> rejection_within(model, context, trie([(1, 2), (3,)], end=0), num_steps=3, num_samples=5).tokens_BNT.shape
-        torch.Size([1, 5, 3])
-    """
-    memory = RejectionMemory() if memory is None else memory
-    rows_M, steps_M = _rows(model, context, num_steps, num_samples)
-    tokens_MT = torch.full((len(rows_M), int(steps_M.max())), HELD, device=rows_M.device)
-    drafts_M = torch.zeros_like(rows_M)
-    waiting_R = torch.arange(len(rows_M), device=rows_M.device)
-    while len(waiting_R):
-        number = int(drafts_M.max())
-        draws = SeededDraws(seed, waiting_R, sweep=number)
-        inputs_R = rows_M[waiting_R]
-        draft_RT, kept_R = _draft(
-            model, rows_of(context, inputs_R), language, steps_M[waiting_R], inputs_R.tolist(), memory, draws
-        )
-        drafts_M[waiting_R] += 1
-        tokens_MT[waiting_R[kept_R], : draft_RT.shape[1]] = draft_RT[kept_R]
-        waiting_R = waiting_R[~kept_R]
-        if any(memory.log_mass[place, ()] == -math.inf for place in set(rows_M[waiting_R].tolist())):
-            raise _never_written()
-        if number > MOST_DRAFTS:
-            raise InputError(
-                f"{number:,} drafts of an output were rejected",
-                hint="use sample_within, or a model and a language that agree more",
-            )
-    return Accepted(tokens_MT.unflatten(0, (-1, num_samples)), drafts_M.unflatten(0, (-1, num_samples)))
-
-
-def _draft(
-    model: StepModel,
-    context: Any,
-    language: Language,
-    steps_M: Tensor,
-    inputs: list[int],
-    memory: RejectionMemory,
-    draws: Draws,
-) -> tuple[Tensor, Tensor]:
-    """Make one draft for each row, and decide whether to keep it; update the memory."""
-    visited: set[Prefix] = set()
-    kept_M = torch.ones_like(steps_M, dtype=torch.bool)
-    prefixes: list[Prefix] = [(number, ()) for number in inputs]
-
-    def choose(step: int, log_probs_MW: Tensor, tokens_MW: Tensor, live_M: Tensor) -> Tensor:
-        nonlocal kept_M
-        weights_MW, known_M = torch.full_like(log_probs_MW, -torch.inf), torch.zeros_like(log_probs_MW[:, 0])
-        seen: dict[Prefix, Tensor] = {}
-        for row in (live_M & kept_M).nonzero().flatten().tolist():
-            prefix = prefixes[row]
-            if prefix not in seen:
-                ids_W = tokens_MW[row].tolist()
-                bounds_W = log_probs_MW.new_tensor(memory.log_masses_after(prefix, ids_W))
-                seen[prefix] = log_probs_MW[row] + bounds_W
-                if prefix not in memory.following:
-                    places = [place for place, token in enumerate(ids_W) if token >= 0]
-                    log_probs_C = log_probs_MW[row, places].cpu()
-                    memory.following[prefix] = [ids_W[place] for place in places], log_probs_C
-            weights_MW[row], known_M[row] = seen[prefix], memory.log_mass.get(prefix, 0.0)
-        visited.update(seen)
-        # What came before took the prefix to hold so much mass in the language; rejected with what it does not hold.
-        going_M = live_M & kept_M
-        kept_M = kept_M & (draws.accepts(weights_MW.logsumexp(1) - known_M, going_M) | ~going_M)
-        columns_M = draws.categorical(weights_MW, live_M & kept_M)
-        chosen_M = tokens_MW.gather(1, columns_M[:, None]).squeeze(1).tolist()
-        for row in (live_M & kept_M).nonzero().flatten().tolist():
-            number, written = prefixes[row]
-            prefixes[row] = number, (*written, chosen_M[row])
-        return torch.where(kept_M, columns_M, log_probs_MW.argmax(1))
-
-    draft = _write(model, context, language, steps_M, choose)
-    memory.update(visited)
-    return draft.tokens_MT, kept_M
-
-
 # ------------------------------------------------------------------------------------------------- one pass
+
+
+class _Visits:
+    """Prefixes that the rows of a pass visit."""
+
+    def __init__(self, memory: RejectionMemory, inputs_M: Tensor) -> None:
+        self.roots: list[Prefix] = [(number, ()) for number in inputs_M.tolist()]
+        self.log_probs: dict[Prefix, tuple[int, float]] = {}  # as in a memory, of all that were visited
+        self.new: dict[Prefix, Tensor] = {}  # log-probabilities of the allowed tokens of the new ones
+        self._memory = memory
+        self._prefixes = list(self.roots)
+        self._arcs = [(0, 0.0) for _ in self.roots]
+
+    def weigh(self, log_probs_MW: Tensor, tokens_MW: Tensor, live_M: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-weights of allowed tokens, which descend, and log S / b, or log S at the start."""
+        weights_MW, log_mass_M = log_probs_MW.clone(), log_probs_MW.logsumexp(1)
+        known = []
+        for row in live_M.nonzero().flatten().tolist():
+            prefix = self._prefixes[row]
+            self.log_probs[prefix] = self._arcs[row]
+            if prefix in self._memory.log_weights:
+                known.append(row)
+            elif prefix not in self.new:
+                self.new[prefix] = log_probs_MW[row][tokens_MW[row] >= 0]
+        if known:
+            prefixes = [self._prefixes[row] for row in known]
+            known_KW = pad_sequence([self._memory.log_weights[prefix] for prefix in prefixes], True, -torch.inf)
+            weights_MW[known] = -torch.inf
+            weights_MW[known, : known_KW.shape[1]] = known_KW
+            masses = [0.0 if prefix[1] else self._memory.log_mass[prefix] for prefix in prefixes]
+            log_mass_M[known] = log_mass_M.new_tensor(masses)
+        return weights_MW, log_mass_M
+
+    def go(self, columns_M: Tensor, log_probs_M: Tensor, tokens_M: Tensor) -> None:
+        """Continue every row by a token, with its place and log-probability."""
+        columns, log_probs, tokens = columns_M.tolist(), log_probs_M.tolist(), tokens_M.tolist()
+        self._prefixes = [
+            (number, (*written, token)) for (number, written), token in zip(self._prefixes, tokens, strict=True)
+        ]
+        self._arcs = list(zip(columns, log_probs, strict=True))
 
 
 class _Draft(NamedTuple):
     tokens_MT: Tensor
     log_probs_MT: Tensor  # float64, log p(y_t | y_<t)
-    log_mass_MT: Tensor  # float64, log Z_t
+    log_mass_MT: Tensor  # float64, log Z_t, or log S_t / b_t
+    visits: _Visits | None  # of passes with a memory
 
 
 Choose = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""Function from a step, log p (M, W) of the allowed tokens, these, and a mask of open outputs (M,), to columns (M,)."""
+"""Function from a step, log-weights (M, W) of the allowed tokens, these, and a mask of open outputs (M,), to columns."""
+
+
+def _draw(
+    model: StepModel,
+    context: Any,
+    language: Language,
+    steps_M: Tensor,
+    inputs_M: Tensor,
+    memory: RejectionMemory | None,
+    draws: Draws,
+) -> _Draft:
+    """Draw an output of q for each row."""
+
+    def choose(step: int, weights_MW: Tensor, tokens_MW: Tensor, live_M: Tensor) -> Tensor:
+        return draws.categorical(weights_MW, live_M)
+
+    return _write(model, context, language, steps_M, choose, inputs_M, memory)
 
 
 def _write(
-    model: StepModel, context: Any, language: Language, steps_M: Tensor, choose: Choose, *, width: int = 0
+    model: StepModel,
+    context: Any,
+    language: Language,
+    steps_M: Tensor,
+    choose: Choose,
+    inputs_M: Tensor,
+    memory: RejectionMemory | None,
+    *,
+    width: int = 0,
 ) -> _Draft:
     """Write one output in the language for each row, with tokens chosen by a function, padded to a minimum width."""
     columns: list[tuple[Tensor, Tensor, Tensor]] = []
+    visits = None if memory is None else _Visits(memory, inputs_M)
 
     def selector(candidates: Candidates, carry: Any, generator: torch.Generator | None) -> tuple[HardSelection, Any]:
         assert candidates.allowed_BJC is not None
         log_probs_MW, tokens_MW = candidates.scores_BJW[:, 0].double(), candidates.allowed_BJC[:, 0]
         has_steps_M = steps_M > candidates.step
         live_M = has_steps_M & (candidates.finished_BJ[:, 0] == 0)
-        chosen_M = choose(candidates.step, log_probs_MW, tokens_MW, live_M)
+        if visits is None:
+            weights_MW, log_mass_M = log_probs_MW, log_probs_MW.logsumexp(1)
+        else:
+            tokens_MW, order_MW = tokens_MW.sort(1, descending=True)
+            log_probs_MW = log_probs_MW.gather(1, order_MW)
+            weights_MW, log_mass_M = visits.weigh(log_probs_MW, tokens_MW, live_M)
+        chosen_M = choose(candidates.step, weights_MW, tokens_MW, live_M)
         column_M1 = torch.where(live_M, chosen_M, log_probs_MW.argmax(1))[:, None]
-        parents_M1 = torch.zeros_like(column_M1)
-        token_M1 = candidates.tokens_at(parents_M1, column_M1)
+        token_M1, log_prob_M1 = (each_MW.gather(1, column_M1) for each_MW in (tokens_MW.clamp(min=0), log_probs_MW))
         columns.append(
             (
                 token_M1[:, 0].masked_fill(~has_steps_M, HELD),
-                log_probs_MW.gather(1, column_M1)[:, 0].masked_fill(~live_M, 0.0),
-                log_probs_MW.logsumexp(1).masked_fill(~live_M, 0.0),
+                log_prob_M1[:, 0].masked_fill(~live_M, 0.0),
+                log_mass_M.masked_fill(~live_M, 0.0),
             )
         )
+        if visits is not None:
+            visits.go(*(each_M1[:, 0] for each_M1 in (column_M1, log_prob_M1, token_M1)))
         # The beam's own scores stay 0, so that those of its candidates are of one step.
-        return HardSelection(torch.zeros_like(candidates.prefix_scores_BJ), parents_M1, token_M1), carry
+        scores_M1, parents_M1 = torch.zeros_like(candidates.prefix_scores_BJ), torch.zeros_like(token_M1)
+        return HardSelection(scores_M1, parents_M1, token_M1), carry
 
     is_shared = bool((steps_M == steps_M[:1]).all())
     num_steps = int(steps_M[0]) if is_shared and len(steps_M) else steps_M
@@ -430,11 +484,13 @@ def _write(
     ended = torch.full_like(steps_M, HELD), torch.zeros_like(steps_M).double(), torch.zeros_like(steps_M).double()
     columns += [ended] * (width - len(columns))
     if not columns:
-        return _Draft(*(column_M[:, None][:, :0] for column_M in ended))
-    return _Draft(*(torch.stack(parts, 1) for parts in zip(*columns, strict=True)))
+        return _Draft(*(column_M[:, None][:, :0] for column_M in ended), visits)
+    return _Draft(*(torch.stack(parts, 1) for parts in zip(*columns, strict=True)), visits)
 
 
-def _chains(draft: _Draft, context: Any, *, checked: bool = True) -> LanguageChains:
+def _chains(
+    draft: _Draft, context: Any, inputs_M: Tensor, memory: RejectionMemory | None, *, checked: bool = True
+) -> LanguageChains:
     """Make the state of chains at given outputs."""
     energy_BT = -draft.log_probs_MT
     energy_B = energy_BT.sum(1)
@@ -450,11 +506,15 @@ def _chains(draft: _Draft, context: Any, *, checked: bool = True) -> LanguageCha
         torch.arange(len(energy_B), device=energy_B.device),
         context=context,
         log_mass_BT=draft.log_mass_MT,
+        inputs_B=inputs_M,
+        memory=memory,
     )
 
 
 def _rows(model: StepModel, context: Any, num_steps: int | Tensor, num_samples: int) -> tuple[Tensor, Tensor]:
     """Return the input and the number of steps of each of the M chains."""
+    if num_samples < 1:
+        raise InputError(f"the number of samples must be at least 1, got {num_samples}")
     inputs_B1D, _ = model.start(context)
     rows_M = torch.arange(len(inputs_B1D), device=inputs_B1D.device).repeat_interleave(num_samples)
     steps_B = torch.as_tensor(num_steps, device=rows_M.device).expand(len(inputs_B1D))
