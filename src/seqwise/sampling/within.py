@@ -11,8 +11,8 @@ probability of keeping a draft.
 A memory of earlier draws improves q. At visited prefixes, tokens are drawn by p times an upper bound on the mass that
 they keep in the language, so what is known to be lost is not drawn again:
 
-    q(w | y_<t) = p(w | y_<t) b(y_<t w) / S(y_<t)     S(y_<t) = sum_w p(w | y_<t) b(y_<t w), the bound of a visited prefix
-    p(y) / q(y) = S() prod_t S(y_<t) / b(y_<t)        b = 1 for prefixes that were not visited
+    q(w | y_<t) = p(w | y_<t) b(y_<t w) / S(y_<t)     S(y_<t) = sum of p(w | y_<t) b(y_<t w) over the allowed tokens w
+    p(y) / q(y) = S() prod_{t > 1} S(y_<t) / b(y_<t)  b = S for visited prefixes, once learnt, and 1 for the others
 
 Shapes: B inputs, N samples of each, M = B N chains, T tokens of the longest output, W tokens that may follow a prefix.
 """
@@ -415,7 +415,7 @@ class _Draft(NamedTuple):
 
 
 Choose = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""Function from a step, log-weights (M, W) of the allowed tokens, these, and a mask of open outputs (M,), to columns."""
+"""Function from a step, log-weights (M, W) of allowed tokens, these, and a mask of open outputs (M,), to columns."""
 
 
 def _draw(
