@@ -483,9 +483,8 @@ def _write(
         pass
     ended = torch.full_like(steps_M, HELD), torch.zeros_like(steps_M).double(), torch.zeros_like(steps_M).double()
     columns += [ended] * (width - len(columns))
-    if not columns:
-        return _Draft(*(column_M[:, None][:, :0] for column_M in ended), visits)
-    return _Draft(*(torch.stack(parts, 1) for parts in zip(*columns, strict=True)), visits)
+    tokens_MT, log_probs_MT, log_mass_MT = (torch.stack(parts, 1) for parts in zip(ended, *columns, strict=True))
+    return _Draft(tokens_MT[:, 1:], log_probs_MT[:, 1:], log_mass_MT[:, 1:], visits)
 
 
 def _chains(
