@@ -66,6 +66,7 @@ def reproduce(
     Interrupted and run again, it continues where it was.
     """
     from reproductions import run_reproduction
+    from reproductions.grids import terminal_grids
     from reproductions.report import save_table
     from reproductions.result_files import file_stem
     from seqwise.evaluation.signature import signature_line
@@ -80,7 +81,8 @@ def reproduce(
             print(path.read_text("utf-8"), end="")
             continue
         signature = signature_line(dataclasses.replace(outcome.table.results[0].signature, method=outcome.name))
-        out().print(outcome.picture, f"\n{outcome.lesson}\n", sep="\n", highlight=False, markup=False)
+        parts = terminal_grids(outcome.table, out().width)
+        out().print(*parts, f"\n{outcome.lesson}\n", sep="\n", highlight=False, markup=False)
         out().print(signature, style="dim", highlight=False, markup=False)
         for name, file in {**outcome.files, "results": path}.items():
             print(f"{name}: {os.path.relpath(file)}")

@@ -6,13 +6,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rich.text import Text
-
-from reproductions.outcome import HEADINGS, Outcome, beside_published, grid, short_headings
+from reproductions.outcome import HEADINGS, Outcome
 from reproductions.report import Claim, Curve, Result, Table
 from reproductions.systems import Cell
 from reproductions.values import values_by_seed, values_of
-from reproductions.verdicts import SIGNIFICANT, decide, difference_result, interval_result
+from reproductions.verdicts import decide, difference_result, interval_result
 from seqwise.evaluation.metrics import Comparison, Sums, seed_differences
 from seqwise.evaluation.signature import Signature
 
@@ -211,7 +209,6 @@ def compare(
     control = best_on_dev(measured, controls)
     decoders = list(control.dev)
     results: list[Result] = []
-    rows: list[list[str | Text]] = []
     for key, row in measured.items():
         for decoder in decoders:
             results += _results_of(row, decoder, f"{HEADINGS[decoder]}: {measure}")
@@ -220,33 +217,10 @@ def compare(
         if row.learning_rate is not None:
             rate = row.learning_rate, row.signature
             results.append(Result(row.row.name, LEARNING_RATE, *rate, unit="", note=row.place_of_rate))
-        last = "the control" if row is control else "control" if key in controls else ""
         if key not in controls:
-            against = _against(row, control, measure)
-            results.append(against)
-            last = points(against)
-        cells = (
-            beside_published(
-                f"{row.percent('test', decoder):.1f}",
-                row.row.published.get((decoder, "test")),
-                "bold" if decoder == row.chosen else "",
-            )
-            for decoder in decoders
-        )
-        rows.append([row.row.name, *cells, last])
-    caption = (
-        f"{measure} on test, mean over seeds, in brackets the paper's; bold: the decoder chosen on dev; half: beam "
-        "over f - log Z / 2; "
-        f"to control: difference to {control.row.name} ({HEADINGS[control.chosen]}), * where p < 0.05"
-    )
-    picture = grid(title, [*short_headings(decoders), "to control"], rows, caption=caption)
+            results.append(_against(row, control, measure))
     curves = tuple(curve for row in measured.values() for curve in row.curves)
-    return Outcome(name, Table(title, tuple(results), claims=tuple(claims), curves=curves), picture, files)
-
-
-def points(difference: Result) -> str:
-    """Print a difference, with an asterisk where it is significant."""
-    return f"{difference.value:+.1f}" + ("*" if (difference.p_value or 0.0) < SIGNIFICANT else " ")
+    return Outcome(name, Table(title, tuple(results), claims=tuple(claims), curves=curves), files)
 
 
 def _results_of(row: Measured, decoder: str, measure: str) -> list[Result]:

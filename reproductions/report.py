@@ -1,7 +1,6 @@
-"""Tables of results with their signatures: printed with rich, saved as JSON.
+"""Tables of results with their signatures, saved as JSON.
 
-Printing a `Table` on a rich console gives systems in rows and measures in columns, or one line per number where that
-does not fit. The JSON is the same on every machine for equal tables: sorted keys, floats of 10 significant digits. It
+The JSON is the same on every machine for equal tables: sorted keys, floats of 10 significant digits. It
 holds the summands of each example and training seed ("values" and "columns"), from which
 `python -m reproductions.recompute_results` computes every interval, p-value and verdict again.
 """
@@ -15,18 +14,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import rich.box
-import rich.table
-from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.measure import Measurement
-from rich.text import Text
-
 from reproductions.values import Values
 from seqwise.data.durable import write_atomically
 from seqwise.data.records import read_json_object
 from seqwise.errors import InputError
-from seqwise.evaluation.signature import Signature, check_text, signature_line
+from seqwise.evaluation.signature import Signature, check_text
 
 VERDICTS = ("holds", "reversed", "not seen", "not tested")
 """Verdicts on a claim."""
@@ -107,7 +99,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Table:
-    """Results and claims under a title; `console.print(table)` renders it at the console's width."""
+    """Results and claims under a title."""
 
     title: str
     results: tuple[Result, ...]
@@ -126,17 +118,6 @@ class Table:
             if (result.system, result.measure) in seen:
                 raise InputError(f"two results for {result.system!r} and {result.measure!r} in {self.title!r}")
             seen.add((result.system, result.measure))
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Text(self.title, style="bold")
-        grid = _grid(self)
-        # A number is never cut: a grid that would need more than the width becomes a list.
-        fits = Measurement.get(console, options.update(width=10_000), grid).minimum <= options.max_width
-        yield grid if fits else _list(self)
-        if self.note:
-            yield Text(self.note)
-        for line in dict.fromkeys(signature_line(result.signature) for result in self.results):
-            yield Text(line, style="dim", overflow="fold")
 
 
 def save_table(table: Table, path: Path) -> None:
@@ -213,49 +194,3 @@ def load_table(path: Path) -> Table:
         return Table(**{**content, "results": tuple(results), "claims": tuple(claims), "curves": tuple(curves)})
     except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"not a table of results ({error})", path=path, hint=hint) from error
-
-
-def _grid(table: Table) -> rich.table.Table:
-    """Lay out systems as rows and measures as columns, each value over its interval."""
-    measures = list(dict.fromkeys(result.measure for result in table.results))
-    cells = {(result.system, result.measure): result for result in table.results}
-    grid = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
-    grid.add_column("system", overflow="fold", min_width=16)
-    for measure in measures:
-        lines = [line for result in table.results if result.measure == measure for line in _cell_lines(result)]
-        # Rich takes the longest word as the least width even of a column that may not wrap: say the real one.
-        widest = max(map(cell_len, [measure, *lines]))
-        grid.add_column(Text(measure), justify="right", no_wrap=True, min_width=widest)
-    for system in dict.fromkeys(result.system for result in table.results):
-        row = [cells.get((system, measure)) for measure in measures]
-        grid.add_row(Text(system), *(Text("") if cell is None else Text("\n".join(_cell_lines(cell))) for cell in row))
-    return grid
-
-
-def _list(table: Table) -> rich.table.Table:
-    """Lay out one number per row, which is narrow enough for any number of measures."""
-    lines = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False)
-    lines.add_column("system", overflow="fold")
-    lines.add_column("measure", overflow="fold")
-    lines.add_column("value", justify="right", no_wrap=True)
-    lines.add_column("interval, comparison", overflow="fold")
-    for result in table.results:
-        value, *rest = _cell_lines(result)
-        lines.add_row(Text(result.system), Text(result.measure), Text(value), Text(" ".join(rest)))
-    return lines
-
-
-def _cell_lines(result: Result) -> list[str]:
-    lines = [_number(result.value) + result.unit]
-    if result.low is not None and result.high is not None:
-        lines.append(f"[{_number(result.low)}, {_number(result.high)}]")
-    if result.p_value is not None:
-        lines.append(f"p = {result.p_value:.3f}" if result.p_value >= 0.001 else "p < 0.001")
-    if result.published is not None:
-        lines.append(f"paper {_number(result.published)}")
-    return lines
-
-
-def _number(value: float) -> str:
-    """Format with two decimals where they are enough, else four significant digits."""
-    return f"{value:.2f}" if value == 0 or 0.1 <= abs(value) < 1e6 else f"{value:.4g}"

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 
-from reproductions.comparison import LEARNING_RATE
-from reproductions.markdown import grid
-from reproductions.report import Claim, Result, Table
+from reproductions.grids import markdown_grid, numbers_of
+from reproductions.report import Claim, Table
 from reproductions.result_files import CHAPTERS, Chapter, Tables, file_stem, reproduction_of
 from reproductions.result_settings import settings_line
 from reproductions.verdicts import SIGNIFICANT, holm
@@ -48,12 +47,6 @@ that `python -m reproductions.recompute_results FILE` can recompute all interval
 them. Each page names the files without these values.
 """
 
-# Diagnostics of the samplers, which stay in the files.
-HIDDEN = (
-    "passes", "ESS per 1,000 passes", "all chains end alike", "R-hat of the energy, median", "E_local, last state",
-    "E_local, lowest energy", "CPU seconds, NCE and its noises",
-)  # fmt: skip
-HIDDEN_ENDS = (", standard deviation over chains",)
 MEASURES = re.compile(r"word accuracy|BLEU|macro F1|accuracy")
 NOT_KEPT = "; the values of each sentence were not kept"
 NO_WORSE = re.compile(r"no worse|at most")
@@ -161,58 +154,10 @@ def _numbers(stem: str, settings: str, table: Table, heading: str) -> list[str]:
     if picture and table.curves:
         lines.append(CURVES)
     if not (picture and stem.startswith("figure-")):
-        lines.append(_grid_of_numbers(table))
+        lines.append(markdown_grid(*numbers_of(table)))
     if table.note:
         lines.append(table.note + "\n")
     return lines
-
-
-def _grid_of_numbers(table: Table) -> str:
-    """Systems down, decoders across; what was measured on dev, further measures and diagnostics stay in the file."""
-    measure = table.results[0].measure.partition(": ")[2].removesuffix(", dev")
-    endings = {f": {name}" for name in _measures(table) if name != measure}
-    everywhere = {result.measure for result in table.results}
-    on_dev_too = {f"{name}, dev" for name in everywhere}
-    shown = [
-        result
-        for result in table.results
-        if not result.measure.endswith((*endings, *HIDDEN_ENDS)) and result.measure not in {*HIDDEN, *on_dev_too}
-    ]
-    measures = list(dict.fromkeys(result.measure for result in shown))
-    cells = {(result.system, result.measure): result for result in shown}
-    chosen = [result for result in shown if result.note == "chosen on dev"]
-    # Of all intervals the page has those that decide; the file has the others.
-    decisive = chosen or [result for result in shown if result.measure == measures[0] or result.published is not None]
-    rows = (
-        [system, *(_cell(cells.get((system, each)), decisive) for each in measures)]
-        for system in dict.fromkeys(result.system for result in shown)
-    )
-    titles = [title.removesuffix(f": {measure}").removeprefix(f"{measure} ") for title in measures]
-    titles = [title.replace("training seconds, all stages", "seconds, all stages") for title in titles]
-    return grid((f"{measure}, %" if measure else "", *titles), rows)
-
-
-def _measures(table: Table) -> list[str]:
-    """Return the measures of each decoder, such as "word accuracy"."""
-    names = (result.measure.partition(": ")[2].removesuffix(", dev") for result in table.results)
-    return list(dict.fromkeys(name for name in names if name and " minus " not in name))
-
-
-def _cell(result: Result | None, decisive: Sequence[Result]) -> str:
-    if result is None:
-        return ""
-    form = {"%": ".1f", "s": ".0f", "nat": ".2f"}.get(result.unit, ".3g")
-    text = f"{result.value:{form}}"
-    if result.p_value is not None:
-        sure = "*" if result.p_value < SIGNIFICANT else ""
-        return f"{result.value:+.1f} [{result.low:.1f}, {result.high:.1f}]{sure}"
-    if result.low is not None and result.high is not None and result in decisive:
-        text += f" ± {(result.high - result.low) / 2:{form}}"
-    if result.note == "chosen on dev":
-        text = f"**{text}**"
-    if result.measure == LEARNING_RATE and result.note:
-        text += f" ({result.note})"
-    return text if result.published is None else f"{text} ({result.published:.4g})"
 
 
 def _claims(by_stem: Mapping[str, Table], kinds: Sequence[str]) -> list[str]:
@@ -242,7 +187,7 @@ def _claims(by_stem: Mapping[str, Table], kinds: Sequence[str]) -> list[str]:
     every = [claim for in_file in claims.values() for claim in in_file]
     sources = list(dict.fromkeys(claim.source for claim in every if not is_ours(claim)))
     sources += ["† not in the papers"] * any(map(is_ours, every))
-    return [grid((title, *columns), lines), f"Sources of the claims: {'; '.join(sources)}.\n"]
+    return [markdown_grid((title, *columns), lines), f"Sources of the claims: {'; '.join(sources)}.\n"]
 
 
 def is_ours(claim: Claim) -> bool:

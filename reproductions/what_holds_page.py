@@ -8,7 +8,7 @@ from pathlib import Path
 
 from reproductions.goyal_2019.label_bias import plan_of
 from reproductions.goyal_2021.sampler_tasks import GERMAN, PHONEMES, SPELLING
-from reproductions.markdown import grid
+from reproductions.grids import markdown_grid
 from reproductions.report import Table
 from reproductions.result_files import CHAPTERS, NAMES, Tables
 from reproductions.result_pages import is_ours, lacks_values
@@ -136,7 +136,7 @@ def page(tables: Tables) -> str:
     rows += [[f"{idea.title} ({idea.source})", "", "no results", "", "", "", ""] for idea in missing]
     return PAGE.format(
         extent=_extent(made),
-        ideas=grid(TITLES, rows),
+        ideas=markdown_grid(TITLES, rows),
         scale=_scale(tables),
         absent=_absent(tables, made),
         errata=ERRATA.rstrip(),
@@ -204,7 +204,7 @@ def _scale(tables: Tables) -> str:
                     f"{seconds:.0f}", _below_plateau(tables[corpus.table], table),
                 ]
             )  # fmt: skip
-    return grid(titles, rows)
+    return markdown_grid(titles, rows)
 
 
 def _below_plateau(by_scale: Mapping[str, Table], table: Table) -> str:

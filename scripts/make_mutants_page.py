@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from reproductions.markdown import grid
+from reproductions.grids import markdown_grid
 from seqwise.evaluation.signature import Signature, signature_line
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -43,9 +43,9 @@ def page(result: dict[str, Any]) -> str:
         HEAD,
         f"{result['sampled']} of {result['mutants']:,} mutants were tested; {_caught(result):.1%} of those that make a"
         " difference were caught.\n",
-        grid(("module", "mutants", *statuses), rows),
+        markdown_grid(("module", "mutants", *statuses), rows),
         "## Survivors\n",
-        grid(("line", "code", "mutant", "reason"), survivors),
+        markdown_grid(("line", "code", "mutant", "reason"), survivors),
         f"`{signature_line(signature)}`\n",
     ]
     return "\n".join(parts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from reproductions.markdown import grid
+from reproductions.grids import markdown_grid
 from reproductions.report import Table, load_table
 from seqwise.evaluation.signature import signature_line
 
@@ -43,7 +43,7 @@ def page(*tables: Table) -> str:
         rows = [result for result in results if result.measure == file]
         if rows:
             lines = ((row.system, f"{row.value:,.0f}", row.note) for row in rows)
-            parts.append(f"## {title}\n\n" + grid(("test", "cases", "result in every case"), lines))
+            parts.append(f"## {title}\n\n" + markdown_grid(("test", "cases", "result in every case"), lines))
     signatures = dict.fromkeys(f"`{signature_line(result.signature)}`\n" for result in results)
     return "\n".join([*parts, *signatures])
 

@@ -11,6 +11,7 @@ import rich.progress
 from rich.console import Console
 
 from reproductions import Setup
+from reproductions.grids import terminal_grids
 from reproductions.outcome import Outcome
 from reproductions.report import Table, load_table, save_table
 
@@ -35,10 +36,9 @@ def read_back(outcome: Outcome, folder: Path) -> Table:
     return table
 
 
-def printed(outcome: Outcome) -> str:
-    """The grid at a terminal of 80 columns, which cuts nothing off."""
-    console = Console(width=80, record=True, file=io.StringIO())
-    console.print(outcome.picture)
-    text = console.export_text()
-    assert "…" not in text
+def printed(table: Table, *, width: int = 80) -> str:
+    """The grid in a terminal."""
+    console = Console(width=width, file=io.StringIO())
+    console.print(*terminal_grids(table, width), sep="\n", highlight=False, markup=False)
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
     return text

@@ -25,7 +25,7 @@ from reproductions.andreas_klein_2015.language_models import (
 )
 from reproductions.andreas_klein_2015.reranking import CandidateTable, Tuned, candidate_table, tune
 from reproductions.comparison import judge, no_worse
-from reproductions.outcome import Outcome, grid
+from reproductions.outcome import Outcome
 from reproductions.report import Claim, Result, Table
 from reproductions.tasks import require_sacrebleu
 from reproductions.values import values_by_seed
@@ -227,7 +227,6 @@ def _measured(name: str, rows: Sequence[Row], setup: Setup) -> tuple[dict[str, M
     return measure(name, rows, cells, lists)
 
 
-COLUMNS = ("BLEU", "BLEU, dev", "R", "mean |log Z - mean|", "perplexity", "weight", "training seconds")
 UNITS = {"BLEU": "%", "BLEU, dev": "%", "R": "nat", "mean |log Z - mean|": "nat", "training seconds": "s"}
 
 
@@ -239,18 +238,7 @@ def _outcome(
     results = [interval_result("no language model, word bonus", "BLEU", alone, signature)]
     for row in measured.values():
         results += _results(row)
-    cells = {(result.system, result.measure): result for result in results}
-    rows = [
-        [system, *(_text(cells.get((system, column))) for column in COLUMNS)]
-        for system in dict.fromkeys(result.system for result in results)
-    ]
-    caption = (
-        "BLEU in %; R: mean |log Z| on held-out text; spread: mean |log Z - mean|; ppl: normalised perplexity; weight: "
-        "of the unnormalised score, chosen on dev with a word bonus; sec: CPU time of training; means over seeds"
-    )
-    headings = ("BLEU", "dev", "R", "spread", "ppl", "weight", "sec")
-    picture = grid(title, headings, rows, caption=caption, first="language model")
-    return Outcome(name, Table(title, tuple(results), claims=tuple(claims)), picture, {"runs": setup.folder})
+    return Outcome(name, Table(title, tuple(results), claims=tuple(claims)), {"runs": setup.folder})
 
 
 def _results(row: Measured) -> list[Result]:
@@ -273,12 +261,3 @@ def _results(row: Measured) -> list[Result]:
         mean("weight", [tuned.weight for tuned in row.tuned]),
         mean("training seconds", row.seconds),
     ]
-
-
-def _text(result: Result | None) -> str:
-    if result is None:
-        return ""
-    if result.measure == "perplexity":
-        return f"{result.value:.0f}" if result.value < 1e6 else "> 1e6"
-    digits = {"%": 2, "nat": 2, "s": 0}.get(result.unit, 2)
-    return f"{result.value:.{digits}f}"

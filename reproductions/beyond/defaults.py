@@ -19,7 +19,7 @@ from reproductions import Setup
 from reproductions.comparison import Measured, Row, best_on_dev, no_worse
 from reproductions.corpora.dependencies import read_dependencies
 from reproductions.corpora.readers import corpus, source_of
-from reproductions.outcome import Outcome, grid
+from reproductions.outcome import Outcome
 from reproductions.report import Claim, Result, Table
 from reproductions.systems import Data, System, systems_of
 from reproductions.tasks import Task, against_gold, run_task
@@ -189,18 +189,16 @@ def build_outcome(measured: Mapping[Corpus, Mapping[str, Measured]], folder: Pat
     """Make the table: every setting on development data; the defaults and the best one by hand on test data."""
     results: list[Result] = []
     claims: list[Claim] = []
-    rows: list[list[str]] = []
     for one, by_key in measured.items():
         defaults = by_key[DEFAULTS]
         chosen = best_on_dev(by_key, [key for key in by_key if key != DEFAULTS])
         ours, theirs = _on_test(defaults), _on_test(chosen)
         title, signature = one.task.title, defaults.signature
         seconds = statistics.fmean(each.train_seconds for each in by_key.values())
-        against = difference_result(title, "defaults minus by hand", ours, theirs, signature)
         results += [
             interval_result(title, "defaults", ours, signature),
             interval_result(title, "by hand", theirs, chosen.signature, note=chosen.row.name),
-            against,
+            difference_result(title, "defaults minus by hand", ours, theirs, signature),
             *(
                 interval_result(title, f"{key}, dev", each.dev[each.chosen], each.signature)
                 for key, each in by_key.items()
@@ -210,15 +208,8 @@ def build_outcome(measured: Mapping[Corpus, Mapping[str, Measured]], folder: Pat
         ]
         text = f"{title}: the defaults are at most {100 * MARGIN:g} points worse than the best of a search by hand."
         claims.append(no_worse(text, SOURCE, ours, theirs, margin=MARGIN))
-        shares = (defaults.percent("dev", defaults.chosen), chosen.percent("dev", chosen.chosen))
-        on_test = (f"{100 * sums[0].value:.1f}" for sums in (ours, theirs))
-        rows.append([title, one.task.measure, *(f"{share:.1f}" for share in shares), *on_test, chosen.row.name])
-    picture = grid(
-        TITLE, ("measure", "dev", "by hand, dev", "test", "by hand", "chosen"), rows, first="corpus",
-        caption="%; by hand: the best on development data of what was tried beside the defaults",
-    )  # fmt: skip
-    return Outcome(DEFAULTS, Table(TITLE, tuple(results), note=_note(measured), claims=tuple(claims)), picture,
-                   {"runs": folder})  # fmt: skip
+    table = Table(TITLE, tuple(results), note=_note(measured), claims=tuple(claims))
+    return Outcome(DEFAULTS, table, {"runs": folder})
 
 
 def _on_test(measured: Measured) -> list[Sums]:

@@ -19,7 +19,7 @@ from reproductions import Setup
 from reproductions.beyond import search_objectives
 from reproductions.comparison import Measured, Row, best_on_dev, judge
 from reproductions.figures import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, interval_bars, panels
-from reproductions.outcome import HEADINGS, Outcome, grid
+from reproductions.outcome import Outcome
 from reproductions.report import Claim, Result, Table
 from reproductions.systems import System, systems_of
 from reproductions.tasks import Task, run_task
@@ -171,7 +171,7 @@ def reproduce(setup: Setup) -> Iterator[Outcome]:
         figure = runs.folder / f"{name}.png"
         table = make_table(name, task, found, best, measured[TWO_WAY].signature)
         draw(table, figure)
-        yield Outcome(name, table, _grid(table), {"figure": figure, "runs": runs.folder})
+        yield Outcome(name, table, {"figure": figure, "runs": runs.folder})
 
 
 def _stream_all(task: Task, measured: Mapping[str, Measured]) -> Iterator[tuple[tuple[str, str], Streamed]]:
@@ -284,22 +284,6 @@ def _by_rule(table: Table) -> dict[str, dict[str, dict[str, Result]]]:
         rule, measure = result.measure.split(": ")
         found.setdefault(result.system, {}).setdefault(rule, {})[measure] = result
     return found
-
-
-def _grid(table: Table) -> Any:
-    by_system = _by_rule(table)
-    measures = list(by_system[LOCAL][AGREE])
-    caption = (
-        "mean over seeds; delay: tokens between a label's own and the one that made it final; retracted: labels that "
-        f"were shown and taken back; beams: {', '.join(HEADINGS[key] for key in DECODERS)}"
-    )
-    picture = grid(table.title, measures, caption=caption, first="system and rule")
-    for system, rules in by_system.items():
-        picture.add_section()
-        picture.add_row(system)
-        for rule, numbers in rules.items():
-            picture.add_row(f"  {rule}", *(f"{numbers[measure].value:.2f}" for measure in measures))
-    return picture
 
 
 STYLES = dict(zip((LOCAL, HALF, *GLOBAL.values(), *TRAINED.values(), AGAIN),

@@ -15,8 +15,8 @@ from pathlib import Path
 from reproductions import Setup
 from reproductions.beyond.search_objectives import CORPORA, SEARCHED, beat_the_best, family, measure_corpora
 from reproductions.beyond.spelling import load_both_parts, words_right
-from reproductions.comparison import Measured, Row, best_on_dev, compare, examine, points, seeds_above
-from reproductions.outcome import HEADINGS, Outcome, grid
+from reproductions.comparison import Measured, Row, best_on_dev, compare, examine
+from reproductions.outcome import HEADINGS, Outcome
 from reproductions.report import Claim, Result, Table
 from reproductions.systems import System, systems_of
 from reproductions.tasks import Task, run_task
@@ -155,7 +155,6 @@ def on_dev(name: str, title: str, measured: Mapping[str, Measured], measure: str
     winner = best_on_dev(measured, WINNERS)
     best = best_on_dev(measured, [key for key in measured if key not in (*WINNERS, RELAXED)])
     results: list[Result] = []
-    rows = []
     for row in measured.values():
         ours, theirs = row.dev[row.chosen], winner.dev[winner.chosen]
         note = f"{HEADINGS[row.chosen]}, chosen on dev"
@@ -163,20 +162,10 @@ def on_dev(name: str, title: str, measured: Mapping[str, Measured], measure: str
             interval_result(row.row.name, f"{measure}, dev", ours, row.signature, note=note),
             Result(row.row.name, "training seconds, all stages", row.train_seconds, row.signature, unit="s"),
         ]
-        difference, above = "the winner", ""
         if row is not winner:
-            against = difference_result(
+            results.append(difference_result(
                 row.row.name, f"{measure}, dev, minus winner", ours, theirs, row.signature,
                 note=f"winner: {winner.row.name} ({HEADINGS[winner.chosen]})",
-            )  # fmt: skip
-            results.append(against)
-            difference, above = points(against), seeds_above(ours, theirs)
-        percent = f"{row.percent('dev', row.chosen):.1f}"
-        rows.append([row.row.name, percent, difference, above, f"{row.train_seconds:.0f}"])
-    caption = (
-        f"{measure} on development data, mean over seeds, each with its best decoder; to winner: difference to "
-        f"{winner.row.name}, * where p < 0.05, not corrected for {len(measured) - 1} looks; sec: CPU time of all stages"
-    )
-    picture = grid(title, ("dev", "to winner", "seeds above", "sec"), rows, caption=caption)
+            ))  # fmt: skip
     claim = examine(f"On test, “{best.row.name}” beats “{winner.row.name}”.", "here", best, winner)
-    return Outcome(name, Table(title, tuple(results), claims=(claim,)), picture, {"runs": folder})
+    return Outcome(name, Table(title, tuple(results), claims=(claim,)), {"runs": folder})

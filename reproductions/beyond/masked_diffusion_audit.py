@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-import rich.table
 import torch
 from torch import Tensor
 
@@ -28,7 +27,7 @@ from reproductions.figures import BLACK, BLUE, GREEN, GREY, ORANGE, PINK, RED, S
 from reproductions.goyal_2021.enumerable import Enumerable, empirical_weights, palindromes, thesis_hmm
 from reproductions.goyal_2021.sequence_contrastive import fill_log_probs, shuffled_orders, train_filler
 from reproductions.goyal_2021.table_6_1 import sign_distribution
-from reproductions.outcome import Outcome, grid
+from reproductions.outcome import Outcome
 from reproductions.report import Claim, Result, Table
 from reproductions.verdicts import student_result
 from reproductions.workers import one_thread
@@ -214,7 +213,7 @@ def reproduce(setup: Setup) -> list[Outcome]:
     table = Table(title, tuple(_results(audits, setup.seeds)), claims=tuple(claims))
     figure = setup.folder / "masked-diffusion-audit.png"
     draw(table, figure)
-    return [Outcome("masked-diffusion-audit", table, _grid(title, table.results), {"figure": figure})]
+    return [Outcome("masked-diffusion-audit", table, {"figure": figure})]
 
 
 # ------------------------------------------------------------------------------------------------- what is found
@@ -291,23 +290,6 @@ def _results(audits: Sequence[Audit], seeds: Sequence[int]) -> Iterator[Result]:
         for system, measured in audit.runs[0]:
             name, values = f"{audit.name}, {measured}", audit.values(system, measured)
             yield student_result(system, name, values, signature, unit="")
-
-
-def _grid(title: str, results: Sequence[Result]) -> rich.table.Table:
-    cells = {(result.system, result.measure): result for result in results}
-    caption = (
-        f"{SIZE}^{LENGTH} sequences; passes: expected, of the model for a sequence; total variation to the any-order "
-        "law and to the law of the training data, exact, mean over seeds; Gibbs and Metropolis-Hastings at random "
-        "positions, after a draw of all positions in one pass"
-    )
-    picture = grid(title, ("passes", "any-order", "data"), caption=caption, first="model and decoder")
-    for name in MODELS:
-        picture.add_section()
-        picture.add_row(name)
-        for system in dict.fromkeys(result.system for result in results):
-            found = (cells.get((system, f"{name}, {measured}")) for measured in (PASSES, ANY_ORDER, DATA))
-            picture.add_row(f"  {system}", *("" if cell is None else f"{cell.value:.3g}" for cell in found))
-    return picture
 
 
 STYLES = {

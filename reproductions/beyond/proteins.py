@@ -20,7 +20,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import rich.table
 import torch
 
 from reproductions import Setup
@@ -36,7 +35,7 @@ from reproductions.beyond.protein_variants import VariantSize, measure_variants
 from reproductions.cells import fingerprint_of, train_seconds, trained_on, watched
 from reproductions.comparison import judge
 from reproductions.figures import BLUE, GREY, ORANGE, RED, SKY, interval_bars, panels
-from reproductions.outcome import Outcome, grid
+from reproductions.outcome import Outcome
 from reproductions.report import Claim, Result, Table
 from reproductions.verdicts import interval_result
 from reproductions.workers import Job, Report, run_jobs
@@ -269,7 +268,7 @@ class Measured:
 
 
 def build_outcome(measured: Measured, files: Mapping[str, Path], hints: tuple[str, ...]) -> Outcome:
-    """Make the table, the claims and a grid for the terminal."""
+    """Make the table and the claims."""
     claims = examine(measured)
     results = [*_model_results(measured), *_variant_results(measured)]
     note = (
@@ -279,7 +278,7 @@ def build_outcome(measured: Measured, files: Mapping[str, Path], hints: tuple[st
         "annealed ones, the lowest."
     )
     table = Table(TITLE, tuple(results), note=note, claims=tuple(claims))
-    return Outcome("proteins", table, _grid(measured, results), files, hints=hints)
+    return Outcome("proteins", table, files, hints=hints)
 
 
 def examine(measured: Measured) -> list[Claim]:
@@ -352,24 +351,6 @@ def _variant_results(measured: Measured) -> list[Result]:
                 row = f"Metropolis-Hastings: R-hat, {name}"
                 found.append(Result(row, f"d = {distance}", choose(r_hats), signature, unit=""))
     return found
-
-
-def _grid(measured: Measured, results: Sequence[Result]) -> rich.table.Table:
-    perplexities = (f"{each.system} {each.value:.2f}" for each in results if each.measure == "pseudo-perplexity")
-    caption = (
-        f"energies in nats above the wild type, mean over {len(measured.variants[0])} wild types and "
-        f"{len(measured.variants)} seeds; pseudo-perplexity of a residue: {', '.join(perplexities)}"
-    )
-    picture = grid(TITLE, [f"d = {distance}" for distance in measured.distances], caption=caption, first="")
-    cells = {(result.system, result.measure): result for result in results}
-    for system in dict.fromkeys(result.system for result in results if result.measure.startswith("d = ")):
-        if system == OTHERS["accepted"][0]:
-            picture.add_section()
-        row = (cells.get((system, f"d = {distance}")) for distance in measured.distances)
-        picture.add_row(
-            system, *("" if each is None else f"{each.value:.{1 if each.unit == '%' else 2}f}" for each in row)
-        )
-    return picture
 
 
 def draw(table: Table, path: Path) -> None:

@@ -12,14 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-import rich.table
-
 from reproductions import Setup
 from reproductions.beyond import search_objectives
 from reproductions.beyond.improvements import SPELLING, spelling_family
 from reproductions.comparison import Measured, Row, examine, judge
 from reproductions.goyal_2018.exposure_bias import family_of
-from reproductions.outcome import Outcome, grid
+from reproductions.outcome import Outcome
 from reproductions.report import Claim, Result, Table
 from reproductions.tasks import Family, Task, run_task, supertags
 from reproductions.verdicts import interval_result
@@ -56,7 +54,7 @@ def reproduce(setup: Setup) -> Iterator[Outcome]:
     results = [result for title, found in by_task.items() for result in _results(title, found)]
     claims = [claim for title, found in by_task.items() for claim in _claims(title, found)]
     table = Table("Raw scores of plain cross-entropy models, by task", tuple(results), claims=tuple(claims))
-    yield Outcome("raw-scores", table, _grid(table), {"runs": setup.folder})
+    yield Outcome("raw-scores", table, {"runs": setup.folder})
 
 
 def _families(scale: str) -> dict[str, tuple[Task, Family]]:
@@ -127,14 +125,3 @@ def _claims(title: str, one: _Found) -> list[Claim]:
         text = f"{title}: the raw beam less a constant beats the raw beam."
         claims.append(judge(text, source, one.shifted, one.measured.test["raw-beam"]))
     return claims
-
-
-def _grid(table: Table) -> rich.table.Table:
-    """Lay out measures down, tasks across."""
-    by_row = {(result.measure, result.system): result for result in table.results}
-    titles = list(dict.fromkeys(result.system for result in table.results))
-    rows = []
-    for measure in dict.fromkeys(measure for measure, _ in by_row):
-        cells = (by_row.get((measure, title)) for title in titles)
-        rows.append([measure, *("" if cell is None else f"{cell.value:.1f}" for cell in cells)])
-    return grid(table.title, titles, rows, first="test")

@@ -93,17 +93,10 @@ def systems(seed: int) -> list[System]:
     ]
 
 
-ORDER = {
-    "cross-entropy": "left to right",
-    "cross-entropy-longer": "",
-    "scheduled-sampling": "",
-    "self-normalized": "",
-    "relaxed-local": "… through the search",
-    "global-from-ce": "",
-    "global-from-self-normalized": "",
-    "beam-crf": "",
-    "bidirectional": "whole word first",
-}
+ORDER = (
+    "cross-entropy", "cross-entropy-longer", "scheduled-sampling", "self-normalized", "relaxed-local", "global-from-ce",
+    "global-from-self-normalized", "beam-crf", "bidirectional",
+)  # fmt: skip
 
 
 def reproduce(setup: Setup) -> list[Outcome]:
@@ -136,7 +129,6 @@ def reproduce(setup: Setup) -> list[Outcome]:
             f"seqwise train --config {own_data} --output {own_run}",
             f"python3 -m webbrowser {figure.resolve().as_uri()}",
         ),
-        groups={key: title for key, title in ORDER.items() if title},
         comparisons=comparisons,
         dev={key: dev[key] for key in ORDER},
     )

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-import rich.table
-from rich.text import Text
-
 from reproductions import Setup
 from reproductions.comparison import Measured, best_on_dev, compare, judge, measure_rows
 from reproductions.corpora import readers as corpora
@@ -26,7 +23,7 @@ from reproductions.goyal_2019.label_bias_tables import (
     published_rows,
     raw_beam_hurts,
 )
-from reproductions.outcome import HEADINGS, Outcome, beside_published, grid
+from reproductions.outcome import HEADINGS, Outcome
 from reproductions.report import Claim, Result, Table
 from reproductions.tasks import Task, bleu_of_pieces, run_task, texts_of, train_task, translation_at
 from reproductions.verdicts import interval_result
@@ -172,7 +169,7 @@ def _by_measure(
                 )  # fmt: skip
         claims.append(_global_and_local(measure, number, measured))
     table = Table(f"Table {number}, {task.title}: {title}", tuple(results), claims=tuple(claims))
-    return Outcome(name, table, _grid(table), {"runs": runs.folder})
+    return Outcome(name, table, {"runs": runs.folder})
 
 
 # What the papers see: longer outputs, fewer right words and pairs of words, more right triples and quadruples.
@@ -188,23 +185,6 @@ def _global_and_local(measure: str, number: str, found: Mapping[str, Measured]) 
         return judge(text, source, local, global_, prefix="local minus global: ", scale=scale)
     text = f"Global has more than local: {measure}."
     return judge(text, source, global_, local, prefix="global minus local: ", scale=scale)
-
-
-def _grid(table: Table) -> rich.table.Table:
-    """Lay out systems down, measures across; in brackets the paper's numbers."""
-    cells = {(result.system, result.measure): result for result in table.results}
-    measures = list(dict.fromkeys(measure for _, measure in cells if not measure.endswith(", dev")))
-    rows: list[list[str | Text]] = [
-        [system, *(_text(cells[system, name], cells[system, f"{name}, dev"]) for name in measures)]
-        for system in dict.fromkeys(system for system, _ in cells)
-    ]
-    caption = "on test; in brackets, where there are any, the papers' numbers, which are of their development data"
-    return grid(table.title, measures, rows, caption=caption)
-
-
-def _text(test: Result, dev: Result) -> Text:
-    digits = 1 if test.unit == "%" else 3
-    return beside_published(f"{test.value:.{digits}f}", dev.published, digits=digits)
 
 
 def _overlap(n: int, part: str, outputs: Outputs) -> Sums:

@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import rich.table
-
 from reproductions import Setup
 from reproductions.cells import fingerprint_of, read_cell, write_cell
-from reproductions.comparison import Measured, Row, judge, no_worse, points
+from reproductions.comparison import Measured, Row, judge, no_worse
 from reproductions.goyal_2018.exposure_bias import DIRECTIONS
 from reproductions.goyal_2019.label_bias import family_of, runs_of
-from reproductions.outcome import HEADINGS, Outcome, grid
+from reproductions.outcome import HEADINGS, Outcome
 from reproductions.report import Claim, Result, Table
 from reproductions.systems import Data
 from reproductions.tasks import Task, run_task, supertags, translation_at
@@ -80,7 +78,7 @@ def _table(name: str, title: str, task: Task, wide: int, footnote: int, setup: S
     title = f"{source}, {title}: {task.measure} in a beam of {wide}"
     results = [result for system in systems.values() for result in _results(system, task.measure, narrow, wide)]
     table = Table(title, tuple(results), claims=tuple(examine(systems, source, wide)))
-    return Outcome(name, table, _grid(table, narrow, wide), {"runs": runs.folder})
+    return Outcome(name, table, {"runs": runs.folder})
 
 
 def search(measured: Mapping[str, Measured], task: Task, wide: int, setup: Setup) -> dict[str, Searched]:
@@ -154,14 +152,3 @@ def _results(system: Searched, measure: str, narrow: int, wide: int) -> list[Res
         interval_result(name, f"beam of {wide}: {measure}", system.wide, signature, note=note),
         difference_result(name, f"{measure}, wider minus narrower", system.wide, system.narrow, signature),
     ]
-
-
-def _grid(table: Table, narrow: int, wide: int) -> rich.table.Table:
-    cells: dict[str, list[Result]] = {}
-    for result in table.results:
-        cells.setdefault(result.system, []).append(result)
-    rows = [
-        [f"{name} ({first.note})", f"{first.value:.1f}", f"{second.value:.1f}", points(difference)]
-        for name, (first, second, difference) in cells.items()
-    ]
-    return grid(table.title, (f"k = {narrow}", f"k = {wide}", "difference"), rows, caption="on test, mean over seeds")

@@ -20,13 +20,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import rich.table
 import torch
 from torch import Tensor
 
 from reproductions import Setup
 from reproductions.figures import BLACK, BLUE, GREY, ORANGE, PINK, SKY, panels
-from reproductions.outcome import Outcome, grid
+from reproductions.outcome import Outcome
 from reproductions.report import Result, Table
 from seqwise.data import Batch, Example, Vocabulary, collate, encode_examples
 from seqwise.evaluation.signature import sha256_of_examples, sign
@@ -291,7 +290,7 @@ def reproduce(setup: Setup) -> list[Outcome]:
     ]
     lesson = " ".join(teach(panel, found) for panel, found in drawn)
     table = Table(title, tuple(results), lesson)
-    return [Outcome("figure-3.1", table, _grid(title, results), {"figure": figure}, lesson)]
+    return [Outcome("figure-3.1", table, {"figure": figure}, lesson)]
 
 
 def measured(panel: Panel, found: Sweep) -> Iterator[tuple[str, str, float, str]]:
@@ -303,19 +302,6 @@ def measured(panel: Panel, found: Sweep) -> Iterator[tuple[str, str, float, str]
         yield system, "largest step", found.largest_step(name), panel.unit
         if name.startswith("alpha"):
             yield system, "largest distance to hard", found.distance(name), panel.unit
-
-
-def _grid(title: str, results: Sequence[Result]) -> rich.table.Table:
-    rows = [
-        [name, *(short(result.value) for result in results if result.system == name)]
-        for name in dict.fromkeys(result.system for result in results)
-    ]
-    caption = (
-        f"{POINTS} points; within 1e-9: largest change over that much of the parameter where hard decisions switch, a "
-        f"jump if above {JUMP:g}; step: largest change between neighbouring points; from hard: largest distance to the "
-        f"hard curve at least {AWAY:g} away from where its decisions switch; nats per token, for the beam wrong words"
-    )
-    return grid(title, ("jumps", "within 1e-9", "step", "from hard"), rows, caption=caption, first="curve")
 
 
 def short(value: float) -> str:

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import rich.table
 import torch
 
 from reproductions import Setup
@@ -39,7 +38,7 @@ from reproductions.goyal_2021.table_6_1 import (
     sign_distribution,
     train_and_dev,
 )
-from reproductions.outcome import Outcome, grid
+from reproductions.outcome import Outcome
 from reproductions.report import Claim, Result, Table
 from reproductions.verdicts import student_result
 from reproductions.workers import one_thread
@@ -143,7 +142,7 @@ def make_outcome(name: str, title: str, every: Sequence[tuple[Curves, Signature]
     table = Table(title, tuple(results), claims=tuple(claims))
     figure = folder / f"{name}.png"
     draw(table, figure)
-    return Outcome(name, table, _grid(title, [curves for curves, _ in every]), {"figure": figure})
+    return Outcome(name, table, {"figure": figure})
 
 
 def examine(curves: Curves) -> list[Claim]:
@@ -208,22 +207,6 @@ def _results(curves: Curves, signature: Signature) -> list[Result]:
         *(result(f"MLM on {curves.mlm_size:,}, {reading}", values) for reading, values in curves.mlm.items()),
         *(result(f"{method}, {size:,}", values) for (method, size), values in curves.by_method.items()),
     ]
-
-
-def _grid(title: str, every: Sequence[Curves]) -> rich.table.Table:
-    sizes = sorted({size for curves in every for _, size in curves.by_method})
-    (mlm_size,) = {curves.mlm_size for curves in every}
-    caption = f"NLL in nats per sequence, exact, mean over seeds; MLM: trained on {mlm_size:,} sequences"
-    picture = grid(title, [f"{size:,}" for size in sizes], caption=caption, first="data and method")
-    for curves in every:
-        picture.add_section()
-        read = ", ".join(f"{reading} {statistics.fmean(values):.3f}" for reading, values in curves.mlm.items())
-        entropy = "" if curves.entropy is None else f"entropy {curves.entropy:.3f}; "
-        picture.add_row(f"{curves.name}: {entropy}MLM {read}")
-        for method in METHODS:
-            numbers = (f"{statistics.fmean(curves.by_method[method, size]):.3f}" for size in sizes)
-            picture.add_row(f"  {method}", *numbers)
-    return picture
 
 
 def draw(table: Table, path: Path) -> None:

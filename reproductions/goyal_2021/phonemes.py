@@ -21,7 +21,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-import rich.table
 import torch
 from torch import Tensor, nn
 
@@ -38,8 +37,8 @@ from reproductions.goyal_2021.large_spaces import (
     sequence_scores,
     true_conditionals,
 )
-from reproductions.outcome import Outcome, grid
-from reproductions.report import Claim, Result, Table
+from reproductions.outcome import Outcome
+from reproductions.report import Claim, Table
 from reproductions.verdicts import student_result
 from reproductions.workers import Report, one_thread
 from seqwise.data.readers import Example
@@ -307,7 +306,7 @@ def reproduce(lexicon: Lexicon, setup: Setup, setting: Setting | None = None) ->
     ]
     title = f"Table 6.1, phonemes: {len(sequences):,} sequences, log Z over all there could be of each length"
     table = Table(title, tuple(results), claims=tuple(examine(by_measure)))
-    return Outcome("table-6.1-phonemes", table, _grid(title, results))
+    return Outcome("table-6.1-phonemes", table)
 
 
 def examine(by_measure: Mapping[str, Sequence[float]]) -> list[Claim]:
@@ -323,16 +322,3 @@ def examine(by_measure: Mapping[str, Sequence[float]]) -> list[Claim]:
         compare("so it does where the MLM is read as E_local.", "MLM, local", "PLL"),
         compare("a share and a Z for each length do better than one Z.", "PLL, one Z", "PLL"),
     ]
-
-
-def _grid(title: str, results: Sequence[Result]) -> rich.table.Table:
-    rows = []
-    for result in results:
-        interval = "" if result.low is None or result.high is None else f"{result.low:.3f} to {result.high:.3f}"
-        published = "" if result.published is None else f"{result.published:.2f}"
-        rows.append([result.measure, f"{result.value:.3f}", interval, published])
-    caption = (
-        "nats per sequence; NLL exact, with the share and the Z of each length, or one Z for all; length: the part of "
-        "NLL that the shares are; -PLL, -MLM: what the two trainings minimise; the thesis' data have duplicates"
-    )
-    return grid(title, ("mean", "95% interval", "thesis"), rows, caption=caption, first="phonemes")

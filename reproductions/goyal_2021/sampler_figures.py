@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import rich.table
 
 from reproductions import Setup
 from reproductions.figures import BLUE, GREEN, RED, panels
@@ -27,7 +26,7 @@ from reproductions.goyal_2021.samplers import (
     measure_samplers,
     sampled_result,
 )
-from reproductions.outcome import Outcome, grid
+from reproductions.outcome import Outcome
 from reproductions.report import Claim, Result, Table
 from seqwise.evaluation.metrics import Counts, Sums
 
@@ -97,7 +96,7 @@ def run_figure(figure: SamplerFigure, task: SamplerTask, setup: Setup) -> Outcom
     runs = setup.folder / task.name
     path = runs / f"{name}.png"
     draw(table, path)
-    return Outcome(name, table, _grid(table), {"figure": path, "runs": runs})
+    return Outcome(name, table, {"figure": path, "runs": runs})
 
 
 def _results(name: str, row: Measured, panel: str, epoch: int, seeds: Sequence[int]) -> list[Result]:
@@ -132,19 +131,6 @@ def draw(table: Table, path: Path) -> None:
             axes.grid(alpha=0.25)
         handles, labels = row[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", frameon=False, ncols=len(lines))
-
-
-def _grid(table: Table) -> rich.table.Table:
-    """Lay out measures down, epochs across."""
-    by_column = {(result.measure, result.system): result for result in table.results}
-    epochs = list(dict.fromkeys(result.system for result in table.results))
-    shown = [epoch for place, epoch in enumerate(epochs) if place % 3 == 0 or place == len(epochs) - 1]
-    rows = []
-    for measure in dict.fromkeys(measure for measure, _ in by_column):
-        cells = (by_column.get((measure, epoch)) for epoch in shown)
-        rows.append([measure, *("" if cell is None else f"{cell.value:.1f}" for cell in cells)])
-    caption = "by epoch, mean over sentences, chains and seeds; energies in nats per sentence, the rest in per cent"
-    return grid(table.title, [epoch.removeprefix("epoch ") for epoch in shown], rows, caption=caption, first="")
 
 
 # ------------------------------------------------------------------------------------------------- claims

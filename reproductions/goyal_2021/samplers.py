@@ -17,14 +17,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
-import rich.table
-from rich.text import Text
 
 from reproductions import Setup
 from reproductions.comparison import judge, judge_by_seed
 from reproductions.goyal_2021.sampler_cells import SamplerCell, SamplerSpec, run_samplers
 from reproductions.goyal_2021.sampler_tasks import SamplerTask
-from reproductions.outcome import Outcome, beside_published, grid
+from reproductions.outcome import Outcome
 from reproductions.report import Claim, Result, Table
 from reproductions.verdicts import interval_result, student_result
 from seqwise.evaluation.metrics import Counts, Sums
@@ -263,7 +261,7 @@ def sampler_outcome(
     runs = setup.folder / task.name
     model = shlex.quote(str(runs / f"seed-{first.cells[0].signature.seeds[0]}" / "model"))
     hints = () if task.measure else (f"seqwise sample {model} --count 5",)
-    return Outcome(f"{name}-{task.name}", table, _grid(title, task, results), {"runs": runs}, hints=hints)
+    return Outcome(f"{name}-{task.name}", table, {"runs": runs}, hints=hints)
 
 
 def about(task: SamplerTask, scale: str, cells: Sequence[SamplerCell]) -> str:
@@ -343,25 +341,3 @@ def _chain_deviation(cells: Sequence[SamplerCell]) -> float | None:
         assert cell.combine is not None
         deviations.append(statistics.stdev(100 * float(value) for value in cell.combine(sums_CK)))
     return statistics.fmean(deviations)
-
-
-def _grid(title: str, task: SamplerTask, results: Sequence[Result]) -> rich.table.Table:
-    shown = [key for key, quantity in QUANTITIES.items() if quantity.heading and (task.measure or key not in MEASURES)]
-    by_row = {(result.system, result.measure): result for result in results}
-    rows: list[list[str | Text]] = []
-    for name in dict.fromkeys(result.system for result in results):
-        cells = (by_row.get((name, QUANTITIES[key].name.format(measure=task.measure))) for key in shown)
-        rows.append([name, *map(_cell, cells)])
-    measured = f"{task.measure} of samples, last states and those of the lowest energy; " if task.measure else ""
-    caption = (
-        f"{measured}E_local: nats per sentence, of samples and of last states; novel, accept: % of proposals; passes: "
-        "of one chain; in brackets the thesis' (energies: thousands, of its whole set); bold: chosen on dev"
-    )
-    return grid(title, [QUANTITIES[key].heading for key in shown], rows, caption=caption, first="sampler")
-
-
-def _cell(result: Result | None) -> Text:
-    if result is None:
-        return Text("")
-    digits = 0 if result.measure == "passes" else 1
-    return beside_published(f"{result.value:.{digits}f}", result.published, "bold" if result.note else "")

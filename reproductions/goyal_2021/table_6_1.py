@@ -17,9 +17,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import rich.table
 import torch
-from rich.text import Text
 from torch import Tensor
 
 from reproductions import Setup
@@ -43,7 +41,7 @@ from reproductions.goyal_2021.enumerable import (
     thesis_hmm,
 )
 from reproductions.goyal_2021.sequence_contrastive import NOISES, Orders, fit_contrasted, train_noise
-from reproductions.outcome import Outcome, beside_published, grid, verdicts
+from reproductions.outcome import Outcome, verdicts
 from reproductions.report import Claim, Result, Table
 from reproductions.verdicts import student_result
 from reproductions.workers import one_thread
@@ -191,7 +189,7 @@ def reproduce(setup: Setup) -> Iterator[Outcome]:
     seconds, more = (sum(sum(cell.by_measure[name]) for cell in cells) for name in (SECONDS, CONTRAST_SECONDS))
     lesson = f"{seconds:.0f} CPU seconds, and {more:.0f} for noise-contrastive estimation, which the thesis lacks"
     table = Table(title, tuple(results), note=_entropy_note(), claims=tuple(claims))
-    yield Outcome("table-6.1", table, _grid(title, results), lesson=f"{verdicts(claims)}\n{lesson}")
+    yield Outcome("table-6.1", table, lesson=f"{verdicts(claims)}\n{lesson}")
     lexicon = phonemes.find_lexicon()
     if lexicon is not None:
         yield phonemes.reproduce(lexicon, setup)
@@ -284,20 +282,3 @@ def _results(cell: Cell, seeds: Sequence[int]) -> list[Result]:
         Result(row.name, "entropy", cell.entropy, signature, published=published, unit="nat", note=note),
         *(result(name, values) for name, values in cell.by_measure.items()),
     ]
-
-
-def _grid(title: str, results: Sequence[Result]) -> rich.table.Table:
-    shown = ("entropy", "LL", "PLL", *CONTRASTED, "MLM, raw", "MLM, local", "-PLL of PLL", "-MLM of MLM")
-    headings = ("entropy", "LL", "PLL", "NCE", "any", "MLM raw", "local", "-PLL", "-MLM")
-    by_row = {(result.system, result.measure): result for result in results}
-    rows: list[list[str | Text]] = []
-    for system in dict.fromkeys(result.system for result in results):
-        cells = (by_row[system, name] for name in shown)
-        # The note gives the closed form with as many digits.
-        texts = ((f"{cell.value:.{4 if cell.note else 3}f}", cell.published) for cell in cells)
-        rows.append([system, *(beside_published(text, published, digits=2) for text, published in texts)])
-    caption = (
-        "NLL in nats per sequence, exact, mean over seeds, in brackets the thesis'; -PLL and -MLM: what these two "
-        "trainings minimise; NCE: against noise from left to right, and in any order; NCE and local: not in the thesis"
-    )
-    return grid(title, headings, rows, caption=caption, first="data")

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 
 from reproducing import no_progress, read_back, setup
 from reproductions import run_reproduction, workers
@@ -204,10 +203,7 @@ def test_a_table_from_a_tiny_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     risk = "Without any normaliser (γ = 0) the risk R is larger than with γ = 0.1."
     assert verdicts[risk] == "holds"
     read_back(first, tmp_path)
-    console = Console(width=80, record=True, file=(tmp_path / "out").open("w"))
-    console.print(first.picture)
-    shown = console.export_text()
-    assert "γ = 0.001" in shown and "…" not in shown and first.lesson.count("\n") == 7
+    assert first.lesson.count("\n") == 7
 
     trained = []
     original = language_models.fit_language_model

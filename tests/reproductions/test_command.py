@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -34,8 +35,6 @@ def test_a_wrong_command_line(reproduce: Command, arguments: list[str], message:
 def test_reproduce_prints_tables_or_json_and_saves_them(
     reproduce: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rich.table import Table as Grid
-
     from reproductions.outcome import Outcome
     from reproductions.report import Result, Table
     from seqwise.evaluation.signature import sign
@@ -46,11 +45,16 @@ def test_reproduce_prints_tables_or_json_and_saves_them(
         table = Table(
             "a title", (Result("a system", "beam: word accuracy", 12.5, signature, low=1, high=20, unit="%"),), ""
         )
-        return [Outcome("tiny", table, Grid("system"), {"runs": folder}, "What it [teaches].", ("seqwise predict x",))]
+        return [Outcome("tiny", table, {"runs": folder}, "What it [teaches].", ("seqwise predict x",))]
 
     monkeypatch.setattr("reproductions.run_reproduction", reproduction)
     ended = reproduce("demo", "--output", tmp_path, "--seed=4")
-    assert ended.code == 0 and "What it [teaches]." in ended.out and "seqwise predict x\n" in ended.out
+    assert (
+        ended.code == 0
+        and re.search(r"a system +12\.5 ± 9\.5", ended.out)
+        and "What it [teaches]." in ended.out
+        and "seqwise predict x\n" in ended.out
+    )
     saved = tmp_path / "demo" / "results" / "tiny.json"
     assert os.path.relpath(saved) in ended.out
     assert json.loads(saved.read_text())

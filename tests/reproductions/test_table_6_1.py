@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 import math
@@ -12,9 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 
-from reproducing import printed, read_back, setup
+from reproducing import read_back, setup
 from reproductions.comparison import judge_by_seed
 from reproductions.goyal_2021 import figure_6_1, figure_6_1_phonemes, phonemes, sequence_contrastive, table_6_1
 from reproductions.goyal_2021.enumerable import palindromes, phoneme_sequences
@@ -160,8 +158,6 @@ def test_table_6_1_is_made_and_signed(tmp_path: Path, monkeypatch: pytest.Monkey
         assert result.measure == "entropy" or result.low < result.value < result.high
         if result.measure in table_6_1.NLL:  # no model, and no noise, has less than the entropy
             assert result.value > found[result.system, "entropy"].value
-    text = printed(outcome)
-    assert "5.9643" in text and "(6.74)" in text and "…" not in text
 
 
 @pytest.mark.thorough
@@ -361,9 +357,6 @@ def test_the_phoneme_row_is_made_and_signed(tmp_path: Path, monkeypatch: pytest.
     assert found["PLL"].published == 14.58 and found["PLL"].signature.seeds == (5, 6, 7)
     assert {path.name for path in (tmp_path / "phonemes").iterdir()} == {"seed-5", "seed-6", "seed-7"}
     assert len(outcome.table.claims) == 4
-    console = Console(width=80, record=True, file=io.StringIO())
-    console.print(outcome.picture)
-    assert "18.20" in console.export_text()
 
 
 def test_claims_of_the_phoneme_row() -> None:
@@ -435,7 +428,6 @@ def test_the_panel_of_phonemes_is_made_once(tmp_path: Path, monkeypatch: pytest.
     assert outcome is not None and outcome.name == "figure-6.1-phonemes" and len(outcome.table.claims) == 7
     found = {result.measure: result for result in outcome.table.results}
     assert found["KL, 20"].signature.seeds == (0, 1, 2) and len(found) == 2 + 4 * 2
-    printed(outcome)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")}
     again = figure_6_1_phonemes.reproduce(setup(tmp_path, 0, 1, 2, 3), **options)
     assert again is not None and again.table.results == outcome.table.results

@@ -1,0 +1,115 @@
+"""Grids of numbers, in Markdown and for the terminal: systems down, measures across."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+
+import rich.box
+import rich.table
+from rich.cells import cell_len
+from rich.console import RenderableType
+from rich.text import Text
+
+from reproductions.comparison import LEARNING_RATE
+from reproductions.report import Result, Table
+from reproductions.verdicts import SIGNIFICANT
+
+# Diagnostics of the samplers, which stay in the files.
+HIDDEN = (
+    "passes", "ESS per 1,000 passes", "all chains end alike", "R-hat of the energy, median", "E_local, last state",
+    "E_local, lowest energy", "CPU seconds, NCE and its noises",
+)  # fmt: skip
+HIDDEN_ENDS = (", standard deviation over chains",)
+CAPTION = (
+    "± half of a 95% interval; bold: chosen on development data; in brackets the paper's number; an asterisk means p < "
+    "0.05. The results, saved or printed with --json, have every interval and measure."
+)
+LONGEST_NAME, LONGEST_TITLE = 32, 14  # of a system and of a measure in a terminal, before they are folded
+GAP = 2  # between two columns
+
+
+def markdown_grid(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a table in Markdown, ended by a line break."""
+    titles = list(titles)
+    head, *body = ("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in (titles, *rows))
+    return "\n".join([head, "|" + "---|" * len(titles), *body]) + "\n"
+
+
+def terminal_grids(table: Table, width: int) -> Iterator[RenderableType]:
+    """Yield the title of a table, its grid, in as many parts as whole numbers need at a width, and what signs mean."""
+    titles, rows = numbers_of(table)
+    titles = ["\n".join(textwrap.wrap(title, LONGEST_TITLE, break_long_words=False)) for title in titles]
+    columns = zip(titles, *rows, strict=True)
+    first, *others = (max(cell_len(line) for cell in column for line in cell.split("\n")) for column in columns)
+    room = width - min(first, LONGEST_NAME)
+    parts: list[list[int]] = [[]]
+    for place, needed in enumerate(others, start=1):
+        if parts[-1] and sum(others[each - 1] + GAP for each in parts[-1]) + needed + GAP > room:
+            parts.append([])
+        parts[-1].append(place)
+    yield Text(table.title, style="bold")
+    for places in parts:
+        part = rich.table.Table(box=rich.box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 0, 0, 1))
+        part.add_column(Text(titles[0]), overflow="fold", max_width=LONGEST_NAME)
+        for place in places:
+            part.add_column(Text(titles[place]), justify="right", no_wrap=True)
+        for row in rows:
+            part.add_row(Text(row[0]), *(_styled(row[place]) for place in places))
+        yield part
+    yield Text(CAPTION, style="dim")
+
+
+def _styled(cell: str) -> Text:
+    return Text(cell.replace("**", ""), style="bold" if "**" in cell else "")
+
+
+def numbers_of(table: Table) -> tuple[list[str], list[list[str]]]:
+    """Return the titles and rows of a table; measures on dev, further ones and diagnostics stay in the file.
+
+    What development data chose stands between double asterisks.
+    """
+    measure = table.results[0].measure.partition(": ")[2].removesuffix(", dev")
+    endings = {f": {name}" for name in _measures(table) if name != measure}
+    everywhere = {result.measure for result in table.results}
+    on_dev_too = {f"{name}, dev" for name in everywhere}
+    shown = [
+        result
+        for result in table.results
+        if not result.measure.endswith((*endings, *HIDDEN_ENDS)) and result.measure not in {*HIDDEN, *on_dev_too}
+    ]
+    measures = list(dict.fromkeys(result.measure for result in shown))
+    cells = {(result.system, result.measure): result for result in shown}
+    chosen = [result for result in shown if result.note == "chosen on dev"]
+    # Of all intervals a grid has those that decide; the file has the others.
+    decisive = chosen or [result for result in shown if result.measure == measures[0] or result.published is not None]
+    rows = [
+        [system, *(_cell(cells.get((system, each)), decisive) for each in measures)]
+        for system in dict.fromkeys(result.system for result in shown)
+    ]
+    titles = [title.removesuffix(f": {measure}").removeprefix(f"{measure} ") for title in measures]
+    titles = [title.replace("training seconds, all stages", "seconds, all stages") for title in titles]
+    return [f"{measure}, %" if measure else "", *titles], rows
+
+
+def _measures(table: Table) -> list[str]:
+    """Return the measures of each decoder, such as "word accuracy"."""
+    names = (result.measure.partition(": ")[2].removesuffix(", dev") for result in table.results)
+    return list(dict.fromkeys(name for name in names if name and " minus " not in name))
+
+
+def _cell(result: Result | None, decisive: Sequence[Result]) -> str:
+    if result is None:
+        return ""
+    form = {"%": ".1f", "s": ".0f", "nat": ".2f"}.get(result.unit, ".3g")
+    text = f"{result.value:{form}}"
+    if result.p_value is not None:
+        sure = "*" if result.p_value < SIGNIFICANT else ""
+        return f"{result.value:+.1f} [{result.low:.1f}, {result.high:.1f}]{sure}"
+    if result.low is not None and result.high is not None and result in decisive:
+        text += f" ± {(result.high - result.low) / 2:{form}}"
+    if result.note == "chosen on dev":
+        text = f"**{text}**"
+    if result.measure == LEARNING_RATE and result.note:
+        text += f" ({result.note})"
+    return text if result.published is None else f"{text} ({result.published:.4g})"
