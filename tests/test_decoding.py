@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import math
 from typing import Any
@@ -342,9 +341,3 @@ def test_a_decoder_may_be_named(name: Any) -> None:
 def test_a_decoder_of_another_name_is_refused() -> None:
     with pytest.raises(InputError, match="no decoder is called 'bean'; choose one of greedy, beam"):
         decode_examples(tagger_case(0).model, [EncodedExample((1,), ())], "bean")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("name", DECODERS)
-def test_help_of_a_decoder_says_what_it_does(name: str) -> None:
-    make = DECODERS[name]
-    assert make.__name__ == "_" + name.replace("-", "_") and inspect.getdoc(make)

@@ -20,7 +20,7 @@ from seqwise.names import DecoderName
 from seqwise.search.beam import HELD, Beam, backtrace, search_steps
 from seqwise.search.candidates import Score, global_, interpolated, local, renormalized
 from seqwise.search.exact import BestOutputs
-from seqwise.search.operators import AlphaUnit, of_scores
+from seqwise.search.operators import of_scores
 from seqwise.search.selection import HardSelection
 from seqwise.search.selectors import HardTopK, Selector, SoftTopK, viterbi
 
@@ -58,51 +58,23 @@ class Decoder:
     score: Score
 
 
-def _greedy(k: int, alpha: float, score: Score | None, unit: AlphaUnit = of_scores) -> Decoder:
-    """Take the most probable token at each step."""
-    return Decoder(HardTopK(1), local)
-
-
-def _beam(k: int, alpha: float, score: Score | None, unit: AlphaUnit = of_scores) -> Decoder:
-    """Search with a beam of k hypotheses by log-probability, the sum of ``f - log Z``."""
-    return Decoder(HardTopK(k), local)
-
-
-def _renormalized_beam(k: int, alpha: float, score: Score | None, unit: AlphaUnit = of_scores) -> Decoder:
-    """Search with a beam of k hypotheses by log-probabilities among the tokens that a language allows."""
-    return Decoder(HardTopK(k), renormalized)
-
-
-def _interpolated_beam(k: int, alpha: float, score: Score | None, unit: AlphaUnit = of_scores) -> Decoder:
-    """Search with a beam of k hypotheses by half-normalised scores, ``f - log Z / 2``."""
-    return Decoder(HardTopK(k), interpolated(0.5))
-
-
-def _raw_beam(k: int, alpha: float, score: Score | None, unit: AlphaUnit = of_scores) -> Decoder:
-    """Search with a beam of k hypotheses by unnormalised scores ``f``."""
-    return Decoder(HardTopK(k), global_)
-
-
-def _soft_beam(k: int, alpha: float, score: Score, unit: AlphaUnit = of_scores) -> Decoder:
-    """Repeat the relaxed beam search of training, with k slots at inverse temperature alpha."""
-    return Decoder(SoftTopK(k, alpha, unit), score)
-
-
-def _viterbi(k: int, alpha: float, score: Score, unit: AlphaUnit = of_scores) -> Decoder:
-    """Find the best output of a chain by the score that it was trained with."""
-    return Decoder(viterbi, score)
-
-
 DECODERS: dict[str, Callable[..., Decoder]] = {
-    "greedy": _greedy,
-    "beam": _beam,
-    "renormalized-beam": _renormalized_beam,
-    "interpolated-beam": _interpolated_beam,
-    "raw-beam": _raw_beam,
-    "soft-beam": _soft_beam,
-    "viterbi": _viterbi,
+    # The most probable token at each step.
+    "greedy": lambda k, *_: Decoder(HardTopK(1), local),
+    # By log-probability, the sum of f - log Z.
+    "beam": lambda k, *_: Decoder(HardTopK(k), local),
+    # By log-probabilities among the tokens that a language allows.
+    "renormalized-beam": lambda k, *_: Decoder(HardTopK(k), renormalized),
+    # By half-normalised scores, f - log Z / 2.
+    "interpolated-beam": lambda k, *_: Decoder(HardTopK(k), interpolated(0.5)),
+    # By unnormalised scores f.
+    "raw-beam": lambda k, *_: Decoder(HardTopK(k), global_),
+    # The relaxed beam search of training, with k slots at inverse temperature alpha.
+    "soft-beam": lambda k, alpha, score, unit=of_scores: Decoder(SoftTopK(k, alpha, unit), score),
+    # The best output of a chain by the score that it was trained with.
+    "viterbi": lambda k, alpha, score, *_: Decoder(viterbi, score),
 }
-"""Decoders by name; each is made from the beam size, alpha and its unit, and the score used in training.
+"""Decoders by name; each is made from the beam size, alpha, the score used in training, and the unit of alpha.
 
 Greedy search and the hard beams do not depend on how the model was trained.
 """

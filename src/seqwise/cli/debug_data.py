@@ -28,7 +28,6 @@ def debug_data(
         typer.Argument(metavar="[FILE]...", help="development and test data, compared with the training data"),
     ] = None,
     *,
-    dev: Annotated[Path | None, typer.Option(metavar="FILE", help="development data, as another FILE")] = None,
     task: Annotated[str, typer.Option(metavar="NAME", help="tag (columns) or transduce (pairs)")] = "tag",
     token_column: Annotated[int, typer.Option(metavar="N", help="tag: column of the tokens, from 0")] = 0,
     label_column: Annotated[int, typer.Option(metavar="N", help="tag: column of the labels; -1 is the last")] = -1,
@@ -53,8 +52,7 @@ def debug_data(
     else:
         raise InputError(f"--task must be tag or transduce, got {task!r}")
     settings = train_settings(task=task, **options)
-    paths = [train, *(path for path in (dev, *(others or ())) if path is not None)]
-    files = {str(path): read_examples(settings, path) for path in paths}
+    files = {str(path): read_examples(settings, path) for path in (train, *(others or ()))}
     inspections = inspect_data(files, tags=task == "tag")
     if as_json:
         print(json.dumps([asdict(file) for file in inspections], indent=1, ensure_ascii=False))

@@ -23,8 +23,8 @@ EXAMPLES = {
     ),
     "tune": ("seqwise tune settings.yaml --trials 30 --output tuned",),
     "debug-data": (
-        "seqwise debug-data train.conll --dev dev.conll test.conll",
-        "seqwise debug-data pairs.tsv --dev dev.tsv --task transduce \\\n    --source-units characters",
+        "seqwise debug-data train.conll dev.conll test.conll",
+        "seqwise debug-data pairs.tsv dev.tsv --task transduce \\\n    --source-units characters",
     ),
     "predict": (
         'seqwise predict runs/tagger "the old man the boats"',

@@ -12,6 +12,7 @@ import typer
 
 from seqwise.cli.completion import choice_of, run_folders
 from seqwise.cli.layout import Command
+from seqwise.names import DECODER_NAMES
 
 RunFolder = Annotated[
     str,
@@ -44,6 +45,17 @@ ResumableOutput = Annotated[
         "--output", "-o", metavar="FILE", help="write to FILE; after an interruption, the same command resumes"
     ),
 ]
+
+
+def decoder_option(default: str) -> Any:
+    """Return the option of a decoder, with the default in its help."""
+    return typer.Option(
+        metavar="NAME",
+        autocompletion=choice_of((*DECODER_NAMES, "best")),
+        help=f"{', '.join(DECODER_NAMES)} (for chains), or best (on the development data); by default {default}",
+    )
+
+
 BeamSize = Annotated[int | None, typer.Option(metavar="N", help="beam size; by default as trained")]
 Language = Annotated[
     str | None,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,9 +14,9 @@ import typer
 
 from seqwise.cli.completion import choice_of
 from seqwise.cli.console import print_measures, print_table, require_at_least_one, require_files
-from seqwise.cli.flags import BeamSize, GoldFile, Language, ResumableOutput, RunFolder
+from seqwise.cli.flags import BeamSize, GoldFile, Language, ResumableOutput, RunFolder, decoder_option
 from seqwise.errors import InputError, warn
-from seqwise.names import DECODER_NAMES, interval_texts
+from seqwise.names import interval_texts
 from seqwise.training.processes import local_device
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from seqwise.runs.run import OutputRun
 
 BLOCK = 1024  # inputs that are decoded together, and kept together in a file
-DECODERS = f"{', '.join(DECODER_NAMES)} (for chains)"
-DECODER_CHOICES = choice_of((*DECODER_NAMES, "best"))
 FORMATS = ("lines", "json", "columns")
 
 
@@ -43,14 +42,7 @@ def predict(
     plain_text: Annotated[
         bool, typer.Option("--text", help="FILE has one input per line; for a tagger, words separated by blanks")
     ] = False,
-    decoder: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            autocompletion=DECODER_CHOICES,
-            help=f"{DECODERS}, or best (on the development data); by default as trained",
-        ),
-    ] = None,
+    decoder: Annotated[str | None, decoder_option("as trained")] = None,
     beam_size: BeamSize = None,
     language: Language = None,
     n_best: Annotated[
@@ -116,23 +108,11 @@ def predict(
     problems = _problems_by_line(loaded, examples, beam_size=beam_size)
     chosen = choose_decoder(loaded.settings, decoder, beam_size=beam_size)
     n_best = n_best or (1 if examples[0].path or layout == "columns" else 5)
-    first, last = examples[0].line, examples[-1].line
-
-    def lines_of(block: Sequence[Example]) -> Iterator[str]:
-        inputs = [example for example in block if example.source and example.line not in problems]
-        predicted = predict_examples(loaded, inputs, chosen, n_best=n_best, length_normalization=length_normalization)
-        outputs_by_line = {example.line: outputs for example, outputs in zip(inputs, predicted, strict=True)}
-        for example in block:
-            outputs, problem = outputs_by_line.get(example.line, []), problems.get(example.line)
-            if layout == "columns":
-                yield from _columns(example, outputs, problem, is_first=example.line == first)
-                if example.line == last:
-                    yield ""
-            elif layout == "json":
-                yield _json_line(loaded, example, outputs, problem)
-            else:
-                yield from _lines(loaded, example, outputs, problem)
-
+    search = partial(
+        predict_examples, loaded, decoder=chosen, n_best=n_best, length_normalization=length_normalization
+    )
+    ends = (examples[0].line, examples[-1].line)
+    lines_of = partial(_lines_of, loaded, search=search, problems=problems, layout=layout, ends=ends)
     if output is None:
         for block in in_blocks(examples, BLOCK):
             for line in lines_of(block):
@@ -147,6 +127,30 @@ def predict(
         unread = f"{len(problems):,} of {len(examples):,} inputs could not be read"
         warn(f"{unread}; the first is {next(iter(problems.values()))}")
         raise typer.Exit(1)
+
+
+def _lines_of(
+    run: OutputRun,
+    block: Sequence[Example],
+    *,
+    search: Callable[[Sequence[Example]], list[list[Prediction]]],
+    problems: Mapping[int, InputError],
+    layout: str,
+    ends: tuple[int, int],
+) -> Iterator[str]:
+    """Yield the lines of a block of inputs; ``ends`` are the lines of the first and last input of the file."""
+    inputs = [example for example in block if example.source and example.line not in problems]
+    outputs_by_line = {example.line: outputs for example, outputs in zip(inputs, search(inputs), strict=True)}
+    for example in block:
+        outputs, problem = outputs_by_line.get(example.line, []), problems.get(example.line)
+        if layout == "columns":
+            yield from _columns(example, outputs, problem, is_first=example.line == ends[0])
+            if example.line == ends[1]:
+                yield ""
+        elif layout == "json":
+            yield _json_line(run, example, outputs, problem)
+        else:
+            yield from _lines(run, example, outputs, problem)
 
 
 def _problems_by_line(run: OutputRun, examples: Sequence[Example], *, beam_size: int | None) -> dict[int, InputError]:
@@ -243,12 +247,7 @@ def evaluate(
     run: RunFolder,
     file: GoldFile,
     *,
-    decoder: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", autocompletion=DECODER_CHOICES, help=f"{DECODERS}, or best; by default all of them"
-        ),
-    ] = None,
+    decoder: Annotated[str | None, decoder_option("all of them")] = None,
     beam_size: BeamSize = None,
     language: Language = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table")] = False,

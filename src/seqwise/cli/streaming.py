@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from seqwise.cli.console import require_at_least_one
-from seqwise.cli.flags import BeamSize, RunFolder
-from seqwise.cli.prediction import DECODER_CHOICES, DECODERS
+from seqwise.cli.flags import BeamSize, RunFolder, decoder_option
 from seqwise.errors import InputError
 from seqwise.training.processes import local_device
 
@@ -42,12 +41,7 @@ def stream(
             " more tokens (delay(D)), at the end (never), or several rules joined by or [agree]",
         ),
     ] = "agree",
-    decoder: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", autocompletion=DECODER_CHOICES, help=f"{DECODERS}, or best; by default as trained"
-        ),
-    ] = None,
+    decoder: Annotated[str | None, decoder_option("as trained")] = None,
     beam_size: BeamSize = None,
     each_line: Annotated[bool, typer.Option("--text", help="one sentence per line")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object per update")] = False,

@@ -12,7 +12,6 @@ from seqwise.errors import InputError
 from seqwise.runs.model_settings import Chain
 from seqwise.runs.settings import Settings
 from seqwise.search.candidates import as_score
-from seqwise.search.operators import ALPHA_UNITS
 
 
 def usual_decoder(settings: Settings) -> str:
@@ -62,4 +61,4 @@ def choose_decoder(settings: Settings, name: str | None = None, *, beam_size: in
         hint = f"choose one of {', '.join(decoders_for(settings))}"
         raise InputError(f"{name} is for chains (--model chain), where a label sees only the previous one", hint=hint)
     _, final_alpha = settings.alpha.ends
-    return DECODERS[name](beam_size or settings.beam_size, final_alpha, score, ALPHA_UNITS[settings.alpha_unit])
+    return DECODERS[name](beam_size or settings.beam_size, final_alpha, score, settings.divisor_of_alpha)

@@ -19,7 +19,6 @@ from seqwise.runs.settings import Settings
 from seqwise.runs.sizing import evaluated_examples, sample_evenly
 from seqwise.search.beam import beam_search
 from seqwise.search.candidates import as_score
-from seqwise.search.operators import ALPHA_UNITS
 from seqwise.search.selectors import HardTopK, Selector, SoftTopK
 
 MOST_EXAMPLES = 100
@@ -43,7 +42,7 @@ def monitor(run: OutputRun, examples: Sequence[Example], settings: Settings) -> 
     sample = sample_evenly(examples, evaluated_examples(settings), key=lambda example: example.source)
     few = sample_evenly(sample, MOST_EXAMPLES, key=lambda example: example.source)
     gold = run.codec.encode(known_targets(run, few))
-    k, unit = settings.beam_size, ALPHA_UNITS[settings.alpha_unit]
+    k, unit = settings.beam_size, settings.divisor_of_alpha
 
     def spread(selector: Selector) -> float:
         batch = collate(list(enumerate(gold))).to(run.model.embedding_VD.device)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import PrivateAttr, field_validator, model_validator
 
@@ -41,6 +41,9 @@ from seqwise.runs.model_settings import (
 )
 from seqwise.runs.trainer_options import SIZED, TrainerOptions, require_evaluation
 from seqwise.schedules import Alpha
+
+if TYPE_CHECKING:
+    from seqwise.search.operators import AlphaUnit
 
 Task = Literal["tag", "transduce"]
 
@@ -221,6 +224,13 @@ class Settings(TrainerOptions, _ExperimentOptions):
     def target_units(self) -> Units:
         """Units of targets."""
         return self.model.units("target")
+
+    @property
+    def divisor_of_alpha(self) -> AlphaUnit:
+        """Function that computes the unit of alpha."""
+        from seqwise.search.operators import ALPHA_UNITS
+
+        return ALPHA_UNITS[self.alpha_unit]
 
     @property
     def trained_score(self) -> ScoreName:

@@ -22,6 +22,9 @@ ENOUGH_STEPS = 1_500
 """Number of steps for small data if development data can stop training earlier."""
 MOST_EPOCHS = 60
 
+OF_NEW_WEIGHTS, OF_PRETRAINED = (6.0, 25.0), (3.0, 10.0)
+"""Fewest and most epochs."""
+
 _SIZES = ("batch_size", "epochs", "learning_rate", "evaluate_every", "patience")
 
 
@@ -35,12 +38,21 @@ class Sizes:
 
 
 def sizes_for(
-    num_examples: int, *, batch_size: int | None = None, pretrained: bool = False, stopped: bool = False
+    num_examples: int,
+    *,
+    batch_size: int | None = None,
+    epochs: tuple[float, float] = OF_NEW_WEIGHTS,
+    enough_steps: int = 0,
 ) -> Sizes:
     """Return sizes for a number of training examples.
 
-    Small data get more epochs in small batches, as a few hundred steps teach little, however large the batches. If
-    development data can stop the training of new weights, very small data get even more epochs.
+    Small data get more epochs in small batches, as a few hundred steps teach little, however large the batches.
+
+    Args:
+        num_examples: number of training examples.
+        batch_size: replaces the batch size for data of this size.
+        epochs: fewest and most epochs.
+        enough_steps: number of steps for which very small data get even more epochs, at most ``MOST_EPOCHS``.
 
     Example:
         >>> sizes_for(1_500)
@@ -50,11 +62,10 @@ def sizes_for(
     """
     batch_size = batch_size or (FEW if num_examples < 8_000 else 32 if num_examples < 30_000 else 64)
     steps_an_epoch = -(-num_examples // batch_size)
-    fewest, most = (3.0, 10.0) if pretrained else (6.0, 25.0)
-    if stopped and not pretrained:
-        most = min(max(most, ENOUGH_STEPS / steps_an_epoch), MOST_EPOCHS)
-    epochs = float(round(min(max(8_000 / steps_an_epoch, fewest), most)))
-    return Sizes(batch_size, epochs, min(max(steps_an_epoch, 100), 1_000))
+    fewest, most = epochs
+    most = max(most, min(enough_steps / steps_an_epoch, MOST_EPOCHS))
+    chosen = float(round(min(max(8_000 / steps_an_epoch, fewest), most)))
+    return Sizes(batch_size, chosen, min(max(steps_an_epoch, 100), 1_000))
 
 
 def sized(settings: Settings, examples: Sequence[Example]) -> Settings:
@@ -63,13 +74,12 @@ def sized(settings: Settings, examples: Sequence[Example]) -> Settings:
     A stage that starts from trained weights gets half of the epochs and two fifths of the learning rate. A new tagger
     also reads characters if at least ``MANY_UNSEEN`` of the words of new text will be unknown.
     """
-    num_examples = len(examples)
     start, pretrained = settings.warm_start, settings.model.pretrained
     sizes = sizes_for(
-        num_examples,
+        len(examples),
         batch_size=_given_batch_size(settings),
-        pretrained=pretrained,
-        stopped=_stops_early(settings),
+        epochs=OF_PRETRAINED if pretrained else OF_NEW_WEIGHTS,
+        enough_steps=ENOUGH_STEPS if _stops_early(settings) and not pretrained else 0,
     )
     first_rate = RATE_OF_PRETRAINED if pretrained else _rate(settings, sizes.batch_size)
     goes_on = start is not None or settings.init is not None

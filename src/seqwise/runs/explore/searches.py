@@ -22,7 +22,6 @@ from seqwise.runs.report.lattice import Lattice, beam_lattice, drawn_steps
 from seqwise.runs.run import OutputRun, restricts_outputs, search
 from seqwise.search.candidates import Score
 from seqwise.search.language import language_of
-from seqwise.search.operators import ALPHA_UNITS
 from seqwise.search.selectors import HardTopK, Selector, SoftTopK
 
 MOST_SLOTS = 16
@@ -52,7 +51,7 @@ class Setup:
         selectors: dict[str, Selector] = {
             "greedy": HardTopK(1),
             "beam": HardTopK(self.k),
-            "relaxed beam": SoftTopK(self.k, self.alpha, ALPHA_UNITS[run.settings.alpha_unit]),
+            "relaxed beam": SoftTopK(self.k, self.alpha, run.settings.divisor_of_alpha),
         }
         return Decoder(selectors[self.search], SCORES[self.score])
 

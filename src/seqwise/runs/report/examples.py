@@ -14,7 +14,7 @@ from seqwise.runs.report.folders import StageLog
 from seqwise.runs.report.lattice import MOST_STEPS, Lattice, beam_lattice, drawn_steps
 from seqwise.runs.run import OutputRun
 from seqwise.search.candidates import Score, global_, local
-from seqwise.search.operators import ALPHA_UNITS
+from seqwise.search.operators import mean_squared_gap
 from seqwise.search.selectors import HardTopK, Selector, SoftTopK
 
 ALPHAS = tuple(2.0**power for power in range(-5, 7))
@@ -53,8 +53,7 @@ def search_example(run: OutputRun, example: Example, number: int, *, name: str, 
     gold = gold_ids(run, example)
     k = min(settings.beam_size, MOST_SLOTS)
     steps = drawn_steps(model, source, k=k, gold=gold)
-    unit = ALPHA_UNITS[settings.alpha_unit]
-    plain: list[Selector] = [*(SoftTopK(k, alpha, unit) for alpha in ALPHAS), HardTopK(k)]
+    plain: list[Selector] = [*(SoftTopK(k, alpha, settings.divisor_of_alpha) for alpha in ALPHAS), HardTopK(k)]
     selectors = [run.codec.allowed(selector) for selector in plain]
     titles = sorted(SCORES, key=lambda title: (title == "raw") != (settings.trained_score == "global"))
     lattices = {
@@ -121,7 +120,7 @@ def _captions(searched: Searched) -> list[Block]:
     lines = [f"Input: {run.codec.source_text(example)[:300]}"]
     if searched.gold is not None:
         lines.append(f"Gold: {gold_text(run, example)[:300]}")
-    if run.settings.alpha_unit == "gaps":
+    if run.settings.divisor_of_alpha is mean_squared_gap:
         lines.append("The unit of alpha is the mean squared gap between the best scores.")
     if max(len(lattice.steps) for lattice in searched.all_lattices) == MOST_STEPS:
         lines.append(f"Only the first {MOST_STEPS} steps are drawn.")

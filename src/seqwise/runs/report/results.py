@@ -10,7 +10,6 @@ from markupsafe import Markup
 
 from seqwise.data.readers import Example
 from seqwise.data.records import is_number
-from seqwise.decoding import DECODERS
 from seqwise.evaluation.errors import Pair, align, by_position, confusions, label_scores, num_errors
 from seqwise.evaluation.metrics import Comparison, Sums, bootstrap_interval, enough_examples, paired_bootstrap
 from seqwise.evaluation.signature import sha256_of_examples
@@ -70,7 +69,7 @@ def result_of(
     on_progress: Callable[[int, int], None],
 ) -> Result:
     """Decode examples with all decoders and measure the outputs."""
-    names = sorted(decoders_for(run.settings), key=list(DECODERS).index)
+    names = decoders_for(run.settings)
     written, measures = {}, {}
     for done, name in enumerate(names):
         on_progress(done, len(names))

@@ -8,13 +8,14 @@ from dataclasses import astuple, dataclass
 import torch
 
 from seqwise.data.readers import Example
-from seqwise.decoding import DECODERS, Decoder, encode_input, evaluation_mode, steps_after
+from seqwise.decoding import Decoder, encode_input, evaluation_mode, steps_after
 from seqwise.evaluation.log_partitions import LogPartitionReport, LogPartitionSummary
 from seqwise.evaluation.slot_ranking import unroll_slots
 from seqwise.runs.monitoring import score_spread
 from seqwise.runs.report.blocks import Block, Ids, Table, plain_number
 from seqwise.runs.report.plots import Line, line_plot
 from seqwise.runs.run import OutputRun, readable
+from seqwise.search.candidates import local
 from seqwise.search.selectors import HardTopK
 
 MOST_EXAMPLES = 200  # over which the spread is averaged
@@ -36,7 +37,7 @@ def slot_spread(run: OutputRun, examples: Sequence[Example]) -> Spread:
     """
     sums: list[float] = []
     counts: list[int] = []
-    decoder = Decoder(run.codec.allowed(HardTopK(run.settings.beam_size)), DECODERS["beam"](1, 1.0, None).score)
+    decoder = Decoder(run.codec.allowed(HardTopK(run.settings.beam_size)), local)
     encoded = run.codec.encode_sources(readable(run, examples[:MOST_EXAMPLES]))
     with evaluation_mode(run.model):
         for source in encoded:
