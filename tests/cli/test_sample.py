@@ -885,13 +885,13 @@ BAD: list[tuple[str, list[str], str]] = [
     ("words", ["--kernel=exact-gibbs", "--blocks=2"], "blocks: has no effect here"),
     ("words", ["--window=2"], "window: has no effect here; leave it out, or use kernel delayed-acceptance"),
     ("words", ["--temperatures=1,2"], "has no effect here; leave it out, or use kernel parallel-tempering"),
-    ("words", ["--kernel=parallel-tempering"], "parallel tempering needs two or more"),
-    ("words", ["--kernel=parallel-tempering", "--temperatures=1"], "parallel tempering needs two or more"),
-    ("words", ["--kernel=parallel-tempering", "--temperatures=1,-2"], "temperatures must be finite and greater than 0"),
-    ("words", ["--kernel=parallel-tempering", "--temperatures=1;2"], "temperatures: '1;2' is not a list of numbers"),
-    ("words", ["--blocks=1.5"], "blocks: '1.5' is not a list of whole numbers"),
-    ("words", ["--blocks=0"], "blocks must be at least 1 each"),
-    ("words", ["--blocks="], "blocks must be at least 1 each"),
+    ("words", ["--kernel=parallel-tempering"], "temperatures must have 2 or more values, got 0"),
+    ("words", ["--kernel=parallel-tempering", "--temperatures=1"], "temperatures must have 2 or more values, got 1"),
+    ("words", ["--kernel=parallel-tempering", "--temperatures=1,-2"], "temperatures.1 must be greater than 0, got -2"),
+    ("words", ["--kernel=parallel-tempering", "--temperatures=1;2"], "temperatures.0 must be a finite number"),
+    ("words", ["--blocks=1.5"], "blocks.0 must be an integer, got '1.5'"),
+    ("words", ["--blocks=0"], "blocks.0 must be at least 1 and at most 100000, got 0"),
+    ("words", ["--blocks="], "blocks must have 1 or more values, got 0"),
     ("words", ["--sweeps=0"], "sweeps must be at least 1, got 0"),
     ("words", ["--chains=-1"], "chains must be at least 1"),
     ("words", ["--every=0"], "every must be at least 1"),
@@ -928,7 +928,7 @@ BAD: list[tuple[str, list[str], str]] = [
     ("words", ["a _", "--free= "], "free: ' ' is blank"),
     ("characters", ["a_", "--free=__"], "made of characters, and '__' is not one"),
     ("words", ["missing.txt"], "missing.txt: no such file"),
-    ("words", ["--seed=99999999999999999999"], "seed must be a number of 64 bits"),
+    ("words", ["--seed=99999999999999999999"], "seed must be at least -9223372036854775808 and below"),
     ("words", ["--max-rows=0"], "max_rows must be at least 1"),
     ("words", ["--nonsense"], "no such option"),
     ("pairs", [], "the model needs a source"),
@@ -941,10 +941,10 @@ BAD: list[tuple[str, list[str], str]] = [
     ("words", ["--length=" + 5000 * "9"], "length: sequences of at most 100,000 tokens are sampled"),
     ("words", ["--temperature=0.5", "--anneal=1e-9"], "anneal: from 1 to 0.5 it takes 500,000,000 sweeps, more than"),
     ("words", ["--temperature=0.5", "--anneal=1e-300"], "anneal: from 1 to 0.5 it takes 5e+299 sweeps, more than"),
-    ("words", ["--forced=1000000000"], "forced must be at most 1000000, got 1000000000"),
-    ("words", ["--chains=100000000"], "chains must be at most 1000000, got 100000000"),
-    ("words", ["--blocks=2,1000000000"], "blocks must be at most 100000 each, got [2, 1000000000]"),
-    ("words", ["--kernel=mask-predict", "--iterations=1000000000"], "iterations must be at most 1000000"),
+    ("words", ["--forced=1000000000"], "forced must be at least 0 and at most 1000000, got 1000000000"),
+    ("words", ["--chains=100000000"], "chains must be at least 1 and at most 1000000, got 100000000"),
+    ("words", ["--blocks=2,1000000000"], "blocks.1 must be at least 1 and at most 100000, got 1000000000"),
+    ("words", ["--kernel=mask-predict", "--iterations=1000000000"], "iterations must be at least 1 and at most"),
 ]  # fmt: skip
 
 
@@ -1051,7 +1051,7 @@ def test_what_would_fill_the_disk_is_refused(
     words, output = folders["words"], tmp_path / "out"
     for flag, most in (("--count", 10**6), ("--chains", 10**6), ("--sweeps", 10**7)):
         assert (
-            f"{flag[2:]} must be at most {most}, got {10**9}; ask for less"
+            f"{flag[2:]} must be at least 1 and at most {most}, got {10**9}"
             in command(words, f"{flag}={10**9}").complaint
         )
     many = command(words, "--length=2", "--count=1000", "--chains=100000", "--every=1").complaint

@@ -33,7 +33,6 @@ from seqwise.sampling import (
 )
 from seqwise.sampling.correctness import every_sequence
 from seqwise.sampling.problems import ChainProblem, ChainRunner, run_problems
-from seqwise.sampling.settings import numbers
 from seqwise.sampling.starts import FREE
 from seqwise.sampling.unmasking import Unmasking
 
@@ -161,8 +160,8 @@ def test_an_option_is_taken_where_it_is_read_and_refused_elsewhere(name: str, op
 
 @pytest.mark.parametrize("text", ["3;2", "1.5", "a", ",", "3,,2"])
 def test_what_is_no_list_of_numbers_is_refused(text: str) -> None:
-    assert numbers("blocks", "3,2,1", int) == (3, 2, 1) == numbers("blocks", [3, 2, 1], int)
-    with pytest.raises(InputError, match=r"blocks: .* is not a list of whole numbers"):
+    assert MetropolisHastings(blocks="3,2,1").blocks == (3, 2, 1) == MetropolisHastings(blocks=[3, 2, 1]).blocks
+    with pytest.raises(InputError, match=r"blocks\.. must be an integer, got "):
         MetropolisHastings(blocks=text)
 
 

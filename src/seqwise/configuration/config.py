@@ -18,7 +18,7 @@ from seqwise.configuration.written import FlagText, Written, compose, did_you_me
 from seqwise.errors import InputError
 
 T = TypeVar("T", bound="Config")
-_INTEGER = re.compile(r"[-+]?[0-9]{1,18}")
+_INTEGER = re.compile(r"[-+]?[0-9]{1,30}")
 _TRUTH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
@@ -258,6 +258,10 @@ def _read_union(members: tuple[Any, ...], value: Any) -> Any:
 
 
 def _read_items(origin: Any, arguments: tuple[Any, ...], value: Any) -> Any:
+    """Read the items of a list; text is YAML if it is a flag, or numbers separated by commas."""
+    kind = typing.get_args(arguments[0])[0] if typing.get_origin(arguments[0]) is typing.Annotated else arguments[0]
+    if isinstance(value, str) and kind in (int, float) and not value.startswith("["):
+        return _read_items(origin, arguments, value.split(",") if value else [])
     if isinstance(value, FlagText):
         node = compose(value, None)
         value = value if node is None else written_from(node, "", None).plain()
@@ -331,6 +335,9 @@ def explained(error: ValidationError, kind: type[Config], written: Written) -> I
         expected, hint = f"one of {', '.join(names)}", did_you_mean(str(got), names)
     elif begin in ("greater", "less"):
         expected = _range(info)
+    elif kind_of_error == "too_short":
+        least, number = mistake["ctx"]["min_length"], mistake["ctx"]["actual_length"]
+        return named(InputError(f"{_name(written, loc)} must have {least} or more values, got {number}"), written, loc)
     else:
         expected = _KINDS.get(begin, "")
     if not expected:
@@ -362,8 +369,11 @@ def _at(written: Written, loc: tuple[Any, ...]) -> Written | None:
 
 
 def _name(written: Written, loc: tuple[Any, ...]) -> str:
-    where = _at(written, loc)
-    return where.name if where is not None and where.name else ".".join(map(str, loc))
+    for end in range(len(loc), 0, -1):
+        where = _at(written, loc[:end])
+        if where is not None and where.name:
+            return ".".join([where.name, *map(str, loc[end:])])
+    return ".".join(map(str, loc))
 
 
 def _field_at(kind: type[Config], written: Written, loc: tuple[Any, ...]) -> tuple[type[Config], FieldInfo | None]:
@@ -385,8 +395,14 @@ def _choices(info: FieldInfo | None) -> tuple[Any, ...]:
     return next((typing.get_args(kind) for kind in kinds if typing.get_origin(kind) is Literal), ())
 
 
+def _of_items(kind: Any) -> list[Any]:
+    """Return the bounds of the items of a list."""
+    fields = (field for item in typing.get_args(kind) for field in getattr(item, "__metadata__", ()))
+    return [bound for field in fields for bound in getattr(field, "metadata", ())]
+
+
 def _range(info: FieldInfo | None) -> str:
-    bounds = [] if info is None else info.metadata
+    bounds = [] if info is None else [*info.metadata, *_of_items(info.annotation)]
     texts = [
         f"{words} {getattr(bound, name)}" for name, words in _BOUNDS.items() for bound in bounds if hasattr(bound, name)
     ]

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any
-
 from pydantic import field_validator, model_validator
 
 from seqwise.configuration import setting
 from seqwise.errors import InputError
-from seqwise.sampling.settings import MOST_POSITIONS, ChainSettings, at_most
+from seqwise.sampling.settings import MOST_POSITIONS, ChainSettings
 
 BURN_IN = 7  # sweeps that do not count, at most half of all; Goyal (2021), section 6.4
-MOST = {"chains": 10**6, "sweeps": 10**7, "count": 10**6}
 MOST_PRINTED = 10**8  # sequences in one call
 
 
@@ -20,9 +16,9 @@ class SampleSettings(ChainSettings):
     """Settings of ``seqwise sample``, in addition to those of ``ChainSettings``; see the help of each field."""
 
     chains: int | None = setting(
-        None, "number of chains of each problem and length [5; mask-predict: 1]", ge=1, panel="Chains"
+        None, "number of chains of each problem and length [5; mask-predict: 1]", ge=1, le=10**6, panel="Chains"
     )
-    sweeps: int | None = setting(None, "sweeps of each chain [33; mask-predict: 1]", ge=1, panel="Chains")
+    sweeps: int | None = setting(None, "sweeps of each chain [33; mask-predict: 1]", ge=1, le=10**7, panel="Chains")
     discard: int | None = setting(None, "first sweeps to discard [7, at most half]", ge=0, panel="Chains")
     every: int | None = setting(None, "print every N-th sweep [only the last one]", ge=1, panel="Chains")
     best: bool = setting(False, "print the sequence with the lowest energy per token of each problem", panel="Chains")
@@ -33,7 +29,11 @@ class SampleSettings(ChainSettings):
         panel="Sequences",
     )
     count: int = setting(
-        1, "without FILE, number of sequences, each of its own length; at most a million", ge=1, panel="Sequences"
+        1,
+        "without FILE, number of sequences, each of its own length; at most a million",
+        ge=1,
+        le=10**6,
+        panel="Sequences",
     )
     length_beam: int = setting(1, "with sources, number of likely lengths to try", ge=1, panel="Sequences")
     free: str = setting(
@@ -42,21 +42,8 @@ class SampleSettings(ChainSettings):
         metavar="TOKEN",
         panel="Sequences",
     )
-    seed: int = setting(0, "seed of all random numbers", panel="Run")
+    seed: int = setting(0, "seed of all random numbers", ge=-(2**63), lt=2**63, panel="Run")
     save_every: int = setting(10, "sweeps between checkpoints", ge=1, panel="Run")
-
-    @field_validator(*MOST)
-    @classmethod
-    def _most(cls, value: int | None, info: Any) -> int | None:
-        return None if value is None else at_most(info.field_name, value, MOST[info.field_name])
-
-    @field_validator("seed", mode="before")
-    @classmethod
-    def _seed(cls, value: Any) -> Any:
-        number = int(value) if isinstance(value, str) and re.fullmatch(r"[-+]?[0-9]{1,99}", value) else value
-        if isinstance(number, int) and not -(2**63) <= number < 2**63:
-            raise InputError(f"seed must be a number of 64 bits, got {number}")
-        return number
 
     @field_validator("length")
     @classmethod

@@ -7,11 +7,11 @@ kernel is built.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import field_validator, model_validator
+from pydantic import Field, model_validator
 
 from seqwise.configuration import Config, OneOf, setting
 from seqwise.errors import InputError
@@ -107,7 +107,7 @@ class Tempered(KernelConfig):
 class Proposing(Tempered, Visiting):
     """Options of kernels that propose from the masked conditionals, some positions at a time."""
 
-    blocks: tuple[int, ...] = setting(
+    blocks: Annotated[tuple[Annotated[int, Field(ge=1, le=MOST_POSITIONS)], ...], Field(min_length=1)] = setting(
         (1,),
         "positions masked together in each sweep; the last number holds from then on [1]",
         metavar="N,...",
@@ -122,16 +122,6 @@ class Proposing(Tempered, Visiting):
     full_share: float = setting(
         0.0, "weight of proposals from the full distribution, which keeps chains irreducible", ge=0, lt=1
     )
-
-    @field_validator("blocks", mode="before")
-    @classmethod
-    def _blocks(cls, value: Any) -> Any:
-        blocks = numbers("blocks", value, int)
-        if not blocks or min(blocks) < 1:
-            raise InputError(f"blocks must be at least 1 each, got {list(blocks)}")
-        if max(blocks) > MOST_POSITIONS:
-            raise InputError(f"blocks must be at most {MOST_POSITIONS} each, got {list(blocks)}")
-        return blocks
 
     @model_validator(mode="after")
     def _full_share(self) -> Proposing:
@@ -211,12 +201,9 @@ class Annealed(KernelConfig):
 class Forced(Proposing):
     """Options of kernels that may accept all proposals in their first sweeps."""
 
-    forced: int = setting(0, "accept all proposals in the first N sweeps (burn-in)", panel="Temperature", ge=0)
-
-    @field_validator("forced")
-    @classmethod
-    def _most(cls, value: int) -> int:
-        return at_most("forced", value)
+    forced: int = setting(
+        0, "accept all proposals in the first N sweeps (burn-in)", panel="Temperature", ge=0, le=MOST_SWEEPS
+    )
 
     @property
     def burn_in(self) -> int:
@@ -301,12 +288,7 @@ class Decoding(KernelConfig):
 class Refining(Decoding):
     """Options of decoders with a number of iterations."""
 
-    iterations: int = setting(10, "number of refinements", ge=1, panel="Kernel")
-
-    @field_validator("iterations")
-    @classmethod
-    def _most(cls, value: int) -> int:
-        return at_most("iterations", value)
+    iterations: int = setting(10, "number of refinements", ge=1, le=MOST_SWEEPS, panel="Kernel")
 
 
 class LowConfidenceRemasking(Refining, Tempered):
@@ -365,20 +347,9 @@ class ParallelTempering(Forced):
     """
 
     name: Literal["parallel-tempering"] = "parallel-tempering"
-    temperatures: tuple[float, ...] = setting(
+    temperatures: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=2)] = setting(
         (), "temperatures of the replicas, the target's first [none]", metavar="X,...", panel="Temperature"
     )
-
-    @field_validator("temperatures", mode="before")
-    @classmethod
-    def _temperatures(cls, value: Any) -> Any:
-        temperatures = numbers("temperatures", value, float)
-        if not all(0 < temperature < math.inf for temperature in temperatures):
-            raise InputError(f"temperatures must be finite and greater than 0, got {list(temperatures)}")
-        if len(temperatures) < 2:
-            hint = "give the target's temperature first: 1,1.5"
-            raise InputError("temperatures: parallel tempering needs two or more", hint=hint)
-        return temperatures
 
     @property
     def num_replicas(self) -> int:
@@ -538,37 +509,3 @@ class ChainSettings(Config):
         options = {name: getattr(self.kernel, name) for name in type(self.kernel).model_fields if name != "name"}
         flat = {**own, **options, "kernel": self.kernel.label}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in flat.items()}
-
-
-def at_most(name: str, value: int, most: int = MOST_SWEEPS) -> int:
-    """Return a value that is not absurdly large.
-
-    Raises:
-        InputError: it is too large.
-    """
-    if value > most:
-        raise InputError(f"{name} must be at most {most}, got {value}", hint="ask for less")
-    return value
-
-
-def numbers(name: str, value: Any, kind: type[int] | type[float]) -> Sequence[Any]:
-    """Parse numbers separated by commas, or a list of numbers.
-
-    Raises:
-        InputError: the value is neither.
-
-    Example:
-        >>> numbers("blocks", "3,2,1", int), numbers("blocks", [3, 2], int)
-        ((3, 2, 1), (3, 2))
-    """
-    parts = value
-    if isinstance(value, str):
-        parts = value.split(",") if value else ()
-    try:
-        if kind is int and any(isinstance(part, float) and part != int(part) for part in parts):
-            raise ValueError
-        return tuple(kind(part) for part in parts)
-    except (TypeError, ValueError):
-        what = "whole numbers" if kind is int else "numbers"
-        problem = f"{name}: {value!r} is not a list of {what}"
-        raise InputError(problem, hint="separate them with commas: 3,2,1") from None
