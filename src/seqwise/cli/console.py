@@ -132,6 +132,20 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, names
     out().print(table)
 
 
+def print_summary(summary: Any) -> None:
+    """Print the summary of a training run that begins."""
+    from seqwise.runs.training_summary import summary_lines
+
+    for line in summary_lines(summary):
+        print(line, flush=True)
+
+
+def print_filled(*lines: str) -> None:
+    """Print lines, each cut to 80 columns."""
+    for line in lines:
+        print(textwrap.fill(line, 80, subsequent_indent="  ", break_on_hyphens=False))
+
+
 def print_warnings(metrics: Mapping[str, Any]) -> None:
     """Print the warnings among metrics on standard error, in lines of 80 columns."""
     for warning in metrics.get("warnings", {}).values():

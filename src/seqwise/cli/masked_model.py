@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from seqwise.cli.console import bar_for_each_part, bar_for_each_stage, print_warnings, progress_bars
+from seqwise.cli.console import bar_for_each_part, bar_for_each_stage, print_summary, print_warnings, progress_bars
 from seqwise.cli.examples import examples
 from seqwise.cli.flags import MetricsAsJson, command_with_flags, given_flags, without_flags
 from seqwise.cli.layout import Group
@@ -39,23 +39,16 @@ def train_command(
     """
     from seqwise.runs.masked_model_settings import load_masked_flags
     from seqwise.runs.masked_model_training import train_masked_model
-    from seqwise.runs.training_summary import summary_lines
 
-    given = given_flags(flags)
-    settings = load_masked_flags(given)
+    settings = load_masked_flags(given_flags(flags))
     with progress_bars() as bars:
         advance = bar_for_each_part(bars)
-
-        def begin(summary: Any) -> None:
-            for line in () if as_json else summary_lines(summary):
-                print(line, flush=True)
-
         metrics = train_masked_model(
             train,
             output,
             settings,
             dev=dev,
-            on_start=begin,
+            on_start=None if as_json else print_summary,
             on_progress=partial(bar_for_each_stage(advance), "training"),
             on_measured=partial(advance, "development data"),
         )

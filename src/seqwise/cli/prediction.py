@@ -108,9 +108,7 @@ def predict(
     problems = _problems_by_line(loaded, examples, beam_size=beam_size)
     chosen = choose_decoder(loaded.settings, decoder, beam_size=beam_size)
     n_best = n_best or (1 if examples[0].path or layout == "columns" else 5)
-    search = partial(
-        predict_examples, loaded, decoder=chosen, n_best=n_best, length_normalization=length_normalization
-    )
+    search = partial(predict_examples, loaded, decoder=chosen, n_best=n_best, length_normalization=length_normalization)
     ends = (examples[0].line, examples[-1].line)
     lines_of = partial(_lines_of, loaded, search=search, problems=problems, layout=layout, ends=ends)
     if output is None:

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 import shlex
-import textwrap
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from seqwise.cli.console import bar_for_each_part, bar_for_each_stage, print_measures, print_warnings, progress_bars
+from seqwise.cli.console import (
+    bar_for_each_part,
+    bar_for_each_stage,
+    print_filled,
+    print_measures,
+    print_summary,
+    print_warnings,
+    progress_bars,
+)
 from seqwise.cli.flags import MetricsAsJson, given_flags
 from seqwise.names import measure_text
 
@@ -35,10 +42,8 @@ def train(
     """
     from seqwise.runs.settings import load_settings
     from seqwise.runs.training import train_run
-    from seqwise.runs.training_summary import summary_lines
 
-    given = given_flags(flags)
-    settings = load_settings(config, given)
+    settings = load_settings(config, given_flags(flags))
     with progress_bars() as progress:
         advance, trained_stages = bar_for_each_part(progress), set[str]()
         show = bar_for_each_stage(advance, [stage.name for stage in settings.stages()])
@@ -47,14 +52,10 @@ def train(
             trained_stages.add(stage)
             show(stage, step)
 
-        def begin(summary: Any) -> None:
-            for line in () if as_json else summary_lines(summary):
-                print(line, flush=True)
-
         metrics = train_run(
             settings,
             output,
-            on_start=begin,
+            on_start=None if as_json else print_summary,
             on_progress=on_progress,
             on_measured=partial(advance, "development data", note="decoders"),
         )
@@ -68,9 +69,7 @@ def train(
     trained_now = f"trained for {steps} on {count:,} example{'' if count == 1 else 's'}"
     steps_text = trained_now if trained_stages else f"{steps} were taken before"
     loss = f"loss of the last ones {trained['mean_loss']:.4g} ({trained['loss_unit']})"
-    print(textwrap.fill(f"{steps_text}; {loss}", 80, subsequent_indent="  ", break_on_hyphens=False))
-    for line in _lengths(metrics):
-        print(textwrap.fill(line, 80, subsequent_indent="  ", break_on_hyphens=False))
+    print_filled(f"{steps_text}; {loss}", *_lengths(metrics))
     if "dev" in metrics:
         _print_dev(metrics["dev"])
     if "diverged" in metrics.get("warnings", {}):

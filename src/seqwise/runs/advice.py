@@ -42,7 +42,7 @@ def _choice(measured: Measured, title: str, sign: int, best: str, usual: str) ->
         equals = [name for name in measured if name != usual and measured[name][title].value == value]
         also = f"; {', '.join(equals)} as good" if equals else ""
         return f"{usual}, which predict uses by default, is best here ({title}){also}"
-    gain, sure = _gain(measured, title, sign, best, usual)
+    gain, sure = gain_of(measured, title, sign, best, usual)
     better = f"{best} is {gain:.1f} points better than {usual} ({title}, development data)"
     if not sure:
         return f"{better}, which is not significant; predict keeps using {usual}"
@@ -56,7 +56,7 @@ def _collapse(measured: Measured, title: str, sign: int, settings: Settings, mea
     if "length ratio" not in measured["beam"] or not measured["beam"]["length ratio"].value:
         return ""
     ratio = measured["raw-beam"]["length ratio"].value / measured["beam"]["length ratio"].value
-    loss, sure = _gain(measured, title, sign, "beam", "raw-beam")
+    loss, sure = gain_of(measured, title, sign, "beam", "raw-beam")
     if 1 / COLLAPSE < ratio < COLLAPSE or loss <= 0 or not sure:
         return ""
     # A positive log Z explains longer outputs, a negative one shorter outputs.
@@ -76,7 +76,7 @@ def _cure(settings: Settings) -> str:
     )
 
 
-def _gain(measured: Measured, title: str, sign: int, first: str, second: str) -> tuple[float, bool]:
+def gain_of(measured: Measured, title: str, sign: int, first: str, second: str) -> tuple[float, bool]:
     """Return the gain of the first over the second in points, and whether it is significant."""
     comparison = paired_bootstrap(measured[first][title], measured[second][title])
     sure = enough_examples(measured[first][title]) and (comparison.low > 0 or comparison.high < 0)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from seqwise.evaluation.diagnosis import ExposureGap, LengthBias
 from seqwise.evaluation.exact_search import BeamErrors
 from seqwise.evaluation.log_partitions import LogPartitionReport
 from seqwise.evaluation.metrics import FEWEST, Sums, enough_examples, num_examples, paired_bootstrap
 from seqwise.evaluation.slot_ranking import SlotRanking
+from seqwise.runs.advice import gain_of
 from seqwise.runs.measures import decisive
 
 BEAM_SIZES = (1, 2, 5, 10, 20)
@@ -70,10 +72,7 @@ def _about_decoders(diagnosis: Diagnosis, *, subwords: bool) -> str:
     if not enough_examples(diagnosis.decoders["beam"][title]):
         return _too_few(diagnosis.decoders["beam"][title])
 
-    def gain(first: str, second: str) -> tuple[float, bool]:
-        comparison = paired_bootstrap(diagnosis.decoders[first][title], diagnosis.decoders[second][title])
-        return 100 * sign * comparison.difference, comparison.low > 0 or comparison.high < 0
-
+    gain = partial(gain_of, diagnosis.decoders, title, sign)
     (raw, sure), parts = gain("raw-beam", "beam"), []
     by_beam, beam_sure = gain("beam", "greedy")
     if beam_sure:

@@ -25,7 +25,13 @@ from seqwise.models.recurrent import EncoderDecoder, Tagger
 from seqwise.models.transformer import Transformer
 from seqwise.runs.codecs import Codec, MaskedCodec, Purpose, SpellingCodec, TokenizerCodec
 from seqwise.runs.hub import HUB_RUN, holds_run, model_folder, run_folder
-from seqwise.runs.hugging_face_codecs import GeneratorCodec, LanguageModelCodec, MaskedTextCodec, TaggerCodec
+from seqwise.runs.hugging_face_codecs import (
+    GeneratorCodec,
+    LanguageModelCodec,
+    MaskedTextCodec,
+    TaggerCodec,
+    masked_text_codec,
+)
 from seqwise.runs.language import in_language, load_language, save_language
 from seqwise.runs.masked_model_settings import (
     MaskedModelSettings,
@@ -38,8 +44,8 @@ from seqwise.runs.pretrained import (
     holds_pretrained,
     is_causal,
     is_encoder,
-    load_masked_language_model,
     load_model_and_tokenizer,
+    one_line,
     pretrained_source,
     writes_text,
 )
@@ -181,10 +187,8 @@ def _generator_run(settings: Settings, source: Path | str) -> OutputRun:
 
     kind = "encoder-decoder or causal language model"
     model, tokenizer = load_model_and_tokenizer(source, _generator_loader, kind=kind, dtype=torch.float32)
-    try:
+    with one_line(source, kind):
         adapted = step_model(model.eval())
-    except InputError as error:
-        raise InputError(error.problem, path=source, hint=error.hint) from None
     if adapted.end is None:
         raise InputError("the model has no end token", path=source, hint="set eos_token_id in its generation config")
     return Run(settings, adapted, GeneratorCodec(tokenizer, adapted))
@@ -354,8 +358,13 @@ def _load_masked_run(folder: Path, inside: Path) -> MaskedRun:
 
 
 def _masked_text_run(settings: MaskedModelSettings, source: Path | str) -> MaskedRun:
-    model, codec = load_masked_language_model(source)
-    return Run(settings, model, MaskedTextCodec(model, codec))
+    """Load a masked language model for scoring and sampling; adapters without their base model are refused."""
+    from transformers import AutoModelForMaskedLM
+
+    kind = "masked language model"
+    model, tokenizer = load_model_and_tokenizer(source, lambda _: AutoModelForMaskedLM, kind=kind)
+    with one_line(source, kind):
+        return Run(settings, *masked_text_codec(model.eval(), tokenizer))
 
 
 def _load_masked_model(

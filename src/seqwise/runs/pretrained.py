@@ -26,23 +26,6 @@ def holds_pretrained(folder: Path) -> bool:
     return path.is_file() and "model_type" in _read_json(path)
 
 
-def load_masked_language_model(source: Path | str) -> tuple[Any, Any]:
-    """Load a masked language model for scoring and sampling, and the codec of its tokenizer.
-
-    Not implemented: adapters without their base model.
-    """
-    from transformers import AutoModelForMaskedLM
-
-    from seqwise.hugging_face import masked_model
-    from seqwise.hugging_face.text_codec import TextCodec
-
-    kind = "masked language model"
-    model, tokenizer = load_model_and_tokenizer(source, lambda _: AutoModelForMaskedLM, kind=kind)
-    with _one_line(source, kind):
-        adapted = masked_model(model.eval(), tokenizer=tokenizer)
-        return adapted, TextCodec(tokenizer, vocab_size=adapted.vocab_size)
-
-
 def pretrained_source(name: str) -> Path | str:
     """Return the path of a Hugging Face model's folder, or its name on the hub if there is no such path."""
     folder = Path(name)
@@ -106,7 +89,7 @@ def load_model_and_tokenizer(
 
     local = isinstance(source, Path)
     where: dict[str, Any] = {"local_files_only": True} if local else {}
-    with quiet(), _one_line(source, kind):
+    with quiet(), one_line(source, kind):
         config, tokenizer_config = _configurations(source)
         _refuse_code(source, config, tokenizer_config)
         if isinstance(source, Path):
@@ -127,7 +110,7 @@ def load_pretrained_tokenizer(folder: Path) -> Any:
     """Load a Hugging Face tokenizer from a folder, without the network."""
     from transformers import AutoTokenizer
 
-    with quiet(), _one_line(folder, "tokenizer"):
+    with quiet(), one_line(folder, "tokenizer"):
         _refuse_code(folder, *_configurations(folder))
         return AutoTokenizer.from_pretrained(os.fspath(folder), local_files_only=True)
 
@@ -187,7 +170,7 @@ def quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _one_line(source: Path | str, kind: str) -> Iterator[None]:
+def one_line(source: Path | str, kind: str) -> Iterator[None]:
     """Convert errors of Transformers to one line."""
     from safetensors import SafetensorError
 

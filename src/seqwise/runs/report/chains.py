@@ -21,7 +21,9 @@ from seqwise.data.records import read_json_lines
 from seqwise.errors import InputError
 from seqwise.runs.report.folders import Folder
 from seqwise.runs.sampling_folder import trace_of
+from seqwise.runs.sampling_settings import BURN_IN
 from seqwise.sampling import ChainReport, Trace, diagnose_chains
+from seqwise.sampling.diagnostics import sweeps_left_out
 
 FEWEST = 4  # sweeps needed to judge chains
 
@@ -80,13 +82,10 @@ def read_sampling(folder: Folder) -> Sampling:
 
 def _first_counted(settings: Mapping[str, Any], traces: Sequence[Trace]) -> int:
     """Count the sweeps that are discarded or flagged as burn-in; flags are ignored if they cover all sweeps."""
-    num_sweeps = max(map(len, traces))
     discard = settings.get("discard")
     # As SampleSettings.num_discarded has it.
-    discard = min(7, (settings.get("sweeps") or 33) // 2) if not isinstance(discard, int) else discard
-    flagged = [int((~chains.invariant_S).nonzero()[-1]) + 1 for chains in traces if not chains.invariant_S.all()]
-    burn_in = max((end for end in flagged if end < num_sweeps), default=0)
-    return min(max(discard, burn_in), num_sweeps - 1)
+    discard = min(BURN_IN, (settings.get("sweeps") or 33) // 2) if not isinstance(discard, int) else discard
+    return min(max(sweeps_left_out(chains, discard) for chains in traces), max(map(len, traces)) - 1)
 
 
 def _why_no_report(folder: Folder, counted: int) -> str:

@@ -69,10 +69,7 @@ def block_style() -> str:
 
 @cache
 def _environment() -> Any:
-    try:
-        from jinja2 import DictLoader, Environment, StrictUndefined
-    except ImportError as error:
-        raise InputError("reports need Jinja", hint="pip install 'seqwise[report]'") from error
+    from jinja2 import DictLoader, Environment, StrictUndefined
 
     parts = DictLoader({name: _part(name) for name in ("blocks.html", "page.html")})
     return Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=False, loader=parts)
