@@ -136,4 +136,6 @@ def _set_parameters(command: Callable[..., None], parameters: list[inspect.Param
 
 def given_flags(flags: Mapping[str, str | None]) -> dict[str, str]:
     """Return the explicitly given flags."""
-    return {name: value for name, value in flags.items() if value is not None}
+    from seqwise.configuration.written import FlagText
+
+    return {name: FlagText(value) for name, value in flags.items() if value is not None}

@@ -260,7 +260,8 @@ def _read_union(members: tuple[Any, ...], value: Any) -> Any:
 def _read_items(origin: Any, arguments: tuple[Any, ...], value: Any) -> Any:
     """Read the items of a list; text is YAML if it is a flag, or numbers separated by commas."""
     kind = typing.get_args(arguments[0])[0] if typing.get_origin(arguments[0]) is typing.Annotated else arguments[0]
-    if isinstance(value, str) and kind in (int, float) and not value.startswith("["):
+    is_listed = isinstance(value, FlagText) or (isinstance(value, str) and "," in value)
+    if is_listed and kind in (int, float) and not value.startswith("["):
         return _read_items(origin, arguments, value.split(",") if value else [])
     if isinstance(value, FlagText):
         node = compose(value, None)

@@ -34,9 +34,7 @@ class Question:
 
 def load_explored(name: str | os.PathLike[str], *, file: Path | None = None) -> Run[Any, Any]:
     """Load a run or a Hugging Face masked model from a folder; ``file`` replaces the run's development data."""
-    folder, hint = Path(name), "give the --output of a seqwise train or masked-model train"
-    if not folder.is_dir():
-        raise InputError("there is no such run folder", path=folder, hint=hint)
+    folder = Path(name)
     if (folder / "chains").is_dir():
         raise InputError("the folder holds samples", path=folder, hint="give the run that they were drawn from")
     run = load_run(folder)

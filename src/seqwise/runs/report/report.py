@@ -172,7 +172,7 @@ def _overview(folders: Sequence[Folder]) -> Table:
     rows = [
         [
             folder.name,
-            KIND_NAMES[folder.kind],
+            "run of seqwise train" if folder.kind == "training" else folder.kind,
             str(folder.path),
             _state(folder),
             str(folder.settings.get("seed", "—")),
@@ -189,13 +189,6 @@ SECTION_TITLES: Mapping[Kind, str] = {
     "samples": "Samples",
 }
 """Headings of sections, by kind of folder."""
-
-KIND_NAMES: Mapping[Kind, str] = {
-    "training": "run of seqwise train",
-    "masked model": "masked model",
-    "samples": "samples",
-}
-"""Names of the kinds of folders, as shown on pages."""
 
 
 def _state(folder: Folder) -> str:
