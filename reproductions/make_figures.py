@@ -26,7 +26,7 @@ from reproductions.result_files import NAMES, file_stem, load_tables, reproducti
 from seqwise import HardTopK, SoftTopK, Tagger, beam_search, direct_loss, hamming_cost, soft_top_k
 from seqwise.cli.console import progress_bars
 from seqwise.data import EncodedExample, collate
-from seqwise.runs.report.lattice import Lattice, beam_lattice
+from seqwise.pages.report.lattice import Lattice, beam_lattice
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"

@@ -47,7 +47,7 @@ LAYERS = [
     "evaluation",
     "hugging_face",
     "runs",
-    "explorer",
+    "pages",
     "cli",
 ]
 MAX_LINES = 800

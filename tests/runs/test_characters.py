@@ -12,9 +12,9 @@ import pytest
 from command_line import Command, run_main
 from seqwise.data import Example
 from seqwise.errors import InputError
+from seqwise.pages.explorer.questions import MOST_TOKENS, read_question
+from seqwise.pages.explorer.searches import compare
 from seqwise.runs import load_run, new_run, save_run, train_settings
-from seqwise.runs.explore.questions import MOST_TOKENS, read_question
-from seqwise.runs.explore.searches import compare
 from seqwise.runs.measures import unknown_sources
 from seqwise.runs.pushing import card_of, upload_of
 from seqwise.training.checkpoints import seal

@@ -42,10 +42,10 @@ from seqwise.hugging_face import load_tagger, pretrained_tagger, word_pieces  # 
 from seqwise.hugging_face.tagger import words_without_pieces  # noqa: E402
 from seqwise.models import Tagger  # noqa: E402
 from seqwise.objectives import cross_entropy_objective  # noqa: E402
+from seqwise.pages.explorer.answers import answer  # noqa: E402
+from seqwise.pages.explorer.questions import load_explored, read_question  # noqa: E402
+from seqwise.pages.explorer.searches import Setup  # noqa: E402
 from seqwise.runs import choose_decoder, load_run, new_run, predict, train_settings  # noqa: E402
-from seqwise.runs.explore.answers import answer  # noqa: E402
-from seqwise.runs.explore.questions import load_explored, read_question  # noqa: E402
-from seqwise.runs.explore.searches import Setup  # noqa: E402
 from seqwise.runs.inputs import inputs_of  # noqa: E402
 from seqwise.runs.model_card import model_card  # noqa: E402
 from seqwise.runs.pretrained import is_encoder, pretrained_source  # noqa: E402

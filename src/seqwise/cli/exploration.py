@@ -33,8 +33,8 @@ def explore(
 
     Serves pages on this machine until Ctrl-C, without a password.
     """
-    from seqwise.explorer.server import require_nicegui, serve
-    from seqwise.runs.explore.questions import load_explored
+    from seqwise.pages.explorer.questions import load_explored
+    from seqwise.pages.explorer.server import require_nicegui, serve
 
     require_nicegui()
     loaded = load_explored(run, file=file)

@@ -43,7 +43,7 @@ def report(
     The page works offline. Without --file, taggers and transducers are evaluated on their development data. Runs on the
     same data are compared with the first one.
     """
-    from seqwise.runs.report import ReportOptions, watch_report, write_report
+    from seqwise.pages.report import ReportOptions, watch_report, write_report
 
     require_at_least_one("--examples", examples)
     for place in example or ():

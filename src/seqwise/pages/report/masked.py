@@ -1,0 +1,88 @@
+"""Report on masked models: metrics, and scores of a file, token by token."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from markupsafe import Markup
+
+from seqwise.data.readers import Example
+from seqwise.data.records import is_number
+from seqwise.evaluation.metrics import Counts, bootstrap_interval
+from seqwise.pages.report.blocks import Block, Paragraph, Table, plain_number
+from seqwise.pages.report.curves import metrics_rows
+from seqwise.pages.report.drawing import Palette
+from seqwise.pages.report.folders import Folder
+from seqwise.runs.run import MaskedRun
+from seqwise.runs.scoring import SequenceScore, score_sequences
+
+DEEPEST = 6.0  # nats; less likely tokens have the same colour
+
+
+def metrics_tables(folders: Sequence[Folder]) -> list[Block]:
+    """Make a table of metrics with a column for each run."""
+    rows: dict[str, dict[str, str]] = {}
+    for folder in folders:
+        for name, value in metrics_rows(folder.metrics or {}):
+            rows.setdefault(name, {})[folder.name] = value
+    if not rows:
+        return []
+    cells = [[name, *(row.get(folder.name, "") for folder in folders)] for name, row in rows.items()]
+    return [Table("At the end of training", ["measure", *(folder.name for folder in folders)], cells)]
+
+
+def masked_verdict(folder: Folder) -> str:
+    """Summarize how well a masked model predicts its development data."""
+    dev = (folder.metrics or {}).get("dev")
+    value = dev.get("pseudo_perplexity") if isinstance(dev, dict) else None
+    if not is_number(value):
+        return f"{folder.name} was trained without development data."
+    return f"{folder.name} has a pseudo-perplexity of {value:.3g} on its development data."
+
+
+def scored_blocks(
+    run: MaskedRun,
+    examples: Sequence[Example],
+    chosen: Sequence[int],
+    *,
+    name: str,
+    on_progress: Callable[[int, int], None],
+) -> list[Block]:
+    """Make tables of the pseudo-perplexity on a file and of the token scores of chosen sequences.
+
+    ``exp(-sum log p(token | all others) / tokens)``; intervals are by bootstrap over sequences.
+    """
+    losses, lengths, shown = [], [], {}
+    for place, score in enumerate(score_sequences(run, examples)):
+        losses.append(-score.log_prob)
+        lengths.append(len(score.tokens))
+        if place in chosen:
+            shown[place] = score
+        on_progress(place + 1, len(examples))
+    value, low, high = (math.exp(min(end, 700.0)) for end in bootstrap_interval(Counts(losses, lengths)))
+    summary = Table(
+        f"{name} on the file, with a bootstrap 95% interval over sequences",
+        ["measure", "value", "from", "to"],
+        [["pseudo-perplexity", *map(plain_number, (value, low, high))],
+         ["sequences", f"{len(losses):,}", "", ""], ["tokens", f"{sum(lengths):,}", "", ""]],
+    )  # fmt: skip
+    rows = [[str(place + 1), plain_number(score.log_prob), _tokens(score)] for place, score in shown.items()]
+    table = Table(
+        f"{name}: sequences of the file, and below each token its log-probability given all others, in nats",
+        ["sequence", "pseudo-log-likelihood", "tokens"],
+        rows,
+    )
+    if not rows:
+        return [summary]
+    return [summary, table, Paragraph("The deeper the orange, the less likely the token, down to −6 nats.")]
+
+
+def _tokens(score: SequenceScore) -> Markup:
+    palette = Palette(0.0, DEEPEST)
+    return Markup(" ").join(
+        Markup('<span class="token" style="background:{}">{}<small>{}</small></span>').format(
+            palette.colour(-log_prob), token, f"{log_prob:.2f}".replace("-", "−")
+        )
+        for token, log_prob in zip(score.tokens, score.token_log_probs_T.double().tolist(), strict=True)
+    )
