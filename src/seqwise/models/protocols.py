@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -40,8 +41,9 @@ class StepModel(Protocol):
         """Read the input embeddings; return features of shape (B, J, H) and the next state."""
         ...
 
-    def head(self, features: Tensor) -> Tensor:
-        """Compute the unnormalised score f of every token: (..., H) to (..., V)."""
+    @property
+    def head(self) -> Callable[[Tensor], Tensor]:
+        """Function that computes the unnormalised score f of every token from features: (..., H) to (..., V)."""
         ...
 
     def teacher_forced(self, context: Any, targets_BT: Tensor) -> Tensor:

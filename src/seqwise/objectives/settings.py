@@ -62,7 +62,7 @@ class ObjectiveConfig(Config):
     A subclass has a ``name: Literal["..."]``, a field for each option and :meth:`build`; see docs/extending.md.
     """
 
-    name: str
+    name: Any  # narrowed to a Literal by each subclass; checkers refuse that of a mutable str
 
     from_scratch: ClassVar[bool] = False
     """Whether it trains new weights, without a warm start."""
