@@ -32,9 +32,10 @@ def reproduce(
         typer.Argument(
             metavar="NAME",
             help="label-bias-toy, stress, demo (both), g2p, figure-1, figure-3.1, table-6.1, figure-6.1, "
-            "masked-diffusion-audit; with the corpora that SEQWISE_DATA names: table-3.1, -3.2, -4.1, -4.2, -5.1 to "
-            "-5.6, -6.2 to -6.6, figure-6.2 to -6.4, large-alpha, wider-beams, search-objectives, improvements, "
-            "raw-scores, frontier, andreas-klein-1, andreas-klein-2, proteins, transformer-translation, defaults",
+            "masked-diffusion-audit, constrained-sampling; with the corpora that SEQWISE_DATA names: table-3.1, -3.2, "
+            "-4.1, -4.2, -5.1 to -5.6, -6.2 to -6.6, figure-6.2 to -6.4, large-alpha, wider-beams, search-objectives, "
+            "improvements, raw-scores, frontier, andreas-klein-1, andreas-klein-2, proteins, transformer-translation, "
+            "defaults",
         ),
     ],
     *,

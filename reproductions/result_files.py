@@ -112,6 +112,7 @@ CHAPTERS = (
             "Transformers": ("transformer-translation-transformer", "transformer-translation-marian"),
             "Proteins": ("proteins",),
             "Masked diffusion decoders": ("masked-diffusion-audit",),
+            "Sampling inside a language": ("constrained-sampling",),
             "Default settings": ("defaults",),
         },
     ),

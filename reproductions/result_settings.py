@@ -12,6 +12,7 @@ from typing import Any
 
 from reproductions.andreas_klein_2015 import language_models
 from reproductions.beyond import (
+    constrained_sampling,
     defaults,
     frontier,
     improvements,
@@ -213,6 +214,14 @@ def _audited(scale: str) -> str:
     )
 
 
+def _constrained(scale: str) -> str:
+    sampling = constrained_sampling
+    return (
+        f"Words of up to {sampling.LONGEST} phonemes; bigrams of a bootstrap sample of the lexicon, and an LSTM that "
+        f"reads {sampling.STEPS} batches of {sampling.BATCH} words."
+    )
+
+
 _SAMPLED = {"translation": GERMAN, "translation-ro": ROMANIAN, "g2p": SPELLING, "phonemes": PHONEMES}
 _TAGGED = {"pmb": "supertags", "ewt": "supertags-ewt", "erg": "supertags-erg"}
 _FEEDING, _SEARCH, _LOCAL_GLOBAL = ("longer", "feeding"), ("longer", "feeding", "search", "likelihood"), (
@@ -249,6 +258,7 @@ LINES: dict[str, Callable[[str], str]] = {
     "transformer-translation": _transformers,
     "proteins": _proteins,
     "masked-diffusion-audit": _audited,
+    "constrained-sampling": _constrained,
     "defaults": _by_hand,
 }  # fmt: skip
 """Functions from a scale to a line, by the beginning of a table's name."""

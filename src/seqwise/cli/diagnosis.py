@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from seqwise.evaluation.label_bias import LabelBias, Prefix
     from seqwise.evaluation.log_partitions import LogPartitionReport
     from seqwise.evaluation.metrics import Sums
-    from seqwise.runs.findings import Diagnosis
+    from seqwise.runs.findings import Diagnosis, LanguageDiagnosis
     from seqwise.runs.run import OutputRun
 
+MOST_PREFIXES = 5  # that gain, and that lose
 MOST_ROWS = 60  # of the table of one example; beyond that, each step shows its best prefixes
 LONGEST_NAME = 12  # characters of a token in that table, to fit 80 columns
 RANKED_BY = {
@@ -52,6 +53,14 @@ def diagnose(
         typer.Option(metavar="N", help="show the beam of the N-th example instead, step by step"),
     ] = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="with --example: plot the beam as PNG")] = None,
+    language: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|PATTERN",
+            help="show instead how far masking is from p(y | y in L) in this language: bio, a file with one output per "
+            "line, or a regular expression",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of tables")] = False,
 ) -> None:
     """Diagnose a run: decoders, log Z, exposure gap, length bias, search errors, label bias.
@@ -61,23 +70,31 @@ def diagnose(
     from seqwise.runs import load_run
     from seqwise.runs.hub import run_folder
     from seqwise.runs.inputs import read_examples
+    from seqwise.runs.language import in_language
     from seqwise.runs.measures import unknown_targets, unread_sources
     from seqwise.runs.run import readable, require_enough_candidates
 
     folder = run_folder(run)
     loaded = load_run(folder)
+    if language is not None:
+        loaded = in_language(loaded, language)
     examples = read_examples(loaded.settings, file)
     require_at_least_one("--beam-size", beam_size)
     require_at_least_one("--example", example)
     if example is not None and example > len(examples):
         problem = f"--example {example} is out of range: there are {len(examples)}"
         raise InputError(problem, path=file, hint=f"give a number from 1 to {len(examples)}")
+    if language is not None and example is not None:
+        raise InputError("--language and --example are two diagnoses", hint="give one of them")
     if plot is not None and example is None:
         raise InputError("--plot draws one example", hint="add --example N")
     chosen = examples if example is None else [examples[example - 1]]
     if beam_size is not None:
         require_enough_candidates(loaded, chosen, beam_size)
     warn(unread_sources(loaded, chosen, handled="left out"), unknown_targets(loaded, chosen))
+    if language is not None:
+        _diagnose_language(loaded, readable(loaded, chosen), beam_size=beam_size, as_json=as_json)
+        return
     if example is not None:
         _explore(loaded, chosen[0], example, beam_size=beam_size, plot=plot, as_json=as_json)
         return
@@ -103,6 +120,96 @@ def _diagnose(
         )
     else:
         _print(diagnosis, meaning, num_examples=len(examples), constant_from=constant_from)
+
+
+def _diagnose_language(run: OutputRun, examples: Sequence[Example], *, beam_size: int | None, as_json: bool) -> None:
+    from seqwise.runs.diagnosis import diagnose_language
+    from seqwise.runs.findings import meanings_inside
+
+    with progress_bars() as progress:
+        diagnosis = diagnose_language(run, examples, beam_size=beam_size, on_progress=bar_for_each_part(progress))
+    meaning = meanings_inside(diagnosis, subwords=run.codec.writes_text)
+    names = run.codec.target_vocabulary.tokens
+    if as_json:
+        about = {"examples": len(examples), **_language_as_json(diagnosis, names), "meaning": meaning}
+        print(json.dumps(about, indent=1, ensure_ascii=False))
+    else:
+        _print_language(diagnosis, names, meaning, num_examples=len(examples))
+
+
+def _language_as_json(diagnosis: LanguageDiagnosis, names: Sequence[str]) -> dict[str, Any]:
+    masking = diagnosis.masking
+    low, high = masking.interval or (None, None)
+    return {
+        "beam size": diagnosis.beam_size,
+        "decoders": {
+            name: {title: _estimate(sums) for title, sums in row.items()} for name, row in diagnosis.decoders.items()
+        },
+        "changed": {name: _estimate(share) for name, share in diagnosis.changed.items()},
+        "masking": {
+            "inputs": len(masking.inside),
+            "listed": list(masking.listed),
+            "p(y in L)": list(masking.inside),
+            "total variation": {"value": masking.distance, "low": low, "high": high},
+            "prefixes": [
+                {
+                    "prefix": [names[token] for token in shift.prefix],
+                    "masked": shift.masked,
+                    "conditional": shift.conditional,
+                }
+                for shift in masking.shifts[: 2 * MOST_PREFIXES]
+            ],
+        },
+    }
+
+
+def _print_language(
+    diagnosis: LanguageDiagnosis, names: Sequence[str], meaning: Mapping[str, str], *, num_examples: int
+) -> None:
+    _heading(
+        f"Inside the language ({num_examples:,} example{'s' * (num_examples != 1)}, beams of {diagnosis.beam_size})"
+    )
+    rows = diagnosis.decoders.items()
+    print_measures({name: {title: _interval(title, sums) for title, sums in row.items()} for name, row in rows})
+    _print_meaning(meaning, "decoders")
+    masking = diagnosis.masking
+    inputs = len(masking.inside)
+    _heading(f"Masking, against p(y | y in L) ({inputs:,} input{'s' * (inputs != 1)})")
+    interval = masking.interval
+    bracket = "" if interval is None else f"[{interval[0]:.3f}, {interval[1]:.3f}]"
+    print_table(
+        ("", "mean", ""),
+        [
+            ("p(y in L)", f"{sum(masking.inside) / inputs:.3g}", ""),
+            ("total variation", f"{masking.distance:.3f}", bracket),
+        ],
+    )
+    drawn = sum(count is None for count in masking.listed)
+    out().print(
+        "exact: all outputs are listed"
+        if interval is None
+        else f"estimated from masked draws for {drawn:,} of these inputs",
+        style="dim",
+        highlight=False,
+    )
+    _print_meaning(meaning, "masking")
+    shifts = [shift for shift in masking.shifts if abs(shift.gain) >= 0.0005]
+    shown = [shift for shift in shifts if shift.gain > 0][:MOST_PREFIXES]
+    shown += [shift for shift in shifts if shift.gain < 0][:MOST_PREFIXES][::-1]
+    if shown:
+        _heading("Prefixes that gain and lose the most mass by masking")
+        print_table(
+            ("prefix", "masked %", "p(y | y in L) %", "change"),
+            [
+                (
+                    _shortened([names[token] for token in shift.prefix], width=40),
+                    f"{100 * shift.masked:.1f}",
+                    f"{100 * shift.conditional:.1f}",
+                    f"{100 * shift.gain:+.1f}",
+                )
+                for shift in shown
+            ],
+        )
 
 
 def _as_json(

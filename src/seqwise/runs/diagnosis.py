@@ -18,17 +18,19 @@ from seqwise.evaluation.diagnosis import ExposureGap, LengthBias, exposure_gap, 
 from seqwise.evaluation.exact_search import BeamErrors, beam_errors, exact_outputs
 from seqwise.evaluation.label_bias import LabelBias, explore_label_bias
 from seqwise.evaluation.log_partitions import LogPartitionReport, log_partition_report
-from seqwise.evaluation.metrics import Sums
+from seqwise.evaluation.masking import masking_bias
+from seqwise.evaluation.metrics import Counts, Sums
 from seqwise.evaluation.slot_ranking import SlotRanking, rank_slots
 from seqwise.models.protocols import StepModel
 from seqwise.runs.codecs import place_of
-from seqwise.runs.findings import BEAM_SIZES, MOST_EXPANSIONS, Diagnosis
+from seqwise.runs.findings import BEAM_SIZES, MOST_EXPANSIONS, Diagnosis, LanguageDiagnosis
 from seqwise.runs.measures import gold_ids, known_targets, log_partitions_of
 from seqwise.runs.measures import measure_outputs as measure_written
 from seqwise.runs.run import METRICS, OutputRun, restricts_outputs
-from seqwise.search.candidates import Score, global_, local, shifted
+from seqwise.search.candidates import Score, global_, local, renormalized, shifted
 from seqwise.search.selectors import HardTopK
 
+MOST_INPUTS = 100  # whose masking is measured
 CANDIDATES_AT_ONCE = 2**24  # that global shares are summed over: bounds memory
 
 Ids = tuple[int, ...]
@@ -123,6 +125,27 @@ def diagnose(
     local_beams = {size: outputs for (name, size), outputs in sorted(outputs_by_search.items()) if name == "local"}
     errors = _beam_errors(run, data.sources, local_beams, on_progress)
     return Diagnosis(k, measured, constant, log_partitions, exposure, lengths, errors, ranking)
+
+
+def diagnose_language(
+    run: OutputRun, examples: Sequence[Example], *, beam_size: int | None = None, on_progress: OnProgress | None = None
+) -> LanguageDiagnosis:
+    """Diagnose a run whose model has a language: what masking does to draws, and other scores to a beam."""
+    if restricts_outputs(run):
+        raise InputError("the generation config restricts outputs too", hint="remove its restrictions")
+    k, data = _beam_size(run, beam_size), _prepare(run, examples)
+    scores: dict[str, Score] = {"beam": local, "renormalized-beam": renormalized, "raw-beam": global_}
+    searches = [(name, k, score) for name, score in scores.items()]
+    outputs = {name: found for (name, _), found in _search(run, data.sources, searches, on_progress).items()}
+    measured = {name: measure_outputs(run, examples, found) for name, found in outputs.items()}
+    changed = {
+        name: Counts([a.tokens != b.tokens for a, b in zip(found, outputs["beam"], strict=True)])
+        for name, found in outputs.items()
+        if name != "beam"
+    }
+    sources = data.sources[:MOST_INPUTS]
+    advance = _counter(on_progress, "masking", len(sources))
+    return LanguageDiagnosis(k, measured, changed, masking_bias(run.model, sources, on_progress=advance))
 
 
 def _beam_size(run: OutputRun, beam_size: int | None) -> int:

@@ -9,6 +9,7 @@ from functools import partial
 from seqwise.evaluation.diagnosis import ExposureGap, LengthBias
 from seqwise.evaluation.exact_search import BeamErrors
 from seqwise.evaluation.log_partitions import LogPartitionReport
+from seqwise.evaluation.masking import MaskingBias
 from seqwise.evaluation.metrics import FEWEST, Sums, enough_examples, num_examples, paired_bootstrap
 from seqwise.evaluation.slot_ranking import SlotRanking
 from seqwise.runs.advice import gain_of
@@ -20,6 +21,7 @@ BEAM_SIZES = (1, 2, 5, 10, 20)
 MOST_EXPANSIONS = 500
 """Number of prefixes of an input after which the search for its exact best output is given up."""
 
+NEGLIGIBLE = 0.02  # total variation of masking that is not worth a correction
 SMALL = 1.05  # exposure gap below which training against it is not worthwhile
 
 
@@ -47,6 +49,22 @@ class Diagnosis:
     ranking: SlotRanking | None
 
 
+@dataclass(frozen=True)
+class LanguageDiagnosis:
+    """Measurements of a run inside a language.
+
+    Attributes:
+        decoders: by beam (masked log-probabilities), renormalized-beam and raw-beam.
+        changed: share of inputs whose output another decoder than beam changes.
+        masking: bias of masked draws, over the first inputs.
+    """
+
+    beam_size: int
+    decoders: Mapping[str, Mapping[str, Sums]]
+    changed: Mapping[str, Sums]
+    masking: MaskingBias
+
+
 def meanings(diagnosis: Diagnosis, *, subwords: bool = False) -> dict[str, str]:
     """Interpret each part of a diagnosis in a sentence or two.
 
@@ -61,6 +79,35 @@ def meanings(diagnosis: Diagnosis, *, subwords: bool = False) -> dict[str, str]:
         "search errors": _about_search(diagnosis.search, diagnosis.beam_size),
         "slot ranking": _about_ranking(diagnosis.ranking),
     }
+
+
+def meanings_inside(diagnosis: LanguageDiagnosis, *, subwords: bool = False) -> dict[str, str]:
+    """Interpret each part of a diagnosis inside a language in a sentence or two; see :func:`meanings`."""
+    title, sign = decisive(diagnosis.decoders["beam"], subwords=subwords)
+    parts = []
+    for name, scores in (("renormalized-beam", "renormalised scores"), ("raw-beam", "raw scores")):
+        changed = f"{scores} change {100 * diagnosis.changed[name].value:.0f}% of the outputs"
+        sums = diagnosis.decoders[name][title]
+        if not enough_examples(sums):
+            parts.append(changed)
+            continue
+        test = paired_bootstrap(sums, diagnosis.decoders["beam"][title])
+        gain = 100 * sign * test.difference
+        if not (test.low > 0 or test.high < 0):
+            parts.append(f"{changed}, without a significant difference ({title})")
+        else:
+            parts.append(f"{changed} and {'gain' if gain > 0 else 'lose'} {abs(gain):.1f} points ({title})")
+    if not enough_examples(diagnosis.decoders["beam"][title]):
+        parts.append(_too_few(diagnosis.decoders["beam"][title]))
+    distance = diagnosis.masking.distance
+    if distance < NEGLIGIBLE:
+        masking = "masked draws have nearly the distribution p(y | y in L)"
+    else:
+        masking = (
+            f"{100 * distance:.0f}% of the mass of masked draws lies on the wrong outputs: draw with sample_within; "
+            "beam is not affected, because its scores inside the language are log p(y)"
+        )
+    return {"decoders": "; ".join(parts), "masking": masking}
 
 
 def _too_few(sums: Sums) -> str:

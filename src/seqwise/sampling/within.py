@@ -65,7 +65,8 @@ class RejectionMemory:
 
     def learn(self, visits: _Visits) -> None:
         """Add visited prefixes, and propagate bounds from longer to shorter ones."""
-        self.log_weights.update(visits.new)
+        for prefix, (log_probs_W, tokens_W) in visits.new.items():
+            self.log_weights[prefix] = log_probs_W[tokens_W >= 0]
         for prefix in sorted(visits.log_probs, key=lambda prefix: -len(prefix[1])):
             log_mass = self.log_mass[prefix] = float(self.log_weights[prefix].logsumexp(0))
             number, written = prefix
@@ -373,7 +374,7 @@ class _Visits:
     def __init__(self, memory: RejectionMemory, inputs_M: Tensor) -> None:
         self.roots: list[Prefix] = [(number, ()) for number in inputs_M.tolist()]
         self.log_probs: dict[Prefix, tuple[int, float]] = {}  # as in a memory, of all that were visited
-        self.new: dict[Prefix, Tensor] = {}  # log-probabilities of the allowed tokens of the new ones
+        self.new: dict[Prefix, tuple[Tensor, Tensor]] = {}  # log-probabilities and tokens that follow the new ones
         self._memory = memory
         self._prefixes = list(self.roots)
         self._arcs = [(0, 0.0) for _ in self.roots]
@@ -388,7 +389,7 @@ class _Visits:
             if prefix in self._memory.log_weights:
                 known.append(row)
             elif prefix not in self.new:
-                self.new[prefix] = log_probs_MW[row][tokens_MW[row] >= 0]
+                self.new[prefix] = log_probs_MW[row], tokens_MW[row]
         if known:
             prefixes = [self._prefixes[row] for row in known]
             known_KW = pad_sequence([self._memory.log_weights[prefix] for prefix in prefixes], True, -torch.inf)

@@ -1,0 +1,101 @@
+"""Samplers inside a language: the laws that they are compared by, and a small run."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from reproducing import printed, read_back, setup
+from reproductions.beyond import constrained_sampling as sampling
+from reproductions.report import Table
+from seqwise.sampling import LanguageChains, regrow_suffix, start_within, transition_matrix
+from seqwise.sampling.energies import rows_of
+
+
+@pytest.fixture(scope="module", autouse=True)
+def two_phonemes() -> Iterator[None]:
+    """A lexicon of three phonemes and words of up to two."""
+    words = tuple(tuple(word) for word in (["AA"], ["AA", "K"], ["K", "AA"], ["T", "K"], ["K"], ["T", "AA"]))
+    caches = (sampling.lexicon, sampling.phonemes, sampling.set_of_words, sampling.constraint)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sampling, "lexicon", lambda: words)
+        for name, setting in {"LONGEST": 2, "STEPS": 3, "RUNS": 500, "LEARNT": (5,), "SAMPLES": (5, 40)}.items():
+            patch.setattr(sampling, name, setting)
+        for cached in caches:
+            cached.cache_clear()
+        yield
+    for cached in caches:
+        cached.cache_clear()
+
+
+def states_of(name: str, seed: int) -> tuple[object, LanguageChains]:
+    model, context = sampling.bigram(seed)
+    outputs_NT = sampling.constraint(name).outputs_NT
+    rows_N = torch.zeros(len(outputs_NT), dtype=torch.long)
+    return model, start_within(model, rows_of(context, rows_N), sampling.constraint(name).language, outputs_NT)
+
+
+def test_outputs_are_those_of_the_constraint_in_order() -> None:
+    phonemes = sampling.phonemes()
+    assert phonemes == ("AA", "K", "T")
+    outputs = [tuple(output) for output in sampling.constraint("contains K").outputs_NT.tolist()]
+    every = [(a, 3, 3) for a in range(3)] + [(a, b, 3) for a, b in itertools.product(range(3), repeat=2)]
+    assert outputs == sorted(output for output in every if 1 in output)
+
+
+@pytest.mark.parametrize("independence", [0.5, 1.0])
+@pytest.mark.parametrize("name", ["contains K", "in the lexicon", "alternates"])
+def test_the_law_after_a_proposal_is_that_of_the_transition_matrix(name: str, independence: float) -> None:
+    model, states = states_of(name, seed=1)
+    language = sampling.constraint(name).language
+    matrix_NN = transition_matrix(regrow_suffix(model, language, independence=independence), states)
+    law_N = (-states.energy_B - states.log_weights_B).exp()
+    moved_N = sampling.after_proposal(law_N, states, model.end, independence=independence)
+    torch.testing.assert_close(moved_N, law_N @ matrix_NN, atol=1e-12, rtol=0)
+
+
+def test_particles_of_one_run_are_masked_and_of_many_the_conditional() -> None:
+    _, states = states_of("contains K", seed=0)
+    masked_N = (-states.energy_B - states.log_weights_B).exp()
+    target_N = (-states.energy_B).softmax(0)
+    for num_particles, law_N in ((1, masked_N), (300, target_N)):
+        num_runs = 60_000 // num_particles
+        found_N = sampling.particles_law(states, num_runs=num_runs, num_particles=num_particles, seed=0)
+        assert float(found_N.sum()) == pytest.approx(1)
+        assert sampling.distance(found_N, law_N) < 0.02 < sampling.distance(masked_N, target_N)
+
+
+def test_a_bound_of_total_variation_is_not_raised_by_noise() -> None:
+    target_N = torch.full((4000,), 1 / 4000).double()
+    draws = [torch.bincount(torch.randint(4000, (4000,)), minlength=4000) / 4000 for _ in range(2)]
+    assert sampling.distance(draws[0], target_N) > 0.3
+    assert sampling.least_distance(target_N, draws) < 0.03
+    assert sampling.least_distance(target_N, [torch.eye(4000)[0]] * 2) == pytest.approx(1 - 1 / 4000)
+
+
+@pytest.fixture(scope="module")
+def small(two_phonemes: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Table, str]:
+    """Three phonemes, and three steps of training."""
+    folder = tmp_path_factory.mktemp("sampling")
+    (outcome,) = sampling.reproduce(setup(folder, 0, 1))
+    return read_back(outcome, folder), printed(outcome)
+
+
+def test_a_small_run(small: tuple[Table, str]) -> None:
+    table, shown = small
+    found = {(result.system, result.measure): result.value for result in table.results}
+    assert "sample_within, 40 samples" in shown
+    for model, name in itertools.product(sampling.MODELS, sampling.CONSTRAINTS):
+        distances = {
+            system: found[f"{model}: {system}", f"{name}, {sampling.DISTANCE}"]
+            for system in (sampling.MASKING, sampling.CHAINS, sampling.PLAIN, "sample_within, 40 samples")
+        }
+        assert all(0 <= value <= 1 for value in distances.values())
+        assert distances[sampling.CHAINS] < distances[sampling.MASKING]
+        assert found[f"{model}: sample_within, 40 samples", f"{name}, {sampling.COST}"] <= sampling.PASSES
+        plain = found[f"{model}: {sampling.PLAIN}", f"{name}, {sampling.COST}"]
+        assert 1 <= found[f"{model}: rejection with a memory, 40 samples", f"{name}, {sampling.COST}"] < 2 * plain
+    assert len(table.claims) == 2 * 6
