@@ -2,7 +2,7 @@
 
 A language model of phonemes writes words of up to three, and six languages constrain them. For masking, for masking
 with a memory (ASAp) and for chains, the law of a sample is computed exactly. Rejection is exact by construction, with
-or without a memory, and only its passes are measured. The distance of sequential Monte Carlo is a lower bound, estimated
+or without a memory, and only its passes are measured. That of sequential Monte Carlo is a lower bound, estimated
 from many runs; that of ``sample_within`` is an upper bound, the share of its samples that come from chains.
 
 Shapes: N outputs of a language, T steps, R runs, P particles, V phonemes.
