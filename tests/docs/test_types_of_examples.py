@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +42,14 @@ def test_examples_have_the_types_of_the_library(tmp_path: Path) -> None:
     files = modules(tmp_path)
     assert len(files) > 10
     found = checked(*files)
+    assert found.returncode == 0, found.stdout
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(importlib.util.find_spec("pyright") is None, reason="pyright is not installed")
+def test_examples_pass_pyright_as_well(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, *map(str, modules(tmp_path))]
+    found = subprocess.run(command, cwd=ROOT / "src", capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stdout
 
 
