@@ -79,32 +79,24 @@ class ConditionalMaskedTransformer(nn.Module, HubModel):
         feedforward_size: int = 512,
         dropout: float = 0.1,
     ) -> None:
-        check_sizes(
-            source_size=source_size,
-            vocab_size=vocab_size,
-            max_length=max_length,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            num_heads=num_heads,
-            feedforward_size=feedforward_size,
-        )
-        super().__init__()
-        self.vocab_size = vocab_size
-        self.mask_id = vocab_size
-        self.max_length = max_length
         sizes: dict[str, Any] = {
             "hidden_size": hidden_size,
             "num_heads": num_heads,
             "feedforward_size": feedforward_size,
-            "dropout": dropout,
         }
+        others = {"source_size": source_size, "vocab_size": vocab_size, "max_length": max_length}
+        check_sizes(num_layers=num_layers, **others, **sizes)
+        super().__init__()
+        self.vocab_size = vocab_size
+        self.mask_id = vocab_size
+        self.max_length = max_length
         self.source_embedding = nn.Embedding(source_size, hidden_size)
         self.length_symbol_H = nn.Parameter(torch.empty(hidden_size))
-        self.encoder = nn.ModuleList(EncoderLayer(**sizes) for _ in range(num_layers))
+        self.encoder = nn.ModuleList(EncoderLayer(**sizes, dropout=dropout) for _ in range(num_layers))
         self.encoder_norm = nn.LayerNorm(hidden_size)
         self.length_head = nn.Linear(hidden_size, max_length)
         self.target_embedding = nn.Embedding(vocab_size + 1, hidden_size)
-        self.decoder = nn.ModuleList(DecoderLayer(**sizes) for _ in range(num_layers))
+        self.decoder = nn.ModuleList(DecoderLayer(**sizes, dropout=dropout) for _ in range(num_layers))
         self.decoder_norm = nn.LayerNorm(hidden_size)
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(hidden_size, vocab_size)

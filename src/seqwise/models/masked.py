@@ -111,23 +111,17 @@ class MaskedTransformer(nn.Module, HubModel):
         feedforward_size: int = 512,
         dropout: float = 0.1,
     ) -> None:
-        check_sizes(
-            vocab_size=vocab_size,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            num_heads=num_heads,
-            feedforward_size=feedforward_size,
-        )
+        sizes: dict[str, Any] = {
+            "hidden_size": hidden_size,
+            "num_heads": num_heads,
+            "feedforward_size": feedforward_size,
+        }
+        check_sizes(vocab_size=vocab_size, num_layers=num_layers, **sizes)
         super().__init__()
         self.vocab_size = vocab_size
         self.mask_id = vocab_size
         self.embedding = nn.Embedding(vocab_size + 1, hidden_size)
-        self.layers = nn.ModuleList(
-            EncoderLayer(
-                hidden_size=hidden_size, num_heads=num_heads, feedforward_size=feedforward_size, dropout=dropout
-            )
-            for _ in range(num_layers)
-        )
+        self.layers = nn.ModuleList(EncoderLayer(**sizes, dropout=dropout) for _ in range(num_layers))
         self.norm = nn.LayerNorm(hidden_size)
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(hidden_size, vocab_size)

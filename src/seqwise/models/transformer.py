@@ -238,23 +238,20 @@ class Transformer(nn.Module, HubModel):
         feedforward_size: int = 512,
         dropout: float = 0.1,
     ) -> None:
-        check_sizes(
-            hidden_size=hidden_size, num_heads=num_heads, num_layers=num_layers, feedforward_size=feedforward_size
-        )
-        super().__init__()
-        self.end = end
         sizes: dict[str, Any] = {
             "hidden_size": hidden_size,
             "num_heads": num_heads,
             "feedforward_size": feedforward_size,
-            "dropout": dropout,
         }
+        check_sizes(num_layers=num_layers, **sizes)
+        super().__init__()
+        self.end = end
         self.source_embedding = nn.Embedding(source_size, hidden_size)
-        self.encoder = nn.ModuleList(EncoderLayer(**sizes) for _ in range(num_layers))
+        self.encoder = nn.ModuleList(EncoderLayer(**sizes, dropout=dropout) for _ in range(num_layers))
         self.encoder_norm = nn.LayerNorm(hidden_size)
         self.first_input_D = nn.Parameter(torch.empty(hidden_size))
         self.target_embedding = nn.Embedding(target_size, hidden_size)
-        self.decoder = nn.ModuleList(DecoderLayer(**sizes) for _ in range(num_layers))
+        self.decoder = nn.ModuleList(DecoderLayer(**sizes, dropout=dropout) for _ in range(num_layers))
         self.decoder_norm = nn.LayerNorm(hidden_size)
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(hidden_size, target_size)
