@@ -36,7 +36,7 @@ from reproductions.cells import (
 from reproductions.goyal_2021.sampler_draws import Drawn, draw
 from reproductions.goyal_2021.sampler_tasks import Part, SamplerTask, Size
 from reproductions.workers import Job, Report, run_jobs
-from seqwise.configuration.flat import plain_values
+from seqwise.configuration.flat import flat_values, plain_values
 from seqwise.data.durable import write_atomically
 from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
 from seqwise.runs.loading import load_run, save_run
@@ -244,7 +244,7 @@ def _fingerprint(task: SamplerTask, spec: SamplerSpec, part: str, scale: str, se
     """Return a fingerprint of the settings, of what is measured on and how, and of the model."""
     settings, measured_on = spec.sized(task.sizes[scale], part=part, seed=seed), task.part(part, scale)
     return fingerprint_of(
-        json.dumps(settings.flat(), sort_keys=True),
+        json.dumps(flat_values(settings), sort_keys=True),
         str(spec.candidates),
         sha256_of_examples(measured_on.examples),
         repr(measured_on.references),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from seqwise.configuration import configure
-from seqwise.configuration.flat import flags_of
+from seqwise.configuration.flat import flags_of, flat_values
 from seqwise.errors import InputError
 from seqwise.sampling import (
     ChainSettings,
@@ -216,7 +216,7 @@ def test_a_phrase_longer_than_a_free_sequence_is_refused_by_its_length() -> None
 
 def test_settings_are_flat_as_json_has_them() -> None:
     settings = settings_of("metropolis-hastings", blocks=(3, 2, 1), contain=("a", "b"))
-    flat = settings.flat()
+    flat = flat_values(settings)
     assert flat["blocks"] == [3, 2, 1] and flat["contain"] == ["a", "b"] and flat["kernel"] == "metropolis-hastings"
     assert json.loads(json.dumps(flat)) == flat
     assert configure(ChainSettings, **{name: value for name, value in flat.items() if value is not None}) == settings

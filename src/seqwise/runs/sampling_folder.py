@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from seqwise.configuration.flat import flat_values
 from seqwise.data.durable import discard_partials, flush, holds_nothing, write_atomically
 from seqwise.errors import InputError
 from seqwise.runs.sampling_settings import SampleSettings
@@ -51,7 +52,7 @@ def claim(folder: Path, settings: SampleSettings, fingerprints: Mapping[str, str
     """Write the settings of a sampling run to its folder; refuse a folder with others, except for more sweeps."""
     another = "give another --output, or remove this folder to start again"
     # The model first: another one may have other defaults.
-    now = {**fingerprints, "kernel": None, **settings.flat()}
+    now = {**fingerprints, "kernel": None, **flat_values(settings)}
     path = folder / _SETTINGS
     if path.exists():
         then = _begun(path, [*fingerprints, "kernel"])

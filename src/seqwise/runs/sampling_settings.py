@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from pydantic import field_validator, model_validator
 
 from seqwise.configuration import setting
@@ -48,11 +50,15 @@ class SampleSettings(ChainSettings):
     @field_validator("length")
     @classmethod
     def _length(cls, value: str | None) -> str | None:
-        lengths = _numbers(value)
-        if lengths is not None and not 1 <= lengths[0] <= lengths[-1]:
+        if value is None:
+            return None
+        ends = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", value)
+        # Python refuses to read numbers of thousands of digits.
+        low, high = (int(end[:20]) for end in (ends[1], ends[2] or ends[1])) if ends else (0, 0)
+        if not 1 <= low <= high:
             raise InputError(f"length: {value!r} is not a length", hint="give a number, or a range such as 5-9")
-        if lengths is not None and lengths[-1] > MOST_POSITIONS:
-            given = value if len(str(value)) < 40 else f"{str(value)[:30]}..."
+        if high > MOST_POSITIONS:
+            given = value if len(value) < 40 else f"{value[:30]}..."
             raise InputError(f"length: sequences of at most {MOST_POSITIONS:,} tokens are sampled, got {given!r}")
         return value
 
@@ -60,7 +66,7 @@ class SampleSettings(ChainSettings):
     def _printed(self) -> SampleSettings:
         for name in ("chains", "sweeps", "discard", "every"):
             if not self.kernel.draws and getattr(self, name) is not None:
-                raise InputError(f"{name}: the kernel {self.kernel.label} draws nothing", hint="leave it out")
+                raise InputError(f"{name}: the kernel {self.kernel.name} draws nothing", hint="leave it out")
         if self.best and self.every is not None:
             raise InputError(
                 "every: has no effect, because the best sequence of each problem is printed", hint="leave it out"
@@ -114,13 +120,3 @@ class SampleSettings(ChainSettings):
             return None
         low, _, high = self.length.partition("-")
         return range(int(low), int(high or low) + 1)
-
-
-def _numbers(length: str | None) -> list[int] | None:
-    if length is None:
-        return None
-    parts = length.split("-")
-    if len(parts) > 2 or not all(part.isdecimal() for part in parts):
-        return [0]
-    # Python refuses to read numbers of thousands of digits.
-    return [int(part) if len(part) < 1000 else 10**1000 for part in parts]

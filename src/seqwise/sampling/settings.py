@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -38,16 +38,13 @@ class KernelConfig(Config):
     A subclass has a ``name: Literal["..."]``, a field for each option and :meth:`build`.
     """
 
+    name: str
+
     follows_target: ClassVar[bool] = True
     """Whether the kernel leaves the target invariant, so that constraints can be part of it."""
 
     draws: ClassVar[bool] = True
     """Whether the kernel is random, so that chains and sweeps differ."""
-
-    @property
-    def label(self) -> str:
-        """Name of the kernel in settings."""
-        return str(getattr(self, self.tag))
 
     @property
     def num_replicas(self) -> int:
@@ -461,7 +458,7 @@ class ChainSettings(Config):
     def _constraints(self) -> ChainSettings:
         constrained = [name for name in ("contain", "without") if getattr(self, name)]
         if constrained and not self.kernel.follows_target:
-            problem = f"{constrained[0]}: the kernel {self.kernel.label} follows no target"
+            problem = f"{constrained[0]}: the kernel {self.kernel.name} follows no target"
             raise InputError(problem, hint="leave it out, or choose another kernel")
         if self.penalty is not None and not constrained:
             raise InputError("penalty: there is no constraint", hint="add phrases to contain, or to do without")
@@ -502,10 +499,3 @@ class ChainSettings(Config):
             A kernel; parallel tempering takes a state of :func:`~seqwise.sampling.replicas`.
         """
         return self.kernel.build(model, energy, allowed_V, max_rows=self.max_rows)
-
-    def flat(self) -> dict[str, Any]:
-        """Return all settings, including the kernel's, by flag name, as JSON values."""
-        own = {name: getattr(self, name) for name in type(self).model_fields}
-        options = {name: getattr(self.kernel, name) for name in type(self.kernel).model_fields if name != "name"}
-        flat = {**own, **options, "kernel": self.kernel.label}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in flat.items()}

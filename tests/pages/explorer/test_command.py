@@ -444,7 +444,7 @@ def test_a_sweep_goes_by_the_proposal_that_is_chosen(monkeypatch: pytest.MonkeyP
         (settings,) = seen
         kernel = settings.kernel
         assert (kernel.proposal_temperature, kernel.nucleus, kernel.temperature) == (2.0, 0.9, 0.5)
-        assert kernel.label == "delayed-acceptance"
+        assert kernel.name == "delayed-acceptance"
 
     visit(masked_run(), scenario)
 

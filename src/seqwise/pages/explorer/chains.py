@@ -89,7 +89,7 @@ def _require_replayable(settings: SampleSettings) -> None:
     """Raise an InputError for replicas and mask-predict, whose sweeps are not repeated moves of one chain."""
     if settings.num_replicas > 1 or not settings.kernel.draws:
         hint = "choose metropolis-hastings, delayed-acceptance, exact-gibbs or gibbs"
-        raise InputError(f"the kernel {settings.kernel.label} has no sweeps to watch", hint=hint)
+        raise InputError(f"the kernel {settings.kernel.name} has no sweeps to watch", hint=hint)
 
 
 def advance(watched: Watched) -> Watched:
