@@ -36,6 +36,7 @@ LAYERS = [
     "schedules",
     "_lazy",
     "names",
+    "devices",
     "tree",
     "data",
     "models",

@@ -181,7 +181,7 @@ def _losses(
     chosen_BTR = log_probs_BTV.gather(-1, right_BTR.clamp(min=0)).masked_fill(right_BTR < 0, -torch.inf)
     counted_BT = batch.targets_BT >= 0
     mass_BT: Tensor = chosen_BTR.masked_fill(~counted_BT[..., None], 0.0).logsumexp(-1).masked_fill(~counted_BT, 0.0)
-    return mass_BT.double().sum(-1).neg().tolist()
+    return mass_BT.cpu().double().sum(-1).neg().tolist()
 
 
 @dataclass(frozen=True)

@@ -209,7 +209,7 @@ def _require_same(
 
 def _share_apart(ours: Tensor, own: Tensor) -> float:
     """Return the largest difference divided by the largest value; NaN if there is one."""
-    ours, own = ours.double(), own.double()
+    ours, own = ours.cpu().double(), own.cpu().double()
     return float((ours - own).abs().max() / own.abs().max().clamp(min=1e-30))
 
 

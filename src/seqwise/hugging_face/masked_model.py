@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seqwise.decoding import evaluation_mode
+from seqwise.devices import moved
 from seqwise.errors import InputError
 from seqwise.hugging_face.text_codec import TextCodec
 from seqwise.models.masked import seen_tokens
@@ -102,10 +103,11 @@ class HuggingFaceMaskedModel(nn.Module):
         """
         if context is not None:
             raise InputError("this masked model reads no context", hint="leave the context out")
-        seen_NT, real_NT = seen_tokens(tokens_NT, masked_NT, mask_id=self.mask_id)
+        masked_NT = masked_NT.cpu()
+        seen_NT, real_NT, *_ = seen_tokens(tokens_NT, masked_NT, mask_id=self.mask_id, device=masked_NT.device)
         self.require_room(tokens_NT.shape[1])
         if not bool(masked_NT.any()):
-            return torch.zeros(0, self.vocab_size, device=tokens_NT.device)
+            return torch.zeros(0, self.vocab_size, device=self.device)
         width = tokens_NT.shape[1] + len(self.before) + len(self.after)
         rows, parts = max(1, self.max_tokens // width), []
         for first in range(0, len(seen_NT), rows):
@@ -126,15 +128,16 @@ class HuggingFaceMaskedModel(nn.Module):
 
     def _scores(self, seen_NT: Tensor, masked_NT: Tensor, real_NT: Tensor | None) -> Tensor:
         ids_NL, attended_NL = self._surrounded(seen_NT, real_NT)
-        masked_NL = F.pad(masked_NT, (len(self.before), len(self.after)))
-        inputs = {"input_ids": ids_NL, "return_dict": True}
+        rows_M, places_M = masked_NT.nonzero(as_tuple=True)
+        places = moved(rows_M, self.device), moved(places_M + len(self.before), self.device)
+        inputs: dict[str, Any] = {"input_ids": moved(ids_NL, self.device), "return_dict": True}
         if self._reads_attention_mask:
-            inputs["attention_mask"] = attended_NL
+            inputs["attention_mask"] = moved(attended_NL, self.device)
         elif not bool(attended_NL.all()):
             raise InputError("the model takes no attention mask, so that rows cannot be padded", hint="sort by length")
-        with nullcontext() if self.narrowed_at is None else _gathered(self.model, self.narrowed_at, masked_NL):
+        with nullcontext() if self.narrowed_at is None else _gathered(self.model, self.narrowed_at, places):
             logits = self.model(**inputs).logits
-        logits_MV = logits[masked_NL] if self.narrowed_at is None else logits.squeeze(0)
+        logits_MV = logits[places] if self.narrowed_at is None else logits.squeeze(0)
         return logits_MV.float() if logits_MV.dtype in (torch.float16, torch.bfloat16) else logits_MV
 
     def _surrounded(self, seen_NT: Tensor, real_NT: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -268,13 +271,13 @@ def num_positions(model: Any) -> int | None:
 
 
 @contextmanager
-def _gathered(model: Any, name: str, masked_NL: Tensor) -> Iterator[None]:
+def _gathered(model: Any, name: str, places: tuple[Tensor, Tensor]) -> Iterator[None]:
     """Temporarily reduce the output of a backbone module to the masked positions, as one sequence of M."""
 
     def hook(module: nn.Module, inputs: Any, output: Any) -> Any:
         if isinstance(output, Tensor):
-            return output[masked_NL][None]
-        first_M = output[0][masked_NL][None]
+            return output[places][None]
+        first_M = output[0][places][None]
         if isinstance(output, tuple):
             return (first_M, *output[1:])
         output[next(iter(output.keys()))] = first_M
@@ -302,9 +305,9 @@ def _check(adapted: HuggingFaceMaskedModel) -> None:
     room = 3 if adapted.max_length is None else min(3, adapted.max_length)
     if room < 1:
         raise InputError(f"{name} has no positions besides those of the special tokens", hint="load another model")
-    words = adapted.allowed_V.nonzero().flatten()[:3].to(adapted.device)
-    tokens_NT = words[torch.arange(2 * room, device=adapted.device) % len(words)].view(2, room)
-    masked_NT = torch.tensor([[True, False, True], [False, True, True]], device=adapted.device)[:, :room]
+    words = adapted.allowed_V.cpu().nonzero().flatten()[:3]
+    tokens_NT = words[torch.arange(2 * room) % len(words)].view(2, room)
+    masked_NT = torch.tensor([[True, False, True], [False, True, True]])[:, :room]
     with evaluation_mode(adapted.model), torch.no_grad():
         full_MV = _attempt(lambda: adapted.masked_logits(tokens_NT, masked_NT))
         if full_MV is None or full_MV.shape != (int(masked_NT.sum()), adapted.vocab_size):
@@ -316,7 +319,7 @@ def _check(adapted: HuggingFaceMaskedModel) -> None:
             if own_MV is not None and _alike(own_MV, full_MV, adapted):
                 break
         if room > 1 and len(words) > 1:
-            first_NT = F.one_hot(torch.zeros(2, dtype=torch.int64, device=adapted.device), room).bool()
+            first_NT = F.one_hot(torch.zeros(2, dtype=torch.int64), room).bool()
             ends_NT = tokens_NT[:1].repeat(2, 1)
             ends_NT[:, -1] = words[:2]
             one_V, other_V = adapted.masked_logits(ends_NT, first_NT)

@@ -91,7 +91,7 @@ class TextScorer:
             if bool(log_probs_M.isnan().any()):
                 problem = f"the model's scores of {texts[row.text].text[:60]!r} are not numbers"
                 raise InputError(problem, hint="check its weights; score in float32")
-            values[row.text][list(row.places)] = log_probs_M.double().cpu()
+            values[row.text][list(row.places)] = log_probs_M.cpu().double()
         return [
             self._result(text, value_T[list(text.scored)], num_windows=self._num_windows(text, group))
             for text, value_T, group in zip(texts, values, rows, strict=True)

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from seqwise.errors import InputError
 from seqwise.models.hub import HubModel
-from seqwise.models.masked import masked_places, readable_positions, seen_tokens
+from seqwise.models.masked import seen_tokens
 from seqwise.models.shared_cache import KeysValues
 from seqwise.models.transformer import DecoderLayer, EncoderLayer, check_sizes, initialise, with_places
 
@@ -147,21 +147,21 @@ class ConditionalMaskedTransformer(nn.Module, HubModel):
         """
         if not isinstance(context, ConditionalContext):
             raise InputError("this masked model needs a source", hint="hand over encode's result")
-        seen_NT, real_NT = seen_tokens(tokens_NT, masked_NT, mask_id=self.mask_id)
+        device = self.target_embedding.weight.device
+        seen = seen_tokens(tokens_NT, masked_NT, mask_id=self.mask_id, device=device)
         if len(context.mask_BS) != len(tokens_NT):
             raise InputError(
                 f"{len(tokens_NT)} sequences with {len(context.mask_BS)} sources",
                 hint="give each sequence a row of the context",
             )
-        hidden_NTH = self.dropout(with_places(self.target_embedding(seen_NT)))
-        readable, source_N11S = readable_positions(tokens_NT, real_NT), context.mask_BS[:, None, None]
-        wanted_NC = masked_places(masked_NT)
+        hidden_NTH = self.dropout(with_places(self.target_embedding(seen.tokens_NT)))
+        readable, source_N11S, wanted_NC = seen.readable(), context.mask_BS[:, None, None], seen.wanted_NC
         *layers, last = zip(self._decoder_layers(), context.memories, strict=True)
         for layer, memory in layers:
             hidden_NTH = layer(hidden_NTH, readable, memory, source_N11S)
         layer, memory = last
         hidden_NCH = layer(hidden_NTH, readable, memory, source_N11S, wanted_NC)
-        hidden_MH = hidden_NCH[masked_NT] if wanted_NC is None else hidden_NCH.flatten(0, 1)
+        hidden_MH = hidden_NCH[seen.places] if wanted_NC is None else hidden_NCH.flatten(0, 1)
         return self.head(self.dropout(self.decoder_norm(hidden_MH)))
 
     def _decoder_layers(self) -> Iterable[DecoderLayer]:

@@ -8,13 +8,14 @@ Rows may differ in length: ``IGNORE`` pads shorter ones, and scores do not depen
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seqwise.data.batches import IGNORE
+from seqwise.devices import moved
 from seqwise.errors import InputError
 from seqwise.models.hub import HubModel
 from seqwise.models.transformer import EncoderLayer, check_sizes, initialise, with_places
@@ -63,14 +64,14 @@ class MaskedLSTM(nn.Module, HubModel):
                 is a context.
         """
         _refuse(context)
-        seen_NT, real_NT = seen_tokens(tokens_NT, masked_NT, mask_id=self.mask_id)
-        embedded_NTD = self.embedding(seen_NT)
+        seen = seen_tokens(tokens_NT, masked_NT, mask_id=self.mask_id, device=self.embedding.weight.device)
+        embedded_NTD = self.embedding(seen.tokens_NT)
         left_NTH, _ = self.before(embedded_NTD)
-        right_NTH, _ = self.after(_backwards(embedded_NTD, real_NT))
+        right_NTH, _ = self.after(_backwards(embedded_NTD, seen.real_NT))
         # Moved by one, so that a position has the state of its neighbour: it never reads itself.
         left_NTH = F.pad(left_NTH[:, :-1], (0, 0, 1, 0))
-        right_NTH = _backwards(F.pad(right_NTH[:, :-1], (0, 0, 1, 0)), real_NT)
-        features_MF = F.gelu(self.combine(torch.cat([left_NTH[masked_NT], right_NTH[masked_NT]], dim=-1)))
+        right_NTH = _backwards(F.pad(right_NTH[:, :-1], (0, 0, 1, 0)), seen.real_NT)
+        features_MF = F.gelu(self.combine(torch.cat([left_NTH[seen.places], right_NTH[seen.places]], dim=-1)))
         return self.head(features_MF)
 
 
@@ -135,18 +136,45 @@ class MaskedTransformer(nn.Module, HubModel):
                 is a context.
         """
         _refuse(context)
-        seen_NT, real_NT = seen_tokens(tokens_NT, masked_NT, mask_id=self.mask_id)
-        hidden_NTH = self.dropout(with_places(self.embedding(seen_NT)))
-        readable, wanted_NC = readable_positions(tokens_NT, real_NT), masked_places(masked_NT)
+        seen = seen_tokens(tokens_NT, masked_NT, mask_id=self.mask_id, device=self.embedding.weight.device)
+        hidden_NTH = self.dropout(with_places(self.embedding(seen.tokens_NT)))
+        readable, wanted_NC = seen.readable(), seen.wanted_NC
         for layer in self.layers[:-1]:
             hidden_NTH = layer(hidden_NTH, readable)
         hidden_NCH = self.layers[-1](hidden_NTH, readable, wanted_NC)
-        hidden_MH = hidden_NCH[masked_NT] if wanted_NC is None else hidden_NCH.flatten(0, 1)
+        hidden_MH = hidden_NCH[seen.places] if wanted_NC is None else hidden_NCH.flatten(0, 1)
         return self.head(self.dropout(self.norm(hidden_MH)))
 
 
-def seen_tokens(tokens_NT: Tensor, masked_NT: Tensor, *, mask_id: int) -> tuple[Tensor, Tensor | None]:
-    """Return tokens with the mask at masked positions and padding, and the padding mask; None if no row is padded."""
+class Seen(NamedTuple):
+    """Input of a masked model, on its device.
+
+    Attributes:
+        tokens_NT: tokens with the mask at masked positions and padding.
+        real_NT: bool, false at padding; None if no row is padded.
+        places: rows and positions of what is masked, (M,) each, in row-major order.
+        wanted_NC: masked positions of each row if every row has C of them, some but not all; else None. Samplers and
+            pseudo-log-likelihoods mask in this way; the last layer then skips all other positions.
+    """
+
+    tokens_NT: Tensor
+    real_NT: Tensor | None
+    places: tuple[Tensor, Tensor]
+    wanted_NC: Tensor | None
+
+    def readable(self) -> Tensor:
+        """Return the attention mask of a sequence: (N, 1, 1, T), or all true, (1, 1, 1, T), if no row is padded."""
+        if self.real_NT is None:
+            width = self.tokens_NT.shape[1]
+            return torch.ones(1, 1, 1, width, dtype=torch.bool, device=self.tokens_NT.device)
+        return self.real_NT[:, None, None]
+
+
+def seen_tokens(tokens_NT: Tensor, masked_NT: Tensor, *, mask_id: int, device: torch.device) -> Seen:
+    """Check tokens and masked positions on the CPU, and return what a model on a device reads.
+
+    If both lie on the CPU already, the host does not wait for the device.
+    """
     if tokens_NT.ndim != 2 or tokens_NT.shape != masked_NT.shape or masked_NT.dtype != torch.bool:
         raise InputError(
             f"tokens {tuple(tokens_NT.shape)} and masked {tuple(masked_NT.shape)} ({masked_NT.dtype}) do not fit",
@@ -154,9 +182,13 @@ def seen_tokens(tokens_NT: Tensor, masked_NT: Tensor, *, mask_id: int) -> tuple[
         )
     if tokens_NT.shape[1] == 0:
         raise InputError("a sequence without a token has no position to score", hint="leave empty sequences out")
+    tokens_NT, masked_NT = tokens_NT.cpu(), masked_NT.cpu()
+    rows_M, places_M = masked_NT.nonzero(as_tuple=True)
+    places = moved(rows_M, device), moved(places_M, device)
+    wanted_NC = _equally_many(masked_NT, places[1])
     padding_NT = tokens_NT == IGNORE
     if not bool(padding_NT.any()):
-        return tokens_NT.masked_fill(masked_NT, mask_id), None
+        return Seen(moved(tokens_NT.masked_fill(masked_NT, mask_id), device), None, places, wanted_NC)
     if bool(padding_NT[:, 0].any()):
         row = int(padding_NT[:, 0].nonzero()[0])
         raise InputError(f"row {row} starts with padding ({IGNORE})", hint="leave empty sequences out; pad at the end")
@@ -166,27 +198,17 @@ def seen_tokens(tokens_NT: Tensor, masked_NT: Tensor, *, mask_id: int) -> tuple[
     if bool((padding_NT & masked_NT).any()):
         row = int((padding_NT & masked_NT).any(1).nonzero()[0])
         raise InputError(f"row {row} has masked padding ({IGNORE})", hint="mask positions that hold a token")
-    return tokens_NT.masked_fill(masked_NT | padding_NT, mask_id), ~padding_NT
+    seen_NT = moved(tokens_NT.masked_fill(masked_NT | padding_NT, mask_id), device)
+    return Seen(seen_NT, moved(~padding_NT, device), places, wanted_NC)
 
 
-def readable_positions(tokens_NT: Tensor, real_NT: Tensor | None) -> Tensor:
-    """Return the attention mask of a sequence: (N, 1, 1, T), or all true, (1, 1, 1, T), if no row is padded."""
-    if real_NT is None:
-        return torch.ones(1, 1, 1, tokens_NT.shape[1], dtype=torch.bool, device=tokens_NT.device)
-    return real_NT[:, None, None]
-
-
-def masked_places(masked_NT: Tensor) -> Tensor | None:
-    """Return the masked positions (N, C) if every row has C of them, some but not all; else None.
-
-    Samplers and pseudo-log-likelihoods mask in this way; the last layer then skips all other positions.
-    """
+def _equally_many(masked_NT: Tensor, places_M: Tensor) -> Tensor | None:
     if masked_NT.shape[0] == 0:
         return None
     count = int(masked_NT[0].sum())
     if not 0 < count < masked_NT.shape[1] or bool((masked_NT.sum(1) != count).any()):
         return None
-    return masked_NT.nonzero()[:, 1].view(-1, count)
+    return places_M.view(-1, count)
 
 
 def _backwards(vectors_NTX: Tensor, real_NT: Tensor | None) -> Tensor:

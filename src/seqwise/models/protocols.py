@@ -92,6 +92,9 @@ class MaskedModel(Protocol):
     Shapes: N sequences, T positions of the longest, M masked positions in all of them, V vocabulary. The models of this
     package also take sequences of different lengths, padded with ``IGNORE``, which is not read and must not be masked.
     Samplers and energies only pass sequences of one length.
+
+    Tokens and masked positions may lie on the CPU wherever the model lies: samplers hold them there, and only the
+    context and the scores are on the model's device.
     """
 
     vocab_size: int

@@ -340,7 +340,7 @@ def log_partition_statistics(log_partitions: Tensor) -> LogPartitionStatistics:
     """
     if log_partitions.numel() == 0:
         raise InputError("there is no position with a log Z")
-    values = log_partitions.double()
+    values = log_partitions.cpu().double()
     mean = values.mean()
     return LogPartitionStatistics(
         mean.item(), values.var(correction=0).item(), values.abs().mean().item(), (values - mean).abs().mean().item()

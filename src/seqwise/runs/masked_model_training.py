@@ -293,7 +293,7 @@ def _cross_entropies(run: MaskedRun, examples: Sequence[Example]) -> dict[str, f
             if isinstance(run.model, ConditionalMaskedTransformer):
                 context = run.model.encode(batch.sources_BS, batch.source_lengths_B)
                 length_total -= float(
-                    context.length_log_probs_BL.gather(1, batch.target_lengths_B[:, None] - 1).double().sum()
+                    context.length_log_probs_BL.gather(1, batch.target_lengths_B[:, None] - 1).cpu().double().sum()
                 )
             masked_BT = run.settings.masks(batch.targets_BT)
             count = int(masked_BT.sum())

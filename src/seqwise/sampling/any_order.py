@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from seqwise.devices import moved
 from seqwise.errors import InputError
 from seqwise.models.protocols import MaskedModel
 from seqwise.sampling.energies import checked_rows
@@ -61,6 +62,7 @@ def any_order_bound(
     """
     if num_passes < 1:
         raise InputError(f"num_passes must be at least 1, got {num_passes}")
+    tokens_T = tokens_T.cpu()
     free_F = torch.arange(len(tokens_T)) if free_T is None else free_T.cpu().nonzero().flatten()
     if not len(free_F):
         raise InputError("no position is free")
@@ -80,8 +82,8 @@ def any_order_bound(
         part = slice(first, first + max_rows)
         rows_K, places_K = masked_NT[part].nonzero(as_tuple=True)
         tokens_NT = tokens_T.expand(len(masked_NT[part]), -1)
-        logits_KV = model.masked_logits(tokens_NT, masked_NT[part].to(tokens_T.device))
-        tokens_K = tokens_T[places_K.to(tokens_T.device)]
+        logits_KV = model.masked_logits(tokens_NT, masked_NT[part])
+        tokens_K = moved(tokens_T[places_K], logits_KV.device)
         log_probs_K = logits_KV.gather(-1, tokens_K[:, None]).squeeze(-1) - logits_KV.logsumexp(-1)
         scale_K = (weights_N[part] * count / lengths_N[part])[rows_K]
         total += float((scale_K * log_probs_K.cpu().double()).sum())

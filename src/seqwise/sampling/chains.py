@@ -101,7 +101,7 @@ class Trace:
         if count == 1:
             return self
         passes_SB = self.passes_SB.unflatten(1, (-1, count)).sum(2)
-        rows_N = torch.arange(0, self.energy_SB.shape[1], count, device=self.energy_SB.device)
+        rows_N = torch.arange(0, self.energy_SB.shape[1], count)
         return replace(self.take(rows_N), passes_SB=passes_SB)
 
     def keep(self, wanted: Callable[[int], bool]) -> Trace:
@@ -222,25 +222,27 @@ def load_chains(
         path: the file.
         energy: energy of the run, which the file does not contain. It is checked on one sequence.
         context: context of the run.
-        device: device of the tensors.
+        device: device of the scores: that of the models.
 
     Raises:
         InputError: the file cannot be read, is of another kind, or belongs to another energy.
     """
     try:
-        with safe_open(os.fspath(path), framework="pt", device=device) as stream:
+        with safe_open(os.fspath(path), framework="pt") as stream:
             metadata = stream.metadata() or {}
             tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise InputError(f"the chains cannot be read: {error}", path=path, hint="start the chains again") from error
     logits = tuple(
-        tensors[f"logits.{number}"] for number in range(len(tensors) - len(_SAVED)) if f"logits.{number}" in tensors
+        tensors[f"logits.{number}"].to(device)
+        for number in range(len(tensors) - len(_SAVED))
+        if f"logits.{number}" in tensors
     )
     if metadata.get("kind") != "seqwise chains" or not set(_SAVED) <= set(tensors):
         raise InputError("the file does not hold chains", path=path)
     saved = {name: tensors[name] for name in _SAVED}
     state = ChainState(**saved, logits=logits, energy=energy, sweep=int(metadata["sweep"]), context=context)
-    first_1 = torch.zeros(min(1, len(state)), dtype=torch.int64, device=state.tokens_BT.device)
+    first_1 = torch.zeros(min(1, len(state)), dtype=torch.int64)
     first, known = state.take(first_1), evaluate(energy, state.tokens_BT[first_1], rows_of(context, first_1))
     same = [own_1TV.shape for own_1TV in first.logits] == [new_1TV.shape for new_1TV in known.logits]
     if not same or not torch.allclose(known.energy_B, first.energy_B, rtol=1e-4, atol=1e-3):

@@ -78,7 +78,7 @@ def mixture(kernels: Sequence[Kernel], weights: Sequence[float] | None = None) -
 
     def kernel(draws: Draws, state: ChainState) -> tuple[ChainState, Info]:
         free_BT, info = state.free_BT, None
-        log_weights_V = torch.tensor(shares, dtype=torch.float64, device=free_BT.device).log()
+        log_weights_V = torch.tensor(shares, dtype=torch.float64).log()
         choice_B = draws.categorical(log_weights_V.expand(len(state), -1), free_BT.any(1))
         for number, part in enumerate(kernels):
             # A chain without a free position stays and draws nothing.
@@ -198,11 +198,11 @@ def parallel_tempering(kernel_of: Callable[[Tensor], Kernel], temperatures: Sequ
             raise InputError(
                 f"{len(state)} chains do not divide among {num_replicas} temperatures", hint="use replicas"
             )
-        ladder = torch.tensor(temperatures, dtype=torch.float64, device=state.energy_B.device)
+        ladder = torch.tensor(temperatures, dtype=torch.float64)
         temperature_B = ladder.repeat(len(state) // num_replicas)
         state, info = kernel_of(temperature_B)(draws, state)
         state = state.under(state.energy)
-        replica_B = torch.arange(len(state), device=temperature_B.device) % num_replicas
+        replica_B = torch.arange(len(state)) % num_replicas
         for parity in (0, 1):
             first_B = (replica_B % 2 == parity) & (replica_B < num_replicas - 1) & state.free_BT.any(1)
             log_accept_B = (1 / temperature_B - 1 / temperature_B.roll(-1)) * (state.energy_B - state.energy_B.roll(-1))
@@ -229,8 +229,8 @@ def replicas(state: ChainState, count: int) -> ChainState:
     """
     if count < 1:
         raise InputError(f"the number of replicas must be at least 1, got {count}")
-    rows_N = torch.arange(len(state), device=state.chain_B.device).repeat_interleave(count)
-    own_N = torch.arange(len(rows_N), device=rows_N.device) % count
+    rows_N = torch.arange(len(state)).repeat_interleave(count)
+    own_N = torch.arange(len(rows_N)) % count
     return replace(state.take(rows_N), chain_B=state.chain_B[rows_N] * count + own_N)
 
 
@@ -239,4 +239,4 @@ def coldest(state: ChainState, count: int) -> ChainState:
 
     Example: see :func:`replicas`.
     """
-    return state.take(torch.arange(0, len(state), count, device=state.chain_B.device))
+    return state.take(torch.arange(0, len(state), count))

@@ -32,7 +32,6 @@ class SeededDraws:
     So a chain draws the same numbers in any batch, on every device, and after a resume.
 
     Source: SplitMix64 (Steele, Lea and Flood 2014, Fast splittable pseudorandom number generators).
-    Not implemented: devices without 64-bit floats.
 
     Example:
         >>> draws = SeededDraws(0, torch.arange(3), sweep=0)

@@ -7,6 +7,8 @@ With y\\t for the sequence y whose position t is masked, and f for the model's s
 Both are sums over positions of a function of the masked scores at every position, which samplers cache for the current
 sequence. A target at temperature T is p(y) proportional to exp(-E(y) / T).
 
+Masked scores and what is computed of them stay on the model's device; sequences and energies are on the CPU.
+
 Shapes: B sequences, T positions, V vocabulary, M masked positions in all.
 """
 
@@ -22,6 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from seqwise import tree
+from seqwise.devices import device_of, moved
 from seqwise.errors import InputError
 from seqwise.models.protocols import MaskedModel
 from seqwise.names import Pieces
@@ -90,10 +93,10 @@ class Energy:
         return next((place for place, own in enumerate(self.models) if own is model), None)
 
     def of_sequences(self, tokens_BT: Tensor) -> Tensor:
-        """Compute the sum of the functions of the tokens, float64 (B,)."""
-        energy_B = torch.zeros(len(tokens_BT), dtype=torch.float64, device=tokens_BT.device)
+        """Compute the sum of the functions of the tokens, float64 (B,), on the CPU."""
+        energy_B = torch.zeros(len(tokens_BT), dtype=torch.float64)
         for term in self.sequence_terms:
-            value_B = term.weight * term.function(tokens_BT).double()
+            value_B = term.weight * term.function(tokens_BT).cpu().double()
             if bool((value_B.isnan() | (value_B == -torch.inf)).any()):
                 raise InputError(
                     "the energy of a sequence is not a number, or minus infinity",
@@ -103,11 +106,12 @@ class Energy:
         return energy_B
 
     def of_positions(self, tokens_BT: Tensor, logits: tuple[Tensor, ...]) -> Tensor:
-        """Compute the models' energy at each position, float64 (B, T), from their masked scores (B, T, V)."""
-        energy_BT = torch.zeros(tokens_BT.shape, dtype=torch.float64, device=tokens_BT.device)
+        """Compute the models' energy at each position, float64 (B, T), on the CPU, from their scores (B, T, V)."""
+        energy_BT = torch.zeros(tokens_BT.shape, dtype=torch.float64)
         place = {id(model): index for index, model in enumerate(self.models)}
         for term in self.model_terms:
-            energy_BT += term.weight * term.positions(tokens_BT, logits[place[id(term.model)]]).double()
+            logits_BTV = logits[place[id(term.model)]]
+            energy_BT += term.weight * term.positions(moved(tokens_BT, logits_BTV.device), logits_BTV).cpu().double()
         return energy_BT
 
 
@@ -179,8 +183,8 @@ def constraint(holds: Callable[[Tensor], Tensor], *, penalty: float = math.inf) 
         raise InputError(f"the penalty of a constraint must be greater than 0, got {penalty}")
 
     def function(tokens_BT: Tensor) -> Tensor:
-        zero_B = torch.zeros(len(tokens_BT), dtype=torch.float64, device=tokens_BT.device)
-        return zero_B.masked_fill(~holds(tokens_BT), penalty)
+        zero_B = torch.zeros(len(tokens_BT), dtype=torch.float64)
+        return zero_B.masked_fill(~holds(tokens_BT).cpu(), penalty)
 
     return sequence_energy(function)
 
@@ -214,18 +218,19 @@ def lone_logits(
 ) -> Tensor:
     """Compute the scores (M, V) at M positions, each masked alone: one row for each."""
     parts = [logits_NV for _, _, logits_NV in _passes(model, tokens_BT, scored_BT, context, max_rows)]
-    return torch.cat(parts) if parts else torch.zeros(0, model.vocab_size, device=tokens_BT.device)
+    return torch.cat(parts) if parts else torch.zeros(0, model.vocab_size, device=device_of(model))
 
 
 def joint_logits(
     model: MaskedModel, tokens_BT: Tensor, masked_BT: Tensor, *, context: Any = None, max_rows: int = MAX_ROWS
 ) -> Tensor:
     """Compute the scores (M, V) at M positions, masked together in each sequence: one row per sequence."""
+    tokens_BT, masked_BT = tokens_BT.cpu(), masked_BT.cpu()
     rows_N = masked_BT.any(1).nonzero().flatten()
     parts = [
         model.masked_logits(tokens_BT[part], masked_BT[part], rows_of(context, part)) for part in rows_N.split(max_rows)
     ]
-    return torch.cat(parts) if len(rows_N) else torch.zeros(0, model.vocab_size, device=tokens_BT.device)
+    return torch.cat(parts) if len(rows_N) else torch.zeros(0, model.vocab_size, device=device_of(model))
 
 
 def pseudo_log_likelihood(
@@ -261,12 +266,10 @@ def pseudo_log_likelihood(
         >>> pseudo_log_likelihood(table_model(num_positions=2, vocab_size=3), torch.tensor([[0, 1]])).shape
         torch.Size([1, 2])
     """
-    length = tokens_BT.shape[1]
-    positions_T = torch.arange(length, device=tokens_BT.device)
-    if words_BT is None:
-        words_BT = positions_T.expand_as(tokens_BT)
-    if scored_BT is None:
-        scored_BT = torch.ones_like(tokens_BT, dtype=torch.bool)
+    asked_on, tokens_BT = tokens_BT.device, tokens_BT.cpu()
+    positions_T = torch.arange(tokens_BT.shape[1])
+    words_BT = positions_T.expand_as(tokens_BT) if words_BT is None else words_BT.cpu()
+    scored_BT = torch.ones_like(tokens_BT, dtype=torch.bool) if scored_BT is None else scored_BT.cpu()
     passes_BT = scored_BT
     if pieces == "whole-word":
         # The scored tokens of a word share a pass: that of the first of them.
@@ -286,23 +289,26 @@ def pseudo_log_likelihood(
         parts_K, masked_K = masked_NT.nonzero(as_tuple=True)
         asked_K = scored_BT[rows_N[parts_K], masked_K] if pieces == "whole-word" else masked_K == places_N[parts_K]
         rows_A, places_A = rows_N[parts_K[asked_K]], masked_K[asked_K]
-        values_A = -_local_positions(tokens_BT[rows_A, places_A], logits_KV if asked_K.all() else logits_KV[asked_K])
+        if not bool(asked_K.all()):
+            logits_KV = logits_KV[moved(asked_K.nonzero().flatten(), logits_KV.device)]
+        values_A = -_local_positions(moved(tokens_BT[rows_A, places_A], logits_KV.device), logits_KV).cpu()
         if log_probs_BT is None:
             log_probs_BT = values_A.new_full(tokens_BT.shape, math.nan)
         log_probs_BT[rows_A, places_A] = values_A
-    return torch.full(tokens_BT.shape, math.nan) if log_probs_BT is None else log_probs_BT
+    return (torch.full(tokens_BT.shape, math.nan) if log_probs_BT is None else log_probs_BT).to(asked_on)
 
 
 def rows_of(context: Any, rows_N: Tensor) -> Any:
     """Select rows of a model's context: index each tensor along its first dimension; None stays None."""
-    return None if context is None else tree.map(lambda leaf: leaf[rows_N], context)
+    return None if context is None else tree.map(lambda leaf: leaf[moved(rows_N, leaf.device)], context)
 
 
 def _passes(
     model: MaskedModel, tokens_BT: Tensor, scored_BT: Tensor, context: Any, max_rows: int
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield sequences, masked positions and scores (N, V), at most max_rows at once."""
-    rows_M, places_M = scored_BT.nonzero(as_tuple=True)
+    tokens_BT = tokens_BT.cpu()
+    rows_M, places_M = scored_BT.cpu().nonzero(as_tuple=True)
     for first in range(0, len(rows_M), max_rows):
         rows_N, places_N = rows_M[first : first + max_rows], places_M[first : first + max_rows]
         masked_NT = F.one_hot(places_N, tokens_BT.shape[1]).bool()

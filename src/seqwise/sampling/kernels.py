@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from seqwise.devices import moved
 from seqwise.errors import InputError
 from seqwise.models.protocols import MaskedModel
 from seqwise.sampling.draws import Draws
@@ -282,12 +283,16 @@ def propose(draws: Draws, state: ChainState, proposal: Proposal, masked_BT: Tens
     shared = {"context": state.context, "max_rows": state.energy.max_rows}
     logits_MV = joint_logits(proposal.model, state.tokens_BT, unknown_BT, **shared)
     dtype = logits_MV.dtype if known is None else state.logits[known].dtype
-    logits_BKV = torch.zeros(*places_BK.shape, proposal.model.vocab_size, dtype=dtype, device=count_B.device)
+    device = logits_MV.device
+    logits_BKV = torch.zeros(*places_BK.shape, proposal.model.vocab_size, dtype=dtype, device=device)
     if known is not None:
         lone_N = cached_B.nonzero().flatten()
-        logits_BKV[lone_N, 0] = state.logits[known][lone_N, places_BK[lone_N, 0]]
-    logits_BKV[live_BK & ~cached_B[:, None]] = logits_MV.to(dtype)
-    log_q_BKV = proposal.log_probs(logits_BKV)
+        rows_N, places_N = moved(lone_N, device), moved(places_BK[lone_N, 0], device)
+        logits_BKV[rows_N, 0] = state.logits[known][rows_N, places_N]
+    if len(logits_MV):
+        rows_M, ranks_M = (live_BK & ~cached_B[:, None]).nonzero(as_tuple=True)
+        logits_BKV[moved(rows_M, device), moved(ranks_M, device)] = logits_MV.to(dtype)
+    log_q_BKV = proposal.log_probs(logits_BKV).cpu()
     old_BK = state.tokens_BT.gather(1, places_BK)
     new_BK = torch.stack([draws.categorical(log_q_BKV[:, k], live_BK[:, k]) for k in range(most)], 1)
     new_BK = torch.where(live_BK, new_BK, old_BK)
@@ -308,7 +313,7 @@ def settle(
     # A proposal without a way back, or against a hard constraint, is rejected without a pass.
     hopeful_B = proposed.novel_B & proposed.log_ratio_B.isfinite() & new_B.isfinite()
     rows_N = hopeful_B.nonzero().flatten()
-    tokens_NT, logits = proposed.tokens_BT[rows_N], tuple(own_BTV[rows_N] for own_BTV in state.logits)
+    tokens_NT, logits = proposed.tokens_BT[rows_N], rows_of(state.logits, rows_N)
     log_accept_B = torch.where(hopeful_B, (old_B - new_B) / temperature_B + proposed.log_ratio_B, -torch.inf)
     for stage_BT in stages:
         logits, spent_N = update_scores(state, rows_N, tokens_NT, logits, stage_BT[rows_N])
@@ -321,7 +326,7 @@ def settle(
         alive_B = draws.accepts(log_accept_B, alive_B) & alive_B
         kept_N = alive_B[rows_N]
         rows_N, tokens_NT = rows_N[kept_N], tokens_NT[kept_N]
-        logits, energy_NT = tuple(own_NTV[kept_N] for own_NTV in logits), energy_NT[kept_N]
+        logits, energy_NT = rows_of(logits, kept_N.nonzero().flatten()), energy_NT[kept_N]
         log_accept_B = torch.where(alive_B, 0.0, -torch.inf).double()
     if len(rows_N):
         state.put(rows_N, Evaluated(tokens_NT, energy_NT.sum(1) + new_B[rows_N], energy_NT, logits))
@@ -338,7 +343,8 @@ def update_scores(
     context, updated = rows_of(state.context, rows_N), []
     for model, own_NTV in zip(state.energy.models, logits, strict=True):
         fresh_MV = lone_logits(model, tokens_NT, stale_NT, context=context, max_rows=state.energy.max_rows)
-        updated.append(own_NTV.masked_scatter(stale_NT[..., None], fresh_MV.to(own_NTV.dtype)))
+        stale_NT1 = moved(stale_NT[..., None], own_NTV.device)
+        updated.append(own_NTV.masked_scatter(stale_NT1, fresh_MV.to(own_NTV.dtype)))
     return tuple(updated), stale_NT.sum(1) * len(updated)
 
 
@@ -350,15 +356,15 @@ def evaluate_changed(
     ``sequence_N`` is the energy of functions of their tokens; if it is infinite, no pass is made.
     """
     possible_NT = sequence_N.isfinite()[:, None].expand_as(tokens_NT)
-    own = tuple(own_BTV[rows_N] for own_BTV in state.logits)
-    logits, passes_N = update_scores(state, rows_N, tokens_NT, own, possible_NT)
+    logits, passes_N = update_scores(state, rows_N, tokens_NT, rows_of(state.logits, rows_N), possible_NT)
     energy_NT = state.energy.of_positions(tokens_NT, logits)
     return Evaluated(tokens_NT, sequence_N + energy_NT.sum(1), energy_NT, logits), passes_N
 
 
 def temperatures_of(temperature: float | Tensor, state: ChainState) -> Tensor:
     """Return the temperature of each chain, float64 (B,)."""
-    temperature_B = torch.as_tensor(temperature, dtype=torch.float64, device=state.energy_B.device)
+    temperature_B = torch.as_tensor(temperature, dtype=None if isinstance(temperature, Tensor) else torch.float64)
+    temperature_B = temperature_B.cpu().double()
     if not bool((temperature_B > 0).all()):
         raise InputError(f"the temperature of a target must be greater than 0, got {temperature}")
     return temperature_B.expand(len(state))
@@ -415,7 +421,7 @@ def _candidates(
     if allowed_V is not None:
         # What may not be drawn could never come back, so it is never left either.
         own_N = state.tokens_BT[rows_N][masked_BT[rows_N]]
-        allowed_V = allowed_V.to(rows_N.device)
+        allowed_V = allowed_V.cpu()
         sequence_N = sequence_N.masked_fill(~(allowed_V[every_N] & allowed_V[own_N] | here_N), torch.inf)
     return evaluate_changed(state, rows_N, tokens_NT, sequence_N)
 

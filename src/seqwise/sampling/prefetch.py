@@ -78,7 +78,7 @@ def _leap(
     left_BT = state.free_BT & (rank_BT >= done_B[:, None])
     # Each visit uses two numbers: for the token, and for its acceptance.
     ahead_BT = 2 * (rank_BT - done_B[:, None]).clamp(min=0)
-    log_q_BTV = proposal.log_probs(state.logits[known])
+    log_q_BTV = proposal.log_probs(state.logits[known]).cpu()
     token_BT = choice_at(draws.peek(ahead_BT).flatten(), log_q_BTV.flatten(0, 1)).view_as(rank_BT)
     token_BT = torch.where(left_BT, token_BT, state.tokens_BT)
     back_BT, forth_BT = (log_q_BTV.gather(2, t[..., None]).squeeze(2).double() for t in (state.tokens_BT, token_BT))

@@ -14,9 +14,10 @@ from itertools import accumulate, groupby
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from seqwise.data.batches import EncodedExample, collate
+from seqwise.devices import device_of
 from seqwise.errors import InputError
 from seqwise.models.conditional import ConditionalMaskedTransformer
 from seqwise.models.protocols import MaskedModel
@@ -84,7 +85,7 @@ def encode_sources(model: MaskedModel, sources: Sequence[tuple[int, ...]]) -> An
     """Encode sources for a conditional model, one row each; None for a model without sources."""
     if not isinstance(model, ConditionalMaskedTransformer):
         return None
-    batch = collate([(place, EncodedExample(ids, ())) for place, ids in enumerate(sources)]).to(_device_of(model))
+    batch = collate([(place, EncodedExample(ids, ())) for place, ids in enumerate(sources)]).to(device_of(model))
     return model.encode(batch.sources_BS, batch.source_lengths_B)
 
 
@@ -160,23 +161,23 @@ class ChainRunner:
     def context(self, problems: Sequence[ChainProblem]) -> Any:
         """Return the context of the model, one row for each replica of each chain."""
         rows_N = torch.tensor([problem.num_chains * self.settings.num_replicas for problem in problems])
-        places_B = torch.arange(len(problems)).repeat_interleave(rows_N).to(_device_of(self.model))
+        places_B = torch.arange(len(problems)).repeat_interleave(rows_N)
         return rows_of(encode_sources(self.model, [problem.source for problem in problems]), places_B)
 
     def numbers(self, problems: Sequence[ChainProblem]) -> Tensor:
         """Return the numbers of the chains, without replicas, int64 (B,)."""
         numbers = [torch.arange(problem.num_chains) + problem.first_chain for problem in problems]
-        return torch.cat(numbers).to(_device_of(self.model))
+        return torch.cat(numbers)
 
     def start(self, problems: Sequence[ChainProblem]) -> ChainState:
         """Make the initial state of the chains of problems of one length, replicas included."""
-        device, context, chain_B = _device_of(self.model), self.context(problems), self.numbers(problems)
+        context, chain_B = self.context(problems), self.numbers(problems)
         rows = [problem.tokens for problem in problems for _ in range(problem.num_chains)]
-        tokens_BT = torch.tensor(rows, device=device)
+        tokens_BT = torch.tensor(rows)
         free_BT = tokens_BT == FREE
-        own_context = rows_of(context, torch.arange(len(rows), device=device) * self.settings.num_replicas)
+        own_context = rows_of(context, torch.arange(len(rows)) * self.settings.num_replicas)
         if problems[0].starts:
-            started_BT = torch.tensor([ids for problem in problems for ids in problem.starts], device=device)
+            started_BT = torch.tensor([ids for problem in problems for ids in problem.starts])
         else:
             first = [number == 0 for problem in problems for number in range(problem.num_chains)]
             started_BT, found_B = phrase_starts(
@@ -185,7 +186,7 @@ class ChainRunner:
                 free_BT,
                 self.phrases,
                 chain_B=chain_B,
-                greedy_B=torch.tensor(first, device=device) | (self.starts == "greedy"),
+                greedy_B=torch.tensor(first) | (self.starts == "greedy"),
                 seed=self.seed,
                 context=own_context,
                 allowed_V=self.allowed_V,
@@ -277,8 +278,3 @@ def _has_room(tokens: Sequence[int], ways: Sequence[Sequence[int]]) -> bool:
         for phrase in ways
         for place in range(len(tokens) - len(phrase) + 1)
     )
-
-
-def _device_of(model: MaskedModel) -> torch.device:
-    parameter = next(model.parameters(), None) if isinstance(model, nn.Module) else None
-    return torch.device("cpu") if parameter is None else parameter.device

@@ -49,6 +49,7 @@ def refinements(
     """
     if num_iterations < 1:
         raise InputError(f"Mask-Predict needs at least 1 iteration, got {num_iterations}")
+    tokens_BT, free_BT = tokens_BT.cpu(), free_BT.cpu()
     log_probs_BT = torch.zeros_like(tokens_BT, dtype=torch.float64).masked_fill(~free_BT, torch.inf)
     for iteration in range(num_iterations):
         count_B1 = free_BT.sum(1, keepdim=True) * (num_iterations - iteration) // num_iterations
@@ -56,9 +57,9 @@ def refinements(
         rank_BT = log_probs_BT.argsort(dim=1, stable=True).argsort(1)
         masked_BT = free_BT & (rank_BT < count_B1)
         if bool(masked_BT.any()):
-            logits_MV = joint_logits(model, tokens_BT, masked_BT, context=context, max_rows=max_rows).double()
+            logits_MV = joint_logits(model, tokens_BT, masked_BT, context=context, max_rows=max_rows).cpu().double()
             if allowed_V is not None:
-                logits_MV = logits_MV.masked_fill(~allowed_V.to(logits_MV.device), -torch.inf)
+                logits_MV = logits_MV.masked_fill(~allowed_V.cpu(), -torch.inf)
             best_M, tokens_M = logits_MV.log_softmax(-1).max(-1)
             tokens_BT = tokens_BT.masked_scatter(masked_BT, tokens_M)
             log_probs_BT = log_probs_BT.masked_scatter(masked_BT, best_M)
@@ -78,8 +79,8 @@ def refine(
     """Fill the free positions like :func:`~seqwise.sampling.kernels.mask_predict`, without an energy.
 
     Returns the tokens, and the log-probability of each, over the allowed tokens, when it was last filled in, float64
-    (B, T), 0 at positions that are not free. Iteration i of N masks ``F (N - i) // N`` of the F free positions, the
-    least certain ones.
+    (B, T), 0 at positions that are not free; both on the CPU. Iteration i of N masks ``F (N - i) // N`` of the F free
+    positions, the least certain ones.
 
     Source: Ghazvininejad et al. (EMNLP 2019), section 4.
     """
@@ -94,7 +95,7 @@ def refine(
     )
     for refinement in steps:
         tokens_BT, log_probs_BT = refinement.tokens_BT, refinement.log_probs_BT
-    return tokens_BT, log_probs_BT.masked_fill(~free_BT, 0.0)
+    return tokens_BT, log_probs_BT.masked_fill(~free_BT.cpu(), 0.0)
 
 
 class LengthContext(Protocol):
@@ -154,13 +155,13 @@ def predict_with_lengths(
     Source: Ghazvininejad et al. (EMNLP 2019), section 4.
     """
     max_rows = checked_rows(max_rows)
-    lengths_BK = likeliest_lengths(context.length_log_probs_BL, beam=beam, shortest=shortest)
+    lengths_BK = likeliest_lengths(context.length_log_probs_BL.cpu(), beam=beam, shortest=shortest)
     predictions: dict[tuple[int, int], LengthPrediction] = {}
     for length in lengths_BK.unique().tolist():
         inputs_N, ranks_N = (lengths_BK == length).nonzero(as_tuple=True)
         for first in range(0, len(inputs_N), max_rows):
             rows_N = inputs_N[first : first + max_rows]
-            free_NT = torch.ones(len(rows_N), length, dtype=torch.bool, device=rows_N.device)
+            free_NT = torch.ones(len(rows_N), length, dtype=torch.bool)
             tokens_NT, log_probs_NT = refine(
                 model,
                 torch.zeros_like(free_NT, dtype=torch.int64),

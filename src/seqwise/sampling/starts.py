@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from seqwise.devices import moved
 from seqwise.models.protocols import MaskedModel
 from seqwise.sampling.draws import Draws, SeededDraws
 from seqwise.sampling.energies import MAX_ROWS, contains, joint_logits, rows_of
@@ -125,9 +126,10 @@ def fill_in_turn(
         here_BT = left_BT & place_BT.any(1, keepdim=True)
         logits_MV = joint_logits(model, tokens_BT, here_BT, context=context, max_rows=max_rows)
         # Of the scores at everything that is masked, those at the one position of each chain.
-        logits_NV = logits_MV[place_BT[here_BT]].double()
+        chosen_N = place_BT[here_BT].nonzero().flatten()
+        logits_NV = logits_MV[moved(chosen_N, logits_MV.device)].cpu().double()
         if allowed_V is not None:
-            logits_NV = logits_NV.masked_fill(~allowed_V.to(logits_NV.device), -torch.inf)
+            logits_NV = logits_NV.masked_fill(~allowed_V.cpu(), -torch.inf)
         if forbidden:
             places_N = place_BT[rows_N].long().argmax(1)
             banned_NV = _banned(tokens_BT[rows_N], ~left_BT[rows_N], places_N, forbidden, model.vocab_size)

@@ -11,6 +11,7 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor
 
+from seqwise.devices import moved
 from seqwise.errors import InputError
 from seqwise.sampling.draws import Draws
 from seqwise.sampling.energies import Energy, lone_logits, rows_of
@@ -32,13 +33,15 @@ class Evaluated:
             tokens_BT=self.tokens_BT[rows_N],
             energy_B=self.energy_B[rows_N],
             energy_BT=self.energy_BT[rows_N],
-            logits=tuple(logits_BTV[rows_N] for logits_BTV in self.logits),
+            logits=rows_of(self.logits, rows_N),
         )
 
 
 @dataclass(frozen=True, eq=False)
 class ChainState(Evaluated):
     """State of B chains of one length, with cached energies and scores.
+
+    Scores and context are on the device of the models, all else on the CPU.
 
     Attributes:
         tokens_BT: int64, current sequences.
@@ -88,7 +91,7 @@ class ChainState(Evaluated):
         self.energy_B[rows_N] = new.energy_B
         self.energy_BT[rows_N] = new.energy_BT
         for own_BTV, new_NTV in zip(self.logits, new.logits, strict=True):
-            own_BTV[rows_N] = new_NTV
+            own_BTV[moved(rows_N, own_BTV.device)] = new_NTV
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,6 +144,7 @@ class Kernel(Protocol):
 @torch.no_grad()
 def evaluate(energy: Energy, tokens_BT: Tensor, context: Any = None) -> Evaluated:
     """Evaluate sequences from scratch: T passes of each model for each."""
+    tokens_BT = tokens_BT.cpu()
     every_BT = torch.ones_like(tokens_BT, dtype=torch.bool)
     logits = tuple(
         lone_logits(model, tokens_BT, every_BT, context=context, max_rows=energy.max_rows).view(*tokens_BT.shape, -1)
@@ -181,6 +185,7 @@ def start_chains(
     if tokens_BT.dim() != 2 or tokens_BT.dtype != torch.int64 or tokens_BT.shape[1] == 0:
         shape = list(tokens_BT.shape)
         raise InputError(f"chains start from int64 tokens of shape (chains, positions), got {tokens_BT.dtype} {shape}")
+    tokens_BT = tokens_BT.cpu()
     for model in energy.models:
         if getattr(model, "training", False):
             raise InputError("a model is in training mode, where dropout changes its scores", hint="call model.eval()")
@@ -191,8 +196,8 @@ def start_chains(
                 f" {model.vocab_size} that the model scores",
                 hint="fill masked positions first, for example with mask_predict",
             )
-    free_BT = torch.ones_like(tokens_BT, dtype=torch.bool) if free_BT is None else free_BT
-    chain_B = torch.arange(len(tokens_BT), device=tokens_BT.device) if chain_B is None else chain_B
+    free_BT = torch.ones_like(tokens_BT, dtype=torch.bool) if free_BT is None else free_BT.cpu()
+    chain_B = torch.arange(len(tokens_BT)) if chain_B is None else chain_B.cpu()
     if free_BT.shape != tokens_BT.shape or chain_B.shape != tokens_BT.shape[:1]:
         raise InputError(
             f"{list(tokens_BT.shape)} tokens with {list(free_BT.shape)} free positions and {list(chain_B.shape)} chains"

@@ -63,7 +63,9 @@ class Unmasking:
 
     def scores(self, partial: Partial, context: Any = None, *, max_rows: int = MAX_ROWS) -> Tensor:
         """Compute the scores of every token at masked positions, (B, T, V), 0 at the others; one pass per sequence."""
-        logits_MV = joint_logits(self.model, partial.tokens_BT, partial.masked_BT, context=context, max_rows=max_rows)
+        logits_MV = joint_logits(
+            self.model, partial.tokens_BT, partial.masked_BT, context=context, max_rows=max_rows
+        ).cpu()
         logits_BTV = logits_MV.new_zeros(*partial.masked_BT.shape, self.model.vocab_size)
         logits_BTV[partial.masked_BT] = logits_MV
         return logits_BTV

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from seqwise import tree
 from seqwise.configuration.written import did_you_mean
+from seqwise.devices import widest_float
 from seqwise.errors import InputError
 from seqwise.search.candidates import Candidates
 from seqwise.search.selection import Selection
@@ -191,7 +192,8 @@ class OpenLabels(NamedTuple):
 
     Attributes:
         labels_BKT: open labels of each slot, the last one at the right; :data:`COMMITTED` where an input has fewer.
-        dropped_B: float64, total subtracted from the scores of each input, to rebase them to the best slot.
+        dropped_B: total subtracted from the scores of each input, to rebase them to the best slot; float64 where the
+            device has it.
         committed_BT: labels that the last step committed, in the columns that were open then; :data:`COMMITTED`
             elsewhere.
         inner: carry of the inner selector.
@@ -206,7 +208,8 @@ class OpenLabels(NamedTuple):
     def start(scores_BJ: Tensor) -> OpenLabels:
         """Return an empty carry for the slots of a new beam."""
         none_BJT = torch.zeros(*scores_BJ.shape, 0, dtype=torch.long, device=scores_BJ.device)
-        return OpenLabels(none_BJT, scores_BJ.new_zeros(len(scores_BJ), dtype=torch.float64), none_BJT[:, 0])
+        dropped_B = scores_BJ.new_zeros(len(scores_BJ), dtype=widest_float(scores_BJ.device))
+        return OpenLabels(none_BJT, dropped_B, none_BJT[:, 0])
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from torch import Tensor, distributed, nn
 from transformers import Trainer
 
 from seqwise.data.batches import Batch
+from seqwise.devices import widest_float
 from seqwise.errors import InputError
 from seqwise.objectives.objective import Objective, SumOfMeans
 from seqwise.schedules import Schedule
@@ -49,7 +50,8 @@ class WithObjective(nn.Module):
         if isinstance(self.objective, SumOfMeans) and _several_processes():
             # What each mean is over is known only now, and to each process of its own rows.
             means = self.objective.means(model, batch, values)
-            own_M = torch.stack([num_gold, *(mean.count * weight for mean in means)]).double()
+            own_M = torch.stack([num_gold, *(mean.count * weight for mean in means)])
+            own_M = own_M.to(widest_float(own_M.device))
             all_M = own_M.clone()
             distributed.all_reduce(all_M)
             shares_M = own_M[1:] / all_M[1:].clamp(min=1) * (all_M[0] / num_items)

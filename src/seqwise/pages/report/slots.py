@@ -48,7 +48,7 @@ def slot_spread(run: OutputRun, examples: Sequence[Example]) -> Spread:
                     continue
                 sums += [0.0] * (step - len(sums))
                 counts += [0] * (step - len(counts))
-                sums[step - 1] += score_spread(slots.scores_BJ.double()).item()
+                sums[step - 1] += score_spread(slots.scores_BJ.cpu().double()).item()
                 counts[step - 1] += 1
     # A beam of 1 never has two slots.
     return Spread(tuple(a / b if b else float("nan") for a, b in zip(sums, counts, strict=True)), tuple(counts))

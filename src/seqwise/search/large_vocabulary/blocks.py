@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from seqwise.devices import widest_float
 from seqwise.search.ending import SlotTerms
 
 # Scores in a block.
@@ -134,7 +135,7 @@ def excluded_mass_bound(blocks: Blocks, inputs_B: Tensor, best: Best, k: int, al
     maximum of block g: ``sum over blocks of |g| e(min(M_g, v_n)) - n e(v_n)``, ``e(s) = exp(-alpha (m - s)^2)``. A
     dropped candidate scores at most min(M_g, v_n), which is at most m and every other maximum; a kept one counts as
     v_n; and the normaliser of the weights is at least 1, the term of the maximum itself. So the bound holds for each of
-    the k distributions. (B,), float64, rounded upwards; NaN if a score is NaN.
+    the k distributions. (B,), of the widest floats of the device, rounded upwards; NaN if a score is NaN.
 
     Example:
         >>> blocks = block_maxima(torch.tensor([[[3.0, 2.0, 0.0]]]), torch.zeros(1, 1), torch.zeros(1, 0))
@@ -145,19 +146,23 @@ def excluded_mass_bound(blocks: Blocks, inputs_B: Tensor, best: Best, k: int, al
     vocabulary_size = blocks.values_BJV.shape[2]
     num_slots, full = blocks.values_BJV.shape[1], vocabulary_size // BLOCK
     num_candidates = num_slots * vocabulary_size + blocks.extra_BE.shape[1]
+    dtype = widest_float(alpha_B.device)
     if best.scores_BX.shape[1] >= num_candidates:
-        return torch.zeros_like(alpha_B, dtype=torch.float64).where(~best.scores_BX.isnan().any(1), torch.nan)
-    sizes_M = torch.ones(full + vocabulary_size % BLOCK, device=alpha_B.device, dtype=torch.float64)
+        return torch.zeros_like(alpha_B, dtype=dtype).where(~best.scores_BX.isnan().any(1), torch.nan)
+    sizes_M = torch.ones(full + vocabulary_size % BLOCK, device=alpha_B.device, dtype=dtype)
     sizes_M[:full] = BLOCK
     sizes_M = torch.cat([sizes_M.repeat(num_slots), sizes_M.new_ones(blocks.extra_BE.shape[1])])
     last_B1 = best.scores_BX[:, -1:]
     maxima_BM = torch.cat([last_B1, blocks.maxima_BM[inputs_B], blocks.extra_BE[inputs_B]], dim=1)
-    reached_BM = torch.minimum(maxima_BM, last_B1).double()
-    gaps_BM = worst_maximum(best.scores_BX, k).double()[:, None] - reached_BM
-    # Exponents are cut where the mass would vanish from float64, and the sum is rounded upwards: never below the truth.
-    exponents_BM = (alpha_B.double()[:, None] * gaps_BM.square()).clamp(max=700.0)
+    reached_BM = torch.minimum(maxima_BM, last_B1).to(dtype)
+    gaps_BM = worst_maximum(best.scores_BX, k).to(dtype)[:, None] - reached_BM
+    # Exponents are cut where the mass would vanish, and the sum is rounded upwards: never below the truth. The rounding
+    # of an exponent is at most 4 eps of itself, so that of its mass at most 4 eps times it; a sum of n adds n eps.
+    largest = 700.0 if dtype == torch.float64 else 80.0
+    slack = 1e-9 if dtype == torch.float64 else (4 * largest + len(sizes_M)) * torch.finfo(dtype).eps
+    exponents_BM = (alpha_B.to(dtype)[:, None] * gaps_BM.square()).clamp(max=largest)
     masses_BM = (-exponents_BM).exp().masked_fill(reached_BM == -torch.inf, 0.0)
-    return masses_BM[:, 1:] @ sizes_M * (1 + 1e-9) - best.scores_BX.shape[1] * masses_BM[:, 0]
+    return masses_BM[:, 1:] @ sizes_M * (1 + slack) - best.scores_BX.shape[1] * masses_BM[:, 0]
 
 
 def maxima_and_log_partitions(logits_BJV: Tensor, *, normalized: bool) -> tuple[Tensor, Tensor]:

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from seqwise.devices import widest_float
 from seqwise.models.deferred_linear import DeferredLinear, exp_
 from seqwise.search.candidates import Candidates, Score
 from seqwise.search.large_vocabulary.blocks import Best
@@ -198,14 +199,15 @@ def _frame(
     logits_BJV.clamp_(min=LOWEST)
     live_BK = problem.maxima_BK != -torch.inf
     maxima_BK = problem.maxima_BK.masked_fill(~live_BK, 0.0)
-    roots_B11 = alpha_B.double().sqrt()[:, None, None]
+    wide = widest_float(alpha_B.device)
+    roots_B11 = alpha_B.to(wide).sqrt()[:, None, None]
     logits_BJV.mul_(roots_B11.to(dtype))
-    offsets_B1J = (going_BJ.double() - normalizer_BJ)[:, None].clamp(min=LOWEST)
+    offsets_B1J = (going_BJ.to(wide) - normalizer_BJ)[:, None].clamp(min=LOWEST)
     # Made of the maximum's own scaled score, so that its gap is exactly 0 however large alpha is.
     slots_BK, tokens_BK = problem.maximum_slots_BK, problem.maximum_tokens_BK
     scaled_BK = logits_BJV.flatten(1).gather(1, slots_BK * logits_BJV.shape[2] + tokens_BK.clamp(min=0))
-    scaled_BK = scaled_BK.double().masked_fill(tokens_BK < 0, 0.0)
-    from_BK = torch.where(tokens_BK < 0, maxima_BK.double(), offsets_B1J[:, 0].gather(1, slots_BK))
+    scaled_BK = scaled_BK.to(wide).masked_fill(tokens_BK < 0, 0.0)
+    from_BK = torch.where(tokens_BK < 0, maxima_BK.to(wide), offsets_B1J[:, 0].gather(1, slots_BK))
     shifts_BKJ = (roots_B11 * (offsets_B1J - from_BK[..., None]) - scaled_BK[..., None]).to(dtype)
     ends = end_scores_BJ, end_logits_BJ, end_f_BJ
     return _Frame(logits_BJV, shifts_BKJ, roots_B11.to(dtype), maxima_BK, live_BK, *ends, opened_BJ, cost_BV)

@@ -143,7 +143,7 @@ def _hopeless(blocks: Blocks, inputs_I: Tensor, best: Best, k: int, alpha_I: Ten
 
 def _with_weight(best: Best, bound_I: Tensor, k: int, alpha_I: Tensor, tolerance: float) -> Tensor:
     """Mask the candidates that are needed: dropping all others stays within the tolerance."""
-    gaps_IX = (worst_maximum(best.scores_BX, k)[:, None] - best.scores_BX).double()
+    gaps_IX = (worst_maximum(best.scores_BX, k)[:, None] - best.scores_BX).to(bound_I.dtype)
     masses_IX = (-alpha_I[:, None] * gaps_IX.square()).exp()
     left_out_IX = masses_IX.flip(1).cumsum(1).flip(1) + bound_I[:, None]
     first_X = torch.arange(gaps_IX.shape[1], device=gaps_IX.device) < k

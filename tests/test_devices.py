@@ -1,0 +1,413 @@
+"""The core on a device: no two devices are mixed, and results are those of the CPU, with and without 64-bit floats."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+
+import oracles
+import pretended
+from pretrained import bert, made, word_tokenizer
+from seqwise import Decoder, decode
+from seqwise.configuration import OneOf, configure
+from seqwise.data import Batch, EncodedExample, collate
+from seqwise.hugging_face import (
+    infill,
+    masked_model,
+    pretrained_tagger,
+    pseudo_log_likelihoods,
+    sample_texts,
+    step_model,
+)
+from seqwise.models import ChainTagger, ConditionalMaskedTransformer, MaskedLSTM, MaskedTransformer
+from seqwise.objectives import ObjectiveConfig, noise_log_probs
+from seqwise.objectives.masked_likelihood import conditional_masked_objective, mask_uniformly, masked_objective
+from seqwise.objectives.settings import Context
+from seqwise.sampling import ChainSettings, constraint, contains, pseudo_log_likelihood, sample_chains, start_chains
+from seqwise.sampling.problems import ChainProblem, run_problems
+from seqwise.sampling.refinement import predict_with_lengths
+from seqwise.sampling.starts import FREE
+from seqwise.search import (
+    Committing,
+    HardTopK,
+    SoftArgmax,
+    SoftTopK,
+    backtrace,
+    beam_search,
+    best_first,
+    delay,
+    edit_distance_cost,
+    global_,
+    interpolated,
+    local,
+    mean_squared_gap,
+    renormalized,
+    stochastic_beam_search,
+    trie,
+)
+
+LARGE = 5000
+"""Vocabulary of the large form of a relaxed beam, with blocks of scores."""
+OBJECTIVES = OneOf(ObjectiveConfig).members
+precision = pytest.mark.parametrize(
+    "float64", [pytest.param(True, id="float64", marks=pytest.mark.thorough), pytest.param(False, id="float32 only")]
+)
+
+Place = Callable[[Any], Any]
+"""Moves a module, a batch or a tensor, in the precision of the device."""
+
+
+def compare(compute: Callable[[Place], Any], *, float64: bool, tolerance: float | None = None) -> pretended.Waits:
+    """Compute on the CPU and on the device; return how often the host waited for the device."""
+    dtype = torch.float64 if float64 else torch.float32
+    tolerance = tolerance or (1e-9 if float64 else 1e-3)
+
+    def to(where: str) -> Place:
+        def place(value: Any) -> Any:
+            if isinstance(value, torch.nn.Module):
+                return value.to(dtype).to(where)
+            if isinstance(value, Tensor) and value.dtype.is_floating_point:
+                return value.to(dtype).to(where)
+            return value.to(where)
+
+        return place
+
+    torch.manual_seed(1)
+    expected = compute(to("cpu"))
+    torch.manual_seed(1)
+    with pretended.device(float64=float64) as waits:
+        found = compute(to(pretended.NAME))
+        counted = waits.copy()
+        found = torch.utils._pytree.tree_map_only(Tensor, lambda value: value.detach().cpu(), found)
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance, equal_nan=True)
+    return counted
+
+
+def with_gradients(objective: Any, model: Any, batch: Batch, values: dict[str, float]) -> list[Tensor]:
+    loss = objective(model, batch, values)
+    loss.backward()
+    return [loss, *(p.grad if p.grad is not None else torch.zeros_like(p) for p in model.parameters())]
+
+
+def large_case(seed: int = 0, **options: Any) -> oracles.Case:
+    return oracles.transformer_case(seed, target_size=LARGE, lengths=(3, 2), scale=1.0, **options)
+
+
+CASES: dict[str, Callable[[], oracles.Case]] = {
+    "tagger": lambda: oracles.tagger_case(3),
+    "encoder-decoder": lambda: oracles.translation_case(4),
+    "transformer": lambda: oracles.transformer_case(5),
+}
+
+FEW = [
+    pytest.param(kind, marks=[pytest.mark.thorough] if kind == "tagger" else []) for kind in ("tagger", "transformer")
+]
+"""Of the two recurrent models, distillation has the other one."""
+
+# ---------------------------------------------------------------------------------------- objectives
+
+
+def loss_and_gradients(objective: ObjectiveConfig, case: oracles.Case, place: Place) -> list[Tensor]:
+    size = case.vocabulary_size
+    context = Context(
+        case.model.end,
+        tuple(map(str, range(size))),
+        lambda: place(noise_log_probs(torch.ones(size))),
+        lambda: place(CASES["encoder-decoder"]().model.eval()),
+    )
+    values = {name: schedule.over(10)(5) for name, schedule in objective.schedules.items()}
+    return with_gradients(objective.build(context), place(case.model), place(case.batch), values)
+
+
+@precision
+@pytest.mark.parametrize("kind", FEW)
+@pytest.mark.parametrize("name", [name for name in OBJECTIVES if name != "crf"])
+def test_an_objective(name: str, kind: str, float64: bool) -> None:
+    kind = "encoder-decoder" if name == "distillation" else kind  # of which its teacher is
+    compare(lambda place: loss_and_gradients(OBJECTIVES[name](), CASES[kind](), place), float64=float64)
+
+
+@precision
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("hinge", {"cost": "edit-distance", "unit": "gaps"}),
+        ("relaxed-beam", {"cost": "edit-distance", "score": "global"}),
+        ("hinge", {"wrong_label_costs": "2=3"}),
+        ("beam-crf", {"direct_loss_weight": 0.5}),
+        ("scheduled-sampling", {"feeding": "soft-sample"}),
+        ("scheduled-sampling", {"feeding_passes": "two-pass"}),
+    ],
+)
+def test_options_of_an_objective(name: str, options: dict[str, Any], float64: bool) -> None:
+    compare(
+        lambda place: loss_and_gradients(OBJECTIVES[name](**options), CASES["transformer"](), place), float64=float64
+    )
+
+
+@precision
+@pytest.mark.parametrize("alpha", [0.01, 5.0], ids=["all candidates", "few candidates"])
+@pytest.mark.parametrize("score", ["local", "global"])
+def test_a_relaxed_beam_over_a_large_vocabulary(score: str, alpha: float, float64: bool) -> None:
+    objective = OBJECTIVES["relaxed-beam"](score=score, k=3, alpha=str(alpha))
+    compare(lambda place: loss_and_gradients(objective, large_case(), place), float64=float64)
+
+
+@precision
+def test_a_chain(float64: bool) -> None:
+    def compute(place: Place) -> Any:
+        torch.manual_seed(2)
+        model = place(ChainTagger(source_size=5, target_size=4, embedding_size=3, hidden_size=4))
+        case = CASES["tagger"]()
+        found = with_gradients(OBJECTIVES["crf"]().build(), model, place(case.batch), {})
+        return found
+
+    compare(compute, float64=float64)
+
+
+@precision
+def test_masked_likelihoods(float64: bool) -> None:
+    def compute(place: Place) -> Any:
+        batch, found = place(CASES["encoder-decoder"]().batch), []
+        for model in (masked("LSTM", place), masked("transformer", place)):
+            found.append(with_gradients(masked_objective(mask_uniformly), model, batch, {}))
+        model = place(conditional_model())
+        return found, with_gradients(conditional_masked_objective(mask_uniformly), model, batch, {})
+
+    compare(compute, float64=float64)
+
+
+# ---------------------------------------------------------------------------------------- searches
+
+SEARCHES: dict[str, Callable[[], Any]] = {
+    "greedy": lambda: HardTopK(1),
+    "beam": lambda: HardTopK(3),
+    "soft greedy": lambda: SoftArgmax(2.0),
+    "relaxed beam": lambda: SoftTopK(3, 2.0),
+    "relaxed beam in gaps": lambda: SoftTopK(3, 2.0, unit=mean_squared_gap),
+    "commits": lambda: Committing(HardTopK(3), delay(1)),
+}
+
+
+@precision
+@pytest.mark.parametrize("kind", FEW)
+@pytest.mark.parametrize("name", SEARCHES)
+def test_a_search(name: str, kind: str, float64: bool) -> None:
+    def compute(place: Place) -> Any:
+        case, found = CASES[kind](), []
+        model, batch = place(case.model), place(case.batch)
+        for score in (local, global_, interpolated(0.5)):
+            beam = beam_search(model, model.encode(batch), SEARCHES[name](), num_steps=4, score=score)
+            found.append((beam.scores_BK, backtrace(beam)))
+        return found
+
+    compare(compute, float64=float64)
+
+
+@precision
+def test_searches_inside_a_language(float64: bool) -> None:
+    def compute(place: Place) -> Any:
+        case = CASES["encoder-decoder"]()
+        model = place(case.model)
+        model.language = trie([(0, 2), (2, 3, 0), (3,)], end=1)
+        context = model.encode(place(case.batch))
+        beams = [beam_search(model, context, HardTopK(2), num_steps=4, score=score) for score in (local, renormalized)]
+        exact = best_first(model, context, 2, num_steps=4)
+        return [(beam.scores_BK, backtrace(beam)) for beam in beams], exact.scores_BK, exact.tokens_BKT
+
+    compare(compute, float64=float64)
+
+
+@precision
+def test_costs_noise_and_decoding(float64: bool) -> None:
+    def compute(place: Place) -> Any:
+        case = CASES["transformer"]()
+        model, batch = place(case.model), place(case.batch)
+        cost = edit_distance_cost(batch.targets_BT, case.vocabulary_size, end=1)
+        torch.manual_seed(5)
+        drawn = stochastic_beam_search(model, model.encode(batch), k=2, num_steps=4, cost=cost)
+        outputs = decode(model, model.encode(batch), Decoder(HardTopK(2), local), num_steps=4, n_best=2)
+        return drawn.perturbed_BK, [[(one.tokens, one.score) for one in found] for found in outputs]
+
+    compare(compute, float64=float64)
+
+
+@precision
+@pytest.mark.parametrize("selector", [HardTopK(3), SoftTopK(3, 5.0)], ids=["beam", "relaxed beam"])
+def test_a_search_over_a_large_vocabulary(selector: Any, float64: bool) -> None:
+    def compute(place: Place) -> Any:
+        case = large_case()
+        model = place(case.model)
+        with torch.no_grad():
+            beam = beam_search(model, model.encode(place(case.batch)), selector, num_steps=4, score=local)
+        return beam.scores_BK, backtrace(beam)
+
+    compare(compute, float64=float64)
+
+
+# ---------------------------------------------------------------------------------------- Hugging Face models
+
+SMALL: dict[str, Any] = {"vocab_size": 11, "pad_token_id": 10, "eos_token_id": 0, "bos_token_id": 9}
+SEQ2SEQ: dict[str, Any] = {**SMALL, "decoder_start_token_id": 10, "forced_eos_token_id": None, "d_model": 8}
+LAYERS = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+ADAPTED: dict[str, Callable[[], Any]] = {
+    "Marian": lambda: transformers.MarianMTModel(
+        transformers.MarianConfig(**SEQ2SEQ, **LAYERS, encoder_ffn_dim=8, decoder_ffn_dim=8, max_position_embeddings=16)
+    ),
+    "T5": lambda: transformers.T5ForConditionalGeneration(
+        transformers.T5Config(**SEQ2SEQ, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
+    ),
+    "GPT-2": lambda: transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(**SMALL, n_embd=8, n_layer=1, n_head=2, n_positions=16)
+    ),
+    "Llama": lambda: transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
+            **SMALL,
+            hidden_size=8,
+            intermediate_size=8,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            max_position_embeddings=16,
+        )
+    ),
+}
+BATCH = collate([(0, EncodedExample((1, 4, 2, 3), (2, 3, 0))), (1, EncodedExample((3, 5), (1, 5, 1, 0)))])
+
+
+def adapted(name: str, place: Place) -> Any:
+    torch.manual_seed(3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return step_model(place(made(ADAPTED[name]())))
+
+
+@precision
+@pytest.mark.parametrize("name", ADAPTED)
+def test_a_hugging_face_model(name: str, float64: bool) -> None:
+    def compute(place: Place) -> Any:
+        model, batch = adapted(name, place), place(BATCH)
+        with torch.no_grad():
+            beam = beam_search(model, model.encode(batch), HardTopK(3), num_steps=4)
+        losses = [
+            OBJECTIVES[objective]().build()(model, batch, {"alpha": 2.0})
+            for objective in ("relaxed-beam", "cross-entropy")
+        ]
+        losses[0].backward()
+        return beam.scores_BK, losses, [p.grad for p in model.parameters() if p.grad is not None]
+
+    # Some of their layers compute in float32 whatever they are given.
+    compare(compute, float64=float64, tolerance=2e-3)
+
+
+@precision
+def test_a_tagger_over_an_encoder(float64: bool) -> None:
+    sources = [(2, ~5, 6, ~7, 3), (2, ~6, 3)]
+
+    def compute(place: Place) -> Any:
+        torch.manual_seed(3)
+        model = place(pretrained_tagger(made(bert()).base_model, num_labels=3, hidden_size=8).eval())
+        batch = place(collate([(i, EncodedExample(ids, (0, 2)[: 2 - i])) for i, ids in enumerate(sources)]))
+        return with_gradients(OBJECTIVES["relaxed-beam"](k=2).build(), model, batch, {"alpha": 1.0})
+
+    compare(compute, float64=float64)
+
+
+@precision
+def test_texts_of_a_masked_language_model(float64: bool) -> None:
+    def compute(place: Place) -> Any:
+        torch.manual_seed(3)
+        model, tokenizer = place(made(bert())), word_tokenizer()
+        drawn = sample_texts(model, tokenizer, length=4, num_chains=2, num_sweeps=3)
+        filled = infill(model, tokenizer, ["the [MASK] sees a cat ."], num_chains=2, num_sweeps=2)
+        scores = pseudo_log_likelihoods(model, tokenizer, ["the dog runs", "a cat sees the dog ."])
+        texts.append((drawn.texts, filled.texts))
+        return [score.token_log_probs_T for score in scores]
+
+    texts: list[Any] = []
+    compare(compute, float64=float64)
+    assert texts[0] == texts[1]
+
+
+# ---------------------------------------------------------------------------------------- sampling
+
+MASKED: dict[str, Callable[[], Any]] = {
+    "LSTM": lambda: MaskedLSTM(vocab_size=5, embedding_size=4, hidden_size=4, feedforward_size=6),
+    "transformer": lambda: MaskedTransformer(vocab_size=5, hidden_size=8, num_layers=2, num_heads=2, dropout=0.0),
+    "BERT": lambda: made(bert(vocab_size=12)),
+}
+KERNELS: dict[str, dict[str, Any]] = {
+    "metropolis-hastings": {"blocks": (1, 2), "visits": "anywhere", "nucleus": 0.9, "full_share": 0.1},
+    "delayed-acceptance": {"window": 1},
+    "exact-gibbs": {},
+    "gibbs": {"visits": "shuffled"},
+    "mask-predict": {"iterations": 3},
+    "parallel-tempering": {"temperatures": (1.0, 2.0)},
+    "random-unmasking": {"iterations": 3},
+    "low-confidence-remasking": {"iterations": 3},
+    "remdm": {"iterations": 3, "remask": 0.5},
+    "threshold-decoding": {"threshold": 0.5},
+}
+
+
+def masked(kind: str, place: Place) -> Any:
+    model = MASKED[kind]()
+    if kind == "BERT":
+        return masked_model(place(model), mask_id=4, before=[2], after=[3], special=[0, 1])
+    return place(oracles.randomised(model, 4, 0.8))
+
+
+@precision
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[] if kind == "transformer" else pytest.mark.thorough) for kind in MASKED]
+)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_kernel(kernel: str, kind: str, float64: bool) -> None:
+    problems = [ChainProblem((FREE, 1, FREE, FREE), num_chains=3), ChainProblem((FREE, FREE, 2), first_chain=3)]
+
+    def compute(place: Place) -> Any:
+        settings = configure(ChainSettings, kernel=kernel, **KERNELS[kernel])
+        traces = run_problems(masked(kind, place), problems, settings, num_sweeps=3, seed=1)
+        return [(trace.energy_SB, trace.tokens_SBT, trace.accepted_SB, trace.passes_SB) for trace in traces]
+
+    compare(compute, float64=float64)
+
+
+@precision
+def test_prefetching_constraints_and_scores(float64: bool) -> None:
+    from seqwise.sampling import local_energy, masked_conditionals, prefetching, raw_energy
+
+    tokens_BT = torch.tensor([[1, 0, 2, 3], [1, 4, 4, 0]])
+
+    def compute(place: Place) -> Any:
+        model = masked("transformer", place)
+        target = local_energy(model) + 0.5 * raw_energy(model) + constraint(contains(1), penalty=3.0)
+        kernel = prefetching(target, masked_conditionals(model))
+        trace = sample_chains(kernel, start_chains(target, place(tokens_BT)), 3, seed=1)
+        scores_BT = pseudo_log_likelihood(model, place(tokens_BT), words_BT=place(tokens_BT), pieces="whole-word")
+        return trace.energy_SB, trace.tokens_SBT, scores_BT
+
+    compare(compute, float64=float64)
+
+
+def conditional_model() -> Any:
+    sizes = {"hidden_size": 4, "num_layers": 1, "num_heads": 2, "feedforward_size": 5}
+    model = ConditionalMaskedTransformer(source_size=6, vocab_size=5, max_length=5, dropout=0.0, **sizes)
+    return oracles.randomised(model, 0, 0.8)
+
+
+@precision
+def test_outputs_of_unknown_length(float64: bool) -> None:
+    def compute(place: Place) -> Any:
+        model, sources_BS = place(conditional_model()), place(torch.tensor([[1, 2, 3], [4, 0, 0]]))
+        context = model.encode(sources_BS, place(torch.tensor([3, 1])))
+        found = predict_with_lengths(model, context, beam=2, num_iterations=2)
+        return [(one.tokens, one.log_prob, one.length) for one in found]
+
+    compare(compute, float64=float64)
