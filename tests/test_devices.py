@@ -30,7 +30,7 @@ from seqwise.objectives import ObjectiveConfig, noise_log_probs
 from seqwise.objectives.masked_likelihood import conditional_masked_objective, mask_uniformly, masked_objective
 from seqwise.objectives.settings import Context
 from seqwise.sampling import ChainSettings, constraint, contains, pseudo_log_likelihood, sample_chains, start_chains
-from seqwise.sampling.problems import ChainProblem, run_problems
+from seqwise.sampling.problems import ChainProblem, ChainRunner, run_problems
 from seqwise.sampling.refinement import predict_with_lengths
 from seqwise.sampling.starts import FREE
 from seqwise.search import (
@@ -203,7 +203,7 @@ def test_a_search(name: str, kind: str, float64: bool) -> None:
         case, found = CASES[kind](), []
         model, batch = place(case.model), place(case.batch)
         for score in (local, global_, interpolated(0.5)):
-            beam = beam_search(model, model.encode(batch), SEARCHES[name](), num_steps=4, score=score)
+            beam = beam_search(model, model.encode(batch), SEARCHES[name](), num_steps=12, score=score)
             found.append((beam.scores_BK, backtrace(beam)))
         return found
 
@@ -251,6 +251,33 @@ def test_a_search_over_a_large_vocabulary(selector: Any, float64: bool) -> None:
     compare(compute, float64=float64)
 
 
+@pytest.mark.parametrize("with_gradients", [False, True], ids=["decoding", "training"])
+@pytest.mark.parametrize("size", [4, LARGE])
+@pytest.mark.parametrize("name", SEARCHES)
+def test_waits_of_a_search(name: str, size: int, with_gradients: bool) -> None:
+    num_steps, case = 16, large_case() if size == LARGE else CASES["transformer"]()
+    with pretended.device(float64=False) as waits:
+        model, batch = case.model.float().to(pretended.NAME), case.batch.to(pretended.NAME)
+        context = model.encode(batch)
+        waits.clear()
+        with torch.set_grad_enabled(with_gradients):
+            beam = beam_search(model, context, SEARCHES[name](), num_steps=num_steps, score=local)
+            if with_gradients and ("soft" in name or "relaxed" in name):
+                beam.scores_BK.sum().backward()
+    assert sum(waits.values()) <= num_steps / 8, waits
+
+
+@pytest.mark.parametrize("name", ["cross-entropy", "hinge", "early-update", "beam-crf", "minimum-risk"])
+def test_waits_of_a_training_step(name: str) -> None:
+    case = CASES["transformer"]()
+    with pretended.device(float64=False) as waits:
+        model, batch = case.model.float().to(pretended.NAME), case.batch.to(pretended.NAME)
+        waits.clear()
+        # One for the number of steps.
+        OBJECTIVES[name]().build()(model, batch, {"alpha": 1.0}).backward()
+    assert sum(waits.values()) <= 1, waits
+
+
 # ---------------------------------------------------------------------------------------- Hugging Face models
 
 SMALL: dict[str, Any] = {"vocab_size": 11, "pad_token_id": 10, "eos_token_id": 0, "bos_token_id": 9}
@@ -289,7 +316,9 @@ def adapted(name: str, place: Place) -> Any:
 
 
 @precision
-@pytest.mark.parametrize("name", ADAPTED)
+@pytest.mark.parametrize(
+    "name", ["Marian", "Llama", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("T5", "GPT-2"))]
+)
 def test_a_hugging_face_model(name: str, float64: bool) -> None:
     def compute(place: Place) -> Any:
         model, batch = adapted(name, place), place(BATCH)
@@ -394,6 +423,33 @@ def test_prefetching_constraints_and_scores(float64: bool) -> None:
         return trace.energy_SB, trace.tokens_SBT, scores_BT
 
     compare(compute, float64=float64)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_waits_of_a_sampler(kernel: str) -> None:
+    """Two a visit: for what is proposed, and for its energy. Delayed acceptance has two energies to decide on."""
+    num_visits, num_sweeps = 4, 2
+    with pretended.device(float64=False) as waits:
+        model = masked("transformer", lambda module: module.float().to(pretended.NAME))
+        runner = ChainRunner(model, configure(ChainSettings, kernel=kernel, **KERNELS[kernel]))
+        state = runner.start([ChainProblem((FREE,) * num_visits, num_chains=3)])
+        waits.clear()
+        runner.advance(state, num_sweeps)
+    each = 3 if kernel == "delayed-acceptance" else 2
+    assert 0 < sum(waits.values()) <= each * num_visits * num_sweeps, waits
+
+
+@pytest.mark.parametrize("kind", MASKED)
+def test_masked_scores_of_tokens_on_the_cpu_wait_for_nothing(kind: str) -> None:
+    tokens_NT = torch.tensor([[1, 2, 3, 0], [2, 2, 1, -100]])
+    for masked_NT in (tokens_NT == 2, (tokens_NT == 2) & (torch.arange(4) == 1)):
+        with pretended.device(float64=False) as waits:
+            model = masked(kind, lambda module: module.float().to(pretended.NAME))
+            waits.clear()
+            with torch.no_grad():
+                model.masked_logits(tokens_NT, masked_NT)
+        # Transformers looks whether its mask hides anything.
+        assert sum(waits.values()) <= (1 if kind == "BERT" else 0), waits
 
 
 def conditional_model() -> Any:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from seqwise.data.batches import EncodedExample, collate
+from seqwise.devices import worth_reading
 from seqwise.errors import InputError
 from seqwise.models.protocols import StepModel
 from seqwise.names import DecoderName
@@ -36,8 +37,6 @@ __all__ = [
 ]
 
 
-# After how many steps it is looked whether all hypotheses have ended: a GPU, some steps behind, has to be waited for.
-LOOK_EVERY = {"cpu": 1, "cuda": 8}
 AT_ONCE = 256  # examples that are decoded together
 
 
@@ -173,13 +172,12 @@ def decode(
         [3, 1]
     """
     decoder, beam = as_decoder(decoder), Beam.start(model, context)
-    look_every = LOOK_EVERY.get(beam.scores_BK.device.type, 1)
     steps = search_steps(model, context, decoder.selector, num_steps=num_steps, score=decoder.score)
     for number, step in enumerate(steps, start=1):
         beam = step.beam
         # A soft beam goes on mixing its slots' scores after all of them have ended, so it must run its course.
         settled = isinstance(step.selection, HardSelection) and model.end is not None
-        if settled and number % look_every == 0 and _has_ended(beam):
+        if settled and worth_reading(beam.scores_BK, number) and _has_ended(beam):
             break
     return hypotheses(beam, end=model.end, n_best=n_best, length_normalization=length_normalization)
 

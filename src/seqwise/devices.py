@@ -33,6 +33,16 @@ def reading_is_free(values: Tensor) -> bool:
     return values.device.type == "cpu"
 
 
+def worth_reading(values: Tensor, step: int) -> bool:
+    """Whether to look at values after a step, counted from 1: always if that is free, else after every eighth.
+
+    Example:
+        >>> worth_reading(torch.zeros(3), 1)
+        True
+    """
+    return reading_is_free(values) or step % 8 == 0
+
+
 def moved(values: Tensor, device: torch.device) -> Tensor:
     """Return values on a device, which the host does not wait for.
 

@@ -89,6 +89,10 @@ def test_what_stands_at_a_masked_position_plays_no_part_and_what_stands_elsewher
     assert not torch.allclose(model.masked_logits(tokens_NT, alone)[0], found[0])
 
 
+def seen(tokens_NT: Tensor, masked_NT: Tensor) -> masked.Seen:
+    return masked.seen_tokens(tokens_NT, masked_NT, mask_id=V, device=torch.device("cpu"))
+
+
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_the_last_layer_at_masked_positions_alone_is_the_whole_one(count: int) -> None:
     """Rows with equally many masks, and the same with another row beside them: two ways through the last layer."""
@@ -96,9 +100,10 @@ def test_the_last_layer_at_masked_positions_alone_is_the_whole_one(count: int) -
     tokens_NT = torch.randint(V, (6, T))
     masked_NT = torch.rand(6, T).argsort(-1) < count
     one_more = torch.cat([masked_NT, torch.ones(1, T, dtype=torch.bool)])
-    assert masked.masked_places(masked_NT) is not None and masked.masked_places(one_more) is None
+    more_NT = torch.cat([tokens_NT, tokens_NT[:1]])
+    assert seen(tokens_NT, masked_NT).wanted_NC is not None and seen(more_NT, one_more).wanted_NC is None
     found_MV = model.masked_logits(tokens_NT, masked_NT)
-    whole_MV = model.masked_logits(torch.cat([tokens_NT, tokens_NT[:1]]), one_more)[: 6 * count]
+    whole_MV = model.masked_logits(more_NT, one_more)[: 6 * count]
     torch.testing.assert_close(found_MV, whole_MV, atol=1e-12, rtol=0)
     gradients = [torch.autograd.grad(x.square().sum(), list(model.parameters())) for x in (found_MV, whole_MV)]
     for one, other in zip(*gradients, strict=True):
@@ -203,9 +208,9 @@ def test_rows_of_one_length_take_the_path_without_padding(monkeypatch: pytest.Mo
     monkeypatch.setattr(Tensor, "gather", refuse)
     tokens_NT, masked_NT = torch.randint(V, (3, T)), torch.ones(3, T, dtype=torch.bool)
     small_lstm().masked_logits(tokens_NT, masked_NT)
-    seen_NT, real_NT = masked.seen_tokens(tokens_NT, masked_NT, mask_id=V)
-    assert real_NT is None
-    assert torch.equal(seen_NT, torch.full_like(tokens_NT, V))
+    found = seen(tokens_NT, masked_NT)
+    assert found.real_NT is None
+    assert torch.equal(found.tokens_NT, torch.full_like(tokens_NT, V))
     with pytest.raises(AssertionError, match="padding only"):
         small_lstm().masked_logits(*ragged(6))
 

@@ -131,9 +131,9 @@ class HuggingFaceMaskedModel(nn.Module):
         rows_M, places_M = masked_NT.nonzero(as_tuple=True)
         places = moved(rows_M, self.device), moved(places_M + len(self.before), self.device)
         inputs: dict[str, Any] = {"input_ids": moved(ids_NL, self.device), "return_dict": True}
-        if self._reads_attention_mask:
+        if not bool(attended_NL.all()):
             inputs["attention_mask"] = moved(attended_NL, self.device)
-        elif not bool(attended_NL.all()):
+        if "attention_mask" in inputs and not self._reads_attention_mask:
             raise InputError("the model takes no attention mask, so that rows cannot be padded", hint="sort by length")
         with nullcontext() if self.narrowed_at is None else _gathered(self.model, self.narrowed_at, places):
             logits = self.model(**inputs).logits

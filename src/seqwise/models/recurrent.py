@@ -67,12 +67,11 @@ class Encoder(nn.Module):
 
     def forward(self, sources_BS: Tensor, lengths_B: Tensor) -> Context:
         embedded_BSE, lengths_B = self._embedded(sources_BS, lengths_B)
-        if self.lstm.bidirectional and bool((lengths_B < embedded_BSE.shape[1]).any()):
+        host_B = lengths_B.cpu() if self.lstm.bidirectional else None
+        if host_B is not None and bool((host_B < embedded_BSE.shape[1]).any()):
             # The backward direction would otherwise start inside the padding. An empty source is read as one padding
             # symbol, whatever else is in the batch. Packing is slow: a batch without padding does without.
-            packed = pack_padded_sequence(
-                embedded_BSE, lengths_B.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False
-            )
+            packed = pack_padded_sequence(embedded_BSE, host_B.clamp(min=1), batch_first=True, enforce_sorted=False)
             memory_BSM, _ = pad_packed_sequence(
                 self.lstm(packed)[0], batch_first=True, total_length=embedded_BSE.shape[1]
             )

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from seqwise.data.batches import Batch
+from seqwise.devices import worth_reading
 from seqwise.models.protocols import StepModel
 from seqwise.names import ScoreName
 from seqwise.objectives.likelihood import gold_scores
@@ -65,9 +66,8 @@ def early_update_loss(
     lost = out_of_beam(k)
     losses_B, open_B = torch.zeros_like(num_steps_B, dtype=torch.float32), num_steps_B > 0
     rivals = HardTopK(k - 1) if k > 1 else no_rivals
-    for step in unroll_with_gold(
-        model, context, gold_BT, num_steps_B=num_steps_B, rivals=rivals, lost=lost, score=score
-    ):
+    steps = unroll_with_gold(model, context, gold_BT, num_steps_B=num_steps_B, rivals=rivals, lost=lost, score=score)
+    for number, step in enumerate(steps, start=1):
         lost_B = lost(step.gold_B1, step.others_BN)
         stops_B = open_B & (lost_B | step.last_B)
         on_beam_BK = step.others_BN.topk(min(k, step.others_BN.shape[1])).values
@@ -78,7 +78,7 @@ def early_update_loss(
             )
         losses_B = losses_B + violation(step.gold_B1, on_beam_BK).where(stops_B, 0.0)
         open_B = open_B & ~stops_B
-        if not bool(open_B.any()):
+        if worth_reading(open_B, number) and not bool(open_B.any()):
             break
     return losses_B
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from seqwise.devices import moved
 from seqwise.errors import InputError
 from seqwise.models.protocols import MaskedModel
 from seqwise.sampling.draws import Draws
@@ -40,7 +41,7 @@ class Proposal:
     def log_probs(self, logits: Tensor) -> Tensor:
         """Compute log q of every token from the model's scores: (..., V) to (..., V), minus infinity where q is 0."""
         if self.allowed_V is not None:
-            logits = logits.masked_fill(~self.allowed_V.to(logits.device), -torch.inf)
+            logits = logits.masked_fill(moved(~self.allowed_V, logits.device), -torch.inf)
         full = (logits / self.temperature).log_softmax(-1)
         if self.nucleus >= 1:
             return full
@@ -52,7 +53,7 @@ class Proposal:
         cut = full.masked_fill(~kept, -torch.inf).log_softmax(-1)
         if self.full_share == 0:
             return cut
-        share = torch.tensor([1 - self.full_share, self.full_share], dtype=full.dtype, device=full.device).log()
+        share = torch.tensor([1 - self.full_share, self.full_share], dtype=full.dtype).log()
         return torch.logaddexp(cut + share[0], full + share[1])
 
 

@@ -309,8 +309,9 @@ def longest_search(num_steps: int | Tensor) -> int:
     Raises:
         InputError: a number of steps is negative.
     """
-    longest = num_steps if isinstance(num_steps, int) else int(num_steps.max()) if num_steps.numel() else 0
-    shortest = num_steps if isinstance(num_steps, int) else int(num_steps.min()) if num_steps.numel() else 0
+    shortest = longest = num_steps if isinstance(num_steps, int) else 0
+    if not isinstance(num_steps, int) and num_steps.numel():
+        shortest, longest = torch.stack(num_steps.aminmax()).tolist()
     if shortest < 0:
         raise InputError(f"the number of steps must not be negative, got {shortest}")
     return longest

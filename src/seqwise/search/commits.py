@@ -20,7 +20,7 @@ from torch import Tensor
 
 from seqwise import tree
 from seqwise.configuration.written import did_you_mean
-from seqwise.devices import widest_float
+from seqwise.devices import widest_float, worth_reading
 from seqwise.errors import InputError
 from seqwise.search.candidates import Candidates
 from seqwise.search.selection import Selection
@@ -254,7 +254,10 @@ class Committing:
         best_B1 = scores_BK.amax(1, keepdim=True)
         dropped_B1 = best_B1.masked_fill(~commits_B1 | (best_B1 == -torch.inf), 0.0)
         scores_BK = (scores_BK - dropped_B1).masked_fill(disagrees_BK, -torch.inf)
-        num_closed = int((final_BT | (best_BT == COMMITTED)).all(0).sum())
+        # Columns without an open label are dropped now and then, where the host waits for their number.
+        num_closed = 0
+        if worth_reading(scores_BK, labels_BKT.shape[2]):
+            num_closed = int((final_BT | (best_BT == COMMITTED)).all(0).sum())
         open_BKT = labels_BKT[..., num_closed:].masked_fill_(final_BT[:, None, num_closed:], COMMITTED)
         dropped_B = before.dropped_B + dropped_B1[:, 0].to(before.dropped_B)
         kept: Any = replace(selection, scores_BK=scores_BK)  # type: ignore[type-var]

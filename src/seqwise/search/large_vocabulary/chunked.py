@@ -33,6 +33,8 @@ from seqwise.search.selection import Added
 
 # Scores in a chunk: a few arrays of this size should fit the processor's cache.
 CHUNK = 2**17
+# The same on a device that has no such cache, and to which every chunk is a call.
+LARGE_CHUNK = 2**25
 
 
 class _Sums(NamedTuple):
@@ -214,9 +216,9 @@ def _frame(
 
 
 def _chunks(frame: _Frame) -> Iterator[slice]:
-    """Yield groups of inputs whose scores fit the cache."""
+    """Yield groups of inputs whose scores fit a chunk."""
     batch_size, *sizes = frame.logits_BJV.shape
-    width = max(1, CHUNK // max(1, sizes[0] * sizes[1]))
+    width = max(1, (CHUNK if frame.logits_BJV.device.type == "cpu" else LARGE_CHUNK) // max(1, sizes[0] * sizes[1]))
     return (slice(start, start + width) for start in range(0, batch_size, width))
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from seqwise.devices import reading_is_free
 from seqwise.models.deferred_linear import DeferredLinear, exp_
 from seqwise.search.candidates import Candidates
 from seqwise.search.ending import SlotTerms
@@ -81,14 +82,17 @@ def _mean_rows(
         return None
     used_BJ = torch.zeros_like(scan.log_partition_BJ, dtype=torch.long).scatter_add_(1, slots_BX, used_BX.long()) > 0
     with torch.no_grad():
+        whole = not reading_is_free(used_BJ) or bool(used_BJ.all())
         logits_NV, log_partition_N = (
-            values.flatten(0, 1) if used_BJ.all() else values[used_BJ]
-            for values in (scan.logits_BJV, scan.log_partition_BJ)
+            values.flatten(0, 1) if whole else values[used_BJ] for values in (scan.logits_BJV, scan.log_partition_BJ)
         )
         rows_NH = exp_(logits_NV - log_partition_N[:, None]) @ head.weight_VD.to(logits_NV.dtype)
         if scan.end_BJ is not None:  # of which the scores know nothing
-            share_N = (scan.end_BJ[used_BJ] - log_partition_N).exp()
+            end_N = scan.end_BJ.flatten() if whole else scan.end_BJ[used_BJ]
+            share_N = (end_N - log_partition_N).exp()
             rows_NH.addr_(share_N, head.weight_VD[candidates.end].to(rows_NH.dtype))
+        if whole:
+            return rows_NH.unflatten(0, used_BJ.shape).masked_fill(~used_BJ[..., None], 0.0)
         rows_BJH = rows_NH.new_zeros(*used_BJ.shape, rows_NH.shape[1])
         rows_BJH[used_BJ] = rows_NH
     return rows_BJH
@@ -123,9 +127,12 @@ class _FewLogits(torch.autograd.Function):
         by_slot_BJX = F.one_hot(slots_BX, features_BJH.shape[1]).mT * gradient_BX[:, None]
         if ctx.noting:
             ctx.head.note_outer(tokens_BX, by_slot_BJX, features_BJH)
+            noted = features_BJH, log_partition_BJ, partition_BJ
             live_BJ = partition_BJ != 0
-            if live_BJ.any():
-                ctx.head.note_partitions(features_BJH[live_BJ], log_partition_BJ[live_BJ], partition_BJ[live_BJ])
+            if not reading_is_free(live_BJ):
+                ctx.head.note_partitions(*(values.flatten(0, 1) for values in noted))
+            elif bool(live_BJ.any()):
+                ctx.head.note_partitions(*(values[live_BJ] for values in noted))
         if not ctx.needs_input_grad[0]:
             return (None, _zero(ctx, gradient_BX), *[None] * 6)
         features_gradient_BJH = by_slot_BJX @ weight_VH[tokens_BX].to(by_slot_BJX.dtype)

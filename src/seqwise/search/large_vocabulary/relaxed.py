@@ -4,7 +4,7 @@ Nearly all of the V scores of a slot are so far below the k best that their weig
 in the precision of the numbers. Finding these needs all scores, but no graph. So each step computes all scores without
 a graph, takes the n best candidates, and bounds the total weight of the others. If the bound is below a tolerance, it
 continues with the n best: a soft top-k over B x K x n. Otherwise it sums over all candidates of the input, in chunks
-that the backward pass recomputes.
+that the backward pass recomputes. On a device other than a CPU it always does: to look at the bound would stall it.
 
 Shapes: B batch, J slots before, K slots after, V vocabulary, I some of the inputs.
 """
@@ -19,15 +19,18 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from seqwise.devices import reading_is_free
 from seqwise.models.deferred_linear import DeferredLinear, Matrices
 from seqwise.search.candidates import Candidates
 from seqwise.search.large_vocabulary.chunked import sums_of_all
 from seqwise.search.large_vocabulary.few import mixed_rows, top_k_of_few
-from seqwise.search.large_vocabulary.scan import Choice, certify, kept_of, scan_of, scan_scores
+from seqwise.search.large_vocabulary.scan import Choice, Kept, certify, kept_of, scan_of, scan_scores
 from seqwise.search.selection import Added, SoftSelection, SummedSelection, added
 
 # Scores of one group of inputs, which bounds what is held at a time (in floats).
 GROUP = 2**25
+# Tolerance by which no candidate is left out.
+NOTHING = -1.0
 
 Expand = Callable[[Candidates], SoftSelection]
 
@@ -102,16 +105,14 @@ def _of_linear_head(
     """Use few candidates for inputs whose certificate allows it, and all for the others."""
     # Products of weights and scores are never rounded to 16 bits; the head computes as its caller has asked.
     own_precision = torch.autocast(candidates.features_BJH.device.type, enabled=False)
+    if not reading_is_free(inputs_B):  # which inputs have few would have to be read at every step
+        choice = choice._replace(tolerance=NOTHING)
     with torch.no_grad(), own_precision:
         scan = scan_scores(candidates, head)
         kept = certify(candidates, scan, choice)
-        certified_B = kept.bound_B <= choice.tolerance
-    for few, mask_B in ((True, certified_B), (False, ~certified_B)):
+    for few, chosen_I in _ways(kept, choice):
         of_these, inputs_I, known = candidates, inputs_B, (scan, kept)
-        if not mask_B.any():
-            continue
-        if not mask_B.all():  # no need to look up what is everything
-            chosen_I = mask_B.nonzero().squeeze(1)
+        if chosen_I is not None:
             of_these, inputs_I = candidates.of_inputs(chosen_I), inputs_B[chosen_I]
             known = scan_of(scan, chosen_I), kept_of(kept, chosen_I)
         embedding = matrices.of_embedding(candidates.asked.embedding_VD)
@@ -127,6 +128,19 @@ def _of_linear_head(
             yield SummedSelection(*fixed, of_these.asked, sums, ((inputs_I, again),))
         else:
             yield _expanded_again(of_these, inputs_I, expand)
+
+
+def _ways(kept: Kept, choice: Choice) -> Iterator[tuple[bool, Tensor | None]]:
+    """Yield for inputs with few and with all candidates whether it is few, and which they are: None for all inputs."""
+    if choice.tolerance < 0:
+        yield False, None
+        return
+    certified_B = kept.bound_B <= choice.tolerance
+    for few, mask_B in ((True, certified_B), (False, ~certified_B)):
+        if bool(mask_B.all()):
+            yield few, None
+        elif bool(mask_B.any()):
+            yield few, mask_B.nonzero().squeeze(1)
 
 
 def _summed_few(

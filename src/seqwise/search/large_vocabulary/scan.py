@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from seqwise.devices import moved
 from seqwise.models.deferred_linear import DeferredLinear
 from seqwise.search.candidates import Candidates
 from seqwise.search.large_vocabulary.blocks import (
@@ -111,11 +112,13 @@ def certify(candidates: Candidates, scan: Scan, choice: Choice) -> Kept:
     num_candidates = values_BJV[0].numel()
     k = min(choice.k, num_candidates)
     open_I = torch.arange(len(values_BJV), device=values_BJV.device)
+    if choice.tolerance < 0:  # nothing can be left out, and only the k + 1 best are asked for
+        best = best_candidates(blocks, open_I, min(k + 1, num_candidates))
+        return Kept(best, best.scores_BX != -torch.inf, torch.zeros_like(best.scores_BX[:, 0]))
     width, kept = 0, None
     # Where all would be looked at, as many as may be kept are taken of them at once.
     sizes = [size for size in (FIRST, 4 * FIRST, 16 * FIRST) if size < choice.most and not takes_all(blocks, size)]
-    # Nothing can be left out by a tolerance below 0, and only the k + 1 best are asked for.
-    for size in [*sizes, choice.most] if choice.tolerance >= 0 else [k + 1]:
+    for size in [*sizes, choice.most]:
         n = min(max(size, k + 1), num_candidates)
         if n == width:
             break
@@ -174,7 +177,7 @@ def _narrowed(kept: Kept, at_least: int) -> Kept:
 def alphas(candidates: Candidates, best: Best, choice: Choice, num_best: int) -> Tensor:
     """Divide alpha by its unit for each input, (B,), from the k + 1 best candidates."""
     best_BM, slots_BM, tokens_BM = (values[:, :num_best] for values in best)
-    alpha_B = in_range(choice.alpha, best_BM).expand(len(best_BM)).to(best_BM.device)
+    alpha_B = moved(in_range(choice.alpha, best_BM), best_BM.device).expand(len(best_BM))
     if choice.unit is not of_scores:
         open_BM = candidates.open_shares(slots_BM, token_ids(tokens_BM, candidates.end))
         alpha_B = in_units(choice.alpha, choice.unit(best_BM, open_BM))
