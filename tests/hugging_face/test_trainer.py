@@ -26,6 +26,7 @@ from torch import Tensor
 
 transformers = pytest.importorskip("transformers")
 
+from letters import letter_tokenizer  # noqa: E402
 from seqwise.data import Batch, EncodedExample, collate  # noqa: E402
 from seqwise.errors import InputError  # noqa: E402
 from seqwise.hugging_face import SearchAwareConfig, SearchAwareTrainer, step_model  # noqa: E402
@@ -62,7 +63,7 @@ from seqwise.objectives.violations import (  # noqa: E402
     hard_beam_hinge_objective,
 )
 from seqwise.schedules import linear  # noqa: E402
-from seqwise.search import global_, mean_squared_gap  # noqa: E402
+from seqwise.search import global_, mean_squared_gap, trie  # noqa: E402
 from seqwise.search.feeding import fed_logits_in_two_passes  # noqa: E402
 
 transformers.logging.set_verbosity_error()
@@ -895,6 +896,36 @@ def test_a_trainer_wants_its_own_arguments_and_no_other_loss(tmp_path: Path) -> 
         SearchAwareTrainer(made("Marian"), config, compute_loss_func=lambda *_: 0.0)
     with pytest.raises(InputError, match="BertModel has no language model head"):
         SearchAwareTrainer(transformers.BertModel(transformers.BertConfig(num_hidden_layers=1)), config)
+
+
+def test_searches_in_training_stay_in_the_language(tmp_path: Path) -> None:
+    """The loss is that of the objective with the language, and gold outside is refused."""
+    data = pairs(4, seed=5)
+    inside = [*(tuple(target) for _, target in data), (3,), (4, 5), (5, 6, 7)]
+    model, language = made("Marian"), trie(inside, end=END)
+    adapted = step_model(copy.deepcopy(model).train())
+    options: dict[str, Any] = {"objective": "softmax-margin", "score": "global", "max_steps": 1, **NOTHING}
+    found = losses(trained(model, rows(data, "Marian"), tmp_path, language=language, learning_rate=1e-12, **options))
+    expected = []
+    for each in (language, None):
+        adapted.language = each
+        expected.append(float(softmax_margin_objective(k=5)(adapted, encoded(data, "Marian"), {}).detach()))
+    assert found == pytest.approx(expected[:1], rel=1e-4)
+    assert abs(expected[0] - expected[1]) > 0.01 * abs(expected[0])
+    with pytest.raises(InputError, match="is not in the language"):
+        trained(made("Marian"), rows(data, "Marian"), tmp_path, language=trie([(3,)], end=END), **options)
+
+
+def test_a_language_may_be_a_pattern_of_the_tokenizers_texts(tmp_path: Path) -> None:
+    data = rows(pairs(4), "Marian")
+    language = made_trainer(made("Marian"), data, tmp_path, processing_class=letter_tokenizer(), language="(a|b)( c)?")
+    allowed = language.adapted().language.allowed(torch.zeros(1, 1).long(), 4)
+    assert sorted(token for token in allowed.flatten().tolist() if token >= 0) == [4, 5]
+    assert json.loads(language.args.to_json_string())["language"] == "(a|b)( c)?"
+    config = SearchAwareConfig(str(tmp_path), language=trie([(3,)], end=END), use_cpu=True, report_to="none")
+    assert json.loads(config.to_json_string())["language"] == "Automaton"
+    with pytest.raises(InputError, match="a pattern needs a tokenizer"):
+        made_trainer(made("Marian"), data, tmp_path, language="a")
 
 
 @pytest.mark.thorough

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from seqwise import InputError
 from seqwise.data.readers import Example
 from seqwise.evaluation.entities import valid_transitions
 from seqwise.runs import language, load_run, predict
+from seqwise.runs.inputs import read_examples
 from seqwise.runs.language import in_language, require_gold_inside
 from seqwise.runs.loading import new_run
 from seqwise.runs.settings import train_settings
@@ -164,7 +166,7 @@ def test_gold_is_looked_up_in_blocks(speller: Path, data: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("kind", ["bart", "gpt2"])
-def test_hugging_face_models_stay_in_a_file(kind: str, tmp_path: Path) -> None:
+def test_hugging_face_models_stay_in_a_file_or_a_pattern(kind: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     tokenizer = letter_tokenizer()
     sizes = {"vocab_size": len(tokenizer), "pad_token_id": 1, "eos_token_id": 0, "bos_token_id": 2}
@@ -184,3 +186,20 @@ def test_hugging_face_models_stay_in_a_file(kind: str, tmp_path: Path) -> None:
     for found in predict(run, [source for source, _ in pairs[:4]], "beam", n_best=3):
         texts = [run.codec.target_text(best.tokens) for best in found]
         assert sorted(texts) == sorted(catalogue[:3])
+    run = in_language(run, "a b( c)?")
+    for found in predict(run, [source for source, _ in pairs[:2] if len(source) > 1], "beam", n_best=2):
+        assert {run.codec.target_text(best.tokens) for best in found} <= {"a b", "a b c"}
+
+
+def test_a_pattern_of_subwords_is_of_their_text(data: Path, tmp_path: Path) -> None:
+    words = ["low", "lower", "lowest", "new", "newer", "newest"]
+    (tmp_path / "train.tsv").write_text("".join(f"{word} x\t{word} {word}\n" for word in 4 * words))
+    settings = train_settings(
+        task="transduce", train=tmp_path / "train.tsv", source_units="subwords", target_units="subwords", subword_vocabulary=20,
+        hidden_size=8, embedding_size=8,
+    )  # fmt: skip
+    examples = read_examples(settings, tmp_path / "train.tsv")
+    run = in_language(new_run(examples, settings), "(new|low)(er|est)? lowest")
+    for found in predict(run, ["lower x", "new x"], "beam", n_best=3):
+        for best in found:
+            assert re.fullmatch("(new|low)(er|est)? lowest", run.codec.target_text(best.tokens))

@@ -23,18 +23,21 @@ from seqwise.hugging_face.generation import SpecialTokens
 from seqwise.hugging_face.heads import head_of
 from seqwise.models.heads import ForcedFirst
 from seqwise.models.shared_cache import Past, SharedCache
+from seqwise.search.language import Language
 
 
 class HuggingFaceStepModel(nn.Module, ABC):
     """Base class of both adapters; made by :func:`~seqwise.hugging_face.step_model`."""
 
     end: int | None  # the token that ends an output
+    language: Language | None  # the outputs that searches stay inside
 
     def __init__(self, model: Any, tokens: SpecialTokens, scale: float) -> None:
         super().__init__()
         self.model: Any = model  # holds all weights
         self.end, self.first, self.forced_first, self.padding = tokens
         self.scale, self.training = scale, model.training
+        self.language = None
         self.shares = False  # whether slots share their keys and values where there are no gradients
         self._cache = cache_argument(model.get_decoder())
         self._takes_positions = "position_ids" in inspect.signature(model.get_decoder().forward).parameters

@@ -24,6 +24,7 @@ from seqwise.schedules import AnySchedule, Function
 
 if TYPE_CHECKING:
     from seqwise.objectives.objective import Objective
+    from seqwise.search.language import Language
 
 OBJECTIVES = tuple(name for name, kind in OneOf(ObjectiveConfig).members.items() if kind is not CRF)
 
@@ -58,8 +59,9 @@ class _Minimised(Config):
 if TYPE_CHECKING:
     _ScheduleText = AnySchedule
     _Objective = str | ObjectiveConfig
+    _Language = str | Language
 else:
-    _ScheduleText = _Objective = str  # HfArgumentParser reads the annotation, and a command line has text
+    _ScheduleText = _Objective = _Language = str  # HfArgumentParser reads the annotation, and a command line has text
 
 
 def _option(text: str) -> Any:
@@ -81,6 +83,9 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
         log_partition_weight: weight of ``(log Z)^2`` along gold, known as z-loss, in ANY objective; by default 0.1 in
             self-normalising ones and 0 in all others.
         log_partition_fraction: fraction of positions that is penalised.
+        language: set of outputs that searches in training stay inside, and labels must: a
+            :class:`~seqwise.search.Language`, or a regular expression for texts of the trainer's tokenizer, see
+            :func:`~seqwise.hugging_face.text_language`. Evaluation with ``predict_with_generate`` is not constrained.
 
     Raises:
         InputError: an option is out of range, not one of the objective's, or not supported
@@ -115,6 +120,7 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
     log_partition_weight: float | None = _option("weight of (log Z)^2 along gold (z-loss), in any objective")
     log_partition_fraction: float | None = _option("the part of the positions whose log Z is penalised")
     noise_tokens: int | None = _option("noise-contrastive: how many for each gold token")
+    language: _Language | None = _option("regular expression of the texts that searches in training stay inside")
     label_smoothing: float | None = _option("cross-entropy: part of a gold token's probability that all tokens share")
 
     def __post_init__(self) -> None:
@@ -137,7 +143,10 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
 
     def to_dict(self) -> dict[str, Any]:
         """Return all arguments like ``TrainingArguments.to_dict``, with the objective and schedules as text."""
-        return {name: _as_text(value) for name, value in super().to_dict().items()}
+        written = {name: _as_text(value) for name, value in super().to_dict().items()}
+        if not isinstance(self.language, str | None):
+            written["language"] = type(self.language).__name__
+        return written
 
     def picklable(self) -> SearchAwareConfig:
         """Return a copy that can be saved, with functions replaced by their names."""
@@ -190,4 +199,4 @@ def _as_text(value: Any) -> Any:
 _COMPARED = ("beam_size", "alpha")
 """Options that are accepted even if the objective lacks them, so that one script can compare several."""
 
-_OPTIONS = tuple(name for name in SearchAwareConfig.__annotations__ if name != "objective")
+_OPTIONS = tuple(name for name in SearchAwareConfig.__annotations__ if name not in ("objective", "language"))

@@ -25,11 +25,13 @@ from seqwise.data.batches import IGNORE, Batch
 from seqwise.errors import InputError
 from seqwise.hugging_face.adapter import HuggingFaceStepModel
 from seqwise.hugging_face.configuration import SearchAwareConfig
+from seqwise.hugging_face.language import text_language
 from seqwise.hugging_face.model_inputs import NEEDED, batch_from_inputs, target_labels
 from seqwise.hugging_face.step_model import step_model
 from seqwise.objectives.contrastive import noise_log_probs
 from seqwise.objectives.objective import Objective
 from seqwise.objectives.settings import Context, Distillation
+from seqwise.search.language import require_members
 from seqwise.training.sequence_trainer import SequenceTrainer, WithObjective
 
 
@@ -99,7 +101,7 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
         self._teacher: Any = copy.deepcopy(self.model) if isinstance(args.objective, Distillation) else None
         if isinstance(self.processing_class, (PreTrainedTokenizerBase, ProcessorMixin)):
             align_special_tokens(self.model, self.processing_class)  # as ``train`` does: the adapter reads them
-        self._plain, self._adapted = self.model, step_model(self.model)
+        self._plain, self._adapted = self.model, self._within(self.model)
 
     def train(self, *arguments: Any, **named: Any) -> Any:
         """Train like ``Seq2SeqTrainer``, after checking the inputs of training and evaluation."""
@@ -146,13 +148,25 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
     def adapted(self) -> HuggingFaceStepModel:
         """Return the trained model as a step model; it is adapted and checked once."""
         if self._plain is not self.model:  # ``model_init`` has made another
-            self._plain, self._adapted = self.model, step_model(self.model)
+            self._plain, self._adapted = self.model, self._within(self.model)
         return self._adapted
+
+    def _within(self, plain: Any) -> HuggingFaceStepModel:
+        """Adapt a model, and set its language."""
+        model, language = step_model(plain), self.args.language
+        if isinstance(language, str):
+            if self.processing_class is None:
+                raise InputError("language: a pattern needs a tokenizer", hint="pass processing_class")
+            language = text_language(self.processing_class, language, end=model.end)
+        model.language = language
+        return model
 
     def batch_of(self, inputs: Mapping[str, Any]) -> Batch:
         """Convert the model's inputs to sources and targets; if the objective searches, targets must end."""
         model = self.adapted()
         batch = batch_from_inputs(inputs, first=model.first if self._is_encoder_decoder else None)
+        if model.language is not None and len(batch):
+            require_members(model.language, batch.targets_BT)
         if self.args.objective.searches and model.end is not None and len(batch):
             last_B = batch.targets_BT.gather(1, batch.target_lengths_B[:, None] - 1)[:, 0]
             if bool((last_B != model.end).any()):
@@ -206,7 +220,7 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
         context = Context(
             end=model.end,
             log_noise_V=lambda: self._noise(model),
-            teacher=lambda: step_model(self._teacher).requires_grad_(False).eval(),
+            teacher=lambda: self._within(self._teacher).requires_grad_(False).eval(),
         )
         return self.args.minimised.build(context)
 

@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from seqwise.data.batches import IGNORE, EncodedExample
 from seqwise.data.readers import Example, read_lines
+from seqwise.data.subwords import BLANK
 from seqwise.errors import InputError
 from seqwise.evaluation.entities import valid_transitions
 from seqwise.runs.codecs import place_of
@@ -32,7 +33,7 @@ def in_language(run: OutputRun, language: str) -> OutputRun:
     Args:
         run: a run of ``seqwise train``; its model is changed in place.
         language: "bio" for well-formed entity labels; a file with one output per line; or a regular expression that
-            must match the whole output (for outputs of words, characters or labels). "" allows everything.
+            must match the whole output. "" allows everything.
 
     Raises:
         InputError: the file or the pattern cannot be read, or the model cannot write an output of the file.
@@ -76,14 +77,21 @@ def _of_file(run: OutputRun, path: Path) -> Automaton:
 
 
 def _of_pattern(run: OutputRun, pattern: str) -> Automaton:
-    units, vocabulary = run.settings.target_units, run.codec.target_vocabulary
-    if units not in ("words", "characters"):
-        hint = "give a file of outputs, or set model.language in Python"
-        raise InputError(f"language: a pattern is for outputs of words or characters, and these are {units}", hint=hint)
-    # Every word comes with the blank before it.
-    blank = " " if units == "words" else ""
-    texts = [None if token == vocabulary.unknown else blank + token for token in vocabulary.tokens]
-    return regular(f"{blank}({pattern})" if blank else pattern, texts, end=run.model.end)
+    vocabulary, end = run.codec.target_vocabulary, run.model.end
+    if run.settings.model:
+        from seqwise.runs.hugging_face_codecs import GeneratorCodec
+
+        if isinstance(run.codec, GeneratorCodec):
+            from seqwise.hugging_face import text_language
+
+            return text_language(run.codec.tokenizer, pattern, end=end)
+    special = {vocabulary.unknown, vocabulary.end}
+    if run.settings.target_units == "characters":
+        return regular(pattern, [None if token in special else token for token in vocabulary.tokens], end=end)
+    # Every word comes with the blank before it, and so does the first piece of a word.
+    blank = "" if run.codec.writes_text else " "
+    texts = [None if token in special else blank + token.replace(BLANK, " ") for token in vocabulary.tokens]
+    return regular(f" ({pattern})", texts, end=end)
 
 
 def require_gold_inside(run: OutputRun, encoded: Sequence[EncodedExample], examples: Sequence[Example]) -> None:

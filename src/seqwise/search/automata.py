@@ -15,6 +15,8 @@ from torch import Tensor
 from seqwise.errors import InputError
 from seqwise.search.language import NOWHERE
 
+BEGINNING = "\ue000"  # for private use; stands before the first token where its text differs
+
 
 @dataclass(frozen=True, eq=False)
 class Automaton:
@@ -194,7 +196,13 @@ def transitions(
     return _automaton(arcs.tolist(), lasts, num_states=size + 1, end=end)
 
 
-def regular(pattern: str, tokens: Sequence[str | None] | Mapping[int, str], *, end: int | None = None) -> Automaton:
+def regular(
+    pattern: str,
+    tokens: Sequence[str | None] | Mapping[int, str],
+    *,
+    first: Mapping[int, str] | None = None,
+    end: int | None = None,
+) -> Automaton:
     """Make the language of a regular expression over the text of the tokens, joined without blanks.
 
     Needs the extra ``constraints`` (interegular).
@@ -202,6 +210,7 @@ def regular(pattern: str, tokens: Sequence[str | None] | Mapping[int, str], *, e
     Args:
         pattern: a regular expression in Python's syntax that must match the whole text; no back-references.
         tokens: text of each token id; None or "" for tokens that are never written (special ones).
+        first: text of each token at the beginning, if that differs; tokens without one never come first.
         end: end token of the model.
 
     Raises:
@@ -216,13 +225,16 @@ def regular(pattern: str, tokens: Sequence[str | None] | Mapping[int, str], *, e
         import interegular
     except ModuleNotFoundError as error:
         raise InputError("patterns need interegular", hint="pip install 'seqwise[constraints]'") from error
+    marked = pattern if first is None else f"{BEGINNING}({pattern})"
     try:
-        machine = interegular.parse_pattern(pattern).to_fsm().reduce()
+        machine = interegular.parse_pattern(marked).to_fsm().reduce()
     except Exception as error:  # the library has one class of error for each part of the syntax, without a common base
         problem = f"the pattern {pattern!r} cannot be read ({str(error) or type(error).__name__})"
         raise InputError(problem, hint="see the syntax of Python's re; back-references are not understood") from None
     texts = tokens if isinstance(tokens, Mapping) else dict(enumerate(tokens))
-    spelt = _letters({token: text for token, text in texts.items() if text and token != end})
+    spellings = [(token, text) for token, text in texts.items() if text and BEGINNING not in text]
+    spellings += [(token, BEGINNING + text) for token, text in (first or {}).items() if text]
+    spelt = _letters((token, text) for token, text in spellings if token != end)
     numbers: dict[object, int] = {machine.initial: 0}
     arcs, waiting = [], [machine.initial]
     while waiting:
@@ -261,9 +273,9 @@ class _Letter:
     following: dict[str, _Letter] = field(default_factory=dict)
 
 
-def _letters(texts: Mapping[int, str]) -> _Letter:
+def _letters(texts: Iterable[tuple[int, str]]) -> _Letter:
     root = _Letter()
-    for token, text in texts.items():
+    for token, text in texts:
         node = root
         for letter in text:
             node = node.following.setdefault(letter, _Letter())

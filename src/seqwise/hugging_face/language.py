@@ -1,0 +1,61 @@
+"""Languages of texts over the tokens of a Hugging Face tokenizer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from seqwise.search.automata import Automaton, regular
+
+NO_TEXT = "\ufffd"  # what a part of a character decodes to
+
+
+def token_texts(tokenizer: Any) -> tuple[dict[int, str], dict[int, str]]:
+    """Return the text that each token adds behind others, and at the beginning, by id.
+
+    Special tokens and tokens of part of a character have none.
+
+    Example:
+        >>> import pytest
+        >>> tokenizers = pytest.importorskip("tokenizers")
+        >>> from transformers import BertTokenizer
+        >>> pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "dog", "##s"]
+        >>> token_texts(BertTokenizer(vocab={piece: place for place, piece in enumerate(pieces)}))
+        ({5: ' dog', 6: 's'}, {5: 'dog', 6: '##s'})
+    """
+    special = set(tokenizer.all_special_ids)
+    ids = [token for token in range(len(tokenizer)) if token not in special]
+    texts = [_decoded(tokenizer, [token]) for token in ids]
+    first = {token: text for token, text in zip(ids, texts, strict=True) if text and NO_TEXT not in text}
+    anchor, before = next(((token, text) for token, text in first.items() if text.strip()), (None, ""))
+    texts = [] if anchor is None else [_decoded(tokenizer, [anchor, token]) for token in ids]
+    behind = {
+        token: text[len(before) :]
+        for token, text in zip(ids, texts, strict=bool(texts))
+        if text.startswith(before) and len(text) > len(before) and NO_TEXT not in text[len(before) :]
+    }
+    return behind, first
+
+
+def text_language(tokenizer: Any, pattern: str, *, end: int | None) -> Automaton:
+    """Make the language of all tokens that decode to a text that a pattern matches.
+
+    Needs the extra ``constraints`` (interegular). Characters that take several tokens are never written.
+
+    Args:
+        tokenizer: Hugging Face tokenizer.
+        pattern: regular expression in Python's syntax that must match the whole text; no back-references.
+        end: end token of the model.
+
+    Raises:
+        InputError: the pattern is invalid, or no sequence of tokens spells a match.
+
+    Example: with ``model = step_model(GPT2LMHeadModel.from_pretrained(...))`` and its tokenizer,
+        ``model.language = text_language(tokenizer, r'{"age": [1-9][0-9]?}', end=model.end)``.
+    """
+    behind, first = token_texts(tokenizer)
+    return regular(pattern, behind, first=first, end=end)
+
+
+def _decoded(tokenizer: Any, ids: list[int]) -> str:
+    text: str = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    return text

@@ -1,0 +1,82 @@
+"""Languages of texts: tokens of each kind of tokenizer spell the texts that a pattern matches, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from letters import letter_tokenizer  # noqa: E402
+from pretrained import byte_tokenizer, piece_tokenizer  # noqa: E402
+from seqwise import HardTopK, InputError, backtrace, beam_search  # noqa: E402
+from seqwise.data import EncodedExample, collate  # noqa: E402
+from seqwise.hugging_face import step_model, text_language  # noqa: E402
+from seqwise.hugging_face.language import token_texts  # noqa: E402
+from seqwise.sampling import sample_within  # noqa: E402
+
+TOKENIZERS: dict[str, Any] = {
+    "byte pairs": byte_tokenizer,
+    "word pieces": lambda: piece_tokenizer(["the", "dog", "##s", "##gy", "run", "."]),
+    "words": letter_tokenizer,
+}
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_texts_of_tokens_add_up_to_what_the_tokenizer_decodes(name: str) -> None:
+    tokenizer = TOKENIZERS[name]()
+    texts, first = token_texts(tokenizer)
+    assert not {*texts, *first} & set(tokenizer.all_special_ids)
+    ids, generator = sorted(texts), torch.Generator().manual_seed(0)
+    for _ in range(50):
+        chosen = [ids[place] for place in torch.randint(len(ids), (6,), generator=generator).tolist()]
+        decoded = tokenizer.decode(chosen, clean_up_tokenization_spaces=False)
+        assert first[chosen[0]] + "".join(texts[token] for token in chosen[1:]) == decoded
+
+
+def written(tokenizer: Any, pattern: str, *, num_steps: int) -> list[str]:
+    """Texts that a tiny GPT-2 writes inside a pattern, by a beam and by sampling."""
+    torch.manual_seed(0)
+    end = tokenizer.eos_token_id
+    sizes = {
+        "vocab_size": len(tokenizer),
+        "n_embd": 16,
+        "n_layer": 1,
+        "n_head": 2,
+        "bos_token_id": end,
+        "eos_token_id": end,
+        "pad_token_id": 1,
+    }
+    model = step_model(transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes)).eval())
+    model.language = text_language(tokenizer, pattern, end=model.end)
+    context = model.encode(collate([(0, EncodedExample((end,), ()))]))
+    with torch.no_grad():
+        beam = backtrace(beam_search(model, context, HardTopK(4), num_steps=num_steps))[0]
+    drawn = sample_within(model, context, model.language, num_steps=num_steps, num_samples=6, num_passes=2)
+    rows = [*beam.tolist(), *drawn.tokens_BNT[0].tolist()]
+    return [tokenizer.decode([token for token in row if token >= 0 and token != end]) for row in rows]
+
+
+def test_gpt2_writes_valid_json() -> None:
+    for text in written(byte_tokenizer(), r'\{"name": "[a-z]{1,5}", "age": [1-9][0-9]?\}', num_steps=40):
+        record = json.loads(text)
+        assert re.fullmatch("[a-z]{1,5}", record["name"]) and 1 <= record["age"] <= 99
+
+
+def test_the_first_token_has_a_text_of_its_own() -> None:
+    """Without the blank that it has behind others; and a piece inside a word does not begin one."""
+    found = written(letter_tokenizer(), "a( b)?( c| d)", num_steps=5)
+    assert set(found) == {"a b c", "a b d", "a c", "a d"}
+    language = text_language(TOKENIZERS["word pieces"](), "(s|dogs) run", end=3)
+    allowed = language.allowed(language.start(1, torch.device("cpu")), None)
+    assert [token for token in allowed.flatten().tolist() if token >= 0] == [6]  # dog
+
+
+@pytest.mark.parametrize(("pattern", "says"), [("[", "cannot be read"), ("é", "no sequence of tokens spells")])
+def test_what_no_tokens_spell_is_refused(pattern: str, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        text_language(letter_tokenizer(), pattern, end=0)
