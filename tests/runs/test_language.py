@@ -195,8 +195,8 @@ def test_a_pattern_of_subwords_is_of_their_text(data: Path, tmp_path: Path) -> N
     words = ["low", "lower", "lowest", "new", "newer", "newest"]
     (tmp_path / "train.tsv").write_text("".join(f"{word} x\t{word} {word}\n" for word in 4 * words))
     settings = train_settings(
-        task="transduce", train=tmp_path / "train.tsv", source_units="subwords", target_units="subwords", subword_vocabulary=20,
-        hidden_size=8, embedding_size=8,
+        task="transduce", train=tmp_path / "train.tsv", source_units="subwords", target_units="subwords",
+        subword_vocabulary=20, hidden_size=8, embedding_size=8,
     )  # fmt: skip
     examples = read_examples(settings, tmp_path / "train.tsv")
     run = in_language(new_run(examples, settings), "(new|low)(er|est)? lowest")
