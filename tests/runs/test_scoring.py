@@ -147,6 +147,23 @@ def test_pairs_are_won_by_the_likelier_text(
     assert f"all {100 * won / 3:.1f} {100 * low:.1f} to {100 * high:.1f} 3 0 " in " ".join(rows[-1].split())
 
 
+def test_pairs_are_scored_between_a_prefix_and_a_suffix(
+    seqwise: Command, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    row = {"sentence_good": "dogs see", "sentence_bad": "dogs sees", "prefix": "the", "suffix": "cat ."}
+    path = write(tmp_path / "pairs.jsonl", json.dumps(row) + "\n")
+    scorer = Scorer(folders["bert"])
+    good, bad = scorer.score(["dogs see", "dogs sees"], ["the"] * 2, ["cat ."] * 2)
+    (record,) = seqwise("score", folders["bert"], path, "--pairs").records
+    (pair,) = scorer.score_pairs([("dogs see", "dogs sees", "", "the", "cat .")])
+    assert record["difference"] == pytest.approx(pair.difference, abs=1e-5)
+    assert pair.difference == pytest.approx(good.log_prob - bad.log_prob, abs=1e-5)
+    (without,) = scorer.score_pairs([("dogs see", "dogs sees", "", "the")])
+    assert abs(without.difference - pair.difference) > 1e-4
+    complaint = seqwise("score", folders["gpt2"], path, "--pairs").complaint
+    assert "pairs.jsonl:1: suffix: a model that reads from left to right" in complaint
+
+
 def test_pairs_resume_where_they_were(seqwise: Command, folders: dict[str, Path], tmp_path: Path) -> None:
     file = write(tmp_path / "pairs.tsv", "".join("\t".join(pair) + "\n" for pair in PAIRS))
     command = ["score", folders["gpt2"], file, "--pairs", "--output", tmp_path / "scored.jsonl"]

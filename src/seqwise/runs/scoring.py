@@ -112,7 +112,7 @@ class Scorer:
         return [row for number, score in enumerate(scores) for row in score.rows(self.settings.unit, text=number)]
 
     def score_pairs(self, pairs: Iterable[Sequence[str]]) -> list[PairScore]:
-        """Score pairs of a good and a bad text; a third text names the category.
+        """Score pairs of a good and a bad text; further texts are the category, a prefix and a suffix of both.
 
         Returns:
             For each pair, the scores of both sides, in the unit of the settings, their difference and the winner.
@@ -146,8 +146,8 @@ class Scorer:
 
     def _sides(self, example: Example) -> list[Example]:
         """Return the good and the bad text of a pair."""
-        prefix = example.source[1] if len(example.source) > 1 else ""
-        sides = self._examples([example.source[0], example.target[0]], [prefix, prefix])
+        good, prefix, suffix = (*example.source, "", "")[:3]
+        sides = self._examples([good, example.target[0]], [prefix, prefix], [suffix, suffix])
         return [replace(side, path=example.path, line=example.line) for side in sides]
 
     def _examples(
@@ -225,7 +225,7 @@ def read_pairs_to_score(path: FilePath, *, category: str = "UID") -> Sequence[Ex
     """Read pairs of a good and a bad text, optionally with a category, as examples whose key is the category.
 
     A table has good, bad and optionally a category, separated by tabs; a ``.jsonl`` file has objects with
-    ``sentence_good``, ``sentence_bad``, optionally ``prefix``, and the category under a given key (as in
+    ``sentence_good``, ``sentence_bad``, optionally ``prefix`` and ``suffix``, and the category under a given key (as in
     BLiMP).
     """
     return require_some(spooled(_each_pair(path, category)), path)
@@ -233,14 +233,15 @@ def read_pairs_to_score(path: FilePath, *, category: str = "UID") -> Sequence[Ex
 
 def _each_pair(path: FilePath, category: str) -> Iterator[Example]:
     needed, columns = ("sentence_good", "sentence_bad"), ("sentence_good", "sentence_bad", category)
-    for number, fields in _each_row(path, needed, ("prefix", category), columns=(needed, columns)):
-        pair = (fields["sentence_good"], fields["sentence_bad"], fields.get(category, ""), fields.get("prefix", ""))
+    optional = (category, "prefix", "suffix")
+    for number, fields in _each_row(path, needed, optional, columns=(needed, columns)):
+        pair = (fields["sentence_good"], fields["sentence_bad"], *(fields.get(name, "") for name in optional))
         yield replace(pair_example(*pair), path=os.fspath(path), line=number)
 
 
-def pair_example(good: str, bad: str, category: str = "", prefix: str = "") -> Example:
-    """Return a pair as an example: good and prefix as its source, bad as its target, the category as its key."""
-    return Example((good, prefix) if prefix else (good,), (bad,), key=category)
+def pair_example(good: str, bad: str, category: str = "", prefix: str = "", suffix: str = "") -> Example:
+    """Return a pair as an example: good and the context as its source, bad as its target, the category as its key."""
+    return Example((good, *_around(prefix, suffix)), (bad,), key=category)
 
 
 def _each_row(
