@@ -35,6 +35,10 @@ class Setup:
         """Return the first seed: the only one of a reproduction that has no scales."""
         return self.seeds[0]
 
+    def with_seeds(self, most: int) -> Setup:
+        """Return the same setup with the first seeds alone."""
+        return replace(self, seeds=list(self.seeds)[:most])
+
     def inside(self, *names: str) -> Setup:
         """Return the same setup with a folder inside this one's."""
         return replace(self, folder=self.folder.joinpath(*names))

@@ -1,4 +1,4 @@
-"""Cells of a table, made once and then read back: their folders, records, fingerprints and training seconds."""
+"""Cells of a table, made once and then read back: their records, fingerprints, folders and training seconds."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from reproductions.workers import Report
+from reproductions import Setup
+from reproductions.workers import Job, ProgressFactory, Report, one_thread, run_jobs
 from seqwise.data.durable import holds_nothing, write_atomically
 from seqwise.data.readers import Example
 from seqwise.errors import InputError
@@ -18,6 +21,60 @@ from seqwise.evaluation.signature import sha256_of_examples
 from seqwise.training.trainer import Progress
 
 SECONDS = "train_seconds.json"
+
+Name = TypeVar("Name", bound=Hashable)
+Measured = TypeVar("Measured")
+
+
+@dataclass(frozen=True)
+class CellJob:
+    """Something to make that leaves a record."""
+
+    name: str  # told from all others, and printed
+    path: Path  # of the record
+    fingerprint: Callable[[], str]  # of everything that it depends on; asked when the cell before it is there
+    make: Callable[[Report], Mapping[str, Any]]  # returns the record; a module-level function, or a partial of one
+    after: str | None = None  # the name of the cell that has to be made before
+    folder: Path | None = None  # what it writes to besides, where that is a folder of its own
+
+
+def run_cells(cells: Sequence[CellJob], *, progress: ProgressFactory) -> list[dict[str, Any]]:
+    """Make cells in worker processes, or read them back; returns their records."""
+    done: set[str] = set()
+    for cell in cells:  # in order, because a cell depends on the one that it comes after
+        if (cell.after is None or cell.after in done) and read_cell(cell.path, cell.fingerprint()) is not None:
+            done.add(cell.name)
+    jobs = [Job(cell.name, partial(make_cell, cell), cell.after) for cell in cells if cell.name not in done]
+    run_jobs(jobs, progress=progress)
+    return [json.loads(cell.path.read_text("utf-8")) for cell in cells]
+
+
+def make_cell(cell: CellJob, report: Report) -> None:
+    """Make one cell, in a worker process."""
+    fingerprint = cell.fingerprint()
+    if cell.folder is not None:
+        claim_folder(cell.folder, fingerprint)
+    write_cell(cell.path, fingerprint, cell.make(report))
+
+
+def measure_by_seed(
+    names: Iterable[Name], measure: Callable[[Name, int, Report], Measured], setup: Setup
+) -> dict[Name, list[Measured]]:
+    """Measure things with every seed, one after the other in this process on one thread; a list by seed for each."""
+    found: dict[Name, list[Measured]] = {name: [] for name in names}
+    with setup.progress() as bars, one_thread():
+        whole = bars.add_task("all", total=len(found) * len(setup.seeds), note="")
+        task = bars.add_task("", total=None, note="")
+
+        def report(done: int, count: int, note: str) -> None:
+            bars.update(task, completed=done, total=count, note=note)
+
+        for seed in setup.seeds:  # whole seeds first, so that an interrupted table has some
+            for name, by_seed in found.items():
+                bars.update(task, description=f"{name}, seed {seed}", completed=0, total=None, note="")
+                by_seed.append(measure(name, seed, report))
+                bars.advance(whole)
+    return found
 
 
 def fingerprint_of(*parts: str) -> str:
@@ -34,6 +91,14 @@ def read_cell(path: Path, fingerprint: str) -> dict[str, Any] | None:
     """Read the record of a finished cell; None where there is none, or that of other settings or data."""
     record: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
     return record if record.get("fingerprint") == fingerprint else None
+
+
+def read_or_make(path: Path, fingerprint: str, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the record of a cell, which is made and written where there is none."""
+    if read_cell(path, fingerprint) is None:
+        write_cell(path, fingerprint, make())
+    record: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return record
 
 
 def write_cell(path: Path, fingerprint: str, record: Mapping[str, Any]) -> None:

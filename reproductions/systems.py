@@ -7,22 +7,15 @@ run again, a finished one is read back and an interrupted one continues.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from reproductions.cells import (
-    claim_folder,
-    fingerprint_of,
-    read_cell,
-    train_seconds,
-    trained_on,
-    watched,
-    write_cell,
-)
+from reproductions.cells import CellJob, fingerprint_of, run_cells, train_seconds, trained_on, watched
 from reproductions.report import Curve
-from reproductions.workers import Job, ProgressFactory, Report, run_jobs
+from reproductions.workers import ProgressFactory, Report
 from seqwise.configuration import dump
 from seqwise.data.durable import sha256_of_file
 from seqwise.data.readers import Example
@@ -98,36 +91,38 @@ def run_systems(
     decoders: Sequence[str] = FOUR_DECODERS,
 ) -> dict[str, Cell]:
     """Train and decode every system, as many at a time as there are workers, each on one thread."""
-    measured = _hash(load_data()) + "".join(decoders)
-    done: set[str] = set()
-    for system in systems:  # in order, because a cell depends on the weights it starts from
-        if _is_done(system, measured, folder, done):
-            done.add(system.folder)
-    work = partial(_train_and_decode, load_data=load_data, folder=folder, decoders=decoders)
+    jobs = cells_of(systems, load_data, folder, decoders)
+    found: dict[str, Cell] = {}
+    for system, record in zip(systems, run_cells(jobs, progress=progress), strict=True):
+        before = 0.0 if system.starts_from is None else found[system.starts_from].total_seconds
+        found[system.folder] = _load_cell(system, folder / system.folder, record, before)
+    return found
+
+
+def cells_of(
+    systems: Sequence[System], load_data: Callable[[], Data], folder: Path, decoders: Sequence[str]
+) -> list[CellJob]:
+    """Return what :func:`run_systems` makes, in the order of the systems."""
+    data = load_data()
+    measured = "".join(map(sha256_of_examples, (data.train, data.dev, data.test))) + "".join(decoders)
     names = {system.folder: system.name for system in systems}
-    jobs = [
-        Job(system.name, partial(work, system), names.get(system.starts_from or ""))
+    return [
+        CellJob(
+            system.name,
+            folder / system.folder / CELL,
+            partial(_fingerprint, system, measured, folder),
+            partial(_train_and_decode, system, load_data=load_data, folder=folder, decoders=decoders),
+            after=names.get(system.starts_from or ""),
+            folder=folder / system.folder,
+        )
         for system in systems
-        if system.folder not in done
     ]
-    run_jobs(jobs, progress=progress)
-    cells: dict[str, Cell] = {}
-    for system in systems:
-        cell = _load_cell(system, folder / system.folder)
-        before = 0.0 if system.starts_from is None else cells[system.starts_from].total_seconds
-        curve = cell.curve and replace(cell.curve, start=before)
-        cells[system.folder] = replace(cell, total_seconds=cell.train_seconds + before, curve=curve)
-    return cells
 
 
 def _train_and_decode(
     system: System, report: Report, *, load_data: Callable[[], Data], folder: Path, decoders: Sequence[str]
-) -> None:
-    """Make one cell, in a worker process."""
-    data = load_data()
-    output = folder / system.folder
-    fingerprint = _fingerprint(system, _hash(data) + "".join(decoders), folder)
-    claim_folder(output, fingerprint)
+) -> dict[str, Any]:
+    data, output = load_data(), folder / system.folder
     run = new_run(data.train, system.settings)
     if system.starts_from is not None:
         run.model.load_state_dict(load_run(folder / system.starts_from).model.state_dict())
@@ -150,33 +145,21 @@ def _train_and_decode(
             for name in decoders
         }
 
-    record = {
+    training = trained_on(data.train, data.sources)
+    signature = sign(system.name, seeds=[system.settings.seed], data=sha256_of_examples(data.test), training=training)
+    return {
         "train_seconds": train_seconds(output),
         # Made here and kept with the outputs, so that a cell that is read back later is not signed as new.
-        "signature": asdict(_sign(system, data)),
+        "signature": asdict(signature),
         # A label that no training example has, has no score.
         "mean_log_partition": log_partitions_of(run, run.codec.encode(known_targets(run, data.test))).mean().item(),
         "outputs": decode(data.test),
         "dev_outputs": decode(data.dev) if data.dev else {},
     }
-    write_cell(output / CELL, fingerprint, record)
 
 
-def _sign(system: System, data: Data) -> Signature:
-    training = trained_on(data.train, data.sources)
-    return sign(system.name, seeds=[system.settings.seed], data=sha256_of_examples(data.test), training=training)
-
-
-def _is_done(system: System, measured: str, folder: Path, done: Collection[str]) -> bool:
-    """Whether a finished cell of these very settings, data and starting weights lies in the folder."""
-    path = folder / system.folder / CELL
-    if not path.exists() or (system.starts_from is not None and system.starts_from not in done):
-        return False
-    return read_cell(path, _fingerprint(system, measured, folder)) is not None
-
-
-def _load_cell(system: System, output: Path) -> Cell:
-    record = json.loads((output / CELL).read_text("utf-8"))
+def _load_cell(system: System, output: Path, record: Mapping[str, Any], before: float) -> Cell:
+    """Return a cell; ``before`` is the seconds of the stages before it."""
     outputs, dev_outputs = (
         {name: [tuple(tokens) for tokens in each] for name, each in record[key].items()}
         for key in ("outputs", "dev_outputs")
@@ -188,14 +171,14 @@ def _load_cell(system: System, output: Path) -> Cell:
         outputs,
         dev_outputs,
         seconds,
-        seconds,
+        before + seconds,
         record["mean_log_partition"],
         Signature(**record["signature"]),
-        _curve(system, output, seconds),
+        _curve(system, output, seconds, before),
     )
 
 
-def _curve(system: System, output: Path, seconds: float) -> Curve | None:
+def _curve(system: System, output: Path, seconds: float, before: float) -> Curve | None:
     """Return the metric that ended the training by CPU time, of which each step is taken to have used as much."""
     path = output / MEASUREMENTS
     if not (system.settings.evaluate_every and path.exists()):
@@ -203,11 +186,7 @@ def _curve(system: System, output: Path, seconds: float) -> Curve | None:
     measured = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     measure, last = list(measured[0])[1], measured[-1]["step"]  # the task's metric is measured first
     points = tuple((seconds * each["step"] / last, each[measure]) for each in measured)
-    return Curve(system.name, system.settings.seed, measure, 0.0, points)
-
-
-def _hash(data: Data) -> str:
-    return "".join(map(sha256_of_examples, (data.train, data.dev, data.test)))
+    return Curve(system.name, system.settings.seed, measure, before, points)
 
 
 def _fingerprint(system: System, measured: str, folder: Path) -> str:

@@ -19,7 +19,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -40,10 +40,10 @@ from reproductions.andreas_klein_2015.language_model import (
 from reproductions.andreas_klein_2015.log_linear import LogLinear
 from reproductions.andreas_klein_2015.reranking import Candidate
 from reproductions.andreas_klein_2015.streams import Sentence, build_vocabulary, read_sentences
-from reproductions.cells import fingerprint_of, read_cell, trained_on, write_cell
+from reproductions.cells import fingerprint_of, measure_by_seed, read_or_make, trained_on
 from reproductions.corpora import readers as corpora
 from reproductions.systems import Data, System, run_systems
-from reproductions.workers import one_thread
+from reproductions.workers import Report
 from seqwise.data.batches import collate
 from seqwise.data.readers import Example, read_pairs
 from seqwise.data.spooled import in_blocks
@@ -190,15 +190,16 @@ def translations(setup: Setup) -> Translations:
     path = folders[0] / "lists.json"
     made_by = [(folder / "model" / "manifest.json").read_text("utf-8") for folder in folders]
     fingerprint = fingerprint_of(*made_by, str(size.candidates))
-    record = read_cell(path, fingerprint)
-    if record is None:
+
+    def make() -> dict[str, Any]:
         translator, channel = map(load_run, folders)
         data = corpora.translation()
         parts = (("dev", data.dev), ("test", data.test))
-        record = {"lists": {part: _lists(translator, channel, examples, size.candidates) for part, examples in parts}}
-        write_cell(path, fingerprint, record)
+        return {"lists": {part: _lists(translator, channel, examples, size.candidates) for part, examples in parts}}
+
+    lists = read_or_make(path, fingerprint, make)["lists"]
     return Translations(
-        {part: [[Candidate(*each) for each in some] for some in record["lists"][part]] for part in PARTS},
+        {part: [[Candidate(*each) for each in some] for some in lists[part]] for part in PARTS},
         {part: corpora.translation_references(part) for part in PARTS},
     )
 
@@ -254,52 +255,27 @@ def run_cells(
     rows: Sequence[Row], text: Text, lists: Translations, setup: Setup, *, size: Size
 ) -> dict[str, list[Cell]]:
     """Train and measure every row with every seed, or read finished cells back; by the key of the row."""
-    data = text.digest() + lists.digest()
-    cells: dict[str, list[Cell]] = {row.key: [] for row in rows}
-    with setup.progress() as bars, one_thread():
-        whole = bars.add_task("language models", total=len(rows) * len(setup.seeds), note="")
-        task = bars.add_task("", total=None, note="")
+    data, by_key = text.digest() + lists.digest(), {row.key: row for row in rows}
 
-        def on_step(step: int, steps: int, loss: float) -> None:
-            if step % 20 == 0 or step == steps:
-                bars.update(task, completed=step, total=steps, note=f"loss {loss:.3f}")
+    def cell(key: str, seed: int, report: Report) -> Cell:
+        name = by_key[key].name
+        settings = by_key[key].settings.replace(num_weights=size.num_weights, batch_size=BATCH, seed=seed)
+        fingerprint = fingerprint_of(json.dumps(settings.model_dump(), sort_keys=True), data)
+        path = setup.folder / f"seed-{seed}" / f"{key}.json"
+        record = read_or_make(path, fingerprint, lambda: _made(name, settings, text, lists, report))
+        held_out = [(float(score), list(values)) for score, values in record["held_out"]]
+        return Cell(record["train_seconds"], record["scores"], held_out, Signature(**record["signature"]))
 
-        for seed in setup.seeds:  # whole seeds first, so that an interrupted table has some
-            for row in rows:
-                settings = row.settings.replace(num_weights=size.num_weights, batch_size=BATCH, seed=seed)
-                bars.update(task, description=f"{row.name}, seed {seed}", completed=0)
-                path = setup.folder / f"seed-{seed}" / f"{row.key}.json"
-                cells[row.key].append(_cell(path, row.name, settings, data, text, lists, on_step))
-                bars.advance(whole)
-    return cells
-
-
-def _cell(
-    path: Path,
-    name: str,
-    settings: LanguageModelSettings,
-    data: str,
-    text: Text,
-    lists: Translations,
-    on_step: Callable[[int, int, float], None],
-) -> Cell:
-    """Return one cell: read back if it is of these settings and data, made otherwise."""
-    fingerprint = fingerprint_of(json.dumps(settings.model_dump(), sort_keys=True), data)
-    record = read_cell(path, fingerprint)
-    if record is None:
-        record = _made(name, settings, text, lists, on_step)
-        write_cell(path, fingerprint, record)
-    held_out = [(float(score), list(values)) for score, values in record["held_out"]]
-    return Cell(record["train_seconds"], record["scores"], held_out, Signature(**record["signature"]))
+    return measure_by_seed(by_key, cell, setup)
 
 
 def _made(
-    name: str,
-    settings: LanguageModelSettings,
-    text: Text,
-    lists: Translations,
-    on_step: Callable[[int, int, float], None],
+    name: str, settings: LanguageModelSettings, text: Text, lists: Translations, report: Report
 ) -> dict[str, Any]:
+    def on_step(step: int, steps: int, loss: float) -> None:
+        if step % 20 == 0 or step == steps:
+            report(step, steps, f"loss {loss:.3f}")
+
     model = LogLinear(vocabulary_size=len(text.vocabulary), num_weights=settings.num_weights)
     started = time.process_time()
     fit_language_model(

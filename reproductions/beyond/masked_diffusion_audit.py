@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from reproductions import Setup
+from reproductions.cells import measure_by_seed
 from reproductions.comparison import judge_by_seed
 from reproductions.figures import BLACK, BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, interval_bars, panels
 from reproductions.goyal_2021.enumerable import Enumerable, empirical_weights, palindromes, thesis_hmm
@@ -30,7 +31,7 @@ from reproductions.goyal_2021.table_6_1 import sign_distribution
 from reproductions.outcome import Outcome
 from reproductions.report import Claim, Result, Table
 from reproductions.verdicts import student_result
-from reproductions.workers import one_thread
+from reproductions.workers import Report
 from seqwise.models.protocols import MaskedModel
 from seqwise.sampling import (
     anywhere,
@@ -198,16 +199,14 @@ def reproduce(setup: Setup) -> list[Outcome]:
 
     Source: Nie et al. (2025), Wu et al. (2025) and Wang et al. (2025) for the decoders; none of them has their laws.
     """
-    audits = []
-    with setup.progress() as bars, one_thread():
-        task = bars.add_task("models", total=len(MODELS) * len(setup.seeds), note="")
-        for name, distribution in MODELS.items():
-            runs = []
-            for seed in setup.seeds:
-                bars.update(task, note=f"{name}, seed {seed}")
-                runs.append(measure(distribution, seed))
-                bars.advance(task)
-            audits.append(Audit(name, [found for found, _ in runs], [checks for _, checks in runs]))
+
+    def measured(name: str, seed: int, report: Report) -> tuple[Found, dict[str, float]]:
+        return measure(MODELS[name], seed)
+
+    audits = [
+        Audit(name, [found for found, _ in runs], [checks for _, checks in runs])
+        for name, runs in measure_by_seed(MODELS, measured, setup).items()
+    ]
     title = "Masked diffusion decoders: total variation of their exact laws"
     claims = examine_audits(audits)
     table = Table(title, tuple(_results(audits, setup.seeds)), claims=tuple(claims))

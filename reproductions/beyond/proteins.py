@@ -6,8 +6,8 @@ and is measured beside counts of residues. Samplers can be compared by a poor mo
 ::
 
     {train,dev,wild-types}.fasta
-    seed-N/model-HASH/          a run, for seqwise score and seqwise sample, and record.json
-    seed-N/variants-HASH/       a file for each wild type
+    seed-N/model/               a run, for seqwise score and seqwise sample; its record is seed-N/cell.json
+    seed-N/variants/            a record for each wild type
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from reproductions.beyond.protein_data import (
     unigram_nats,
 )
 from reproductions.beyond.protein_variants import VariantSize, measure_variants
-from reproductions.cells import fingerprint_of, train_seconds, trained_on, watched
+from reproductions.cells import CellJob, fingerprint_of, run_cells, train_seconds, trained_on, watched
 from reproductions.comparison import judge
 from reproductions.figures import BLUE, GREY, ORANGE, RED, SKY, interval_bars, panels
 from reproductions.outcome import Outcome
 from reproductions.report import Claim, Result, Table
 from reproductions.verdicts import interval_result
-from reproductions.workers import Job, Report, run_jobs
+from reproductions.workers import Report
 from seqwise.configuration.flat import plain_values
 from seqwise.data.durable import write_atomically
 from seqwise.data.readers import Example
@@ -50,7 +50,7 @@ from seqwise.runs.masked_model_settings import MaskedModelSettings, masked_setti
 from seqwise.runs.masked_model_training import train_masked_model
 from seqwise.runs.scoring import score_sequences
 
-RECORD = "record.json"
+MODEL = "model"
 
 
 @dataclass(frozen=True)
@@ -82,12 +82,10 @@ def reproduce(setup: Setup) -> list[Outcome]:
     size, data, folder = SIZES[setup.scale], proteins(), setup.folder
     wild_types = choose_wild_types(data.test, count=size.wild_types, lengths=size.lengths)
     _write_files(folder, data, wild_types)
-    homes = {seed: _homes(folder, size, data, wild_types, seed) for seed in setup.seeds}
-    run_jobs(_jobs(folder, size, data, wild_types, homes), progress=setup.progress)
-    models = [_read(model / RECORD) for model, _ in homes.values()]
-    cells = [
-        [_read(variants / f"{place:02}.json") for place in range(len(wild_types))] for _, variants in homes.values()
-    ]
+    jobs = [job for seed in setup.seeds for job in _jobs(folder, size, data, wild_types, seed)]
+    records = run_cells(jobs, progress=setup.progress)
+    models = records[:: 1 + len(wild_types)]
+    cells = [records[place + 1 : place + 1 + len(wild_types)] for place in range(0, len(records), 1 + len(wild_types))]
     measured = Measured(
         data,
         size.variants.distances,
@@ -97,7 +95,7 @@ def reproduce(setup: Setup) -> list[Outcome]:
         model_signature=_signature(models[0], setup.seeds, data.dev, data),
         variant_signature=_signature(cells[0][0], setup.seeds, wild_types, data),
     )
-    figure, run = folder / "proteins.png", homes[setup.seed][0]
+    figure, run = folder / "proteins.png", _home(folder, setup.seed) / MODEL
     free = "".join(residue if place % 6 else "_" for place, residue in enumerate(wild_types[0].target, start=1))
     hints = (f"seqwise score {run} {folder / 'wild-types.fasta'}", f"seqwise sample {run} {free}")
     outcome = build_outcome(measured, {"figure": figure, "run": run}, hints)
@@ -105,69 +103,69 @@ def reproduce(setup: Setup) -> list[Outcome]:
     return [outcome]
 
 
-def _jobs(
-    folder: Path,
-    size: Size,
-    data: Proteins,
-    wild_types: Sequence[Example],
-    homes: Mapping[int, tuple[Path, Path]],
-) -> list[Job]:
-    """Return what is not done yet, seed by seed."""
-    jobs, shares = [], residue_shares(data.train)
-    for seed, (model, variants) in homes.items():
-        name, trained = f"proteins, seed {seed}", (model / RECORD).exists()
-        if not trained:
-            jobs.append(Job(name, partial(train_model, folder, size.settings.with_changes(seed=seed), model)))
-        for place, wild_type in enumerate(wild_types):
-            output = variants / f"{place:02}.json"
-            if output.exists():
-                continue
-            # So that no two chains share their random numbers.
-            own = 1_000 * seed + place
-            work = partial(measure_wild_type, model, wild_type, size.variants, output, shares=shares, seed=own)
-            jobs.append(Job(f"{name}: {wild_type.key}", work, None if trained else name))
+def _home(folder: Path, seed: int) -> Path:
+    return folder / f"seed-{seed}"
+
+
+def _jobs(folder: Path, size: Size, data: Proteins, wild_types: Sequence[Example], seed: int) -> list[CellJob]:
+    """Return the cells of one seed: the model, and the variants of each wild type, which are of that model."""
+    home, name, settings = _home(folder, seed), f"proteins, seed {seed}", size.settings.with_changes(seed=seed)
+    plain = json.dumps(plain_values(settings), sort_keys=True)
+    trained = (plain, sha256_of_examples(data.train), sha256_of_examples(data.dev))
+    jobs = [
+        CellJob(
+            name,
+            home / "cell.json",
+            partial(fingerprint_of, *trained),
+            partial(train_model, folder, settings, home / MODEL),
+            folder=home,
+        )
+    ]
+    variants, shares = json.dumps(asdict(size.variants), sort_keys=True), residue_shares(data.train)
+    for place, wild_type in enumerate(wild_types):
+        # So that no two chains share their random numbers.
+        own = 1_000 * seed + place
+        jobs.append(
+            CellJob(
+                f"{name}: {wild_type.key}",
+                home / "variants" / f"{place:02}.json",
+                partial(fingerprint_of, *trained, variants, sha256_of_examples([wild_type]), str(own)),
+                partial(measure_wild_type, home / MODEL, wild_type, size.variants, shares=shares, seed=own),
+                after=name,
+            )
+        )
     return jobs
 
 
-def train_model(folder: Path, settings: MaskedModelSettings, output: Path, report: Report) -> None:
+def train_model(folder: Path, settings: MaskedModelSettings, output: Path, report: Report) -> dict[str, Any]:
     """Train the model of one seed, from its last checkpoint where there is one, and measure it on development data."""
     dev = read_sequences(folder / "dev.fasta", settings)
     train_masked_model(folder / "train.fasta", output, settings, on_progress=watched(output, report))
     scores = score_sequences(load_run(output), dev)
-    record = {
+    report(1, 1, "")
+    return {
         "nats": [-float(score.token_log_probs_T[1:].double().sum()) for score in scores],
         "seconds": train_seconds(output),
         # Made here and kept, so that what is read back later is not signed as new.
         "signature": asdict(sign("proteins", seeds=[settings.seed], data=sha256_of_examples(dev))),
     }
-    write_atomically(output / RECORD, json.dumps(record, indent=1) + "\n")
-    report(1, 1, "")
 
 
 def measure_wild_type(
-    model: Path,
-    wild_type: Example,
-    size: VariantSize,
-    output: Path,
-    report: Report,
-    *,
-    shares: Mapping[str, float],
-    seed: int,
-) -> None:
-    """Propose variants of one wild type by all ways, and write down what they came to."""
+    model: Path, wild_type: Example, size: VariantSize, report: Report, *, shares: Mapping[str, float], seed: int
+) -> dict[str, Any]:
+    """Propose variants of one wild type by all ways."""
     run = load_run(model)
     (encoded,) = run.codec.encode([wild_type])
     shares_V = torch.tensor([shares.get(residue, 0.0) for residue in run.codec.sequence.vocabulary.tokens])
     wild_T = torch.tensor(encoded.target_ids)
     variants = measure_variants(run.model, wild_T, size, shares_V=shares_V, seed=seed, report=report)
-    record = {
+    report(1, 1, "")
+    return {
         "wild type": wild_type.key,
         "variants": variants,
         "signature": asdict(sign("proteins", seeds=[seed], data=sha256_of_examples([wild_type]))),
     }
-    output.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(output, json.dumps(record, indent=1) + "\n")
-    report(1, 1, "")
 
 
 # ------------------------------------------------------------------------------------------------- files
@@ -181,23 +179,6 @@ def _write_files(folder: Path, data: Proteins, wild_types: Sequence[Example]) ->
         write_atomically(folder / f"{name}.fasta", text)
 
 
-def _homes(folder: Path, size: Size, data: Proteins, wild_types: Sequence[Example], seed: int) -> tuple[Path, Path]:
-    """Return the folders of one seed's model and variants; other settings or other data have others."""
-    settings = json.dumps(plain_values(size.settings.with_changes(seed=seed)), sort_keys=True)
-    model = _hash(settings, sha256_of_examples(data.train), sha256_of_examples(data.dev))
-    variants = _hash(model, json.dumps(asdict(size.variants), sort_keys=True), sha256_of_examples(wild_types))
-    return folder / f"seed-{seed}" / f"model-{model}", folder / f"seed-{seed}" / f"variants-{variants}"
-
-
-def _hash(*parts: str) -> str:
-    return fingerprint_of(*parts)[:8]
-
-
-def _read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    return found
-
-
 def _by_distance(variants: Mapping[str, Mapping[str, float]]) -> dict[str, dict[int, float]]:
     """JSON has text for the names of its fields."""
     return {name: {int(distance): value for distance, value in row.items()} for name, row in variants.items()}
@@ -206,7 +187,7 @@ def _by_distance(variants: Mapping[str, Mapping[str, float]]) -> dict[str, dict[
 def _signature(
     record: Mapping[str, Any], seeds: Sequence[int], measured_on: Sequence[Example], data: Proteins
 ) -> Signature:
-    """Return the signature of one record, for all of them; their folders are named for these training data."""
+    """Return the signature of one record, for all of them; they are of these training data."""
     training = trained_on(data.train, data.sources)
     of_record = Signature(**record["signature"])
     return replace(of_record, seeds=tuple(seeds), data=sha256_of_examples(measured_on), training=training)

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from reproductions import Setup
-from reproductions.cells import fingerprint_of, read_cell, write_cell
+from reproductions.cells import CellJob, fingerprint_of, run_cells
 from reproductions.comparison import Measured, Row, judge, no_worse
 from reproductions.goyal_2018.exposure_bias import DIRECTIONS
 from reproductions.goyal_2019.label_bias import family_of, runs_of
@@ -21,7 +22,7 @@ from reproductions.report import Claim, Result, Table
 from reproductions.systems import Data
 from reproductions.tasks import Task, run_task, supertags, translation_at
 from reproductions.verdicts import difference_result, interval_result
-from reproductions.workers import Job, Report, run_jobs
+from reproductions.workers import Report
 from seqwise.evaluation.metrics import Sums
 from seqwise.evaluation.signature import sha256_of_examples
 from seqwise.runs.decoder_choice import choose_decoder
@@ -84,38 +85,34 @@ def _table(name: str, title: str, task: Task, wide: int, footnote: int, setup: S
 def search(measured: Mapping[str, Measured], task: Task, wide: int, setup: Setup) -> dict[str, Searched]:
     """Search the runs of each system with a wider beam, or read back what they wrote."""
     data = sha256_of_examples(task.load_data().test)
-    jobs, cells = [], dict[str, list[tuple[Path, str]]]()
-    for key, row in measured.items():
-        decoder = decoder_of(key)
-        cells[key] = []
-        for run in row.runs:
-            path = run / f"{decoder}-{wide}.json"
-            made_by = (run / "model" / "manifest.json").read_text("utf-8")
-            fingerprint = fingerprint_of(made_by, data, decoder, str(wide))
-            cells[key].append((path, fingerprint))
-            if read_cell(path, fingerprint) is None:
-                work = partial(_search_run, run, decoder, wide, task.load_data, path, fingerprint)
-                jobs.append(Job(f"{run}: beam of {wide}", work))
-    run_jobs(jobs, progress=setup.progress)
-
-    def count(path: Path, fingerprint: str) -> Sums:
-        record = read_cell(path, fingerprint)
-        assert record is not None
-        return task.count("test", [tuple(tokens) for tokens in record["outputs"]])
-
-    return {
-        key: Searched(row, decoder_of(key), row.test[decoder_of(key)], [count(*cell) for cell in cells[key]])
+    cells = [
+        CellJob(
+            f"{run}: beam of {wide}",
+            run / f"{decoder_of(key)}-{wide}.json",
+            partial(_fingerprint, run, data, decoder_of(key), wide),
+            partial(_search_run, run, decoder_of(key), wide, task.load_data),
+        )
         for key, row in measured.items()
-    }
+        for run in row.runs
+    ]
+    records = iter(run_cells(cells, progress=setup.progress))
+
+    def count(row: Measured) -> list[Sums]:
+        outputs = (next(records)["outputs"] for _ in row.runs)
+        return [task.count("test", [tuple(tokens) for tokens in each]) for each in outputs]
+
+    return {key: Searched(row, decoder_of(key), row.test[decoder_of(key)], count(row)) for key, row in measured.items()}
 
 
-def _search_run(
-    folder: Path, decoder: str, wide: int, load_data: Callable[[], Data], path: Path, fingerprint: str, report: Report
-) -> None:
-    """Write the best outputs of the test data, in a worker process."""
+def _fingerprint(run: Path, data: str, decoder: str, wide: int) -> str:
+    return fingerprint_of((run / "model" / "manifest.json").read_text("utf-8"), data, decoder, str(wide))
+
+
+def _search_run(folder: Path, decoder: str, wide: int, load_data: Callable[[], Data], report: Report) -> dict[str, Any]:
+    """Return the best outputs of the test data."""
     run = load_run(folder)
     outputs = predict(run, load_data().test, choose_decoder(run.settings, decoder, beam_size=wide))
-    write_cell(path, fingerprint, {"outputs": [best[0].tokens for best in outputs]})
+    return {"outputs": [best[0].tokens for best in outputs]}
 
 
 def examine(systems: Mapping[str, Searched], source: str, wide: int) -> list[Claim]:

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from reproductions import Setup
+from reproductions.cells import measure_by_seed
 from reproductions.comparison import judge_by_seed
 from reproductions.figures import BLUE, GREY, ORANGE, RED, SKY, interval_bars, panels
 from reproductions.goyal_2021.energy_training import (
@@ -41,7 +42,7 @@ from reproductions.goyal_2021.table_6_1 import (
 from reproductions.outcome import Outcome
 from reproductions.report import Claim, Result, Table
 from reproductions.verdicts import student_result
-from reproductions.workers import one_thread
+from reproductions.workers import Report
 from seqwise.evaluation.signature import Signature
 from seqwise.models.masked import MaskedLSTM
 
@@ -55,6 +56,10 @@ METHODS = ("KL", "KL + PLL", "PLL", "PLL from the MLM's weights")
 NEAR = 0.1  # nats from the entropy
 
 
+Run = tuple[dict[str, float], dict[tuple[str, int], float]]
+"""NLL of one seed: of the MLM by reading, and of E_raw by method and number of sequences."""
+
+
 @dataclass(frozen=True)
 class Curves:
     """NLL on one distribution; every list has a number for each seed, in nats per sequence."""
@@ -65,10 +70,15 @@ class Curves:
     mlm: Mapping[str, list[float]]  # NLL of the MLM that the others start from, by reading, "raw" and "local"
     by_method: Mapping[tuple[str, int], list[float]]  # NLL (of E_raw) by method and number of sequences
 
+    @classmethod
+    def of(cls, name: str, runs: Sequence[Run], *, entropy: float | None, mlm_size: int) -> Curves:
+        """Put the measurements of several seeds together."""
+        mlm = {reading: [read[reading] for read, _ in runs] for reading in ("raw", "local")}
+        by_method = {key: [found[key] for _, found in runs] for key in runs[0][1]}
+        return cls(name, entropy, mlm_size, mlm, by_method)
 
-def measure(
-    distribution: Enumerable, sizes: Sequence[int], *, seed: int, mlm_size: int = MLM_SIZE
-) -> tuple[dict[str, float], dict[tuple[str, int], float]]:
+
+def measure(distribution: Enumerable, sizes: Sequence[int], *, seed: int, mlm_size: int = MLM_SIZE) -> Run:
     """Train an MLM on much data, and each method on each amount of other data; NLL against the truth."""
     length = distribution.length
     # Far from the seeds of the small data, which are to be others.
@@ -114,20 +124,14 @@ def reproduce(setup: Setup) -> Iterator[Outcome]:
     """
     from reproductions.goyal_2021 import figure_6_1_phonemes
 
+    def measured(name: str, seed: int, report: Report) -> Run:
+        return measure(DISTRIBUTIONS[name](), SIZES, seed=seed)
+
     every = []
-    with setup.progress() as bars, one_thread():
-        task = bars.add_task("data and seeds", total=len(SHOWN) * len(setup.seeds), note="")
-        for name in SHOWN:
-            distribution = DISTRIBUTIONS[name]()
-            runs = []
-            for seed in setup.seeds:
-                bars.update(task, note=f"{name}, seed {seed}")
-                runs.append(measure(distribution, SIZES, seed=seed))
-                bars.advance(task)
-            mlm = {reading: [read[reading] for read, _ in runs] for reading in ("raw", "local")}
-            by_method = {key: [found[key] for _, found in runs] for key in runs[0][1]}
-            signature = sign_distribution(f"figure-6.1: {name}", distribution, seeds=setup.seeds)
-            every.append((Curves(name, distribution.entropy, MLM_SIZE, mlm, by_method), signature))
+    for name, runs in measure_by_seed(SHOWN, measured, setup).items():
+        distribution = DISTRIBUTIONS[name]()
+        signature = sign_distribution(f"figure-6.1: {name}", distribution, seeds=setup.seeds)
+        every.append((Curves.of(name, runs, entropy=distribution.entropy, mlm_size=MLM_SIZE), signature))
     title = "Figure 6.1: NLL by number of sequences, with and without KL projection of a masked model"
     yield make_outcome("figure-6.1", title, every, setup.folder)
     outcome = figure_6_1_phonemes.reproduce(setup)

@@ -19,14 +19,14 @@ import torch
 from torch import Tensor
 
 from reproductions import Setup
-from reproductions.cells import fingerprint_of, read_cell, write_cell
+from reproductions.cells import fingerprint_of, measure_by_seed, read_or_make
 from reproductions.goyal_2021 import phonemes
 from reproductions.goyal_2021.enumerable import phoneme_sequences
-from reproductions.goyal_2021.figure_6_1 import METHODS, Curves, make_outcome
+from reproductions.goyal_2021.figure_6_1 import METHODS, Curves, Run, make_outcome
 from reproductions.goyal_2021.large_spaces import masked_logits, true_conditionals
 from reproductions.goyal_2021.phonemes import Loss, Setting, Split
 from reproductions.outcome import Outcome
-from reproductions.workers import Report, one_thread
+from reproductions.workers import Report
 from seqwise.data.readers import Example
 from seqwise.evaluation.signature import sha256_of_examples, sign
 from seqwise.models.masked import MaskedLSTM
@@ -94,24 +94,24 @@ def measure(
     seed: int,
     setting: Setting,
     report: Report,
-) -> tuple[dict[str, float], dict[tuple[str, int], float]]:
+) -> Run:
     """Train an MLM, and each method on each amount of other data; NLL of the test data, one cell for each number."""
     data, kept = split(sequences, max(sizes), seed=seed)
     examples = sha256_of_examples(Example(sequence, ()) for sequence in sequences)
     mlm: MaskedLSTM | None = None
 
     def cell(name: str, size: int) -> dict[str, float]:
-        nonlocal mlm
         path = folder / f"{name.replace(' ', '-')}-{size}.json"
         fingerprint = fingerprint_of(examples, name, str(size), str(max(sizes)), str(seed), json.dumps(asdict(setting)))
-        record = read_cell(path, fingerprint)
-        if record is None:
+
+        def make() -> dict[str, dict[str, float]]:
+            nonlocal mlm
             if mlm is None:  # which is not kept: it takes seconds
                 mlm = phonemes.new_model(len({s for each in sequences for s in each}), setting, seed=seed)
                 phonemes.fit(mlm, phonemes.OBJECTIVES["MLM"], data, setting, seed=seed, report=report)
-            record = {"nll": _likelihoods(name, size, mlm, data, kept, setting, seed=seed, report=report)}
-            write_cell(path, fingerprint, record)
-        return dict(record["nll"])
+            return {"nll": _likelihoods(name, size, mlm, data, kept, setting, seed=seed, report=report)}
+
+        return dict(read_or_make(path, fingerprint, make)["nll"])
 
     read = cell("MLM", 0)
     return read, {(method, size): cell(method, size)["raw"] for size in sizes for method in METHODS}
@@ -150,26 +150,17 @@ def reproduce(setup: Setup, sizes: Sequence[int] = SIZES, setting: Setting = SET
     lexicon = phonemes.find_lexicon()
     if lexicon is None:
         return None
-    sequences, seeds = phoneme_sequences(lexicon, max_length=setting.max_length), list(setup.seeds)[:NUM_SEEDS]
-    runs = []
-    with setup.progress() as bars, one_thread():
-        whole = bars.add_task("phonemes", total=len(seeds), note="")
-        task = bars.add_task("", total=None, note="")
+    sequences, setup = phoneme_sequences(lexicon, max_length=setting.max_length), setup.with_seeds(NUM_SEEDS)
 
-        def report(done: int, count: int, note: str) -> None:
-            bars.update(task, completed=done, total=count, note=note)
+    def measured(name: str, seed: int, report: Report) -> Run:
+        folder = setup.folder / "figure-6.1-phonemes" / f"seed-{seed}"
+        return measure(sequences, sizes, folder, seed=seed, setting=setting, report=report)
 
-        for seed in seeds:
-            bars.update(task, description=f"seed {seed}", completed=0, total=None, note="")
-            folder = setup.folder / "figure-6.1-phonemes" / f"seed-{seed}"
-            runs.append(measure(sequences, sizes, folder, seed=seed, setting=setting, report=report))
-            bars.advance(whole)
-    mlm = {reading: [read[reading] for read, _ in runs] for reading in runs[0][0]}
-    by_method = {key: [found[key] for _, found in runs] for key in runs[0][1]}
-    (data, _) = split(sequences, max(sizes), seed=seeds[0])
     name = f"phonemes, {setting.max_length} at most"
-    curves = Curves(name, None, sum(map(len, data.train.values())), mlm, by_method)
+    runs = measure_by_seed([name], measured, setup)[name]
+    (data, _) = split(sequences, max(sizes), seed=setup.seed)
+    curves = Curves.of(name, runs, entropy=None, mlm_size=sum(map(len, data.train.values())))
     examples = sha256_of_examples(Example(sequence, ()) for sequence in sequences)
-    signature = sign(f"figure-6.1: {name}", seeds=seeds, data=examples)
+    signature = sign(f"figure-6.1: {name}", seeds=setup.seeds, data=examples)
     title = f"Figure 6.1, phonemes: NLL by number of sequences, of {len(sequences):,} in all"
     return make_outcome("figure-6.1-phonemes", title, [(curves, signature)], setup.folder)

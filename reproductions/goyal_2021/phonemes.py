@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from reproductions import Setup
 from reproductions.beyond.stress import cmu_entries
-from reproductions.cells import read_cell, write_cell
+from reproductions.cells import measure_by_seed, read_cell, write_cell
 from reproductions.comparison import judge_by_seed
 from reproductions.corpora.lexicons import Lexicon, read_lexicon
 from reproductions.corpora.readers import corpus
@@ -40,7 +40,7 @@ from reproductions.goyal_2021.large_spaces import (
 from reproductions.outcome import Outcome
 from reproductions.report import Claim, Table
 from reproductions.verdicts import student_result
-from reproductions.workers import Report, one_thread
+from reproductions.workers import Report
 from seqwise.data.readers import Example
 from seqwise.errors import InputError
 from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
@@ -278,28 +278,16 @@ def reproduce(lexicon: Lexicon, setup: Setup, setting: Setting | None = None) ->
 
     Source: Goyal's thesis (2021), Table 6.1, last row.
     """
-    setting, seeds = setting or Setting(), list(setup.seeds)[:NUM_SEEDS]
-    sequences = phoneme_sequences(lexicon, max_length=setting.max_length)
-    runs, signatures = [], []
-    with setup.progress() as bars, one_thread():
-        whole = bars.add_task("phonemes", total=len(seeds) * len(OBJECTIVES), note="")
-        task = bars.add_task("", total=None, note="")
+    how, setup = setting or Setting(), setup.with_seeds(NUM_SEEDS)
+    sequences = phoneme_sequences(lexicon, max_length=how.max_length)
 
-        def report(done: int, count: int, note: str) -> None:
-            bars.update(task, completed=done, total=count, note=note)
+    def measured(name: str, seed: int, report: Report) -> tuple[dict[str, float], Signature]:
+        folder = setup.folder / "phonemes" / f"seed-{seed}" / name
+        return measure(sequences, name, folder, seed=seed, setting=how, report=report)
 
-        for seed in seeds:
-            run: dict[str, float] = {}
-            for name in OBJECTIVES:
-                bars.update(task, description=f"{name}, seed {seed}", completed=0, total=None, note="")
-                cell = setup.folder / "phonemes" / f"seed-{seed}" / name
-                measures, signature = measure(sequences, name, cell, seed=seed, setting=setting, report=report)
-                run |= measures
-                signatures.append(signature)
-                bars.advance(whole)
-            runs.append(run)
-    by_measure = {name: [run[name] for run in runs] for name in runs[0]}
-    signature = replace(signatures[-1], seeds=tuple(seeds))
+    found = measure_by_seed(OBJECTIVES, measured, setup)
+    by_measure = {name: [run[name] for run, _ in runs] for runs in found.values() for name in runs[0][0]}
+    signature = replace(found["MLM"][-1][1], seeds=tuple(setup.seeds))
     results = [
         student_result("phoneme", name, values, signature, published=PUBLISHED.get(name), unit="nat")
         for name, values in by_measure.items()

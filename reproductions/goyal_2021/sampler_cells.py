@@ -24,18 +24,10 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from reproductions import Setup
-from reproductions.cells import (
-    claim_folder,
-    fingerprint_of,
-    read_cell,
-    train_seconds,
-    trained_on,
-    watched,
-    write_cell,
-)
+from reproductions.cells import CellJob, fingerprint_of, run_cells, train_seconds, trained_on, watched
 from reproductions.goyal_2021.sampler_draws import Drawn, draw
 from reproductions.goyal_2021.sampler_tasks import Part, SamplerTask, Size
-from reproductions.workers import Job, Report, run_jobs
+from reproductions.workers import Report
 from seqwise.configuration.flat import flat_values, plain_values
 from seqwise.data.durable import write_atomically
 from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
@@ -101,28 +93,37 @@ def run_samplers(
     scale, jobs = setup.scale, []
     for seed in setup.seeds:  # seed by seed, so that an interrupted table has whole seeds
         home = setup.folder / f"seed-{seed}"
-        trained = read_cell(home / MODEL / CELL, _model_fingerprint(task, scale, seed)) is not None
-        name = f"{task.name}, seed {seed}"
-        if not trained:
-            jobs.append(Job(name, partial(train_cell, task, scale, seed, home / MODEL)))
+        model = model_cell(task, scale, seed, home / MODEL)
+        jobs.append(model)
         for part, spec in dict.fromkeys(wanted):
-            path = home / part / spec.key / CELL
-            if trained and read_cell(path, _fingerprint(task, spec, part, scale, seed, home / MODEL)) is not None:
-                continue
-            work = partial(sample_cell, task, spec, part, scale, seed, home)
-            jobs.append(Job(f"{name}: {spec.key} ({part})", work, None if trained else name))
-    run_jobs(jobs, progress=setup.progress)
+            which = (task, spec, part, scale, seed, home)
+            jobs.append(
+                CellJob(
+                    f"{model.name}: {spec.key} ({part})",
+                    home / part / spec.key / CELL,
+                    partial(_fingerprint, *which),
+                    partial(_sample, *which),
+                    after=model.name,
+                    folder=home / part / spec.key,
+                )
+            )
+    run_cells(jobs, progress=setup.progress)
     return {
         (part, spec.key): [_load_cell(task, spec, setup.folder / f"seed-{seed}", part) for seed in setup.seeds]
         for part, spec in wanted
     }
 
 
-def train_cell(task: SamplerTask, scale: str, seed: int, output: Path, report: Report) -> None:
-    """Train the masked model of one seed, from its last checkpoint where there is one."""
+def model_cell(task: SamplerTask, scale: str, seed: int, output: Path) -> CellJob:
+    """Return the cell of the masked model of one seed."""
+    make = partial(_train, task, scale, seed, output)
+    fingerprint = partial(_model_fingerprint, task, scale, seed)
+    return CellJob(f"{task.name}, seed {seed}", output / CELL, fingerprint, make, folder=output)
+
+
+def _train(task: SamplerTask, scale: str, seed: int, output: Path, report: Report) -> dict[str, Any]:
+    """Train a masked model, from its last checkpoint where there is one."""
     settings, data = _model_settings(task, scale, seed), task.load()
-    fingerprint = _model_fingerprint(task, scale, seed)
-    claim_folder(output, fingerprint)
     run = new_masked_run(data.train, settings)
     progress = watched(output, report, every=settings.evaluate_every)
     encoded = run.codec.encode(data.train)
@@ -131,17 +132,15 @@ def train_cell(task: SamplerTask, scale: str, seed: int, output: Path, report: R
     save_run(run, output)
     measured = measure_masked_run(run, task.part("dev", scale).examples)
     kept = {name: value for name, value in measured.items() if name.endswith(("perplexity", "entropy"))}
-    write_cell(output / CELL, fingerprint, {"model": {**kept, "training seconds": train_seconds(output)}})
     report(result.steps + 1, result.steps + 1, "")
+    return {"model": {**kept, "training seconds": train_seconds(output)}}
 
 
-def sample_cell(
+def _sample(
     task: SamplerTask, spec: SamplerSpec, part: str, scale: str, seed: int, home: Path, report: Report
-) -> None:
-    """Run one sampler on the model of one seed, measure every state, and write it all down."""
-    fingerprint = _fingerprint(task, spec, part, scale, seed, home / MODEL)
+) -> dict[str, Any]:
+    """Run one sampler on the model of one seed, and measure every state."""
     output = home / part / spec.key
-    claim_folder(output, fingerprint)
     run, measured_on = load_run(home / MODEL), task.part(part, scale)
     run.model.to("cuda" if torch.cuda.is_available() else "cpu")
     settings = spec.sized(task.sizes[scale], part=part, seed=seed)
@@ -159,14 +158,13 @@ def sample_cell(
     write_atomically(output / "outputs.jsonl", "".join(_output_lines(run, measured_on, drawn)))
     training = trained_on(task.load().train, task.load().sources)
     signature = sign(spec.key, seeds=[seed], data=sha256_of_examples(measured_on.examples), training=training)
-    record = {
+    report(1, 1, "")
+    return {
         # Made here and kept, so that a cell that is read back later is not signed as new.
         "signature": asdict(signature),
         "seconds": seconds,
         "discard": settings.num_discarded if spec.draws_chains else 0,
     }
-    write_cell(output / CELL, fingerprint, record)
-    report(1, 1, "")
 
 
 def _measure(task: SamplerTask, part: Part, run: MaskedRun, drawn: Drawn) -> dict[str, npt.NDArray[Any]]:
@@ -240,7 +238,7 @@ def _model_fingerprint(task: SamplerTask, scale: str, seed: int) -> str:
     return fingerprint_of(json.dumps(plain_values(_model_settings(task, scale, seed)), sort_keys=True), data, dev)
 
 
-def _fingerprint(task: SamplerTask, spec: SamplerSpec, part: str, scale: str, seed: int, model: Path) -> str:
+def _fingerprint(task: SamplerTask, spec: SamplerSpec, part: str, scale: str, seed: int, home: Path) -> str:
     """Return a fingerprint of the settings, of what is measured on and how, and of the model."""
     settings, measured_on = spec.sized(task.sizes[scale], part=part, seed=seed), task.part(part, scale)
     return fingerprint_of(
@@ -249,7 +247,7 @@ def _fingerprint(task: SamplerTask, spec: SamplerSpec, part: str, scale: str, se
         sha256_of_examples(measured_on.examples),
         repr(measured_on.references),
         task.measure,
-        (model / MODEL / "manifest.json").read_text("utf-8"),
+        (home / MODEL / "model" / "manifest.json").read_text("utf-8"),
     )
 
 

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from reproductions import Setup
+from reproductions.cells import measure_by_seed
 from reproductions.comparison import judge_by_seed
 from reproductions.goyal_2021 import phonemes
 from reproductions.goyal_2021.energy_training import (
@@ -44,7 +45,7 @@ from reproductions.goyal_2021.sequence_contrastive import NOISES, Orders, fit_co
 from reproductions.outcome import Outcome, verdicts
 from reproductions.report import Claim, Result, Table
 from reproductions.verdicts import student_result
-from reproductions.workers import one_thread
+from reproductions.workers import Report
 from seqwise.data.readers import Example
 from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
 from seqwise.models.masked import MaskedLSTM
@@ -171,18 +172,16 @@ def reproduce(setup: Setup) -> Iterator[Outcome]:
 
     Source: Goyal's thesis (2021), Table 6.1.
     """
-    cells = []
-    with setup.progress() as bars, one_thread():
-        task = bars.add_task("systems", total=len(ROWS) * len(setup.seeds), note="")
-        for row in ROWS:
-            distribution = DISTRIBUTIONS[row.distribution]()
-            runs = []
-            for seed in setup.seeds:
-                bars.update(task, note=f"{row.name}, seed {seed}")
-                runs.append(measure(distribution, row.size, seed=seed))
-                bars.advance(task)
-            by_measure = {name: [run[name] for run in runs] for name in runs[0]}
-            cells.append(Cell(row, distribution.entropy, by_measure))
+    rows = {row.name: (row, DISTRIBUTIONS[row.distribution]()) for row in ROWS}
+
+    def measured(name: str, seed: int, report: Report) -> dict[str, float]:
+        row, distribution = rows[name]
+        return measure(distribution, row.size, seed=seed)
+
+    cells = [
+        Cell(rows[name][0], rows[name][1].entropy, {key: [run[key] for run in runs] for key in runs[0]})
+        for name, runs in measure_by_seed(rows, measured, setup).items()
+    ]
     title = "Table 6.1: training energies by likelihood, pseudolikelihood, contrast, and as a masked language model"
     claims = examine(cells)
     results = [result for cell in cells for result in _results(cell, setup.seeds)]

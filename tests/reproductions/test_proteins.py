@@ -487,11 +487,11 @@ def test_the_reproduction_from_end_to_end(tmp_path: Path, monkeypatch: pytest.Mo
         assert result.signature.training == (f"examples {sha256_of_examples(proteins.proteins().train)}", "toy 1")
         assert result.low is None or result.low <= result.value <= result.high
     assert found["unigrams", "pseudo-perplexity"].signature.data != found["uniform mutants", "d = 1"].signature.data
-    written = [json.loads(file.read_text()) for file in (tmp_path / "one").glob("seed-*/variants-*/*.json")]
+    written = [json.loads(file.read_text()) for file in (tmp_path / "one").glob("seed-*/variants/*.json")]
     mean = sum(one["variants"]["mh"]["3"] for one in written) / len(written)
     assert len(written) == 4 and found["Metropolis-Hastings", "d = 3"].value == pytest.approx(mean)
     nats, residues = [], 0
-    for home in (tmp_path / "one").glob("seed-*/model-*"):
+    for home in (tmp_path / "one").glob("seed-*/model"):
         dev = read_sequences(tmp_path / "one" / "dev.fasta", TINY.settings)
         for score in score_sequences(load_run(home), dev):
             nats += score.token_log_probs_T.tolist()[1:]
@@ -510,12 +510,12 @@ def test_the_reproduction_from_end_to_end(tmp_path: Path, monkeypatch: pytest.Mo
         assert result.exit_code == 0, result.output
 
     # Run again, it reads back; with a file gone, it makes that one again and nothing else.
-    made: list[Path] = []
-    whole: Callable[..., None] = proteins.measure_wild_type
+    made: list[tuple[str, str]] = []
+    whole: Callable[..., Any] = proteins.measure_wild_type
 
-    def counted(model: Path, wild_type: Example, size: VariantSize, output: Path, report: Any, **how: Any) -> None:
-        made.append(output)
-        whole(model, wild_type, size, output, report, **how)
+    def counted(model: Path, wild_type: Example, *given: Any, **how: Any) -> Any:
+        made.append((model.parent.name, wild_type.key))
+        return whole(model, wild_type, *given, **how)
 
     def never(*_: Any) -> None:
         raise AssertionError("trained again")
@@ -523,12 +523,13 @@ def test_the_reproduction_from_end_to_end(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(proteins, "measure_wild_type", counted)
     monkeypatch.setattr(proteins, "train_model", never)
     assert run(tmp_path / "one").table == outcome.table and not made
-    (gone, *_) = sorted((tmp_path / "one" / "seed-1").glob("variants-*/*.json"))
+    gone = tmp_path / "one" / "seed-1" / "variants" / "00.json"
+    key = json.loads(gone.read_text())["wild type"]
     gone.unlink()
-    assert numbers(run(tmp_path / "one")) == numbers(outcome) and made == [gone]
+    assert numbers(run(tmp_path / "one")) == numbers(outcome) and made == [("seed-1", key)]
 
     # Signed when it was made, not when it is read.
-    (first, *_) = sorted((tmp_path / "one" / "seed-0").glob("variants-*/*.json"))
+    first = tmp_path / "one" / "seed-0" / "variants" / "00.json"
     record = json.loads(first.read_text())
     record["signature"]["date"] = "2001-01-01"
     first.write_text(json.dumps(record))
@@ -553,36 +554,40 @@ def test_an_interrupted_run_ends_with_the_same_numbers(tmp_path: Path, monkeypat
 
         return whole_train(*given, on_progress=on_step, **how)
 
-    def stopped_while_measuring(model: Path, wild_type: Example, *given: Any, **how: Any) -> None:
+    def stopped_while_measuring(model: Path, wild_type: Example, *given: Any, **how: Any) -> Any:
         if wild_type.key == "p4" and stops["measuring"]:
             stops["measuring"] = 0
             raise KeyboardInterrupt
-        whole_measure(model, wild_type, *given, **how)
+        return whole_measure(model, wild_type, *given, **how)
 
     monkeypatch.setattr(proteins, "train_masked_model", stopped_while_training)
     monkeypatch.setattr(proteins, "measure_wild_type", stopped_while_measuring)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "parts")
-    assert not list((tmp_path / "parts").glob("seed-*/model-*/record.json"))
-    assert list((tmp_path / "parts").glob("seed-*/model-*/checkpoints/*")), "there is something to go on from"
+    assert not list((tmp_path / "parts").glob("seed-*/cell.json"))
+    assert list((tmp_path / "parts").glob("seed-*/model/checkpoints/*")), "there is something to go on from"
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "parts")
-    assert len(list((tmp_path / "parts").glob("seed-*/variants-*/*.json"))) == 1
+    assert len(list((tmp_path / "parts").glob("seed-*/variants/*.json"))) == 1
     assert numbers(run(tmp_path / "parts")) == expected
 
 
 @pytest.mark.usefixtures("toy")
-def test_other_settings_have_other_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_depends_on_other_settings_or_data_is_made_again(tmp_path: Path) -> None:
     data, wild_types = proteins.proteins(), proteins.proteins().test[:1]
-    model, variants = proteins._homes(tmp_path, TINY, data, wild_types, 0)
-    longer = replace(TINY, settings=TINY.settings.with_changes(epochs=3.0))
-    assert proteins._homes(tmp_path, longer, data, wild_types, 0)[0] != model
-    more = replace(TINY, variants=replace(TINY.variants, mutants=7))
-    assert proteins._homes(tmp_path, more, data, wild_types, 0)[0] == model
-    assert proteins._homes(tmp_path, more, data, wild_types, 0)[1] != variants
-    fewer = replace(data, train=data.train[:-1])
-    assert proteins._homes(tmp_path, TINY, fewer, wild_types, 0)[0] != model
-    assert proteins._homes(tmp_path, TINY, data, data.test[:2], 0)[1] != variants
+
+    def told(
+        size: proteins.Size = TINY, data: Proteins = data, wild_types: Sequence[Example] = wild_types
+    ) -> list[str]:
+        return [job.fingerprint() for job in proteins._jobs(tmp_path, size, data, wild_types, 0)]
+
+    model, variants = told()
+    longer = told(replace(TINY, settings=TINY.settings.with_changes(epochs=3.0)))
+    more = told(replace(TINY, variants=replace(TINY.variants, mutants=7)))
+    fewer = told(data=replace(data, train=data.train[:-1]))
+    other = told(wild_types=data.test[1:2])
+    assert more[0] == other[0] == model and model not in (longer[0], fewer[0])
+    assert len({variants, longer[1], more[1], fewer[1], other[1]}) == 5
 
 
 def test_the_reproduction_is_registered() -> None:

@@ -19,8 +19,9 @@ from torch import Tensor
 
 from reproducing import no_progress, read_back, setup
 from reproductions import Setup, workers
+from reproductions.cells import make_cell
 from reproductions.goyal_2021 import sampler_figures, sampler_modes, sampler_tables
-from reproductions.goyal_2021.sampler_cells import SamplerCell, SamplerSpec, run_samplers, train_cell
+from reproductions.goyal_2021.sampler_cells import SamplerCell, SamplerSpec, model_cell, run_samplers
 from reproductions.goyal_2021.sampler_draws import _num_passes, draw, refine_from_draws
 from reproductions.goyal_2021.sampler_figures import FIGURES, at_epochs, run_figure, shown_epochs
 from reproductions.goyal_2021.sampler_modes import run_table_6_6
@@ -861,7 +862,7 @@ def test_converged_models_end_at_their_best_and_sample_500_sentences(task: Sampl
 def test_development_data_end_the_training_of_a_model(tmp_path: Path) -> None:
     settings = PAIRS.with_changes(epochs=50.0, evaluate_every=2, patience=1, learning_rate=1e-12)
     still = replace(TOY, settings={"cpu": settings})
-    train_cell(still, "cpu", 0, tmp_path, lambda step, steps, note: None)
+    make_cell(model_cell(still, "cpu", 0, tmp_path), lambda step, steps, note: None)
     # Such a rate changes nothing: the second evaluation is no better than the first.
     assert [json.loads(line)["step"] for line in (tmp_path / MEASUREMENTS).read_text().splitlines()] == [2, 4]
 

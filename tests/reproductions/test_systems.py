@@ -12,8 +12,9 @@ import pytest
 
 from reproducing import no_progress
 from reproductions import REPRODUCTIONS, run_reproduction
+from reproductions.cells import make_cell, read_cell
 from reproductions.outcome import HEADINGS, Measure, build_outcome
-from reproductions.systems import Cell, Data, System, _hash, _is_done, _load_cell, _train_and_decode, run_systems
+from reproductions.systems import Cell, Data, System, _load_cell, cells_of, run_systems
 from seqwise.data import Example
 from seqwise.errors import InputError
 from seqwise.evaluation.metrics import length_ratio, token_accuracy
@@ -38,13 +39,17 @@ def train(system: System, folder: Path, data: Data = DATA) -> tuple[Cell, list[s
         assert 0 < step < steps  # not done, until the cell is written
         notes.append(note)
 
-    _train_and_decode(system, report, load_data=lambda: data, folder=folder, decoders=DECODERS)
-    return _load_cell(system, folder / system.folder), notes
+    (job,) = cells_of([system], lambda: data, folder, DECODERS)
+    make_cell(job, report)
+    record = read_cell(job.path, job.fingerprint())
+    assert record is not None
+    return _load_cell(system, folder / system.folder, record, 0.0), notes
 
 
 def is_done(system: System, folder: Path, data: Data = DATA) -> bool:
     """Whether a cell would be read back, the ones it starts from being there."""
-    return _is_done(system, _hash(data) + "".join(DECODERS), folder, {system.starts_from or ""})
+    (job,) = cells_of([system], lambda: data, folder, DECODERS)
+    return read_cell(job.path, job.fingerprint()) is not None
 
 
 @pytest.mark.thorough
