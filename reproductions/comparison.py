@@ -27,6 +27,15 @@ class Row:
     published: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
 
+def rows_of(names: Mapping[str, str], published: Mapping[str, Mapping[str, float]] | None = None) -> list[Row]:
+    """Make rows by key and name, with the papers' test results by key and decoder."""
+    numbers = published or {}
+    return [
+        Row(key, name, {(decoder, "test"): number for decoder, number in numbers.get(key, {}).items()})
+        for key, name in names.items()
+    ]
+
+
 LEARNING_RATE = "learning rate"
 """The measure under which a table lists the rates that development data chose."""
 
@@ -206,7 +215,7 @@ def compare(
     files: Mapping[str, Path],
 ) -> Outcome:
     """Make the table: every number with its interval, each row against the best control, and the claims."""
-    control = best_on_dev(measured, controls)
+    control = best_on_dev(measured, [key for key in controls if key in measured])
     decoders = list(control.dev)
     results: list[Result] = []
     for key, row in measured.items():

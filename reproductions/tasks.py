@@ -6,16 +6,17 @@ IWSLT 2014: so absolute numbers do not compare with the papers', directions and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
 from reproductions import Setup
 from reproductions.beyond import stress
-from reproductions.comparison import Measured, Row, measure_rows
+from reproductions.comparison import Measured, Row, compare, measure_rows
 from reproductions.corpora import readers as corpora
-from reproductions.outcome import HEADINGS
+from reproductions.outcome import HEADINGS, Outcome
+from reproductions.report import Claim
 from reproductions.systems import Cell, Data, System, run_systems
 from reproductions.tuning import Trial, rates_of, tune, with_chosen_rate, with_rates
 from seqwise.data.readers import Example
@@ -55,6 +56,30 @@ def run_task(task: Task, family: Family, rows: Sequence[Row], table: str, setup:
     """Train the systems of some rows and those that they start from, or read them back, and measure them."""
     dev, test = (partial(task.count, part) for part in ("dev", "test"))
     return measure_rows(table, rows, train_task(task, family, rows, table, setup), setup.seeds, dev=dev, test=test)
+
+
+def make_table(
+    name: str,
+    title: str,
+    task: Task,
+    family: Family,
+    rows: Sequence[Row],
+    setup: Setup,
+    *,
+    controls: Collection[str],
+    claims: Callable[[Mapping[str, Measured]], Sequence[Claim]],
+) -> Outcome:
+    """Train and measure the rows of a table on a task, set each beside the best control, and test the claims."""
+    measured = run_task(task, family, rows, name, setup)
+    return compare(
+        name,
+        title,
+        measured,
+        measure=task.measure,
+        controls=controls,
+        claims=claims(measured),
+        files={"runs": setup.folder},
+    )
 
 
 def train_task(task: Task, family: Family, rows: Sequence[Row], table: str, setup: Setup) -> dict[str, Cell]:

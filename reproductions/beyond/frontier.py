@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from reproductions import Setup
 from reproductions.beyond import search_objectives
-from reproductions.comparison import Measured, Row, best_on_dev, judge
+from reproductions.comparison import Measured, best_on_dev, judge, rows_of
 from reproductions.figures import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, interval_bars, panels
 from reproductions.outcome import Outcome
 from reproductions.report import Claim, Result, Table
@@ -159,7 +159,7 @@ def systems(start: Settings, epochs: Mapping[str, float], seed: int) -> dict[str
 
 def reproduce(setup: Setup) -> Iterator[Outcome]:
     """Train every system, stream the test data under every rule, and put the claims to a test."""
-    rows = [Row(key, name) for key, name in {**PLAIN, **GLOBAL, **TRAINED, TWO_WAY: AGAIN}.items()]
+    rows = rows_of({**PLAIN, **GLOBAL, **TRAINED, TWO_WAY: AGAIN})
     for corpus in CORPORA:
         task, start, epochs = search_objectives.CORPORA[corpus]
         name, runs = f"frontier-{corpus}", setup.inside(corpus)

@@ -10,16 +10,17 @@ cross-entropy trained longer, in the form of the other tables.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 from reproductions import Setup
-from reproductions.beyond.search_objectives import CORPORA, SEARCHED, beat_the_best, family, measure_corpora
+from reproductions.beyond.search_objectives import CORPORA, SEARCHED, TITLE, beat_the_best, family
 from reproductions.beyond.spelling import load_both_parts, words_right
-from reproductions.comparison import Measured, Row, best_on_dev, compare, examine
+from reproductions.comparison import Measured, best_on_dev, examine, rows_of
 from reproductions.outcome import HEADINGS, Outcome
 from reproductions.report import Claim, Result, Table
 from reproductions.systems import System, systems_of
-from reproductions.tasks import Task, run_task
+from reproductions.tasks import Task, make_table, run_task
 from reproductions.verdicts import difference_result, interval_result
 from seqwise.runs.settings import Settings, train_settings
 
@@ -133,20 +134,20 @@ def reproduce(setup: Setup) -> Iterator[Outcome]:
     for task in tasks:
         task.require()
     names = {**{key: SEARCHED[key] for key in (*WINNERS, RELAXED)}, **VARIANTS}
-    rows = [Row(key, title) for key, title in names.items()]
-    for table, task, folder, measured in measure_corpora("improvements", TAGGED, variants, rows, setup):
-        yield on_dev(table, f"Improvements on the winners, {task.title}", measured, task.measure, folder)
-    runs, table = setup.inside(SPELLING.name), "improvements-g2p"
-    rows = [Row(key, title) for key, title in {**SPELLING_CONTROLS, **SPELLING_ROWS}.items()]
-    measured = run_task(SPELLING, spelling_family, rows, table, runs)
-    yield compare(
-        table,
-        f"Search-aware objectives, {SPELLING.title}",
-        measured,
-        measure=SPELLING.measure,
+    for name in TAGGED:
+        task, start, epochs = CORPORA[name]
+        table, runs = f"improvements-{name}", setup.inside(name)
+        measured = run_task(task, partial(variants, start, epochs), rows_of(names), table, runs)
+        yield on_dev(table, f"Improvements on the winners, {task.title}", measured, task.measure, runs.folder)
+    yield make_table(
+        "improvements-g2p",
+        TITLE.format(SPELLING.title),
+        SPELLING,
+        spelling_family,
+        rows_of({**SPELLING_CONTROLS, **SPELLING_ROWS}),
+        setup.inside(SPELLING.name),
         controls=SPELLING_CONTROLS,
-        claims=_spelling_claims(measured),
-        files={"runs": runs.folder},
+        claims=_spelling_claims,
     )
 
 

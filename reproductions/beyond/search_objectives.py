@@ -7,19 +7,19 @@ and longer; each is searched as it does best on development data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from reproductions import Setup
-from reproductions.comparison import Measured, Row, best_on_dev, compare, examine
+from reproductions.comparison import Measured, best_on_dev, examine, rows_of
 from reproductions.outcome import Outcome
 from reproductions.report import Claim
 from reproductions.systems import System, systems_of
-from reproductions.tasks import ENTITIES, STRESS, Task, run_task, supertags
+from reproductions.tasks import ENTITIES, STRESS, Task, make_table, supertags
 from seqwise.runs.settings import Settings, train_settings
 
+TITLE = "Search-aware objectives, {}"
 CONTROLS = {
     "cross-entropy": "cross-entropy",
     "cross-entropy-longer": "cross-entropy, longer",
@@ -98,34 +98,10 @@ def reproduce(setup: Setup) -> Iterator[Outcome]:
     """Train every system on every corpus, and put each objective to a test against the best control."""
     for task, _, _ in CORPORA.values():
         task.require()
-    rows = [Row(key, title) for key, title in {**CONTROLS, **SEARCHED}.items()]
-    for table, task, runs, measured in measure_corpora("search-objectives", CORPORA, family, rows, setup):
-        yield compare(
-            table,
-            f"Search-aware objectives, {task.title}",
-            measured,
-            measure=task.measure,
-            controls=CONTROLS,
-            claims=_claims(measured),
-            files={"runs": runs},
-        )
-
-
-def measure_corpora(
-    reproduction: str,
-    names: Iterable[str],
-    make: Callable[[Settings, Mapping[str, float], int], Mapping[str, System]],
-    rows: Sequence[Row],
-    setup: Setup,
-) -> Iterator[tuple[str, Task, Path, dict[str, Measured]]]:
-    """Train and measure systems on one corpus after the other; yields table name, task, run folder and measurements.
-
-    ``make`` gives the systems of a seed from the start and the epochs of a corpus: :func:`family` or what contains it.
-    """
-    for name in names:
-        task, start, epochs = CORPORA[name]
-        table, runs = f"{reproduction}-{name}", setup.inside(name)
-        yield table, task, runs.folder, run_task(task, partial(make, start, epochs), rows, table, runs)
+    rows = rows_of({**CONTROLS, **SEARCHED})
+    for name, (task, start, epochs) in CORPORA.items():
+        table, title, systems = f"search-objectives-{name}", TITLE.format(task.title), partial(family, start, epochs)
+        yield make_table(table, title, task, systems, rows, setup.inside(name), controls=CONTROLS, claims=_claims)
 
 
 def beat_the_best(measured: Mapping[str, Measured], control: Measured, keys: Iterable[str]) -> list[Claim]:

@@ -17,13 +17,13 @@ from typing import Any
 import torch
 
 from reproductions import Setup
-from reproductions.comparison import Measured, best_on_dev, compare, examine
+from reproductions.comparison import Measured, best_on_dev, examine, rows_of
 from reproductions.corpora import readers as corpora
-from reproductions.goyal_2019.label_bias_tables import OURS, best_beats_longer, examined, published_rows, raw_beam_hurts
+from reproductions.goyal_2019.label_bias_tables import OURS, best_beats_longer, examined, raw_beam_hurts
 from reproductions.outcome import Outcome
 from reproductions.report import Claim
 from reproductions.systems import Data, System, systems_of
-from reproductions.tasks import Task, bleu_of_pieces, require_sacrebleu, run_task
+from reproductions.tasks import Task, bleu_of_pieces, make_table, require_sacrebleu
 from seqwise.data.subwords import UNKNOWN_PIECE, Subwords
 from seqwise.data.tokenizer import END, Tokenizer, library_tokenizer
 from seqwise.data.vocabulary import Vocabulary
@@ -125,11 +125,8 @@ def reproduce(setup: Setup) -> Iterator[Outcome]:
     shaped = {seed: size.training.with_changes(model=str(path)) for seed, path in folders.items()}
     for task, start in ((OWN, dict.fromkeys(seeds, own)), (MARIAN, shaped)):
         name, runs = f"transformer-translation-{task.name}", setup.inside(task.name)
-        measured = run_task(task, partial(_family_of, start, size), published_rows(NAMES, {}), name, runs)
-        outcome = compare(
-            name, f"{task.title}: BLEU", measured, measure=task.measure, controls=CONTROLS, claims=_claims(measured),
-            files={"runs": runs.folder},
-        )  # fmt: skip
+        title, systems = f"{task.title}: BLEU", partial(_family_of, start, size)
+        outcome = make_table(name, title, task, systems, rows_of(NAMES), runs, controls=CONTROLS, claims=_claims)
         note = bleu_signature(corpora.translation_references("test"))
         yield replace(outcome, table=replace(outcome.table, note=note))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from reproductions import Setup
-from reproductions.comparison import Measured, Row, best_on_dev, compare, examine, examine_all
+from reproductions.comparison import Measured, Row, best_on_dev, examine, examine_all
 from reproductions.goyal_2018.exposure_bias import (
     DIRECTIONS,
     FEEDING_ROWS,
@@ -16,7 +16,7 @@ from reproductions.goyal_2018.exposure_bias import (
 )
 from reproductions.outcome import Outcome
 from reproductions.report import Claim
-from reproductions.tasks import ENTITIES, Task, run_task, supertags, translation_at
+from reproductions.tasks import ENTITIES, Task, make_table, supertags, translation_at
 
 Published = Mapping[str, Sequence[float]]
 Rows = Mapping[str, Measured]
@@ -41,21 +41,11 @@ def _table(
     setup: Setup,
     *,
     direction: str = "",
-    signed: str = "",
 ) -> Outcome:
-    """Train and measure the rows of a table on a task; of a tagger with a direction, the title says which."""
-    runs = setup.inside(runs_of(task, direction))
-    measured = run_task(task, family_of(task, setup.scale, direction), rows, signed or name, runs)
+    """Make a table on a task; of a tagger with a direction, the title says which."""
     title = f"{number}, {task.title}{f', {DIRECTIONS[direction]}' if direction else ''}: {task.measure}"
-    return compare(
-        name,
-        title,
-        measured,
-        measure=task.measure,
-        controls=controls,
-        claims=claims(measured),
-        files={"runs": runs.folder},
-    )
+    family, runs = family_of(task, setup.scale, direction), setup.inside(runs_of(task, direction))
+    return make_table(name, title, task, family, rows, runs, controls=controls, claims=claims)
 
 
 # ---------------------------------------------------------------------------------------- feeding
@@ -82,8 +72,7 @@ def table_3_1(setup: Setup) -> Iterator[Outcome]:
         task.require()
     for task in tasks:
         rows = _rows({**BASELINES, **FEEDING_ROWS}, PUBLISHED_3_1[task.name], [GREEDY])
-        name, table = f"table-3.1-{task.name}", "table-3.1"
-        yield _table(name, "Table 3.1", task, rows, BASELINES, _claims_3_1, setup, signed=table)
+        yield _table(f"table-3.1-{task.name}", "Table 3.1", task, rows, BASELINES, _claims_3_1, setup)
 
 
 def _claims_3_1(measured: Rows) -> list[Claim]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import product
 
 from reproductions import Setup
 from reproductions.comparison import (
     Measured,
-    Row,
     Statement,
     best_on_dev,
     compare,
@@ -17,12 +17,13 @@ from reproductions.comparison import (
     examine_all,
     judge,
     no_worse,
+    rows_of,
 )
 from reproductions.goyal_2018.exposure_bias import DIRECTIONS
 from reproductions.goyal_2019.label_bias import family_of, runs_of
 from reproductions.outcome import Outcome
 from reproductions.report import Claim, Result
-from reproductions.tasks import Task, run_task, supertags, translation_at
+from reproductions.tasks import Task, make_table, run_task, supertags, translation_at
 from seqwise.evaluation.log_partitions import summarize_log_partitions
 from seqwise.evaluation.metrics import Counts, Sums
 from seqwise.runs.loading import load_run
@@ -99,14 +100,6 @@ DISTILLED_START_HELPS = (
 )  # fmt: skip
 
 
-def published_rows(names: Mapping[str, str], published: Mapping[str, Mapping[str, float]]) -> list[Row]:
-    """Make rows with the papers' test results, by key and decoder."""
-    return [
-        Row(key, name, {(decoder, "test"): number for decoder, number in published.get(key, {}).items()})
-        for key, name in names.items()
-    ]
-
-
 # ---------------------------------------------------------------------------------------- supertags
 
 
@@ -121,24 +114,22 @@ def table_5_3(setup: Setup) -> Iterator[Outcome]:
 
 
 def _supertagging(
-    number: str, names: Mapping[str, str], claims: Callable[[Rows, str], list[Claim]], setup: Setup
+    number: str, names: Mapping[str, str], claims: Callable[..., list[Claim]], setup: Setup
 ) -> Iterator[Outcome]:
     """Make a table for each corpus and direction."""
     for name in CORPORA:
         supertags(name).require()
     for name, direction in product(CORPORA, DIRECTIONS):
         task = supertags(name)
-        runs, table = setup.inside(runs_of(task, setup.scale, direction)), f"table-{number}-{name}-{direction}"
-        rows, systems = published_rows(names, PUBLISHED[direction]), family_of(task, setup.scale, direction)
-        measured = run_task(task, systems, rows, table, runs)
-        yield compare(
-            table,
+        yield make_table(
+            f"table-{number}-{name}-{direction}",
             f"Table {number}, {task.title}, {DIRECTIONS[direction]}: {task.measure}",
-            measured,
-            measure=task.measure,
-            controls=[key for key in CONTROLS if key in measured],
-            claims=claims(measured, direction),
-            files={"runs": runs.folder},
+            task,
+            family_of(task, setup.scale, direction),
+            rows_of(names, PUBLISHED[direction]),
+            setup.inside(runs_of(task, setup.scale, direction)),
+            controls=CONTROLS,
+            claims=partial(claims, direction=direction),
         )
 
 
@@ -218,7 +209,7 @@ def table_5_1(setup: Setup) -> Iterator[Outcome]:
 
 def _log_partitions(task: Task, setup: Setup) -> Outcome:
     quality = {"accuracy": QUALITY, "BLEU": BLEU}[task.measure]
-    rows = published_rows(NAMES, {key: {"beam": number} for key, number in quality.items()})
+    rows = rows_of(NAMES, {key: {"beam": number} for key, number in quality.items()})
     runs, table = setup.inside(runs_of(task, setup.scale)), f"table-5.1-{task.name}"
     measured = run_task(task, family_of(task, setup.scale), rows, table, runs)
     claims = [

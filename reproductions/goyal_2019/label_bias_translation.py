@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from reproductions import Setup
-from reproductions.comparison import Measured, best_on_dev, compare, judge, measure_rows
+from reproductions.comparison import Measured, best_on_dev, judge, measure_rows, rows_of
 from reproductions.corpora import readers as corpora
 from reproductions.goyal_2019.label_bias import family_of, runs_of
 from reproductions.goyal_2019.label_bias_tables import (
@@ -20,12 +20,11 @@ from reproductions.goyal_2019.label_bias_tables import (
     SOURCE,
     best_beats_longer,
     examined,
-    published_rows,
     raw_beam_hurts,
 )
 from reproductions.outcome import HEADINGS, Outcome
 from reproductions.report import Claim, Result, Table
-from reproductions.tasks import Task, bleu_of_pieces, run_task, texts_of, train_task, translation_at
+from reproductions.tasks import Task, bleu_of_pieces, make_table, texts_of, train_task, translation_at
 from reproductions.verdicts import interval_result
 from seqwise.data.subwords import join_pieces
 from seqwise.evaluation.metrics import Counts, Sums
@@ -51,14 +50,9 @@ LOCAL, GLOBAL = ("direct-mixed", "normalized-local"), ("direct-global", "normali
 def table_5_4(setup: Setup) -> list[Outcome]:
     """BLEU, from cross-entropy and from a self-normalised model."""
     task = translation_at(setup.scale)
-    task.require()
-    runs = setup.inside(runs_of(task, setup.scale))
-    measured = run_task(task, family_of(task, setup.scale), published_rows(NAMES, PUBLISHED), "table-5.4", runs)
-    outcome = compare(
-        "table-5.4", f"Table 5.4, {task.title}: BLEU", measured, measure=task.measure,
-        controls=CONTROLS, claims=_claims_5_4(measured), files={"runs": runs.folder},
-    )  # fmt: skip
-    return [outcome]
+    family, runs = family_of(task, setup.scale), setup.inside(runs_of(task, setup.scale))
+    title, rows = f"Table 5.4, {task.title}: BLEU", rows_of(NAMES, PUBLISHED)
+    return [make_table("table-5.4", title, task, family, rows, runs, controls=CONTROLS, claims=_claims_5_4)]
 
 
 def _claims_5_4(measured: Mapping[str, Measured]) -> list[Claim]:
@@ -119,7 +113,6 @@ def table_5_5(setup: Setup) -> list[Outcome]:
 def table_5_6(setup: Setup) -> list[Outcome]:
     """BLEU by the length of the source; at the scale "converged" the long ones are concatenations."""
     task, edges = translation_at(setup.scale), _edges(setup.scale)
-    task.require()
     names = bins_by_length(_source_lengths(task, "test"), edges)
     measures = {f"BLEU, source {name}": partial(_bleu_of_bin, task, edges, name) for name in names}
     published = {
@@ -149,8 +142,7 @@ def _by_measure(
     """Make a table of the same systems by several measures."""
     task = translation_at(setup.scale)
     name, runs = f"table-{number}", setup.inside(runs_of(task, setup.scale))
-    rows = published_rows(NAMES, PUBLISHED)
-    task.require()
+    rows = rows_of(NAMES, PUBLISHED)
     cells = train_task(task, family_of(task, setup.scale), rows, name, runs)
     results: list[Result] = []
     claims: list[Claim] = []

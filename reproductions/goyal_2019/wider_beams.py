@@ -14,7 +14,7 @@ from typing import Any
 
 from reproductions import Setup
 from reproductions.cells import CellJob, fingerprint_of, run_cells
-from reproductions.comparison import Measured, Row, judge, no_worse
+from reproductions.comparison import Measured, judge, no_worse, rows_of
 from reproductions.goyal_2018.exposure_bias import DIRECTIONS
 from reproductions.goyal_2019.label_bias import family_of, runs_of
 from reproductions.outcome import HEADINGS, Outcome
@@ -71,8 +71,7 @@ def decoder_of(key: str) -> str:
 
 def _table(name: str, title: str, task: Task, wide: int, footnote: int, setup: Setup, direction: str) -> Outcome:
     runs = setup.inside(runs_of(task, setup.scale, direction))
-    rows = [Row(key, shown) for key, shown in NAMES.items()]
-    measured = run_task(task, family_of(task, setup.scale, direction), rows, name, runs)
+    measured = run_task(task, family_of(task, setup.scale, direction), rows_of(NAMES), name, runs)
     systems = search(measured, task, wide, setup)
     narrow = load_run(measured["cross-entropy"].runs[0]).settings.beam_size
     source = f"NAACL 2019, footnote {footnote}"
