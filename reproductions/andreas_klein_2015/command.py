@@ -249,15 +249,14 @@ def rerank_command(
 
 
 def _language_scores(loaded: LanguageModel, lists: Sequence[NBest]) -> list[list[float]]:
-    """Return the unnormalised scores of all candidates; a blank one is the end token alone."""
-    from reproductions.andreas_klein_2015.language_model import score_sentences_unnormalized
+    """Return the unnormalised scores of all candidates."""
+    from reproductions.andreas_klein_2015.language_model import score_lists
     from reproductions.andreas_klein_2015.streams import Sentence
 
-    sentences = (
-        Sentence(tuple(candidate.text.split()), each.path, each.line) for each in lists for candidate in each.candidates
-    )
-    scores = iter([score.unnormalized for score in score_sentences_unnormalized(loaded, sentences)])
-    return [[next(scores) for _ in each.candidates] for each in lists]
+    def sentence(text: str, each: NBest) -> Sentence:
+        return Sentence(tuple(text.split()), each.path, each.line)
+
+    return score_lists(loaded, ([sentence(one.text, each) for one in each.candidates] for each in lists))
 
 
 def _tuned(loaded: LanguageModel, dev: Path, references: Path, measure: str, word_bonus: float) -> float:

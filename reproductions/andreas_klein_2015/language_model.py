@@ -52,6 +52,7 @@ from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError
 from seqwise.evaluation.signature import sign, signature_line
 from seqwise.runs.hub import model_folder, run_folder
+from seqwise.runs.trainer_options import changed_setting_error
 from seqwise.training.checkpoints import (
     UNFINISHED,
     checkpoint_step,
@@ -158,6 +159,14 @@ def _scores(
         if log_partitions is not None:
             parts = log_partitions(positions.contexts_NC).split(lengths)
         yield from map(SentenceScore, block, totals, parts)
+
+
+def score_lists(run: LanguageModel, lists: Iterable[Sequence[Sentence]]) -> list[list[float]]:
+    """Return the unnormalised scores of all sentences of some lists; one without a word is the end token alone."""
+    lists = list(lists)
+    sentences = (sentence for each in lists for sentence in each)
+    scores = iter([score.unnormalized for score in score_sentences_unnormalized(run, sentences)])
+    return [[next(scores) for _ in each] for each in lists]
 
 
 def read_part(path: Path, keys: Sequence[str]) -> dict[str, Any]:
@@ -370,7 +379,7 @@ class _Counted:
 
 def _claim(output: Path, settings: LanguageModelSettings, files: list[list[str]]) -> None:
     """Write the settings into the folder; refuse one that holds something else, or another run."""
-    path, another = output / SETTINGS, "give another --output, or remove this folder to start again"
+    path = output / SETTINGS
     if path.exists():
         try:
             begun = LanguageModelSettings(**read_part(path, list(LanguageModelSettings.model_fields)))
@@ -382,10 +391,13 @@ def _claim(output: Path, settings: LanguageModelSettings, files: list[list[str]]
             (output / TEXT).unlink(missing_ok=True)
         if (output / TEXT).exists():
             for name, (then, now) in differences(begun, settings.replace(save_every=begun.save_every)).items():
-                problem = f"the run was started with another {name} ({then} then, {now} now)"
-                raise InputError(problem, path=output, hint=another)
+                raise changed_setting_error(output, name, then, now)
             if read_part(output / TEXT, ["files", "positions"])["files"] != files:
-                raise InputError("the run was begun on other text", path=output, hint=another)
+                raise InputError(
+                    "the run was begun on other text",
+                    path=output,
+                    hint="give another --output, or remove this folder to start again",
+                )
     elif not holds_nothing(output):
         raise InputError(
             "the folder is not empty and holds no language model", path=output, hint="give another --output"

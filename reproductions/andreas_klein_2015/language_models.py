@@ -34,8 +34,8 @@ from reproductions.andreas_klein_2015.language_model import (
     LanguageModel,
     LanguageModelSettings,
     fit_language_model,
+    score_lists,
     score_sentences,
-    score_sentences_unnormalized,
 )
 from reproductions.andreas_klein_2015.log_linear import LogLinear
 from reproductions.andreas_klein_2015.reranking import Candidate
@@ -285,10 +285,7 @@ def _made(
     run = LanguageModel(model, text.vocabulary)
 
     def scores(part: str) -> list[list[float]]:
-        candidates = lists.candidates[part]
-        sentences = (Sentence(split_words(candidate.text)) for some in candidates for candidate in some)
-        scored = iter([score.unnormalized for score in score_sentences_unnormalized(run, sentences)])
-        return [[next(scored) for _ in some] for some in candidates]
+        return score_lists(run, ([Sentence(split_words(one.text)) for one in some] for some in lists.candidates[part]))
 
     held_out = [
         (score.unnormalized, [round(value, 5) for value in score.log_partitions_T.tolist()])

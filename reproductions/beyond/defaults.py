@@ -8,8 +8,8 @@ test data are looked at for the chosen one and for the defaults alone.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
@@ -18,14 +18,14 @@ from typing import Any
 from reproductions import Setup
 from reproductions.comparison import Measured, Row, best_on_dev, no_worse
 from reproductions.corpora.dependencies import read_dependencies
-from reproductions.corpora.readers import corpus, source_of
+from reproductions.corpora.readers import columns, corpus, source_of
 from reproductions.outcome import Outcome
 from reproductions.report import Claim, Result, Table
 from reproductions.systems import Data, System, systems_of
 from reproductions.tasks import Task, against_gold, run_task
 from reproductions.verdicts import difference_result, interval_result
 from seqwise.data.durable import sha256_of_file
-from seqwise.data.readers import Example, read_columns, read_pairs
+from seqwise.data.readers import Example, read_pairs
 from seqwise.errors import InputError
 from seqwise.evaluation.entities import entity_f1
 from seqwise.evaluation.metrics import Sums, sequence_accuracy, token_accuracy
@@ -71,41 +71,40 @@ def _spread(examples: Sequence[Example], most: int) -> list[Example]:
     return [examples[place * len(examples) // count] for place in range(count)]
 
 
-def _cut(parts: Iterable[Sequence[Example]], source: str, *, most: tuple[int, int, int] = MOST) -> Data:
-    train, dev, test = (_spread(part, count) for part, count in zip(parts, most, strict=True))
-    return Data(train, test, dev, (source,))
+def _cut(data: Data, most: tuple[int, int, int] = MOST) -> Data:
+    train, dev, test = map(_spread, (data.train, data.dev, data.test), most)
+    return replace(data, train=train, dev=dev, test=test)
 
 
 @cache
-def _columns(folder: str, train: str, dev: str, test: str) -> Data:
-    files = [corpus(folder) / name for name in (train, dev, test)]
-    return _cut((read_columns(file, label_column=1) for file in files), source_of(files[0]))
+def _columns(*corpus_and_files: str) -> Data:
+    return _cut(columns(*corpus_and_files))
 
 
-@cache
-def _entities() -> Data:
-    return _columns("ner-de-mobie", "train.tsv.gz", "dev.tsv", "test.tsv")
+_entities = partial(_columns, "ner-de-mobie", "train.tsv.gz", "dev.tsv", "test.tsv")
 
 
 @cache
 def _spelling() -> Data:
     files = [corpus("g2p-en-sigmorphon21") / f"eng_us_{part}" for part in ("train.tsv.gz", "dev.tsv", "test.tsv")]
-    parts = (read_pairs(file, source_units="characters", target_units="words") for file in files)
-    return _cut(parts, source_of(files[0]))
+    train, dev, test = (read_pairs(file, source_units="characters", target_units="words") for file in files)
+    return _cut(Data(train, test, dev, (source_of(files[0]),)))
 
 
 @cache
 def _turkish() -> Data:
     """Read parts of speech with morphological features, as the package ``turkish-treebanks`` carries them."""
+    file = _turkish_file()
     examples = [
         Example(tuple(word.form for word in words), tuple(f"{word.upos}|{word.features}" for word in words))
-        for words in read_dependencies(_turkish_file())
+        for words in read_dependencies(file)
     ]
     parts: list[list[Example]] = [[], [], []]
     for place, example in enumerate(examples):
         parts[{3: 1, 4: 2}.get(place % 5, 0)].append(example)
-    file = _turkish_file()
-    return _cut(parts, f"turkish-treebanks/{file.name} {sha256_of_file(file)}", most=MOST_TURKISH)
+    train, dev, test = parts
+    source = f"turkish-treebanks/{file.name} {sha256_of_file(file)}"
+    return _cut(Data(train, test, dev, (source,)), MOST_TURKISH)
 
 
 def _turkish_file() -> Path:

@@ -48,16 +48,17 @@ def corpus(name: str) -> Path:
 @cache
 def named_entities() -> Data:
     """German named entities, GermEval 2014 as re-split there: 5,100 / 1,100 / 1,100 sentences, 9 BIO labels."""
-    return _columns("ner-de-germeval14", "train.tsv.gz", "dev.tsv", "test.tsv")
+    return columns("ner-de-germeval14", "train.tsv.gz", "dev.tsv", "test.tsv")
 
 
 @cache
 def supertags(name: str) -> Data:
     """Supertags of "ewt" (dependency), "erg" (HPSG lexical types) or "pmb" (CCG categories)."""
-    return _columns(*SUPERTAGS[name])
+    return columns(*SUPERTAGS[name])
 
 
-def _columns(name: str, *files: str) -> Data:
+def columns(name: str, *files: str) -> Data:
+    """Read a corpus of words with their labels: training, development and test file."""
     folder = corpus(name)
 
     def read(file: str) -> list[Example]:

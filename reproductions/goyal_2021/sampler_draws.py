@@ -40,12 +40,12 @@ class Drawn:
     """States of N sentences, C chains and S sweeps; of a search, C = S = 1, and of candidates C = 1."""
 
     tokens: list[list[list[Ids]]]  # ids, by sentence, chain and sweep
-    # ids of what all chains of a sentence start from, by sentence; empty where there are no chains
-    starts: list[Ids] = field(default_factory=list)
     # "local_NCS" and "raw_NCS", the energies in nats; "proposals_NCS", "accepted_NCS" and "novel_NCS"; "passes_N",
     # masked sequences that the model was given for one chain, its start included; and of chains "start_local_N" and
     # "start_raw_N"
     numbers: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+    # ids of what all chains of a sentence start from, by sentence; empty where there are no chains
+    starts: list[Ids] = field(default_factory=list)
 
 
 def draw(
@@ -65,7 +65,7 @@ def draw(
         parts, work = sampler.searches(examples), sampler.search
     else:
         parts, work = sampler.groups(examples), sampler.candidates_of if candidates else sampler.sweep
-    found: list[_Part] = []
+    found: list[Drawn] = []
     done = 0
     for problems in parts:
         found.append(work(problems))
@@ -79,16 +79,7 @@ def draw(
     }
     tokens = [sentence for part in found for sentence in part.tokens]
     starts = [start for part in found for start in part.starts]
-    return Drawn([tokens[place] for place in order], [starts[place] for place in order] if starts else [], numbers)
-
-
-@dataclass(frozen=True, eq=False)
-class _Part:
-    """Draws of some of the sentences."""
-
-    tokens: list[list[list[Ids]]]
-    numbers: dict[str, npt.NDArray[Any]]
-    starts: list[Ids] = field(default_factory=list)
+    return Drawn([tokens[place] for place in order], numbers, [starts[place] for place in order] if starts else [])
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +128,7 @@ class _Sampler:
         ]
         return [[problems[place] for place in places] for places in self.runner.groups(problems)]
 
-    def sweep(self, problems: Sequence[ChainProblem]) -> _Part:
+    def sweep(self, problems: Sequence[ChainProblem]) -> Drawn:
         model, count = self.run.model, len(problems)
         state = self.runner.start(problems)
         start_BT, energies = state.tokens_BT, [_energies(model, state)]
@@ -156,9 +147,9 @@ class _Sampler:
         }
         tokens = trace.tokens_SBT.transpose(0, 1).unflatten(0, (count, -1)).tolist()
         starts = start_BT.view(count, -1, start_BT.shape[1])[:, 0].tolist()
-        return _Part(_as_ids(tokens), numbers, [tuple(start) for start in starts])
+        return Drawn(_as_ids(tokens), numbers, [tuple(start) for start in starts])
 
-    def candidates_of(self, problems: Sequence[ChainProblem]) -> _Part:
+    def candidates_of(self, problems: Sequence[ChainProblem]) -> Drawn:
         model, length, iterations = self.run.model, len(problems[0].tokens), self.iterations
         count, chain_B, context = len(problems), self.runner.numbers(problems), self.runner.context(problems)
         masks_BT = torch.zeros(len(chain_B), length, dtype=torch.int64, device=chain_B.device)
@@ -172,7 +163,7 @@ class _Sampler:
             name: values_B.view(count, 1, -1).cpu().numpy()
             for name, values_B in zip(("local_NCS", "raw_NCS"), _energies(model, state), strict=True)
         }
-        return _Part(
+        return Drawn(
             _as_ids(tokens_BT.view(count, 1, -1, length).tolist()),
             numbers | _no_proposals(count, self.num_candidates) | {"passes_N": np.full(count, float(each))},
         )
@@ -185,7 +176,7 @@ class _Sampler:
         return [list(part) for part in in_blocks(problems, AT_ONCE)]
 
     @torch.no_grad()
-    def search(self, problems: Sequence[ChainProblem]) -> _Part:
+    def search(self, problems: Sequence[ChainProblem]) -> Drawn:
         model, settings = self.run.model, self.settings
         context = encode_sources(model, [problem.source for problem in problems])
         iterations = self.iterations
@@ -204,7 +195,7 @@ class _Sampler:
             for name, values in zip(("local_NCS", "raw_NCS"), zip(*energies, strict=True), strict=True)
         }
         tokens = [[[tuple(output.tokens.tolist())]] for output in best]
-        return _Part(tokens, numbers | _no_proposals(len(best), 1) | {"passes_N": np.array(passes, dtype=float)})
+        return Drawn(tokens, numbers | _no_proposals(len(best), 1) | {"passes_N": np.array(passes, dtype=float)})
 
 
 @torch.no_grad()

@@ -48,7 +48,7 @@ def test_every_corpus_that_a_reproduction_reads_is_in_the_catalogue() -> None:
     """By the names in the code: those given to `corpus`, and those of the folders of column files."""
     source = "\n".join(path.read_text("utf-8") for path in REPRODUCTION_FILES.rglob("*.py") if path.stem != "catalogue")
     read = set(re.findall(r"\bcorpus\(\"([^\"]+)\"\)", source)) | {folder for folder, *_ in readers.SUPERTAGS.values()}
-    read |= set(re.findall(r"_columns\(\"([^\"]+)\"", source))
+    read |= set(re.findall(r"columns(?:\(|, )\"([^\"]+)\"", source))
     assert len(read) >= 8
     used = {name for name, one in catalogue.corpora().items() if one.needed_by or one.read_where_present_by}
     assert read == used
