@@ -50,7 +50,7 @@ from seqwise.runs.masked_model_settings import MaskedModelSettings, masked_setti
 from seqwise.runs.masked_model_training import train_masked_model
 from seqwise.runs.scoring import score_sequences
 
-MODEL = "model"
+RUN = "model"
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def reproduce(setup: Setup) -> list[Outcome]:
         model_signature=_signature(models[0], setup.seeds, data.dev, data),
         variant_signature=_signature(cells[0][0], setup.seeds, wild_types, data),
     )
-    figure, run = folder / "proteins.png", _home(folder, setup.seed) / MODEL
+    figure, run = folder / "proteins.png", _home(folder, setup.seed) / RUN
     free = "".join(residue if place % 6 else "_" for place, residue in enumerate(wild_types[0].target, start=1))
     hints = (f"seqwise score {run} {folder / 'wild-types.fasta'}", f"seqwise sample {run} {free}")
     outcome = build_outcome(measured, {"figure": figure, "run": run}, hints)
@@ -117,7 +117,7 @@ def _jobs(folder: Path, size: Size, data: Proteins, wild_types: Sequence[Example
             name,
             home / "cell.json",
             partial(fingerprint_of, *trained),
-            partial(train_model, folder, settings, home / MODEL),
+            partial(train_model, folder, settings, home / RUN),
             folder=home,
         )
     ]
@@ -130,7 +130,7 @@ def _jobs(folder: Path, size: Size, data: Proteins, wild_types: Sequence[Example
                 f"{name}: {wild_type.key}",
                 home / "variants" / f"{place:02}.json",
                 partial(fingerprint_of, *trained, variants, sha256_of_examples([wild_type]), str(own)),
-                partial(measure_wild_type, home / MODEL, wild_type, size.variants, shares=shares, seed=own),
+                partial(measure_wild_type, home / RUN, wild_type, size.variants, shares=shares, seed=own),
                 after=name,
             )
         )
