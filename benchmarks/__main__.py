@@ -27,6 +27,10 @@ RESULTS, PAGE = ROOT / "results" / "benchmarks", ROOT / "docs" / "benchmarks.md"
 BENCHMARKS: dict[str, tuple[list[str], list[str]]] = {
     "relaxed_beam": (["--rounds", "5"], ["--sizes", "10", "--rounds", "3"]),
     "beam_decoding": ([], ["--rounds", "2", "--steps", "6", "--batch", "4", "--vocabulary", "2000"]),
+    "constrained_decoding": (
+        [],
+        ["--rounds", "2", "--batch", "2", "--items", "50", "--k", "5", "--vocabulary", "500", "--hidden", "32"],
+    ),
     "pseudo_likelihood": ([], ["--rounds", "2", "--texts", "8", "--shapes", "4 layers of 256", "--long", "40"]),
     "sampler": (["--rounds", "2"], ["--rounds", "2", "--chains", "2", "--length", "5", "--training-steps", "20"]),
     "self_normalization": (

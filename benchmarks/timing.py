@@ -11,8 +11,10 @@ import torch
 __all__ = ["median_ratio", "products_a_second", "time_in_turn"]
 
 
-def time_in_turn(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of every call in every round; another one begins each time.
+def time_in_turn(
+    calls: Mapping[str, Callable[[], object]], rounds: int, *, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, list[float]]:
+    """Seconds of every call in every round, by a clock; another one begins each time.
 
     Each timed call follows an untimed one of its own kind: behind a call that fills caches and memory otherwise, the
     same one can take half as long again.
@@ -23,9 +25,9 @@ def time_in_turn(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict
         for place in range(len(names)):
             name = names[(place + number) % len(names)]
             calls[name]()
-            start = time.perf_counter()
+            start = clock()
             calls[name]()
-            seconds[name].append(time.perf_counter() - start)
+            seconds[name].append(clock() - start)
     return seconds
 
 

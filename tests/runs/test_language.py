@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 import re
 from pathlib import Path
@@ -94,6 +95,21 @@ def test_evaluate_measures_inside(speller: Path, data: Path, seqwise: Command) -
     stay = ["--language", data / "catalogue.txt"]
     inside = seqwise("evaluate", speller, data / "train.tsv", "--decoder=beam", "--json", *stay)
     assert (free.code, inside.code) == (0, 0) and free.out != inside.out
+
+
+def test_diagnose_says_what_masking_does(speller: Path, data: Path, seqwise: Command) -> None:
+    command = ["diagnose", speller, data / "train.tsv", "--language", data / "catalogue.txt"]
+    found = json.loads(seqwise(*command, "--json").out)
+    size = len((data / "catalogue.txt").read_text().split())
+    masking = found["masking"]
+    assert found["decoders"].keys() == {"beam", "renormalized-beam", "raw-beam"} and len(found["changed"]) == 2
+    assert set(masking["listed"]) <= set(range(1, size + 1)) and masking["total variation"]["low"] is None
+    assert 0 < masking["total variation"]["value"] < 1
+    assert all(abs(each["masked"] - each["conditional"]) <= 1 for each in masking["prefixes"]) and masking["prefixes"]
+    shown = seqwise(*command).out
+    assert f"total variation  {masking['total variation']['value']:.3f}" in shown
+    assert " ".join(found["meaning"]["masking"].split())[:40] in " ".join(shown.split())
+    assert "two diagnoses" in seqwise(*command, "--example=1").complaint
 
 
 @pytest.mark.parametrize(

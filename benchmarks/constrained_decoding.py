@@ -1,0 +1,170 @@
+"""How fast is a wide beam in a catalogue, compared with ``generate(prefix_allowed_tokens_fn=...)`` of Transformers?
+
+A T5-shaped model with random weights (4 + 4 layers of 128, 8,000 tokens), k = 50, summed log-probabilities, no length
+penalty. The catalogue has 2,400 items of as many tokens. Both systems decode the same sources and return all k items.
+Seconds are of the processor, so that a busy machine changes them less.
+
+- generate: its mask by prefix, looked up in a dictionary, as documented for catalogues.
+- seqwise: ``step_model(model)`` of the same model with ``language = trie(catalogue)``, decoded with ``HardTopK(k)``.
+- without a language: the same search among all outputs, to show what the language costs or saves.
+
+    python -m benchmarks.constrained_decoding
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+import torch
+
+from benchmarks.command import a_parser, run
+from benchmarks.timing import median_ratio, time_in_turn
+from seqwise import Decoder, HardTopK, decode, local
+from seqwise.data import EncodedExample, collate
+from seqwise.evaluation.signature import sign, signature_line
+from seqwise.hugging_face import step_model
+from seqwise.search import trie
+
+LEAST = 3.0
+"""Target: tokens a second against those of generate."""
+
+END, FEW = 1, 58  # the end token, and how many tokens may follow the first one of an item
+
+Item = tuple[int, ...]
+Write = Callable[[torch.Tensor], list[list[Item]]]
+"""Function from sources to the k items of each, best first."""
+
+
+def t5(options: argparse.Namespace) -> Any:
+    """The model; 0 pads and starts, and 1 ends."""
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    torch.manual_seed(options.seed)
+    size = options.hidden
+    config = T5Config(
+        vocab_size=options.vocabulary, d_model=size, d_kv=size // 4, d_ff=2 * size, num_layers=options.layers,
+        num_heads=4, decoder_start_token_id=0, pad_token_id=0, eos_token_id=END,
+    )  # fmt: skip
+    return T5ForConditionalGeneration(config).eval()
+
+
+def make_catalogue(options: argparse.Namespace) -> list[Item]:
+    """Items that begin with any token, and go on with one of a few."""
+    generator = torch.Generator().manual_seed(options.seed)
+    firsts = torch.randint(2, options.vocabulary, (options.items, 1), generator=generator)
+    others = torch.randint(2, 2 + FEW, (options.items, options.length - 1), generator=generator)
+    return sorted({tuple(item) for item in torch.cat([firsts, others], 1).tolist()})
+
+
+def by_generate(model: Any, catalogue: Sequence[Item], options: argparse.Namespace) -> Write:
+    """What ``generate`` writes within the prefixes of the items."""
+    following: dict[Item, set[int]] = {}
+    for item in catalogue:
+        for place in range(len(item) + 1):
+            following.setdefault(item[:place], set()).add((*item, END)[place])
+    allowed = {prefix: sorted(tokens) for prefix, tokens in following.items()}
+
+    def write(sources_BS: torch.Tensor) -> list[list[Item]]:
+        with torch.inference_mode():
+            found = model.generate(
+                sources_BS,
+                attention_mask=torch.ones_like(sources_BS),
+                num_beams=options.k,
+                num_return_sequences=options.k,
+                max_new_tokens=options.length + 1,
+                length_penalty=0.0,
+                do_sample=False,
+                prefix_allowed_tokens_fn=lambda _, written: allowed.get(tuple(written.tolist()[1:]), [END]),
+            )
+        items = [tuple(token for token in row[1:] if token > END) for row in found.tolist()]
+        return [items[first : first + options.k] for first in range(0, len(items), options.k)]
+
+    return write
+
+
+def by_seqwise(adapted: Any, options: argparse.Namespace) -> Write:
+    """The same by :func:`seqwise.decode`, in the language of the model."""
+
+    def write(sources_BS: torch.Tensor) -> list[list[Item]]:
+        batch = collate([(place, EncodedExample(tuple(row), ())) for place, row in enumerate(sources_BS.tolist())])
+        decoder, steps = Decoder(HardTopK(options.k), local), options.length + 1
+        with torch.inference_mode():
+            found = decode(adapted, adapted.encode(batch), decoder, num_steps=steps, n_best=options.k)
+        return [[best.tokens for best in ranked] for ranked in found]
+
+    return write
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Times of all, and whether they write the same."""
+    torch.set_num_threads(options.threads)
+    model, catalogue = t5(options), make_catalogue(options)
+    sources_BS = torch.randint(2, options.vocabulary, (options.batch, options.source_length))
+    free, inside = step_model(model), step_model(model)
+    inside.language = trie(catalogue, end=END)
+    writers = {
+        "generate": by_generate(model, catalogue, options),
+        "seqwise": by_seqwise(inside, options),
+        "without a language": by_seqwise(free, options),
+    }
+    calls = {name: partial(write, sources_BS) for name, write in writers.items()}
+    written = {name: calls[name]() for name in ("generate", "seqwise")}
+    seconds = time_in_turn(calls, options.rounds, clock=time.process_time)
+    digest = hashlib.sha256(sources_BS.numpy().tobytes())
+    digest.update(repr(catalogue).encode())
+    shown = ", ".join(f"{name} {value}" for name, value in vars(options).items() if name != "output")
+    signature = sign(f"constrained decoding; {shown}", seeds=[options.seed], data=digest.hexdigest())
+    tokens = options.batch * options.k * (options.length + 1)
+    pairs = list(zip(written["generate"], written["seqwise"], strict=True))
+    return {
+        "same_best": statistics.mean(float(theirs[0] == ours[0]) for theirs, ours in pairs),
+        "same_items": statistics.mean(len({*theirs} & {*ours}) / options.k for theirs, ours in pairs),
+        "tokens_per_second": {name: tokens / statistics.median(times) for name, times in seconds.items()},
+        "against_generate": median_ratio(seconds["generate"], seconds["seqwise"]),
+        "against_free": median_ratio(seconds["without a language"], seconds["seqwise"]),
+        "seconds_by_round": seconds,
+        "signature": asdict(signature),
+        "signature_line": signature_line(signature),
+    }
+
+
+def table(result: dict[str, Any]) -> str:
+    """For people."""
+    met = "met" if result["against_generate"] >= LEAST else "missed"
+    return "\n".join(
+        [
+            *(f"{name:18} {value:8.0f} tokens a second" for name, value in result["tokens_per_second"].items()),
+            f"seqwise against generate: {result['against_generate']:.2f} (target {LEAST:g}, {met})",
+            f"seqwise against itself without a language: {result['against_free']:.2f}",
+            f"items of generate that are those of seqwise: {result['same_items']:.1%}; best ones {result['same_best']:.1%}",
+            result["signature_line"],
+        ]
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+    """Run it."""
+    parser = a_parser("constrained_decoding", __doc__, rounds=7, seed="of the model, the catalogue and the sources")
+    for name, value, meaning in (
+        ("batch", 4, "sources"),
+        ("source-length", 12, "tokens of each"),
+        ("items", 2400, "in the catalogue"),
+        ("length", 7, "tokens of each item"),
+        ("k", 50, "size of the beam"),
+        ("layers", 4, "of the encoder, and as many of the decoder"),
+        ("hidden", 128, "size of the model"),
+        ("vocabulary", 8000, "tokens"),
+    ):
+        parser.add_argument(f"--{name}", type=int, default=value, help=meaning)
+    return run(parser, measure, table, arguments)
+
+
+if __name__ == "__main__":
+    main()
