@@ -143,7 +143,7 @@ def table(result: dict[str, Any]) -> str:
             *(f"{name:18} {value:8.0f} tokens a second" for name, value in result["tokens_per_second"].items()),
             f"seqwise against generate: {result['against_generate']:.2f} (target {LEAST:g}, {met})",
             f"seqwise against itself without a language: {result['against_free']:.2f}",
-            f"items of generate that are those of seqwise: {result['same_items']:.1%}; best ones {result['same_best']:.1%}",
+            f"items that are the same: {result['same_items']:.1%}; best ones: {result['same_best']:.1%}",
             result["signature_line"],
         ]
     )
