@@ -7,8 +7,39 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from seqwise.errors import InputError
+
+NAMES = "auto, cpu, cuda, cuda:N or mps"
+"""Names of devices, as users give them."""
+
 WITHOUT_FLOAT64 = {"mps"}
 """Types of devices that have no 64-bit floats."""
+
+
+def find_device(name: str) -> torch.device:
+    """Return the device of a name: auto (an accelerator if there is one, else the CPU), cpu, cuda, cuda:N or mps.
+
+    Raises:
+        InputError: there is no such kind of device, or this machine has none.
+
+    Example:
+        >>> find_device("cpu")
+        device(type='cpu')
+    """
+    found = torch.accelerator.current_accelerator(check_available=True)
+    if name == "auto":
+        return torch.device("cpu") if found is None else torch.device(found.type)
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise InputError(f"there is no kind of device named {name!r}", hint=f"choose {NAMES}") from None
+    if device.type == "cpu":
+        return torch.device("cpu")
+    count = 0 if found is None or device.type != found.type else torch.accelerator.device_count()
+    if (device.index or 0) >= count:
+        has = "the CPU alone" if found is None else f"{torch.accelerator.device_count()} of {found.type}"
+        raise InputError(f"this machine has no device {name!r}", hint=f"it has {has}; choose auto or cpu")
+    return device
 
 
 def widest_float(device: torch.device) -> torch.dtype:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from seqwise.errors import InputError
 from seqwise.names import measure_heading, measure_text
-from seqwise.training.processes import world_size
+from seqwise.training.processes import DEVICE, local_device, world_size
 
 if TYPE_CHECKING:  # rich is imported where something is printed: --help and completion need none
+    import torch
     from rich.console import Console
     from rich.progress import Progress
 
@@ -150,6 +152,14 @@ def print_warnings(metrics: Mapping[str, Any]) -> None:
     """Print the warnings among metrics on standard error, in lines of 80 columns."""
     for warning in metrics.get("warnings", {}).values():
         print(textwrap.fill(f"seqwise: {warning}", 80, subsequent_indent="  ", break_on_hyphens=False), file=sys.stderr)
+
+
+def here() -> torch.device:
+    """Return the device that the command runs on; say which on standard error, unless it is the CPU unasked."""
+    device = local_device()
+    if device.type != "cpu" or DEVICE in os.environ:
+        print(f"running on {device}", file=sys.stderr)
+    return device
 
 
 def require_at_least_one(flag: str, value: int | None) -> None:

@@ -12,6 +12,7 @@ import typer
 
 from seqwise.cli.console import (
     bar_for_each_part,
+    here,
     out,
     print_measures,
     print_table,
@@ -75,7 +76,7 @@ def diagnose(
     from seqwise.runs.run import readable, require_enough_candidates
 
     folder = run_folder(run)
-    loaded = load_run(folder)
+    loaded = load_run(folder, device=here())
     if language is not None:
         loaded = in_language(loaded, language)
     examples = read_examples(loaded.settings, file)

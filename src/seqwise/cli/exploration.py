@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from seqwise.cli.completion import run_folders
+from seqwise.cli.console import here
 
 
 def explore(
@@ -37,5 +38,6 @@ def explore(
     from seqwise.pages.explorer.server import require_nicegui, serve
 
     require_nicegui()
+    here()
     loaded = load_explored(run, file=file)
     serve(loaded, run.resolve().name, host=host, port=port)

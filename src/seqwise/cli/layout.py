@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import copy
+import os
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from typer.core import TyperCommand, TyperGroup
+
+from seqwise.errors import InputError
+from seqwise.training.processes import DEVICE
+
+WITHOUT_MODEL = ("debug-data", "card", "push")
+"""Commands that run no model."""
+
+# What takes memory, and can be made smaller, in the order of what helps most.
+_SIZES = ("max_rows", "max_tokens", "batch_size", "beam_size", "examples")
+_GPUS = "CUDA_VISIBLE_DEVICES"
 
 
 class _AsGiven:
@@ -29,7 +41,26 @@ def _prepare(command: Any, ctx: Any) -> None:
 
 
 class Command(TyperCommand):
-    """Command with groups of options; an option with a ``rich_help_panel`` starts a group."""
+    """Command with groups of options, and ``--device``; an option with a ``rich_help_panel`` starts a group."""
+
+    def get_params(self, ctx: Any) -> Any:
+        """Return the parameters, and the device of commands that run a model."""
+        if self.name not in WITHOUT_MODEL and all(param.name != "device" for param in self.params):
+            # Before the options of a group of their own.
+            grouped = [place for place, param in enumerate(self.params) if getattr(param, "rich_help_panel", None)]
+            self.params.insert(grouped[0] if grouped else len(self.params), _device_option())
+        return super().get_params(ctx)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; a device whose memory is full is an error that says what to make smaller."""
+        try:
+            return super().invoke(ctx)
+        except RuntimeError as error:
+            if type(error).__name__ != "OutOfMemoryError":  # of torch, which is not imported for this
+                raise
+            names = [param.name for param in self.get_params(ctx)]
+            size = next((f"a smaller --{name.replace('_', '-')}" for name in _SIZES if name in names), "--device cpu")
+            raise InputError("the memory of the device is full", hint=f"give {size}") from None
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse a command line."""
@@ -52,6 +83,51 @@ class Command(TyperCommand):
         for group, records in groups.items():
             with formatter.section(group):
                 formatter.write_dl(records)
+
+
+def _choose_device(ctx: typer.Context, name: str | None) -> str | None:
+    """Set the environment, which workers inherit, until the command has ended."""
+    if name is None or ctx.resilient_parsing:
+        return name
+    before = {key: os.environ.get(key) for key in (DEVICE, _GPUS)}
+    ctx.call_on_close(partial(_restore, before))
+    kind, _, number = name.partition(":")
+    visible = [gpu for gpu in os.environ.get(_GPUS, "").split(",") if gpu]
+    if kind == "cuda" and number.isdigit() and (not visible or int(number) < len(visible)):
+        # The Trainer of transformers takes the first GPU, whichever is asked for.
+        os.environ[_GPUS] = visible[int(number)] if visible else number
+        name = kind
+    os.environ[DEVICE] = name
+    return name
+
+
+def _with_device(
+    device: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            callback=_choose_device,
+            help="where the model runs: auto (an accelerator if there is one), cpu, cuda, cuda:N or mps [auto]",
+        ),
+    ] = None,
+) -> None:
+    """Has the option that all commands share."""
+
+
+def _device_option() -> Any:
+    alone = typer.Typer(add_completion=False)
+    alone.command()(_with_device)
+    option: Any = typer.main.get_command(alone).params[0]
+    option.expose_value = False
+    return option
+
+
+def _restore(before: dict[str, str | None]) -> None:
+    for key, value in before.items():
+        if value is None:
+            os.environ.pop(key, None)
+        else:
+            os.environ[key] = value
 
 
 class Group(TyperGroup):

@@ -10,7 +10,14 @@ from typing import Annotated, Any
 
 import typer
 
-from seqwise.cli.console import bar_for_each_part, bar_for_each_stage, print_summary, print_warnings, progress_bars
+from seqwise.cli.console import (
+    bar_for_each_part,
+    bar_for_each_stage,
+    here,
+    print_summary,
+    print_warnings,
+    progress_bars,
+)
 from seqwise.cli.examples import examples
 from seqwise.cli.flags import MetricsAsJson, command_with_flags, given_flags, without_flags
 from seqwise.cli.layout import Group
@@ -41,6 +48,7 @@ def train_command(
     from seqwise.runs.masked_model_training import train_masked_model
 
     settings = load_masked_flags(given_flags(flags))
+    here()
     with progress_bars() as bars:
         advance = bar_for_each_part(bars)
         metrics = train_masked_model(

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seqwise.cli.completion import choice_of
-from seqwise.cli.console import print_measures, print_table, require_at_least_one, require_files
+from seqwise.cli.console import here, print_measures, print_table, require_at_least_one, require_files
 from seqwise.cli.flags import BeamSize, GoldFile, Language, ResumableOutput, RunFolder, decoder_option
 from seqwise.errors import InputError, warn
 from seqwise.names import interval_texts
-from seqwise.training.processes import local_device
 
 if TYPE_CHECKING:
     from seqwise.data.readers import Example
@@ -94,10 +93,9 @@ def predict(
 
     require_files(output, text or "-")
     folder = run_folder(run)
-    loaded = load_run(folder, to="predict")
+    loaded = load_run(folder, to="predict", device=here())
     if language is not None:
         loaded = in_language(loaded, language)
-    loaded.model.to(local_device())
     layout = _layout("json" if as_json else layout, task=loaded.settings.task, n_best=n_best)
     read = (line_reader if plain_text else training_reader)(loaded.settings)
     examples = inputs_of(text, units=input_units(loaded.settings), read=read)
@@ -276,7 +274,7 @@ def evaluate(
     from seqwise.runs.run import require_enough_candidates
 
     folder = run_folder(run)
-    loaded = load_run(folder, to="predict")
+    loaded = load_run(folder, to="predict", device=here())
     if language is not None:
         loaded = in_language(loaded, language)
     examples = read_examples(loaded.settings, file)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from seqwise.cli.console import err, progress_bars, require_files
+from seqwise.cli.console import err, here, progress_bars, require_files
 from seqwise.cli.flags import MaskedRunFolder, given_flags
 from seqwise.errors import warn
 from seqwise.training.processes import is_main_process
@@ -64,7 +64,6 @@ def sample(
     Prints one JSON object per sequence, numbered from 1; diagnostics of the chains go to standard error. Long files are
     read in parts and need no more memory than short ones. With --output, the same command resumes after an
     interruption, or continues with more --sweeps, and torchrun may start several processes, which share the chains.
-    Runs on the CPU.
     """
     from seqwise.configuration import configure
     from seqwise.runs.loading import load_run
@@ -80,7 +79,7 @@ def sample(
     settings = configure(
         SampleSettings, **given, **{name: phrases for name, phrases in phrases_given.items() if phrases}
     )
-    loaded = load_run(run, to="score")
+    loaded = load_run(run, to="score", device=here())
     _print_samples(loaded, read_problems(loaded, file, settings), settings, output)
 
 

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from seqwise.cli.console import progress_bars, require_files
+from seqwise.cli.console import here, progress_bars, require_files
 from seqwise.cli.flags import ResumableOutput, ScoredModel, given_flags
-from seqwise.training.processes import local_device
 
 if TYPE_CHECKING:
     from seqwise.data.readers import Example
@@ -55,7 +54,7 @@ def score(
 
     require_files(output, str(file))
     scorer = Scorer(model, **given_flags(flags))
-    scorer.run.model.to(local_device())
+    scorer.run.model.to(here())
     path = standard_input() if str(file) == "-" else file
     if pairs:
         examples = read_pairs_to_score(path, category=scorer.settings.category)

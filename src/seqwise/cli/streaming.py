@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from seqwise.cli.console import require_at_least_one
+from seqwise.cli.console import here, require_at_least_one
 from seqwise.cli.flags import BeamSize, RunFolder, decoder_option
 from seqwise.errors import InputError
-from seqwise.training.processes import local_device
 
 if TYPE_CHECKING:
     from seqwise.runs import Update
@@ -59,8 +58,7 @@ def stream(
 
     require_at_least_one("--beam-size", beam_size)
     folder = run_folder(run)
-    loaded = load_run(folder, to="predict")
-    loaded.model.to(local_device())
+    loaded = load_run(folder, to="predict", device=here())
     chosen = choose_decoder(
         loaded.settings, best_decoder(folder) if decoder == "best" else decoder, beam_size=beam_size
     )

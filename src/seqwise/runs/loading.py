@@ -19,6 +19,7 @@ from seqwise.data.readers import Example
 from seqwise.data.records import read_record
 from seqwise.data.tokenizer import END, Tokenizer, reading_tokenizer, writing_tokenizer
 from seqwise.data.vocabulary import Vocabulary
+from seqwise.devices import find_device
 from seqwise.errors import InputError
 from seqwise.models.chain import ChainTagger
 from seqwise.models.recurrent import EncoderDecoder, Tagger
@@ -242,17 +243,27 @@ def save_settings(settings: Settings, folder: Path) -> None:
 # ------------------------------------------------------------------------------------------------------ loaded
 
 
-def load_run(name: str | os.PathLike[str], *, to: Purpose | None = None) -> Run[Any, Any]:
+def load_run(
+    name: str | os.PathLike[str], *, to: Purpose | None = None, device: str | torch.device = "cpu"
+) -> Run[Any, Any]:
     """Load a run, with every file checked against its manifest, or a Hugging Face masked model.
 
     Args:
         name: a folder; or, as a str that is not a path, a name on the hub.
         to: purpose of the run, "predict" or "score"; only "score" also finds other masked models on the hub.
+        device: where to put the model: a device, or a name for :func:`~seqwise.devices.find_device`, such as "auto".
 
     Raises:
-        InputError: the folder is missing or not a run, a file is damaged, the run does not serve the purpose, or the
-            hub has no such run.
+        InputError: there is no such device; the folder is missing or not a run, a file is damaged, the run does not
+            serve the purpose, or the hub has no such run.
     """
+    device = find_device(device) if isinstance(device, str) else device
+    run = _load(name, to=to)
+    run.model.to(device)
+    return run
+
+
+def _load(name: str | os.PathLike[str], *, to: Purpose | None) -> Run[Any, Any]:
     pretrained = None if to == "predict" else _pretrained(name, on_hub=to == "score")
     if pretrained is not None:
         return _masked_text_run(masked_settings(units="subwords"), pretrained)

@@ -50,12 +50,23 @@ def shard(items: Sequence[T]) -> Sequence[T]:
     return items[rank() :: world_size()]
 
 
+DEVICE = "SEQWISE_DEVICE"
+"""Variable of the environment that names the device of commands; ``--device`` sets it, and workers inherit it."""
+
+
 def local_device() -> torch.device:
-    """Return the GPU of this process, or the CPU without GPUs; raise if there are more processes than GPUs."""
+    """Return the device of this process, which :data:`DEVICE` names; by default an accelerator if there is one.
+
+    Raises:
+        InputError: there is no such device, or there are more processes than GPUs.
+    """
     import torch
 
-    if not torch.cuda.is_available():
-        return torch.device("cpu")
+    from seqwise.devices import find_device
+
+    device = find_device(os.environ.get(DEVICE, "auto"))
+    if device.type != "cuda" or world_size() == 1:
+        return device
     here, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", 1)), torch.cuda.device_count()
     if here > gpus:
         hint = f"start {gpus} on each, or hide the GPUs with CUDA_VISIBLE_DEVICES= to use CPUs"

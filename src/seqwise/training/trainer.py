@@ -45,7 +45,14 @@ from seqwise.training.checkpoints import (
     load_model_file,
     prune,
 )
-from seqwise.training.processes import from_main_process, init_process_group, is_main_process, rank, world_size
+from seqwise.training.processes import (
+    from_main_process,
+    init_process_group,
+    is_main_process,
+    local_device,
+    rank,
+    world_size,
+)
 from seqwise.training.reporting import require_integrations
 from seqwise.training.resumable import SETTINGS, WEIGHTS, ResumableTrainer, has_ended, require_state
 from seqwise.training.sequence_trainer import SequenceTrainer, WithObjective
@@ -554,7 +561,7 @@ def _arguments(
         disable_tqdm=True,
         log_level="error",
         remove_unused_columns=False,
-        use_cpu=not torch.cuda.is_available(),
+        use_cpu=local_device().type == "cpu",
     )
 
 

@@ -15,6 +15,7 @@ from seqwise.runs.inputs import example_of, file_units, input_units, read_exampl
 from seqwise.runs.loading import load_run
 from seqwise.runs.measures import gold_ids
 from seqwise.runs.run import OutputRun, Run
+from seqwise.training.processes import local_device
 
 MOST_TOKENS = 100
 """Largest length of an input, as each of its steps is searched several times."""
@@ -37,7 +38,7 @@ def load_explored(name: str | os.PathLike[str], *, file: Path | None = None) -> 
     folder = Path(name)
     if (folder / "chains").is_dir():
         raise InputError("the folder holds samples", path=folder, hint="give the run that they were drawn from")
-    run = load_run(folder)
+    run = load_run(folder, device=local_device())
     if run.codec.purpose == "score":
         if file is not None:
             raise InputError("--file: the page of a masked model reads no data", hint="leave it out")

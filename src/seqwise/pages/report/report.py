@@ -38,6 +38,7 @@ from seqwise.runs.inputs import read_examples, recorded_file
 from seqwise.runs.loading import load_run
 from seqwise.runs.measures import signatures, unknown_targets, unread_sources
 from seqwise.runs.run import OutputRun, reading_problems
+from seqwise.training.processes import local_device
 
 OnProgress = Callable[[str, int, int], None]
 """Function called with the name of a part, the amount done and the total."""
@@ -208,7 +209,7 @@ def _signed(method: str, folder: Folder, data: Data) -> str:
 
 def _training(folders: Sequence[Folder], page: Page) -> list[Section]:
     trained = [] if page.waits else [folder for folder in folders if folder.has_model]
-    loaded = {folder.name: load_run(folder.path) for folder in trained}
+    loaded = {folder.name: load_run(folder.path, device=local_device()) for folder in trained}
     data = {
         folder.name: _data(folder, loaded[folder.name], page.files.get(folder.name))
         for folder in folders
@@ -342,7 +343,7 @@ def _masked(folders: Sequence[Folder], page: Page) -> list[Section]:
     for folder in folders:
         data = Data(note=f"{folder.name} has no trained model yet.")
         if folder.has_model and not page.waits:
-            run = load_run(folder.path)
+            run = load_run(folder.path, device=local_device())
             file = page.files.get(folder.name)
             data = Data(note=f"Without --file nothing is scored by {folder.name}.")
             if file is not None:

@@ -1,0 +1,109 @@
+"""Where commands run: every one on an accelerator, with the results of the CPU; devices that are not there, or full."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import pretended
+from command_line import Command, run_main
+from seqwise import runs
+from seqwise.training.processes import DEVICE
+
+COMMANDS: dict[str, list[str]] = {
+    "predict": ["{tagger}", "the big dog runs", "--json"],
+    "evaluate": ["{tagger}", "{data}"],
+    "stream": ["{tagger}", "{tokens}"],
+    "diagnose": ["{tagger}", "{data}", "--json"],
+    "report": ["{tagger}", "--file", "{data}", "--output", "{page}"],
+    "score": ["{masked}", "{lines}"],
+    "sample": ["{masked}", "--length=3", "--sweeps=4", "--chains=2"],
+}
+
+MASKED = ["--model=lstm", "--hidden-size=8", "--embedding-size=8", "--epochs=2"]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("devices")
+    names = ("tagger", "masked", "data", "tokens", "lines", "page")
+    files = {name: folder / name for name in names} | {"page": folder / "report.html"}
+    sentences = ["the dog runs", "a big cat sees the dog", "the cat sees a dog", "big dog runs", "a cat runs"] * 3
+    files["lines"].write_text("\n".join(sentences) + "\n")
+    files["tokens"].write_text("the\ndog\nruns\n\n")
+    labels = {"the": "DET", "a": "DET", "dog": "NOUN", "cat": "NOUN", "big": "ADJ", "runs": "VERB", "sees": "VERB"}
+    columns = ("".join(f"{word}\t{labels[word]}\n" for word in line.split()) for line in sentences)
+    files["data"].write_text("\n".join(columns))
+    sizes = ["--hidden-size=8", "--embedding-size=8", "--batch-size=8", "--beam-size=3", "--label-embedding-size=4"]
+    tagger = ["--objective=beam-crf", "--encoder=left-to-right", "--epochs=4", "--warm-start-epochs=4"]
+    run_main("train", "--train", files["data"], "--output", files["tagger"], *sizes, *tagger)
+    run_main("masked-model", "train", files["lines"], *MASKED, "--output", files["masked"])
+    return files
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_takes_the_accelerator(name: str, seqwise: Command, files: dict[str, Path]) -> None:
+    arguments = [argument.format(**files) for argument in COMMANDS[name]]
+    expected = seqwise(name, *arguments, "--device", "cpu")
+    written = files["page"].read_text() if name == "report" else ""
+    with pretended.device(float64=False):
+        found = seqwise(name, *arguments)
+    assert found.code == expected.code == 0, (found.err, expected.err)
+    assert expected.err.splitlines()[0] == "running on cpu"
+    assert found.err.splitlines()[0] == f"running on {pretended.NAME}"
+    assert _rounded(found.out) == _rounded(expected.out)
+    if name == "report":
+        assert len(files["page"].read_text()) == pytest.approx(len(written), rel=0.01)
+
+
+def _rounded(text: str) -> str:
+    return re.sub(r"-?\d+\.\d+(e-?\d+)?", lambda number: f"{float(number[0]) + 0.0:.2f}", text)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [("gpu", "there is no kind of device named 'gpu'; choose auto, cpu"), ("mps", "this machine has no device 'mps'")],
+)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_device_that_is_not_there(
+    command: str, name: str, problem: str, seqwise: Command, files: dict[str, Path]
+) -> None:
+    arguments = [argument.format(**files) for argument in COMMANDS[command]]
+    assert problem in seqwise(command, *arguments, "--device", name).complaint
+    assert DEVICE not in os.environ
+
+
+def test_training_on_a_device_that_is_not_there(seqwise: Command, files: dict[str, Path], tmp_path: Path) -> None:
+    refused = seqwise("train", "--train", files["data"], "--output", tmp_path / "run", "--device", "mps")
+    assert refused.complaint.startswith("this machine has no device 'mps'")
+    assert not (tmp_path / "run").exists()
+
+
+def test_one_of_several_gpus(seqwise: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Trainer takes the first that is visible."""
+    seen: list[Any] = []
+    monkeypatch.setattr(
+        "seqwise.cli.console.local_device", lambda: seen.append(dict(os.environ)) or torch.device("cpu")
+    )
+    for visible, chosen in ((None, "2"), ("4,5,6", "6")):
+        if visible is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        seqwise("predict", "nowhere", "text", "--device", "cuda:2")
+        assert (seen[-1]["CUDA_VISIBLE_DEVICES"], seen[-1][DEVICE]) == (chosen, "cuda")
+        assert os.environ.get("CUDA_VISIBLE_DEVICES") == visible
+
+
+def test_a_full_device_says_what_to_make_smaller(
+    seqwise: Command, files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr(runs, "predict", full)
+    refused = seqwise("predict", files["tagger"], "the dog")
+    assert refused.complaint == "the memory of the device is full; give a smaller --beam-size"
