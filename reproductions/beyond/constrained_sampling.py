@@ -22,11 +22,14 @@ from torch.nn import functional as F
 
 from reproductions import Setup
 from reproductions.beyond.stress import cmu_entries, cmu_version
+from reproductions.cells import measure_by_seed
 from reproductions.comparison import judge_by_seed
+from reproductions.corpora.lexicons import without_stress
+from reproductions.goyal_2021.enumerable import total_variation
 from reproductions.outcome import Outcome
 from reproductions.report import Claim, Result, Table
 from reproductions.verdicts import student_result
-from reproductions.workers import one_thread
+from reproductions.workers import Report
 from seqwise.data import EncodedExample, collate
 from seqwise.data.readers import Example
 from seqwise.evaluation.signature import sha256_of_examples, sign
@@ -58,7 +61,7 @@ Found = dict[tuple[str, str], float]
 @cache
 def lexicon() -> tuple[Word, ...]:
     """Return the pronunciations of the CMU dictionary, without stress, each once."""
-    return tuple(sorted({tuple(phoneme.rstrip("012") for phoneme in phonemes) for _, phonemes in cmu_entries()}))
+    return tuple(sorted({without_stress(phonemes) for _, phonemes in cmu_entries()}))
 
 
 @cache
@@ -170,11 +173,6 @@ MODELS: Mapping[str, Callable[[int], tuple[Any, Any]]] = {"bigram": bigram, "LST
 # ------------------------------------------------------------------------------------------------- laws
 
 
-def distance(p_N: Tensor, q_N: Tensor) -> float:
-    """Return the total variation between two laws."""
-    return float((p_N - q_N).abs().sum() / 2)
-
-
 def prefixes(outputs_NT: Tensor, length: int) -> Tensor:
     """Number the prefixes of sorted outputs in order, (N,)."""
     is_new_N = (outputs_NT[1:, :length] != outputs_NT[:-1, :length]).any(1)
@@ -266,8 +264,8 @@ def measure(model: StepModel, context: Any, name: str, seed: int) -> Found:
     language, outputs_NT = constraint(name).language, constraint(name).outputs_NT
     found: Found = {}
 
-    def note(system: str, total_variation: float, passes: float) -> None:
-        found[system, f"{name}, {DISTANCE}"] = total_variation
+    def note(system: str, distance: float, passes: float) -> None:
+        found[system, f"{name}, {DISTANCE}"] = distance
         found[system, f"{name}, {COST}"] = passes
 
     rows_N = torch.zeros(len(outputs_NT), dtype=torch.long)
@@ -286,10 +284,10 @@ def measure(model: StepModel, context: Any, name: str, seed: int) -> Found:
 
     every = states(None)
     target_N, law_N = (-every.energy_B).softmax(0), (-every.energy_B - every.log_weights_B).exp()
-    note(MASKING, distance(law_N, target_N), 1)
+    note(MASKING, total_variation(law_N, target_N), 1)
     for _ in range(PASSES - 1):
         law_N = after_proposal(law_N, every, model.end)
-    note(CHAINS, distance(law_N, target_N), PASSES)
+    note(CHAINS, total_variation(law_N, target_N), PASSES)
     halves = [particles_law(every, num_runs=RUNS, num_particles=PASSES, seed=2 * seed + half) for half in range(2)]
     note(SMC, least_distance(target_N, halves), PASSES)
     memory, passes, number = RejectionMemory(), 0, 0
@@ -298,7 +296,8 @@ def measure(model: StepModel, context: Any, name: str, seed: int) -> Found:
             number += 1
             passes += draw("rejection", max(1, passes // 100), memory, number)[1]
         known = states(memory)
-        note(f"ASAp, after {learnt:,} passes", distance((-known.energy_B - known.log_weights_B).exp(), target_N), 1)
+        learnt_N = (-known.energy_B - known.log_weights_B).exp()
+        note(f"ASAp, after {learnt:,} passes", total_variation(learnt_N, target_N), 1)
     note(PLAIN, 0, 1 / float((-every.energy_B).exp().sum()))
     for count in SAMPLES:
         note(f"rejection with a memory, {count:,} samples", 0, draw("rejection", count)[1] / count)
@@ -314,18 +313,16 @@ def reproduce(setup: Setup) -> list[Outcome]:
     Source: Park et al. (NeurIPS 2024) for ASAp, Parys et al. (2025) for rejection with a memory, Anaya Gonzalez et al.
     (NeurIPS 2025) for the chains, Loula et al. (ICLR 2025) for sequential Monte Carlo.
     """
-    by_model: dict[str, list[Found]] = {}
-    with setup.progress() as bars, one_thread():
-        task = bars.add_task("models", total=len(MODELS) * len(setup.seeds) * len(CONSTRAINTS), note="")
-        for model_name, make in MODELS.items():
-            for seed in setup.seeds:
-                model, context = make(seed)
-                found: Found = {}
-                for name in CONSTRAINTS:
-                    bars.update(task, note=f"{model_name}, seed {seed}, {name}")
-                    found |= measure(model, context, name, seed)
-                    bars.advance(task)
-                by_model.setdefault(model_name, []).append(found)
+
+    def measured(model_name: str, seed: int, report: Report) -> Found:
+        model, context = MODELS[model_name](seed)
+        found: Found = {}
+        for place, name in enumerate(CONSTRAINTS):
+            report(place, len(CONSTRAINTS), name)
+            found |= measure(model, context, name, seed)
+        return found
+
+    by_model = measure_by_seed(MODELS, measured, setup)
     title = "Sampling inside a language: total variation to the conditional, and passes"
     table = Table(title, tuple(_results(by_model, setup.seeds)), claims=tuple(_compare(by_model)))
     return [Outcome("constrained-sampling", table)]

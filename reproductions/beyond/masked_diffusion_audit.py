@@ -25,7 +25,7 @@ from reproductions import Setup
 from reproductions.cells import measure_by_seed
 from reproductions.comparison import judge_by_seed
 from reproductions.figures import BLACK, BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, interval_bars, panels
-from reproductions.goyal_2021.enumerable import Enumerable, empirical_weights, palindromes, thesis_hmm
+from reproductions.goyal_2021.enumerable import Enumerable, empirical_weights, palindromes, thesis_hmm, total_variation
 from reproductions.goyal_2021.sequence_contrastive import fill_log_probs, shuffled_orders, train_filler
 from reproductions.goyal_2021.table_6_1 import sign_distribution
 from reproductions.outcome import Outcome
@@ -132,11 +132,6 @@ def collision(num_iterations: int, length: int) -> float:
     return 1 - math.prod(1 - place / num_iterations for place in range(length))
 
 
-def distance(p_N: Tensor, q_N: Tensor) -> float:
-    """Return the total variation between two laws."""
-    return float((p_N - q_N).abs().sum() / 2)
-
-
 def new_model(distribution: Enumerable | None, seed: int) -> TableModel:
     """Train a masked model to fill masks in any order, or draw a table of scores; its table."""
     if distribution is None:
@@ -156,9 +151,9 @@ def measure(distribution: Enumerable | None, seed: int) -> tuple[Found, dict[str
     found: Found = {}
 
     def note(system: str, law_N: Tensor, passes: float | None) -> None:
-        found[system, ANY_ORDER] = distance(law_N, wanted_N)
+        found[system, ANY_ORDER] = total_variation(law_N, wanted_N)
         if distribution is not None:
-            found[system, DATA] = distance(law_N, distribution.probs_N)
+            found[system, DATA] = total_variation(law_N, distribution.probs_N)
         if passes is not None:
             found[system, PASSES] = passes
 

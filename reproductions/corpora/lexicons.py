@@ -56,7 +56,7 @@ def read_stress(lexicon: Lexicon) -> list[Example]:
             problem = f"unknown stress in {' '.join(phonemes)!r}"
             raise InputError(problem, path="lexicon", line=number, hint="use 0, 1 or 2")
         if len(target) <= 14 and len(target) - target.count("-") >= 2:
-            examples.append(Example(_without_stress(phonemes), target, "lexicon", number, word))
+            examples.append(Example(without_stress(phonemes), target, "lexicon", number, word))
     return require_some(examples, "lexicon")
 
 
@@ -65,7 +65,7 @@ def read_spelling(lexicon: Lexicon, *, min_letters: int = 2, max_letters: int = 
     examples: dict[tuple[str, tuple[str, ...]], Example] = {}
     for number, word, phonemes in _spelled(lexicon):
         if min_letters <= len(word) <= max_letters:
-            target = _without_stress(phonemes)
+            target = without_stress(phonemes)
             examples.setdefault((word, target), Example(tuple(word), target, "lexicon", number, word))
     return require_some(list(examples.values()), "lexicon")
 
@@ -78,7 +78,8 @@ def _spelled(lexicon: Lexicon) -> Iterator[tuple[int, str, Sequence[str]]]:
             yield number, word.lower(), phonemes
 
 
-def _without_stress(phonemes: Sequence[str]) -> tuple[str, ...]:
+def without_stress(phonemes: Sequence[str]) -> tuple[str, ...]:
+    """Take the digits off."""
     return tuple(phoneme.rstrip("0123456789") for phoneme in phonemes)
 
 

@@ -34,6 +34,13 @@ Scores: TypeAlias = Callable[[Tensor], Tensor]
 """From ``logits_TCV`` to ``scores_N``, minus the energy of each sequence: :func:`raw_scores`, :func:`local_scores`."""
 
 
+def new_model(vocab_size: int, *, seed: int, **sizes: int) -> MaskedLSTM:
+    """Return a model with weights of the seed; the global random state stays as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return MaskedLSTM(vocab_size=vocab_size, **sizes)
+
+
 def enumerated_logits(model: MaskedLSTM, length: int) -> Tensor:
     """Return a masked model's scores at each position in every context, ``logits_TCV``, with gradients.
 

@@ -6,13 +6,12 @@ Shapes: B sequences drawn, N = V^T sequences in lexicographic order, T length, V
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from reproductions.corpora.lexicons import Lexicon
+from reproductions.corpora.lexicons import Lexicon, without_stress
 from seqwise.errors import InputError
 from seqwise.sampling.correctness import every_sequence
 
@@ -58,6 +57,11 @@ def empirical_weights(tokens_BT: Tensor, vocab_size: int) -> Tensor:
     """Return the share of each of the V^T sequences among those given: float64, (V^T,)."""
     numbers_B = sequence_numbers(tokens_BT, vocab_size)
     return torch.bincount(numbers_B, minlength=vocab_size ** tokens_BT.shape[1]).double() / len(tokens_BT)
+
+
+def total_variation(p_N: Tensor, q_N: Tensor) -> float:
+    """Return the total variation between two distributions."""
+    return float((p_N - q_N).abs().sum() / 2)
 
 
 def palindromes(*, vocab_size: int = 5, length: int = 5, share: float = 0.8) -> Enumerable:
@@ -126,15 +130,7 @@ def phoneme_sequences(lexicon: Lexicon, *, max_length: int = 6) -> list[tuple[st
     Distinct, because homophones on both sides of a split would let training data into the test: of the 77,653 entries
     of the CMU dictionary 0.7b with at most 6 phonemes, which is the thesis' count (section 6.2.3), 61,144 differ.
     """
-    found: set[tuple[str, ...]] = {
-        tuple(phoneme.rstrip("0123456789") for phoneme in phonemes)
-        for _, phonemes in lexicon
-        if _is_short(phonemes, max_length)
-    }
+    found = {without_stress(phonemes) for _, phonemes in lexicon if 0 < len(phonemes) <= max_length}
     if not found:
         raise InputError(f"no pronunciation of at most {max_length} phonemes in the lexicon")
     return sorted(found)
-
-
-def _is_short(phonemes: Sequence[str], max_length: int) -> bool:
-    return 0 < len(phonemes) <= max_length

@@ -29,13 +29,13 @@ from reproductions.goyal_2021.energy_training import (
     likelihood_loss,
     local_scores,
     masked_loss,
+    new_model,
     projection_loss,
     pseudolikelihood_loss,
 )
 from reproductions.goyal_2021.enumerable import Enumerable
 from reproductions.goyal_2021.table_6_1 import (
     DISTRIBUTIONS,
-    new_model,
     sign_distribution,
     train_and_dev,
 )

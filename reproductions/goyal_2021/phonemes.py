@@ -12,7 +12,6 @@ Shapes: B sequences, T positions.
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 import math
 import random
@@ -26,10 +25,11 @@ from torch import Tensor, nn
 
 from reproductions import Setup
 from reproductions.beyond.stress import cmu_entries
-from reproductions.cells import measure_by_seed, read_cell, write_cell
+from reproductions.cells import fingerprint_of, measure_by_seed, read_cell, write_cell
 from reproductions.comparison import judge_by_seed
 from reproductions.corpora.lexicons import Lexicon, read_lexicon
 from reproductions.corpora.readers import corpus
+from reproductions.goyal_2021 import energy_training
 from reproductions.goyal_2021.enumerable import phoneme_sequences
 from reproductions.goyal_2021.large_spaces import (
     log_partitions_of_block,
@@ -201,7 +201,7 @@ def measure(
 ) -> tuple[dict[str, float], Signature]:
     """Train by one objective, and measure on test data with exact log Z; goes on where it was interrupted."""
     examples = sha256_of_examples(Example(sequence, ()) for sequence in sequences)
-    fingerprint = hashlib.sha256(json.dumps([examples, name, seed, asdict(setting)]).encode()).hexdigest()
+    fingerprint = fingerprint_of(examples, name, str(seed), json.dumps(asdict(setting)))
     path, data = folder / "cell.json", split_sequences(sequences, seed=seed)
     record = read_cell(path, fingerprint)
     model = new_model(len({symbol for sequence in sequences for symbol in sequence}), setting, seed=seed)
@@ -226,15 +226,9 @@ def measure(
 
 
 def new_model(vocab_size: int, setting: Setting, *, seed: int) -> MaskedLSTM:
-    """Return the model of all systems, with weights of the seed; the global random state stays as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return MaskedLSTM(
-            vocab_size=vocab_size,
-            embedding_size=setting.embedding_size,
-            hidden_size=setting.hidden_size,
-            feedforward_size=setting.feedforward_size,
-        )
+    """Return the model of all systems, with weights of the seed."""
+    sizes = {name: getattr(setting, name) for name in ("embedding_size", "hidden_size", "feedforward_size")}
+    return energy_training.new_model(vocab_size, seed=seed, **sizes)
 
 
 def _measures(

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from reproductions.goyal_2021.energy_training import enumerated_logits, fit_enumerated, raw_scores
+from reproductions.goyal_2021.energy_training import enumerated_logits, fit_enumerated, new_model, raw_scores
 from seqwise.errors import InputError
 from seqwise.models.masked import MaskedLSTM
 from seqwise.models.protocols import MaskedModel
@@ -105,9 +105,7 @@ def train_filler(
     vocab_size: int, train_N: Tensor, orders: Orders, *, length: int, steps: int, seed: int, generator: torch.Generator
 ) -> MaskedLSTM:
     """Train a small masked model to fill rows of masks: weights of the seed, batches and orders of the generator."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = MaskedLSTM(vocab_size=vocab_size, embedding_size=16, hidden_size=32, feedforward_size=32)
+    model = new_model(vocab_size, seed=seed, embedding_size=16, hidden_size=32, feedforward_size=32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=6e-3)
     every_NT = every_sequence(vocab_size, length)
     for _ in range(steps):

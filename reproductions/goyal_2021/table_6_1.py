@@ -31,6 +31,7 @@ from reproductions.goyal_2021.energy_training import (
     likelihood_loss,
     local_scores,
     masked_loss,
+    new_model,
     pseudolikelihood_loss,
     raw_scores,
 )
@@ -48,7 +49,6 @@ from reproductions.verdicts import student_result
 from reproductions.workers import Report
 from seqwise.data.readers import Example
 from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
-from seqwise.models.masked import MaskedLSTM
 
 SOURCE = "Goyal's thesis (2021), Table 6.1"
 NOT_IN_THESIS = "not in the thesis"
@@ -115,13 +115,6 @@ def train_and_dev(distribution: Enumerable, size: int, *, seed: int) -> tuple[Te
         empirical_weights(part_BT, distribution.vocab_size) for part_BT in (drawn_BT[dev_size:], drawn_BT[:dev_size])
     )
     return train_N.float(), dev_N.float()
-
-
-def new_model(vocab_size: int, *, seed: int) -> MaskedLSTM:
-    """Return the model of all systems, with weights of the seed; the global random state stays as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return MaskedLSTM(vocab_size=vocab_size)
 
 
 def measure(distribution: Enumerable, size: int, *, seed: int) -> dict[str, float]:

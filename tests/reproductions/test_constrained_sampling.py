@@ -10,6 +10,7 @@ import torch
 
 from reproducing import read_back, setup
 from reproductions.beyond import constrained_sampling as sampling
+from reproductions.goyal_2021.enumerable import total_variation
 from reproductions.report import Table
 from seqwise.sampling import LanguageChains, regrow_suffix, start_within, transition_matrix
 from seqwise.sampling.energies import rows_of
@@ -65,13 +66,13 @@ def test_particles_of_one_run_are_masked_and_of_many_the_conditional() -> None:
         num_runs = 60_000 // num_particles
         found_N = sampling.particles_law(states, num_runs=num_runs, num_particles=num_particles, seed=0)
         assert float(found_N.sum()) == pytest.approx(1)
-        assert sampling.distance(found_N, law_N) < 0.02 < sampling.distance(masked_N, target_N)
+        assert total_variation(found_N, law_N) < 0.02 < total_variation(masked_N, target_N)
 
 
 def test_a_bound_of_total_variation_is_not_raised_by_noise() -> None:
     target_N = torch.full((4000,), 1 / 4000).double()
     draws = [torch.bincount(torch.randint(4000, (4000,)), minlength=4000) / 4000 for _ in range(2)]
-    assert sampling.distance(draws[0], target_N) > 0.3
+    assert total_variation(draws[0], target_N) > 0.3
     assert sampling.least_distance(target_N, draws) < 0.03
     assert sampling.least_distance(target_N, [torch.eye(4000)[0]] * 2) == pytest.approx(1 - 1 / 4000)
 
