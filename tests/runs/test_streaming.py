@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
 import resource
 import time
@@ -22,7 +23,7 @@ from seqwise.models import ChainTagger, EncoderDecoder, spelt_source
 from seqwise.runs import Run, predict, train_settings
 from seqwise.runs.loading import build_codec, build_model
 from seqwise.runs.run import OutputRun
-from seqwise.search import Gumbel, StochasticTopK, global_, local, transitions, viterbi
+from seqwise.search import Gumbel, StochasticTopK, global_, local, transitions, trie, viterbi
 
 SCORES = {"local": local, "global": global_, "half-normalised": interpolated(0.5)}
 SELECTORS = {"greedy": HardTopK(1), "hard": HardTopK(6), "relaxed": SoftTopK(3, 20.0), "viterbi": viterbi}
@@ -229,9 +230,37 @@ def test_an_unknown_word_is_read_as_unknown_or_refused_and_the_stream_goes_on() 
 # --------------------------------------------------------------------------------------------- bad input
 
 
-def in_a_language(model: Any) -> Any:
-    model.language = transitions(torch.ones(3, 3, dtype=torch.bool))
+def in_a_language(model: Any, **options: Any) -> Any:
+    allowed_VV = ~torch.eye(3, dtype=torch.bool)  # no label twice in a row
+    model.language = transitions(allowed_VV, **options)
     return model
+
+
+def test_languages_that_a_stream_can_stay_in() -> None:
+    assert transitions(~torch.eye(3, dtype=torch.bool)).is_open_ended
+    assert not transitions(torch.tensor([[True, True], [False, False]])).is_open_ended  # nothing follows label 1
+    assert not trie([(0, 1)]).is_open_ended
+
+
+@pytest.mark.parametrize("commit", ["never", "delay(1)"])
+@pytest.mark.parametrize("kind", ["tagger", "chain"])
+def test_streams_stay_in_the_language(kind: str, commit: str) -> None:
+    """Whatever is fed at a time; without commitments, the labels are those of the search of the whole sequence."""
+    model, decoder = in_a_language(left_to_right(kind)), Decoder(HardTopK(3), local)
+    sources = {name: torch.randint(6, (length,)).tolist() for name, length in (("a", 7), ("b", 4), ("c", 9))}
+    streams = Streams(model, decoder, commit=commit)
+    labels: dict[Any, list[int]] = {name: [] for name in sources}
+    for start in range(0, 9, 2):
+        fed = {name: tokens[start : start + 2] for name, tokens in sources.items() if tokens[start : start + 2]}
+        for name, update in streams.feed(fed).items():
+            labels[name] += update.committed
+    for name, tokens in sources.items():
+        labels[name] += streams.finish(name).committed
+        assert len(labels[name]) == len(tokens)
+        assert all(a != b for a, b in itertools.pairwise(labels[name]))
+        if commit == "never":
+            (best,) = decode_examples(model, [EncodedExample(tuple(tokens), ())], decoder)
+            assert tuple(labels[name]) == best[0].tokens
 
 
 @pytest.mark.parametrize(
@@ -259,9 +288,9 @@ def in_a_language(model: Any) -> Any:
         (lambda: Stream(left_to_right("tagger"), score="raw"), "no score is called 'raw'; choose one of local, global, "
          "renormalized"),
         (
-            lambda: Stream(in_a_language(left_to_right("tagger"))),
-            "a stream cannot stay in a language: it does not know how long it will be; set model.language to None, or "
-            "predict whole sequences",
+            lambda: Stream(in_a_language(left_to_right("tagger"), last_V=torch.tensor([True, False, True]))),
+            "a stream needs a language whose outputs may end after every token, and may always go on; set "
+            "model.language to None, or predict whole sequences",
         ),
         (lambda: Stream(left_to_right("tagger"), k=0), "the beam size k must be at least 1, got 0"),
         (

@@ -88,9 +88,10 @@ class Streams:
             problem = f"the model ({type(self._model).__name__}) needs the whole source, and a stream has no end"
             raise InputError(problem, hint=LEFT_TO_RIGHT)
         self._model.require_left_to_right()
-        if language_of(self._model) is not None:
-            hint = "set model.language to None, or predict whole sequences"
-            raise InputError("a stream cannot stay in a language: it does not know how long it will be", hint=hint)
+        self._language = language_of(self._model)
+        if self._language is not None and not getattr(self._language, "is_open_ended", False):
+            problem = "a stream needs a language whose outputs may end after every token, and may always go on"
+            raise InputError(problem, hint="set model.language to None, or predict whole sequences")
         chosen = _decoder(run_or_model, decoder, k)
         if getattr(chosen.selector, "noise", no_noise) is not no_noise:
             raise InputError("a stream takes no selector with noise", hint="leave the noise out")
@@ -250,6 +251,8 @@ class Streams:
             context, past = self._model.read(batch, past)
         except IndexError:
             raise InputError("a token is not an id of the model's vocabulary", hint="look it up there") from None
+        if beam is None:  # given to unroll, so that it takes the length for unknown
+            beam = Beam.start(self._model, context)
         columns: list[Tensor] = []
         steps = unroll(
             self._model,
@@ -257,13 +260,14 @@ class Streams:
             self._selector,
             num_steps=len(words[0]),
             score=self._score,
+            language=self._language,
             carry=carry,
             beam=beam,
         )
         for step in steps:
             beam, carry = step.beam, step.carry
             columns.append(carry.committed_BT)
-        assert beam is not None and carry is not None
+        assert carry is not None
         if bool((beam.scores_BK.amax(1) == -torch.inf).any()):
             raise InputError("the model excludes every label for a token", hint="check which tokens its scores exclude")
         return _State.of(past, beam, carry), _labels(torch.cat(columns, dim=1))
@@ -301,7 +305,8 @@ class Stream:
     keeps keys and values of all tokens, and its number of positions is limited.
 
     Raises:
-        InputError: the model is not left-to-right, or the decoder, score or rule is unknown.
+        InputError: the model is not left-to-right, its language is not open-ended
+            (:class:`~seqwise.search.automata.Automaton`), or the decoder, score or rule is unknown.
 
     Source: Brown et al. (ICASSP 1982), "partial traceback", for committing what all hypotheses share. Not
     implemented: models with an end token, selectors with noise.
@@ -381,19 +386,22 @@ class _State(NamedTuple):
     decoder: Any
     labels_BKT: Tensor
     dropped_B: Tensor
+    nodes: tuple[Tensor, ...] = ()  # of the slots in the language of the model, (B, K), if it has one
 
     @staticmethod
     def of(past: Any, beam: Beam, carry: OpenLabels) -> _State:
         """Make the state after some steps; the open labels hold the history of the beam, and matrices are rebuilt."""
         if not (carry.inner is None or isinstance(carry.inner, Matrices)):
             raise InputError("the selector remembers more than its slots", hint="use HardTopK, SoftTopK or viterbi")
-        return _State(past, beam.scores_BK, beam.inputs_BKD, beam.state, carry.labels_BKT, carry.dropped_B)
+        nodes = () if beam.nodes_BK is None else (beam.nodes_BK,)
+        return _State(past, beam.scores_BK, beam.inputs_BKD, beam.state, carry.labels_BKT, carry.dropped_B, nodes)
 
     @property
     def beam(self) -> Beam:
         """Beam to continue from."""
         zeros_BK = torch.zeros_like(self.scores_BK)
-        return Beam(self.scores_BK, zeros_BK, zeros_BK, self.inputs_BKD, self.decoder)
+        nodes_BK = next(iter(self.nodes), None)
+        return Beam(self.scores_BK, zeros_BK, zeros_BK, self.inputs_BKD, self.decoder, nodes_BK=nodes_BK)
 
     @property
     def carry(self) -> OpenLabels:

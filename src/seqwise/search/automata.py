@@ -48,6 +48,12 @@ class Automaton:
         if len(torch.unique(self.arcs[:, :2], dim=0)) < len(self.arcs):
             raise InputError("two arcs of the automaton leave one state with the same token", hint="determinise it")
 
+    @property
+    def is_open_ended(self) -> bool:
+        """Whether an output may end after every token, and may always go on, as a stream needs."""
+        goes_on_S = torch.zeros_like(self.final_S).index_fill(0, self.arcs[:, 0], True)
+        return bool(self.final_S[self.arcs[:, 2]].all() & goes_on_S[self.arcs[:, 2]].all() & goes_on_S[0])
+
     def start(self, batch_size: int, device: torch.device) -> Tensor:
         """Return state 0 for each input."""
         return torch.zeros(batch_size, 1, dtype=torch.long, device=device)
