@@ -81,7 +81,7 @@ def by_generate(model: Any, sources_BS: Tensor, options: argparse.Namespace) -> 
 
 def by_seqwise(adapted: Any, sources_BS: Tensor, options: argparse.Namespace) -> list[list[int]]:
     """The same by :func:`seqwise.decode`."""
-    batch = collate([(place, EncodedExample(tuple(row), ())) for place, row in enumerate(sources_BS.tolist())])
+    batch = collate([EncodedExample(tuple(row), ()) for row in sources_BS.tolist()])
     selector = generation_selector(HardTopK(options.k), adapted, num_steps=options.steps)
     with torch.inference_mode():
         found = decode(adapted, adapted.encode(batch), Decoder(selector, local), num_steps=options.steps)

@@ -116,7 +116,7 @@ def a_batch(size: Size, seed: int) -> Batch:
     sources = torch.randint(SOURCE_SIZE, shape, generator=draw).tolist()
     targets = torch.randint(size.vocabulary, shape, generator=draw).tolist()
     pairs = zip(sources, targets, strict=True)
-    return collate([(row, EncodedExample(tuple(x), tuple(y))) for row, (x, y) in enumerate(pairs)])
+    return collate([EncodedExample(tuple(x), tuple(y)) for x, y in pairs])
 
 
 def a_model(size: Size, batch: Batch, perplexity: float, seed: int) -> Tagger:

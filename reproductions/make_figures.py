@@ -151,7 +151,7 @@ def small_tagger() -> Tagger:
 @torch.no_grad()
 def cost_of(model: Tagger, alpha: float | None) -> float:
     """Return the direct loss of the beam; without alpha, the cost of the hard beam's best output."""
-    batch = collate([(0, EXAMPLE)])
+    batch = collate([EXAMPLE])
     cost = hamming_cost(batch.targets_BT, len(LABELS))
     selector = HardTopK(K) if alpha is None else SoftTopK(K, alpha)
     beam = beam_search(model, model.encode(batch), selector, num_steps=batch.target_lengths_B, cost=cost)

@@ -618,7 +618,7 @@ def tagger_case(
         for n in lengths
     ]
     oracles = [TaggerOracle(model, example.source_ids) for example in examples]
-    return Case(model, examples, collate(list(enumerate(examples))), oracles)
+    return Case(model, examples, collate(examples), oracles)
 
 
 def ended_examples(seed: int, *, target_size: int, lengths: Sequence[int], end: int) -> list[EncodedExample]:
@@ -641,7 +641,7 @@ def translation_case(
     randomised(model, seed, scale)
     examples = ended_examples(seed, target_size=target_size, lengths=lengths, end=end)
     oracles = [EncoderDecoderOracle(model, example.source_ids) for example in examples]
-    return Case(model, examples, collate(list(enumerate(examples))), oracles)
+    return Case(model, examples, collate(examples), oracles)
 
 
 def transformer_case(
@@ -658,7 +658,7 @@ def transformer_case(
     model = randomised(Transformer(source_size=5, target_size=target_size, end=end, **sizes), seed, scale)
     examples = ended_examples(seed, target_size=target_size, lengths=lengths, end=end)
     with_oracles = [TransformerOracle(model, example.source_ids) for example in examples]
-    return Case(model, examples, collate(list(enumerate(examples))), with_oracles)
+    return Case(model, examples, collate(examples), with_oracles)
 
 
 def require_gradients(case: Case, objective: Callable[..., torch.Tensor], **tolerance: float) -> None:

@@ -244,7 +244,7 @@ def test_outputs_do_not_depend_on_the_batch(name: str, decoder_name: str) -> Non
         case = CASES[name](200 + seed)
 
         def outputs(examples: list[EncodedExample], case: Case = case) -> list[list[Hypothesis]]:
-            batch = collate(list(enumerate(examples)))
+            batch = collate(examples)
             num_steps_B = batch.source_lengths_B + (0 if case.model.end is None else 3)
             found = decode(case.model, case.model.encode(batch), decoder, num_steps=num_steps_B, n_best=3)
             # By their tokens: slots of a soft beam may score alike, and then rounding says which comes first.

@@ -305,7 +305,7 @@ ADAPTED: dict[str, Callable[[], Any]] = {
         )
     ),
 }
-BATCH = collate([(0, EncodedExample((1, 4, 2, 3), (2, 3, 0))), (1, EncodedExample((3, 5), (1, 5, 1, 0)))])
+BATCH = collate([EncodedExample((1, 4, 2, 3), (2, 3, 0)), EncodedExample((3, 5), (1, 5, 1, 0))])
 
 
 def adapted(name: str, place: Place) -> Any:
@@ -342,7 +342,7 @@ def test_a_tagger_over_an_encoder(float64: bool) -> None:
     def compute(place: Place) -> Any:
         torch.manual_seed(3)
         model = place(pretrained_tagger(made(bert()).base_model, num_labels=3, hidden_size=8).eval())
-        batch = place(collate([(i, EncodedExample(ids, (0, 2)[: 2 - i])) for i, ids in enumerate(sources)]))
+        batch = place(collate([EncodedExample(ids, (0, 2)[: 2 - i]) for i, ids in enumerate(sources)]))
         return with_gradients(OBJECTIVES["relaxed-beam"](k=2).build(), model, batch, {"alpha": 1.0})
 
     compare(compute, float64=float64)

@@ -244,7 +244,7 @@ def channel_scores(run: OutputRun, pairs: Sequence[Example], *, batch_size: int 
     scores: list[float] = []
     with evaluation_mode(run.model), torch.no_grad():
         for block in in_blocks(encoded, batch_size):
-            batch = collate(list(enumerate(block)))
+            batch = collate(block)
             logits_BTV = teacher_forced_logits(run.model, run.model.encode(batch), batch)
             losses_BT = functional.cross_entropy(logits_BTV.mT, batch.targets_BT, reduction="none")
             scores += (-losses_BT.sum(1)).tolist()

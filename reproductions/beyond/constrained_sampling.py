@@ -157,13 +157,13 @@ def lstm(seed: int) -> tuple[Any, Any]:
     for _ in range(STEPS):
         chosen = [words[place] for place in torch.randint(len(words), (BATCH,)).tolist()]
         examples = [EncodedExample((1,), (*(number[phoneme] for phoneme in word), end)) for word in chosen]
-        loss = objective(model, collate(list(enumerate(examples))), {})
+        loss = objective(model, collate(examples), {})
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     model.eval()
     with torch.no_grad():
-        return model, model.encode(collate([(0, EncodedExample((1,), ()))]))
+        return model, model.encode(collate([EncodedExample((1,), ())]))
 
 
 MODELS: Mapping[str, Callable[[int], tuple[Any, Any]]] = {"bigram": bigram, "LSTM": lstm}

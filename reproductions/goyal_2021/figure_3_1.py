@@ -144,7 +144,7 @@ def make_toy(seed: int) -> Toy:
     ]
     sources = Vocabulary(tuple(PLACES))
     words = Vocabulary(tuple(dict.fromkeys(word for example in examples for word in example.target)))
-    batch = collate(list(enumerate(encode_examples(examples, sources, words))))
+    batch = collate(encode_examples(examples, sources, words))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Tagger(
@@ -162,7 +162,7 @@ def make_toy(seed: int) -> Toy:
         cross_entropy(model.head(features_BTH), batch.targets_BT).backward()
         optimizer.step()
     model.requires_grad_(False)
-    gold = collate([(0, encode_examples([GOLD], sources, words)[0])])
+    gold = collate([encode_examples([GOLD], sources, words)[0]])
     return Toy(model, gold, words, moved=sources.encode(["chat"])[0])
 
 

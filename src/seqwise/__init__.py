@@ -27,7 +27,7 @@ Example:
 
     >>> from seqwise import HardTopK, SoftTopK, beam_search, direct_loss, hamming_cost
     >>> from seqwise.data import collate
-    >>> batch = collate([(0, data[0])])
+    >>> batch = collate([data[0]])
     >>> search = {"num_steps": 2, "cost": hamming_cost(batch.targets_BT, vocab_size=2)}
     >>> beam_search(tagger, tagger.encode(batch), HardTopK(1), **search).costs_BK.tolist()
     [[0.0]]

@@ -166,7 +166,7 @@ def decode(
         >>> from seqwise.data import EncodedExample, collate
         >>> from seqwise.models import Tagger
         >>> model = Tagger(source_size=5, target_size=3, embedding_size=4, hidden_size=8, label_embedding_size=2).eval()
-        >>> context = model.encode(collate([(0, EncodedExample((1, 2, 3), ())), (1, EncodedExample((4,), ()))]))
+        >>> context = model.encode(collate([EncodedExample((1, 2, 3), ()), EncodedExample((4,), ())]))
         >>> outputs = decode(model, context, Decoder(HardTopK(2), local), num_steps=context.lengths_B)
         >>> [len(best[0].tokens) for best in outputs]
         [3, 1]
@@ -205,7 +205,7 @@ def steps_after(source_ids: Sequence[int], model: StepModel) -> int:
 
 def encode_input(model: StepModel, source: EncodedExample) -> Any:
     """Encode one input on the device of the model."""
-    return model.encode(collate([(0, source)]).to(model.embedding_VD.device))
+    return model.encode(collate([source]).to(model.embedding_VD.device))
 
 
 @contextmanager
@@ -279,7 +279,7 @@ def encoded_batches(
     """
     order = sorted(range(len(examples)), key=lambda index: len(examples[index].source_ids))
     for indices in _batches(model, examples, order, at_once):
-        batch = collate([(index, examples[index]) for index in indices]).to(model.embedding_VD.device)
+        batch = collate([examples[index] for index in indices]).to(model.embedding_VD.device)
         limits = [steps_after(examples[index].source_ids, model) for index in indices]
         yield indices, model.encode(batch), torch.tensor(limits, device=batch.sources_BS.device)
 

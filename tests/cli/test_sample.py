@@ -230,7 +230,7 @@ def test_outputs_are_drawn_given_their_source() -> None:
     problems = [*read_problems(run, "abca", settings), *read_problems(run, "cb", settings)]
     sampled = sample(run, problems, settings)
     for number, problem in enumerate(problems):
-        batch = collate([(0, EncodedExample(problem.source_ids, ()))])
+        batch = collate([EncodedExample(problem.source_ids, ())])
         with torch.no_grad():
             context = run.model.encode(batch.sources_BS, batch.source_lengths_B)  # type: ignore[union-attr]
         lengths = likeliest_lengths(context.length_log_probs_BL, beam=2)[0].tolist()

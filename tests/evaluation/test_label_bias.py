@@ -33,7 +33,7 @@ def one(kind: str, seed: int) -> Case:
 
 
 def explored(case: Case, **options: Any) -> LabelBias:
-    context = case.model.encode(collate([(0, case.examples[0])]))
+    context = case.model.encode(collate([case.examples[0]]))
     with torch.no_grad():
         return explore_label_bias(case.model, context, num_steps=STEPS, **options)
 
@@ -139,7 +139,7 @@ class Normalized(torch.nn.Module):
 @pytest.mark.parametrize("kind", CASES)
 def test_where_every_z_is_1_global_and_local_shares_agree(kind: str) -> None:
     case = one(kind, 4)
-    context = case.model.encode(collate([(0, case.examples[0])]))
+    context = case.model.encode(collate([case.examples[0]]))
     bias = explore_label_bias(Normalized(case.model, 0.0), context, num_steps=STEPS, k=5)
     for prefix in itertools.chain(*bias.steps):
         assert list(prefix.global_masses) == pytest.approx([prefix.local_mass] * len(prefix.global_masses))
@@ -147,13 +147,13 @@ def test_where_every_z_is_1_global_and_local_shares_agree(kind: str) -> None:
 
 def test_a_constant_changes_no_share_where_lengths_are_fixed_and_favours_length_where_not() -> None:
     case = one("tagger", 4)
-    context = case.model.encode(collate([(0, case.examples[0])]))
+    context = case.model.encode(collate([case.examples[0]]))
     for prefix in itertools.chain(
         *explore_label_bias(Normalized(case.model, 7.0), context, num_steps=STEPS, k=5).steps
     ):
         assert list(prefix.global_masses) == pytest.approx([prefix.local_mass] * len(prefix.global_masses))
     case = one("translation", 4)
-    context = case.model.encode(collate([(0, case.examples[0])]))
+    context = case.model.encode(collate([case.examples[0]]))
     bias = explore_label_bias(Normalized(case.model, 7.0), context, num_steps=STEPS, k=27)
     end = case.model.end
     ended = [prefix for prefix in bias.steps[1] if prefix.tokens == (end,)]

@@ -53,7 +53,7 @@ def written(tokenizer: Any, pattern: str, *, num_steps: int) -> list[str]:
     }
     model = step_model(transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes)).eval())
     model.language = text_language(tokenizer, pattern, end=model.end)
-    context = model.encode(collate([(0, EncodedExample((end,), ()))]))
+    context = model.encode(collate([EncodedExample((end,), ())]))
     with torch.no_grad():
         beam = backtrace(beam_search(model, context, HardTopK(4), num_steps=num_steps))[0]
     drawn = sample_within(model, context, model.language, num_steps=num_steps, num_samples=6, num_passes=2)

@@ -143,7 +143,7 @@ def _model(name: str, seed: int = 0, **options: Any) -> Any:
 def _batch(sources: list[list[int]], targets: list[list[int]] | None = None) -> Batch:
     targets = targets or [[] for _ in sources]
     pairs = zip(sources, targets, strict=True)
-    return collate([(i, EncodedExample(tuple(source), tuple(target))) for i, (source, target) in enumerate(pairs)])
+    return collate([EncodedExample(tuple(source), tuple(target)) for source, target in pairs])
 
 
 SOURCES = [[1, 4, 2, 3], [3, 5], [2], [4, 4, 1]]

@@ -42,7 +42,7 @@ def examples() -> list[EncodedExample]:
 
 def batch(*chosen: int) -> Any:
     encoded = examples()
-    return collate([(one, encoded[one]) for one in chosen])
+    return collate([encoded[one] for one in chosen])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -75,7 +75,7 @@ def test_all_steps_at_once_are_single_steps_whatever_else_is_in_the_batch(kind: 
 
 
 def raw_score(model: Any, source: tuple[int, ...], labels: tuple[int, ...]) -> float:
-    one = collate([(0, EncodedExample(source, labels))])
+    one = collate([EncodedExample(source, labels)])
     with torch.no_grad():
         scores_TV = model.head(model.teacher_forced(model.encode(one), one.targets_BT))[0]
     return float(scores_TV.gather(1, torch.tensor(labels)[:, None]).sum())
@@ -110,7 +110,7 @@ def test_a_causal_encoder_sees_no_word_that_is_still_to_come() -> None:
 
     def memory(source: tuple[int, ...]) -> Tensor:
         with torch.no_grad():
-            return model.encode(collate([(0, EncodedExample(source, ()))])).memory_BSM[0]
+            return model.encode(collate([EncodedExample(source, ())])).memory_BSM[0]
 
     one, other = memory((~5, 6, ~7)), memory((~5, 6, ~8))
     torch.testing.assert_close(one[0], other[0])
@@ -216,6 +216,6 @@ def test_what_is_no_encoder_and_what_does_not_fit_are_refused() -> None:
     with pytest.raises(InputError, match="num_labels must be at least 1"):
         pretrained_tagger(MODELS["BERT"](), num_labels=0)
     with pytest.raises(InputError, match="a source has 15 pieces, and BertModel has 14 positions; split it"):
-        tagger().encode(collate([(0, EncodedExample((~5,) * 15, ()))]))
+        tagger().encode(collate([EncodedExample((~5,) * 15, ())]))
     with pytest.raises(InputError, match="a source has no word"):
-        tagger().encode(collate([(0, EncodedExample((2, 5, 3), ()))]))
+        tagger().encode(collate([EncodedExample((2, 5, 3), ())]))

@@ -140,7 +140,7 @@ def encoded(data: Sequence[Pair], name: str) -> Batch:
     """The same examples as one batch of ours, made by hand."""
     source: Callable[[list[int]], tuple[int, ...]]
     source = (lambda x: (BOS, *x, BOS)) if name == "GPT-2" else (lambda x: (*x, END))
-    return collate([(n, EncodedExample(source(x), (*y, END))) for n, (x, y) in enumerate(data)])
+    return collate([EncodedExample(source(x), (*y, END)) for x, y in data])
 
 
 def padded(examples: Sequence[Mapping[str, list[int]]], *, left: bool = False, fill: int = PAD) -> dict[str, Tensor]:
@@ -627,7 +627,7 @@ def test_dropout_of_an_adapter_is_drawn_anew_each_time() -> None:
         r=2, target_modules=r".*decoder.*encoder_attn\.v_proj", lora_dropout=0.5, init_lora_weights=False
     )
     model = peft.get_peft_model(made("BART"), config).train()
-    adapted, batch = step_model(model), collate([(0, EncodedExample((1, 4, 2), ()))])
+    adapted, batch = step_model(model), collate([EncodedExample((1, 4, 2), ())])
     first, second = (adapted.encode(batch) for _ in range(2))
     assert torch.equal(first.hidden_BSH, second.hidden_BSH)
     assert not torch.equal(first.memory[0][1], second.memory[0][1])

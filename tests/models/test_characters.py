@@ -48,7 +48,7 @@ def test_each_word_is_read_as_if_it_were_alone() -> None:
     torch.manual_seed(0)
     reader = CharacterConvolution(7, embedding_size=4, num_filters=5).double()
     given = sentences(9)
-    batch = collate([(place, EncodedExample(spelt(sentence), ())) for place, sentence in enumerate(given)])
+    batch = collate([EncodedExample(spelt(sentence), ()) for sentence in given])
     read = reader(batch.sources_BS, batch.source_lengths_B)
     assert read.lengths_B.tolist() == [len(sentence) for sentence in given]
     for row, sentence in enumerate(given):
@@ -62,7 +62,7 @@ def test_new_features_have_the_mean_and_the_deviation_of_an_embedding() -> None:
     """Largest outputs are positive in every word; so a network would be shifted by all words alike."""
     torch.manual_seed(3)
     reader = CharacterConvolution(7)
-    batch = collate([(0, EncodedExample(spelt([word]), ())) for sentence in sentences(4) for word in sentence])
+    batch = collate([EncodedExample(spelt([word]), ()) for sentence in sentences(4) for word in sentence])
     features_NF = reader(batch.sources_BS, batch.source_lengths_B).features_BWF[:, 0]
     torch.testing.assert_close(features_NF.mean(1), torch.zeros(len(features_NF)), atol=1e-6, rtol=0)
     torch.testing.assert_close(features_NF.std(1, correction=0), torch.ones(len(features_NF)), atol=1e-2, rtol=0)
@@ -73,7 +73,7 @@ def test_each_different_spelling_is_read_once() -> None:
     sizes: list[int] = []
     reader.convolution.register_forward_hook(lambda _, given, output: sizes.append(len(given[0])))
     given = sentences(20)
-    batch = collate([(0, EncodedExample(spelt(sentence), ())) for sentence in given])
+    batch = collate([EncodedExample(spelt(sentence), ()) for sentence in given])
     reader(batch.sources_BS, batch.source_lengths_B)
     assert sizes == [len({spelling for sentence in given for _, spelling in sentence})]
 
@@ -100,12 +100,12 @@ def test_an_unknown_word_is_told_by_its_characters() -> None:
     torch.manual_seed(2)
     model = Tagger(source_size=2, target_size=3, num_characters=7).eval()
     sources = [spelt_source([0], [spelling]) for spelling in ((1, 2), (1, 3))]
-    batch = collate([(0, EncodedExample(source, ())) for source in sources])
+    batch = collate([EncodedExample(source, ()) for source in sources])
     memory_BSM = model.encode(batch).memory_BSM
     assert not torch.equal(memory_BSM[0], memory_BSM[1])
 
 
 def test_a_source_that_is_not_spelt_is_refused() -> None:
-    batch = collate([(0, EncodedExample((3, 1), ()))])
+    batch = collate([EncodedExample((3, 1), ())])
     with pytest.raises(InputError, match="does not begin with a word; make sources with spelt_source"):
         CharacterConvolution(7)(batch.sources_BS, batch.source_lengths_B)

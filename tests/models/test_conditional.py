@@ -283,7 +283,7 @@ def test_sizes_that_cannot_be_are_refused(name: str) -> None:
 @pytest.mark.thorough
 def test_it_learns_to_reverse_a_string_and_how_long_that_is() -> None:
     strings = [string for length in (1, 2, 3) for string in itertools.product(range(3), repeat=length)]
-    batch = collate([(i, EncodedExample(string, string[::-1])) for i, string in enumerate(strings)])
+    batch = collate([EncodedExample(string, string[::-1]) for string in strings])
     model = ConditionalMaskedTransformer(
         source_size=3, vocab_size=3, max_length=4, hidden_size=16, num_layers=1, feedforward_size=32, dropout=0.0
     )

@@ -128,7 +128,7 @@ def test_one_context_and_weights_that_change(large: int) -> None:
 def test_a_part_of_a_context_begins_anew(large: int, kind: type) -> None:
     ends = {} if kind is Tagger else {"end": 2}
     model = kind(source_size=5, target_size=3, embedding_size=4, hidden_size=8, **ends).eval()
-    context = model.encode(collate([(0, EncodedExample((1, 2, 3), ())), (1, EncodedExample((4, 1, 1), ()))]))
+    context = model.encode(collate([EncodedExample((1, 2, 3), ()), EncodedExample((4, 1, 1), ())]))
     inputs, state = model.start(context)
     features, _ = model.step(inputs, state, context, 0)
     part = tree.map(lambda leaf: leaf[1:], context)

@@ -78,13 +78,13 @@ def test_batch_order_and_padding_change_nothing(kind: str) -> None:
         whole = case.forced_logits()
         order = draw.permutation(3).tolist()
         longest = EncodedExample(tuple([2] * 8), tuple([0] * 8))
-        mixed = collate(list(enumerate([longest, *(case.examples[b] for b in order)])))
+        mixed = collate([longest, *(case.examples[b] for b in order)])
         shuffled = case.forced_logits(mixed)
         for row, b in enumerate(order):
             length = len(case.examples[b].target_ids)
             torch.testing.assert_close(shuffled[row + 1, :length], whole[b, :length], **TOLERANCE)
         b = seed % 3
-        alone = case.forced_logits(collate([(0, case.examples[b])]))
+        alone = case.forced_logits(collate([case.examples[b]]))
         torch.testing.assert_close(alone[0], whole[b, : alone.shape[1]], **TOLERANCE)
 
 
@@ -92,7 +92,7 @@ def test_batch_order_and_padding_change_nothing(kind: str) -> None:
 def test_padding_symbols_are_never_read(kind: str) -> None:
     """Whatever stands in the padded places of sources and targets, outputs and gradients stay the same."""
     case = a_case(kind, 2)
-    spoiled = collate(list(enumerate(case.examples)))
+    spoiled = collate(case.examples)
     for b, example in enumerate(case.examples):
         spoiled.sources_BS[b, len(example.source_ids) :] = 4
         spoiled.targets_BT[b, len(example.target_ids) :] = -7
@@ -112,7 +112,7 @@ def test_a_forward_tagger_sees_no_future_and_a_bidirectional_one_does() -> None:
         case = tagger_case(3, lengths=(4, 4), bidirectional=bidirectional)
         other = EncodedExample((*case.examples[0].source_ids[:3], (case.examples[0].source_ids[3] + 1) % 5), (0,) * 4)
         first = EncodedExample(case.examples[0].source_ids, (0,) * 4)
-        logits_BTV = case.forced_logits(collate([(0, first), (1, other)]))
+        logits_BTV = case.forced_logits(collate([first, other]))
         difference_T = (logits_BTV[0] - logits_BTV[1]).abs().amax(-1)
         assert (difference_T[:3] > 1e-6).any() == bidirectional and difference_T[3] > 1e-6
         assert bidirectional or (difference_T[:3] < 1e-12).all()  # the rows of a product may be rounded differently
@@ -124,7 +124,7 @@ def test_an_empty_source_does_not_depend_on_its_batch(kind: str) -> None:
     empty = EncodedExample((), (1,))
     results = []
     for source in ((1,), (1, 2, 3), (4, 4, 4, 4, 4)):
-        batch = collate([(0, empty), (1, EncodedExample(source, (1,)))])
+        batch = collate([empty, EncodedExample(source, (1,))])
         logits_BTV = case.forced_logits(batch)
         assert torch.isfinite(logits_BTV).all()
         results.append(logits_BTV[0])
@@ -137,7 +137,7 @@ def test_an_empty_source_does_not_depend_on_its_batch(kind: str) -> None:
 @pytest.mark.parametrize("kind", [*KINDS, "transformer"])
 def test_a_batch_without_gold_outputs_has_no_features(kind: str) -> None:
     case = a_case(kind, 5)
-    batch = collate([(0, EncodedExample((1, 2), ())), (1, EncodedExample((3,), ()))])
+    batch = collate([EncodedExample((1, 2), ()), EncodedExample((3,), ())])
     features_BTH = case.model.teacher_forced(case.model.encode(batch), batch.targets_BT)
     assert features_BTH.shape[:2] == (2, 0)
 

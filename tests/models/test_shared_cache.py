@@ -134,7 +134,7 @@ def test_our_transformer_searches_with_shared_slots_as_with_copies(selector: str
     torch.manual_seed(0)
     model = Transformer(source_size=6, target_size=5, end=4, hidden_size=8, num_heads=2, feedforward_size=8).double()
     model.eval()
-    batch = collate([(0, EncodedExample((1, 2, 3), ())), (1, EncodedExample((4,), ())), (2, EncodedExample((), ()))])
+    batch = collate([EncodedExample((1, 2, 3), ()), EncodedExample((4,), ()), EncodedExample((), ())])
     copies = beam_search(model, model.encode(batch), SELECTORS[selector](), num_steps=7)
     with torch.no_grad():
         shared = beam_search(model, model.encode(batch), SELECTORS[selector](), num_steps=7)

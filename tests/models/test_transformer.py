@@ -98,7 +98,7 @@ def test_a_search_does_not_depend_on_its_batch() -> None:
     selector = SoftTopK(3, 2.0)
     whole = beam_search(case.model, case.model.encode(case.batch), selector, num_steps=num_steps_B)
     for b, example in enumerate(case.examples):
-        context = case.model.encode(collate([(0, example)]))
+        context = case.model.encode(collate([example]))
         alone = beam_search(case.model, context, selector, num_steps=num_steps_B[b, None])
         torch.testing.assert_close(whole.scores_BK[b, None], alone.scores_BK, **TOLERANCE)
 
@@ -106,9 +106,9 @@ def test_a_search_does_not_depend_on_its_batch() -> None:
 def test_an_empty_source_is_one_padding_symbol_whatever_else_is_in_the_batch() -> None:
     case = transformer_case(4)
     empty = EncodedExample((), (1,))
-    results = [case.forced_logits(collate([(0, empty)]))[0]]
+    results = [case.forced_logits(collate([empty]))[0]]
     for source in ((), (1,), (1, 2, 3), (4, 4, 4, 4, 4)):
-        results.append(case.forced_logits(collate([(0, empty), (1, EncodedExample(source, (1,)))]))[0])
+        results.append(case.forced_logits(collate([empty, EncodedExample(source, (1,))]))[0])
     expected = np.array(oracles.forced_logits(TransformerOracle(case.model, [0]), [1]))
     for logits_TV in results:
         np.testing.assert_allclose(oracles.numbers(logits_TV), expected, atol=1e-10)
@@ -128,7 +128,7 @@ def test_dropout_acts_in_training_only() -> None:
 def test_a_new_model_is_uncertain_and_learns() -> None:
     """Scores start small beside log V, and a few steps overfit one batch."""
     model = Transformer(source_size=5, target_size=50, end=1, dropout=0.0)
-    batch = collate([(0, EncodedExample((1, 2), (7, 30, 1))), (1, EncodedExample((2, 1), (30, 4, 7, 1)))])
+    batch = collate([EncodedExample((1, 2), (7, 30, 1)), EncodedExample((2, 1), (30, 4, 7, 1))])
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     losses = []
     for _ in range(30):

@@ -586,7 +586,7 @@ def worst_gold(seed: int, length: int = 4) -> Case:
         gold.append(int(np.argmin(logits)))
     (example,) = case.examples
     examples = [type(example)(example.source_ids, tuple(gold))]
-    return Case(case.model, examples, collate(list(enumerate(examples))), case.oracles)
+    return Case(case.model, examples, collate(examples), case.oracles)
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
@@ -653,7 +653,7 @@ def test_losses_are_nought_once_gold_leads_by_enough() -> None:
         case.model.head.weight.zero_()
         case.model.head.bias.copy_(torch.tensor([30.0, 0.0, 0.0, 0.0]))
     examples = [type(case.examples[0])(case.examples[0].source_ids, (0, 0, 0))]
-    batch = collate(list(enumerate(examples)))
+    batch = collate(examples)
     for make in (early_update_objective, beam_search_optimization_objective, hard_beam_hinge_objective):
         assert float(make(k=2)(case.model, batch, {})) == 0.0
     for make in (beam_crf_objective, dense_beam_objective):
@@ -699,7 +699,7 @@ def test_no_row_depends_on_the_others(name: str, objective: Objective) -> None:
         parameters = list(case.model.parameters())
 
         def total(examples: Sequence[Any], case: Case = case) -> tuple[Tensor, list[Tensor]]:
-            batch = collate(list(enumerate(examples)))
+            batch = collate(examples)
             loss = objective(case.model, batch, {"alpha": 1.3}) * batch.target_lengths_B.sum()
             gradients = torch.autograd.grad(loss, list(case.model.parameters()), materialize_grads=True)
             return loss, list(gradients)

@@ -340,7 +340,7 @@ class Case:
             return tuple(torch.randint(size, (length,), generator=generator).tolist())
 
         self.examples = [EncodedExample(draw(5, n), draw(num_labels, n)) for n in lengths]
-        self.batch = collate(list(enumerate(self.examples)))
+        self.batch = collate(self.examples)
         self.oracles = [ChainOracle(self.model, example.source_ids) for example in self.examples]
 
 

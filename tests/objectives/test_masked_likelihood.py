@@ -56,7 +56,7 @@ def conditional() -> ConditionalMaskedTransformer:
 
 def ragged() -> Batch:
     pairs = [((1, 2, 4), (3, 0, 2, 1)), ((3,), (1, 1)), ((0, 2), (2,))]
-    return collate([(i, EncodedExample(source, target)) for i, (source, target) in enumerate(pairs)])
+    return collate([EncodedExample(source, target) for source, target in pairs])
 
 
 def context_of(model: Any, batch: Batch) -> Any:
@@ -144,7 +144,7 @@ def test_the_loss_is_a_mean_over_masked_positions_of_all_rows(make: Callable[[],
     found = masked_cross_entropy(model, batch.targets_BT, masked_NT, context_of(model, batch))
     losses = []
     for row, length in ((0, 4), (2, 1)):
-        one = collate([(0, EncodedExample(tuple(batch.sources_BS[row, : batch.source_lengths_B[row]].tolist()), ()))])
+        one = collate([EncodedExample(tuple(batch.sources_BS[row, : batch.source_lengths_B[row]].tolist()), ())])
         tokens = batch.targets_BT[row, :length]
         scores_MV = model.masked_logits(tokens[None], masked_NT[row : row + 1, :length], context_of(model, one))
         places = [place for place in range(length) if masked_NT[row, place]]
@@ -240,11 +240,11 @@ def test_refusals_of_the_conditional_objective() -> None:
         with pytest.raises(InputError, match="length_weight must be 0 or more"):
             conditional_masked_objective(mask_one, length_weight=weight)
     objective, model = conditional_masked_objective(mask_one, length_weight=0.0), conditional()
-    long = collate([(0, EncodedExample((1,), (0, 1))), (1, EncodedExample((1,), (0, 1, 2, 3, 0)))])
+    long = collate([EncodedExample((1,), (0, 1)), EncodedExample((1,), (0, 1, 2, 3, 0))])
     with pytest.raises(InputError, match="5 tokens is longer than the model's max_length 4"):
         objective(model, long, {})
     with pytest.raises(InputError, match="a target is empty"):
-        objective(model, collate([(0, EncodedExample((1,), (0, 1))), (1, EncodedExample((1,), ()))]), {})
+        objective(model, collate([EncodedExample((1,), (0, 1)), EncodedExample((1,), ())]), {})
     with pytest.raises(InputError, match="needs a source"):
         masked_objective(mask_one)(model, ragged(), {})
 

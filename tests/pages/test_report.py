@@ -280,13 +280,13 @@ def test_results_log_z_and_spread_are_those_of_the_file(report: partial[Page], r
     low, high = map(float, re.findall(r"[\d.]+", cell)[1:])
     assert low < 100 * sum(right) / len(right) < high
     with torch.no_grad():
-        batch = collate(list(enumerate(run.codec.encode(examples))))
+        batch = collate(run.codec.encode(examples))
         values = log_partitions(run.model, batch).double()
     (row,) = page.table("log Z on gold prefixes")[1:]
     assert row[:4] == ["tagger", str(len(values)), f"{values.mean():.3g}", f"{values.var(correction=0):.3g}"]
     spreads = []
     for one in run.codec.encode(examples):
-        beam = beam_search(run.model, run.model.encode(collate([(0, one)])), HardTopK(3), num_steps=1)
+        beam = beam_search(run.model, run.model.encode(collate([one])), HardTopK(3), num_steps=1)
         scores = beam.scores_BK[0].tolist()
         mean = sum(scores) / 3
         spreads.append(math.sqrt(sum((score - mean) ** 2 for score in scores) / 3))
@@ -310,7 +310,7 @@ def test_lattices_are_the_searches_that_they_show(report: partial[Page], runs: P
     run = load_run(runs / name)
     example = read_examples(run.settings, data / f"dev.{ending}")[1]
     (encoded,) = run.codec.encode([example])
-    batch = collate([(0, encoded)])
+    batch = collate([encoded])
     (frames,) = (one for one in page.root.all("div") if one.attributes.get("class") == "frames")
     names = json.loads(frames.attributes["data-names"])
     assert names == [*(f"alpha {alpha:g}" for alpha in ALPHAS), "hard beam"]
@@ -373,7 +373,7 @@ def test_opacities_are_back_pointer_weights(report: partial[Page], runs: Path, d
     page = report(runs / "other", "--file", data / "dev.conll", "--example=1")
     run = load_run(runs / "other")
     example = read_examples(run.settings, data / "dev.conll")[0]
-    batch = collate([(0, run.codec.encode([example])[0])])
+    batch = collate([run.codec.encode([example])[0]])
     (frames,) = (one for one in page.root.all("div") if one.attributes.get("class") == "frames")
     raw = panels_of(frames)[0]  # the score that it was trained by comes first
     drawings = [next(one.all("svg")) for one in raw.all("div") if "data-frame" in one.attributes]
@@ -436,7 +436,7 @@ def test_gold_with_an_unseen_label_is_shown_and_log_z_colours_what_has_no_gold(
     run = load_run(runs / "tagger")
     (encoded,) = run.codec.encode_sources(read_examples(run.settings, tmp_path / "new.conll"))
     with torch.no_grad():
-        context = run.model.encode(collate([(0, encoded)]))
+        context = run.model.encode(collate([encoded]))
         inputs, state = run.model.start(context)
         scores = run.model.head(run.model.step(inputs, state, context, 0)[0])[0, 0].tolist()
     expected = math.log(math.fsum(map(math.exp, scores)))

@@ -57,14 +57,14 @@ def test_searches_do_not_depend_on_their_company(promise: Any) -> None:
         model = drawn(list(MODELS)[number % len(MODELS)], draw)
         decoder = Decoder(SELECTORS[number // 3 % 3], SCORES[number // 9 % 3])
         examples = sources(draw, int(draw.integers(1, 6)))
-        whole = found(model, collate(list(enumerate(examples))), decoder)
+        whole = found(model, collate(examples), decoder)
         order = draw.permutation(len(examples)).tolist()
         among = [longest, *(examples[place] for place in order)]  # other order, more padding, a larger batch
-        shuffled = found(model, collate(list(enumerate(among))), decoder)
+        shuffled = found(model, collate(among), decoder)
         for row, place in enumerate(order):
             assert same(decoder, shuffled[row + 1], whole[place]), (number, place)
         alone = number % len(examples)
-        assert same(decoder, found(model, collate([(0, examples[alone])]), decoder)[0], whole[alone]), number
+        assert same(decoder, found(model, collate([examples[alone]]), decoder)[0], whole[alone]), number
     promise("searches alone, in a batch, shuffled and padded", count, "equal to 1e-10 in double precision")
 
 
@@ -85,7 +85,7 @@ def test_results_do_not_depend_on_the_number_of_threads(name: str, promise: Any)
         EncodedExample(one.source_ids, tuple(draw.integers(2, 5, len(one.source_ids)).tolist()))
         for one in sources(draw, 24)
     ]
-    batch, before = collate(list(enumerate(examples))), torch.get_num_threads()
+    batch, before = collate(examples), torch.get_num_threads()
     try:
         results = []
         for threads in (1, 2, 4):

@@ -99,7 +99,7 @@ import seqwise
 from seqwise import HardTopK, Tagger, beam_search
 from seqwise.data import EncodedExample, collate
 model = Tagger(source_size=4, target_size=3)
-batch = collate([(0, EncodedExample((1, 2), (0, 1)))])
+batch = collate([EncodedExample((1, 2), (0, 1))])
 beam_search(model, model.encode(batch), HardTopK(2), num_steps=batch.target_lengths_B)
 import seqwise.runs, seqwise.training, seqwise.evaluation, seqwise.hugging_face, reproductions, seqwise.cli
 print(seqwise.__version__)

@@ -267,7 +267,7 @@ def log_probability(run: OutputRun, pair: Example) -> float:
     total, target = 0.0, encoded.target_ids
     run.model.eval()
     for count in range(1, len(target) + 1):
-        batch = collate([(0, replace(encoded, target_ids=target[:count]))])
+        batch = collate([replace(encoded, target_ids=target[:count])])
         with torch.no_grad():
             logits = run.model.head(run.model.teacher_forced(run.model.encode(batch), batch.targets_BT))
         total += math.log(logits[0, -1].double().softmax(0)[target[count - 1]].item())

@@ -118,7 +118,7 @@ def test_tables_from_beginning_to_end(tiny: Task, tmp_path: Path) -> None:
         run = load_run(tmp_path / f"tiny/seed-{seed}/self-normalized")
         run.model.eval()
         for example in run.codec.encode(DATA.train):
-            batch = collate([(0, example)])
+            batch = collate([example])
             with torch.no_grad():
                 logits = run.model.head(run.model.teacher_forced(run.model.encode(batch), batch.targets_BT))
             values.append((seed, logits[0].double().exp().sum(-1).log()))

@@ -123,7 +123,7 @@ def test_the_loss_is_that_of_the_continuation_alone(name: str, files: Path) -> N
     encoded = run.codec.encode(examples)
     assert [one.target_ids for one in encoded] == [(5, 6, 0), (4, 0)]
     assert encoded[0].source_ids == ((2, 4, 5, 3) if name == "llama" else (4, 5, 3))
-    found = cross_entropy_objective()(run.model, collate(list(enumerate(encoded))), {})
+    found = cross_entropy_objective()(run.model, collate(encoded), {})
     total, count = 0.0, 0
     for one in encoded:
         ids = torch.tensor([[*one.source_ids, *one.target_ids]])

@@ -410,7 +410,7 @@ def test_a_cost_weighs_what_is_wrongly_chosen() -> None:
     run = tiny_run(TINY.with_changes(beam_size=1))
     for parameter in run.model.parameters():
         parameter.data.zero_()
-    batch = collate(list(enumerate(run.codec.encode([Example(("a",), ("A",))]))))
+    batch = collate(run.codec.encode([Example(("a",), ("A",))]))
 
     def loss(costs: str) -> float:
         settings = TINY.with_changes(
@@ -431,7 +431,7 @@ def test_a_cost_weighs_what_is_wrongly_chosen() -> None:
 
 
 def batch_of(run: OutputRun, examples: list[Example] = WORDS) -> Batch:
-    return collate(list(enumerate(run.codec.encode(examples))))
+    return collate(run.codec.encode(examples))
 
 
 def test_noise_is_how_often_tokens_are_gold_and_once_more() -> None:
@@ -541,7 +541,7 @@ def test_settings_that_do_not_go_together(change: dict[str, object], said: str) 
 def test_two_passes_are_another_objective() -> None:
     settings = TINY.with_changes(task="transduce", model="transformer", num_heads=2, objective="scheduled-sampling")
     run = tiny_run(settings)
-    batch = collate(list(enumerate(run.codec.encode([Example(("a", "b"), ("A", "B", "A", "B", "A"))]))))
+    batch = collate(run.codec.encode([Example(("a", "b"), ("A", "B", "A", "B", "A"))]))
     values = {"gold_probability": 0.0, "alpha": 1.0}
     for feeding in ("greedy", "soft-greedy"):
         one, two = (

@@ -493,7 +493,7 @@ def test_fewer_candidates_than_slots() -> None:
 
 
 def alone(case: Case, b: int) -> Any:
-    return collate([(b, case.examples[b])])
+    return collate([case.examples[b]])
 
 
 def rebatched(case: Case, draw: np.random.Generator) -> tuple[Any, list[int]]:
@@ -506,7 +506,7 @@ def rebatched(case: Case, draw: np.random.Generator) -> tuple[Any, list[int]]:
     rows = [0] * len(order)
     for row, b in enumerate(order):
         rows[b] = row if row < place else row + 1
-    return collate(list(enumerate(examples))), rows
+    return collate(examples), rows
 
 
 @pytest.mark.thorough

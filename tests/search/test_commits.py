@@ -189,7 +189,7 @@ def test_a_search_goes_on_from_a_beam(selector: Selector) -> None:
     beam = past = carry = None
     for start, end in ((0, 1), (1, 5), (5, 8)):
         pieces = [EncodedExample(example.source_ids[start:end], ()) for example in case.examples]
-        context, past = case.model.read(collate(list(enumerate(pieces))), past)
+        context, past = case.model.read(collate(pieces), past)
         for step in unroll(case.model, context, selector, num_steps=end - start, carry=carry, beam=beam):
             beam, carry = step.beam, step.carry
     assert beam is not None

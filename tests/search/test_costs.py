@@ -324,7 +324,7 @@ def test_objectives_with_edit_costs_do_not_mix_rows(name: str, make: Callable[..
     objective = with_edits(make, case.model.end)
 
     def total(examples: Sequence[EncodedExample]) -> Tensor:
-        batch = collate(list(enumerate(examples)))
+        batch = collate(examples)
         return objective(case.model, batch, {"alpha": 1.3}) * batch.target_lengths_B.sum()
 
     alone = sum(total([example]) for example in case.examples)

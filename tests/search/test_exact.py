@@ -179,7 +179,7 @@ def test_results_do_not_depend_on_the_batch() -> None:
         steps = steps_of(case)
         together = best_first(case.model, case.model.encode(case.batch), 3, num_steps=torch.tensor(steps), at_once=2)
         for row, num_steps in enumerate(steps):
-            alone = collate([(0, case.examples[row])])
+            alone = collate([case.examples[row]])
             found = best_first(case.model, case.model.encode(alone), 3, num_steps=num_steps, at_once=2)
             torch.testing.assert_close(found.scores_BK[0], together.scores_BK[row])
             assert torch.equal(found.tokens_BKT[0], together.tokens_BKT[row, :, :num_steps])

@@ -135,7 +135,7 @@ def test_soft_choices_tend_to_hard_ones(make: Any) -> None:
 def test_samples_come_from_the_scores_of_the_first_pass() -> None:
     """One input, many times in the batch: how often each token is fed at each position."""
     case = tagger_case(3, lengths=(3,), scale=0.5)
-    many = collate([(i, case.examples[0]) for i in range(4000)])
+    many = collate([case.examples[0] for i in range(4000)])
     watched = Watched(case.model)
     two_pass(replace(case, model=watched, batch=many), 0.0, FEEDINGS["sample"](1.0), seed=1)
     shares_PV = case.forced_logits().softmax(-1)[0, :-1]
@@ -151,7 +151,7 @@ def test_padding_and_the_rest_of_the_batch_play_no_part() -> None:
         whole = two_pass(case, 0.0, SoftArgmax(2.0))
         assert torch.isfinite(whole).all()
         for b, example in enumerate(case.examples):
-            alone = two_pass(replace(case, batch=collate([(0, example)])), 0.0, SoftArgmax(2.0))
+            alone = two_pass(replace(case, batch=collate([example])), 0.0, SoftArgmax(2.0))
             torch.testing.assert_close(alone[0], whole[b, : alone.shape[1]], **TOLERANCE)
 
 

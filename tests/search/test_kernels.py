@@ -64,7 +64,7 @@ def in_double_precision() -> Iterator[None]:
 def a_batch(vocabulary: int = V) -> Batch:
     draw = np.random.default_rng(3)
     rows = [(tuple(draw.integers(0, 7, n)), tuple(draw.integers(0, vocabulary, n))) for n in (3, 1, 4)]
-    return collate([(row, EncodedExample(source, target)) for row, (source, target) in enumerate(rows)])
+    return collate([EncodedExample(source, target) for source, target in rows])
 
 
 def a_model(name: str, *, scale: float = 6.0, vocabulary: int = V, seed: int = 0) -> Model:

@@ -619,7 +619,7 @@ def test_quantities_by_slot_and_masses_of_several_tokens(selector: Any) -> None:
 @pytest.mark.parametrize("form", [expanded, summed(), summed(tolerance=-1.0)], ids=["expanded", "few", "all"])
 def test_at_any_alpha_gradients_are_those_of_the_hard_search(unit: AlphaUnit, form: Form) -> None:
     """As far as a float of 32 bits reaches and beyond, where alpha over its unit has no number."""
-    batch = collate([(0, EncodedExample((1, 2, 3), (7, 9, 0))), (1, EncodedExample((1, 2), (5, 0)))])
+    batch = collate([EncodedExample((1, 2, 3), (7, 9, 0)), EncodedExample((1, 2), (5, 0))])
     torch.manual_seed(0)
     model = EncoderDecoder(source_size=5, target_size=600, end=0, embedding_size=8, hidden_size=8).eval()
 

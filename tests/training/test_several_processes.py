@@ -105,7 +105,7 @@ def means_of(objective: Any, model: Any, batch: Batch, values: dict[str, float])
 
 
 def require_sum_of_shares(model: nn.Module, objective: Objective) -> None:
-    rows = list(enumerate(examples(5)))
+    rows = examples(5)
     values = {"alpha": 3.0, "gold_probability": 0.0}
     whole = gradients(model, objective(model, collate(rows), values))  # type: ignore[arg-type]
     parts = [means_of(objective, model, collate(rows[part::2]), values) for part in range(2)]

@@ -53,7 +53,7 @@ class Batch:
         indices_B: index of each example in its dataset.
 
     Example:
-        >>> batch = collate([(7, EncodedExample((3, 1), (2,)))])
+        >>> batch = collate([EncodedExample((3, 1), (2,))], indices=[7])
         >>> len(batch), batch.to("cpu").indices_B
         (1, tensor([7]))
     """
@@ -99,29 +99,33 @@ def encode_examples(
     return encoded
 
 
-def collate(encoded: Sequence[tuple[int, EncodedExample]]) -> Batch:
-    """Pad ``(index in the dataset, example)`` pairs to a batch on the CPU, in the given order.
+def collate(examples: Sequence[EncodedExample], *, indices: Sequence[int] | None = None) -> Batch:
+    """Pad examples to a batch on the CPU, in the given order.
+
+    Args:
+        examples: examples, at least one.
+        indices: index of each example in its dataset; by default they are numbered from 0.
 
     Raises:
         InputError: there are no examples.
 
     Example:
-        >>> batch = collate([(4, EncodedExample((5, 6, 7), (1, 0))), (9, EncodedExample((8,), (2, 3, 0)))])
+        >>> batch = collate([EncodedExample((5, 6, 7), (1, 0)), EncodedExample((8,), (2, 3, 0))])
         >>> batch.sources_BS.tolist(), batch.source_lengths_B.tolist()
         ([[5, 6, 7], [8, 0, 0]], [3, 1])
         >>> batch.targets_BT.tolist(), batch.target_lengths_B.tolist()
         ([[1, 0, -100], [2, 3, 0]], [2, 3])
     """
-    if not encoded:
+    if not examples:
         raise InputError("a batch needs at least one example")
-    sources = [torch.tensor(example.source_ids, dtype=torch.long) for _, example in encoded]
-    targets = [torch.tensor(example.target_ids, dtype=torch.long) for _, example in encoded]
+    sources = [torch.tensor(example.source_ids, dtype=torch.long) for example in examples]
+    targets = [torch.tensor(example.target_ids, dtype=torch.long) for example in examples]
     return Batch(
         sources_BS=pad_sequence(sources, batch_first=True, padding_value=0),
         source_lengths_B=torch.tensor([len(ids) for ids in sources]),
         targets_BT=pad_sequence(targets, batch_first=True, padding_value=IGNORE),
         target_lengths_B=torch.tensor([len(ids) for ids in targets]),
-        indices_B=torch.tensor([index for index, _ in encoded]),
+        indices_B=torch.tensor(range(len(examples)) if indices is None else indices),
     )
 
 

@@ -165,7 +165,7 @@ def _losses(
     model: StepModel, examples: Sequence[EncodedExample], jobs: Sequence[tuple[int, Ids, list[set[int]]]]
 ) -> list[float]:
     """Return ``sum_t -log p(O(y_1..t-1) | x, y_1..t-1)`` of each job: example, output, optimal next tokens."""
-    encoded = [(index, EncodedExample(examples[index].source_ids, ids)) for index, ids, _ in jobs]
+    encoded = [EncodedExample(examples[index].source_ids, ids) for index, ids, _ in jobs]
     batch = collate(encoded).to(model.embedding_VD.device)
     log_probs_BTV = model.head(model.teacher_forced(model.encode(batch), batch.targets_BT)).log_softmax(-1)
     most = max((len(tokens) for *_, sets in jobs for tokens in sets), default=1)

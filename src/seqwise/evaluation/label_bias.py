@@ -121,7 +121,7 @@ def explore_label_bias(
         >>> from seqwise.data import EncodedExample, collate
         >>> from seqwise.models import Tagger
         >>> model = Tagger(source_size=5, target_size=3, embedding_size=4, hidden_size=8, label_embedding_size=2).eval()
-        >>> context = model.encode(collate([(0, EncodedExample((1, 2, 3), ()))]))
+        >>> context = model.encode(collate([EncodedExample((1, 2, 3), ())]))
         >>> found = explore_label_bias(model, context, num_steps=3, k=27, gold=(0, 2, 1))
         >>> found.exact, [len(prefixes) for prefixes in found.steps]
         (True, [1, 3, 9, 27])

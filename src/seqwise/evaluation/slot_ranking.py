@@ -175,7 +175,7 @@ def _rank_batch(
     for outputs, limit, tally in zip(references, limits, tallies, strict=True):
         tally.steps = min(limit, max(map(len, outputs))) - 1
     right = [{ids[:length] for ids in outputs for length in range(len(ids))} for outputs in references]
-    batch = collate(list(enumerate(examples))).to(model.embedding_VD.device)
+    batch = collate(examples).to(model.embedding_VD.device)
     num_steps_B = torch.tensor(limits, device=batch.sources_BS.device)
     with torch.no_grad():
         context = model.encode(batch)

@@ -145,7 +145,7 @@ def _probe_of(adapted: Any) -> _Probe:
     # A prompt of two tokens before the last, and one of a single token and padding.
     sources = ([first, last, last], [last, first])
     examples = [EncodedExample(tuple(source), (*fed, first)) for source in sources]
-    batch = collate(list(enumerate(examples))).to(adapted.model.device)
+    batch = collate(examples).to(adapted.model.device)
     return _Probe(sources, batch, first, fed, compared)
 
 

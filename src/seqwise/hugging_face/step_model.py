@@ -64,7 +64,7 @@ def step_model(model: nn.Module, *, generation_config: GenerationConfig | None =
         >>> from transformers import GPT2Config, GPT2LMHeadModel
         >>> config = GPT2Config(vocab_size=5, n_embd=8, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=1)
         >>> model = step_model(GPT2LMHeadModel(config).eval())
-        >>> context = model.encode(collate([(0, EncodedExample((2, 3), ())), (1, EncodedExample((4,), ()))]))
+        >>> context = model.encode(collate([EncodedExample((2, 3), ()), EncodedExample((4,), ())]))
         >>> beam_search(model, context, SoftTopK(k=3, alpha=1.0), num_steps=4).scores_BK.shape
         torch.Size([2, 3])
     """

@@ -104,7 +104,7 @@ def beam_crf_objective(
         >>> from seqwise.data import EncodedExample, collate
         >>> from seqwise.models import Tagger
         >>> model = Tagger(source_size=5, target_size=2, embedding_size=4, hidden_size=8, label_embedding_size=2)
-        >>> bool(beam_crf_objective(k=2)(model, collate([(0, EncodedExample((1, 2), (0, 1)))]), {}) > 0)
+        >>> bool(beam_crf_objective(k=2)(model, collate([EncodedExample((1, 2), (0, 1))]), {}) > 0)
         True
     """
     HardTopK(k)  # refuses a bad k now rather than at the first step

@@ -153,7 +153,7 @@ def masked_objective(masks: Callable[[Tensor], Tensor]) -> Objective:
         >>> from seqwise.data import EncodedExample, collate
         >>> from seqwise.models import MaskedLSTM
         >>> model = MaskedLSTM(vocab_size=5, embedding_size=4, hidden_size=8, feedforward_size=8)
-        >>> batch = collate([(0, EncodedExample((0,), (1, 4))), (1, EncodedExample((0,), (2,)))])
+        >>> batch = collate([EncodedExample((0,), (1, 4)), EncodedExample((0,), (2,))])
         >>> masked_objective(mask_uniformly)(model, batch, {}).requires_grad
         True
     """
@@ -187,7 +187,7 @@ def conditional_masked_objective(masks: Callable[[Tensor], Tensor], *, length_we
         >>> from seqwise.data import EncodedExample, collate
         >>> from seqwise.models import ConditionalMaskedTransformer
         >>> model = ConditionalMaskedTransformer(source_size=7, vocab_size=5, max_length=9, hidden_size=8, num_heads=2)
-        >>> batch = collate([(0, EncodedExample((6, 2), (1, 4))), (1, EncodedExample((3,), (2,)))])
+        >>> batch = collate([EncodedExample((6, 2), (1, 4)), EncodedExample((3,), (2,))])
         >>> conditional_masked_objective(mask_uniformly)(model, batch, {}).requires_grad
         True
     """

@@ -92,7 +92,7 @@ def mixed_objective(objectives: Sequence[Objective], weights: Sequence[float]) -
         >>> from seqwise.data import EncodedExample, collate
         >>> from seqwise.models import Tagger
         >>> model = Tagger(source_size=5, target_size=2, embedding_size=4, hidden_size=8, label_embedding_size=2).eval()
-        >>> batch = collate([(0, EncodedExample((1, 2), (0, 1)))])
+        >>> batch = collate([EncodedExample((1, 2), (0, 1))])
         >>> likelihood = cross_entropy_objective()
         >>> mixed = mixed_objective([likelihood, likelihood], [1.0, 0.5])(model, batch, {})
         >>> round((mixed / likelihood(model, batch, {})).item(), 4)

@@ -97,7 +97,7 @@ def minimum_risk_objective(
         >>> from seqwise.data import EncodedExample, collate
         >>> from seqwise.models import Tagger
         >>> model = Tagger(source_size=5, target_size=2, embedding_size=4, hidden_size=8, label_embedding_size=2)
-        >>> batch = collate([(0, EncodedExample((1, 2), (0, 1)))])
+        >>> batch = collate([EncodedExample((1, 2), (0, 1))])
         >>> bool(0 <= minimum_risk_objective(k=4, cost=edit_distances)(model, batch, {}) <= 1)
         True
     """

@@ -49,7 +49,7 @@ def softmax_margin_objective(
         >>> from seqwise.models import Tagger
         >>> from seqwise.objectives import beam_crf_objective
         >>> model = Tagger(source_size=5, target_size=2, embedding_size=4, hidden_size=8, label_embedding_size=2)
-        >>> batch = collate([(0, EncodedExample((1, 2), (0, 1)))])
+        >>> batch = collate([EncodedExample((1, 2), (0, 1))])
         >>> bool(softmax_margin_objective(k=3)(model, batch, {}) > beam_crf_objective(k=3)(model, batch, {}))
         True
     """

@@ -288,7 +288,7 @@ def _cross_entropies(run: MaskedRun, examples: Sequence[Example]) -> dict[str, f
     with torch.random.fork_rng():
         torch.manual_seed(0)
         for start in range(0, len(encoded), size):
-            batch = collate(list(enumerate(encoded[start : start + size]))).to(next(run.model.parameters()).device)
+            batch = collate(encoded[start : start + size]).to(next(run.model.parameters()).device)
             context = None
             if isinstance(run.model, ConditionalMaskedTransformer):
                 context = run.model.encode(batch.sources_BS, batch.source_lengths_B)

@@ -211,10 +211,7 @@ def log_partitions_of(run: OutputRun, encoded: Sequence[EncodedExample], *, batc
     """Compute log Z at every gold position, in nats, in one dimension."""
     device = run.model.embedding_VD.device
     with evaluation_mode(run.model):
-        parts = [
-            log_partitions(run.model, collate(list(enumerate(block))).to(device))
-            for block in in_blocks(encoded, batch_size)
-        ]
+        parts = [log_partitions(run.model, collate(block).to(device)) for block in in_blocks(encoded, batch_size)]
     return torch.cat([torch.empty(0), *(part.cpu() for part in parts)])
 
 

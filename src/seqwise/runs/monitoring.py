@@ -45,7 +45,7 @@ def monitor(run: OutputRun, examples: Sequence[Example], settings: Settings) -> 
     k, unit = settings.beam_size, settings.divisor_of_alpha
 
     def spread(selector: Selector) -> float:
-        batch = collate(list(enumerate(gold))).to(run.model.embedding_VD.device)
+        batch = collate(gold).to(run.model.embedding_VD.device)
         score, (_, steps_B) = as_score(settings.trained_score), search_targets(batch, run.model.end)
         with evaluation_mode(run.model), torch.no_grad():
             context = run.model.encode(batch)
@@ -68,7 +68,7 @@ def monitor(run: OutputRun, examples: Sequence[Example], settings: Settings) -> 
 
 
 def _cross_entropy(run: OutputRun, gold: Sequence[EncodedExample]) -> float:
-    batch = collate(list(enumerate(gold))).to(run.model.embedding_VD.device)
+    batch = collate(gold).to(run.model.embedding_VD.device)
     with evaluation_mode(run.model), torch.no_grad():
         return CrossEntropy().build()(run.model, batch, {}).item()
 

@@ -385,7 +385,7 @@ def _score_block(run: MaskedRun, examples: Sequence[Example], settings: ScoringS
 
     for group in of_one_length(lengths, lambda length: most_rows(length) // length):
         part, length = [order[place] for place in group], lengths[group[0]]
-        batch = collate([(place, block[place]) for place in part]).to(device)
+        batch = collate([block[place] for place in part]).to(device)
         context = (
             model.encode(batch.sources_BS, batch.source_lengths_B)
             if isinstance(model, ConditionalMaskedTransformer)

@@ -101,7 +101,7 @@ def fit_stage(
     )
     # The loss of every step was finite; the weights after the last one may still overflow.
     indices = next(iter(settings.batches(encoded)))
-    batch = collate([(index, encoded[index]) for index in indices]).to(next(model.parameters()).device)
+    batch = collate([encoded[index] for index in indices]).to(next(model.parameters()).device)
     with torch.no_grad(), torch.random.fork_rng():
         last_loss = objective(model, batch, {name: schedule(steps) for name, schedule in schedules.items()})
     if not bool(torch.isfinite(last_loss)):

@@ -85,7 +85,7 @@ def encode_sources(model: MaskedModel, sources: Sequence[tuple[int, ...]]) -> An
     """Encode sources for a conditional model, one row each; None for a model without sources."""
     if not isinstance(model, ConditionalMaskedTransformer):
         return None
-    batch = collate([(place, EncodedExample(ids, ())) for place, ids in enumerate(sources)]).to(device_of(model))
+    batch = collate([EncodedExample(ids, ()) for ids in sources]).to(device_of(model))
     return model.encode(batch.sources_BS, batch.source_lengths_B)
 
 

@@ -169,7 +169,7 @@ def sample_within(
         >>> from seqwise.models import EncoderDecoder
         >>> from seqwise.search import trie
         >>> model = EncoderDecoder(source_size=5, target_size=4, end=0, embedding_size=4, hidden_size=8).eval()
-        >>> context = model.encode(collate([(0, EncodedExample((1, 2), ()))]))
+        >>> context = model.encode(collate([EncodedExample((1, 2), ())]))
         >>> samples = sample_within(model, context, trie([(1, 2), (3,)], end=0), num_steps=3, num_samples=50)
         >>> samples.tokens_BNT.shape, bool(samples.exact_BN.all())
         (torch.Size([1, 50, 3]), True)

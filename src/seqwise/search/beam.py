@@ -262,7 +262,7 @@ def beam_search(
         >>> from seqwise.models import Tagger
         >>> from seqwise.search import SoftTopK
         >>> model = Tagger(source_size=5, target_size=3, embedding_size=4, hidden_size=8, label_embedding_size=2)
-        >>> context = model.encode(collate([(0, EncodedExample((1, 2, 3), ())), (1, EncodedExample((4,), ()))]))
+        >>> context = model.encode(collate([EncodedExample((1, 2, 3), ()), EncodedExample((4,), ())]))
         >>> beam = beam_search(model, context, SoftTopK(k=2, alpha=1.0), num_steps=context.lengths_B)
         >>> beam.scores_BK.shape
         torch.Size([2, 2])

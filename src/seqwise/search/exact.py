@@ -101,7 +101,7 @@ def best_first(
         >>> from seqwise.models import Tagger
         >>> from seqwise.search import HardTopK, backtrace, beam_search
         >>> model = Tagger(source_size=5, target_size=3, embedding_size=4, hidden_size=8, label_embedding_size=2).eval()
-        >>> context = model.encode(collate([(0, EncodedExample((1, 2, 3), ()))]))
+        >>> context = model.encode(collate([EncodedExample((1, 2, 3), ())]))
         >>> found = best_first(model, context, 2, num_steps=3)
         >>> every = beam_search(model, context, HardTopK(27), num_steps=3)
         >>> found.certified_B, torch.equal(found.tokens_BKT, backtrace(every)[:, :2])

@@ -167,7 +167,7 @@ def stochastic_beam_search(
         >>> from seqwise.models import Tagger
         >>> from seqwise.search import backtrace
         >>> model = Tagger(source_size=5, target_size=2, embedding_size=4, hidden_size=8, label_embedding_size=2)
-        >>> context = model.encode(collate([(0, EncodedExample((1, 2), ()))]))
+        >>> context = model.encode(collate([EncodedExample((1, 2), ())]))
         >>> drawn = stochastic_beam_search(model, context, k=4, num_steps=2)
         >>> sorted(backtrace(drawn.beam)[0].tolist())
         [[0, 0], [0, 1], [1, 0], [1, 1]]

@@ -297,7 +297,8 @@ class StepBatches(Dataset[dict[str, Any]]):
         indices = self._order[place]
         own = indices[rank() + world_size() * part :: world_size() * self.parts]
         # A process without a row takes part with one that counts for nothing: the others wait for its gradient.
-        batch = collate([(index, self.train[index]) for index in own or indices[:1]])
+        rows = own or indices[:1]
+        batch = collate([self.train[index] for index in rows], indices=rows)
         return {"batch": batch, "weight": 1.0 if own else 0.0, "indices": indices}
 
 

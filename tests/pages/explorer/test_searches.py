@@ -262,7 +262,7 @@ def test_the_lattice_follows_the_search_that_is_chosen(asked: tuple[OutputRun, s
 def test_where_gold_falls_off_is_where_no_prefix_of_the_beam_is_gold(seed: int) -> None:
     run = tagger(seed=seed)
     question = read_question(run, "a b c a")
-    batch = collate([(0, question.source)])
+    batch = collate([question.source])
     decoder = Setup(k=2).decoder(run)
     with torch.no_grad():
         slots = list(unroll_slots(run.model, run.model.encode(batch), decoder, num_steps=4))
