@@ -93,7 +93,7 @@ def by_seqwise(adapted: Any, options: argparse.Namespace) -> Write:
     """The same by :func:`seqwise.decode`, in the language of the model."""
 
     def write(sources_BS: torch.Tensor) -> list[list[Item]]:
-        batch = collate([(place, EncodedExample(tuple(row), ())) for place, row in enumerate(sources_BS.tolist())])
+        batch = collate([EncodedExample(tuple(row), ()) for row in sources_BS.tolist()])
         decoder, steps = Decoder(HardTopK(options.k), local), options.length + 1
         with torch.inference_mode():
             found = decode(adapted, adapted.encode(batch), decoder, num_steps=steps, n_best=options.k)
