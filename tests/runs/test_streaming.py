@@ -239,6 +239,7 @@ def in_a_language(model: Any, **options: Any) -> Any:
 def test_languages_that_a_stream_can_stay_in() -> None:
     assert transitions(~torch.eye(3, dtype=torch.bool)).is_open_ended
     assert not transitions(torch.tensor([[True, True], [False, False]])).is_open_ended  # nothing follows label 1
+    assert not transitions(~torch.eye(3, dtype=torch.bool), last_V=torch.tensor([True, False, True])).is_open_ended
     assert not trie([(0, 1)]).is_open_ended
 
 

@@ -251,8 +251,6 @@ class Streams:
             context, past = self._model.read(batch, past)
         except IndexError:
             raise InputError("a token is not an id of the model's vocabulary", hint="look it up there") from None
-        if beam is None:  # given to unroll, so that it takes the length for unknown
-            beam = Beam.start(self._model, context)
         columns: list[Tensor] = []
         steps = unroll(
             self._model,
@@ -267,7 +265,7 @@ class Streams:
         for step in steps:
             beam, carry = step.beam, step.carry
             columns.append(carry.committed_BT)
-        assert carry is not None
+        assert beam is not None and carry is not None
         if bool((beam.scores_BK.amax(1) == -torch.inf).any()):
             raise InputError("the model excludes every label for a token", hint="check which tokens its scores exclude")
         return _State.of(past, beam, carry), _labels(torch.cat(columns, dim=1))
