@@ -7,13 +7,15 @@ BIN := .venv/bin
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-slow mutants reliability soak lock audit lint types format docs figures dist clean
+.PHONY: help setup demo test test-all test-slow test-machines test-oldest mutants reliability soak lock audit lint types format docs figures dist clean
 
 help:
 	@echo "make demo    train, decode and compare on a small task (sets everything up first)"
 	@echo "make test    ruff, mypy, then pytest with the doctests (sets everything up first)"
 	@echo "make test-all     make test, then the tests above three seconds each: what the hosted checks run"
 	@echo "make test-slow    the tests that take minutes each"
+	@echo "make test-machines  make test on other CPUs: levels of ATen, oneDNN and MKL, one to four threads"
+	@echo "make test-oldest    make test with the oldest declared versions, in build/oldest; needs a package index"
 	@echo "make reliability  run all reliability tests and write docs/reliability.md"
 	@echo "make mutants 600 small code changes to search, objectives and sampling: do the tests notice? takes hours"
 	@echo "make soak    ten minutes each of training, search and sampling: memory and speed must not drift"
@@ -48,6 +50,25 @@ test-all: test
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow $(PYTEST)
+
+# ATen's level, oneDNN's, MKL's, threads. The last one is what the machine has.
+MACHINES := default:SSE41:SSE4_2:1 avx2:AVX2:AVX2:2 avx2:AVX2:AVX2:3 ::COMPATIBLE:3 :::4
+
+test-machines: setup
+	@for machine in $(MACHINES); do \
+	  aten=$${machine%%:*} rest=$${machine#*:}; onednn=$${rest%%:*} rest=$${rest#*:}; mkl=$${rest%%:*} threads=$${rest#*:}; \
+	  echo "ATEN_CPU_CAPABILITY=$$aten ONEDNN_MAX_CPU_ISA=$$onednn MKL=$$mkl OMP_NUM_THREADS=$$threads"; \
+	  env OMP_NUM_THREADS=$$threads $${aten:+ATEN_CPU_CAPABILITY=$$aten} $${onednn:+ONEDNN_MAX_CPU_ISA=$$onednn} \
+	    $${mkl:+$$([ "$$mkl" = COMPATIBLE ] && echo MKL_CBWR || echo MKL_ENABLE_INSTRUCTIONS)=$$mkl} \
+	    $(BIN)/python -m pytest --numprocesses auto --dist loadfile -m "not slow and not thorough" $(PYTEST) || exit 1; \
+	done
+
+OLDEST := build/oldest
+test-oldest: setup
+	$(BIN)/python -m venv --clear $(OLDEST)
+	$(BIN)/python scripts/oldest_versions.py > $(OLDEST)/constraints.txt
+	$(OLDEST)/bin/python -m pip install --quiet --requirement $(OLDEST)/constraints.txt --editable '.[test]'
+	$(OLDEST)/bin/python -m pytest --numprocesses auto --dist loadfile -m "not slow and not thorough" $(PYTEST)
 
 reliability: setup
 	$(BIN)/python -m pytest -m "slow or not slow" --write-figures results/reliability.json tests/reliability $(PYTEST)

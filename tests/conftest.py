@@ -20,7 +20,7 @@ import torch
 
 from command_line import Command, Ended, exit_code
 
-torch.set_num_threads(1)
+torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

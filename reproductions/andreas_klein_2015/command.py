@@ -138,9 +138,10 @@ def score_command(
         score_sentences_unnormalized,
     )
     from reproductions.andreas_klein_2015.streams import read_sentences
+    from seqwise.data.readers import STDIN
 
     loaded = load_language_model(folder)
-    sentences = read_sentences(["/dev/stdin" if str(file) == "-" else file])
+    sentences = read_sentences([STDIN if str(file) == "-" else file])
     scored = (score_sentences_unnormalized if unnormalized else score_sentences)(loaded, sentences)
     print(_print_scores(loaded, scored), file=sys.stderr)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import importlib.util
+import io
 import json
 import os
 import random
@@ -11,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -456,17 +457,13 @@ def test_every_decoder_predicts_a_file_line_by_line(
 
 
 @pytest.fixture
-def standard_input() -> Iterator[Callable[[Path], None]]:
+def standard_input(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
     """Put a file in place of this process's standard input."""
-    kept = os.dup(0)
 
     def replace(path: Path) -> None:
-        with path.open("rb") as file:
-            os.dup2(file.fileno(), 0)
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(path.read_bytes()))))
 
-    yield replace
-    os.dup2(kept, 0)
-    os.close(kept)
+    return replace
 
 
 def test_three_thousand_lines_keep_their_order(

@@ -116,8 +116,8 @@ def test_an_input_without_a_token_has_no_updates(streamed: Callable[..., Ended],
 @pytest.mark.parametrize(
     ("text", "arguments", "problem"),
     [
-        (b"a\nb zebra", (), "/dev/stdin:2: unknown token 'zebra'; the nearest known token is 'b'"),
-        (b"a\n\xff", (), "/dev/stdin:2: the input is not UTF-8; convert it to UTF-8, for example with iconv"),
+        (b"a\nb zebra", (), "<stdin>:2: unknown token 'zebra'; the nearest known token is 'b'"),
+        (b"a\n\xff", (), "<stdin>:2: the input is not UTF-8; convert it to UTF-8, for example with iconv"),
         (b"a", ("--commit", "soon"), "no commit rule is called 'soon'; known are agree, delay(NUMBER), margin(NUMBER), "
          "never"),
         (b"a", ("--beam-size", "0"), "--beam-size must be at least 1, got 0"),

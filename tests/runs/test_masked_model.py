@@ -520,7 +520,7 @@ def test_standard_input(seqwise: Command, trained: Path, tmp_path: Path, monkeyp
     really = codecs.each_sequence
     monkeypatch.setattr(codecs, "each_sequence", reads)
     assert seqwise("score", trained, "-").out == seqwise("score", trained, file).out != ""
-    assert asked == ["/dev/stdin", str(file)]
+    assert asked == ["<stdin>", str(file)]
 
 
 def test_a_progress_bar_does_not_swallow_the_results(

@@ -14,12 +14,12 @@ import typer
 
 from seqwise.cli.console import here, require_at_least_one
 from seqwise.cli.flags import BeamSize, RunFolder, decoder_option
+from seqwise.data.readers import STDIN
 from seqwise.errors import InputError
 
 if TYPE_CHECKING:
     from seqwise.runs import Update
 
-STDIN = "/dev/stdin"
 NAME = "sentence"
 PIECES = re.compile(r"[^ \t\r\n]+|\n")
 READ_AT_ONCE = 2**16

@@ -12,6 +12,8 @@ from seqwise.errors import InputError
 LOCK = ".seqwise.lock"
 """Lock file of an output folder; see ``sole_writer``."""
 
+WINDOWS = os.name == "nt"
+
 _PARTIAL = re.compile(r"\..+\.[0-9]+\.partial")
 
 
@@ -40,8 +42,10 @@ def rename_durably(partial: Path, final: Path) -> None:
 
 
 def flush(path: Path) -> None:
-    """Flush a file, or the entries of a folder, to disk."""
-    handle = os.open(path, os.O_RDONLY)
+    """Flush a file, or the entries of a folder, to disk; Windows has no call for a folder."""
+    if WINDOWS and path.is_dir():
+        return
+    handle = os.open(path, os.O_RDWR if WINDOWS else os.O_RDONLY)  # there only what may be written can be flushed
     try:
         os.fsync(handle)
     finally:

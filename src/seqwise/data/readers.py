@@ -9,9 +9,12 @@ import gzip
 import itertools
 import os
 import re
+import sys
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from io import BufferedReader
 from typing import IO, Literal, TypeVar, cast, get_args
 
 from seqwise.data.durable import write_atomically
@@ -50,6 +53,10 @@ class Example:
     key: str = ""
 
 
+STDIN = "<stdin>"
+"""Path that stands for standard input, to read and in messages."""
+
+
 def read_lines(path: FilePath) -> Iterator[tuple[int, str]]:
     """Yield ``(line number from 1, text without line end)`` of a UTF-8 file; its first two bytes tell plain from gzip.
 
@@ -57,7 +64,7 @@ def read_lines(path: FilePath) -> Iterator[tuple[int, str]]:
     """
     number = 0
     try:
-        with open(path, "rb") as plain:
+        with _opened(path) as plain:
             compressed = plain.peek(2)[:2] == b"\x1f\x8b"
             stream = cast(IO[bytes], gzip.GzipFile(fileobj=plain)) if compressed else plain
             # A limit on readline, not a check afterwards: a small gzip can hold one line of many gigabytes.
@@ -74,6 +81,11 @@ def read_lines(path: FilePath) -> Iterator[tuple[int, str]]:
         raise InputError(f"cannot be read ({error.strerror or error})", path=path) from None
     if number == 0:
         raise InputError("the file is empty", path=path, hint="give a file with at least one line")
+
+
+def _opened(path: FilePath) -> AbstractContextManager[BufferedReader]:
+    """Open a file; standard input stays open."""
+    return nullcontext(cast(BufferedReader, sys.stdin.buffer)) if os.fspath(path) == STDIN else open(path, "rb")
 
 
 def _line_text(raw: bytes, path: FilePath, number: int) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from seqwise.data.fasta import each_entry
 from seqwise.data.readers import (
     BLANKS,
+    STDIN,
     Example,
     FilePath,
     Units,
@@ -157,7 +158,7 @@ def standard_input() -> str:
     """Return the path of standard input; if it is a terminal, print a note."""
     if sys.stdin is not None and sys.stdin.isatty():
         print("reading a file from the terminal, up to Ctrl-D", file=sys.stderr)
-    return "/dev/stdin"
+    return STDIN
 
 
 def example_of(text: str, *, units: Units) -> Example:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from seqwise.data.durable import LOCK
+from seqwise.data.durable import LOCK, WINDOWS
 from seqwise.errors import InputError
 from seqwise.training.processes import from_main_process, is_main_process
+
+if WINDOWS:
+    import msvcrt
+else:
+    import fcntl
+
+# Windows locks bytes, which others cannot read then: one behind the number of the process.
+_LOCKED = 64
 
 # File systems that know no locks say so in one of these ways: there, nobody is kept out.
 _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -21,8 +28,8 @@ _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 def sole_writer(folder: Path) -> Iterator[None]:
     """Make a folder and lock it against other writers; afterwards, remove it if it is empty.
 
-    Of the processes that torchrun starts, rank 0 takes the lock for all. The lock uses ``flock`` (Linux, macOS), which
-    ends with its holder in any case. On NFS it holds between machines if the server supports locks.
+    Of the processes that torchrun starts, rank 0 takes the lock for all. The lock uses ``flock``, or on Windows locked
+    bytes, and ends with its holder in any case. On NFS it holds between machines if the server supports locks.
 
     Example:
         >>> folder = getfixture("tmp_path") / "run"
@@ -45,6 +52,9 @@ def sole_writer(folder: Path) -> Iterator[None]:
             with suppress(OSError):
                 (folder / LOCK).unlink()
             os.close(handle)
+            if WINDOWS:  # where a file that is open cannot be removed
+                with suppress(OSError):
+                    (folder / LOCK).unlink()
             with suppress(OSError):  # as soon as one of them holds something
                 for path in missing:
                     path.rmdir()
@@ -74,9 +84,10 @@ def _lock(folder: Path) -> int:
 
 def _lock_file(handle: int, folder: Path) -> None:
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock_or_raise(handle)
     except BlockingIOError:
-        holder = os.pread(handle, 20, 0).decode(errors="replace") or "of unknown number"
+        os.lseek(handle, 0, os.SEEK_SET)
+        holder = os.read(handle, 20).decode(errors="replace") or "of unknown number"
         os.close(handle)
         hint = "wait for it, or give another --output"
         raise InputError(f"process {holder} is writing to this folder", path=folder, hint=hint) from None
@@ -84,3 +95,17 @@ def _lock_file(handle: int, folder: Path) -> None:
         if error.errno not in _WITHOUT_LOCKS:
             os.close(handle)
             raise
+
+
+def _lock_or_raise(handle: int) -> None:
+    """Lock a file, or raise BlockingIOError if another holds it."""
+    if not WINDOWS:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return
+    os.lseek(handle, _LOCKED, os.SEEK_SET)
+    try:
+        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined, unused-ignore]
+    except PermissionError as error:
+        raise BlockingIOError(errno.EAGAIN, error.strerror) from None
+    finally:
+        os.lseek(handle, 0, os.SEEK_SET)

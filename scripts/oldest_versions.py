@@ -1,0 +1,31 @@
+"""Print the oldest versions of packages that pyproject.toml declares, as requirements, for ``make test-oldest``."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+PYPROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
+EXTRAS = ("demo", "reproductions", "translation", "diagnostics", "constraints", "report", "tune")
+"""Whose packages the tests use; those of the tests themselves are as new as they are found."""
+
+
+def oldest(requirements: list[str]) -> list[str]:
+    """Turn ``name>=version`` into ``name==version``; other requirements stay as they are.
+
+    Example:
+        >>> oldest(["torch>=2.11", "ruff>=0.17.5,<0.18", "arviz-stats[xarray]>=0.6"])
+        ['torch==2.11', 'ruff==0.17.5', 'arviz-stats[xarray]==0.6']
+    """
+    return [re.sub(r">=\s*([^,\s]+).*", r"==\1", requirement) for requirement in requirements]
+
+
+def main() -> None:
+    project = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]
+    declared = [*project["dependencies"], *(one for extra in EXTRAS for one in project["optional-dependencies"][extra])]
+    print("\n".join(dict.fromkeys(oldest(declared))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""Files that are on disk when a function returns; the calls of another system."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seqwise.data import durable
+
+
+def test_on_windows_only_files_that_can_be_written_are_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[tuple[str, int]] = []
+    really: Any = os.open
+
+    def note(path: Any, flags: int, *mode: int) -> int:
+        opened.append((Path(path).name, flags & (os.O_RDWR | os.O_WRONLY)))
+        return int(really(path, flags, *mode))
+
+    monkeypatch.setattr(os, "open", note)
+    monkeypatch.setattr(durable, "WINDOWS", True)
+    (tmp_path / "a").write_text("text")
+    durable.rename_durably(tmp_path / "a", tmp_path / "b")
+    assert (tmp_path / "b").read_text() == "text"
+    assert [entry for entry in opened if entry[0] in ("a", "b", tmp_path.name)] == [("a", os.O_RDWR)]

@@ -1,0 +1,34 @@
+"""The lock of an output folder with the calls of Windows, in their place a table of locked bytes."""
+
+from __future__ import annotations
+
+import os
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seqwise.errors import InputError
+from seqwise.training import lock
+
+
+def test_a_second_writer_is_refused_on_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: dict[tuple[int, int], int] = {}
+
+    def locking(handle: int, mode: int, count: int) -> None:
+        byte = os.fstat(handle).st_ino, os.lseek(handle, 0, os.SEEK_CUR)
+        if byte in held:
+            raise PermissionError(13, "Permission denied")
+        held[byte] = handle
+
+    fake: Any = types.SimpleNamespace(locking=locking, LK_NBLCK=2)
+    monkeypatch.setattr(lock, "msvcrt", fake, raising=False)
+    monkeypatch.setattr(lock, "WINDOWS", True)
+    with lock.sole_writer(tmp_path / "run"):
+        (tmp_path / "run" / "file").write_text("")
+        with pytest.raises(InputError, match=f"process {os.getpid()} is writing"), lock.sole_writer(tmp_path / "run"):
+            pass
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["file"]
+    # What is locked lies behind the number of the process, which others read.
+    assert {place for _, place in held} == {64}
