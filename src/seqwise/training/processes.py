@@ -65,7 +65,7 @@ def local_device() -> torch.device:
     from seqwise.devices import find_device
 
     device = find_device(os.environ.get(DEVICE, "auto"))
-    if device.type != "cuda" or world_size() == 1:
+    if device.type != "cuda" or device.index is not None:
         return device
     here, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", 1)), torch.cuda.device_count()
     if here > gpus:
