@@ -302,10 +302,20 @@ def each_source(path: FilePath, *, units: Units, separator: str | None = "\t") -
 def _split(text: str, units: Units) -> tuple[str, ...]:
     if units not in get_args(Units):
         raise InputError(f"unknown units {units!r}", hint=f"choose one of {', '.join(get_args(Units))}")
+    return split_text(text.strip(" \t") if units == "text" else text, units)
+
+
+def split_text(text: str, units: Units) -> tuple[str, ...]:
+    """Split text into words at blanks and tabs, or into characters; "text" is one token, or none if it is blank.
+
+    Example:
+        >>> split_text(" the  dog", "words"), split_text(" the  dog", "text"), split_text(" ", "text")
+        (('the', 'dog'), (' the  dog',), ())
+    """
     if units == "characters":
         return tuple(text)
-    words = [text.strip(" \t")] if units == "text" else BLANKS.split(text)
-    return tuple(word for word in words if word)
+    words = tuple(word for word in BLANKS.split(text) if word)
+    return words if units == "words" else (text,) if words else ()
 
 
 def require_some(examples: Examples, path: FilePath) -> Examples:

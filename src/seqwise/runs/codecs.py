@@ -31,7 +31,7 @@ from torch import Tensor
 
 from seqwise.data.batches import EncodedExample, encode_examples
 from seqwise.data.durable import write_atomically
-from seqwise.data.readers import BLANKS, Example, FilePath, require_some
+from seqwise.data.readers import Example, FilePath, require_some, split_text
 from seqwise.data.records import read_record
 from seqwise.data.spooled import spooled
 from seqwise.data.subwords import BLANK, normalize_text
@@ -380,9 +380,7 @@ class MaskedCodec(SequenceCodec):
         return list(tokens) if self.sequence.subwords is None else [token.replace(BLANK, "") for token in tokens]
 
     def phrase(self, text: str) -> Ways:
-        words = tuple(word for word in BLANKS.split(text) if word)
-        tokens = {"words": words, "characters": tuple(text), "text": (text,) if words else ()}[file_units(self.units)]
-        pieces = self.sequence.split(tokens)
+        pieces = self.sequence.split(split_text(text, file_units(self.units)))
         if not pieces:
             raise InputError("a phrase is blank", hint="name a token or more")
         ids = tuple(self.sequence.vocabulary.encode(pieces))

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from seqwise.data.fasta import each_entry
 from seqwise.data.readers import (
-    BLANKS,
     STDIN,
     Example,
     FilePath,
@@ -26,6 +25,7 @@ from seqwise.data.readers import (
     read_pairs,
     require_aligned,
     require_some,
+    split_text,
 )
 from seqwise.data.spooled import spooled
 from seqwise.errors import InputError
@@ -130,8 +130,7 @@ def _each_line(path: FilePath, units: Units) -> Iterator[Example]:
             )
             raise InputError(problem, path=path, line=number, hint=hint)
         if text.strip(" "):
-            words = tuple(word for word in BLANKS.split(text) if word)
-            tokens = {"words": words, "characters": tuple(text), "text": (text.strip(" "),)}[units]
+            tokens = split_text(text.strip(" ") if units == "text" else text, units)
             yield Example((), tokens, os.fspath(path), number)
 
 

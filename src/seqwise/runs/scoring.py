@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from seqwise.data.batches import collate
-from seqwise.data.readers import BLANKS, Example, FilePath, read_lines, require_some
+from seqwise.data.readers import Example, FilePath, read_lines, require_some, split_text
 from seqwise.data.spooled import in_blocks, spooled
 from seqwise.errors import InputError
 from seqwise.evaluation.minimal_pairs import PairScore
@@ -351,22 +351,15 @@ def _of_sequences(run: MaskedRun, settings: ScoringSettings) -> _Scoring:
     def score(examples: Sequence[Example]) -> list[SequenceScore]:
         return _score_block(run, examples, settings)
 
-    split_prefix = _splitter(run.codec.source_units)
+    def split(text: str) -> tuple[str, ...]:
+        return split_text(text, file_units(run.codec.units))
 
     def split_source(prefix: str, suffix: str) -> tuple[str, ...]:
         if suffix:
             raise InputError("suffix: it is for Hugging Face masked models", hint="leave it out")
-        return split_prefix(prefix)
+        return split_text(prefix, file_units(run.codec.source_units))
 
-    return _Scoring("masked", check, score, _splitter(run.codec.units), split_source)
-
-
-def _splitter(units: Any) -> Callable[[str], tuple[str, ...]]:
-    def split(text: str) -> tuple[str, ...]:
-        words = tuple(word for word in BLANKS.split(text) if word)
-        return {"words": words, "characters": tuple(text), "text": (text,) if words else ()}[file_units(units)]
-
-    return split
+    return _Scoring("masked", check, score, split, split_source)
 
 
 @torch.no_grad()
