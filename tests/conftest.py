@@ -24,6 +24,9 @@ torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
+# Looking for doctests, pytest would import it a second time; a process has one such device.
+collect_ignore = ["pretended.py"]
+
 
 # A job in the background, or under nohup, is born deaf to Ctrl-C, which some tests send themselves.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -59,6 +59,10 @@ VisitsName = Literal["in-order", "shuffled", "anywhere"]
 positions, each with a block size drawn between 1 and that of the sweep."""
 
 
+STDIN = "<stdin>"
+"""Path that stands for standard input, to read and in messages."""
+
+
 def measure_heading(title: str) -> str:
     """Return the name of a measure with its unit."""
     return title if title in ("length ratio", "BLEU") else f"{title}, %"

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from reproductions.corpora.lexicons import read_lexicon, read_spelling, read_stress, split_by_hash
 from seqwise.data import Example, read_columns, read_pairs, write_columns, write_pairs
 from seqwise.data.durable import write_atomically
-from seqwise.data.readers import STDIN, each_input, read_lines, require_aligned
+from seqwise.data.readers import each_input, read_lines, require_aligned
 from seqwise.errors import InputError
+from seqwise.names import STDIN
 
 WORDS = {"source_units": "words", "target_units": "words"}
 

@@ -14,8 +14,8 @@ import typer
 
 from seqwise.cli.console import here, require_at_least_one
 from seqwise.cli.flags import BeamSize, RunFolder, decoder_option
-from seqwise.data.readers import STDIN
 from seqwise.errors import InputError
+from seqwise.names import STDIN
 
 if TYPE_CHECKING:
     from seqwise.runs import Update

@@ -19,6 +19,7 @@ from typing import IO, Literal, TypeVar, cast, get_args
 
 from seqwise.data.durable import write_atomically
 from seqwise.errors import InputError
+from seqwise.names import STDIN
 
 Units = Literal["words", "characters", "text"]
 """Units of one side of a pair; "text" keeps the side as one token, which is split into subwords later."""
@@ -51,10 +52,6 @@ class Example:
     path: str = ""
     line: int = 0
     key: str = ""
-
-
-STDIN = "<stdin>"
-"""Path that stands for standard input, to read and in messages."""
 
 
 def read_lines(path: FilePath) -> Iterator[tuple[int, str]]:

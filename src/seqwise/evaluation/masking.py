@@ -86,8 +86,8 @@ def list_outputs(language: Language, num_steps: int, *, most: int = MOST_OUTPUTS
     Example:
         >>> from seqwise.search import trie
         >>> list_outputs(trie([(3, 4), (5,)], end=0), 3)
-        tensor([[5, 0, 0],
-                [3, 4, 0]])
+        tensor([[3, 4, 0],
+                [5, 0, 0]])
     """
     outputs_JT = torch.zeros(1, 0, dtype=torch.long)
     nodes_1J = language.start(1, outputs_JT.device)

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from seqwise.data.fasta import each_entry
 from seqwise.data.readers import (
-    STDIN,
     Example,
     FilePath,
     Units,
@@ -29,6 +28,7 @@ from seqwise.data.readers import (
 )
 from seqwise.data.spooled import spooled
 from seqwise.errors import InputError
+from seqwise.names import STDIN
 from seqwise.runs.masked_model_settings import Format, MaskedModelSettings
 from seqwise.runs.model_settings import Units as SideUnits
 from seqwise.runs.settings import Settings, Tagging
