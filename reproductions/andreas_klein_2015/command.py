@@ -138,7 +138,7 @@ def score_command(
         score_sentences_unnormalized,
     )
     from reproductions.andreas_klein_2015.streams import read_sentences
-    from seqwise.data.readers import STDIN
+    from seqwise.names import STDIN
 
     loaded = load_language_model(folder)
     sentences = read_sentences([STDIN if str(file) == "-" else file])
