@@ -27,7 +27,7 @@ import torch
 
 from benchmarks.command import a_parser, run
 from benchmarks.relaxed_beam import Size, a_batch, a_model
-from benchmarks.timing import median_ratio
+from benchmarks.timing import median_ratio, time_in_turn
 from seqwise.decoding import Decoder, decode
 from seqwise.evaluation.signature import sign, signature_line
 from seqwise.models import Tagger
@@ -62,14 +62,6 @@ def searched_whole(model: Tagger, batch: Any, k: int) -> list[Any]:
     return [hypotheses[0].tokens for hypotheses in best]
 
 
-def cpu_seconds(call: Callable[[], object]) -> float:
-    """CPU seconds of a call, after an untimed one of the same kind."""
-    call()
-    start = time.process_time()
-    call()
-    return time.process_time() - start
-
-
 def measure_streams(num_streams: int, options: argparse.Namespace) -> dict[str, Any]:
     """Times of all systems at one number of streams."""
     size = Size(options.labels, options.hidden, options.k, num_streams, options.steps)
@@ -77,18 +69,18 @@ def measure_streams(num_streams: int, options: argparse.Namespace) -> dict[str, 
     model = a_model(size, batch, options.perplexity, options.seed).eval()
     prefix = a_batch(replace(size, steps=PREFIX), options.seed)
     sources, latencies = batch.sources_BS.tolist(), list[float]()
-    calls: dict[str, tuple[Callable[[], object], int]] = {
-        "stream": (lambda: labels_of_streams(model, sources, size.k, latencies), size.steps),
-        "whole": (lambda: searched_whole(model, batch, size.k), size.steps),
-        "re-run": (lambda: searched_whole(model, prefix, size.k), 1),
+    calls: dict[str, Callable[[], object]] = {
+        "stream": lambda: labels_of_streams(model, sources, size.k, latencies),
+        "whole": lambda: searched_whole(model, batch, size.k),
+        "re-run": lambda: searched_whole(model, prefix, size.k),
     }
     same = labels_of_streams(model, sources, size.k, []) == searched_whole(model, batch, size.k)
-    seconds: dict[str, list[float]] = {name: [] for name in calls}
-    for number in range(options.rounds):
-        names = list(calls)
-        for name in names[number % len(names) :] + names[: number % len(names)]:
-            call, tokens = calls[name]
-            seconds[name].append(cpu_seconds(call) / (tokens * num_streams))
+    # A re-run labels one new token of each stream.
+    labelled = {"stream": size.steps, "whole": size.steps, "re-run": 1}
+    seconds = {
+        name: [of_call / (labelled[name] * num_streams) for of_call in times]
+        for name, times in time_in_turn(calls, options.rounds, clock=time.process_time).items()
+    }
     cuts = statistics.quantiles(latencies, n=100)
     return {
         "streams": num_streams,

@@ -154,7 +154,7 @@ def print_warnings(metrics: Mapping[str, Any]) -> None:
         print(textwrap.fill(f"seqwise: {warning}", 80, subsequent_indent="  ", break_on_hyphens=False), file=sys.stderr)
 
 
-def here() -> torch.device:
+def command_device() -> torch.device:
     """Return the device that the command runs on; say which on standard error, unless it is the CPU unasked."""
     device = local_device()
     if device.type != "cpu" or DEVICE in os.environ:

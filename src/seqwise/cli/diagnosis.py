@@ -12,7 +12,7 @@ import typer
 
 from seqwise.cli.console import (
     bar_for_each_part,
-    here,
+    command_device,
     out,
     print_measures,
     print_table,
@@ -76,7 +76,7 @@ def diagnose(
     from seqwise.runs.run import readable, require_enough_candidates
 
     folder = run_folder(run)
-    loaded = load_run(folder, device=here())
+    loaded = load_run(folder, device=command_device())
     if language is not None:
         loaded = in_language(loaded, language)
     examples = read_examples(loaded.settings, file)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from seqwise.cli.completion import run_folders
-from seqwise.cli.console import here
+from seqwise.cli.console import command_device
 
 
 def explore(
@@ -38,6 +38,6 @@ def explore(
     from seqwise.pages.explorer.server import require_nicegui, serve
 
     require_nicegui()
-    here()
+    command_device()
     loaded = load_explored(run, file=file)
     serve(loaded, run.resolve().name, host=host, port=port)

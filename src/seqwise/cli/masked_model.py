@@ -13,7 +13,7 @@ import typer
 from seqwise.cli.console import (
     bar_for_each_part,
     bar_for_each_stage,
-    here,
+    command_device,
     print_summary,
     print_warnings,
     progress_bars,
@@ -48,7 +48,7 @@ def train_command(
     from seqwise.runs.masked_model_training import train_masked_model
 
     settings = load_masked_flags(given_flags(flags))
-    here()
+    command_device()
     with progress_bars() as bars:
         advance = bar_for_each_part(bars)
         metrics = train_masked_model(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seqwise.cli.completion import choice_of
-from seqwise.cli.console import here, print_measures, print_table, require_at_least_one, require_files
+from seqwise.cli.console import command_device, print_measures, print_table, require_at_least_one, require_files
 from seqwise.cli.flags import BeamSize, GoldFile, Language, ResumableOutput, RunFolder, decoder_option
 from seqwise.errors import InputError, warn
 from seqwise.names import interval_texts
@@ -93,7 +93,7 @@ def predict(
 
     require_files(output, text or "-")
     folder = run_folder(run)
-    loaded = load_run(folder, to="predict", device=here())
+    loaded = load_run(folder, to="predict", device=command_device())
     if language is not None:
         loaded = in_language(loaded, language)
     layout = _layout("json" if as_json else layout, task=loaded.settings.task, n_best=n_best)
@@ -274,7 +274,7 @@ def evaluate(
     from seqwise.runs.run import require_enough_candidates
 
     folder = run_folder(run)
-    loaded = load_run(folder, to="predict", device=here())
+    loaded = load_run(folder, to="predict", device=command_device())
     if language is not None:
         loaded = in_language(loaded, language)
     examples = read_examples(loaded.settings, file)

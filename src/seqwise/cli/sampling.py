@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from seqwise.cli.console import err, here, progress_bars, require_files
+from seqwise.cli.console import command_device, err, progress_bars, require_files
 from seqwise.cli.flags import MaskedRunFolder, given_flags
 from seqwise.errors import warn
 from seqwise.training.processes import is_main_process
@@ -79,7 +79,7 @@ def sample(
     settings = configure(
         SampleSettings, **given, **{name: phrases for name, phrases in phrases_given.items() if phrases}
     )
-    loaded = load_run(run, to="score", device=here())
+    loaded = load_run(run, to="score", device=command_device())
     _print_samples(loaded, read_problems(loaded, file, settings), settings, output)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from seqwise.cli.console import here, progress_bars, require_files
+from seqwise.cli.console import command_device, progress_bars, require_files
 from seqwise.cli.flags import ResumableOutput, ScoredModel, given_flags
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def score(
 
     require_files(output, str(file))
     scorer = Scorer(model, **given_flags(flags))
-    scorer.run.model.to(here())
+    scorer.run.model.to(command_device())
     path = standard_input() if str(file) == "-" else file
     if pairs:
         examples = read_pairs_to_score(path, category=scorer.settings.category)

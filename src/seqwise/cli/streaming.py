@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from seqwise.cli.console import here, require_at_least_one
+from seqwise.cli.console import command_device, require_at_least_one
 from seqwise.cli.flags import BeamSize, RunFolder, decoder_option
 from seqwise.errors import InputError
 from seqwise.names import STDIN
@@ -58,7 +58,7 @@ def stream(
 
     require_at_least_one("--beam-size", beam_size)
     folder = run_folder(run)
-    loaded = load_run(folder, to="predict", device=here())
+    loaded = load_run(folder, to="predict", device=command_device())
     chosen = choose_decoder(
         loaded.settings, best_decoder(folder) if decoder == "best" else decoder, beam_size=beam_size
     )

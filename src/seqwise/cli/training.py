@@ -13,7 +13,7 @@ import typer
 from seqwise.cli.console import (
     bar_for_each_part,
     bar_for_each_stage,
-    here,
+    command_device,
     print_filled,
     print_measures,
     print_summary,
@@ -45,7 +45,7 @@ def train(
     from seqwise.runs.training import train_run
 
     settings = load_settings(config, given_flags(flags))
-    here()
+    command_device()
     with progress_bars() as progress:
         advance, trained_stages = bar_for_each_part(progress), set[str]()
         show = bar_for_each_stage(advance, [stage.name for stage in settings.stages()])

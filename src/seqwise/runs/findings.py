@@ -84,21 +84,17 @@ def meanings(diagnosis: Diagnosis, *, subwords: bool = False) -> dict[str, str]:
 def meanings_inside(diagnosis: LanguageDiagnosis, *, subwords: bool = False) -> dict[str, str]:
     """Interpret each part of a diagnosis inside a language in a sentence or two; see :func:`meanings`."""
     title, sign = decisive(diagnosis.decoders["beam"], subwords=subwords)
-    parts = []
+    parts, by_beam = [], diagnosis.decoders["beam"][title]
     for name, scores in (("renormalized-beam", "renormalised scores"), ("raw-beam", "raw scores")):
         changed = f"{scores} change {100 * diagnosis.changed[name].value:.0f}% of the outputs"
-        sums = diagnosis.decoders[name][title]
-        if not enough_examples(sums):
-            parts.append(changed)
-            continue
-        test = paired_bootstrap(sums, diagnosis.decoders["beam"][title])
-        gain = 100 * sign * test.difference
-        if not (test.low > 0 or test.high < 0):
-            parts.append(f"{changed}, without a significant difference ({title})")
-        else:
-            parts.append(f"{changed} and {'gain' if gain > 0 else 'lose'} {abs(gain):.1f} points ({title})")
-    if not enough_examples(diagnosis.decoders["beam"][title]):
-        parts.append(_too_few(diagnosis.decoders["beam"][title]))
+        gain, sure = gain_of(diagnosis.decoders, title, sign, name, "beam")
+        if sure:
+            changed += f" and {'gain' if gain > 0 else 'lose'} {abs(gain):.1f} points ({title})"
+        elif enough_examples(by_beam):
+            changed += f", without a significant difference ({title})"
+        parts.append(changed)
+    if not enough_examples(by_beam):
+        parts.append(_too_few(by_beam))
     distance = diagnosis.masking.distance
     if distance < NEGLIGIBLE:
         masking = "masked draws have nearly the distribution p(y | y in L)"

@@ -56,12 +56,10 @@ class RejectionMemory:
         log_mass: log b of each visited prefix: of the probability that it continues to an output in L.
         log_weights: log p(w | prefix) + log b(prefix w), (W,), for each visited prefix and its allowed tokens, in
             descending order.
-        log_probs: log p of the last token of each visited prefix, with its place among those of the parent.
     """
 
     log_mass: dict[Prefix, float] = field(default_factory=dict)
     log_weights: dict[Prefix, Tensor] = field(default_factory=dict)
-    log_probs: dict[Prefix, tuple[int, float]] = field(default_factory=dict)
 
     def learn(self, visits: _Visits) -> None:
         """Add visited prefixes, and propagate bounds from longer to shorter ones."""
@@ -71,7 +69,7 @@ class RejectionMemory:
             log_mass = self.log_mass[prefix] = float(self.log_weights[prefix].logsumexp(0))
             number, written = prefix
             if written:
-                place, log_prob = self.log_probs[prefix] = visits.log_probs[prefix]
+                place, log_prob = visits.log_probs[prefix]
                 self.log_weights[number, written[:-1]][place] = log_prob + log_mass
 
 
@@ -181,16 +179,15 @@ def sample_within(
     rows_M, steps_M = _rows(model, context, num_steps, num_samples)
     tokens_MT = torch.full((len(rows_M), int(steps_M.max())), HELD, device=rows_M.device)
     missing_M, passes_M = torch.ones_like(rows_M, dtype=torch.bool), torch.zeros_like(rows_M)
+    # Passes of an input, of which rejection leaves so many to the chain of each missing sample.
+    budget = {"rejection": math.inf, "budgeted": num_samples * num_passes, "metropolis": 0}[method]
     reserved = num_passes if method == "metropolis" else max(1, num_passes // 2)
     if method != "metropolis":
         memory = RejectionMemory() if memory is None else memory
     # Sweeps of chains count from 0, their start is -1, and rejection counts backwards from -2.
-    for number in range(MOST_DRAFTS if method != "metropolis" else 0):
-        wanted_M = missing_M
-        if method == "budgeted":
-            used_B, missing_B = (each_M.view(-1, num_samples).sum(1) for each_M in (passes_M, missing_M.long()))
-            wanted_M = missing_M & (used_B + (1 + reserved) * missing_B <= num_samples * num_passes)[rows_M]
-        chosen_R = wanted_M.nonzero().flatten()
+    for number in range(MOST_DRAFTS):
+        used_B, missing_B = (each_M.view(-1, num_samples).sum(1) for each_M in (passes_M, missing_M.long()))
+        chosen_R = (missing_M & (used_B + (1 + reserved) * missing_B <= budget)[rows_M]).nonzero().flatten()
         if not len(chosen_R):
             break
         draws = SeededDraws(seed, chosen_R, sweep=-2 - number)
@@ -373,7 +370,8 @@ class _Visits:
 
     def __init__(self, memory: RejectionMemory, inputs_M: Tensor) -> None:
         self.roots: list[Prefix] = [(number, ()) for number in inputs_M.tolist()]
-        self.log_probs: dict[Prefix, tuple[int, float]] = {}  # as in a memory, of all that were visited
+        # Of the last token of each: its place among those of the parent, and log p.
+        self.log_probs: dict[Prefix, tuple[int, float]] = {}
         self.new: dict[Prefix, tuple[Tensor, Tensor]] = {}  # log-probabilities and tokens that follow the new ones
         self._memory = memory
         self._prefixes = list(self.roots)
