@@ -35,9 +35,10 @@ from seqwise.evaluation import (
 )
 from seqwise.evaluation.diagnosis import optimal_next_tokens
 from seqwise.evaluation.label_bias import Prefix, percent
+from seqwise.evaluation.masking import MaskingBias
 from seqwise.runs import load_run, new_run, save_run, train_settings
 from seqwise.runs.diagnosis import _prepare, development_constant, diagnose, explore
-from seqwise.runs.findings import BEAM_SIZES, Diagnosis, meanings
+from seqwise.runs.findings import BEAM_SIZES, Diagnosis, LanguageDiagnosis, meanings, meanings_inside
 from seqwise.runs.measures import log_partitions_of, measure
 from seqwise.runs.run import OutputRun
 from seqwise.search import HardTopK, beam_search, global_, local, shifted
@@ -429,6 +430,25 @@ def test_what_the_numbers_mean_is_said() -> None:
     assert "--objective scheduled-sampling" in bad["exposure gap"]
     assert bad["length bias"] == "all outputs have the length of their inputs"
     assert "0% of that" in meanings(made_up(raw=20, shifted=10, next_step=100, own=1.0))["decoders"]
+
+
+@pytest.mark.parametrize(
+    ("raw", "finding"),
+    [
+        (140, "raw scores change 25% of the outputs and gain 20.0 points (accuracy)"),
+        (60, "raw scores change 25% of the outputs and lose 20.0 points (accuracy)"),
+        (101, "raw scores change 25% of the outputs, without a significant difference (accuracy)"),
+    ],
+)
+def test_scores_inside_a_language_gain_or_lose(raw: int, finding: str) -> None:
+    def right(number: int) -> dict[str, Sums]:
+        return {"accuracy": Counts([1] * number + [0] * (200 - number))}
+
+    decoders = {"beam": right(100), "renormalized-beam": right(100), "raw-beam": right(raw)}
+    changed = {name: Counts([1, 0, 0, 0]) for name in ("renormalized-beam", "raw-beam")}
+    masking = MaskingBias((0.5,), (0.3,), (0.0,), (4,), ())
+    meaning = meanings_inside(LanguageDiagnosis(3, decoders, changed, masking))
+    assert meaning["decoders"].endswith(finding) and meaning["masking"].startswith("30% of the mass")
 
 
 def test_what_chance_may_do_is_no_finding() -> None:

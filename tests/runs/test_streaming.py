@@ -178,6 +178,17 @@ def test_a_restored_stream_goes_on_bit_for_bit(kind: str, selector: str) -> None
     assert [restored.finish(name) for name in "abc"] == [streams.finish(name) for name in "abc"]
 
 
+def test_streams_beside_a_finished_one_are_restored() -> None:
+    model = left_to_right("tagger")
+    streams, restored = (Streams(model, k=3, score="global", commit="never") for _ in range(2))
+    streams.feed({"a": [1, 2, 3], "b": [5, 0, 4], "c": [2, 2, 2]})
+    streams.finish("a")
+    restored.load_state_dict(streams.state_dict())
+    assert restored.names == ("b", "c")
+    assert restored.score("c") == streams.score("c") != streams.score("b") == restored.score("b")
+    assert restored.feed({"c": [1], "b": [3]}) == streams.feed({"c": [1], "b": [3]})
+
+
 def test_a_finished_stream_is_restored_as_finished() -> None:
     model = left_to_right("tagger")
     stream, other = Stream(model), Stream(model)
