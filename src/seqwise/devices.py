@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from seqwise.errors import InputError
+from seqwise.names import VISIBLE_GPUS
 
 NAMES = "auto, cpu, cuda, cuda:N or mps"
 """Names of devices, as users give them."""
@@ -38,6 +40,8 @@ def find_device(name: str) -> torch.device:
     count = 0 if found is None or device.type != found.type else torch.accelerator.device_count()
     if (device.index or 0) >= count:
         has = "the CPU alone" if found is None else f"{torch.accelerator.device_count()} of {found.type}"
+        if device.type == "cuda" and VISIBLE_GPUS in os.environ:
+            has += f" with {VISIBLE_GPUS}={os.environ[VISIBLE_GPUS]}"
         raise InputError(f"this machine has no device {name!r}", hint=f"it has {has}; choose auto or cpu")
     return device
 

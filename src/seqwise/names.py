@@ -59,6 +59,9 @@ VisitsName = Literal["in-order", "shuffled", "anywhere"]
 positions, each with a block size drawn between 1 and that of the sweep."""
 
 
+VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
+"""Variable of the environment that lists the GPUs in use; ``--device cuda:N`` leaves one."""
+
 STDIN = "<stdin>"
 """Path that stands for standard input, to read and in messages."""
 

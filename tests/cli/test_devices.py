@@ -67,7 +67,15 @@ def _rounded(text: str) -> str:
 
 @pytest.mark.parametrize(
     ("name", "problem"),
-    [("gpu", "there is no kind of device named 'gpu'; choose auto, cpu"), ("mps", "this machine has no device 'mps'")],
+    [
+        ("gpu", "there is no kind of device named 'gpu'; choose auto, cpu"),
+        ("mps", "this machine has no device 'mps'"),
+        pytest.param(
+            "cuda:3",
+            "this machine has no device 'cuda'; it has the CPU alone with CUDA_VISIBLE_DEVICES=3;",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has GPUs"),
+        ),
+    ],
 )
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_device_that_is_not_there(

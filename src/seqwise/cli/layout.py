@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from seqwise.errors import InputError
+from seqwise.names import VISIBLE_GPUS
 from seqwise.training.processes import DEVICE
 
 WITHOUT_MODEL = ("debug-data", "card", "push")
@@ -18,7 +19,6 @@ WITHOUT_MODEL = ("debug-data", "card", "push")
 
 # What takes memory, and can be made smaller, in the order of what helps most.
 _SIZES = ("max_rows", "max_tokens", "batch_size", "beam_size", "examples")
-_GPUS = "CUDA_VISIBLE_DEVICES"
 
 
 class _AsGiven:
@@ -89,13 +89,13 @@ def _choose_device(ctx: typer.Context, name: str | None) -> str | None:
     """Set the environment, which workers inherit, until the command has ended."""
     if name is None or ctx.resilient_parsing:
         return name
-    before = {key: os.environ.get(key) for key in (DEVICE, _GPUS)}
+    before = {key: os.environ.get(key) for key in (DEVICE, VISIBLE_GPUS)}
     ctx.call_on_close(partial(_restore, before))
     kind, _, number = name.partition(":")
-    visible = [gpu for gpu in os.environ.get(_GPUS, "").split(",") if gpu]
+    visible = [gpu for gpu in os.environ.get(VISIBLE_GPUS, "").split(",") if gpu]
     if kind == "cuda" and number.isdigit() and (not visible or int(number) < len(visible)):
         # The Trainer of transformers takes the first GPU, whichever is asked for.
-        os.environ[_GPUS] = visible[int(number)] if visible else number
+        os.environ[VISIBLE_GPUS] = visible[int(number)] if visible else number
         name = kind
     os.environ[DEVICE] = name
     return name
