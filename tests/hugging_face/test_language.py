@@ -15,9 +15,10 @@ from letters import letter_tokenizer  # noqa: E402
 from pretrained import byte_tokenizer, piece_tokenizer  # noqa: E402
 from seqwise import HardTopK, InputError, backtrace, beam_search  # noqa: E402
 from seqwise.data import EncodedExample, collate  # noqa: E402
-from seqwise.hugging_face import step_model, text_language  # noqa: E402
+from seqwise.hugging_face import step_model, text_grammar, text_language  # noqa: E402
 from seqwise.hugging_face.language import token_texts  # noqa: E402
 from seqwise.sampling import sample_within  # noqa: E402
+from seqwise.search import Language  # noqa: E402
 
 TOKENIZERS: dict[str, Any] = {
     "byte pairs": byte_tokenizer,
@@ -38,8 +39,8 @@ def test_texts_of_tokens_add_up_to_what_the_tokenizer_decodes(name: str) -> None
         assert first[chosen[0]] + "".join(texts[token] for token in chosen[1:]) == decoded
 
 
-def written(tokenizer: Any, pattern: str, *, num_steps: int) -> list[str]:
-    """Texts that a tiny GPT-2 writes inside a pattern, by a beam and by sampling."""
+def written(tokenizer: Any, language: Language, *, num_steps: int) -> list[str]:
+    """Texts that a tiny GPT-2 writes inside a language, by a beam and by sampling."""
     torch.manual_seed(0)
     end = tokenizer.eos_token_id
     sizes = {
@@ -52,7 +53,7 @@ def written(tokenizer: Any, pattern: str, *, num_steps: int) -> list[str]:
         "pad_token_id": 1,
     }
     model = step_model(transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes)).eval())
-    model.language = text_language(tokenizer, pattern, end=model.end)
+    model.language = language
     context = model.encode(collate([EncodedExample((end,), ())]))
     with torch.no_grad():
         beam = backtrace(beam_search(model, context, HardTopK(4), num_steps=num_steps))[0]
@@ -62,14 +63,18 @@ def written(tokenizer: Any, pattern: str, *, num_steps: int) -> list[str]:
 
 
 def test_gpt2_writes_valid_json() -> None:
-    for text in written(byte_tokenizer(), r'\{"name": "[a-z]{1,5}", "age": [1-9][0-9]?\}', num_steps=40):
+    tokenizer = byte_tokenizer()
+    pattern = r'\{"name": "[a-z]{1,5}", "age": [1-9][0-9]?\}'
+    language = text_language(tokenizer, pattern, end=tokenizer.eos_token_id)
+    for text in written(tokenizer, language, num_steps=40):
         record = json.loads(text)
         assert re.fullmatch("[a-z]{1,5}", record["name"]) and 1 <= record["age"] <= 99
 
 
 def test_the_first_token_has_a_text_of_its_own() -> None:
     """Without the blank that it has behind others; and a piece inside a word does not begin one."""
-    found = written(letter_tokenizer(), "a( b)?( c| d)", num_steps=5)
+    tokenizer = letter_tokenizer()
+    found = written(tokenizer, text_language(tokenizer, "a( b)?( c| d)", end=tokenizer.eos_token_id), num_steps=5)
     assert set(found) == {"a b c", "a b d", "a c", "a d"}
     language = text_language(TOKENIZERS["word pieces"](), "(s|dogs) run", end=3)
     allowed = language.allowed(language.start(1, torch.device("cpu")), None)
@@ -80,3 +85,28 @@ def test_the_first_token_has_a_text_of_its_own() -> None:
 def test_what_no_tokens_spell_is_refused(pattern: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
         text_language(letter_tokenizer(), pattern, end=0)
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 5}, "age": {"type": "integer", "minimum": 1, "maximum": 99}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+def test_gpt2_writes_json_of_a_schema() -> None:
+    pytest.importorskip("llguidance", reason="grammars need the extra constraints (llguidance)")
+    tokenizer = byte_tokenizer()
+    texts = written(tokenizer, text_grammar(tokenizer, SCHEMA, end=tokenizer.eos_token_id), num_steps=40)
+    assert len(set(texts)) > 1
+    for text in texts:
+        record = json.loads(text)
+        assert record.keys() == {"name", "age"} and len(record["name"]) <= 5 and 1 <= record["age"] <= 99
+
+
+def test_a_grammar_of_words_has_no_blank_at_the_beginning() -> None:
+    pytest.importorskip("llguidance", reason="grammars need the extra constraints (llguidance)")
+    tokenizer = letter_tokenizer()
+    language = text_grammar(tokenizer, 'start: "a" (" b")? (" c" | " d")', end=tokenizer.eos_token_id)
+    assert set(written(tokenizer, language, num_steps=5)) == {"a b c", "a b d", "a c", "a d"}

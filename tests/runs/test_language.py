@@ -23,6 +23,7 @@ from seqwise.runs.inputs import read_examples
 from seqwise.runs.language import in_language, require_gold_inside
 from seqwise.runs.loading import new_run
 from seqwise.runs.settings import train_settings
+from seqwise.search import Grammar
 
 TINY = ["--hidden-size=8", "--embedding-size=8", "--label-embedding-size=4", "--batch-size=8", "--beam-size=3"]
 SHORT = [*TINY, "--epochs=0.4", "--objective=cross-entropy"]
@@ -88,6 +89,32 @@ def test_predict_stays_in_a_file_or_a_pattern(speller: Path, data: Path, seqwise
     shown = seqwise("predict", speller, "abc", "--language", "(AB|C)*B", "--json", "--n-best=3")
     found = [each["output"] for record in shown.records for each in record["outputs"]]
     assert found and all(text.endswith("B") and not set(text) - set("ABC") for text in found)
+
+
+def test_predict_stays_in_a_schema_or_a_grammar(speller: Path, data: Path, seqwise: Command, tmp_path: Path) -> None:
+    pytest.importorskip("llguidance", reason="grammars need the extra constraints (llguidance)")
+    (tmp_path / "some.lark").write_text('start: "A" start "B" | "C"\n')
+    shown = seqwise("predict", speller, "abc", "--language", tmp_path / "some.lark", "--json", "--n-best=3")
+    found = [each["output"] for record in shown.records for each in record["outputs"]]
+    assert len(found) > 1 and all(re.fullmatch("(A*)C(B*)", text) and len(set(text) - {"C"}) != 1 for text in found)
+    (tmp_path / "line.json").write_text("{\n3}")
+    refused = seqwise("predict", speller, "abc", "--language", tmp_path / "line.json").complaint
+    assert refused.startswith(f"{tmp_path / 'line.json'}:2: it is not JSON")
+    (tmp_path / "line.json").write_text('{"type": "integer"}')
+    refused = seqwise("predict", speller, "abc", "--language", tmp_path / "line.json").complaint
+    assert refused.startswith(f"{tmp_path / 'line.json'}: no sequence of tokens was found that spells")
+
+
+def test_a_run_keeps_its_grammar(data: Path, tmp_path: Path, seqwise: Command) -> None:
+    pytest.importorskip("llguidance", reason="grammars need the extra constraints (llguidance)")
+    (tmp_path / "some.gbnf").write_text("root ::= [ABC] root | [ABC]\n")
+    command = ["train", *SPELLING, "--train", data / "train.tsv", *SHORT, "--language", tmp_path / "some.gbnf"]
+    assert seqwise(*command, "--output", tmp_path / "run").code == 0
+    (tmp_path / "some.gbnf").unlink()
+    (tmp_path / "run").rename(tmp_path / "moved")
+    run = load_run(tmp_path / "moved")
+    assert isinstance(run.model.language, Grammar)
+    assert all(re.fullmatch("[ABC]+", "".join(best.tokens)) for best in predict(run, ["abc"], "beam", n_best=3)[0])
 
 
 def test_evaluate_measures_inside(speller: Path, data: Path, seqwise: Command) -> None:

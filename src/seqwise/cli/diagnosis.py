@@ -59,7 +59,7 @@ def diagnose(
         typer.Option(
             metavar="FILE|PATTERN",
             help="show instead how far masking is from p(y | y in L) in this language: bio, a file with one output per "
-            "line, or a regular expression",
+            "line, a JSON schema (.json), a grammar (.lark, .gbnf), or a regular expression",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of tables")] = False,

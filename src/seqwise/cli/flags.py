@@ -61,8 +61,8 @@ Language = Annotated[
     str | None,
     typer.Option(
         metavar="FILE|PATTERN",
-        help="outputs to stay inside: bio (well-formed entities), a file with one per line, or a regular expression; "
-        "by default as trained",
+        help="outputs to stay inside: bio (well-formed entities), a file with one per line, a JSON schema (.json), a "
+        "grammar (.lark, .gbnf), or a regular expression; by default as trained",
     ),
 ]
 MetricsAsJson = Annotated[bool, typer.Option("--json", help="print only the contents of metrics.json")]

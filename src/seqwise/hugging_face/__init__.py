@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from seqwise._lazy import lazy_names
 from seqwise.hugging_face.generation import generation_selector
-from seqwise.hugging_face.language import text_language
+from seqwise.hugging_face.language import text_grammar, text_language
 from seqwise.hugging_face.masked_model import HuggingFaceMaskedModel, masked_model
 from seqwise.hugging_face.masked_text import (
     SampledTexts,
@@ -44,6 +44,7 @@ __all__ = [
     "save_tagger",
     "score_texts",
     "step_model",
+    "text_grammar",
     "text_language",
     "word_pieces",
 ]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from seqwise.search.automata import Automaton, regular
+from seqwise.search.grammars import Grammar, grammar
 
 NO_TEXT = "\ufffd"  # what a part of a character decodes to
 
@@ -54,6 +56,27 @@ def text_language(tokenizer: Any, pattern: str, *, end: int | None) -> Automaton
     """
     behind, first = token_texts(tokenizer)
     return regular(pattern, behind, first=first, end=end)
+
+
+def text_grammar(tokenizer: Any, source: str | Mapping[str, Any], *, end: int | None) -> Grammar:
+    """Make the language of all tokens that decode to a text of a grammar or a JSON schema.
+
+    Needs the extra ``constraints`` (llguidance). Characters that take several tokens are never written.
+
+    Args:
+        tokenizer: Hugging Face tokenizer.
+        source: see :func:`~seqwise.search.grammar`.
+        end: end token of the model.
+
+    Raises:
+        InputError: the grammar is invalid, no sequence of tokens was found that spells a text of it, or there is no end
+            token.
+
+    Example: with ``model = step_model(GPT2LMHeadModel.from_pretrained(...))`` and its tokenizer,
+        ``model.language = text_grammar(tokenizer, {"type": "array", "items": {"type": "integer"}}, end=model.end)``.
+    """
+    behind, first = token_texts(tokenizer)
+    return grammar(source, behind, first=first, end=end)
 
 
 def _decoded(tokenizer: Any, ids: list[int]) -> str:

@@ -37,7 +37,7 @@ Reader = Callable[[FilePath], Iterable[Example]]
 """Function that reads the inputs of a file."""
 
 # A text without blanks that ends like this is the name of a file.
-_FILE_ENDINGS = (".txt", ".tsv", ".csv", ".conll", ".gz", ".json", ".jsonl")
+_FILE_ENDINGS = (".txt", ".tsv", ".csv", ".conll", ".gz", ".json", ".jsonl", ".lark", ".gbnf")
 
 
 def file_units(units: SideUnits) -> Units:

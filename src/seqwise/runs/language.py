@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -19,10 +21,13 @@ from seqwise.runs.codecs import place_of
 from seqwise.runs.inputs import example_of, file_units, names_a_file
 from seqwise.runs.run import OutputRun
 from seqwise.search.automata import Automaton, regular, transitions, trie
-from seqwise.search.language import language_of, members
+from seqwise.search.grammars import Grammar, grammar
+from seqwise.search.language import Language, language_of, members
 from seqwise.training.checkpoints import load_model_file
 
-FILE = "language.safetensors"
+FILE, GRAMMAR_FILE = "language.safetensors", "language.json"
+GRAMMARS = (".lark", ".gbnf")
+SCHEMA = ".json"
 BIO = "bio"
 AT_ONCE = 256  # targets that are looked up together
 
@@ -32,8 +37,9 @@ def in_language(run: OutputRun, language: str) -> OutputRun:
 
     Args:
         run: a run of ``seqwise train``; its model is changed in place.
-        language: "bio" for well-formed entity labels; a file with one output per line; or a regular expression that
-            must match the whole output. "" allows everything.
+        language: "bio" for well-formed entity labels; a file with one output per line, a JSON schema (``.json``) or a
+            grammar (``.lark``, ``.gbnf``); or a regular expression that must match the whole output. "" allows
+            everything.
 
     Raises:
         InputError: the file or the pattern cannot be read, or the model cannot write an output of the file.
@@ -44,12 +50,25 @@ def in_language(run: OutputRun, language: str) -> OutputRun:
     return replace(run, settings=run.settings.model_copy(update={"language": language}))
 
 
-def _language(run: OutputRun, language: str) -> Automaton:
+def _language(run: OutputRun, language: str) -> Language:
     if language == BIO:
         return _of_labels(run)
-    if names_a_file(language):
-        return _of_file(run, Path(language))
-    return _of_pattern(run, language)
+    if not names_a_file(language):
+        texts, first = _texts(run)
+        return regular(language, texts, first=first, end=run.model.end)
+    path = Path(language)
+    if path.suffix not in (SCHEMA, *GRAMMARS):
+        return _of_file(run, path)
+    source: Any = "\n".join(text for _, text in read_lines(path))
+    try:
+        source = json.loads(source) if path.suffix == SCHEMA else source
+        if path.suffix == SCHEMA and not isinstance(source, dict):
+            raise InputError("it is not an object, as a JSON schema is")
+        return _of_grammar(run, source)
+    except json.JSONDecodeError as error:
+        raise InputError(f"it is not JSON ({error.msg})", path=path, line=error.lineno) from None
+    except InputError as error:
+        raise InputError(error.problem, path=path, hint=error.hint) from None
 
 
 def _of_labels(run: OutputRun) -> Automaton:
@@ -76,22 +95,29 @@ def _of_file(run: OutputRun, path: Path) -> Automaton:
     return trie(outputs, end=run.model.end)
 
 
-def _of_pattern(run: OutputRun, pattern: str) -> Automaton:
-    vocabulary, end = run.codec.target_vocabulary, run.model.end
+def _of_grammar(run: OutputRun, source: str | dict[str, Any]) -> Grammar:
+    texts, first = _texts(run)
+    return grammar(source, texts, first=first, end=run.model.end)
+
+
+def _texts(run: OutputRun) -> tuple[dict[int, str], dict[int, str]]:
+    """Return the text that each token adds behind others, and at the beginning, by id."""
+    vocabulary = run.codec.target_vocabulary
     if run.settings.model:
         from seqwise.runs.hugging_face_codecs import GeneratorCodec
 
         if isinstance(run.codec, GeneratorCodec):
-            from seqwise.hugging_face import text_language
+            from seqwise.hugging_face.language import token_texts
 
-            return text_language(run.codec.tokenizer, pattern, end=end)
+            return token_texts(run.codec.tokenizer)
     special = {vocabulary.unknown, vocabulary.end}
+    written = {token: text for token, text in enumerate(vocabulary.tokens) if text not in special}
     if run.settings.target_units == "characters":
-        return regular(pattern, [None if token in special else token for token in vocabulary.tokens], end=end)
+        return written, written
     # Every word comes with the blank before it, and so does the first piece of a word.
     blank = "" if run.codec.writes_text else " "
-    texts = [None if token in special else blank + token.replace(BLANK, " ") for token in vocabulary.tokens]
-    return regular(f" ({pattern})", texts, end=end)
+    texts = {token: blank + text.replace(BLANK, " ") for token, text in written.items()}
+    return texts, {token: text[1:] for token, text in texts.items() if text.startswith(" ")}
 
 
 def require_gold_inside(run: OutputRun, encoded: Sequence[EncodedExample], examples: Sequence[Example]) -> None:
@@ -114,6 +140,8 @@ def save_language(model: object, folder: Path) -> None:
     language = language_of(model)
     if isinstance(language, Automaton):
         save_file({"arcs": language.arcs, "final": language.final_S}, folder / FILE)
+    if isinstance(language, Grammar):
+        (folder / GRAMMAR_FILE).write_text(json.dumps(language.source), encoding="utf-8")
 
 
 def load_language(run: OutputRun, folder: Path) -> OutputRun:
@@ -121,4 +149,6 @@ def load_language(run: OutputRun, folder: Path) -> OutputRun:
     if (folder / FILE).exists():
         saved = load_model_file(folder / FILE)
         run.model.language = Automaton(saved["arcs"], saved["final"])
+    if (folder / GRAMMAR_FILE).exists():
+        run.model.language = _of_grammar(run, json.loads((folder / GRAMMAR_FILE).read_text(encoding="utf-8")))
     return run

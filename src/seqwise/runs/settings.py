@@ -152,7 +152,8 @@ class _ExperimentOptions(Config):
     )
     language: str = setting(
         "",
-        "outputs that every search stays inside: bio (well-formed entities), a file with one per line, or a pattern",
+        "outputs that every search stays inside: bio (well-formed entities), a file with one per line, a JSON schema "
+        "(.json), a grammar (.lark, .gbnf), or a pattern",
         metavar="FILE|PATTERN",
     )
     beam_size: int = setting(_from_objective("k", 5), BEAM, ge=1)

@@ -18,6 +18,7 @@ from seqwise.search.commits import CommitRule, Committing, agree, any_of, as_com
 from seqwise.search.costs import Cost, PrefixCost, edit_distance_cost
 from seqwise.search.exact import BestOutputs, best_first
 from seqwise.search.feeding import FEEDINGS, fed_logits
+from seqwise.search.grammars import Grammar, grammar
 from seqwise.search.language import Language, allowed_logits, members
 from seqwise.search.noise import Gumbel
 from seqwise.search.operators import hard_top_k, mean_squared_gap, peaked_softmax, soft_top_k
@@ -41,6 +42,7 @@ __all__ = [
     "CommitRule",
     "Committing",
     "Cost",
+    "Grammar",
     "Gumbel",
     "HardSelection",
     "HardTopK",
@@ -67,6 +69,7 @@ __all__ = [
     "expanded",
     "fed_logits",
     "global_",
+    "grammar",
     "hard_top_k",
     "importance_weights",
     "interpolated",

@@ -1,0 +1,474 @@
+"""Languages of context-free grammars and JSON schemas, which llguidance parses.
+
+llguidance knows which tokens may follow a prefix, but not how many more it takes to finish the output. A *finish* of a
+prefix is a short sequence of tokens that does. It is a suffix of the finish of the prefix before, or a few tokens and
+then such a suffix, found by trying. A token is allowed if a finish is known that fits into the steps left, so an output
+can always be finished in time. Where many tokens may follow, outputs that need the very last step may be missed.
+
+Shapes: B batch, J and K slots, C tokens allowed.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from seqwise.errors import InputError
+from seqwise.search.language import NOWHERE
+
+Ids = tuple[int, ...]
+
+ROOT, ENDED = 0, 1
+"""Nodes of the empty prefix, and of all outputs that have ended."""
+
+MOST_PREFIXES = 1 << 18
+"""Number of prefixes that are remembered, or 4 for each slot if that is more."""
+
+MOST_PARSERS = 1 << 12
+"""Number of prefixes whose parsers are kept, or 4 for each slot; the others parse again."""
+
+SHORT = 256
+"""Number of tokens that are tried in finishes: those with the shortest texts."""
+
+FEW_TOKENS, FEW_STEPS = 32, 8
+"""Number of allowed tokens, and of steps left, up to which finishes are looked for again, if none known is in time."""
+
+MANY = 512
+"""Number of allowed tokens from which prefixes share the list of those that leave a finish as it is."""
+
+TRIES = 500
+"""Number of continuations up to which the shortest finish is looked for."""
+
+WALKS, LONGEST = 20, 1_000
+"""Number of random walks that look for any finish, and of tokens of each."""
+
+
+def grammar(
+    source: str | Mapping[str, Any],
+    tokens: Sequence[str | None] | Mapping[int, str],
+    *,
+    first: Mapping[int, str] | None = None,
+    end: int | None,
+) -> Grammar:
+    """Make the language of a grammar or a JSON schema over the text of the tokens, joined without blanks.
+
+    Needs the extra ``constraints`` (llguidance).
+
+    Args:
+        source: a JSON schema; or the text of a grammar in the syntax of Lark, with a rule ``start``, or of llama.cpp
+            (GBNF), with a rule ``root``.
+        tokens: text of each token id; None or "" for tokens that are never written (special ones).
+        first: text of each token at the beginning, if that differs; tokens without one never come first.
+        end: end token of the model.
+
+    Raises:
+        InputError: there is no end token, the grammar is invalid, or no sequence of tokens was found that spells a text
+            of it.
+
+    Example:
+        >>> import pytest
+        >>> llguidance = pytest.importorskip("llguidance")
+        >>> nested = grammar('start: "x" | "(" start ")"', ["x", "(", ")", "))", None], end=4)
+        >>> nested.allowed(nested.start(1, torch.device("cpu")), 4)  # at most (x), and the end
+        tensor([[[0, 1]]])
+        >>> nested.allowed(nested.start(1, torch.device("cpu")), 3)
+        tensor([[[0]]])
+    """
+    if end is None:
+        problem = "a grammar needs an end token, and this model has none"
+        raise InputError(problem, hint="use a pattern, or a list of outputs")
+    every = tokens if isinstance(tokens, Mapping) else dict(enumerate(tokens))
+    texts, firsts = (
+        {token: text for token, text in each.items() if text and token != end}
+        for each in (every, every if first is None else first)
+    )
+    return Grammar(source, texts, firsts, end)
+
+
+@dataclass(eq=False)
+class _Prefix:
+    """A prefix, with a known finish; the parser and the choices are dropped after a while."""
+
+    before: _Prefix | None
+    token: int
+    key: tuple[int, int]  # node of the prefix before, and token
+    finish: Ids | None = None
+    parser: Any = None
+    choices: _Choices | None = None
+
+
+@dataclass(eq=False)
+class _Choices:
+    """Tokens that may follow a prefix."""
+
+    finishes: dict[int, Ids | None]  # of the prefix with each of these tokens, if known
+    alike_C: np.ndarray  # other tokens, after which the finish of the prefix still is one
+    none_within: dict[int, int] = field(default_factory=dict)  # steps within which a token is known to have no finish
+
+
+class _Tried(NamedTuple):
+    """A continuation of a prefix in the search for a finish."""
+
+    parser: Any
+    written: Ids
+    following: Ids  # the short tokens that may follow
+
+
+@dataclass(eq=False)
+class Grammar:
+    """Language of a grammar; made by :func:`grammar`.
+
+    Nodes are numbers of prefixes. A search runs on the CPU, one prefix after the other.
+
+    Args: see :func:`grammar`; without the end token.
+    """
+
+    source: str | Mapping[str, Any]
+    texts: Mapping[int, str]
+    first: Mapping[int, str]
+    end: int
+
+    def __post_init__(self) -> None:
+        # If tokens have another text at the beginning, the parser knows them twice.
+        self._size = max([self.end, *self.texts, *self.first]) + 1
+        self._shift = self._size if self.first != self.texts else 0
+        self._parser = self._parsed()
+        by_length = sorted(self.texts, key=lambda token: (len(self.texts[token].encode()), token))
+        self._short = by_length[:SHORT]
+        self._beginning: dict[tuple[bool, int], list[int]] = {}  # tokens by the first byte of their text
+        for is_first, texts in ((False, self.texts), (True, self.first)):
+            for token, text in texts.items():
+                self._beginning.setdefault((is_first, text.encode()[0]), []).append(token)
+        self._alike: OrderedDict[tuple[bytes, Ids], np.ndarray] = OrderedDict()
+        self._prefixes = OrderedDict({ROOT: _Prefix(None, NOWHERE, (NOWHERE, NOWHERE), parser=self._parser)})
+        self._parsing: OrderedDict[int, None] = OrderedDict()
+        self._numbers: dict[tuple[int, int], int] = {}
+        self._unused = count(ENDED + 1)
+        root = self._prefixes[ROOT]
+        root.finish = self._search(self._parser, [(self.end,)], shift=self._shift)
+        if root.finish is None:
+            problem = "no sequence of tokens was found that spells a text of the grammar"
+            raise InputError(problem, hint="check the vocabulary")
+
+    def __reduce__(self) -> tuple[Any, ...]:  # a parser cannot be copied to another process
+        return Grammar, (self.source, self.texts, self.first, self.end)
+
+    def start(self, batch_size: int, device: torch.device) -> Tensor:
+        """Return the node of the empty prefix for each input."""
+        return torch.full((batch_size, 1), ROOT, device=device)
+
+    def allowed(self, nodes_BJ: Tensor, steps_left: int | Tensor | None) -> Tensor:
+        """Return tokens of the grammar with a known finish within the remaining steps."""
+        numbers = nodes_BJ.flatten().tolist()
+        self._bound(len(numbers))
+        if isinstance(steps_left, Tensor):
+            steps = steps_left.repeat_interleave(nodes_BJ.shape[1]).tolist()
+        else:
+            steps = [steps_left] * len(numbers)
+        asked = list(zip(numbers, steps, strict=True))
+        answers = {question: self._allowed(*question) for question in dict.fromkeys(asked)}
+        width = max([1, *map(len, answers.values())])
+        rows = np.full((len(asked), width), NOWHERE)
+        for row, question in zip(rows, asked, strict=True):
+            row[: len(answers[question])] = answers[question]
+        return torch.from_numpy(rows).view(*nodes_BJ.shape, width).to(nodes_BJ.device)
+
+    def advance(self, nodes_BJ: Tensor, parents_BK: Tensor, tokens_BK: Tensor) -> Tensor:
+        """Return the nodes of the new prefixes; nowhere, where the grammar does not allow the token."""
+        before = nodes_BJ.gather(1, parents_BK).flatten().tolist()
+        self._bound(len(before))
+        after = list(map(self._advance, before, tokens_BK.flatten().tolist()))
+        return torch.tensor(after, dtype=torch.long, device=nodes_BJ.device).view(tokens_BK.shape)
+
+    def _bound(self, num_slots: int) -> None:
+        """Forget what has not been used for long."""
+        while len(self._parsing) > max(MOST_PARSERS, 4 * num_slots):
+            number, _ = self._parsing.popitem(last=False)
+            if number in self._prefixes:
+                self._prefixes[number].parser = self._prefixes[number].choices = None
+        while len(self._prefixes) > max(MOST_PREFIXES, 4 * num_slots):
+            _, prefix = self._prefixes.popitem(last=False)
+            del self._numbers[prefix.key]
+
+    def _prefix(self, number: int) -> _Prefix:
+        prefix = self._prefixes.get(number)
+        if prefix is None:
+            problem = f"a search goes back to a prefix from more than {MOST_PREFIXES:,} prefixes ago"
+            raise InputError(problem, hint="use a narrower search, or fewer inputs at once")
+        for used in (ROOT, number):
+            self._prefixes.move_to_end(used)
+        if number != ROOT:
+            self._parsing[number] = None
+            self._parsing.move_to_end(number)
+        if prefix.parser is None:
+            written: list[int] = []
+            above: _Prefix | None = prefix
+            while above is not None and above.parser is None:
+                written.insert(0, self._symbol(above.before, above.token))
+                above = above.before
+            assert above is not None
+            prefix.parser = _after(above.parser, written)
+        return prefix
+
+    def _symbol(self, before: _Prefix | None, token: int) -> int:
+        """Return the token as the parser knows it."""
+        return token + (self._shift if before is not None and before.before is None else 0)
+
+    def _advance(self, number: int, token: int) -> int:
+        if number == ENDED and token == self.end:
+            return ENDED
+        if number in (NOWHERE, ENDED) or token < 0:
+            return NOWHERE
+        before = self._prefix(number)
+        if token == self.end:
+            return ENDED if before.parser.is_accepting() else NOWHERE
+        after = self._numbers.get((number, token))
+        if after is None:
+            texts = self.first if number == ROOT else self.texts
+            if token not in texts or before.parser.validate_tokens([self._symbol(before, token)]) != 1:
+                return NOWHERE
+            after = self._numbers[number, token] = next(self._unused)
+            self._prefixes[after] = _Prefix(before, token, (number, token))
+        if before.choices is not None:
+            finish = before.choices.finishes.get(token, before.finish)
+            prefix = self._prefixes[after]
+            if finish is not None and (prefix.finish is None or len(finish) < len(prefix.finish)):
+                prefix.finish, prefix.choices = finish, None
+        return after
+
+    def _allowed(self, number: int, steps_left: int | None) -> np.ndarray:
+        if number == NOWHERE:
+            return np.zeros(0, dtype=np.int64)
+        if number == ENDED or (steps_left is not None and steps_left <= 0):
+            return np.array([self.end])
+        prefix = self._prefix(number)
+        if steps_left == 1:
+            return np.array([self.end] * bool(prefix.parser.is_accepting()), dtype=np.int64)
+        if prefix.choices is None:
+            prefix.choices = self._choices(prefix)
+        choices, alike_C = prefix.choices, prefix.choices.alike_C
+        most = None if steps_left is None else steps_left - 1
+        if most is not None and most < FEW_STEPS and len(choices.finishes) <= FEW_TOKENS:
+            self._look_again(prefix, choices, most)
+        in_time = [token for token, finish in choices.finishes.items() if _fits(finish, most)]
+        return np.concatenate([in_time, alike_C if _fits(prefix.finish, most) else []]).astype(np.int64)
+
+    def _choices(self, prefix: _Prefix) -> _Choices:
+        """Find a finish after each token that may follow."""
+        parser, known = prefix.parser, prefix.finish
+        if known is None:  # the prefix was reached without asking what is allowed
+            known = prefix.finish = self._search(parser, self._goals(prefix.before))
+        shift = self._shift if prefix.before is None else 0
+        tokens_C, alike_C = self._next(parser, shift), np.zeros(0, dtype=np.int64)
+        finishes: dict[int, Ids | None] = {self.end: ()} if parser.is_accepting() else {}
+        finished_by = [goal for goal in (known[1:], known) if goal] if known else []
+        if known and len(tokens_C) > MANY:
+            key = tokens_C.tobytes(), known
+            if key not in self._alike:
+                self._alike[key] = np.array(
+                    [
+                        token
+                        for token in tokens_C.tolist()
+                        if next((goal for goal in finished_by if _ends(parser, (token, *goal), shift)), ()) == known
+                    ],
+                    dtype=np.int64,
+                )
+                if len(self._alike) > MANY:
+                    self._alike.popitem(last=False)
+            self._alike.move_to_end(key)
+            alike_C = self._alike[key]
+            tokens_C = np.setdiff1d(tokens_C, alike_C, assume_unique=True)
+        goals = self._goals(prefix)
+        for token in tokens_C.tolist():
+            finish = next((goal for goal in finished_by if _ends(parser, (token, *goal), shift)), None)
+            if finish is None:
+                after = _after(parser, [token + shift])
+                finish = self._search(after, goals)
+                if finish is not None:
+                    finished_by = sorted({*finished_by, finish}, key=lambda goal: (len(goal), goal))
+            finishes[token] = finish
+        return _Choices(finishes, alike_C)
+
+    def _next(self, parser: Any, shift: int) -> np.ndarray:
+        """Return the tokens that the grammar allows next, without the end token."""
+        if parser.is_stopped():
+            return np.zeros(0, dtype=np.int64)
+        if forced := parser.compute_ff_bytes():
+            # Of the tokens that spell a text without alternatives, a bitmask has only those of one spelling.
+            spelling = self._beginning.get((shift > 0, forced[0]), [])
+            return np.array([token for token in spelling if parser.validate_tokens([token + shift]) == 1], np.int64)
+        bits = np.frombuffer(parser.compute_bitmask(), np.uint8)
+        if parser.is_error():
+            problem = _line(parser.get_error())
+            if problem.startswith("NoExtension"):  # no token spells what the grammar asks for
+                return np.zeros(0, dtype=np.int64)
+            raise InputError(f"the grammar is too complex ({problem})", hint="simplify it")
+        allowed_V = np.unpackbits(bits, bitorder="little")[shift : shift + self._size]
+        allowed_V[self.end] = 0
+        return allowed_V.nonzero()[0]
+
+    def _look_again(self, prefix: _Prefix, choices: _Choices, most: int) -> None:
+        """Look for shorter finishes of tokens that have none of at most so many tokens."""
+        for token, finish in choices.finishes.items():
+            if not _fits(finish, most) and choices.none_within.get(token, 0) < most:
+                after = _after(prefix.parser, [self._symbol(prefix, token)])
+                found = self._search(after, [(self.end,)], most=most, num_walks=0)
+                choices.finishes[token] = found or finish
+                choices.none_within[token] = most
+
+    def _goals(self, prefix: _Prefix | None) -> list[Ids]:
+        """Return the suffixes of the finish of a prefix, or of the last before it that has one; short ones first."""
+        while prefix is not None and prefix.finish is None:
+            prefix = prefix.before
+        finish = (self.end,) if prefix is None or prefix.finish is None else prefix.finish
+        return [finish[place:] for place in reversed(range(len(finish)))]
+
+    def _search(
+        self, parser: Any, goals: list[Ids], *, shift: int = 0, most: int | None = None, num_walks: int = WALKS
+    ) -> Ids | None:
+        """Return the fewest tokens, or few, after which one of the goals finishes; None if none are found.
+
+        Args:
+            parser: has read the prefix.
+            goals: short ones first.
+            shift: what is added to the first token for the parser.
+            most: largest number of tokens.
+            num_walks: see :meth:`_walk`, which is used if a breadth-first search becomes too broad.
+        """
+        layer, tries = [_Tried(parser, (), self._next_short(parser, shift))], 0
+        while layer and (most is None or len(layer[0].written) < most):
+            finishes = [
+                (*tried.written, *goal) for tried in layer if (goal := _first_end(tried.parser, goals)) is not None
+            ]
+            if finishes:
+                shortest = min(finishes, key=len)
+                return shortest if most is None or len(shortest) <= most else None
+            longer: list[_Tried] = []
+            for tried in layer:
+                longer += self._longer(tried, shift)
+                if tries + len(longer) > TRIES:
+                    return self._walk(parser, goals, shift, num_walks)
+            layer, tries = longer, tries + len(longer)
+        return None
+
+    def _walk(self, parser: Any, goals: list[Ids], shift: int, num_walks: int) -> Ids | None:
+        """Walk at random until a goal finishes, and leave out what can be left out of the shortest walk.
+
+        At each step, each set of tokens that may follow the next token is as probable as the others. Tokens that lead
+        to the same set are told from the first prefix that they may follow, which is right often enough.
+        """
+        draw, best = random.Random(0), None
+        kinds: dict[tuple[int, Ids], list[list[int]]] = {}
+        for _ in range(num_walks):
+            here = _Tried(parser, (), self._next_short(parser, shift))
+            while here.following and len(here.written) < (LONGEST if best is None else len(best)):
+                before = 0 if here.written else shift
+                if (before, here.following) not in kinds:
+                    by_set: dict[Ids, list[int]] = {}
+                    for longer in self._longer(here, shift):
+                        by_set.setdefault(longer.following, []).append(longer.written[-1])
+                    kinds[before, here.following] = list(by_set.values())
+                token = draw.choice(draw.choice(kinds[before, here.following]))
+                after = _after(here.parser, [token + before])
+                here = _Tried(after, (*here.written, token), self._next_short(after))
+                if (goal := _first_end(after, goals)) is not None:
+                    finish = (*here.written, *goal)
+                    best = finish if best is None or len(finish) < len(best) else best
+                    break
+        return None if best is None else _shrunk(parser, best, shift)
+
+    def _longer(self, tried: _Tried, shift: int) -> list[_Tried]:
+        """Return a continuation with one token more for each short token that may follow."""
+        parsers = [
+            (token, _after(tried.parser, [token + (0 if tried.written else shift)])) for token in tried.following
+        ]
+        return [_Tried(parser, (*tried.written, token), self._next_short(parser)) for token, parser in parsers]
+
+    def _next_short(self, parser: Any, shift: int = 0) -> Ids:
+        if self._size <= 4 * SHORT:
+            return tuple(self._next(parser, shift).tolist())
+        return tuple(token for token in self._short if parser.validate_tokens([token + shift]) == 1)
+
+    def _parsed(self) -> Any:
+        try:
+            import llguidance
+        except ModuleNotFoundError as error:
+            raise InputError("grammars need llguidance", hint="pip install 'seqwise[constraints]'") from error
+        words = [self.texts.get(token, "").encode() for token in range(self._size)]
+        if self._shift:
+            words += [self.first.get(token, "").encode() for token in range(self._size)]
+        words[self.end] = b"<end>"
+        tokenizer = llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Tokens(words, self.end)))
+        try:
+            if isinstance(self.source, str):
+                text = llguidance.grammar_from("cfg", self.source)
+            else:
+                text = llguidance.grammar_from("json_schema", json.dumps(self.source))
+        except (ValueError, TypeError) as error:
+            raise InputError(f"the grammar cannot be read ({_line(error)})") from None
+        parser = llguidance.LLMatcher(tokenizer, text, log_level=0)
+        if parser.is_error():
+            raise InputError(f"the grammar cannot be read ({_line(parser.get_error())})")
+        return parser
+
+
+class _Tokens:
+    """Tokens as llguidance asks for them; it spells nothing by itself here."""
+
+    bos_token_id = None
+
+    def __init__(self, tokens: list[bytes], end: int) -> None:
+        self.tokens, self.eos_token_id, self.special_token_ids = tokens, end, [end]
+
+    def __call__(self, text: bytes) -> list[int]:
+        return []
+
+
+def _after(parser: Any, symbols: list[int]) -> Any:
+    """Return a parser that has read more."""
+    copied = parser.deep_copy()
+    copied.consume_tokens(symbols)
+    return copied
+
+
+def _ends(parser: Any, tokens: Ids, shift: int = 0) -> bool:
+    """Whether tokens, the last of which is the end token, finish what a parser has read."""
+    if len(tokens) == 1:
+        return bool(parser.is_accepting())  # one that can read no more says that it reads no end token either
+    return bool(parser.validate_tokens([tokens[0] + shift, *tokens[1:]]) == len(tokens))
+
+
+def _first_end(parser: Any, goals: list[Ids]) -> Ids | None:
+    return next((goal for goal in goals if _ends(parser, goal)), None)
+
+
+def _shrunk(parser: Any, finish: Ids, shift: int) -> Ids:
+    """Leave out of a finish what it can do without, long parts first."""
+    length = len(finish) - 1
+    while length:
+        place = 0
+        while place + length < len(finish):
+            shorter = finish[:place] + finish[place + length :]
+            if _ends(parser, shorter, shift):
+                finish = shorter
+            else:
+                place += 1 + length // 8
+        length -= 1 + length // 8
+    return finish
+
+
+def _fits(finish: Ids | None, steps: int | None) -> bool:
+    return finish is not None and (steps is None or len(finish) <= steps)
+
+
+def _line(error: object) -> str:
+    return (str(error).strip().splitlines() or ["?"])[0]

@@ -1,0 +1,263 @@
+"""Languages of grammars and JSON schemas: against brute force on tiny vocabularies, and searches inside them."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import json
+import pickle
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import oracles
+from seqwise import InputError, beam_search
+from seqwise.sampling import sample_within
+from seqwise.search import Gumbel, HardTopK, SoftTopK, backtrace, best_first, grammar, grammars, members
+from seqwise.search.language import nodes_along
+from seqwise.search.selectors import Selector
+
+CPU = torch.device("cpu")
+Ids = tuple[int, ...]
+
+
+@pytest.fixture(autouse=True)
+def _llguidance(request: pytest.FixtureRequest) -> None:
+    if "without" not in request.node.name:
+        pytest.importorskip("llguidance", reason="grammars need the extra constraints (llguidance)")
+
+
+def is_balanced(text: str) -> bool:
+    while "(x)" in text:
+        text = text.replace("(x)", "x")
+    return text == "x"
+
+
+def fits_schema(text: str) -> bool:
+    """Whether a text is compact JSON: {"a": list of true and 1, and perhaps "b": such an object again}."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return False
+
+    def fits(value: Any) -> bool:
+        return (
+            isinstance(value, dict)
+            and list(value) in (["a"], ["a", "b"])
+            and isinstance(value["a"], list)
+            and all(each is True or each == 1 for each in value["a"])
+            and all(map(fits, [value["b"]] if "b" in value else []))
+        )
+
+    return fits(found) and json.dumps(found, separators=(",", ":")) == text
+
+
+SCHEMA: dict[str, Any] = {
+    "$ref": "#/$defs/node",
+    "$defs": {
+        "node": {
+            "type": "object",
+            "properties": {"a": {"type": "array", "items": {"enum": [True, 1]}}, "b": {"$ref": "#/$defs/node"}},
+            "required": ["a"],
+            "additionalProperties": False,
+        }
+    },
+    "x-guidance": {"whitespace_flexible": False},
+}
+# A grammar, the texts of tokens with several spellings and tokens that never fit, and an independent judge.
+CASES: dict[str, tuple[str | dict[str, Any], list[str | None], Callable[[str], bool], int]] = {
+    "lark": ('start: "x" | "(" start ")"', ["x", "(", ")", "))", "(x", "", None, "y"], is_balanced, 7),
+    "gbnf": ('root ::= "x" | "(" root ")"', ["x", "(", ")", "((", "x)"], is_balanced, 7),
+    "a long way": (
+        'start: "a" | "b" "cc" "cc" "d"',
+        ["a", "b", "c", "cc", "d", "bc"],
+        lambda text: text in ("a", "bccccd"),
+        6,
+    ),
+    "what no token spells": (
+        'start: "a" ("b" | "a" "q")? | "q"',
+        ["a", "b", "aa"],
+        lambda text: text in ("a", "ab"),
+        4,
+    ),
+    "a shorter way that is not the known one": (
+        'start: "t"? "x" "y" | "t" "q"',
+        ["x", "y", "t", "q"],
+        lambda text: text in ("xy", "txy", "tq"),
+        5,
+    ),
+    "counted": (
+        'start: /[ab]{2,4}/ "c"',
+        ["a", "ab", "c", "bc", "b"],
+        lambda text: bool(re.fullmatch("[ab]{2,4}c", text)),
+        5,
+    ),
+    "json": (SCHEMA, ['{"a":', "[", "]", "}", "1", "true", ",", ',"b":', "]}"], fits_schema, 6),
+}
+
+
+def every(texts: list[str | None], is_inside: Callable[[str], bool], *, most: int, end: int) -> set[Ids]:
+    """Every sequence of at most so many tokens, and the end, that spells a text inside."""
+    written = [token for token, text in enumerate(texts) if text]
+    outputs = (ids for length in range(most) for ids in itertools.product(written, repeat=length))
+    return {(*ids, end) for ids in outputs if is_inside("".join(texts[token] or "" for token in ids))}
+
+
+def listed(language: grammars.Grammar, num_steps: int) -> set[Ids]:
+    """All outputs of a language, by what it allows; no prefix is a dead end."""
+    found, waiting = set(), [((), language.start(1, CPU))]
+    while waiting:
+        written, node_11 = waiting.pop()
+        allowed = language.allowed(node_11, num_steps - len(written)).flatten().tolist()
+        tokens = [token for token in allowed if token >= 0]
+        assert tokens and len(set(tokens)) == len(tokens)
+        for token in tokens:
+            output = (*written, token)
+            if token == language.end:
+                found.add(output)
+            else:
+                waiting.append((output, language.advance(node_11, torch.zeros_like(node_11), torch.tensor([[token]]))))
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_grammar_allows_every_spelling_of_its_texts_and_nothing_else(name: str) -> None:
+    source, texts, is_inside, longest = CASES[name]
+    end = len(texts)
+    language = grammar(source, texts, end=end)
+    for num_steps in range(1, longest + 1):
+        expected = every(texts, is_inside, most=num_steps, end=end)
+        if expected:
+            assert listed(language, num_steps) == expected
+        else:
+            assert bool((language.allowed(language.start(1, CPU), num_steps) < 0).all())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_members_are_those_of_the_judge(name: str) -> None:
+    source, texts, is_inside, _ = CASES[name]
+    end = len(texts)
+    language = grammar(source, texts, end=end)
+    for length in range(4):
+        for ids in itertools.product(range(end), repeat=length):
+            is_spelt = all(texts[token] for token in ids)
+            expected = is_spelt and is_inside("".join(texts[token] or "" for token in ids))
+            assert bool(members(language, torch.tensor([[*ids, end]]))) == expected
+            assert not bool(members(language, torch.tensor([[*ids, end, 0]])))
+    longer = every(texts, is_inside, most=6, end=end)
+    assert all(bool(members(language, torch.tensor([output]))) for output in longer)
+
+
+def test_the_first_token_has_a_text_of_its_own() -> None:
+    language = grammar('start: "a" (" " ("a" | "b"))*', [" a", " b", "a"], first={0: "a", 1: "b"}, end=3)
+    expected = {(0, 3), *((0, token, 3) for token in (0, 1))}
+    assert listed(language, 3) == expected
+
+
+def nested(end: int = 1) -> tuple[grammars.Grammar, list[str]]:
+    texts = ["x", "", "(", ")"]
+    return grammar('start: "x" | "(" start ")"', texts, end=end), texts
+
+
+@pytest.mark.parametrize("alpha", [0.01, 1.0, 100.0])
+@pytest.mark.parametrize("make", [oracles.translation_case, oracles.transformer_case])
+def test_nothing_that_is_searched_or_drawn_leaves_the_grammar(make: Callable[..., Any], alpha: float) -> None:
+    case = make(3, target_size=4, lengths=(2, 3))
+    language, texts = nested()
+    case.model.language = language
+    context, steps = case.model.encode(case.batch), torch.tensor([6, 5])
+    selectors: list[Selector] = [HardTopK(1), HardTopK(4), SoftTopK(3, alpha), HardTopK(1, noise=Gumbel())]
+    rows = []
+    for selector in selectors:
+        beam = beam_search(case.model, context, selector, num_steps=steps)
+        is_live = beam.scores_BK > -torch.inf
+        assert bool(is_live.any(1).all())
+        rows += backtrace(beam)[is_live].tolist()
+    for method in ("rejection", "metropolis"):
+        drawn = sample_within(case.model, context, language, num_steps=steps, num_samples=30, method=method)
+        rows += drawn.tokens_BNT.flatten(0, 1).tolist()
+    rows += best_first(case.model, context, 3, num_steps=steps).tokens_BKT.flatten(0, 1).tolist()
+    for row in rows:
+        if any(token >= 0 for token in row):
+            assert 1 in row and is_balanced("".join(texts[token] for token in row[: row.index(1)]))
+
+
+def test_samples_follow_the_conditional_distribution() -> None:
+    """Of all outputs of a grammar, by the model's own probabilities."""
+    case = oracles.translation_case(5, target_size=4, lengths=(2,))
+    language, texts = nested()
+    outputs = sorted(every(texts, is_balanced, most=6, end=1))
+    context = case.model.encode(case.batch)
+    log_probs = []
+    for output in outputs:
+        forced = oracles.forced_logits(case.oracles[0], output)
+        scores = [logits[token] - oracles.log_sum_exp(logits) for logits, token in zip(forced, output, strict=True)]
+        log_probs.append(sum(scores))
+    expected = torch.tensor(log_probs).softmax(0)
+    drawn = sample_within(case.model, context, language, num_steps=6, num_samples=4000, method="rejection")
+    counts = torch.zeros(len(outputs))
+    for row in drawn.tokens_BNT[0].tolist():
+        counts[outputs.index(tuple(row[: row.index(1) + 1]))] += 1
+    assert float((counts / counts.sum() - expected).abs().sum()) / 2 < 0.03
+
+
+def test_prefixes_are_forgotten_and_parsed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long run keeps neither parsers nor prefixes, and what it allows does not depend on what was forgotten."""
+    monkeypatch.setattr(grammars, "MOST_PARSERS", 8)
+    monkeypatch.setattr(grammars, "MOST_PREFIXES", 200)
+    texts: list[str | None] = ["a", "b", '"', "[", "]", ","]
+    source = 'start: value\nvalue: "[" [value ("," value)*] "]" | "\\"" /[ab]*/ "\\""'
+    language, fresh = (grammar(source, texts, end=6) for _ in range(2))
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(30):
+        nodes_B1 = language.start(12, CPU)
+        outputs: list[list[int]] = [[] for _ in range(12)]
+        for steps_left in range(20, 0, -1):
+            allowed_BC = language.allowed(nodes_B1, steps_left)[:, 0]
+            chosen_B1 = torch.multinomial((allowed_BC >= 0).double(), 1, generator=generator)
+            tokens_B1 = allowed_BC.gather(1, chosen_B1)
+            for output, token in zip(outputs, tokens_B1.flatten().tolist(), strict=True):
+                output.append(token)
+            nodes_B1 = language.advance(nodes_B1, torch.zeros_like(nodes_B1), tokens_B1)
+        assert all(output[-1] == 6 for output in outputs)
+    assert len(language._prefixes) <= 200 + 12 and len(language._numbers) < len(language._prefixes)
+    gc.collect()
+    parsers = [each for each in gc.get_objects() if isinstance(each, grammars._Prefix) and each.parser is not None]
+    assert len(parsers) < 200
+    for output in outputs:
+        *_, node_11 = nodes_along(fresh, torch.tensor([output]))
+        assert int(node_11) == grammars.ENDED
+    forgotten = next(number for number in range(2, 10_000) if number not in language._prefixes)
+    with pytest.raises(InputError, match="goes back to a prefix"):
+        language.allowed(torch.tensor([[forgotten]]), 5)
+
+
+def test_a_grammar_can_be_copied_to_another_process() -> None:
+    language, _ = nested()
+    assert listed(pickle.loads(pickle.dumps(language)), 5) == listed(language, 5)
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("start: a b", "cannot be read"),
+        ({"type": "nonsense"}, "cannot be read .*nonsense"),
+        ('start: "z"', "no sequence of tokens was found"),
+    ],
+)
+def test_what_is_no_grammar_is_refused_in_a_line(source: Any, says: str) -> None:
+    with pytest.raises(InputError, match=says) as refused:
+        grammar(source, ["a", "b"], end=2)
+    assert "\n" not in str(refused.value)
+    with pytest.raises(InputError, match="needs an end token"):
+        grammar('start: "a"', ["a"], end=None)
+
+
+def test_without_the_extra_grammars_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    with pytest.raises(InputError, match=r"pip install 'seqwise\[constraints\]'"):
+        grammar('start: "a"', ["a"], end=1)
