@@ -916,6 +916,29 @@ def test_searches_in_training_stay_in_the_language(tmp_path: Path) -> None:
         trained(made("Marian"), rows(data, "Marian"), tmp_path, language=trie([(3,)], end=END), **options)
 
 
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("longest", [None, 4, 7])
+@pytest.mark.parametrize("name", ["Marian", "GPT-2"])
+def test_evaluation_generates_inside_the_language(name: str, longest: int | None, beams: int, tmp_path: Path) -> None:
+    """Every output is an item that fits, the best by the model's own beam; without the language none is."""
+    model, data = made(name), pairs(6, longest=2)
+    items = [(3, 4, 5, 6, 7, 8, 3), (7, 7), (8, 3, 8, 3)]
+    prompts = 1 if name == "Marian" else max(len(row["input_ids"]) for row in rows(data, name))
+    options: dict[str, Any] = {"predict_with_generate": True, "generation_num_beams": beams}
+    if longest is not None:
+        options["generation_max_length"] = prompts + longest
+    found = {}
+    for language in (trie(items, end=END), None):
+        trainer = made_trainer(model, rows(data, name), tmp_path, language=language, **options)
+        outputs = trainer.predict(rows(data, name)).predictions
+        found[language is None] = [
+            [int(token) for token in row[prompts:] if token not in (PAD, -100)] for row in outputs
+        ]
+    inside = [[*item, END] for item in items if len(item) < (longest or 20)]
+    assert len(found[False]) == 6 and all(output in inside for output in found[False])
+    assert not any(output in inside for output in found[True])
+
+
 def test_a_language_may_be_a_pattern_of_the_tokenizers_texts(tmp_path: Path) -> None:
     data = rows(pairs(4), "Marian")
     language = made_trainer(made("Marian"), data, tmp_path, processing_class=letter_tokenizer(), language="(a|b)( c)?")

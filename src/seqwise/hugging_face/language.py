@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor
+
 from seqwise.search.automata import Automaton, regular
 from seqwise.search.grammars import Grammar, grammar
+from seqwise.search.language import Language, allowed_tokens, nodes_along
 
 NO_TEXT = "\ufffd"  # what a part of a character decodes to
 
@@ -77,6 +82,31 @@ def text_grammar(tokenizer: Any, source: str | Mapping[str, Any], *, end: int | 
     """
     behind, first = token_texts(tokenizer)
     return grammar(source, behind, first=first, end=end)
+
+
+class InsideLanguage(LogitsProcessor):
+    """Processor of one call of ``generate``, which masks the tokens that a language does not allow.
+
+    Rows that have ended, or left the language, are not masked.
+
+    Args:
+        language: the allowed outputs: what follows the tokens of the first step.
+        longest: number of tokens at which ``generate`` stops, with those of the first step.
+
+    Example: ``model.generate(**inputs, max_length=20, logits_processor=[InsideLanguage(language, longest=20)])``
+    """
+
+    def __init__(self, language: Language, *, longest: int) -> None:
+        self._language, self._longest = language, longest
+        self._prompt_length: int | None = None
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Mask the scores (rows, V) of the next tokens."""
+        if self._prompt_length is None:
+            self._prompt_length = input_ids.shape[1]
+        *_, nodes_B1 = nodes_along(self._language, input_ids[:, self._prompt_length :])
+        allowed_BC = self._language.allowed(nodes_B1, self._longest - input_ids.shape[1])[:, 0]
+        return scores.masked_fill(~allowed_tokens(allowed_BC, scores.shape[1]), -torch.inf)
 
 
 def _decoded(tokenizer: Any, ids: list[int]) -> str:

@@ -25,7 +25,7 @@ from seqwise.data.batches import IGNORE, Batch
 from seqwise.errors import InputError
 from seqwise.hugging_face.adapter import HuggingFaceStepModel
 from seqwise.hugging_face.configuration import SearchAwareConfig
-from seqwise.hugging_face.language import text_language
+from seqwise.hugging_face.language import InsideLanguage, text_language
 from seqwise.hugging_face.model_inputs import NEEDED, batch_from_inputs, target_labels
 from seqwise.hugging_face.step_model import step_model
 from seqwise.objectives.contrastive import noise_log_probs
@@ -191,6 +191,35 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
             # Past SequenceTrainer, to the Hugging Face Trainer.
             return super(SequenceTrainer, self).compute_loss(model, inputs, return_outputs, num_items_in_batch)
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+    def prediction_step(
+        self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: Any = None, **generation: Any
+    ) -> Any:
+        """Predict like ``Seq2SeqTrainer``; with ``predict_with_generate``, inside the language."""
+        language = self.adapted().language
+        if language is not None and self.args.predict_with_generate and not prediction_loss_only:
+            generation = generation or dict(getattr(self, "_gen_kwargs", {}))
+            prompt_length = 1 if self._is_encoder_decoder else inputs["input_ids"].shape[1]
+            longest = self._longest(generation, prompt_length)
+            generation["logits_processor"] = [
+                *(generation.get("logits_processor") or []),
+                InsideLanguage(language, longest=longest),
+            ]
+        return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys, **generation)
+
+    def _longest(self, generation: Mapping[str, Any], prompt_length: int) -> int:
+        """Return the number of tokens at which ``generate`` stops."""
+        config = generation.get("generation_config") or self.model.generation_config
+
+        def setting(name: str) -> int | None:
+            return getattr(config, name, None) if generation.get(name) is None else generation[name]
+
+        new, longest = setting("max_new_tokens"), setting("max_length")
+        if new is None and longest is not None:
+            return longest
+        most = getattr(self.model.config, "max_position_embeddings", None) if new is None else None
+        longest = prompt_length + (20 if new is None else new)  # as ``generate`` has it by default
+        return longest if most is None else min(longest, most)
 
     def _wrap_model(self, model: Any, training: bool = True, dataloader: Any = None) -> Any:
         # No public method tells the module that a step calls (``model_wrapped``) from the one that is saved, evaluated

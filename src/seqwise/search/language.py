@@ -101,11 +101,22 @@ def allowed_logits(
         zip(nodes_along(language, outputs_BT), logits_BTV.unbind(1), strict=False)
     ):
         allowed_BC = language.allowed(nodes_B1, None if num_steps is None else num_steps - step)[:, 0]
-        is_token_BC = allowed_BC >= 0
-        allowed_BV = torch.zeros_like(logits_BV, dtype=torch.uint8)
-        allowed_BV = allowed_BV.scatter_reduce(1, allowed_BC.clamp(min=0), is_token_BC.to(torch.uint8), "amax").bool()
-        steps.append(logits_BV.masked_fill(~allowed_BV & is_token_BC.any(1, keepdim=True), -torch.inf))
+        steps.append(logits_BV.masked_fill(~allowed_tokens(allowed_BC, logits_BV.shape[1]), -torch.inf))
     return torch.stack(steps, 1) if steps else logits_BTV
+
+
+def allowed_tokens(allowed_BC: Tensor, size: int) -> Tensor:
+    """Return whether each token of a vocabulary is allowed, bool (B, V); all are where a row allows none.
+
+    Example:
+        >>> allowed_tokens(torch.tensor([[2, -1], [-1, -1]]), 3)
+        tensor([[False, False,  True],
+                [ True,  True,  True]])
+    """
+    is_token_BC = allowed_BC >= 0
+    allowed_BV = torch.zeros(len(allowed_BC), size, dtype=torch.uint8, device=allowed_BC.device)
+    allowed_BV = allowed_BV.scatter_reduce(1, allowed_BC.clamp(min=0), is_token_BC.to(torch.uint8), "amax").bool()
+    return allowed_BV | ~is_token_BC.any(1, keepdim=True)
 
 
 def members(language: Language, outputs_BT: Tensor) -> Tensor:
