@@ -27,7 +27,7 @@ from pathlib import Path
 
 # The release this tree was last tested with; pyproject.toml states the oldest that works.
 TORCH = "2.13.0"
-EXTRAS = "demo,reproductions,translation,diagnostics,constraints,test"
+EXTRAS = "demo,reproductions,translation,diagnostics,constraints,report,tune,explore,docs,integrations,test"
 CONSTRAINTS = "scripts/constraints.txt"
 
 # Settings of the caller that would make pip read or write somewhere other than .venv.

@@ -190,9 +190,9 @@ def test_the_page_of_a_masked_model(browser: Any, addresses: dict[str, str], tmp
             ("Temperature of the target", "ArrowLeft", "0.75"),
         ):
             assert move(page, name, key) == said
-        page.get_by_role("button", name="Start").click()
+        page.get_by_role("button", name="Start", exact=True).click()
         until(page, lambda: re.search(r"Sweep ([3-9]|\d\d+)\.", chains.inner_text()) is not None)
-        assert page.get_by_role("button", name="Start").is_disabled()
+        assert page.get_by_role("button", name="Start", exact=True).is_disabled()
         page.get_by_role("button", name="Stop").click()
         status_begins(page, "Stopped.")
         assert page.locator("figure svg").count() == 2

@@ -164,7 +164,7 @@ def test_a_search_is_asked_for_followed_and_changed() -> None:
         assert one.text("status").startswith("Type an input and press Search. The run was trained without")
         await ask(one, "a c b", "D N D")
         assert one.text("step in words").startswith("Step 3: ")
-        assert one.text("lattice").count("<rect") == 9 and "over all 27 outputs" in one.text("errors")
+        assert one.text("lattice").count("<rect") == 9 and "it finds the best-scored output" in one.text("errors")
         one.click("Step back")
         assert one.text("step in words").startswith("Step 2: ") and one.text("lattice").count("<rect") == 6
         assert "after step 2" in one.text("bias")
