@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from seqwise.errors import InputError
 from seqwise.names import VISIBLE_GPUS
 
+__all__ = ["find_device"]
+
 NAMES = "auto, cpu, cuda, cuda:N or mps"
 """Names of devices, as users give them."""
 

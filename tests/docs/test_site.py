@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import logging
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -119,3 +121,11 @@ def test_code_is_wrapped_where_it_does_not_fit(conf: Any) -> None:
 
 def test_the_reference_is_no_part_of_the_repository() -> None:
     assert "/docs/api/" in (Path(DOCS).parent / ".gitignore").read_text("utf-8").splitlines()
+
+
+@pytest.mark.thorough
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    command = ["sphinx", "--builder", "html", "--fail-on-warning", "--keep-going", "--quiet", str(DOCS), str(tmp_path)]
+    built = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True)
+    assert (built.stderr, built.returncode) == ("", 0)
+    assert "scheduled sampling" in (tmp_path / "searchindex.js").read_text("utf-8")
