@@ -26,6 +26,7 @@ RESULTS, PAGE = ROOT / "results" / "benchmarks", ROOT / "docs" / "benchmarks.md"
 # In the order of the page: the module, its arguments in full, and those by which it is seen to work.
 BENCHMARKS: dict[str, tuple[list[str], list[str]]] = {
     "relaxed_beam": (["--rounds", "5"], ["--sizes", "10", "--rounds", "3"]),
+    "long_outputs": ([], ["--steps", "8", "16", "--rounds", "1", "--hidden", "32", "--layers", "1"]),
     "beam_decoding": ([], ["--rounds", "2", "--steps", "6", "--batch", "4", "--vocabulary", "2000"]),
     "constrained_decoding": (
         [],

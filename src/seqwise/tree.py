@@ -9,7 +9,7 @@ Shapes: B batch, J slots before a selection, K slots after it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 import torch
@@ -18,7 +18,7 @@ from torch.utils import _pytree
 
 from seqwise.errors import InputError
 
-__all__ = ["gather", "map", "mix", "register_empty"]
+__all__ = ["flatten", "gather", "map", "mix", "register_empty"]
 
 State = TypeVar("State")
 
@@ -38,6 +38,18 @@ def map(function: Callable[..., Tensor], state: State, *others: State) -> State:
     if isinstance(state, torch.Tensor):  # a walk over one leaf takes as long as moving it
         return cast(State, function(state, *others))
     return _pytree.tree_map(function, state, *others)
+
+
+def flatten(state: State) -> tuple[list[Any], Callable[[Sequence[Any]], State]]:
+    """Return the leaves of a state, and a function that makes a state of the same nesting from others.
+
+    Example:
+        >>> leaves, rebuild = flatten({"h": (1, 2)})
+        >>> leaves, rebuild([3, 4])
+        ([1, 2], {'h': (3, 4)})
+    """
+    leaves, nesting = _pytree.tree_flatten(state)
+    return leaves, lambda others: cast(State, _pytree.tree_unflatten(others, nesting))
 
 
 def register_empty(kind: type) -> None:

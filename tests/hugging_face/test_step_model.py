@@ -740,7 +740,7 @@ def test_dropout_follows_the_mode_of_the_model(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["Marian", "T5", "GPT-2", "Llama"])
-def test_gradient_checkpointing_is_for_all_steps_at_once(name: str) -> None:
+def test_gradient_checkpointing_changes_no_gradient(name: str) -> None:
     model = _model(name, dropout_rate=0.0) if name == "T5" else _model(name)
     for part in model.modules():
         if isinstance(part, nn.Dropout):
@@ -751,21 +751,26 @@ def test_gradient_checkpointing_is_for_all_steps_at_once(name: str) -> None:
                 setattr(part, setting, 0.0)
     adapted = step_model(model).train()
     batch = _batch(SOURCES, TARGETS)
-    plain = cross_entropy_objective()(adapted, batch, {})
-    plain.backward()
-    gradients = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
-    model.zero_grad()
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    adapted = step_model(model)
-    saved = cross_entropy_objective()(adapted, batch, {})
-    saved.backward()
-    torch.testing.assert_close(saved, plain, rtol=1e-6, atol=1e-6)
-    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
-        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-6)
-    with pytest.raises(InputError, match="gradient_checkpointing_disable"):
-        relaxed_beam_objective(k=2)(adapted, batch, {"alpha": 1.0})
-    adapted.eval()
-    relaxed_beam_objective(k=2)(adapted, batch, {"alpha": 1.0})
+    objectives = [cross_entropy_objective(), relaxed_beam_objective(k=2, cross_entropy_weight=0.5)]
+
+    def losses_and_gradients() -> list[Any]:
+        found = []
+        for objective in objectives:
+            model.zero_grad()
+            loss = objective(adapted, batch, {"alpha": 1.0})
+            loss.backward()
+            found += [loss.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
+        return found
+
+    plain = losses_and_gradients()
+    adapted.gradient_checkpointing = True
+    assert adapted.gradient_checkpointing and model.is_gradient_checkpointing
+    torch.testing.assert_close(losses_and_gradients(), plain, rtol=1e-4, atol=1e-6)
+    assert model.is_gradient_checkpointing
+    adapted.steps_singly = False  # so that sources are read for all steps at once only
+    assert not adapted.encode(batch).memory
+    adapted.gradient_checkpointing = False
+    assert not model.is_gradient_checkpointing and adapted.encode(batch).memory
 
 
 @pytest.mark.parametrize("name", ["Marian", "T5", "Llama"])

@@ -592,6 +592,8 @@ def test_bfloat16_reaches_into_the_search(evaluated_before: bool, tmp_path: Path
 CHECKPOINTED = {
     "cross-entropy": {},
     "two-pass": {"objective": "scheduled-sampling", "feeding": "soft-greedy", "gold_probability": "0.5"},
+    "relaxed-beam": {"objective": "relaxed-beam", "beam_size": 2},
+    "minimum-risk": {"objective": "minimum-risk", "beam_size": 2},
 }
 
 
@@ -631,15 +633,6 @@ def test_dropout_of_an_adapter_is_drawn_anew_each_time() -> None:
     first, second = (adapted.encode(batch) for _ in range(2))
     assert torch.equal(first.hidden_BSH, second.hidden_BSH)
     assert not torch.equal(first.memory[0][1], second.memory[0][1])
-
-
-def test_activation_checkpointing_is_refused_where_steps_are_single(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="checkpointing: relaxed-beam takes single steps"):
-        SearchAwareConfig(str(tmp_path), objective="relaxed-beam", gradient_checkpointing=True, use_cpu=True)
-    model = made("Marian")
-    model.gradient_checkpointing_enable()
-    with pytest.raises(InputError, match=r"gradient checkpointing.*keeps no cache"):
-        trained(model, rows(pairs(4), "Marian"), tmp_path, objective="relaxed-beam")
 
 
 def test_lists_and_datasets_are_the_same_with_the_collator_of_transformers(tmp_path: Path) -> None:

@@ -91,6 +91,14 @@ def test_each_option_with_each_objective_is_trained_or_refused_in_one_line(objec
             assert option == "early stopping" or log != plain, option
 
 
+@pytest.mark.parametrize("objective", ["cross-entropy", "beam-crf", "minimum-risk"])
+def test_gradient_checkpointing_is_for_searches_with_gradients(objective: str) -> None:
+    with pytest.raises(InputError, match=f"gradient_checkpointing: {objective} has no search with gradients"):
+        train_settings(objective=objective, gradient_checkpointing=True)
+    assert train_settings(objective="relaxed-beam", gradient_checkpointing=True).gradient_checkpointing
+    assert train_settings(objective="beam-crf", direct_loss_weight=1.0, gradient_checkpointing=True)
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU computes in these types")
 @pytest.mark.parametrize(
     ("flag", "message"),

@@ -235,6 +235,31 @@ def test_a_search_trains_in_bfloat16(tmp_path: Path) -> None:
     assert losses[1] == pytest.approx(losses[0], rel=0.1) and losses[1] != losses[0]
 
 
+def test_with_gradient_checkpointing_a_search_trains_to_the_same_weights(tmp_path: Path) -> None:
+    """It is on while it trains, and may change on resuming."""
+    train = [EncodedExample((1, 2, 3) * 3, (1, 2, 1) * 3)] * 4
+    sizes: dict[str, Any] = {"hidden_size": 8, "num_heads": 2, "feedforward_size": 8, "num_layers": 1}
+    asked: list[bool] = []
+
+    def objective(model: Any, batch: Batch, values: dict[str, float]) -> Tensor:
+        asked.append(getattr(model, "gradient_checkpointing", False))
+        return relaxed_beam_objective(k=2)(model, batch, values)
+
+    def trained(output: Path, **options: Any) -> Any:
+        torch.manual_seed(0)
+        model: Any = Transformer(source_size=7, target_size=3, end=0, **sizes)
+        run(model, output, objective=objective, train=train, **options)
+        return model
+
+    plain = trained(tmp_path / "plain")
+    assert not any(asked)
+    checkpointed = trained(tmp_path / "again", gradient_checkpointing=True)
+    assert asked[-1] and not checkpointed.gradient_checkpointing
+    assert log_lines(tmp_path / "again") == log_lines(tmp_path / "plain")
+    torch.testing.assert_close(checkpointed.state_dict(), plain.state_dict(), rtol=0, atol=0)
+    trained(tmp_path / "again")
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("what", ["loss", "gradient"])
 def test_not_a_number_stops_names_the_examples_and_keeps_the_last_checkpoint(what: str, tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -39,6 +40,7 @@ class HuggingFaceStepModel(nn.Module, ABC):
         self.scale, self.training = scale, model.training
         self.language = None
         self.shares = False  # whether slots share their keys and values where there are no gradients
+        self.steps_singly = True  # whether sources are read for single steps too, not only for all steps at once
         self._cache = cache_argument(model.get_decoder())
         self._takes_positions = "position_ids" in inspect.signature(model.get_decoder().forward).parameters
         head = head_of(model)
@@ -93,11 +95,39 @@ class HuggingFaceStepModel(nn.Module, ABC):
         return type(self.model).__name__
 
     @property
-    def _checkpoints(self) -> bool:
-        """Whether Transformers drops every cache for gradient checkpointing."""
-        return self.model.training and any(
-            getattr(part, "gradient_checkpointing", False) for part in self.model.modules()
-        )
+    def gradient_checkpointing(self) -> bool:
+        """Whether it trains with the model's gradient checkpointing.
+
+        All steps at once are computed again by layers, as Transformers does, and the single steps of a search by
+        segments (:mod:`seqwise.search.segments`), since a layer that is computed again drops its cache.
+        """
+        return self.model.training and bool(self._checkpointing_parts())
+
+    @gradient_checkpointing.setter
+    def gradient_checkpointing(self, wanted: bool) -> None:
+        name = "checkpointing_enable" if wanted else "checkpointing_disable"
+        # transformers has renamed it; the older name warns.
+        switch = getattr(self.model, f"activation_{name}", None) or getattr(self.model, f"gradient_{name}")
+        try:
+            switch()
+        except ValueError:
+            problem = f"gradient_checkpointing: a {self._name} cannot compute its layers again"
+            raise InputError(problem, hint="leave it out") from None
+
+    def _checkpointing_parts(self) -> list[Any]:
+        return [part for part in self.model.modules() if getattr(part, "gradient_checkpointing", False)]
+
+    @contextmanager
+    def _caching(self) -> Iterator[None]:
+        """Switch the checkpoints of layers off, which drop every cache."""
+        parts = self._checkpointing_parts() if self.model.training else []
+        for part in parts:
+            part.gradient_checkpointing = False
+        try:
+            yield
+        finally:
+            for part in parts:
+                part.gradient_checkpointing = True
 
     @property
     def _drops_layers(self) -> bool:
@@ -106,7 +136,13 @@ class HuggingFaceStepModel(nn.Module, ABC):
 
     @property
     def _keeps_cache(self) -> bool:
-        return not (self._checkpoints or self._drops_layers)
+        """Whether a pass over all steps can use the cache of a source."""
+        return not (self.gradient_checkpointing or self._drops_layers)
+
+    @property
+    def _reads_ahead(self) -> bool:
+        """Whether a source is read into a cache, which single steps need."""
+        return self._keeps_cache or (self.steps_singly and not self._drops_layers)
 
     @property
     def _only_searches(self) -> bool:
@@ -114,15 +150,12 @@ class HuggingFaceStepModel(nn.Module, ABC):
         return not self.model.training and not torch.is_grad_enabled()
 
     def _require_cache(self) -> None:
-        if self._keeps_cache:
-            return
-        what, hint = "layer drop (decoder_layerdrop)", "set model.get_decoder().layerdrop = 0.0"
-        if self._checkpoints:
-            what, hint = "gradient checkpointing", "call model.gradient_checkpointing_disable()"
-        raise InputError(
-            f"{self._name} cannot take single steps while it trains with {what}, which keeps no cache",
-            hint=f"{hint}, or use an objective that takes all steps at once",
-        )
+        if self._drops_layers:
+            raise InputError(
+                f"{self._name} cannot take single steps while it trains with layer drop (decoder_layerdrop), which "
+                "keeps no cache",
+                hint="set model.get_decoder().layerdrop = 0.0, or use an objective that takes all steps at once",
+            )
 
     def _require_positions(self, positions: int, what: str) -> None:
         for limit, setting in self._position_limits:
@@ -188,7 +221,8 @@ class HuggingFaceStepModel(nn.Module, ABC):
             grown = state.step()
             hidden = self._shared_step(inputs_BJD, grown, context, step)
         else:
-            hidden, layers = self._one_step(inputs_BJD, state, context, step)
+            with self._caching():
+                hidden, layers = self._one_step(inputs_BJD, state, context, step)
             grown = tree.map(lambda leaf: leaf.unflatten(0, slots), layers)
         return self._features(hidden.unflatten(0, slots).squeeze(2), slots[1] if step == 0 else 0), grown
 

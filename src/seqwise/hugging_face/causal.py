@@ -54,10 +54,11 @@ class CausalModel(HuggingFaceStepModel):
         tokens_BS = tokens_BS.masked_fill(columns_S >= lengths_B[:, None], 0)
         from_BS = (columns_S - gaps_B1) % tokens_BS.shape[1]
         moved_BS, mask_BP = tokens_BS.gather(1, from_BS), (columns_S[:before] >= gaps_B1).long()
-        if not self._keeps_cache:
+        if not self._reads_ahead:
             return Prompt(moved_BS, mask_BP, lengths_B, (), ())
         # At least one token, since only a cache that something was put in tells its shape.
-        output = self._decoder(input_ids=tokens_BS[:, : max(before, 1)], use_cache=True, return_dict=True)
+        with self._caching():
+            output = self._decoder(input_ids=tokens_BS[:, : max(before, 1)], use_cache=True, return_dict=True)
         read = layers_of(cache_in(output), self._name)
         from_BP = (columns_S[:before] - gaps_B1) % max(before, 1)
 

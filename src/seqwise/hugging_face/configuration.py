@@ -89,8 +89,10 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
 
     Raises:
         InputError: an option is out of range, not one of the objective's, or not supported
-            (``label_smoothing_factor``, ``torch_compile``, FSDP, DeepSpeed; activation checkpointing with single
-            steps).
+            (``label_smoothing_factor``, ``torch_compile``, FSDP, DeepSpeed).
+
+    ``activation_checkpointing`` (in older releases ``gradient_checkpointing``) recomputes single steps by segments
+    (:mod:`seqwise.search.segments`), and all steps at once by layers, as in Transformers.
 
     Example:
         >>> import tempfile
@@ -178,15 +180,6 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
             if getattr(self, name, None):
                 hint = "give label_smoothing" if name == "label_smoothing_factor" else "leave it out"
                 return InputError(f"{name}: {problem}", hint=hint)
-        # transformers has renamed it; of the two names, a release may know one or both.
-        checkpointing = [
-            name for name in ("activation_checkpointing", "gradient_checkpointing") if getattr(self, name, None)
-        ]
-        if checkpointing and self.minimised.objective.steps_singly:
-            objective = self.minimised.objective.name
-            problem = f"{checkpointing[0]}: {objective} takes single steps, which need the cache that this drops"
-            others = "cross-entropy, the self-normalising objectives, noise-contrastive and two-pass scheduled-sampling"
-            return InputError(problem, hint=f"leave it out; it works with {others}")
         return None
 
 

@@ -47,10 +47,10 @@ class Seq2SeqModel(HuggingFaceStepModel):
         tokens_BS, mask_BS = tokens_BS.masked_fill(~is_real_BS, padding), is_real_BS.long()
         encoder = self.model.get_encoder()
         hidden_BSH = encoder(input_ids=tokens_BS, attention_mask=mask_BS, return_dict=True).last_hidden_state
-        if not self._keeps_cache:
+        if not self._reads_ahead:
             return Source(hidden_BSH, mask_BS, batch.source_lengths_B, (), (), SlotCopies())
         # One step, for what its cross-attention keeps.
-        with self._unseen_draws():
+        with self._unseen_draws(), self._caching():
             output = self._run(
                 self._embed(tokens_BS.new_full((len(tokens_BS), 1), self.first)),
                 encoder_hidden_states=hidden_BSH,

@@ -45,8 +45,10 @@ def step_model(model: nn.Module, *, generation_config: GenerationConfig | None =
             its parts cannot be called separately; its cache cannot follow a selection (static, sliding, quantised,
             recurrent); or the adapter does not agree with it. Later: a prompt is empty, a position has no embedding
             (or, with longrope or dynamic rope, would change those of other inputs of its batch), a target does not
-            begin with the forced token, or a model in training with gradient checkpointing or layer drop takes single
-            steps.
+            begin with the forced token, or a model in training with layer drop takes single steps.
+
+    With the model's own gradient checkpointing, all steps at once are computed again by layers, and the steps of a
+    search by segments (:mod:`seqwise.search.segments`).
 
     A hard beam search finds the same outputs as ``generate(num_beams=k, length_penalty=0)`` until a hypothesis ends. In
     ``generate``, it then leaves the beam and k others continue; here it keeps its slot until a better one takes it.

@@ -66,8 +66,8 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
     The values of the schedules are logged with the loss and depend on the global step, so a resumed training run ends
     with the same weights, bit for bit. Each process uses only one GPU.
 
-    Not implemented: FSDP, DeepSpeed, ``torch_compile``; activation checkpointing inside a search; targets with gaps
-    (several turns of a dialogue); objectives that need inputs other than tokens; crash-safe checkpoints.
+    Not implemented: FSDP, DeepSpeed, ``torch_compile``; targets with gaps (several turns of a dialogue); objectives
+    that need inputs other than tokens; crash-safe checkpoints.
 
     Example:
         >>> import tempfile
@@ -154,6 +154,7 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
     def _within(self, plain: Any) -> HuggingFaceStepModel:
         """Adapt a model, and set its language."""
         model, language = step_model(plain), self.args.language
+        model.steps_singly = self.args.objective.steps_singly
         if isinstance(language, str):
             if self.processing_class is None:
                 raise InputError("language: a pattern needs a tokenizer", hint="pass processing_class")

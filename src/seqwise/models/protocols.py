@@ -19,6 +19,10 @@ class StepModel(Protocol):
     Attributes:
         end: the token that ends an output, or None if the output is exactly as long as the search (tagging).
 
+    Two more attributes are optional: ``language``, the outputs that searches stay inside
+    (:mod:`seqwise.search.language`), and ``gradient_checkpointing``, whether the backward pass takes the steps of a
+    search again, to save memory (:mod:`seqwise.search.segments`).
+
     Shapes: B batch, J slots, V vocabulary, T target length, D embedding, H features.
     """
 

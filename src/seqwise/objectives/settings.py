@@ -93,6 +93,11 @@ class ObjectiveConfig(Config):
         """Whether it steps the model token by token."""
         return self.searches
 
+    @property
+    def unrolls(self) -> bool:
+        """Whether gradients flow through single steps, which gradient checkpointing can take again."""
+        return self.steps_singly
+
     def loss_unit(self, token: str) -> str:
         """Describe the unit of its loss and the terms added to it; ``token`` is "label" or "token"."""
         return f"nats per {token}"
@@ -368,6 +373,11 @@ class BeamCRF(Committed):
 
     name: Literal["beam-crf"] = "beam-crf"
 
+    @property
+    def unrolls(self) -> bool:
+        """Only in added relaxed-beam loss: the beam itself is found without gradients."""
+        return self.relaxes
+
     def build(self, context: Context = NOTHING) -> Objective:
         from seqwise.objectives.beam_likelihood import beam_crf_objective
 
@@ -454,6 +464,11 @@ class Hinge(Relaxed, Costed, Searching):
 
 class OutputCosted(Cost, Searching):
     """Options of the objectives with a cost for each whole output."""
+
+    @property
+    def unrolls(self) -> bool:
+        """Always false: the beam is found without gradients, and rescored in one pass."""
+        return False
 
     def output_cost(self) -> dict[str, Any]:
         """The cost of whole outputs as an argument."""
@@ -559,6 +574,11 @@ class Distillation(ObjectiveConfig):
 
     name: Literal["distillation"] = "distillation"
     k: int = setting(5, BEAM, flag="beam_size", ge=1)
+
+    @property
+    def unrolls(self) -> bool:
+        """Always false: both beams are found without gradients, and rescored in one pass."""
+        return False
 
     @property
     def trained_score(self) -> ScoreName:

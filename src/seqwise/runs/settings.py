@@ -34,6 +34,7 @@ from seqwise.runs.model_settings import (
     Chain,
     ModelConfig,
     ModelsOf,
+    PretrainedGenerator,
     TaggerModel,
     TransducerModel,
     Units,
@@ -175,6 +176,11 @@ class _ExperimentOptions(Config):
         usual=SIZED,
         gt=0,
     )
+    gradient_checkpointing: bool = setting(
+        False,
+        "save memory: compute the steps of a search with gradients again on the way back, and the layers of a "
+        "pretrained generator",
+    )
 
 
 @dataclass(frozen=True)
@@ -313,6 +319,14 @@ class Settings(TrainerOptions, _ExperimentOptions):
             problem = f"warm_start: distilled prepares raw scores, and {objective.name} is trained on local ones here"
             other = "--score global, or " if hasattr(objective, "score") else ""
             raise InputError(problem, hint=f"use {other}--warm-start cross-entropy")
+        again = isinstance(self.model, PretrainedGenerator) or any(
+            stage.settings.objective.unrolls for stage in self.stages()
+        )
+        if self.gradient_checkpointing and not again:
+            problem = (
+                f"gradient_checkpointing: {objective.name} has no search with gradients, which could be taken again"
+            )
+            raise InputError(problem, hint="leave it out, or use --objective relaxed-beam")
         in_two_passes = [stage for stage in (objective, start) if getattr(stage, "feeding_passes", "") == "two-pass"]
         if in_two_passes and not self.model.parallel:
             problem = "feeding_passes: only scheduled sampling of a transformer can be fed in two passes"

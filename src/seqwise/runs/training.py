@@ -141,6 +141,7 @@ def train_stage(
         rates=_rates(run, settings),
         fingerprints=fingerprints,
         on_progress=on_progress,
+        gradient_checkpointing=settings.gradient_checkpointing,
     )
 
 
@@ -329,7 +330,7 @@ def _signed(run: OutputRun, dev: Sequence[Example]) -> str:
 
 
 # Settings that may change between calls: checkpoints compare the data, and the others do not touch the weights.
-_MAY_DIFFER = {"train", "dev", "init", "save_every", "report_to"}
+_MAY_DIFFER = {"train", "dev", "init", "save_every", "report_to", "gradient_checkpointing"}
 _WRITTEN = (
     "model", "model.partial", "checkpoints", *WARM_START_FOLDERS, "log.jsonl", MEASUREMENTS, "metrics.json",
 )  # fmt: skip

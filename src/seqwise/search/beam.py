@@ -6,7 +6,7 @@ Greedy decoding, scheduled sampling, beam search and its continuous relaxation a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from seqwise.names import ScoreName
 from seqwise.search.candidates import Candidates, Score, as_score, local
 from seqwise.search.costs import Cost, prefix_cost
 from seqwise.search.language import Language, language_of, require_an_output
+from seqwise.search.segments import Length, computed_again, segment_of, segments
 from seqwise.search.selection import Asked, Selection, added
 from seqwise.search.selectors import Selector
 
@@ -123,12 +124,13 @@ class Beam:
 
 
 class Step(NamedTuple):
-    """One step of the loop: its candidates, the selection, the resulting beam, and the carry of the selector."""
+    """One step of the loop: its candidates, the selection, the resulting beam, and the states of selector and cost."""
 
     candidates: Candidates
     selection: Selection
     beam: Beam
     carry: Any = None
+    cost_state: Any = None
 
 
 def unroll(
@@ -144,6 +146,7 @@ def unroll(
     generator: torch.Generator | None = None,
     carry: Any = None,
     beam: Beam | None = None,
+    segment: Length | None = None,
 ) -> Iterator[Step]:
     """Search step by step, yielding each :class:`Step`; :func:`beam_search` returns the last beam.
 
@@ -151,7 +154,8 @@ def unroll(
     ``carry`` is the carry of the selector before the first step, and ``beam`` is a beam to continue from (None starts
     from empty hypotheses). When continuing, the context covers the next part of the sources, and steps are counted
     from its beginning. If ``num_steps`` is a tensor, it is read again at each step: lowering an entry in place ends
-    that input early.
+    that input early. With a ``segment``, the backward pass takes the steps again in segments of this length
+    (:mod:`seqwise.search.segments`): all steps of a segment are taken before its first is yielded.
     """
     score = as_score(score)
     if score.cost_weight != 0 and cost is None:
@@ -162,35 +166,65 @@ def unroll(
     steps_known, beam = beam is None, Beam.start(model, context) if beam is None else beam
     if language is not None and beam.nodes_BK is None:
         beam = replace(beam, nodes_BK=language.start(len(beam.scores_BK), beam.scores_BK.device))
-    matrices = Matrices()
-    limit, embedding_VD = longest_search(num_steps), model.embedding_VD
+    matrices, embedding_VD = Matrices(), model.embedding_VD
     costs = None if cost is None else prefix_cost(cost)
-    cost_state = None if costs is None else costs.start(beam.scores_BK)
-    for step in range(limit):
-        features_BJH, state = model.step(beam.inputs_BKD, beam.state, context, step)
-        candidates = Candidates(
-            prefix_scores_BJ=beam.scores_BK,
-            features_BJH=features_BJH,
-            head=model.head,
-            score=score,
-            cost=None if costs is None else costs.step(cost_state, step),
-            cost_again=partial(cost, step) if callable(cost) else None,
-            finished_BJ=beam.finished_BK,
-            end=end,
-            step=step,
-            embedding_VD=embedding_VD,
-        )
-        if language is not None and beam.nodes_BK is not None:
-            steps_left = num_steps - step if steps_known else None
-            allowed_BJC = language.allowed(beam.nodes_BK, steps_left)
-            if step == 0 and steps_known:
-                require_an_output(allowed_BJC, steps_left)
-            candidates = candidates.within(allowed_BJC, matrices)
-        selection, carry = selector(candidates, carry, generator)
-        active_B1 = None if isinstance(num_steps, int) else (num_steps > step)[:, None]
-        beam = beam.advance(selection, state, asked=candidates.asked, active_B1=active_B1, language=language)
-        cost_state = None if costs is None else costs.advance(cost_state, selection)
-        yield Step(candidates, selection, beam, carry)
+
+    def take(steps: range, num_steps: int | Tensor, beam: Beam, carry: Any, cost_state: Any) -> Iterator[Step]:
+        for step in steps:
+            features_BJH, state = model.step(beam.inputs_BKD, beam.state, context, step)
+            candidates = Candidates(
+                prefix_scores_BJ=beam.scores_BK,
+                features_BJH=features_BJH,
+                head=model.head,
+                score=score,
+                cost=None if costs is None else costs.step(cost_state, step),
+                cost_again=partial(cost, step) if callable(cost) else None,
+                finished_BJ=beam.finished_BK,
+                end=end,
+                step=step,
+                embedding_VD=embedding_VD,
+            )
+            if language is not None and beam.nodes_BK is not None:
+                steps_left = num_steps - step if steps_known else None
+                allowed_BJC = language.allowed(beam.nodes_BK, steps_left)
+                if step == 0 and steps_known:
+                    require_an_output(allowed_BJC, steps_left)
+                candidates = candidates.within(allowed_BJC, matrices)
+            selection, carry = selector(candidates, carry, generator)
+            active_B1 = None if isinstance(num_steps, int) else (num_steps > step)[:, None]
+            beam = beam.advance(selection, state, asked=candidates.asked, active_B1=active_B1, language=language)
+            cost_state = None if costs is None else costs.advance(cost_state, selection)
+            yield Step(candidates, selection, beam, carry, cost_state)
+
+    state = beam, carry, None if costs is None else costs.start(beam.scores_BK)
+    for steps, again in segments(longest_search(num_steps), segment):
+        taken = _computed_again(take, steps, num_steps, *state, generator) if again else take(steps, num_steps, *state)
+        for made in taken:
+            yield made
+            state = made.beam, made.carry, made.cost_state
+
+
+def _computed_again(
+    take: Callable[[range, int | Tensor, Beam, Any, Any], Iterator[Step]],
+    steps: range,
+    num_steps: int | Tensor,
+    beam: Beam,
+    carry: Any,
+    cost_state: Any,
+    generator: torch.Generator | None,
+) -> Sequence[Step]:
+    """Take some steps so that the backward pass takes them again, and the graph keeps only what is before them."""
+    # The history has no gradient, and is kept as it is.
+    history: dict[str, Any] = {"parents": beam.parents, "tokens": beam.tokens}
+    fields = {name: value for name, value in vars(beam).items() if name not in history}
+    if not isinstance(num_steps, int):
+        num_steps = num_steps.clone()  # which may be lowered in place before the backward pass
+
+    def taken(before: tuple[dict[str, Any], Any, Any]) -> Sequence[Step]:
+        fields, carry, cost_state = before
+        return list(take(steps, num_steps, Beam(**fields, **history), carry, cost_state))
+
+    return computed_again(taken, (fields, carry, cost_state), generator=generator)
 
 
 def search_steps(
@@ -204,7 +238,7 @@ def search_steps(
     generator: torch.Generator | None = None,
     carry: Any = None,
 ) -> Iterator[Step]:
-    """Search step by step with the model's own end token and language.
+    """Search step by step with the model's own end token, language and gradient checkpointing.
 
     Args: see :func:`unroll`.
     """
@@ -219,6 +253,7 @@ def search_steps(
         language=language_of(model),
         generator=generator,
         carry=carry,
+        segment=segment_of(model),
     )
 
 

@@ -19,6 +19,7 @@ from seqwise.models.protocols import ParallelModel, StepModel
 from seqwise.search.beam import unroll
 from seqwise.search.candidates import Candidates, global_
 from seqwise.search.noise import Gumbel
+from seqwise.search.segments import segment_of
 from seqwise.search.selection import Selection
 from seqwise.search.selectors import HardTopK, Selector, SoftArgmax
 
@@ -97,7 +98,13 @@ def fed_logits(
         return torch.zeros(*targets_BT.shape, model.embedding_VD.shape[0], device=targets_BT.device)
     # No end token here: a model that ends too early is still trained on the rest of the gold output.
     steps = unroll(
-        model, context, selector, num_steps=targets_BT.shape[1], score=global_, end=None, generator=generator
+        model,
+        context,
+        selector,
+        num_steps=targets_BT.shape[1],
+        score=global_,
+        generator=generator,
+        segment=segment_of(model),
     )
     return torch.cat([step.candidates.logits_BJV for step in steps], dim=1)
 

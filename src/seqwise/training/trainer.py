@@ -121,6 +121,7 @@ def fit(
     clip: float = 1.0,
     weight_decay: float = 0.0,
     gradient_accumulation_steps: int = 1,
+    gradient_checkpointing: bool = False,
     bf16: bool = False,
     fp16: bool = False,
     save_every: int = 500,
@@ -156,6 +157,9 @@ def fit(
         clip: maximum norm of the gradient, ``math.inf`` for no limit.
         weight_decay: decoupled, on weights but not on biases and norms.
         gradient_accumulation_steps: number of parts of a batch, to save memory; the gradient is that of the batch.
+        gradient_checkpointing: to save memory, compute the steps of a search again in the backward pass, by segments
+            (:mod:`seqwise.search.segments`), and, in Hugging Face models, the layers of all steps at once. It may
+            change on resuming.
         bf16: autocast to bfloat16, for LSTMs only on GPUs; weights keep their precision.
         fp16: autocast to float16 with loss scaling, only on GPUs.
         save_every: steps between checkpoints; there is always one at the end.
@@ -248,7 +252,8 @@ def fit(
     if state is None or not has_ended(state):
         arguments = _arguments(checkpoints, settings, save_every, report_to)
         own_log = log_path if is_main_process() else Path(os.devnull)
-        with _restoring(model), own_log.open("a", encoding="utf-8") as log:
+        checkpointing = _with_checkpointing(model) if gradient_checkpointing else contextlib.nullcontext()
+        with _restoring(model), checkpointing, own_log.open("a", encoding="utf-8") as log:
             trainer = _FitTrainer(
                 wrapped,
                 arguments,
@@ -704,6 +709,17 @@ def read_losses(path: Path) -> list[float]:
 def _mean_loss(path: Path) -> float:
     losses = read_losses(path)[-_MEAN_OVER:]
     return math.fsum(losses) / len(losses) if losses else math.nan
+
+
+@contextlib.contextmanager
+def _with_checkpointing(model: Any) -> Iterator[None]:
+    """Train a model with gradient checkpointing, and leave it as it was."""
+    before = getattr(model, "gradient_checkpointing", False)
+    model.gradient_checkpointing = True
+    try:
+        yield
+    finally:
+        model.gradient_checkpointing = before
 
 
 @contextlib.contextmanager

@@ -1,0 +1,138 @@
+"""How much memory and time does gradient checkpointing of a search take, compared with keeping every step?
+
+The loss is the direct loss of a relaxed beam through the key-value cache of a GPT-2 with random weights, for an output
+of T tokens. With gradient checkpointing, the backward pass takes the steps again in segments of the square root of T;
+the gradients are the same.
+
+- saved: bytes that the graph keeps between the passes, parameters aside.
+- peak: the most that the allocator holds during a step, above what it held before.
+
+Times are CPU seconds of the process: the least of some rounds, in which both take turns. A small model takes them for
+Python more than for products, and so does the bookkeeping of a checkpoint. ``--long`` adds a T that is measured once.
+
+    python -m benchmarks.long_outputs
+    python -m benchmarks.long_outputs --steps 8 16 --rounds 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from benchmarks.command import a_parser, run
+from benchmarks.relaxed_beam import System, peak_bytes, saved_bytes
+from seqwise.data import EncodedExample, collate
+from seqwise.evaluation.signature import sign, signature_line
+from seqwise.hugging_face import step_model
+from seqwise.objectives import relaxed_beam_objective
+
+
+def systems_of(steps: int, options: argparse.Namespace) -> list[System]:
+    """Without gradient checkpointing and with it."""
+    torch.manual_seed(options.seed)
+    config = GPT2Config(
+        vocab_size=options.vocabulary,
+        n_embd=options.hidden,
+        n_layer=options.layers,
+        n_head=4,
+        n_positions=steps + 8,
+        bos_token_id=0,
+        eos_token_id=1,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+    )
+    model: Any = step_model(GPT2LMHeadModel(config).train())
+    draw = torch.Generator().manual_seed(options.seed)
+    prompt, target = (
+        tuple(torch.randint(2, options.vocabulary, (n,), generator=draw).tolist()) for n in (4, steps - 1)
+    )
+    batch, objective = collate([EncodedExample(prompt, target)]), relaxed_beam_objective(k=options.k)
+
+    def system(name: str, *, checkpointing: bool) -> System:
+        def loss() -> torch.Tensor:
+            model.gradient_checkpointing = checkpointing
+            return objective(model, batch, {"alpha": 4.0})
+
+        return System(name, loss, model, torch.device("cpu"))
+
+    return [system("kept", checkpointing=False), system("taken again", checkpointing=True)]
+
+
+def seconds_of(systems: Sequence[System], rounds: int) -> list[float]:
+    """The least CPU seconds of a step of each, in turn."""
+    least = [float("inf")] * len(systems)
+    for _ in range(rounds):
+        for place, system in enumerate(systems):
+            start = time.process_time()
+            system.step()
+            least[place] = min(least[place], time.process_time() - start)
+    return least
+
+
+def gradients_of(system: System) -> torch.Tensor:
+    """All gradients of one step."""
+    system.step()
+    return torch.cat([weight.grad.flatten() for weight in system.model.parameters() if weight.grad is not None])
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """All lengths."""
+    torch.set_num_threads(options.threads)
+    rows = []
+    for steps in [*options.steps, *options.long]:
+        systems = systems_of(steps, options)
+        kept, again = (gradients_of(system) for system in systems)
+        seconds = seconds_of(systems, 1 if steps in options.long else options.rounds)
+        rows.append(
+            {
+                "steps": steps,
+                "difference": ((kept - again).abs().max() / kept.abs().max()).item(),
+                "saved": [saved_bytes(system) for system in systems],
+                "peak": [peak_bytes(system) for system in systems],
+                "seconds": seconds,
+            }
+        )
+    shown = ", ".join(f"{name} {value}" for name, value in vars(options).items() if name != "output")
+    signature = sign(f"gradient checkpointing of a relaxed beam, GPT-2; {shown}", seeds=[options.seed], data="random")
+    size = {name: getattr(options, name) for name in ("hidden", "layers", "vocabulary", "k")}
+    return {"size": size, "rows": rows, "signature": asdict(signature), "signature_line": signature_line(signature)}
+
+
+def table(result: dict[str, Any]) -> str:
+    """The result as text."""
+    lines = [
+        "GPT-2 of {layers} layers of {hidden}, V = {vocabulary}, k = {k}; one output of T tokens".format(
+            **result["size"]
+        ),
+        f"{'T':>5}  {'saved MB':>8}  share  {'peak MB':>8}  share  {'seconds':>7}  ratio  gradients differ by",
+    ]
+    for row in result["rows"]:
+        (saved, saved_again), (peak, peak_again), (seconds, seconds_again) = row["saved"], row["peak"], row["seconds"]
+        lines.append(
+            f"{row['steps']:5}  {saved / 1e6:8.1f}  {saved_again / saved:5.2f}  {peak / 1e6:8.1f}  "
+            f"{peak_again / peak:5.2f}  {seconds:7.2f}  {seconds_again / seconds:5.2f}  {row['difference']:.0e}"
+        )
+    return "\n".join([*lines, result["signature_line"]])
+
+
+def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+    """Run the benchmark; print a table and write JSON."""
+    parser = a_parser("long_outputs", __doc__, rounds=5, seed="of the model and the output")
+    parser.add_argument("--steps", type=int, nargs="*", default=[8, 16, 32, 64, 128], help="lengths T")
+    parser.add_argument("--long", type=int, nargs="*", default=[], help="lengths that are timed once")
+    parser.add_argument("--hidden", type=int, default=256, help="size of the model's layers")
+    parser.add_argument("--layers", type=int, default=4, help="number of layers")
+    parser.add_argument("--vocabulary", type=int, default=1000, help="V")
+    parser.add_argument("--k", type=int, default=5, help="slots of the beam")
+    return run(parser, measure, table, arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,263 @@
+"""Gradient checkpointing of a search: the same numbers from less memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+
+import oracles
+from pretrained import made
+from seqwise.configuration import OneOf
+from seqwise.data import Batch, EncodedExample, collate
+from seqwise.hugging_face import step_model
+from seqwise.models import EncoderDecoder, Tagger, Transformer
+from seqwise.objectives import ObjectiveConfig, direct_loss, hamming_cost
+from seqwise.search import (
+    Gumbel,
+    HardTopK,
+    SoftArgmax,
+    SoftTopK,
+    beam_search,
+    edit_distance_cost,
+    global_,
+    local,
+    stochastic_beam_search,
+    summed,
+)
+from seqwise.search.beam import search_steps, unroll
+from seqwise.search.segments import computed_again, root, segments
+
+STEPS = (14, 9)
+"""Of two inputs: segments of 4, of which the backward pass takes the second and third again."""
+VOCABULARY = 6
+
+
+def a_batch(*, vocabulary: int = VOCABULARY, lengths: tuple[int, ...] = STEPS) -> Batch:
+    draw = torch.Generator().manual_seed(7)
+
+    def tokens(length: int) -> tuple[int, ...]:
+        return tuple(torch.randint(2, vocabulary, (length,), generator=draw).tolist())
+
+    return collate([EncodedExample(tokens(min(length, 14)), tokens(length)) for length in lengths])
+
+
+def a_model(name: str, *, vocabulary: int = VOCABULARY, dropout: float = 0.2) -> Any:
+    """In training, with dropout, so that a step draws random numbers."""
+    torch.manual_seed(3)
+    if name == "GPT-2":
+        rates = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), dropout)
+        sizes = {"n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": 160, **rates}
+        config = transformers.GPT2Config(vocab_size=vocabulary, bos_token_id=0, eos_token_id=1, **sizes)
+        return step_model(made(transformers.GPT2LMHeadModel(config)).train())
+    if name == "Marian":
+        layers = {f"{part}_{what}": 2 for part in ("encoder", "decoder") for what in ("layers", "attention_heads")}
+        config = transformers.MarianConfig(
+            vocab_size=vocabulary, d_model=8, encoder_ffn_dim=8, decoder_ffn_dim=8, dropout=dropout, eos_token_id=1,
+            pad_token_id=0, decoder_start_token_id=0, forced_eos_token_id=None, max_position_embeddings=160, **layers,
+        )  # fmt: skip
+        return step_model(made(transformers.MarianMTModel(config)).train())
+    sizes = {"source_size": vocabulary, "target_size": vocabulary, "hidden_size": 8, "dropout": dropout}
+    if name == "tagger":
+        model = Tagger(**sizes, embedding_size=4, label_embedding_size=3)
+    elif name == "encoder-decoder":
+        model = EncoderDecoder(**sizes, embedding_size=4, end=1)
+    else:
+        model = Transformer(**sizes, end=1, num_layers=2, num_heads=2, feedforward_size=8)
+    return oracles.randomised(model, 3, 0.6).train()
+
+
+def with_and_without(model: Any, compute: Callable[[], Tensor]) -> list[list[Tensor]]:
+    """Loss, gradients and the state of torch's generator afterwards, with gradient checkpointing and without."""
+    found = []
+    for checkpointing in (True, False):
+        model.gradient_checkpointing = checkpointing
+        model.zero_grad(set_to_none=True)
+        torch.manual_seed(11)
+        loss = compute()
+        loss.backward()
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in model.parameters()]
+        found.append([loss.detach(), *gradients, torch.get_rng_state()])
+    return found
+
+
+def require_same(model: Any, compute: Callable[[], Tensor]) -> None:
+    again, kept = with_and_without(model, compute)
+    assert sum(float(gradient.abs().sum()) for gradient in kept[1:-1]) > 1e-3
+    torch.testing.assert_close(again, kept, rtol=1e-9, atol=1e-9)
+
+
+OBJECTIVES = {
+    "relaxed-beam": {},
+    "relaxed-beam, global": {"score": "global"},
+    "relaxed-beam, edit distance": {"cost": "edit-distance", "unit": "gaps"},
+    "hinge": {},
+    "hard-hinge": {},
+    "soft-dense-beam": {},
+    "dense-beam": {},
+    "beam-search-optimization": {},
+    "early-update": {},
+    "scheduled-sampling": {"feeding": "soft-sample"},
+}
+MODELS = ("tagger", "encoder-decoder", "transformer", "GPT-2", "Marian")
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.thorough if kind in MODELS[1:3] else []) for kind in MODELS]
+)
+def test_losses_gradients_and_random_numbers_are_the_same(kind: str, name: str) -> None:
+    objective = OneOf(ObjectiveConfig).members[name.partition(",")[0]](**OBJECTIVES[name])
+    values = {name: schedule.over(10)(5) for name, schedule in objective.schedules.items()}
+    # Recomputed by layers, cross-entropy of a causal model reads the prompt once more, and draws its dropout.
+    model = a_model(kind, dropout=0.0 if kind == "GPT-2" else 0.2)
+    batch, loss = a_batch(), objective.build()
+    require_same(model, lambda: loss(model, batch, values))
+
+
+@pytest.mark.parametrize("form", [summed(), summed(tolerance=-1)], ids=["few candidates", "all candidates"])
+@pytest.mark.parametrize("score", [local, global_], ids=["local", "global"])
+@pytest.mark.parametrize("kind", ["tagger", "transformer", pytest.param("GPT-2", marks=pytest.mark.thorough)])
+def test_a_large_vocabulary_and_its_deferred_gradients(kind: str, score: Any, form: Any) -> None:
+    vocabulary = 300
+    model, batch = a_model(kind, vocabulary=vocabulary), a_batch(vocabulary=vocabulary)
+
+    def loss() -> Tensor:
+        cost = hamming_cost(batch.targets_BT, vocabulary)
+        selector = SoftTopK(3, 4.0, form=form)
+        steps = batch.target_lengths_B
+        beam = beam_search(model, model.encode(batch), selector, num_steps=steps, score=score, cost=cost)
+        return direct_loss(beam, 4.0)
+
+    require_same(model, loss)
+
+
+@pytest.mark.parametrize("kind", ["tagger", "transformer"])
+@pytest.mark.parametrize(
+    "selector",
+    [HardTopK(1, noise=Gumbel()), SoftArgmax(2.0, noise=Gumbel())],
+    ids=["ancestral sample", "soft sample"],
+)
+def test_a_generator_draws_the_same_and_ends_in_the_same_state(selector: Any, kind: str) -> None:
+    model, batch, states = a_model(kind), a_batch(), []
+
+    def loss() -> Tensor:
+        generator = torch.Generator().manual_seed(5)
+        beam = beam_search(model, model.encode(batch), selector, num_steps=14, generator=generator)
+        loss = beam.scores_BK.sum()
+        before = generator.get_state()
+        loss.backward(retain_graph=True)
+        torch.testing.assert_close(generator.get_state(), before)
+        states.append(before)
+        model.zero_grad(set_to_none=True)
+        return loss  # and backward once more
+
+    require_same(model, loss)
+    assert torch.equal(*states)
+
+
+def test_outputs_without_replacement() -> None:
+    model, batch = a_model("transformer"), a_batch()
+
+    def loss() -> Tensor:
+        generator = torch.Generator().manual_seed(5)
+        drawn = stochastic_beam_search(model, model.encode(batch), k=3, num_steps=14, generator=generator)
+        return drawn.beam.scores_BK.sum()
+
+    require_same(model, loss)
+
+
+def test_a_cost_with_a_state_and_steps_that_are_lowered() -> None:
+    """What is lowered while a segment is yielded counts from the next one on, in both passes."""
+    model, batch = a_model("transformer", dropout=0.0), a_batch()
+
+    def loss() -> Tensor:
+        steps_B = batch.target_lengths_B.clone()
+        cost = edit_distance_cost(batch.targets_BT, VOCABULARY, end=1)
+        steps = search_steps(model, model.encode(batch), SoftTopK(3, 2.0), num_steps=steps_B, cost=cost)
+        for number, step in enumerate(steps, start=1):
+            beam = step.beam
+            if number == 8:  # the last one of a segment
+                steps_B.clamp_(max=9)
+        return direct_loss(beam, 2.0)
+
+    require_same(model, loss)
+
+
+# ---------------------------------------------------------------------------------------- memory
+
+
+class Kept:
+    """Bytes of the tensors that a graph keeps, parameters aside, each storage counted once."""
+
+    def __init__(self, model: Any) -> None:
+        self._weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+        self._tensors: dict[int, Tensor] = {}
+
+    def of(self, compute: Callable[[], Tensor]) -> int:
+        self._tensors = {}
+        with torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor):
+            loss = compute()
+        del loss
+        return sum(tensor.untyped_storage().nbytes() for tensor in self._tensors.values())
+
+    def _pack(self, tensor: Tensor) -> Tensor:
+        place = tensor.untyped_storage().data_ptr()
+        if place not in self._weights:
+            self._tensors[place] = tensor
+        return tensor
+
+
+@pytest.mark.parametrize(("kind", "share"), [("GPT-2", 0.25), ("transformer", 0.25), ("tagger", 0.35)])
+def test_at_128_steps_the_graph_keeps_a_quarter(kind: str, share: float) -> None:
+    """Between the passes; the backward pass adds one segment at a time, where it has freed the last one."""
+    model, batch = a_model(kind, vocabulary=20), a_batch(vocabulary=20, lengths=(128,))
+    if kind == "tagger":
+        batch = collate([EncodedExample(example, example) for example in batch.targets_BT.tolist()])
+
+    def loss() -> Tensor:
+        beam = beam_search(model, model.encode(batch), SoftTopK(5, 4.0), num_steps=128)
+        return beam.scores_BK.sum()
+
+    kept = Kept(model)
+    before = kept.of(loss)
+    model.gradient_checkpointing = True
+    assert kept.of(loss) < share * before
+
+
+def test_without_gradients_nothing_is_taken_again() -> None:
+    model, batch = a_model("transformer"), a_batch()
+    model.gradient_checkpointing = True
+    with torch.no_grad():
+        assert [again for _, again in segments(14, root)] == [False]
+        steps = unroll(model, model.encode(batch), HardTopK(2), num_steps=14, segment=root)
+        assert next(steps).candidates.step == 0
+
+
+# ---------------------------------------------------------------------------------------- parts
+
+
+def test_segments() -> None:
+    assert list(segments(5, None)) == [(range(5), False)]
+    assert list(segments(0, root)) == []
+    assert list(segments(1, root)) == [(range(1), False)]
+    cut = list(segments(128, root))
+    assert [step for steps, _ in cut for step in steps] == list(range(128))
+    assert [again for _, again in cut] == [False, *[True] * (len(cut) - 2), False]
+    assert {len(steps) for steps, _ in cut[:-1]} == {11}
+
+
+def test_a_function_is_called_again_with_its_state() -> None:
+    weight, calls = torch.tensor(3.0, requires_grad=True), []
+
+    def function(state: Any) -> Tensor:
+        calls.append(state["count"])
+        return (state["value"] * weight).exp() * state["value"].sin()
+
+    computed_again(function, {"value": torch.tensor(2.0), "count": 5}).backward()
+    assert calls == [5, 5]
+    torch.testing.assert_close(weight.grad, torch.tensor(2.0) * torch.tensor(6.0).exp() * torch.tensor(2.0).sin())
