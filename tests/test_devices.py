@@ -26,7 +26,8 @@ from seqwise.hugging_face import (
     step_model,
 )
 from seqwise.models import ChainTagger, ConditionalMaskedTransformer, MaskedLSTM, MaskedTransformer
-from seqwise.objectives import ObjectiveConfig, noise_log_probs
+from seqwise.objectives import ObjectiveConfig
+from seqwise.objectives.contrastive import noise_log_probs
 from seqwise.objectives.masked_likelihood import conditional_masked_objective, mask_uniformly, masked_objective
 from seqwise.objectives.settings import Context
 from seqwise.sampling import ChainSettings, constraint, contains, pseudo_log_likelihood, sample_chains, start_chains

@@ -29,10 +29,10 @@ __all__ = [
     "DECODERS",
     "Decoder",
     "Hypothesis",
-    "as_decoder",
     "backtrace",
     "decode",
     "decode_examples",
+    "encode_input",
     "hypotheses",
 ]
 

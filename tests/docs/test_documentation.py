@@ -87,6 +87,15 @@ def test_commands_that_are_only_shown_exist(page: str, seqwise: Command, corpora
     assert all(corpora_command(command, "--help").code == 0 for command in inner)
 
 
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))], ids=lambda page: page.stem)
+def test_pages_import_public_names(page: Path) -> None:
+    for block in blocks(page.read_text(encoding="utf-8"), "python"):
+        for node in ast.walk(ast.parse(block.code)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "seqwise":
+                listed = getattr(importlib.import_module(node.module or ""), "__all__", ())
+                assert {alias.name for alias in node.names} <= {*listed}, f"{page.name}: {ast.unparse(node)}"
+
+
 def test_every_page_can_be_reached_from_the_start() -> None:
     listed = re.findall(r"^([a-z0-9/-]+)$", (DOCS / "index.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
     pages = {str(page.relative_to(DOCS).with_suffix("")) for page in DOCS.rglob("*.md") if "_build" not in page.parts}

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from oracles import Case, hard_beam, log_sum_exp, tagger_case, translation_case
 from seqwise import InputError
 from seqwise.data import collate
-from seqwise.evaluation import LabelBias, draw_label_bias, explore_label_bias
-from seqwise.evaluation.label_bias import Prefix, fate_of_gold
+from seqwise.evaluation import LabelBias, explore_label_bias
+from seqwise.evaluation.label_bias import Prefix, draw_label_bias, fate_of_gold
 from seqwise.evaluation.short_names import shorten_distinctly
 from seqwise.search import global_, local
 

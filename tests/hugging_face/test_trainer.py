@@ -39,17 +39,16 @@ from seqwise.objectives import (  # noqa: E402
     ScheduledSampling,
     beam_crf_objective,
     cross_entropy_objective,
-    edit_distances,
     hinge_objective,
     minimum_risk_objective,
     mixed_objective,
-    noise_log_probs,
     relaxed_beam_objective,
     softmax_margin_objective,
 )
 from seqwise.objectives.beam_likelihood import dense_beam_objective, soft_dense_beam_objective  # noqa: E402
-from seqwise.objectives.contrastive import noise_contrastive_objective  # noqa: E402
+from seqwise.objectives.contrastive import noise_contrastive_objective, noise_log_probs  # noqa: E402
 from seqwise.objectives.distillation import distillation_objective  # noqa: E402
+from seqwise.objectives.risk import edit_distances  # noqa: E402
 from seqwise.objectives.scheduled_sampling import scheduled_sampling_objective  # noqa: E402
 from seqwise.objectives.self_normalization import (  # noqa: E402
     log_partition_objective,

@@ -11,8 +11,8 @@ from torch import Tensor
 from seqwise.data import EncodedExample, collate
 from seqwise.decoding import DECODERS, decode_examples
 from seqwise.errors import InputError
-from seqwise.models import ChainTagger, Tagger, spelt_source
-from seqwise.models.characters import CharacterConvolution, num_spelt_words
+from seqwise.models import ChainTagger, Tagger
+from seqwise.models.characters import CharacterConvolution, num_spelt_words, spelt_source
 
 TOLERANCE = {"atol": 1e-12, "rtol": 1e-12}
 Sentence = list[tuple[int, tuple[int, ...]]]

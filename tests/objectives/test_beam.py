@@ -20,10 +20,8 @@ from seqwise.objectives import (
     Objective,
     beam_crf_objective,
     cross_entropy_objective,
-    edit_distances,
     hamming_cost,
     minimum_risk_objective,
-    search_targets,
     softmax_margin_objective,
 )
 from seqwise.objectives.beam_likelihood import (
@@ -33,8 +31,9 @@ from seqwise.objectives.beam_likelihood import (
     negative_log_share,
     soft_dense_beam_objective,
 )
+from seqwise.objectives.objective import search_targets
 from seqwise.objectives.rescoring import beam_outputs, output_scores
-from seqwise.objectives.risk import expected_cost, hamming_distances
+from seqwise.objectives.risk import edit_distances, expected_cost, hamming_distances
 from seqwise.objectives.violations import (
     beam_search_optimization_loss,
     beam_search_optimization_objective,
@@ -43,13 +42,8 @@ from seqwise.objectives.violations import (
     hard_beam_hinge_objective,
     perceptron_violation,
 )
-from seqwise.search import (
-    HardTopK,
-    as_commit_rule,
-    global_,
-    interpolated,
-    local,
-)
+from seqwise.search import HardTopK, global_, interpolated, local
+from seqwise.search.commits import as_commit_rule
 from seqwise.search.gold import never_lost, out_of_beam, unroll_with_gold
 
 pytestmark = pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad=True to a scalar")

@@ -17,16 +17,10 @@ from seqwise import InputError
 from seqwise.data import EncodedExample, collate
 from seqwise.decoding import Decoder, decode_examples
 from seqwise.models import Chain, ChainTagger, linear_chain
-from seqwise.objectives import (
-    beam_crf_objective,
-    best_chain_output,
-    chain_log_partition,
-    chain_loss,
-    chain_marginals,
-    search_targets,
-)
+from seqwise.objectives import beam_crf_objective, best_chain_output, chain_log_partition, chain_loss, chain_marginals
 from seqwise.objectives import chain as chain_module
 from seqwise.objectives.chain import chain_score, crf_objective
+from seqwise.objectives.objective import search_targets
 from seqwise.objectives.rescoring import beam_outputs
 from seqwise.objectives.self_normalization import unnormalized_likelihood_objective
 from seqwise.search import HardTopK, Score, SoftTopK, backtrace, beam_search, global_, interpolated, local, viterbi

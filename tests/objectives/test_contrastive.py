@@ -13,8 +13,7 @@ from torch.nn import functional as F
 
 from recording import LargestTensor
 from seqwise import InputError
-from seqwise.objectives import noise_log_probs
-from seqwise.objectives.contrastive import noise_contrastive_loss, sampled_noise_contrastive_loss
+from seqwise.objectives.contrastive import noise_contrastive_loss, noise_log_probs, sampled_noise_contrastive_loss
 
 LOG_NOISE = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64).log()
 # Six targets of one context: p = (1/2, 1/3, 1/6).

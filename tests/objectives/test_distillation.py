@@ -16,8 +16,8 @@ from oracles import Case, log_sum_exp, tagger_case, translation_case, until_end
 from seqwise import InputError
 from seqwise.data import write_columns
 from seqwise.data.synthetic import label_bias_toy
-from seqwise.objectives import search_targets
 from seqwise.objectives.distillation import _union, distillation_loss, distillation_objective
+from seqwise.objectives.objective import search_targets
 from seqwise.objectives.rescoring import beam_outputs
 from seqwise.runs import Settings, load_run, train_settings
 from seqwise.runs.inputs import read_examples

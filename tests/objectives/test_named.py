@@ -11,7 +11,8 @@ from oracles import Case, tagger_case, translation_case
 from seqwise import InputError
 from seqwise.configuration import OneOf
 from seqwise.models import ChainTagger
-from seqwise.objectives import CRF, BeamCRF, Distillation, Hinge, NoiseContrastive, ObjectiveConfig, noise_log_probs
+from seqwise.objectives import CRF, BeamCRF, Distillation, Hinge, NoiseContrastive, ObjectiveConfig
+from seqwise.objectives.contrastive import noise_log_probs
 from seqwise.objectives.settings import Context
 from seqwise.search import trie
 

@@ -28,11 +28,10 @@ from seqwise.objectives import (
     log_partition_statistics,
     minimum_risk_objective,
     relaxed_beam_objective,
-    search_targets,
     self_normalized_cross_entropy,
 )
 from seqwise.objectives.beam_likelihood import dense_beam_objective, soft_dense_beam_objective
-from seqwise.objectives.objective import teacher_forced_logits
+from seqwise.objectives.objective import search_targets, teacher_forced_logits
 from seqwise.objectives.scheduled_sampling import scheduled_sampling_objective
 from seqwise.objectives.self_normalization import self_normalized_objective
 from seqwise.objectives.violations import (

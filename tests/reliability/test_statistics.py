@@ -27,7 +27,6 @@ from seqwise.sampling import (
     anneal_blocks,
     anywhere,
     boltzmann,
-    coldest,
     cycle,
     delayed_acceptance,
     exact_gibbs,
@@ -49,6 +48,7 @@ from seqwise.sampling import (
     table_model,
     transition_matrix,
 )
+from seqwise.sampling.combinators import coldest
 from seqwise.sampling.correctness import every_sequence
 from seqwise.sampling.diagnostics import effective_sample_size, split_r_hat
 

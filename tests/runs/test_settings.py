@@ -163,6 +163,13 @@ def test_what_nothing_reads_is_refused(named: str, settings: dict[str, Any], tmp
         load_settings(path, {})
 
 
+def test_an_option_of_another_task_is_refused_with_that_task() -> None:
+    with pytest.raises(InputError, match=r"or use task transduce with model lstm, transformer$"):
+        train_settings(train=Path("train.conll"), model="lstm", source_units="characters")
+    with pytest.raises(InputError, match=r"or use objective beam-crf, [a-z, -]*$"):
+        train_settings(train=Path("train.conll"), objective="crf", model="chain", score="global")
+
+
 @pytest.mark.parametrize(
     "settings",
     [

@@ -19,7 +19,8 @@ from oracles import randomised
 from seqwise import HardTopK, InputError, SoftTopK, Stream, Streams, Tagger, interpolated
 from seqwise.data import EncodedExample, Example
 from seqwise.decoding import Decoder, decode_examples
-from seqwise.models import ChainTagger, EncoderDecoder, spelt_source
+from seqwise.models import ChainTagger, EncoderDecoder
+from seqwise.models.characters import spelt_source
 from seqwise.runs import Run, predict, train_settings
 from seqwise.runs.loading import build_codec, build_model
 from seqwise.runs.run import OutputRun

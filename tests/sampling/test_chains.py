@@ -25,7 +25,6 @@ from seqwise.sampling import (
     anywhere,
     boltzmann,
     burn_in,
-    coldest,
     constraint,
     contains,
     delayed_acceptance,
@@ -49,7 +48,7 @@ from seqwise.sampling import (
     table_model,
     to_datatree,
 )
-from seqwise.sampling.combinators import by_sweep
+from seqwise.sampling.combinators import by_sweep, coldest
 from seqwise.sampling.correctness import TableModel, every_sequence
 from seqwise.sampling.diagnostics import effective_sample_size, split_r_hat, tail_effective_sample_size
 

@@ -19,7 +19,8 @@ from seqwise import InputError
 from seqwise.data import EncodedExample, collate
 from seqwise.decoding import backtrace
 from seqwise.models import EncoderDecoder, Tagger
-from seqwise.objectives import direct_loss, gold_scores, hamming_cost, hinge_loss, search_targets
+from seqwise.objectives import direct_loss, gold_scores, hamming_cost, hinge_loss
+from seqwise.objectives.objective import search_targets
 from seqwise.search import (
     Beam,
     Candidates,

@@ -23,8 +23,6 @@ from seqwise.search import (
     Selector,
     SoftTopK,
     agree,
-    any_of,
-    as_commit_rule,
     beam_search,
     delay,
     global_,
@@ -34,7 +32,7 @@ from seqwise.search import (
     never,
     unroll,
 )
-from seqwise.search.commits import COMMITTED, best_labels
+from seqwise.search.commits import COMMITTED, any_of, as_commit_rule, best_labels
 
 SCORES = {"local": local, "global": global_, "interpolated": interpolated(0.5)}
 

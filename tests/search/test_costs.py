@@ -18,16 +18,9 @@ import oracles
 from oracles import Case, ManyModels, levenshtein, tagger_case, translation_case, until_end
 from seqwise import InputError
 from seqwise.data import EncodedExample, collate
-from seqwise.objectives import (
-    Objective,
-    beam_crf_objective,
-    edit_distances,
-    hamming_cost,
-    hinge_objective,
-    relaxed_beam_objective,
-    search_targets,
-)
-from seqwise.objectives.objective import mixed_objective
+from seqwise.objectives import Objective, beam_crf_objective, hamming_cost, hinge_objective, relaxed_beam_objective
+from seqwise.objectives.objective import mixed_objective, search_targets
+from seqwise.objectives.risk import edit_distances
 from seqwise.objectives.violations import beam_search_optimization_objective, hard_beam_hinge_objective
 from seqwise.runs.settings import check, train_settings
 from seqwise.search import (

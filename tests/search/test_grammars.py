@@ -17,8 +17,8 @@ import torch
 import oracles
 from seqwise import InputError, beam_search
 from seqwise.sampling import sample_within
-from seqwise.search import Gumbel, HardTopK, SoftTopK, backtrace, best_first, grammar, grammars, members
-from seqwise.search.language import nodes_along
+from seqwise.search import Gumbel, HardTopK, SoftTopK, backtrace, best_first, grammar, grammars
+from seqwise.search.language import members, nodes_along
 from seqwise.search.selectors import Selector
 
 CPU = torch.device("cpu")

@@ -31,11 +31,9 @@ from seqwise.search import (
     Score,
     SoftArgmax,
     SoftTopK,
-    allowed_logits,
     backtrace,
     global_,
     local,
-    members,
     regular,
     renormalized,
     stochastic_beam_search,
@@ -43,7 +41,7 @@ from seqwise.search import (
     trie,
     viterbi,
 )
-from seqwise.search.language import nodes_along
+from seqwise.search.language import allowed_logits, members, nodes_along
 from seqwise.search.selectors import Selector
 
 CPU = torch.device("cpu")

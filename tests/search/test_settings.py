@@ -13,7 +13,6 @@ from seqwise.data import Vocabulary
 from seqwise.objectives import (
     Objective,
     beam_crf_objective,
-    edit_distances,
     hamming_cost,
     hinge_objective,
     minimum_risk_objective,
@@ -21,6 +20,7 @@ from seqwise.objectives import (
     relaxed_beam_objective,
 )
 from seqwise.objectives.beam_likelihood import soft_dense_beam_objective
+from seqwise.objectives.risk import edit_distances
 from seqwise.objectives.violations import hard_beam_hinge_objective
 from seqwise.runs.settings import train_settings
 from seqwise.runs.training import context_of

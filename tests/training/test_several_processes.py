@@ -23,7 +23,8 @@ from seqwise.configuration import OneOf
 from seqwise.data import EncodedExample, collate
 from seqwise.data.batches import IGNORE, Batch, BatchSampler
 from seqwise.models import ConditionalMaskedTransformer, EncoderDecoder, MaskedLSTM
-from seqwise.objectives import ObjectiveConfig, noise_log_probs, relaxed_beam_objective
+from seqwise.objectives import ObjectiveConfig, relaxed_beam_objective
+from seqwise.objectives.contrastive import noise_log_probs
 from seqwise.objectives.masked_likelihood import conditional_masked_objective, masked_objective
 from seqwise.objectives.objective import Mean, Objective, SumOfMeans
 from seqwise.objectives.settings import Context

@@ -170,7 +170,7 @@ def test_it_is_adamw_with_clipping_on_the_batches_of_the_sampler(tmp_path: Path)
         losses.append(loss.item())
     for (name, a), b in zip(model.named_parameters(), by_hand.parameters(), strict=True):
         assert torch.allclose(a, b, atol=1e-5), name
-    assert result.mean_loss == pytest.approx(sum(losses) / STEPS, rel=1e-5)
+    assert result.mean_loss == pytest.approx(sum(losses[-(STEPS // 5) :]) / (STEPS // 5), rel=1e-5)
     assert result.steps == STEPS
     assert result.resumed_from is None
 

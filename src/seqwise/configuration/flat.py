@@ -368,15 +368,22 @@ def _without_effect(kind: type[Config] | OneOf, written: Written) -> InputError:
     """Return the error about a flat setting that no chosen alternative has."""
     leaves = list(_leaves(kind))
     owners: dict[str, dict[str, None]] = {}
+    outer: dict[str, None] = {}  # of nested alternatives
     for leaf in leaves:
         if leaf.flag == written.name and leaf.owners:
             choice, name = leaf.owners[-1]
             owners.setdefault(choice, {})[name] = None
+            outer |= {" ".join(owner): None for owner in leaf.owners[:-1]}
     line = written.key_line or written.line
     if not owners:
         what = "setting" if isinstance(written.value, FlagText) else "key"
         hint = did_you_mean(written.name, {leaf.flag for leaf in leaves})
         return InputError(f"unknown {what} {written.name!r}", path=written.path, line=line, hint=hint)
     alternatives = " or ".join(f"{choice} {', '.join(names)}" for choice, names in owners.items())
-    hint = f"leave it out, or use {alternatives}"
+    # An LSTM tagger has no source units, but an LSTM transducer has: name the task where one alone has the option.
+    hint = (
+        f"leave it out, or use {' '.join(outer)} with {alternatives}"
+        if len(outer) == 1
+        else f"leave it out, or use {alternatives}"
+    )
     return InputError(f"{written.name}: has no effect here", path=written.path, line=line, hint=hint)

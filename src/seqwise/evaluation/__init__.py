@@ -5,7 +5,7 @@ from __future__ import annotations
 from seqwise.evaluation.diagnosis import ExposureGap, LengthBias, exposure_gap, length_bias
 from seqwise.evaluation.entities import entity_f1, macro_entity_f1
 from seqwise.evaluation.exact_search import BeamErrors, beam_errors, exact_outputs
-from seqwise.evaluation.label_bias import LabelBias, draw_label_bias, explore_label_bias
+from seqwise.evaluation.label_bias import LabelBias, explore_label_bias
 from seqwise.evaluation.log_partitions import LogPartitionReport, log_partition_report
 from seqwise.evaluation.metrics import (
     Comparison,
@@ -20,6 +20,7 @@ from seqwise.evaluation.metrics import (
     token_error_rate,
     word_error_rate,
 )
+from seqwise.evaluation.minimal_pairs import pair_accuracies
 from seqwise.evaluation.slot_ranking import SlotRanking, rank_slots
 from seqwise.evaluation.translation import bleu, bleu_signature
 
@@ -38,7 +39,6 @@ __all__ = [
     "bleu",
     "bleu_signature",
     "bootstrap_interval",
-    "draw_label_bias",
     "edit_distance",
     "entity_f1",
     "exact_outputs",
@@ -47,6 +47,7 @@ __all__ = [
     "length_bias",
     "log_partition_report",
     "macro_entity_f1",
+    "pair_accuracies",
     "paired_bootstrap",
     "rank_slots",
     "sequence_accuracy",

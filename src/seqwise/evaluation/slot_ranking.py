@@ -29,7 +29,7 @@ Ids = tuple[int, ...]
 class Slots:
     """Slots of a hard search before a step, with local and raw scores."""
 
-    prefixes_BJT: Tensor  # int64; :data:`~seqwise.search.HELD` where an input had ended
+    prefixes_BJT: Tensor  # int64; :data:`~seqwise.search.beam.HELD` where an input had ended
     scores_BJ: Tensor  # of the search; minus infinity for a dead slot
     log_probs_BJ: Tensor  # ``log p(prefix) = sum_t (f_t - log Z_t)``, in nats
     raw_scores_BJ: Tensor  # ``sum_t f_t``, in nats

@@ -130,7 +130,7 @@ def generation_selector(
         InputError: a setting changes scores in an unsupported way, or needs the number of steps.
 
     Example:
-        >>> from seqwise.hugging_face.step_model import step_model
+        >>> from seqwise.hugging_face import step_model
         >>> from seqwise.search import HardTopK
         >>> from transformers import MarianConfig, MarianMTModel
         >>> sizes = {"vocab_size": 9, "d_model": 4, "encoder_layers": 1, "decoder_layers": 1, "pad_token_id": 8}

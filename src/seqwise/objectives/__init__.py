@@ -9,7 +9,6 @@ from seqwise._lazy import lazy_names
 if TYPE_CHECKING:
     from seqwise.objectives.beam_likelihood import beam_crf_objective
     from seqwise.objectives.chain import best_chain_output, chain_log_partition, chain_loss, chain_marginals
-    from seqwise.objectives.contrastive import noise_log_probs
     from seqwise.objectives.likelihood import cross_entropy, gold_scores
     from seqwise.objectives.masked_likelihood import (
         conditional_masked_objective,
@@ -23,10 +22,9 @@ if TYPE_CHECKING:
         Objective,
         cross_entropy_objective,
         mixed_objective,
-        search_targets,
         teacher_forced_logits,
     )
-    from seqwise.objectives.risk import edit_distances, minimum_risk_objective
+    from seqwise.objectives.risk import minimum_risk_objective
     from seqwise.objectives.search_aware import (
         direct_loss,
         hamming_cost,
@@ -111,7 +109,6 @@ __all__ = [
     "cross_entropy",
     "cross_entropy_objective",
     "direct_loss",
-    "edit_distances",
     "gold_scores",
     "hamming_cost",
     "hinge_loss",
@@ -125,10 +122,8 @@ __all__ = [
     "masked_objective",
     "minimum_risk_objective",
     "mixed_objective",
-    "noise_log_probs",
     "relaxed_beam_objective",
     "sampled_self_normalized_cross_entropy",
-    "search_targets",
     "self_normalized_cross_entropy",
     "softmax_margin_objective",
     "teacher_forced_logits",

@@ -126,7 +126,7 @@ class Penalized(ObjectiveConfig):
 
     weight: float = setting(0.1, "weight of (log Z)^2", flag="log_partition_weight", ge=0)
     fraction: float = setting(
-        1.0, "fraction of the positions that are penalised", flag="log_partition_fraction", gt=0, le=1
+        1.0, "fraction of the positions that is penalised", flag="log_partition_fraction", gt=0, le=1
     )
 
     def loss_unit(self, token: str) -> str:

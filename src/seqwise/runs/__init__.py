@@ -8,7 +8,8 @@ from seqwise._lazy import lazy_names
 
 if TYPE_CHECKING:
     from seqwise.runs.decoder_choice import choose_decoder
-    from seqwise.runs.inputs import read_sequences
+    from seqwise.runs.inputs import example_of, read_sequences
+    from seqwise.runs.language import in_language
     from seqwise.runs.loading import load_run, new_run, save_run
     from seqwise.runs.masked_model_settings import MaskedModelSettings, masked_settings
     from seqwise.runs.run import Prediction, Run, predict
@@ -22,6 +23,7 @@ else:
         "seqwise.runs.settings",
         "seqwise.runs.masked_model_settings",
         "seqwise.runs.inputs",
+        "seqwise.runs.language",
         "seqwise.runs.decoder_choice",
         "seqwise.runs.run",
         "seqwise.runs.scoring",
@@ -40,6 +42,8 @@ __all__ = [
     "Streams",
     "Update",
     "choose_decoder",
+    "example_of",
+    "in_language",
     "load_run",
     "masked_settings",
     "new_run",

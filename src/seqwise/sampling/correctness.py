@@ -57,7 +57,7 @@ def transition_matrix(kernel: Kernel, states: ChainState, *, chains_per_state: i
             torch, numpy or Python, or any that change its result when it runs again).
 
     Example:
-        >>> from seqwise.sampling.correctness import every_sequence
+        >>> from seqwise.sampling import every_sequence
         >>> from seqwise.sampling import anywhere, local_energy, masked_conditionals, metropolis_hastings, start_chains
         >>> model = table_model(num_positions=2, vocab_size=2)
         >>> states = start_chains(local_energy(model), every_sequence(2, 2))
@@ -232,7 +232,7 @@ def simulated_matrix(step: Callable[[Tensor], Tensor], states_NT: Tensor, *, num
         InputError: two states are equal, or the sampler leaves the set of states.
 
     Example:
-        >>> from seqwise.sampling.correctness import every_sequence
+        >>> from seqwise.sampling import every_sequence
         >>> states_NT = every_sequence(2, 1)
         >>> simulated_matrix(lambda tokens_BT: 1 - tokens_BT, states_NT, num_draws=10).tolist()
         [[0.0, 1.0], [1.0, 0.0]]

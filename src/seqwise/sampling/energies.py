@@ -126,7 +126,7 @@ def raw_energy(model: MaskedModel, *, max_rows: int = MAX_ROWS) -> Energy:
     Source: Goyal (2021), section 6.2.
 
     Example:
-        >>> from seqwise.sampling.correctness import table_model
+        >>> from seqwise.sampling import table_model
         >>> len(raw_energy(table_model(num_positions=2, vocab_size=3)).models)
         1
     """
@@ -143,7 +143,7 @@ def local_energy(model: MaskedModel, *, max_rows: int = MAX_ROWS) -> Energy:
     Source: Goyal (2021), section 6.2.
 
     Example:
-        >>> from seqwise.sampling.correctness import table_model
+        >>> from seqwise.sampling import table_model
         >>> target = local_energy(table_model(num_positions=2, vocab_size=3)) + 2.0 * constraint(contains(1))
         >>> target.of_sequences(torch.tensor([[1, 0], [0, 2]]))
         tensor([0., inf], dtype=torch.float64)
@@ -262,7 +262,7 @@ def pseudo_log_likelihood(
     Source: Salazar et al. (ACL 2020); Goyal (2021), section 6.2; Kauf and Ivanova (ACL 2023), for words.
 
     Example:
-        >>> from seqwise.sampling.correctness import table_model
+        >>> from seqwise.sampling import table_model
         >>> pseudo_log_likelihood(table_model(num_positions=2, vocab_size=3), torch.tensor([[0, 1]])).shape
         torch.Size([1, 2])
     """

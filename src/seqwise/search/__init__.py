@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from seqwise.search.automata import Automaton, regular, transitions, trie
-from seqwise.search.beam import HELD, Beam, backtrace, beam_search, unroll
+from seqwise.search.beam import Beam, backtrace, beam_search, unroll
 from seqwise.search.candidates import (
     Candidates,
     Score,
@@ -14,12 +14,12 @@ from seqwise.search.candidates import (
     renormalized,
     shifted,
 )
-from seqwise.search.commits import CommitRule, Committing, agree, any_of, as_commit_rule, delay, margin, never
+from seqwise.search.commits import CommitRule, Committing, agree, delay, margin, never
 from seqwise.search.costs import Cost, PrefixCost, edit_distance_cost
 from seqwise.search.exact import BestOutputs, best_first
-from seqwise.search.feeding import FEEDINGS, fed_logits
+from seqwise.search.feeding import fed_logits
 from seqwise.search.grammars import Grammar, grammar
-from seqwise.search.language import Language, allowed_logits, members
+from seqwise.search.language import Language
 from seqwise.search.noise import Gumbel
 from seqwise.search.operators import hard_top_k, mean_squared_gap, peaked_softmax, soft_top_k
 from seqwise.search.selection import HardSelection, Selection, SoftSelection
@@ -33,8 +33,6 @@ from seqwise.search.stochastic import (
 )
 
 __all__ = [
-    "FEEDINGS",
-    "HELD",
     "Automaton",
     "Beam",
     "BestOutputs",
@@ -57,9 +55,6 @@ __all__ = [
     "StochasticBeam",
     "StochasticTopK",
     "agree",
-    "allowed_logits",
-    "any_of",
-    "as_commit_rule",
     "backtrace",
     "beam_search",
     "best_first",
@@ -76,7 +71,6 @@ __all__ = [
     "local",
     "margin",
     "mean_squared_gap",
-    "members",
     "never",
     "normalized_importance_weights",
     "peaked_softmax",

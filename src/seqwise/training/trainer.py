@@ -61,7 +61,7 @@ _DECAYS = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_wa
 
 _START_ANEW = "give another output folder, or remove this one to start again"
 _REPORT_EVERY = 10  # steps
-_MEAN_OVER = 100  # steps in TrainingResult.mean_loss
+_MEAN_OVER = 100  # at most so many steps in TrainingResult.mean_loss
 
 NOT_FINITE = "not-finite.json"
 """File next to the log with the batch whose loss or gradient was not finite."""
@@ -90,7 +90,7 @@ class TrainingResult:
     Attributes:
         steps: total number of optimiser steps, including those before a resume.
         seconds: wall-clock time of this call.
-        mean_loss: mean over the last 100 steps or fewer, the same with and without a resume.
+        mean_loss: mean over the last fifth of the steps, at most 100, the same with and without a resume.
         resumed_from: step of the checkpoint that this call started from, or None.
         best_step: step whose weights the model has, chosen by the development metric; None for the last step.
         best_metric: development metric at that step.
@@ -707,7 +707,8 @@ def read_losses(path: Path) -> list[float]:
 
 
 def _mean_loss(path: Path) -> float:
-    losses = read_losses(path)[-_MEAN_OVER:]
+    losses = read_losses(path)
+    losses = losses[-min(_MEAN_OVER, max(1, len(losses) // 5)) :]
     return math.fsum(losses) / len(losses) if losses else math.nan
 
 
