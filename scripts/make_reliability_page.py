@@ -20,6 +20,7 @@ PARTS = {
     "hostile_files": "Malformed files and settings",
     "numbers": "Extreme values",
     "invariance": "Invariance",
+    "languages": "Outputs inside languages",
     "statistics": "Samplers and diagnostics",
     "load": "Long runs and large files",
     "set_up": "Installation",

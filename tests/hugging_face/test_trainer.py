@@ -929,6 +929,13 @@ def test_evaluation_generates_inside_the_language(name: str, longest: int | None
     inside = [[*item, END] for item in items if len(item) < (longest or 20)]
     assert len(found[False]) == 6 and all(output in inside for output in found[False])
     assert not any(output in inside for output in found[True])
+    if longest is None:  # as many tokens as generate has by default, if there are so many positions
+        item = (4,) * (min(20, 24 - prompts) - 1)
+        trainer = made_trainer(model, rows(data, name), tmp_path, language=trie([item], end=END), **options)
+        outputs = trainer.predict(rows(data, name)).predictions
+        assert [[int(token) for token in row[prompts : prompts + len(item) + 1]] for row in outputs] == [
+            [*item, END]
+        ] * 6
 
 
 def test_a_language_may_be_a_pattern_of_the_tokenizers_texts(tmp_path: Path) -> None:
