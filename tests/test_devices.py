@@ -29,7 +29,7 @@ from seqwise.models import ChainTagger, ConditionalMaskedTransformer, MaskedLSTM
 from seqwise.objectives import ObjectiveConfig
 from seqwise.objectives.contrastive import noise_log_probs
 from seqwise.objectives.masked_likelihood import conditional_masked_objective, mask_uniformly, masked_objective
-from seqwise.objectives.settings import Context
+from seqwise.objectives.options import Context
 from seqwise.sampling import ChainSettings, constraint, contains, pseudo_log_likelihood, sample_chains, start_chains
 from seqwise.sampling.problems import ChainProblem, ChainRunner, run_problems
 from seqwise.sampling.refinement import predict_with_lengths

@@ -25,7 +25,7 @@ from seqwise.configuration.flat import flags_of
 from seqwise.data import load_tokenizer
 from seqwise.data.durable import LOCK
 from seqwise.decoding import DECODERS
-from seqwise.objectives.settings import Searching
+from seqwise.objectives.options import Searching
 from seqwise.runs import settings
 from seqwise.runs.decoder_choice import decoders_for
 from seqwise.runs.settings import train_settings

@@ -13,7 +13,7 @@ from seqwise.configuration import OneOf
 from seqwise.models import ChainTagger
 from seqwise.objectives import CRF, BeamCRF, Distillation, Hinge, NoiseContrastive, ObjectiveConfig
 from seqwise.objectives.contrastive import noise_log_probs
-from seqwise.objectives.settings import Context
+from seqwise.objectives.options import Context
 from seqwise.search import trie
 
 MEMBERS = OneOf(ObjectiveConfig).members

@@ -18,7 +18,7 @@ from reproductions.tasks import ENTITIES, TRANSLATION, Task, _needed, run_task, 
 from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Sums, token_accuracy
 from seqwise.evaluation.signature import sign
-from seqwise.objectives.settings import Costed, Mixed
+from seqwise.objectives.options import Costed, Mixed
 from seqwise.runs.settings import check, train_settings
 from seqwise.schedules import inverse_sigmoid
 

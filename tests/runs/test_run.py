@@ -26,7 +26,7 @@ from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Counts, Sums
 from seqwise.models import EncoderDecoder, Transformer
 from seqwise.objectives.distillation import distillation_objective
-from seqwise.objectives.settings import parse_label_costs
+from seqwise.objectives.options import parse_label_costs
 from seqwise.runs import Prediction, Run, Settings, choose_decoder, load_run, new_run, predict, save_run, train_settings
 from seqwise.runs.advice import advise, best_of
 from seqwise.runs.decoder_choice import best_decoder, usual_decoder

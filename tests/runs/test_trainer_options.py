@@ -17,7 +17,7 @@ from command_line import Command
 from seqwise.configuration import OneOf
 from seqwise.data import EncodedExample, Example
 from seqwise.errors import InputError
-from seqwise.objectives.settings import ObjectiveConfig
+from seqwise.objectives.options import ObjectiveConfig
 from seqwise.runs import masked_settings, new_run, save_run, train_run, train_settings
 from seqwise.runs.masked_model_training import train_masked_model
 from seqwise.runs.trainer_options import require_usable

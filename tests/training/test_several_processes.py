@@ -27,7 +27,7 @@ from seqwise.objectives import ObjectiveConfig, relaxed_beam_objective
 from seqwise.objectives.contrastive import noise_log_probs
 from seqwise.objectives.masked_likelihood import conditional_masked_objective, masked_objective
 from seqwise.objectives.objective import Mean, Objective, SumOfMeans
-from seqwise.objectives.settings import Context
+from seqwise.objectives.options import Context
 from seqwise.runs.resumable_writer import write_in_blocks
 from seqwise.training import processes
 from seqwise.training.trainer import StepBatches, fit

@@ -12,14 +12,8 @@ from transformers import Seq2SeqTrainingArguments
 from seqwise.configuration import Config, OneOf, configure, setting
 from seqwise.configuration.flat import changed, flags_of
 from seqwise.errors import InputError
-from seqwise.objectives.settings import (
-    CRF,
-    NOTHING,
-    Context,
-    CrossEntropy,
-    ObjectiveConfig,
-    SelfNormalized,
-)
+from seqwise.objectives.options import NOTHING, Context, ObjectiveConfig
+from seqwise.objectives.settings import CRF, CrossEntropy, SelfNormalized
 from seqwise.schedules import AnySchedule, Function
 
 if TYPE_CHECKING:

@@ -30,7 +30,8 @@ from seqwise.hugging_face.model_inputs import NEEDED, batch_from_inputs, target_
 from seqwise.hugging_face.step_model import step_model
 from seqwise.objectives.contrastive import noise_log_probs
 from seqwise.objectives.objective import Objective
-from seqwise.objectives.settings import Context, Distillation
+from seqwise.objectives.options import Context
+from seqwise.objectives.settings import Distillation
 from seqwise.search.language import require_members
 from seqwise.training.sequence_trainer import SequenceTrainer, WithObjective
 

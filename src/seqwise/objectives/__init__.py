@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         mixed_objective,
         teacher_forced_logits,
     )
+    from seqwise.objectives.options import Context, ObjectiveConfig
     from seqwise.objectives.risk import minimum_risk_objective
     from seqwise.objectives.search_aware import (
         direct_loss,
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
         CRF,
         BeamCRF,
         BeamSearchOptimization,
-        Context,
         CrossEntropy,
         DenseBeam,
         Distillation,
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
         Hinge,
         MinimumRisk,
         NoiseContrastive,
-        ObjectiveConfig,
         RelaxedBeam,
         SampledSelfNormalized,
         ScheduledSampling,
@@ -74,6 +73,7 @@ else:
         "seqwise.objectives.risk",
         "seqwise.objectives.search_aware",
         "seqwise.objectives.self_normalization",
+        "seqwise.objectives.options",
         "seqwise.objectives.settings",
         "seqwise.objectives.softmax_margin",
     )

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from seqwise.runs.sampling import Group
 from seqwise.runs.sampling_settings import SampleSettings
 from seqwise.sampling.diagnostics import FEWEST_DRAWS, ChainReport, diagnose_chains
+from seqwise.sampling.options import Proposing
 from seqwise.sampling.problems import by_problem
-from seqwise.sampling.settings import Proposing
 
 FEWEST = 4  # sweeps by which chains can be diagnosed
 

@@ -8,7 +8,8 @@ from pydantic import field_validator, model_validator
 
 from seqwise.configuration import setting
 from seqwise.errors import InputError
-from seqwise.sampling.settings import MOST_POSITIONS, ChainSettings
+from seqwise.sampling.options import MOST_POSITIONS
+from seqwise.sampling.settings import ChainSettings
 
 BURN_IN = 7  # sweeps that do not count, at most half of all; Goyal (2021), section 6.4
 MOST_PRINTED = 10**8  # sequences in one call

@@ -17,18 +17,8 @@ from seqwise.configuration.flat import build, changed, flat_values, plain_values
 from seqwise.configuration.written import Given, given_in_python, read_given
 from seqwise.errors import InputError
 from seqwise.names import AlphaUnitName, ScoreName
-from seqwise.objectives.settings import (
-    BEAM,
-    CRF,
-    RELAXATION,
-    AnyObjective,
-    CrossEntropy,
-    Distillation,
-    ObjectiveConfig,
-    Sampling,
-    ScheduledSampling,
-    SelfNormalized,
-)
+from seqwise.objectives.options import BEAM, RELAXATION, ObjectiveConfig, Sampling
+from seqwise.objectives.settings import CRF, AnyObjective, CrossEntropy, Distillation, ScheduledSampling, SelfNormalized
 from seqwise.runs.model_settings import (
     ARCHITECTURES,
     Chain,

@@ -24,7 +24,7 @@ from seqwise.errors import InputError, warn
 from seqwise.evaluation.signature import sha256_of_examples, sign, signature_line
 from seqwise.objectives.contrastive import noise_log_probs
 from seqwise.objectives.objective import Objective
-from seqwise.objectives.settings import Context
+from seqwise.objectives.options import Context
 from seqwise.runs.hub import model_folder
 from seqwise.runs.inputs import read_examples
 from seqwise.runs.language import require_gold_inside

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         sequence_energy,
     )
     from seqwise.sampling.kernels import delayed_acceptance, exact_gibbs, gibbs, mask_predict, metropolis_hastings
+    from seqwise.sampling.options import KernelConfig
     from seqwise.sampling.prefetch import prefetching
     from seqwise.sampling.proposals import anywhere, in_order, masked_conditionals, shuffled
     from seqwise.sampling.scores import TextScore
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
         DelayedAcceptance,
         ExactGibbs,
         Gibbs,
-        KernelConfig,
         LowConfidenceRemasking,
         MaskPredict,
         MetropolisHastings,
@@ -92,6 +92,7 @@ else:
         "seqwise.sampling.scores",
         "seqwise.sampling.scoring_settings",
         "seqwise.sampling.state",
+        "seqwise.sampling.options",
         "seqwise.sampling.settings",
         "seqwise.sampling.unmasking",
         "seqwise.sampling.within",
