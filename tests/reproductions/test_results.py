@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from reproductions.report import Result, load_table
+from reproductions.compare_results import main
+from reproductions.report import Result, load_table, save_table
 from reproductions.verdicts import recompute
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -84,3 +86,20 @@ def test_numbers_of_the_streaming_guide_are_the_saved_ones() -> None:
     guide = (RESULTS.parent / "docs" / "guides" / "streaming.md").read_text(encoding="utf-8")
     shown = re.findall(r"[0-9]+\.[0-9]", guide)
     assert [number for number in saved if f"{number:.1f}" not in shown] == []
+
+
+def test_results_made_again_are_compared_bit_for_bit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = load_table(RESULTS / "figure-3.1.json")
+    save_table(table, tmp_path / "figure-3.1.json")
+    assert main(tmp_path) == 0
+    assert (
+        capsys.readouterr().out
+        == f"figure-3.1.json: {len(table.results)} of {len(table.results)} numbers are the same\n"
+    )
+    first, second, *rest = table.results
+    changed = (replace(first, value=first.value + 1e-6), replace(second, system="new"), *rest)
+    save_table(replace(table, results=changed), tmp_path / "figure-3.1.json")
+    assert main(tmp_path) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith(f"; was {first.value:.10g}") and lines[1].endswith("; is not among the results")
+    assert lines[2].startswith(f"figure-3.1.json: {len(rest)} of ")
