@@ -96,6 +96,7 @@ CASES: dict[str, tuple[str | dict[str, Any], list[str | None], Callable[[str], b
         lambda text: bool(re.fullmatch("[ab]{2,4}c", text)),
         5,
     ),
+    "repeated": ('start: /[ab]+/ "c"', ["a", "b", "c"], lambda text: bool(re.fullmatch("[ab]+c", text)), 5),
     "json": (SCHEMA, ['{"a":', "[", "]", "}", "1", "true", ",", ',"b":', "]}"], fits_schema, 6),
 }
 
@@ -135,6 +136,42 @@ def test_a_grammar_allows_every_spelling_of_its_texts_and_nothing_else(name: str
             assert listed(language, num_steps) == expected
         else:
             assert bool((language.allowed(language.start(1, CPU), num_steps) < 0).all())
+
+
+@pytest.mark.parametrize("name", ["lark", "counted", "repeated"])
+def test_prefixes_that_share_tokens_allow_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammars, "MANY", 1)
+    source, texts, is_inside, longest = CASES[name]
+    language = grammar(source, texts, end=len(texts))
+    assert listed(language, longest) == every(texts, is_inside, most=longest, end=len(texts))
+    assert language._alike
+
+
+@pytest.mark.thorough
+def test_records_of_a_large_vocabulary_are_json_and_in_time() -> None:
+    """Many tokens may follow inside a text, most of which leave a finish as it is; few steps are left for most."""
+    letters = [chr(place) for place in range(32, 127)]
+    texts: list[str | None] = [None, *letters, *("".join(each) for each in itertools.product(letters[:40], repeat=2))]
+    schema = {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "more": {"type": "object", "required": ["a long name"]}},
+        "required": ["name"],
+        "additionalProperties": False,
+    }
+    language, generator = grammar(schema, texts, end=0), torch.Generator().manual_seed(0)
+    steps_B = torch.arange(10, 34, 6)
+    nodes_B1, written = language.start(len(steps_B), CPU), []
+    for step in range(int(steps_B.max())):
+        allowed_BC = language.allowed(nodes_B1, steps_B - step)[:, 0]
+        assert bool((allowed_BC >= 0).any(1).all())
+        chosen_B1 = torch.multinomial((allowed_BC >= 0).double(), 1, generator=generator)
+        written.append(allowed_BC.gather(1, chosen_B1))
+        nodes_B1 = language.advance(nodes_B1, torch.zeros_like(nodes_B1), written[-1])
+    assert language._alike
+    for row, num_steps in zip(torch.cat(written, 1).tolist(), steps_B.tolist(), strict=True):
+        assert row.index(0) < num_steps
+        record = json.loads("".join(texts[token] or "" for token in row))
+        assert "name" in record and ("more" not in record or "a long name" in record["more"])
 
 
 @pytest.mark.parametrize("name", CASES)

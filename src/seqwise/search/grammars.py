@@ -48,7 +48,10 @@ MANY = 512
 TRIES = 500
 """Number of continuations up to which the shortest finish is looked for."""
 
-WALKS, LONGEST = 20, 1_000
+MOST_WAYS = 16
+"""Number of finishes that are first tried after the tokens of a prefix."""
+
+WALKS, LONGEST = 8, 1_000
 """Number of random walks that look for any finish, and of tokens of each."""
 
 
@@ -102,6 +105,7 @@ class _Prefix:
     token: int
     key: tuple[int, int]  # node of the prefix before, and token
     finish: Ids | None = None
+    ways: tuple[Ids, ...] = ()  # short finishes of this prefix or one before it with another token; tried first
     parser: Any = None
     choices: _Choices | None = None
 
@@ -148,6 +152,10 @@ class Grammar:
         for is_first, texts in ((False, self.texts), (True, self.first)):
             for token, text in texts.items():
                 self._beginning.setdefault((is_first, text.encode()[0]), []).append(token)
+        is_short = set(self._short)
+        self._short_beginning = {
+            key: [token for token in tokens if token in is_short] for key, tokens in self._beginning.items()
+        }
         self._alike: OrderedDict[tuple[bytes, Ids], np.ndarray] = OrderedDict()
         self._prefixes = OrderedDict({ROOT: _Prefix(None, NOWHERE, (NOWHERE, NOWHERE), parser=self._parser)})
         self._parsing: OrderedDict[int, None] = OrderedDict()
@@ -288,14 +296,14 @@ class Grammar:
             alike_C = self._alike[key]
             tokens_C = np.setdiff1d(tokens_C, alike_C, assume_unique=True)
         goals = self._goals(prefix)
+        ways = _shortest({*finished_by, *(prefix.before.ways if prefix.before is not None else ())})
         for token in tokens_C.tolist():
-            finish = next((goal for goal in finished_by if _ends(parser, (token, *goal), shift)), None)
+            finish = next((way for way in ways if _ends(parser, (token, *way), shift)), None)
             if finish is None:
-                after = _after(parser, [token + shift])
-                finish = self._search(after, goals)
-                if finish is not None:
-                    finished_by = sorted({*finished_by, finish}, key=lambda goal: (len(goal), goal))
+                finish = self._search(_after(parser, [token + shift]), goals)
+                ways = ways if finish is None else _shortest({*ways, finish})
             finishes[token] = finish
+        prefix.ways = tuple(ways[:MOST_WAYS])
         return _Choices(finishes, alike_C)
 
     def _next(self, parser: Any, shift: int) -> np.ndarray:
@@ -394,9 +402,14 @@ class Grammar:
         return [_Tried(parser, (*tried.written, token), self._next_short(parser)) for token, parser in parsers]
 
     def _next_short(self, parser: Any, shift: int = 0) -> Ids:
+        """Return the short tokens that may follow; if there are many tokens, a bitmask of all takes longer."""
         if self._size <= 4 * SHORT:
             return tuple(self._next(parser, shift).tolist())
-        return tuple(token for token in self._short if parser.validate_tokens([token + shift]) == 1)
+        if parser.is_stopped():
+            return ()
+        forced = parser.compute_ff_bytes()
+        asked = self._short_beginning.get((shift > 0, forced[0]), []) if forced else self._short
+        return tuple(token for token in asked if parser.validate_tokens([token + shift]) == 1)
 
     def _parsed(self) -> Any:
         try:
@@ -464,6 +477,10 @@ def _shrunk(parser: Any, finish: Ids, shift: int) -> Ids:
                 place += 1 + length // 8
         length -= 1 + length // 8
     return finish
+
+
+def _shortest(finishes: set[Ids]) -> list[Ids]:
+    return sorted(finishes, key=lambda finish: (len(finish), finish))
 
 
 def _fits(finish: Ids | None, steps: int | None) -> bool:
