@@ -1,7 +1,7 @@
 """How much memory and time does gradient checkpointing of a search take, compared with keeping every step?
 
 The loss is the direct loss of a relaxed beam through the key-value cache of a GPT-2 with random weights, for an output
-of T tokens. With gradient checkpointing, the backward pass takes the steps again in segments of the square root of T;
+of T tokens. With gradient checkpointing, the backward pass takes the steps again in segments of sqrt(T / 2);
 the gradients are the same.
 
 - saved: bytes that the graph keeps between the passes, parameters aside.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -32,8 +32,8 @@ from seqwise.search import (
 from seqwise.search.beam import search_steps, unroll
 from seqwise.search.segments import computed_again, root, segments
 
-STEPS = (14, 9)
-"""Of two inputs: segments of 4, of which the backward pass takes the second and third again."""
+STEPS = (21, 16)
+"""Of two inputs: 6, then segments of 3, of which the backward pass takes all but the last again."""
 VOCABULARY = 6
 
 
@@ -43,7 +43,7 @@ def a_batch(*, vocabulary: int = VOCABULARY, lengths: tuple[int, ...] = STEPS) -
     def tokens(length: int) -> tuple[int, ...]:
         return tuple(torch.randint(2, vocabulary, (length,), generator=draw).tolist())
 
-    return collate([EncodedExample(tokens(min(length, 14)), tokens(length)) for length in lengths])
+    return collate([EncodedExample(tokens(min(length, 21)), tokens(length)) for length in lengths])
 
 
 def a_model(name: str, *, vocabulary: int = VOCABULARY, dropout: float = 0.2) -> Any:
@@ -147,7 +147,7 @@ def test_a_generator_draws_the_same_and_ends_in_the_same_state(selector: Any, ki
 
     def loss() -> Tensor:
         generator = torch.Generator().manual_seed(5)
-        beam = beam_search(model, model.encode(batch), selector, num_steps=14, generator=generator)
+        beam = beam_search(model, model.encode(batch), selector, num_steps=21, generator=generator)
         loss = beam.scores_BK.sum()
         before = generator.get_state()
         loss.backward(retain_graph=True)
@@ -165,7 +165,7 @@ def test_outputs_without_replacement() -> None:
 
     def loss() -> Tensor:
         generator = torch.Generator().manual_seed(5)
-        drawn = stochastic_beam_search(model, model.encode(batch), k=3, num_steps=14, generator=generator)
+        drawn = stochastic_beam_search(model, model.encode(batch), k=3, num_steps=21, generator=generator)
         return drawn.beam.scores_BK.sum()
 
     require_same(model, loss)
@@ -181,8 +181,8 @@ def test_a_cost_with_a_state_and_steps_that_are_lowered() -> None:
         steps = search_steps(model, model.encode(batch), SoftTopK(3, 2.0), num_steps=steps_B, cost=cost)
         for number, step in enumerate(steps, start=1):
             beam = step.beam
-            if number == 8:  # the last one of a segment
-                steps_B.clamp_(max=9)
+            if number == 15:  # the last one of a segment
+                steps_B.clamp_(max=16)
         return direct_loss(beam, 2.0)
 
     require_same(model, loss)
@@ -212,8 +212,8 @@ class Kept:
         return tensor
 
 
-@pytest.mark.parametrize(("kind", "share"), [("GPT-2", 0.25), ("transformer", 0.25), ("tagger", 0.35)])
-def test_at_128_steps_the_graph_keeps_a_quarter(kind: str, share: float) -> None:
+@pytest.mark.parametrize("kind", ["GPT-2", "transformer", "tagger"])
+def test_at_128_steps_the_graph_keeps_a_quarter(kind: str) -> None:
     """Between the passes; the backward pass adds one segment at a time, where it has freed the last one."""
     model, batch = a_model(kind, vocabulary=20), a_batch(vocabulary=20, lengths=(128,))
     if kind == "tagger":
@@ -226,15 +226,15 @@ def test_at_128_steps_the_graph_keeps_a_quarter(kind: str, share: float) -> None
     kept = Kept(model)
     before = kept.of(loss)
     model.gradient_checkpointing = True
-    assert kept.of(loss) < share * before
+    assert kept.of(loss) < 0.25 * before
 
 
 def test_without_gradients_nothing_is_taken_again() -> None:
     model, batch = a_model("transformer"), a_batch()
     model.gradient_checkpointing = True
     with torch.no_grad():
-        assert [again for _, again in segments(14, root)] == [False]
-        steps = unroll(model, model.encode(batch), HardTopK(2), num_steps=14, segment=root)
+        assert [again for _, again in segments(21, root)] == [False]
+        steps = unroll(model, model.encode(batch), HardTopK(2), num_steps=21, segment=root)
         assert next(steps).candidates.step == 0
 
 
@@ -248,16 +248,17 @@ def test_segments() -> None:
     cut = list(segments(128, root))
     assert [step for steps, _ in cut for step in steps] == list(range(128))
     assert [again for _, again in cut] == [False, *[True] * (len(cut) - 2), False]
-    assert {len(steps) for steps, _ in cut[:-1]} == {11}
+    assert [len(steps) for steps, _ in cut] == [16, *[8] * 14]
 
 
 def test_a_function_is_called_again_with_its_state() -> None:
     weight, calls = torch.tensor(3.0, requires_grad=True), []
 
-    def function(state: Any) -> Tensor:
+    def function(state: Any) -> Iterator[Tensor]:
         calls.append(state["count"])
-        return (state["value"] * weight).exp() * state["value"].sin()
+        yield (state["value"] * weight).exp() * state["value"].sin()
 
-    computed_again(function, {"value": torch.tensor(2.0), "count": 5}).backward()
+    (found,) = computed_again(function, {"value": torch.tensor(2.0), "count": 5})
+    found.backward()
     assert calls == [5, 5]
     torch.testing.assert_close(weight.grad, torch.tensor(2.0) * torch.tensor(6.0).exp() * torch.tensor(2.0).sin())

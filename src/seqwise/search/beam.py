@@ -6,7 +6,7 @@ Greedy decoding, scheduled sampling, beam search and its continuous relaxation a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -212,7 +212,7 @@ def _computed_again(
     carry: Any,
     cost_state: Any,
     generator: torch.Generator | None,
-) -> Sequence[Step]:
+) -> Collection[Step]:
     """Take some steps so that the backward pass takes them again, and the graph keeps only what is before them."""
     # The history has no gradient, and is kept as it is.
     history: dict[str, Any] = {"parents": beam.parents, "tokens": beam.tokens}
@@ -220,9 +220,9 @@ def _computed_again(
     if not isinstance(num_steps, int):
         num_steps = num_steps.clone()  # which may be lowered in place before the backward pass
 
-    def taken(before: tuple[dict[str, Any], Any, Any]) -> Sequence[Step]:
+    def taken(before: tuple[dict[str, Any], Any, Any]) -> Iterator[Step]:
         fields, carry, cost_state = before
-        return list(take(steps, num_steps, Beam(**fields, **history), carry, cost_state))
+        return take(steps, num_steps, Beam(**fields, **history), carry, cost_state)
 
     return computed_again(taken, (fields, carry, cost_state), generator=generator)
 

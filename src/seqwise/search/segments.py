@@ -1,9 +1,9 @@
 """Gradient checkpointing of a search: the backward pass takes the steps again, segment by segment.
 
 The graph of a search keeps what every step has computed, and the past of a Transformer grows with the steps: T steps
-keep O(T^2) numbers. Under a checkpoint, a segment of s steps keeps only the beam that it begins with, and the others
-are computed again when the backward pass reaches it. T / s such beams and one segment take O(T^2 / s + s T), which is
-smallest, O(T^1.5), where s is about the square root of T.
+keep O(T^2) numbers. Under a checkpoint, a segment of s steps keeps only the beam that it begins with, and the rest is
+computed again when the backward pass reaches it. T / s such beams and one segment take O(T^2 / s + s T), which is
+smallest, O(T^1.5), for s in the order of the square root of T.
 
 Source: Chen, Xu, Zhang and Guestrin (2016), section 4.1, there for layers.
 """
@@ -11,7 +11,8 @@ Source: Chen, Xu, Zhang and Guestrin (2016), section 4.1, there for layers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
@@ -23,14 +24,16 @@ from seqwise import tree
 State = TypeVar("State")
 Result = TypeVar("Result")
 
-
 Length = Callable[[int], int]
 """Length of the segments of a search, given its number of steps."""
 
+# Length of the first segment, in segments: with a growing past, to keep it takes 2 / T of all memory.
+FIRST = 2
+
 
 def root(num_steps: int) -> int:
-    """Return the square root of the number of steps, rounded, at least 1."""
-    return max(1, round(math.sqrt(num_steps)))
+    """Return the square root of half the number of steps, rounded, at least 1."""
+    return max(1, round(math.sqrt(num_steps / 2)))
 
 
 def segment_of(model: object) -> Length | None:
@@ -41,44 +44,51 @@ def segment_of(model: object) -> Length | None:
 def segments(num_steps: int, length: Length | None) -> Iterator[tuple[range, bool]]:
     """Yield the steps of each segment, and whether the backward pass takes them again; without a length, all in one.
 
-    It never takes the first again, in which models make what later steps share, nor the last, with which it begins.
+    It never takes the first again, in which pasts are short and models make what later steps share, nor the last, with
+    which it begins.
 
     Example:
-        >>> list(segments(8, lambda _: 3))
-        [(range(0, 3), False), (range(3, 6), True), (range(6, 8), False)]
+        >>> list(segments(10, lambda _: 3))
+        [(range(0, 6), False), (range(6, 9), True), (range(9, 10), False)]
     """
     width = num_steps if length is None or not torch.is_grad_enabled() else length(num_steps)
-    for first in range(0, num_steps, max(width, 1)):
-        last = min(first + width, num_steps)
-        yield range(first, last), first > 0 and last < num_steps
+    for first in (0, *range(FIRST * width, num_steps, max(width, 1))):
+        last = min(first + (width if first else FIRST * width), num_steps)
+        if first < last:
+            yield range(first, last), first > 0 and last < num_steps
 
 
 def computed_again(
-    function: Callable[[State], Result], state: State, *, generator: torch.Generator | None = None
-) -> Result:
-    """Call a function of a nested state, of which the graph keeps only this; the backward pass calls it again.
+    function: Callable[[State], Iterable[Result]], state: State, *, generator: torch.Generator | None = None
+) -> Collection[Result]:
+    """Return what a function of a nested state yields; the graph keeps only the state, from which it calls it again.
 
     Both calls draw the same random numbers, from torch's global generators and from the given one.
     """
     leaves, rebuild = tree.flatten(state)
-    again = nullcontext() if generator is None else _Rewound(generator)
-    return checkpoint(
-        lambda *leaves: function(rebuild(leaves)),
-        *leaves,
-        use_reentrant=False,
-        context_fn=lambda: (nullcontext(), again),
-    )
+    again = _Again(generator)
+
+    def call(*leaves: object) -> Collection[Result]:
+        # The second time, the graph is all that is wanted: each result would hold its past.
+        return deque(function(rebuild(leaves)), maxlen=0 if again.entered else None)
+
+    return checkpoint(call, *leaves, use_reentrant=False, context_fn=lambda: (nullcontext(), again))
 
 
-class _Rewound(AbstractContextManager[None]):
-    """Context in which a generator draws what it was about to draw when this was made; each backward pass enters it."""
+class _Again(AbstractContextManager[None]):
+    """Context of a second call, in which a generator draws what it drew in the first; each backward pass enters it."""
 
-    def __init__(self, generator: torch.Generator) -> None:
-        self._generator, self._then = generator, generator.get_state()
+    def __init__(self, generator: torch.Generator | None) -> None:
+        self._generator, self.entered = generator, False
+        self._then = None if generator is None else generator.get_state()
 
     def __enter__(self) -> None:
-        self._now = self._generator.get_state()
-        self._generator.set_state(self._then)
+        self.entered = True
+        if self._generator is not None and self._then is not None:
+            self._now = self._generator.get_state()
+            self._generator.set_state(self._then)
 
     def __exit__(self, *_: object) -> None:
-        self._generator.set_state(self._now)
+        self.entered = False
+        if self._generator is not None:
+            self._generator.set_state(self._now)
