@@ -17,6 +17,7 @@ SIGNIFICANT = 0.05
 """The p-value below which a difference counts."""
 T_95 = {2: 12.71, 3: 4.303, 4: 3.182, 5: 2.776}  # Student's t, 97.5%, by number of seeds
 BY_SEED = "by seed"
+EVERYWHERE = "better everywhere"
 ABOUT = 1.25  # "about ten times" is 8 to 12.5 times
 CLOSE = 1e-6
 
@@ -81,15 +82,22 @@ def student_interval(numbers: Sequence[float]) -> tuple[float, float | None, flo
     return mean, mean - half, mean + half
 
 
-def decide(rule: str, first: Values, second: Values) -> tuple[str, tuple[float, ...]]:
+def decide(rule: str, first: Values, second: Values, *others: Values) -> tuple[str, tuple[float, ...]]:
     """Return the verdict of a claim and the numbers that it rests on.
 
-    Rules, for a paired bootstrap over examples and seeds: "better": first > second with p < 0.05. "no worse by M": the
-    whole 95% interval of first - second lies above -M. For Student's 95% interval over seeds: "by seed": that of the
+    Rules, for a paired bootstrap over examples and seeds: "better": first > second with p < 0.05. "better everywhere":
+    the same for each pair of values; pairs that disagree make it not seen. "no worse by M": the whole 95% interval of
+    first - second lies above -M. For Student's 95% interval over seeds: "by seed": that of the
     differences lies above 0. "about T times": that of the ratios lies within a quarter of T; reversed if it lies below
     1. Otherwise, a claim whose opposite passes the test is reversed. The numbers are the difference, the ends of its
     interval and, of a bootstrap, the p-value; of a single seed, by seed, the difference alone.
     """
+    if rule == EVERYWHERE:
+        values = (first, second, *others)
+        each = [decide("better", *pair) for pair in zip(values[::2], values[1::2], strict=True)]
+        verdicts = {verdict for verdict, _ in each}
+        numbers = tuple(number for _, numbers in each for number in numbers)
+        return verdicts.pop() if len(verdicts) == 1 else "not seen", numbers
     ours, theirs = sums_of(first), sums_of(second)
     if rule == BY_SEED:
         mean, low, high = student_interval([a.value - b.value for a, b in zip(ours, theirs, strict=True)])

@@ -37,7 +37,7 @@ from reproductions.comparison import judge
 from reproductions.figures import BLUE, GREY, ORANGE, RED, SKY, interval_bars, panels
 from reproductions.outcome import Outcome
 from reproductions.report import Claim, Result, Table
-from reproductions.verdicts import interval_result
+from reproductions.verdicts import EVERYWHERE, decide, interval_result
 from reproductions.workers import Report
 from seqwise.configuration.flat import plain_values
 from seqwise.data.durable import write_atomically
@@ -301,10 +301,11 @@ def _everywhere(text: str, measured: Measured, higher: str, lower: str) -> Claim
         distance: judge(text, SOURCE, measured.of(higher, distance), measured.of(lower, distance), scale=1.0)
         for distance in measured.distances
     }
-    verdicts = {claim.verdict for claim in each.values()}
+    values = tuple(side for claim in each.values() for side in claim.values)
+    verdict, numbers = decide(EVERYWHERE, *values)
     evidence = "; ".join(f"d = {distance}: {claim.evidence}" for distance, claim in each.items())
-    verdict = verdicts.pop() if len(verdicts) == 1 else "not seen"
-    return Claim(text, SOURCE, verdict, f"{ENERGIES[higher]} minus {ENERGIES[lower]}, nats: {evidence}")
+    evidence = f"{ENERGIES[higher]} minus {ENERGIES[lower]}, nats: {evidence}"
+    return Claim(text, SOURCE, verdict, evidence, rule=EVERYWHERE, values=values, numbers=numbers)
 
 
 def _model_results(measured: Measured) -> list[Result]:
