@@ -124,12 +124,12 @@ def table(result: dict[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the benchmark; print a table and write JSON."""
-    parser = a_parser("long_outputs", __doc__, rounds=5, seed="of the model and the output")
+    parser = a_parser("long_outputs", __doc__, rounds=3, seed="of the model and the output")
     parser.add_argument("--steps", type=int, nargs="*", default=[8, 16, 32, 64, 128], help="lengths T")
     parser.add_argument("--long", type=int, nargs="*", default=[], help="lengths that are timed once")
-    parser.add_argument("--hidden", type=int, default=256, help="size of the model's layers")
-    parser.add_argument("--layers", type=int, default=4, help="number of layers")
-    parser.add_argument("--vocabulary", type=int, default=1000, help="V")
+    parser.add_argument("--hidden", type=int, default=64, help="size of the model's layers")
+    parser.add_argument("--layers", type=int, default=2, help="number of layers")
+    parser.add_argument("--vocabulary", type=int, default=100, help="V")
     parser.add_argument("--k", type=int, default=5, help="slots of the beam")
     return run(parser, measure, table, arguments)
 
