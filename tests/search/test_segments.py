@@ -171,18 +171,19 @@ def test_outputs_without_replacement() -> None:
     require_same(model, loss)
 
 
-def test_a_cost_with_a_state_and_steps_that_are_lowered() -> None:
+@pytest.mark.parametrize("name, end, lowered", [("transformer", 1, 16), ("tagger", None, 10)])
+def test_a_cost_with_a_state_and_steps_that_are_lowered(name: str, end: int | None, lowered: int) -> None:
     """What is lowered while a segment is yielded counts from the next one on, in both passes."""
-    model, batch = a_model("transformer", dropout=0.0), a_batch()
+    model, batch = a_model(name, dropout=0.0), a_batch()
 
     def loss() -> Tensor:
         steps_B = batch.target_lengths_B.clone()
-        cost = edit_distance_cost(batch.targets_BT, VOCABULARY, end=1)
+        cost = edit_distance_cost(batch.targets_BT, VOCABULARY, end=end)
         steps = search_steps(model, model.encode(batch), SoftTopK(3, 2.0), num_steps=steps_B, cost=cost)
         for number, step in enumerate(steps, start=1):
             beam = step.beam
             if number == 15:  # the last one of a segment
-                steps_B.clamp_(max=16)
+                steps_B.clamp_(max=lowered)
         return direct_loss(beam, 2.0)
 
     require_same(model, loss)
