@@ -931,11 +931,14 @@ def test_evaluation_generates_inside_the_language(name: str, longest: int | None
     assert not any(output in inside for output in found[True])
     if longest is None:  # as many tokens as generate has by default, if there are so many positions
         item = (4,) * (min(20, 24 - prompts) - 1)
-        trainer = made_trainer(model, rows(data, name), tmp_path, language=trie([item], end=END), **options)
+        trainer = made_trainer(made(name), rows(data, name), tmp_path, language=trie([item], end=END), **options)
         outputs = trainer.predict(rows(data, name)).predictions
         assert [[int(token) for token in row[prompts : prompts + len(item) + 1]] for row in outputs] == [
             [*item, END]
         ] * 6
+        trainer = made_trainer(made(name), rows(data, name), tmp_path, language=trie([(4, *item)], end=END), **options)
+        with pytest.raises(InputError, match=rf"no output that a search of {len(item) + 1} steps can write"):
+            trainer.predict(rows(data, name))
 
 
 def test_a_language_may_be_a_pattern_of_the_tokenizers_texts(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from transformers import LogitsProcessor
 
 from seqwise.search.automata import Automaton, regular
 from seqwise.search.grammars import Grammar, grammar
-from seqwise.search.language import Language, allowed_tokens, nodes_along
+from seqwise.search.language import Language, allowed_tokens, nodes_along, require_output
 
 NO_TEXT = "\ufffd"  # what a part of a character decodes to
 
@@ -93,6 +93,9 @@ class InsideLanguage(LogitsProcessor):
         language: the allowed outputs: what follows the tokens of the first step.
         longest: number of tokens at which ``generate`` stops, with those of the first step.
 
+    Raises:
+        InputError: at the first step, if no output of the language fits.
+
     Example: ``model.generate(**inputs, max_length=20, logits_processor=[InsideLanguage(language, longest=20)])``
     """
 
@@ -104,6 +107,7 @@ class InsideLanguage(LogitsProcessor):
         """Mask the scores (rows, V) of the next tokens."""
         if self._prompt_length is None:
             self._prompt_length = input_ids.shape[1]
+            require_output(self._language, self._longest - self._prompt_length)
         *_, nodes_B1 = nodes_along(self._language, input_ids[:, self._prompt_length :])
         allowed_BC = self._language.allowed(nodes_B1, self._longest - input_ids.shape[1])[:, 0]
         return scores.masked_fill(~allowed_tokens(allowed_BC, scores.shape[1]), -torch.inf)
