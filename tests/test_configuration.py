@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -270,3 +272,13 @@ def test_what_is_dumped_loads_back_equal(tmp_path_factory: pytest.TempPathFactor
     path = tmp_path_factory.getbasetemp() / "round.yaml"
     path.write_text(dump(settings), encoding="utf-8", newline="")
     assert load(Settings, path, {}) == settings
+
+
+@pytest.mark.parametrize(
+    "room, base, member", [("objectives", "ObjectiveConfig", "hinge"), ("sampling", "KernelConfig", "gibbs")]
+)
+def test_a_base_class_comes_with_its_members(room: str, base: str, member: str) -> None:
+    """In a new process, where nothing else has imported them."""
+    imports = f"from seqwise.{room} import {base}; from seqwise.configuration import OneOf"
+    code = f"{imports}; OneOf({base}).members[{member!r}]"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

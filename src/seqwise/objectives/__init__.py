@@ -73,8 +73,9 @@ else:
         "seqwise.objectives.risk",
         "seqwise.objectives.search_aware",
         "seqwise.objectives.self_normalization",
-        "seqwise.objectives.options",
+        # Before the options that they share: a base class comes with its members.
         "seqwise.objectives.settings",
+        "seqwise.objectives.options",
         "seqwise.objectives.softmax_margin",
     )
 

@@ -92,8 +92,9 @@ else:
         "seqwise.sampling.scores",
         "seqwise.sampling.scoring_settings",
         "seqwise.sampling.state",
-        "seqwise.sampling.options",
+        # Before the options that they share: a base class comes with its members.
         "seqwise.sampling.settings",
+        "seqwise.sampling.options",
         "seqwise.sampling.unmasking",
         "seqwise.sampling.within",
     )
