@@ -155,7 +155,7 @@ def decode(
     Args:
         model: a step model, in evaluation mode.
         context: what ``model.encode`` returned.
-        decoder: a selector and a score, or a name such as "greedy" or "beam"; see :func:`as_decoder`.
+        decoder: a selector and a score, or a name in :data:`DECODERS`, which gives local scores and 5 slots.
         num_steps: largest number of tokens, or the exact number for a model without end token; int or int64 (B,).
         n_best, length_normalization: see :func:`hypotheses`.
 

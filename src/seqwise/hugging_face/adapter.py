@@ -99,7 +99,7 @@ class HuggingFaceStepModel(nn.Module, ABC):
         """Whether it trains with the model's gradient checkpointing.
 
         All steps at once are computed again by layers, as Transformers does, and the single steps of a search by
-        segments (:mod:`seqwise.search.segments`), since a layer that is computed again drops its cache.
+        segments (``seqwise.search.segments``), since a layer that is computed again drops its cache.
         """
         return self.model.training and bool(self._checkpointing_parts())
 

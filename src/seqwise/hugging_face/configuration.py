@@ -86,7 +86,7 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
             (``label_smoothing_factor``, ``torch_compile``, FSDP, DeepSpeed).
 
     ``activation_checkpointing`` (in older releases ``gradient_checkpointing``) recomputes single steps by segments
-    (:mod:`seqwise.search.segments`), and all steps at once by layers, as in Transformers.
+    (``seqwise.search.segments``), and all steps at once by layers, as in Transformers.
 
     Example:
         >>> import tempfile

@@ -48,7 +48,7 @@ def step_model(model: nn.Module, *, generation_config: GenerationConfig | None =
             begin with the forced token, or a model in training with layer drop takes single steps.
 
     With the model's own gradient checkpointing, all steps at once are computed again by layers, and the steps of a
-    search by segments (:mod:`seqwise.search.segments`).
+    search by segments (``seqwise.search.segments``).
 
     A hard beam search finds the same outputs as ``generate(num_beams=k, length_penalty=0)`` until a hypothesis ends. In
     ``generate``, it then leaves the beam and k others continue; here it keeps its slot until a better one takes it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from seqwise.models.chain import Chain, ChainTagger, linear_chain
+from seqwise.models.characters import spelt_source
 from seqwise.models.conditional import ConditionalMaskedTransformer
 from seqwise.models.masked import MaskedLSTM, MaskedTransformer
 from seqwise.models.protocols import MaskedModel, ParallelModel, StepModel, StreamModel
@@ -23,4 +24,5 @@ __all__ = [
     "Tagger",
     "Transformer",
     "linear_chain",
+    "spelt_source",
 ]

@@ -21,7 +21,7 @@ class StepModel(Protocol):
 
     Two more attributes are optional: ``language``, the outputs that searches stay inside
     (:mod:`seqwise.search.language`), and ``gradient_checkpointing``, whether the backward pass takes the steps of a
-    search again, to save memory (:mod:`seqwise.search.segments`).
+    search again, to save memory (``seqwise.search.segments``).
 
     Shapes: B batch, J slots, V vocabulary, T target length, D embedding, H features.
     """

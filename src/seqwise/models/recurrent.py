@@ -233,7 +233,7 @@ class Tagger(FixedAttentionTagger, HubModel):
         >>> model.embedding_VD.shape
         torch.Size([3, 2])
         >>> from seqwise.data import EncodedExample, collate
-        >>> from seqwise.models.characters import spelt_source
+        >>> from seqwise.models import spelt_source
         >>> model = Tagger(source_size=5, target_size=3, num_characters=9)
         >>> batch = collate([EncodedExample(spelt_source([4, 0], [[1, 2], [8]]), (0, 1))])
         >>> model.encode(batch).lengths_B

@@ -155,7 +155,7 @@ def unroll(
     from empty hypotheses). When continuing, the context covers the next part of the sources, and steps are counted
     from its beginning. If ``num_steps`` is a tensor, it is read again at each step: lowering an entry in place ends
     that input early. With a ``segment``, the backward pass takes the steps again in segments of this length
-    (:mod:`seqwise.search.segments`): all steps of a segment are taken before its first is yielded.
+    (``seqwise.search.segments``): all steps of a segment are taken before its first is yielded.
     """
     score = as_score(score)
     if score.cost_weight != 0 and cost is None:

@@ -158,7 +158,7 @@ def fit(
         weight_decay: decoupled, on weights but not on biases and norms.
         gradient_accumulation_steps: number of parts of a batch, to save memory; the gradient is that of the batch.
         gradient_checkpointing: to save memory, compute the steps of a search again in the backward pass, by segments
-            (:mod:`seqwise.search.segments`), and, in Hugging Face models, the layers of all steps at once. It may
+            (``seqwise.search.segments``), and, in Hugging Face models, the layers of all steps at once. It may
             change on resuming.
         bf16: autocast to bfloat16, for LSTMs only on GPUs; weights keep their precision.
         fp16: autocast to float16 with loss scaling, only on GPUs.
