@@ -159,13 +159,10 @@ LOST_MARGIN = "nats by which gold loses in the beam,"
 """Unit of the losses that are margins."""
 
 
-class Relaxed(Config):
-    """Options of a relaxed beam."""
+class Annealed(Config):
+    """Option of objectives whose outputs or slots alpha weights."""
 
     alpha: Alpha = setting("exponential(1, 8)", RELAXATION, metavar="SCHEDULE")
-    unit: AlphaUnitName = setting(
-        "scores", "gaps divides alpha by the mean squared gap of the best scores", flag="alpha_unit"
-    )
 
     @property
     def schedules(self) -> dict[str, Schedule]:
@@ -176,6 +173,14 @@ class Relaxed(Config):
     def relaxes(self) -> bool:
         """Always true."""
         return True
+
+
+class Relaxed(Annealed):
+    """Options of a relaxed beam."""
+
+    unit: AlphaUnitName = setting(
+        "scores", "gaps divides alpha by the mean squared gap of the best scores", flag="alpha_unit"
+    )
 
     def alpha_unit(self) -> Any:
         """The function that computes the divisor of alpha."""

@@ -17,7 +17,7 @@ from seqwise.objectives.options import (
     BEAM,
     LOST_MARGIN,
     NOTHING,
-    RELAXATION,
+    Annealed,
     Committed,
     Context,
     Costed,
@@ -29,7 +29,7 @@ from seqwise.objectives.options import (
     Sampling,
     Searching,
 )
-from seqwise.schedules import Alpha, Schedule
+from seqwise.schedules import Schedule
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -178,20 +178,10 @@ class Hinge(Relaxed, Costed, Searching):
         return hinge_objective(**self.beam(), unit=self.alpha_unit(), **self.token_cost(context))
 
 
-class MinimumRisk(OutputCosted):
+class MinimumRisk(Annealed, OutputCosted):
     """Expected cost of the outputs of a beam."""
 
     name: Literal["minimum-risk"] = "minimum-risk"
-    alpha: Alpha = setting("exponential(1, 8)", RELAXATION, metavar="SCHEDULE")
-
-    @property
-    def schedules(self) -> dict[str, Schedule]:
-        return {"alpha": self.alpha}
-
-    @property
-    def relaxes(self) -> bool:
-        """Always true: alpha weights the outputs."""
-        return True
 
     def counted(self, token: str) -> str:
         return "expected edits" if self.cost == "edit-distance" else f"expected wrong {token}s"
