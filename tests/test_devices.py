@@ -12,7 +12,7 @@ import transformers
 from torch import Tensor
 
 import oracles
-import pretended
+import accelerator
 from pretrained import bert, made, word_tokenizer
 from seqwise import Decoder, decode
 from seqwise.configuration import OneOf, configure
@@ -64,7 +64,7 @@ Place = Callable[[Any], Any]
 """Moves a module, a batch or a tensor, in the precision of the device."""
 
 
-def compare(compute: Callable[[Place], Any], *, float64: bool, tolerance: float | None = None) -> pretended.Waits:
+def compare(compute: Callable[[Place], Any], *, float64: bool, tolerance: float | None = None) -> accelerator.Waits:
     """Compute on the CPU and on the device; return how often the host waited for the device."""
     dtype = torch.float64 if float64 else torch.float32
     tolerance = tolerance or (1e-9 if float64 else 1e-3)
@@ -82,8 +82,8 @@ def compare(compute: Callable[[Place], Any], *, float64: bool, tolerance: float 
     torch.manual_seed(1)
     expected = compute(to("cpu"))
     torch.manual_seed(1)
-    with pretended.device(float64=float64) as waits:
-        found = compute(to(pretended.NAME))
+    with accelerator.device(float64=float64) as waits:
+        found = compute(to(accelerator.NAME))
         counted = waits.copy()
         found = torch.utils._pytree.tree_map_only(Tensor, lambda value: value.detach().cpu(), found)
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance, equal_nan=True)
@@ -258,8 +258,8 @@ def test_a_search_over_a_large_vocabulary(selector: Any, float64: bool) -> None:
 @pytest.mark.parametrize("name", SEARCHES)
 def test_waits_of_a_search(name: str, size: int, with_gradients: bool) -> None:
     num_steps, case = 16, large_case() if size == LARGE else CASES["transformer"]()
-    with pretended.device(float64=False) as waits:
-        model, batch = case.model.float().to(pretended.NAME), case.batch.to(pretended.NAME)
+    with accelerator.device(float64=False) as waits:
+        model, batch = case.model.float().to(accelerator.NAME), case.batch.to(accelerator.NAME)
         context = model.encode(batch)
         waits.clear()
         with torch.set_grad_enabled(with_gradients):
@@ -272,8 +272,8 @@ def test_waits_of_a_search(name: str, size: int, with_gradients: bool) -> None:
 @pytest.mark.parametrize("name", ["cross-entropy", "hinge", "early-update", "beam-crf", "minimum-risk"])
 def test_waits_of_a_training_step(name: str) -> None:
     case = CASES["transformer"]()
-    with pretended.device(float64=False) as waits:
-        model, batch = case.model.float().to(pretended.NAME), case.batch.to(pretended.NAME)
+    with accelerator.device(float64=False) as waits:
+        model, batch = case.model.float().to(accelerator.NAME), case.batch.to(accelerator.NAME)
         waits.clear()
         # One for the number of steps.
         OBJECTIVES[name]().build()(model, batch, {"alpha": 1.0}).backward()
@@ -431,8 +431,8 @@ def test_prefetching_constraints_and_scores(float64: bool) -> None:
 def test_waits_of_a_sampler(kernel: str) -> None:
     """Two a visit: for what is proposed, and for its energy. Delayed acceptance has two energies to decide on."""
     num_visits, num_sweeps = 4, 2
-    with pretended.device(float64=False) as waits:
-        model = masked("transformer", lambda module: module.float().to(pretended.NAME))
+    with accelerator.device(float64=False) as waits:
+        model = masked("transformer", lambda module: module.float().to(accelerator.NAME))
         runner = ChainRunner(model, configure(ChainSettings, kernel=kernel, **KERNELS[kernel]))
         state = runner.start([ChainProblem((FREE,) * num_visits, num_chains=3)])
         waits.clear()
@@ -445,8 +445,8 @@ def test_waits_of_a_sampler(kernel: str) -> None:
 def test_masked_scores_of_tokens_on_the_cpu_wait_for_nothing(kind: str) -> None:
     tokens_NT = torch.tensor([[1, 2, 3, 0], [2, 2, 1, -100]])
     for masked_NT in (tokens_NT == 2, (tokens_NT == 2) & (torch.arange(4) == 1)):
-        with pretended.device(float64=False) as waits:
-            model = masked(kind, lambda module: module.float().to(pretended.NAME))
+        with accelerator.device(float64=False) as waits:
+            model = masked(kind, lambda module: module.float().to(accelerator.NAME))
             waits.clear()
             with torch.no_grad():
                 model.masked_logits(tokens_NT, masked_NT)

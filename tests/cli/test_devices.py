@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-import pretended
+import accelerator
 from command_line import Command, run_main
 from seqwise import runs
 from seqwise.training.processes import DEVICE
@@ -51,11 +51,11 @@ def test_a_command_takes_the_accelerator(name: str, seqwise: Command, files: dic
     arguments = [argument.format(**files) for argument in COMMANDS[name]]
     expected = seqwise(name, *arguments, "--device", "cpu")
     written = files["page"].read_text() if name == "report" else ""
-    with pretended.device(float64=False):
+    with accelerator.device(float64=False):
         found = seqwise(name, *arguments)
     assert found.code == expected.code == 0, (found.err, expected.err)
     assert expected.err.splitlines()[0] == "running on cpu"
-    assert found.err.splitlines()[0] == f"running on {pretended.NAME}"
+    assert found.err.splitlines()[0] == f"running on {accelerator.NAME}"
     assert _rounded(found.out) == _rounded(expected.out)
     if name == "report":
         assert len(files["page"].read_text()) == pytest.approx(len(written), rel=0.01)

@@ -1,4 +1,4 @@
-"""The Triton kernel that scans scores on GPUs, in its interpreter: its numbers, and a whole relaxed beam on them."""
+"""The Triton kernel that scans scores, on a GPU or in its interpreter: its numbers, and a whole relaxed beam on them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed (pip install triton)")
 
@@ -17,24 +18,25 @@ PRELUDE = """
 import math, torch
 from seqwise.search.large_vocabulary.triton import scan_rows
 torch.manual_seed(0)
+place = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 """
 
 NUMBERS = """
 for rows, vocabulary in ((3, 64), (2, 63), (1, 1), (4, 4096), (3, 4097), (2, 10_000), (0, 100)):
-    scores_NV = 5 * torch.randn(rows, vocabulary)
+    scores_NV = 5 * torch.randn(rows, vocabulary, device=place)
     maxima_NM, log_partition_N = scan_rows(scores_NV)
     full = vocabulary // 64
     assert maxima_NM.shape == (rows, full)
     assert torch.equal(maxima_NM, scores_NV[:, : 64 * full].unflatten(1, (full, 64)).amax(2) if full else maxima_NM)
     for row, found in zip(scores_NV.double().tolist(), log_partition_N.tolist()):
         assert abs(math.log(math.fsum(map(math.exp, row))) - found) < 1e-5
-wide_NV = torch.randn(3, 300)
+wide_NV = torch.randn(3, 300, device=place)
 assert torch.equal(scan_rows(wide_NV[:, :200])[1], scan_rows(wide_NV[:, :200].clone())[1])  # rows that lie apart
-huge_NV = torch.full((2, 5000), -torch.inf)
+huge_NV = torch.full((2, 5000), -torch.inf, device=place)
 huge_NV[0, 4999] = 3e38
 maxima_NM, log_partition_N = scan_rows(huge_NV)
 assert log_partition_N.tolist() == [huge_NV[0, 4999].item(), -math.inf] and (maxima_NM[1] == -torch.inf).all()
-broken_NV = torch.zeros(2, 5000)
+broken_NV = torch.zeros(2, 5000, device=place)
 broken_NV[1, 70] = torch.nan
 maxima_NM, log_partition_N = scan_rows(broken_NV)
 assert maxima_NM.isnan().nonzero().tolist() == [[1, 1]] and log_partition_N.isnan().tolist() == [False, True]
@@ -55,12 +57,12 @@ for name in ("tagger", "encoder-decoder", "transformer"):
     for kind, score, scale, tolerance in (("direct", local, 14.0, 1e-7), ("hinge", global_, 8.0, 1e-7),
                                           ("hinge", local, 8.0, -1.0)):
         scale = scale if name == "tagger" else scale / 4  # they end too soon else, and nothing has a gradient
-        model, form = a_model(name, scale=scale, vocabulary=4200), summed(tolerance=tolerance)
+        model, form = a_model(name, scale=scale, vocabulary=4200).to(place), summed(tolerance=tolerance)
         found = []
         for fits in (lambda _: False, lambda _: True):
             calls.clear()
             blocks.fits_one_pass = fits
-            loss, batch = loss_of(model, form, kind, score=score, alpha=4.0), a_batch(4200)
+            loss, batch = loss_of(model, form, kind, score=score, alpha=4.0), a_batch(4200).to(place)
             with torch.no_grad():
                 beam = beam_search(model, model.encode(batch), HardTopK(3), num_steps=4, score=score)
             found.append((loss.item(), gradients(loss, model), backtrace(beam), beam.scores_BK))
@@ -75,16 +77,16 @@ for name in ("tagger", "encoder-decoder", "transformer"):
 """
 
 
-def interpreted(program: str) -> None:
+def run(program: str) -> None:
     command = [sys.executable, "-c", PRELUDE + program, str(Path(__file__).parents[1])]
-    where = {**os.environ, "TRITON_INTERPRET": "1"}
+    where = os.environ if torch.cuda.is_available() else {**os.environ, "TRITON_INTERPRET": "1"}
     ended = subprocess.run(command, env=where, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr
 
 
 def test_maxima_and_log_partitions_are_those_of_the_scores() -> None:
-    interpreted(NUMBERS)
+    run(NUMBERS)
 
 
 def test_a_relaxed_beam_is_the_same_through_the_kernel() -> None:
-    interpreted(BEAMS)
+    run(BEAMS)

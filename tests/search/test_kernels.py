@@ -86,10 +86,14 @@ def a_model(name: str, *, scale: float = 6.0, vocabulary: int = V, seed: int = 0
     return model
 
 
+def batch_for(model: Model) -> Batch:
+    return a_batch(len(model.embedding_VD)).to(next(model.parameters()).device)
+
+
 def search(
     model: Model, form: Form, *, k: int = 3, alpha: float = 2.0, score: Score = local, unit: AlphaUnit = of_scores
 ) -> Beam:
-    batch = a_batch(len(model.embedding_VD))
+    batch = batch_for(model)
     gold_BT, num_steps_B = search_targets(batch, model.end)
     # Every token costs something else: if all wrong ones cost the same, the loss of a bad model has hardly a gradient.
     weights_V = torch.linspace(0.5, 2.5, len(model.embedding_VD))
@@ -101,7 +105,7 @@ def loss_of(model: Model, form: Form, kind: str = "direct", **options: Any) -> T
     alpha = options.get("alpha", 2.0)
     if kind == "direct":
         return direct_loss(search(model, form, **options), alpha)
-    batch, score = a_batch(len(model.embedding_VD)), options.pop("score", local)
+    batch, score = batch_for(model), options.pop("score", local)
     logits_BTV = teacher_forced_logits(model, model.encode(batch), batch)
     beam = search(model, form, score=cost_augmented(score), **options)
     return hinge_loss(beam, gold_scores(logits_BTV, batch.targets_BT, score) - 20.0, alpha)
