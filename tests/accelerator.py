@@ -25,11 +25,8 @@ Waits = collections.Counter[str]
 
 _aten = torch.ops.aten
 _DRAWS = {
-    packet
-    for packet in (
-        _aten.rand, _aten.rand_like, _aten.randn, _aten.randperm, _aten.randint, _aten.multinomial, _aten.bernoulli,
-        _aten.bernoulli_, _aten.exponential_, _aten.uniform_, _aten.normal_, _aten.native_dropout,
-    )
+    _aten.rand, _aten.rand_like, _aten.randn, _aten.randperm, _aten.randint, _aten.multinomial, _aten.bernoulli,
+    _aten.bernoulli_, _aten.exponential_, _aten.uniform_, _aten.normal_, _aten.native_dropout,
 }  # fmt: skip
 
 

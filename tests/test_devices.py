@@ -11,8 +11,8 @@ import torch
 import transformers
 from torch import Tensor
 
-import oracles
 import accelerator
+import oracles
 from pretrained import bert, made, word_tokenizer
 from seqwise import Decoder, decode
 from seqwise.configuration import OneOf, configure

@@ -1,4 +1,4 @@
-"""The Triton kernel that scans scores, on a GPU or in its interpreter: its numbers, and a whole relaxed beam on them."""
+"""The Triton kernel that scans scores, on a GPU or in its interpreter: its numbers, and a relaxed beam on them."""
 
 from __future__ import annotations
 
