@@ -15,15 +15,13 @@ from seqwise.runs.run import MaskedRun, OutputRun
 __all__ = ["SIZES", "masked_run", "oracle_of", "speller", "tagger"]
 
 MARKUP = "<b>&X"  # a label that would be markup, were it not escaped
-SIZES: dict[str, Any] = {"hidden_size": 4, "embedding_size": 3, "label_embedding_size": 2, "beam_size": 3}
+SIZES: dict[str, Any] = {"hidden_size": 4, "embedding_size": 3, "beam_size": 3}
 
 
 def tagger(*, model: str = "lstm", seed: int = 1) -> OutputRun:
     """A tagger of the words a, b and c with three labels, random."""
-    objective = "crf" if model == "chain" else "cross-entropy"
-    settings = train_settings(
-        task="tag", model=model, objective=objective, minimum_count=1, encoder="left-to-right", **SIZES
-    )
+    own = {"objective": "crf"} if model == "chain" else {"objective": "cross-entropy", "label_embedding_size": 2}
+    settings = train_settings(task="tag", model=model, minimum_count=1, encoder="left-to-right", **own, **SIZES)
     run = new_run([Example(("a", "b", "c"), ("D", "N", MARKUP))], settings)
     randomised(run.model, seed, 1.5)
     return run

@@ -31,13 +31,19 @@ from seqwise.runs.decoder_choice import decoders_for
 from seqwise.runs.settings import train_settings
 
 WORDS = {"the": "DET", "a": "DET", "dog": "NOUN", "cat": "NOUN", "runs": "VERB", "sees": "VERB", "big": "ADJ"}
-TINY = ["--hidden-size=8", "--embedding-size=8", "--label-embedding-size=4", "--batch-size=8", "--beam-size=3"]
-SHORT = [*TINY, "--objective=relaxed-beam", "--epochs=0.4", "--warm-start-epochs=0.4"]
+TINY = ["--hidden-size=8", "--embedding-size=8", "--batch-size=8", "--beam-size=3"]
+ONE_STAGE = [*TINY, "--epochs=0.4"]
+SHORT = [*ONE_STAGE, "--objective=relaxed-beam", "--warm-start-epochs=0.4"]
 FROM_SCRATCH = [
     "cross-entropy", "self-normalized", "sampled-self-normalized", "unnormalized-likelihood", "noise-contrastive",
 ]  # fmt: skip
 SEARCH_OBJECTIVES = list(OneOf(Searching).members)
 OBJECTIVES = ["auto", *FROM_SCRATCH, "scheduled-sampling", "distillation", *SEARCH_OBJECTIVES]
+
+
+def short(objective: str) -> list[str]:
+    """Flags of a short training with an objective, and with a warm start where it has one."""
+    return [*(ONE_STAGE if objective in FROM_SCRATCH else SHORT), "--objective", objective]
 
 
 def sentences(count: int, *, seed: int) -> list[list[str]]:
@@ -112,7 +118,7 @@ def test_every_objective_trains_on_both_tasks(
 ) -> None:
     ending = "conll.gz" if task == "tag" else "tsv.gz"
     train, dev = data / f"train.{ending}", data / f"dev.{ending}"
-    options = [*SHORT, "--task", task, "--objective", objective]
+    options = [*short(objective), "--task", task]
     options += ["--source-units=characters"] if task == "transduce" else []
     options += ["--score=global"] if objective in SEARCH_OBJECTIVES else []
     ended = seqwise("train", *options, "--train", train, "--dev", dev, "--output", tmp_path / "run")
@@ -133,7 +139,7 @@ def test_every_objective_trains_on_both_tasks(
 def test_a_chain_is_trained_and_searched_like_any_tagger(
     seqwise: Command, data: Path, tmp_path: Path, objective: str
 ) -> None:
-    options = [*SHORT, "--model=chain", "--objective", objective, "--train", data / "train.conll"]
+    options = [*short(objective), "--model=chain", "--train", data / "train.conll"]
     ended = seqwise("train", *options, "--dev", data / "dev.conll", "--output", tmp_path / "run")
     assert ended.code == 0 and only_below_the_baseline(ended.err)
     best = {"crf": "raw-beam"}.get(objective, "beam")
@@ -197,7 +203,7 @@ def test_byte_order_marks_and_crlf_change_nothing(
         file = tmp_path / f"{name}.conll"
         file.write_bytes(raw or change((data / "train.conll").read_bytes()))
         runs.append(tmp_path / name)
-        ended = seqwise("train", "--train", file, *SHORT, "--objective=cross-entropy", "--output", runs[-1])
+        ended = seqwise("train", "--train", file, *ONE_STAGE, "--objective=cross-entropy", "--output", runs[-1])
         assert ended.code == 0, ended.err
     assert weights(runs[0]) == weights(runs[1])
 
@@ -563,7 +569,7 @@ def test_the_best_decoder_is_read_from_the_metrics(
 def test_entities_are_measured_as_entities(seqwise: Command, tmp_path: Path) -> None:
     words = {"Ann": "B-PER", "Bob": "B-PER", "Rome": "B-LOC", "sees": "O", "likes": "O"}
     (tmp_path / "a.conll").write_text("".join(f"{word}\t{label}\n" for word, label in words.items()) * 2)
-    options = [*SHORT, "--objective=cross-entropy", "--output", tmp_path / "run"]
+    options = [*ONE_STAGE, "--objective=cross-entropy", "--output", tmp_path / "run"]
     files = ["--train", tmp_path / "a.conll", "--dev", tmp_path / "a.conll"]
     ended = seqwise("train", *files, *options)
     assert ended.code == 0 and "entity F1, %" in ended.out

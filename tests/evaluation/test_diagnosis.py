@@ -282,7 +282,7 @@ def test_a_constant_and_log_z_can_both_be_taken_off() -> None:
 # ------------------------------------------------------------------------------------------------- runs
 
 TAGS = {"the": "DET", "dog": "NOUN", "runs": "VERB", "big": "ADJ"}
-TINY: dict[str, Any] = {"hidden_size": 8, "embedding_size": 8, "label_embedding_size": 4, "beam_size": 3}
+TINY: dict[str, Any] = {"hidden_size": 8, "embedding_size": 8, "beam_size": 3}
 TINY |= {"minimum_count": 1, "objective": "cross-entropy"}
 
 
@@ -295,7 +295,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = ["".join(draw.choices("abc", k=draw.randint(2, 4))) for _ in range(12)]
     lines = [f"{word}\t{' '.join(word.upper())}\n" for word in words]
     (folder / "dev.tsv").write_text("".join([*lines, f"{words[0]}\tA\n"]))  # one word has two answers
-    tagger = new_run(read_columns(folder / "dev.conll"), train_settings(**TINY, encoder="left-to-right"))
+    of_tagger = train_settings(**TINY, label_embedding_size=4, encoder="left-to-right")
+    tagger = new_run(read_columns(folder / "dev.conll"), of_tagger)
     pairs = read_pairs(folder / "dev.tsv", source_units="characters", target_units="words")
     speller = new_run(pairs, train_settings(**TINY, task="transduce", source_units="characters"))
     for run, name in ((tagger, "tagger"), (speller, "speller")):

@@ -42,7 +42,7 @@ from seqwise.runs.inputs import read_examples
 
 SCRIPT = "<script>alert('x')</script>"
 WORDS = {"the": "DET", "a": "DET", "dog": "NOUN", "cat": "NOUN", "runs": "VERB", "sees": "VERB", SCRIPT: '<b>"&X'}
-TINY = ["--hidden-size=8", "--embedding-size=8", "--label-embedding-size=4", "--batch-size=8", "--beam-size=3"]
+TINY = ["--hidden-size=8", "--embedding-size=8", "--batch-size=8", "--beam-size=3"]
 VOID = {"meta", "link", "input", "br", "img", "hr"}
 
 
@@ -182,7 +182,13 @@ def runs(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run of every kind, made as users make them."""
     folder = tmp_path_factory.mktemp("runs")
     tagger = ["train", "--train", data / "train.conll", "--dev", data / "dev.conll", *TINY, "--objective=relaxed-beam"]
-    tagger += ["--epochs=1", "--warm-start-epochs=2", "--warm-start-learning-rate=0.03", "--learning-rate=0.01"]
+    tagger += [
+        "--label-embedding-size=4",
+        "--epochs=1",
+        "--warm-start-epochs=2",
+        "--warm-start-learning-rate=0.03",
+        "--learning-rate=0.01",
+    ]
     run_main(*tagger, "--output", folder / "tagger")
     run_main(*tagger, "--score=global", "--seed=1", "--output", folder / "other")
     speller = ["train", "--task=transduce", "--train", data / "train.tsv", "--source-units=characters", *TINY]

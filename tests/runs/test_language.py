@@ -25,7 +25,7 @@ from seqwise.runs.loading import new_run
 from seqwise.runs.settings import train_settings
 from seqwise.search import Grammar
 
-TINY = ["--hidden-size=8", "--embedding-size=8", "--label-embedding-size=4", "--batch-size=8", "--beam-size=3"]
+TINY = ["--hidden-size=8", "--embedding-size=8", "--batch-size=8", "--beam-size=3"]
 SHORT = [*TINY, "--epochs=0.4", "--objective=cross-entropy"]
 SPELLING = ["--task=transduce", "--source-units=characters", "--target-units=characters"]
 

@@ -18,7 +18,7 @@ from seqwise.runs import new_run, train_settings
 from seqwise.runs.monitoring import MOST_EXAMPLES, monitor, score_spread
 from seqwise.training.trainer import fit
 
-TINY = ["--hidden-size=8", "--embedding-size=8", "--label-embedding-size=4", "--batch-size=8", "--beam-size=3"]
+TINY = ["--hidden-size=8", "--embedding-size=8", "--batch-size=8", "--beam-size=3"]
 STAGES = [*TINY, "--objective=relaxed-beam", "--epochs=2", "--warm-start-epochs=2", "--save-every=2"]
 
 

@@ -32,7 +32,6 @@ def setting(
     choices: tuple[str, ...] = (),
     readers: str | None = None,
     usual: str | None = None,
-    shared: bool = False,
     ge: float | None = None,
     gt: float | None = None,
     le: float | None = None,
@@ -49,8 +48,6 @@ def setting(
         choices: values for shell completion; by default from the type.
         readers: the alternatives that have it, as named in the help; by default all of them.
         usual: the default in the help, if a function makes it.
-        shared: whether the flat name is accepted even if no chosen alternative has it, so that one settings file can
-            serve to compare several.
         ge, gt, le, lt: bounds: at least, greater than, at most, less than.
 
     Example:
@@ -67,7 +64,6 @@ def setting(
         "choices": choices,
         "readers": readers,
         "usual": usual,
-        "shared": shared,
     }
     options: dict[str, Any] = {"default_factory": default} if callable(default) else {"default": default}
     options |= {"description": text, "json_schema_extra": extra}

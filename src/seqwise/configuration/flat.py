@@ -281,17 +281,13 @@ def build(kind: type[T] | OneOf, given: Given) -> T:
     used: set[str] = set()
     placed = _placed(root, given, Written(start, "", given.path), used)
     for written in (*given.flags.values(), *(given.file.values() if given.start is None else ())):
-        if written.name not in used and not _is_shared(kind, written.name):
+        if written.name not in used:
             raise _without_effect(kind, written)
     try:
         built: Any = root.model_validate(placed.plain())
     except ValidationError as error:
         raise explained(error, root, placed) from None
     return built
-
-
-def _is_shared(kind: type[Config] | OneOf, name: str) -> bool:
-    return any(leaf.flag == name and _extra(leaf.info).get("shared") for leaf in _leaves(kind))
 
 
 def _member_of_root(kind: OneOf, given: Given) -> type[Config]:

@@ -104,7 +104,7 @@ class NewTagger(_Decoder, _NewModel, TaggerModel):
     """Tagger with new weights."""
 
     encoder: Direction = setting("bidirectional", "with left-to-right, labels depend on the source so far only")
-    embedding_size: int = setting(64, "size of source (and output) embeddings", shared=True, ge=1)
+    embedding_size: int = setting(64, "size of source (and output) embeddings", ge=1)
     characters: bool = setting(
         False,
         "also read the characters of each word, for unknown words",
@@ -131,7 +131,7 @@ class LSTMTagger(NewTagger):
     sizes = (*NewTagger.sizes, "label_embedding_size")
 
     name: Literal["lstm"] = "lstm"
-    label_embedding_size: int = setting(16, "size of label embeddings", shared=True, ge=1)
+    label_embedding_size: int = setting(16, "size of label embeddings", ge=1)
 
     @property
     def title(self) -> str:
@@ -170,7 +170,7 @@ class PretrainedEncoder(_Pretrained, _Decoder, TaggerModel):
 
     pretrained = True
 
-    label_embedding_size: int = setting(16, "size of label embeddings", shared=True, ge=1)
+    label_embedding_size: int = setting(16, "size of label embeddings", ge=1)
     decoder_learning_rate: float = setting(
         1e-3, "peak learning rate of the new decoder over a Hugging Face encoder, in each stage", gt=0
     )
@@ -210,7 +210,7 @@ class LSTMTransducer(_NewTransducer):
     sizes = ("hidden_size", "embedding_size", "dropout")
 
     name: Literal["lstm"] = "lstm"
-    embedding_size: int = setting(64, "size of source (and output) embeddings", shared=True, ge=1)
+    embedding_size: int = setting(64, "size of source (and output) embeddings", ge=1)
 
 
 class TransformerTransducer(_NewTransducer):

@@ -58,13 +58,12 @@ class WarmStart(Config):
 
     name: str
     epochs: float = setting(
-        5.0, "maximum number of epochs of the warm start", usual=SIZED, flag="warm_start_epochs", shared=True, ge=0
+        5.0, "maximum number of epochs of the warm start", usual=SIZED, flag="warm_start_epochs", ge=0
     )
     learning_rate: float | None = setting(
         None,
         "peak learning rate of the warm start; for a pretrained model 5e-5",
         usual=SIZED,
-        shared=True,
         flag="warm_start_learning_rate",
         gt=0,
     )
@@ -274,8 +273,7 @@ class Settings(TrainerOptions, _ExperimentOptions):
     def _before_what(cls, start: WarmStart | None, info: Any) -> WarmStart | None:
         objective = info.data.get("objective")
         if start is not None and _trains_new_weights(objective):
-            problem = f"warm_start: {objective.name} trains new weights, with nothing before it"
-            hint = "leave it out, or use an objective that starts from a trained model"
+            problem, hint = _nothing_before("warm_start", type(objective))
             raise InputError(problem, hint=hint)
         return start
 
@@ -348,6 +346,12 @@ SETTINGS = OneOf(Settings)
 """Both kinds of settings, for ``configure`` and ``flags_of``."""
 
 
+def _nothing_before(option: str, objective: type[ObjectiveConfig]) -> tuple[str, str]:
+    """Return the problem and the hint about an option of a warm start that the objective does not have."""
+    problem = f"{option}: {objective.model_fields['name'].default} trains new weights, with nothing before it"
+    return problem, "leave it out, or use an objective that starts from a trained model"
+
+
 def _trains_new_weights(objective: Any) -> bool:
     return isinstance(objective, ObjectiveConfig) and objective.from_scratch
 
@@ -388,9 +392,9 @@ def _built(given: Given) -> Settings:
     if by_auto:
         _choose_objective(given)
     kind: Any = OneOf(ObjectiveConfig).members.get(str(given.value("objective.name", "objective")))
-    if given.value("warm_start") is None and kind is not None and kind.from_scratch:
-        given.drop("warm_start_epochs")
-        given.drop("warm_start_learning_rate")
+    for name in ("warm_start_epochs", "warm_start_learning_rate"):
+        if kind is not None and kind.from_scratch and given.value(name) is not None:
+            raise given.error(name, *_nothing_before(name, kind))
     settings: Settings = build(SETTINGS, given)
     settings._chosen_by_auto = by_auto
     return settings
@@ -447,4 +451,3 @@ def _choose_objective(given: Given) -> None:
     elif given.value("warm_start_epochs") is not None:
         given.put("epochs", given.value("warm_start_epochs"))
         given.drop("warm_start_epochs")
-    given.drop("warm_start_learning_rate")
