@@ -2,6 +2,7 @@
 
 python -m benchmarks run                # 15 minutes of one quiet core; writes results, page
 python -m benchmarks run --threads 2    # those that compare systems, on two cores; written beside those of one
+python -m benchmarks run --device cuda  # the same on a GPU, with sizes of its own; 4 minutes
 python -m benchmarks run --quick        # do they work? under 2 minutes; nothing is kept
 python -m benchmarks page               # docs/benchmarks.md from results/benchmarks
 """
@@ -18,6 +19,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+
+from benchmarks.command import add_device
 from seqwise.data.durable import write_atomically
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -48,11 +52,31 @@ BENCHMARKS: dict[str, tuple[list[str], list[str]]] = {
 ALONE = ("throughput", "training_profile")
 """Those that say what one core does, and are run on one only."""
 
+ON_A_DEVICE: dict[str, list[str]] = {
+    "relaxed_beam": ["--rounds", "2"],
+    "beam_decoding": [
+        *("--batch", "64", "--steps", "40", "--rounds", "3"),
+        *("--layers", "6", "--hidden", "512", "--vocabulary", "58000"),
+    ],
+    "pseudo_likelihood": ["--texts", "2048", "--dtypes", "float32", "bfloat16"],
+    "self_normalization": ["--positions", "2048", "16384", "--hidden", "1024", "--rounds", "3"],
+    "sampler": ["--chains", "1024", "--literal", "1", "--rounds", "3"],
+    "long_outputs": [
+        *("--steps", "64", "256", "--rounds", "1"),
+        *("--hidden", "768", "--layers", "6", "--vocabulary", "50257"),
+    ],
+    "streaming": ["--streams", "1", "64", "1024", "--steps", "100", "--hidden", "512", "--rounds", "2"],
+}
+"""Those that can be run on a device, in order, with their arguments in full there."""
+
+CPU = torch.device("cpu")
+
 INTRODUCTION = """# Benchmarks
 
 `python -m benchmarks run` writes this page. The systems take turns on the same work, round by round. Ratios are medians
 over rounds. A floor is the time of the matrix products alone; a target is the aim, reached or not. A second table, if
-there is one, is for two threads (`--threads 2`). Details: `benchmarks/README.md`.
+there is one, is for two threads (`--threads 2`), or for the GPU that its signature names (`--device cuda`). Details:
+`benchmarks/README.md`.
 """
 
 
@@ -60,7 +84,7 @@ def write_page(results: Path, page: Path) -> None:
     """One section for each result that is there: the question, how it is put, the table, and the signature."""
     sections = [INTRODUCTION]
     for name in BENCHMARKS:
-        paths = [folder / f"{name}.json" for folder in (results, *sorted(results.glob("threads-*")))]
+        paths = [folder / f"{name}.json" for folder in (results, *sorted(results.glob("threads-*")), results / "cuda")]
         found = [json.loads(path.read_text("utf-8")) for path in paths if path.exists()]
         if not found:
             continue
@@ -71,33 +95,46 @@ def write_page(results: Path, page: Path) -> None:
     write_atomically(page, "\n".join(sections))
 
 
-def folder_of(threads: int) -> Path:
-    """Where results on so many threads are kept."""
+def folder_of(threads: int, device: torch.device) -> Path:
+    """Where results on so many threads, or on a device, are kept."""
+    if device.type != "cpu":
+        return RESULTS / device.type
     return RESULTS if threads == 1 else RESULTS / f"threads-{threads}"
 
 
-def measure(name: str, arguments: Sequence[str]) -> None:
+def measure(name: str, arguments: Sequence[str]) -> bool:
     """Run one in a process of its own, for what another one leaves in memory changes how fast it is.
 
-    Raises:
-        SystemExit: it failed, and has said why.
+    Returns:
+        Whether it ended well. If not, it has said why.
     """
-    done = subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *arguments], cwd=ROOT, check=False)
-    if done.returncode != 0:
-        raise SystemExit(done.returncode)
+    return not subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{name}", *arguments], cwd=ROOT, check=False
+    ).returncode
 
 
-def run(names: Sequence[str], *, quick: bool, threads: int = 1) -> None:
-    """Run some of them; what they find in full is kept, and the page is written."""
+def run(names: Sequence[str], *, quick: bool, threads: int = 1, device: torch.device = CPU) -> None:
+    """Run some of them; what they find in full is kept as soon as they end, and the page is written.
+
+    Raises:
+        SystemExit: some failed; the others were run all the same.
+    """
+    failed = []
     with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch) if quick else folder_of(threads)
+        folder = Path(scratch) if quick else folder_of(threads, device)
         for number, name in enumerate(names, start=1):
             print(f"[{number}/{len(names)}] {name}", file=sys.stderr, flush=True)
             full, short = BENCHMARKS[name]
-            spread = [] if threads == 1 else ["--threads", str(threads)]
-            measure(name, [*(short if quick else full), *spread, "--output", str(folder / f"{name}.json")])
+            where = [] if threads == 1 else ["--threads", str(threads)]
+            if device.type != "cpu":
+                full, where = ON_A_DEVICE[name], [*where, "--device", str(device)]
+            if not measure(name, [*(short if quick else full), *where, "--output", str(folder / f"{name}.json")]):
+                failed.append(name)
         if not quick:
             write_page(RESULTS, PAGE)
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+        raise SystemExit(1)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -112,6 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     running.add_argument("--quick", action="store_true", help="small sizes and few rounds; nothing is kept")
     running.add_argument("--threads", type=int, default=1, help="processor threads of torch (default: 1)")
+    add_device(running)
     commands.add_parser("page", help="write docs/benchmarks.md from results/benchmarks")
     options = parser.parse_args(arguments)
     if options.command == "page":
@@ -126,7 +164,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.threads > 1 and alone:
         parser.error(f"{alone[0]} says what one core does: leave --threads out")
     several = [name for name in BENCHMARKS if options.threads == 1 or name not in ALONE]
-    run(options.names or several, quick=options.quick, threads=options.threads)
+    if options.device.type != "cpu":
+        if options.threads > 1:
+            parser.error("--threads is for the processor: leave it out with --device")
+        elsewhere = [name for name in BENCHMARKS if name not in ON_A_DEVICE]
+        refused = [name for name in options.names if name in elsewhere]
+        if refused:
+            parser.error(f"{refused[0]} is measured on the processor only: leave --device out")
+        if not options.names:
+            print(f"measured on the processor only, left out: {', '.join(elsewhere)}", file=sys.stderr)
+        several = list(ON_A_DEVICE)
+    run(options.names or several, quick=options.quick, threads=options.threads, device=options.device)
 
 
 if __name__ == "__main__":

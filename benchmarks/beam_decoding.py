@@ -8,7 +8,7 @@ step, so all write the same number of tokens.
 - seqwise: ``step_model(model)`` of the same model, decoded with ``HardTopK(k)``.
 - ctranslate2: the same weights in float32, through its loader of Marian models and ``translate_batch``. It is a C++
   engine with its own kernels and shows what can be gained beyond Python modules. It runs in its own process, so that
-  its idle threads and its memory do not slow the others. It is left out if it is not installed.
+  its idle threads and its memory do not slow the others. It is left out if it is not installed, and on a GPU.
 
     python -m benchmarks.beam_decoding
 """
@@ -31,8 +31,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.command import a_parser, run
-from benchmarks.timing import median_ratio, products_a_second, time_in_turn
+from benchmarks.command import a_parser, add_device, run
+from benchmarks.timing import clock_of, median_ratio, products_a_second, time_in_turn
 from seqwise import Decoder, HardTopK, decode, local
 from seqwise.data import EncodedExample, collate
 from seqwise.evaluation.signature import sign, signature_line
@@ -44,7 +44,7 @@ LEAST = 2.0
 
 
 def marian(options: argparse.Namespace) -> Any:
-    """The model; the last token pads and starts, and 0 ends."""
+    """The model, on the CPU; the last token pads and starts, and 0 ends."""
     from transformers import MarianConfig, MarianMTModel
 
     torch.manual_seed(options.seed)
@@ -81,7 +81,7 @@ def by_generate(model: Any, sources_BS: Tensor, options: argparse.Namespace) -> 
 
 def by_seqwise(adapted: Any, sources_BS: Tensor, options: argparse.Namespace) -> list[list[int]]:
     """The same by :func:`seqwise.decode`."""
-    batch = collate([EncodedExample(tuple(row), ()) for row in sources_BS.tolist()])
+    batch = collate([EncodedExample(tuple(row), ()) for row in sources_BS.tolist()]).to(sources_BS.device)
     selector = generation_selector(HardTopK(options.k), adapted, num_steps=options.steps)
     with torch.inference_mode():
         found = decode(adapted, adapted.encode(batch), Decoder(selector, local), num_steps=options.steps)
@@ -140,7 +140,10 @@ def answer(pipe: Connection, options: argparse.Namespace) -> None:
 
 @contextmanager
 def engine(sources_BS: Tensor, options: argparse.Namespace) -> Iterator[dict[str, Callable[[], list[list[int]]]]]:
-    """CTranslate2 in a process of its own, by name; nothing where it is not installed."""
+    """CTranslate2 in a process of its own, by name; nothing on a device, or where it is not installed."""
+    if sources_BS.device.type != "cpu":
+        yield {}
+        return
     spawn, sources = multiprocessing.get_context("spawn"), sources_BS.tolist()
     ours, theirs = spawn.Pipe()
     process = spawn.Process(target=answer, args=(theirs, options), daemon=True)
@@ -176,6 +179,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(options.threads)
     model = marian(options)
     sources_BS = torch.randint(1, options.vocabulary - 1, (options.batch, options.source_length))
+    digest = hashlib.sha256(sources_BS.numpy().tobytes())
+    digest.update(model.get_input_embeddings().weight.detach().numpy().tobytes())
+    model, sources_BS = model.to(options.device), sources_BS.to(options.device)
     adapted = step_model(model)  # once for all, as one does: it checks that what it made is the same model
     calls: dict[str, Callable[[], Any]] = {
         "generate": lambda: by_generate(model, sources_BS, options),
@@ -184,10 +190,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     with engine(sources_BS, options) as engines:
         calls |= engines
         written = {name: call() for name, call in calls.items()}
-        seconds = time_in_turn(calls, options.rounds)
+        seconds = time_in_turn(calls, options.rounds, clock=clock_of(options.device))
     tokens = options.batch * options.steps
-    digest = hashlib.sha256(sources_BS.numpy().tobytes())
-    digest.update(model.get_input_embeddings().weight.detach().numpy().tobytes())
     shown = ", ".join(f"{name} {value}" for name, value in vars(options).items() if name != "output")
     signature = sign(f"beam decoding; {shown}", seeds=[options.seed], data=digest.hexdigest())
     return {
@@ -200,7 +204,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "engine": f"{ENGINE} {metadata.version(ENGINE)}" if ENGINE in seconds else None,
         "tokens_per_second": {name: tokens / statistics.median(times) for name, times in seconds.items()},
         "operations_of_a_token": operations_of_a_token(options),
-        "products_a_second": products_a_second(),
+        "products_a_second": products_a_second(options.device),
         "against_generate": median_ratio(seconds["generate"], seconds["seqwise"]),
         "seconds_by_round": seconds,
         "signature": asdict(signature),
@@ -240,6 +244,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         ("vocabulary", 8000, "tokens"),
     ):
         parser.add_argument(f"--{name}", type=int, default=value, help=meaning)
+    add_device(parser)
     return run(parser, measure, table, arguments)
 
 

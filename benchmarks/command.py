@@ -8,9 +8,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from seqwise.data.durable import write_atomically
+import torch
 
-__all__ = ["a_parser", "run"]
+from seqwise.data.durable import write_atomically
+from seqwise.devices import find_device
+from seqwise.errors import InputError
+
+__all__ = ["a_parser", "add_device", "run"]
 
 
 def a_parser(name: str, description: str | None, *, rounds: int, seed: str) -> argparse.ArgumentParser:
@@ -32,6 +36,18 @@ def a_parser(name: str, description: str | None, *, rounds: int, seed: str) -> a
     parser.add_argument("--seed", type=int, default=0, help=seed)
     parser.add_argument("--output", type=Path, default=Path(f"outputs/{name}.json"), help="JSON file")
     return parser
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """The flag of benchmarks that can be run on a device."""
+    parser.add_argument("--device", type=_device, default=torch.device("cpu"), help="cpu, cuda or cuda:N")
+
+
+def _device(name: str) -> torch.device:
+    try:
+        return find_device(name)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def run(

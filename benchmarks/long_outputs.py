@@ -7,8 +7,9 @@ the gradients are the same.
 - saved: bytes that the graph keeps between the passes, parameters aside.
 - peak: the most that the allocator holds during a step, above what it held before.
 
-Times are CPU seconds of the process: the least of some rounds, in which both take turns. A small model takes them for
-Python more than for products, and so does the bookkeeping of a checkpoint. ``--long`` adds a T that is measured once.
+Times are CPU seconds of the process, on a GPU of the wall clock: the least of some rounds, in which both take turns. A
+small model takes them for Python more than for products, and so does the bookkeeping of a checkpoint. ``--long`` adds a
+T that is measured once.
 
     python -m benchmarks.long_outputs
     python -m benchmarks.long_outputs --steps 8 16 --rounds 1
@@ -25,8 +26,9 @@ from typing import Any
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from benchmarks.command import a_parser, run
-from benchmarks.relaxed_beam import System, peak_bytes, saved_bytes
+from benchmarks.command import a_parser, add_device, run
+from benchmarks.relaxed_beam import System, saved_bytes
+from benchmarks.timing import clock_of, peak_bytes
 from seqwise.data import EncodedExample, collate
 from seqwise.evaluation.signature import sign, signature_line
 from seqwise.hugging_face import step_model
@@ -40,7 +42,7 @@ def systems_of(steps: int, options: argparse.Namespace) -> list[System]:
         vocab_size=options.vocabulary,
         n_embd=options.hidden,
         n_layer=options.layers,
-        n_head=4,
+        n_head=max(4, options.hidden // 64),
         n_positions=steps + 8,
         bos_token_id=0,
         eos_token_id=1,
@@ -48,31 +50,33 @@ def systems_of(steps: int, options: argparse.Namespace) -> list[System]:
         embd_pdrop=0.0,
         attn_pdrop=0.0,
     )
-    model: Any = step_model(GPT2LMHeadModel(config).train())
+    model: Any = step_model(GPT2LMHeadModel(config).train().to(options.device))
     draw = torch.Generator().manual_seed(options.seed)
     prompt, target = (
         tuple(torch.randint(2, options.vocabulary, (n,), generator=draw).tolist()) for n in (4, steps - 1)
     )
-    batch, objective = collate([EncodedExample(prompt, target)]), relaxed_beam_objective(k=options.k)
+    batch = collate([EncodedExample(prompt, target)]).to(options.device)
+    objective = relaxed_beam_objective(k=options.k)
 
     def system(name: str, *, checkpointing: bool) -> System:
         def loss() -> torch.Tensor:
             model.gradient_checkpointing = checkpointing
             return objective(model, batch, {"alpha": 4.0})
 
-        return System(name, loss, model, torch.device("cpu"))
+        return System(name, loss, model, options.device)
 
     return [system("kept", checkpointing=False), system("taken again", checkpointing=True)]
 
 
 def seconds_of(systems: Sequence[System], rounds: int) -> list[float]:
-    """The least CPU seconds of a step of each, in turn."""
+    """The least seconds of a step of each, in turn."""
     least = [float("inf")] * len(systems)
     for _ in range(rounds):
         for place, system in enumerate(systems):
-            start = time.process_time()
+            clock = clock_of(system.device, time.process_time)
+            start = clock()
             system.step()
-            least[place] = min(least[place], time.process_time() - start)
+            least[place] = min(least[place], clock() - start)
     return least
 
 
@@ -95,7 +99,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                 "steps": steps,
                 "difference": ((kept - again).abs().max() / kept.abs().max()).item(),
                 "saved": [saved_bytes(system) for system in systems],
-                "peak": [peak_bytes(system) for system in systems],
+                "peak": [peak_bytes(system.step, system.device) for system in systems],
                 "seconds": seconds,
             }
         )
@@ -131,6 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--layers", type=int, default=2, help="number of layers")
     parser.add_argument("--vocabulary", type=int, default=100, help="V")
     parser.add_argument("--k", type=int, default=5, help="slots of the beam")
+    add_device(parser)
     return run(parser, measure, table, arguments)
 
 

@@ -13,8 +13,8 @@ which it does not.
   the output layer at masked positions only.
 
 Scores are compared before anything is timed. For memory, seqwise scores a text of 350 tokens under the first shape in
-its own process, whose peak is read from the operating system. The size of all scores of all 350 copies at once is
-computed for comparison.
+its own process, whose peak is read from the operating system; on a GPU, from its allocator. The size of all scores of
+all 350 copies at once is computed for comparison.
 
     python -m benchmarks.pseudo_likelihood
 """
@@ -35,8 +35,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.command import a_parser, run
-from benchmarks.timing import median_ratio, products_a_second, time_in_turn
+from benchmarks.command import a_parser, add_device, run
+from benchmarks.timing import clock_of, median_ratio, peak_bytes, products_a_second, time_in_turn
 from seqwise.evaluation.signature import sign, signature_line
 from seqwise.hugging_face import pseudo_log_likelihoods
 
@@ -64,6 +64,11 @@ SHAPES = {
     },
     "bert-base": {"num_hidden_layers": 12, "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072},
 }
+
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+MOST_APART = {"float32": 1e-3, "bfloat16": 0.1}
+"""Mean log-probabilities of two systems that do the same."""
 
 
 def bert(shape: str, *, positions: int = 512) -> tuple[Any, Any]:
@@ -96,7 +101,7 @@ def by_minicons(model: Any, tokenizer: Any) -> Callable[[Sequence[str]], list[fl
     """
     from minicons import scorer
 
-    judge = scorer.MaskedLMScorer(model, "cpu", tokenizer=tokenizer)
+    judge = scorer.MaskedLMScorer(model, str(model.device), tokenizer=tokenizer)
 
     def encoded(batch: list[str]) -> Any:
         return tokenizer(batch, padding="longest", return_attention_mask=True)
@@ -120,14 +125,16 @@ def by_loop(model: Any, tokenizer: Any, texts: Sequence[str]) -> list[float]:
         ids_NL = torch.full((len(part), width), tokenizer.pad_token_id)
         for row, (length, text, _) in enumerate(part):
             ids_NL[row, :length] = torch.tensor(encoded[text])
+        places_N = torch.tensor([place for *_, place in part], device=model.device)
+        ids_NL, rows_N = ids_NL.to(model.device), torch.arange(len(part), device=model.device)
         real_NL = (ids_NL != tokenizer.pad_token_id).long()
-        rows_N, places_N = torch.arange(len(part)), torch.tensor([place for *_, place in part])
         tokens_N = ids_NL[rows_N, places_N]
         ids_NL[rows_N, places_N] = tokenizer.mask_token_id
         hidden_NLH = model.bert(input_ids=ids_NL, attention_mask=real_NL).last_hidden_state
-        log_probs_NV = model.cls(hidden_NLH[rows_N, places_N]).log_softmax(-1)
-        for row, (length, text, _) in enumerate(part):
-            sums[text] += float(log_probs_NV[row, tokens_N[row]]) / (length - 2)
+        log_probs_NV = model.cls(hidden_NLH[rows_N, places_N]).float().log_softmax(-1)
+        found = log_probs_NV[rows_N, tokens_N].tolist()
+        for log_prob, (length, text, _) in zip(found, part, strict=True):
+            sums[text] += log_prob / (length - 2)
     return sums
 
 
@@ -147,9 +154,10 @@ def operations(shape: str, length: int) -> float:
     return float(length * ((layers - 1) * layer + last + 2 * hidden * (hidden + VOCABULARY)))
 
 
-def measure_shape(shape: str, texts: Sequence[str], rounds: int) -> dict[str, Any]:
+def measure_shape(shape: str, texts: Sequence[str], rounds: int, *, device: torch.device, dtype: str) -> dict[str, Any]:
     """One row: tokens a second of each, their ratio, and how far apart the scores are."""
     model, tokenizer = bert(shape)
+    model.to(device, DTYPES[dtype])
     systems: dict[str, Callable[[], list[float]]] = {
         "seqwise": lambda: by_seqwise(model, tokenizer, texts),
         "loop": lambda: by_loop(model, tokenizer, texts),
@@ -162,16 +170,17 @@ def measure_shape(shape: str, texts: Sequence[str], rounds: int) -> dict[str, An
     means = {name: torch.tensor(system()) for name, system in systems.items()}
     differences = {name: float((values - means["seqwise"]).abs().max()) for name, values in means.items()}
     for name, difference in differences.items():
-        if not difference < 1e-3:
+        if not difference < MOST_APART[dtype]:
             raise SystemExit(f"seqwise and {name} differ by {difference:.2g}: there is nothing to compare")
-    seconds = time_in_turn(systems, rounds)
+    seconds = time_in_turn(systems, rounds, clock=clock_of(device))
     lengths = [len(text.split()) for text in texts]
     tokens = sum(lengths)
     return {
         "shape": shape,
+        "dtype": dtype,
         "tokens": tokens,
         "operations_of_a_token": sum(operations(shape, length) for length in lengths) / tokens,
-        "products_a_second": products_a_second(),
+        "products_a_second": products_a_second(device, dtype=DTYPES[dtype]),
         "largest_difference": max(differences.values()),
         "tokens_per_second": {name: tokens / statistics.median(times) for name, times in seconds.items()},
         "against_minicons": median_ratio(seconds[PEER], seconds["seqwise"]) if PEER in seconds else None,
@@ -180,16 +189,21 @@ def measure_shape(shape: str, texts: Sequence[str], rounds: int) -> dict[str, An
     }
 
 
-def peak_of_a_long_text(shape: str, length: int) -> float:
-    """Gigabytes that a process holds at most while it scores one text of so many tokens, the model included."""
+def peak_of_a_long_text(shape: str, length: int, device: torch.device) -> float:
+    """Gigabytes that are held at most while one text of so many tokens is scored, the model included.
+
+    On the CPU they are those of a whole process.
+    """
+    if device.type != "cpu":
+        return peak_bytes(lambda: _score_a_long_text(shape, length, device), device) / 1e9
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return float(pool.apply(_score_a_long_text, (shape, length)))
+        return float(pool.apply(_score_a_long_text, (shape, length, device)))
 
 
-def _score_a_long_text(shape: str, length: int) -> float:
+def _score_a_long_text(shape: str, length: int, device: torch.device) -> float:
     torch.set_num_threads(1)
     model, tokenizer = bert(shape, positions=length + 2)
-    by_seqwise(model, tokenizer, texts_of([length], torch.Generator().manual_seed(0)))
+    by_seqwise(model.to(device), tokenizer, texts_of([length], torch.Generator().manual_seed(0)))
     return peak_of_this_process() / 1e9
 
 
@@ -215,17 +229,25 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     texts = texts_of(lengths, generator)
     # A larger model does not need as many texts for a steady time.
     rows = [
-        measure_shape(shape, texts[: options.texts if place == 0 else max(1, options.texts // 8)], options.rounds)
+        measure_shape(
+            shape,
+            texts[: options.texts if place == 0 else max(1, options.texts // 8)],
+            options.rounds,
+            device=options.device,
+            dtype=dtype,
+        )
         for place, shape in enumerate(options.shapes)
+        for dtype in options.dtypes
     ]
     shown = ", ".join(f"{name} {value}" for name, value in vars(options).items() if name != "output")
     data = hashlib.sha256("\n".join(texts).encode()).hexdigest()
     signature = sign(f"pseudo-likelihood; {shown}", seeds=[options.seed], data=data)
     return {
         "rows": rows,
-        "gigabytes_of_a_long_text": peak_of_a_long_text(options.shapes[0], options.long),
+        "gigabytes_of_a_long_text": peak_of_a_long_text(options.shapes[0], options.long, options.device),
         "gigabytes_of_all_logits": options.long * (options.long + 2) * VOCABULARY * 4 / 1e9,
         "long": options.long,
+        "device": options.device.type,
         "peer": f"{PEER} {metadata.version(PEER)}" if rows[0]["against_minicons"] else None,
         "signature": asdict(signature),
         "signature_line": signature_line(signature),
@@ -237,7 +259,8 @@ def table(result: dict[str, Any]) -> str:
     lines = []
     for row in result["rows"]:
         speeds = "  ".join(f"{name} {value:7.0f}" for name, value in row["tokens_per_second"].items())
-        lines.append(f"{row['shape']:16} tokens a second: {speeds}")
+        kind = f"{row['dtype']}, " if "dtype" in row and row["dtype"] != "float32" else ""
+        lines.append(f"{row['shape']:16} {kind}tokens a second: {speeds}")
         targets = {PEER: (row["against_minicons"], LEAST[row["shape"]]), "loop": (row["against_loop"], LEAST_OF_LOOP)}
         for name, (ratio, least) in targets.items():
             if ratio is not None:
@@ -249,8 +272,9 @@ def table(result: dict[str, Any]) -> str:
             f" at the {speed:.0f} billion a second of one large product {most:.0f}"
         )
     peak = result["gigabytes_of_a_long_text"]
+    held = "model and torch" if result.get("device", "cpu") == "cpu" else "model"
     lines += [
-        f"{result['long']} tokens, {result['rows'][0]['shape']}: peak {peak:.2f} GB, model and torch included"
+        f"{result['long']} tokens, {result['rows'][0]['shape']}: peak {peak:.2f} GB, {held} included"
         f" (target {MOST_GIGABYTES:g}, {'met' if peak <= MOST_GIGABYTES else 'missed'});"
         f" all scores at once would take {result['gigabytes_of_all_logits']:.1f} GB",
         f"peer: {result['peer'] or f'{PEER} is not installed'}",
@@ -264,7 +288,9 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     parser = a_parser("pseudo_likelihood", __doc__, rounds=3, seed="of the models and the texts")
     parser.add_argument("--texts", type=int, default=24, help="of the small shape; the large one has an eighth of them")
     parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), default=list(SHAPES), help="of the model")
+    parser.add_argument("--dtypes", nargs="+", choices=list(DTYPES), default=["float32"], help="of the weights")
     parser.add_argument("--long", type=int, default=LONG, help="tokens of the text whose memory is measured")
+    add_device(parser)
     return run(parser, measure, table, arguments)
 
 

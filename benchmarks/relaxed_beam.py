@@ -23,17 +23,20 @@ automatic choice of the form.
 from __future__ import annotations
 
 import argparse
+import copy
+import gc
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from benchmarks.command import a_parser, run
-from benchmarks.timing import median_ratio, time_in_turn
+from benchmarks.command import a_parser, add_device, run
+from benchmarks.timing import clock_of, median_ratio, peak_bytes, time_in_turn
 from seqwise.data import Batch, EncodedExample, collate
 from seqwise.evaluation.signature import sign, signature_line
 from seqwise.models import Tagger
@@ -72,21 +75,35 @@ MOST_SAVED, MOST_PEAK = 0.5, 2.0
 
 @dataclass
 class System:
-    """One way to train, and what each round of it took: seconds of this process, and of the wall clock."""
+    """One way to train, and what it took: bytes, and in each round seconds of this process and of the wall clock.
+
+    ``dtype`` is that of its products.
+    """
 
     name: str
     loss: Callable[[], Tensor]
     model: Tagger
     device: torch.device
+    dtype: torch.dtype = torch.float32
+    saved: int = 0
+    peak: int = 0
     seconds: list[float] = field(default_factory=list)
     wall: list[float] = field(default_factory=list)
+
+    def forward(self) -> Tensor:
+        """The loss."""
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.dtype == torch.bfloat16):
+            return self.loss()
 
     def step(self) -> None:
         """Forward and backward, from no gradients to all of them."""
         self.model.zero_grad(set_to_none=True)
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.device.type == "cuda"):
-            loss = self.loss()
-        loss.backward()
+        self.forward().backward()
+
+    def measure_memory(self) -> None:
+        """What its graph keeps, and the most that it takes at a time."""
+        self.step()
+        self.saved, self.peak = saved_bytes(self), peak_bytes(self.step, self.device)
 
     def timed(self) -> None:
         """One round: a step that finds memory as a step of its own kind has left it, as in training.
@@ -95,18 +112,11 @@ class System:
         longer.
         """
         self.step()
-        self._wait()
-        start, start_wall = time.process_time(), time.perf_counter()
+        of_process, of_wall = clock_of(self.device, time.process_time), clock_of(self.device)
+        start, start_wall = of_process(), of_wall()
         self.step()
-        self._wait()
-        wall = time.perf_counter() - start_wall
-        self.seconds.append(wall if self.device.type == "cuda" else time.process_time() - start)
-        self.wall.append(wall)
-
-    def _wait(self) -> None:
-        """A GPU works on after it has been told what to do."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        self.wall.append(of_wall() - start_wall)
+        self.seconds.append(of_process() - start)
 
 
 def a_batch(size: Size, seed: int) -> Batch:
@@ -153,25 +163,26 @@ def relaxed_loss(model: Tagger, batch: Batch, size: Size, score: Score, alpha: f
 
 def systems_of(size: Size, options: argparse.Namespace) -> list[System]:
     """Cross-entropy first, then the relaxed beams."""
-    device, perplexity = torch.device(options.device), min(options.perplexity, size.vocabulary / 3)
+    device, perplexity = options.device, min(options.perplexity, size.vocabulary / 3)
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     batch = a_batch(size, options.seed).to(device)
     model = a_model(size, batch, perplexity, options.seed)
-    flat = a_model(size, batch, perplexity, options.seed)
+    flat, hidden = copy.deepcopy(model), copy.deepcopy(model)
     with torch.no_grad():
         flat.head.weight.mul_(1e-3)
         flat.head.bias.mul_(1e-3)
-    hidden = a_model(size, batch, perplexity, options.seed)
     hidden.head = nn.Sequential(hidden.head)  # no linear layer, as far as the search can see
 
     def beam(name: str, score: Score, form: Form, searched: Tagger = model) -> System:
-        return System(name, lambda: relaxed_loss(searched, batch, size, score, options.alpha, form), searched, device)
+        loss = partial(relaxed_loss, searched, batch, size, score, options.alpha, form)
+        return System(name, loss, searched, device, dtype)
 
     def likelihood() -> Tensor:
         logits_BTV = model.head(model.teacher_forced(model.encode(batch), batch.targets_BT))
         return cross_entropy(logits_BTV, batch.targets_BT)
 
     return [
-        System("cross-entropy", likelihood, model, device),
+        System("cross-entropy", likelihood, model, device, dtype),
         beam("local", local, automatic),
         beam("global", global_, automatic),
         beam("dense", local, summed(tolerance=-1)),
@@ -193,28 +204,10 @@ def saved_bytes(system: System) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        loss = system.loss()
+        loss = system.forward()
     found = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
     del loss
     return found
-
-
-def peak_bytes(system: System) -> int:
-    """The most that the allocator held at a time during one step, above what it held before."""
-    system.model.zero_grad(set_to_none=True)
-    if system.device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(system.device)
-        before = torch.cuda.memory_allocated(system.device)
-        system.step()
-        return torch.cuda.max_memory_allocated(system.device) - before
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        system.step()
-    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
-    held = most = 0
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        held += event.nbytes()
-        most = max(most, held)
-    return most
 
 
 def certified_share(system: System) -> tuple[float, float]:
@@ -237,7 +230,7 @@ def certified_share(system: System) -> tuple[float, float]:
     SoftTopK.__call__ = watched  # type: ignore[method-assign]
     try:
         with torch.no_grad():
-            system.loss()
+            system.forward()
     finally:
         SoftTopK.__call__ = call  # type: ignore[method-assign]
     return len(kept) / max(total, 1), statistics.mean(kept) if kept else 0.0
@@ -260,19 +253,14 @@ def floor(size: dict[str, Any], row: dict[str, Any]) -> float:
 
 
 def measure_size(size: Size, options: argparse.Namespace) -> dict[str, Any]:
-    """All systems of one size, in turn."""
-    systems, without_room = [], []
-    for system in systems_of(size, options):
-        try:
-            system.step()
-            systems.append(system)
-        except torch.OutOfMemoryError:
-            without_room.append(system.name)
-            system.model.zero_grad(set_to_none=True)
+    """All systems of one size, in turn; those that find no room on the device are named."""
+    systems = systems_of(size, options)
+    without_room = [system.name for system in systems if not finds_room(system)]
+    systems = [system for system in systems if system.name not in without_room]
     time_in_turn({system.name: system.timed for system in systems}, options.rounds)
     rows = []
     reference = systems[0]
-    base = {"saved": saved_bytes(reference), "peak": peak_bytes(reference)}
+    base = {"saved": reference.saved, "peak": reference.peak}
     for system in systems:
         ratio = median_ratio(system.seconds, reference.seconds)
         share, kept = certified_share(system)
@@ -285,8 +273,8 @@ def measure_size(size: Size, options: argparse.Namespace) -> dict[str, Any]:
                 "per_element": ratio / elements,
                 "wall_per_element": median_ratio(system.wall, reference.wall) / elements,
                 "target": size.targets.get(system.name),
-                "saved": saved_bytes(system) / base["saved"],
-                "peak": peak_bytes(system) / base["peak"],
+                "saved": system.saved / base["saved"],
+                "peak": system.peak / base["peak"],
                 "certified": share,
                 "kept": kept,
                 "seconds_by_round": system.seconds,
@@ -295,11 +283,25 @@ def measure_size(size: Size, options: argparse.Namespace) -> dict[str, Any]:
     return {"size": asdict(size), "cross_entropy_bytes": base, "rows": rows, "without_room": without_room}
 
 
+def finds_room(system: System) -> bool:
+    """Whether a system gets the memory that it asks for, and how much; if not, what it got is given back."""
+    try:
+        system.measure_memory()
+    except torch.OutOfMemoryError:
+        system.model.zero_grad(set_to_none=True)
+    else:
+        return True
+    gc.collect()
+    torch.accelerator.empty_cache()
+    return False
+
+
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """All sizes."""
     torch.set_num_threads(options.threads)
-    sizes = GPU_SIZES if options.device.startswith("cuda") else SIZES
-    chosen = [size for size in sizes if not options.sizes or size.vocabulary in options.sizes]
+    own, others = (SIZES, GPU_SIZES) if options.device.type == "cpu" else (GPU_SIZES, SIZES)
+    known = {size.vocabulary: size for size in (*others, *own)}
+    chosen = [known[vocabulary] for vocabulary in options.sizes] or own
     results = [measure_size(size, options) for size in chosen]
     shown = ", ".join(f"{name} {value}" for name, value in vars(options).items() if name != "output")
     signature = sign(f"relaxed beam beside cross-entropy, LSTM tagger; {shown}", seeds=[options.seed], data="random")
@@ -331,8 +333,11 @@ def table(result: dict[str, Any]) -> str:
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the benchmark; print a table and write JSON."""
     parser = a_parser("relaxed_beam", __doc__, rounds=15, seed="of the model and the batch")
-    parser.add_argument("--sizes", type=int, nargs="*", default=[], help="vocabulary sizes to run; default: all")
-    parser.add_argument("--device", default="cpu", help="cpu, or cuda with sizes of its own")
+    vocabularies = sorted({size.vocabulary for size in (*SIZES, *GPU_SIZES)})
+    parser.add_argument(
+        "--sizes", type=int, nargs="*", default=[], choices=vocabularies, help="vocabularies; default: by device"
+    )
+    add_device(parser)
     parser.add_argument("--alpha", type=float, default=4.0, help="inverse temperature of the beam")
     parser.add_argument("--perplexity", type=float, default=10.0, help="of the model's softmax, by the head's scale")
     return run(parser, measure, table, arguments)

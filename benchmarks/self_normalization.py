@@ -27,8 +27,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.command import a_parser, run
-from benchmarks.timing import median_ratio, time_in_turn
+from benchmarks.command import a_parser, add_device, run
+from benchmarks.timing import clock_of, median_ratio, time_in_turn
 from seqwise.evaluation.signature import sign, signature_line
 from seqwise.objectives import (
     sampled_self_normalized_cross_entropy,
@@ -72,13 +72,15 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Time every number of positions."""
     torch.set_num_threads(options.threads)
     generator = torch.Generator().manual_seed(options.seed)
-    weight_VH = torch.randn(options.vocabulary, options.hidden, generator=generator).mul_(0.05).requires_grad_()
-    bias_V = torch.zeros(options.vocabulary, requires_grad=True)
-    digest, rows = hashlib.sha256(weight_VH.detach().numpy().tobytes()), []
+    weight_VH = torch.randn(options.vocabulary, options.hidden, generator=generator).mul_(0.05)
+    digest, rows = hashlib.sha256(weight_VH.numpy().tobytes()), []
+    weight_VH = weight_VH.to(options.device).requires_grad_()
+    bias_V = torch.zeros(options.vocabulary, device=options.device, requires_grad=True)
     for positions in options.positions:
-        features_NH = torch.randn(positions, options.hidden, generator=generator).requires_grad_()
-        targets_N = torch.randint(options.vocabulary, (positions,), generator=generator)
-        digest.update(features_NH.detach().numpy().tobytes())
+        features_NH = torch.randn(positions, options.hidden, generator=generator)
+        targets_N = torch.randint(options.vocabulary, (positions,), generator=generator).to(options.device)
+        digest.update(features_NH.numpy().tobytes())
+        features_NH = features_NH.to(options.device).requires_grad_()
         leaves = (features_NH, weight_VH, bias_V)
         systems = systems_of(*leaves, targets_N)
         check(systems)
@@ -86,7 +88,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             name: lambda s=system, of=leaves: torch.autograd.grad(s(), of, materialize_grads=True)
             for name, system in systems.items()
         }
-        seconds = time_in_turn(calls, options.rounds)
+        seconds = time_in_turn(calls, options.rounds, clock=clock_of(options.device))
         rows.append({"positions": positions, **compare(seconds)})
         print(f"N = {positions} done", flush=True)
     shown = ", ".join(f"{name} {value}" for name, value in vars(options).items() if name != "output")
@@ -146,6 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--positions", type=int, nargs="+", default=[512, 2048], help="N, positions of a step")
     parser.add_argument("--vocabulary", type=int, default=32_000, help="V")
     parser.add_argument("--hidden", type=int, default=256, help="H, size of the features")
+    add_device(parser)
     return run(parser, measure, table, arguments)
 
 

@@ -1,18 +1,39 @@
-"""What benchmarks share: systems that take turns, ratios by round, and how fast the machine multiplies matrices."""
+"""What benchmarks share: clocks, systems that take turns, ratios by round, memory, and the speed of matrix products."""
 
 from __future__ import annotations
 
+import gc
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-__all__ = ["median_ratio", "products_a_second", "time_in_turn"]
+__all__ = ["clock_of", "median_ratio", "peak_bytes", "products_a_second", "time_in_turn"]
+
+CPU = torch.device("cpu")
+
+Clock = Callable[[], float]
+"""Seconds from some moment on."""
+
+
+def clock_of(device: torch.device, on_cpu: Clock = time.perf_counter) -> Clock:
+    """The clock of work on a device: one of choice for the CPU, elsewhere wall-clock time when the device is done.
+
+    A device works on after it has been told what to do, and seconds of the processor say nothing about it.
+    """
+    if device.type == "cpu":
+        return on_cpu
+
+    def clock() -> float:
+        torch.accelerator.synchronize(device)
+        return time.perf_counter()
+
+    return clock
 
 
 def time_in_turn(
-    calls: Mapping[str, Callable[[], object]], rounds: int, *, clock: Callable[[], float] = time.perf_counter
+    calls: Mapping[str, Callable[[], object]], rounds: int, *, clock: Clock = time.perf_counter
 ) -> dict[str, list[float]]:
     """Seconds of every call in every round, by a clock; another one begins each time.
 
@@ -36,8 +57,27 @@ def median_ratio(above: Sequence[float], below: Sequence[float]) -> float:
     return statistics.median(one / other for one, other in zip(above, below, strict=True))
 
 
-def products_a_second(size: int = 1024, rounds: int = 9) -> float:
-    """Floating-point operations of one large float32 matrix product in a second: what no model here can go beyond."""
-    left, right = torch.rand(size, size), torch.rand(size, size)
-    seconds = time_in_turn({"product": lambda: left @ right}, rounds)["product"]
+def products_a_second(device: torch.device = CPU, *, dtype: torch.dtype = torch.float32, rounds: int = 9) -> float:
+    """Floating-point operations of one large matrix product in a second: what no model here can go beyond."""
+    size = 1024 if device.type == "cpu" else 8192
+    left, right = (torch.rand(size, size, device=device).to(dtype) for _ in range(2))
+    seconds = time_in_turn({"product": lambda: left @ right}, rounds, clock=clock_of(device))["product"]
     return 2 * size**3 / statistics.median(seconds)
+
+
+def peak_bytes(call: Callable[[], object], device: torch.device = CPU) -> int:
+    """The most that the allocator held at a time during a call, above what it held before."""
+    if device.type == "cuda":
+        gc.collect()
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        call()
+        return torch.cuda.max_memory_allocated(device) - before
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        call()
+    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
+    held = most = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        held += event.nbytes()
+        most = max(most, held)
+    return most

@@ -16,6 +16,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+import pretended
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -92,15 +94,18 @@ def test_the_page_is_that_of_the_committed_results(benchmarks: ModuleType, tmp_p
 
 
 def test_what_was_asked_for_runs_in_turn_and_what_is_quick_is_not_kept(
-    benchmarks: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    benchmarks: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     called: list[list[str]] = []
 
-    def measured(name: str, arguments: list[str]) -> None:
+    def measured(name: str, arguments: list[str]) -> bool:
         called.append(arguments)
+        if name == "streaming":
+            return False
         path = Path(arguments[-1])
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"ratio": 2.5}), "utf-8")
+        return True
 
     def fake(name: str) -> Any:
         module = SimpleNamespace(table=lambda result: f"{result['ratio']} times\n")
@@ -126,13 +131,26 @@ def test_what_was_asked_for_runs_in_turn_and_what_is_quick_is_not_kept(
     assert Path(called[-1][-1]) == tmp_path / "results" / "threads-2" / "sampler.json"
     more = (tmp_path / "page.md").read_text("utf-8")
     assert more.count("```text\n2.5 times\n```") == 3 and more.startswith(page.rstrip())
+    monkeypatch.setattr(benchmarks, "RESULTS", tmp_path / "others")
+    before = len(called)
+    with pretended.device(), pytest.raises(SystemExit) as error:  # a device is not the processor; one of its runs fails
+        benchmarks.main(["run", "--device", pretended.NAME])
+    assert error.value.code == 1 and "failed: streaming" in capsys.readouterr().err
+    assert [arguments[:-4] for arguments in called[before:]] == list(benchmarks.ON_A_DEVICE.values())
+    assert {tuple(arguments[-4:-2]) for arguments in called[before:]} == {("--device", pretended.NAME)}
+    kept = {path.stem for path in (tmp_path / "others" / pretended.NAME).iterdir()}
+    assert kept == set(benchmarks.ON_A_DEVICE) - {"streaming"}
+    path = tmp_path / "others" / "cuda" / "sampler.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps({"ratio": 7.5}), "utf-8")
+    benchmarks.main(["page"])
+    assert "```text\n7.5 times\n```" in (tmp_path / "page.md").read_text("utf-8")
 
 
 @pytest.mark.thorough
-def test_one_that_fails_ends_the_run(benchmarks: ModuleType, capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as error:
-        benchmarks.measure("chain_log_partition", ["--no-such-flag"])
-    assert error.value.code == 2 and "--no-such-flag" in capfd.readouterr().err
+def test_one_that_fails_says_why(benchmarks: ModuleType, capfd: pytest.CaptureFixture[str]) -> None:
+    assert not benchmarks.measure("chain_log_partition", ["--no-such-flag"])
+    assert "--no-such-flag" in capfd.readouterr().err
 
 
 def test_what_one_core_does_is_measured_on_one(benchmarks: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,6 +160,12 @@ def test_what_one_core_does_is_measured_on_one(benchmarks: ModuleType, capsys: p
     with pytest.raises(SystemExit):
         benchmarks.main(["run", "--threads", "0"])
     assert "1 or more" in capsys.readouterr().err
+    with pretended.device(), pytest.raises(SystemExit) as error:
+        benchmarks.main(["run", "--device", pretended.NAME, "throughput"])
+    assert error.value.code == 2 and "throughput is measured on the processor only" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as error:
+        benchmarks.main(["run", "--device", "cuda:99"])
+    assert error.value.code == 2 and "no device 'cuda:99'" in capsys.readouterr().err
 
 
 def test_what_is_no_benchmark_is_refused(benchmarks: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:

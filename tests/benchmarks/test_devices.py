@@ -1,0 +1,73 @@
+"""Benchmarks on a device: each does its work there, and its clock waits for what it has asked of it."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import pretended
+from benchmarks import __main__ as benchmarks
+
+pytest.importorskip("transformers")
+
+SMALL: dict[str, list[str]] = {
+    "relaxed_beam": [],
+    "beam_decoding": [
+        "--batch",
+        "2",
+        "--steps",
+        "3",
+        "--source-length",
+        "4",
+        "--layers",
+        "1",
+        "--hidden",
+        "16",
+        "--vocabulary",
+        "40",
+    ],
+    "pseudo_likelihood": ["--texts", "2", "--shapes", "4 layers of 256", "--long", "12", "--dtypes", "float32"],
+    "self_normalization": ["--positions", "16", "--vocabulary", "50", "--hidden", "8"],
+    "sampler": ["--chains", "3", "--literal", "1", "--length", "4", "--training-steps", "2", "--hidden", "8"],
+    "long_outputs": ["--steps", "4", "6", "--hidden", "16", "--layers", "1"],
+    "streaming": ["--streams", "2", "--steps", "6", "--hidden", "8", "--labels", "5"],
+}
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
+    """Devices that were waited for."""
+    found: list[torch.device] = []
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda device: found.append(torch.device(device)))
+    return found
+
+
+def test_every_benchmark_of_a_device_is_tried() -> None:
+    assert set(SMALL) == set(benchmarks.ON_A_DEVICE)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.thorough) for name in SMALL])
+def test_work_is_done_on_the_device(
+    name: str, waits: list[torch.device], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    benchmark: Any = importlib.import_module(f"benchmarks.{name}")
+    for shared in ("products_a_second", "peak_bytes", "saved_bytes"):  # of a real device only
+        if hasattr(benchmark, shared):
+            monkeypatch.setattr(benchmark, shared, lambda *_, **__: 1e9)
+    if name == "relaxed_beam":
+        size = benchmark.Size(5000, 8, 2, 2, 2, {"local": 1.0})
+        monkeypatch.setattr(benchmark, "GPU_SIZES", (size,))
+    if name == "sampler":
+        monkeypatch.setattr(benchmark, "phonemes", lambda length: torch.randint(39, (9, length)))
+    monkeypatch.setattr(torch, "inference_mode", torch.no_grad)  # in which the pretended device makes no tensors
+    path = tmp_path / "found.json"
+    with pretended.device() as copies:
+        benchmark.main([*SMALL[name], "--rounds", "1", "--device", pretended.NAME, "--output", str(path)])
+        assert copies
+    assert waits and {device.type for device in waits} == {pretended.NAME}
+    assert benchmark.table(json.loads(path.read_text("utf-8")))
