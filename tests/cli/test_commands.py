@@ -810,6 +810,12 @@ def test_files_that_are_not_there_or_no_files(seqwise: Command, trained_tagger: 
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("command", ["predict", "sample"])
+def test_a_second_text_is_refused_with_what_takes_several(seqwise: Command, command: str) -> None:
+    complaint = seqwise(command, "run", "the dog", "a cat").complaint
+    assert "'a cat'" in complaint and complaint.endswith("a file, one per line")
+
+
 @pytest.mark.thorough
 def test_labels_that_are_not_known_count_as_wrong_with_one_warning(
     seqwise: Command, data: Path, trained_tagger: Path, tmp_path: Path

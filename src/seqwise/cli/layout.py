@@ -17,6 +17,9 @@ from seqwise.training.processes import DEVICE
 WITHOUT_MODEL = ("debug-data", "card", "push")
 """Commands that run no model."""
 
+TEXT_OR_FILE = "TEXT|FILE"
+"""Placeholder of an argument that is one text, or a file of them."""
+
 # What takes memory, and can be made smaller, in the order of what helps most.
 _SIZES = ("max_rows", "max_tokens", "batch_size", "beam_size", "examples")
 
@@ -65,7 +68,12 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse a command line."""
         _prepare(self, ctx)
-        return super().parse_args(ctx, args)
+        ctx.allow_extra_args = takes_text = any(param.metavar == TEXT_OR_FILE for param in self.params)
+        rest: list[str] = super().parse_args(ctx, args)
+        if takes_text and rest:
+            hint = "quote a text that has blanks; several texts go into a file, one per line"
+            raise InputError(f"{rest[0]!r} follows the text, and the command takes one", hint=hint)
+        return rest
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments and options."""

@@ -15,6 +15,7 @@ import typer
 from seqwise.cli.completion import choice_of
 from seqwise.cli.console import command_device, print_measures, print_table, require_at_least_one, require_files
 from seqwise.cli.flags import BeamSize, GoldFile, Language, ResumableOutput, RunFolder, decoder_option
+from seqwise.cli.layout import TEXT_OR_FILE
 from seqwise.errors import InputError, warn
 from seqwise.names import interval_texts
 
@@ -34,7 +35,7 @@ def predict(
     text: Annotated[
         str | None,
         typer.Argument(
-            metavar="TEXT|FILE", help="one input, or a file of inputs; by default, or with -, standard input"
+            metavar=TEXT_OR_FILE, help="one input, or a file of inputs; by default, or with -, standard input"
         ),
     ] = None,
     *,

@@ -12,6 +12,7 @@ import typer
 
 from seqwise.cli.console import command_device, err, progress_bars, require_files
 from seqwise.cli.flags import MaskedRunFolder, given_flags
+from seqwise.cli.layout import TEXT_OR_FILE
 from seqwise.errors import warn
 from seqwise.training.processes import is_main_process
 
@@ -21,7 +22,7 @@ def sample(
     file: Annotated[
         str | None,
         typer.Argument(
-            metavar="TEXT|FILE",
+            metavar=TEXT_OR_FILE,
             help="sequences in which _ is filled in, or sources of a conditional model; - for standard input;"
             " without it, whole sequences are sampled",
         ),
