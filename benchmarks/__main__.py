@@ -60,9 +60,9 @@ ON_A_DEVICE: dict[str, list[str]] = {
     ],
     "pseudo_likelihood": ["--texts", "2048", "--dtypes", "float32", "bfloat16"],
     "self_normalization": ["--positions", "2048", "16384", "--hidden", "1024", "--rounds", "3"],
-    "sampler": ["--chains", "1024", "--literal", "1", "--rounds", "3"],
+    "sampler": ["--chains", "512", "--literal", "1", "--rounds", "2"],
     "long_outputs": [
-        *("--steps", "64", "256", "--rounds", "1"),
+        *("--steps", "64", "192", "--rounds", "1"),
         *("--hidden", "768", "--layers", "6", "--vocabulary", "50257"),
     ],
     "streaming": ["--streams", "1", "64", "1024", "--steps", "100", "--hidden", "512", "--rounds", "2"],

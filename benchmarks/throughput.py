@@ -93,7 +93,7 @@ def score(folder: Path, lines: Sequence[str], number: int) -> float:
 
 def predict(folder: Path, lines: Sequence[str], number: int) -> float:
     """Labels, by a beam."""
-    return cpu_seconds("predict", folder / "tagger", text_of(folder, lines, number), "--decoder", "beam")
+    return cpu_seconds("predict", folder / "tagger", text_of(folder, lines, number), "--text", "--decoder", "beam")
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
