@@ -30,6 +30,7 @@ from reproductions.goyal_2021.sampler_tasks import Part, SamplerTask, Size
 from reproductions.workers import Report
 from seqwise.configuration.flat import flat_values, plain_values
 from seqwise.data.durable import write_atomically
+from seqwise.devices import find_device
 from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
 from seqwise.runs.loading import load_run, save_run
 from seqwise.runs.masked_model_settings import MaskedModelSettings
@@ -142,7 +143,7 @@ def _sample(
     """Run one sampler on the model of one seed, and measure every state."""
     output = home / part / spec.key
     run, measured_on = load_run(home / MODEL), task.part(part, scale)
-    run.model.to("cuda" if torch.cuda.is_available() else "cpu")
+    run.model.to(find_device("auto"))
     settings = spec.sized(task.sizes[scale], part=part, seed=seed)
 
     def on_done(done: int, count: int) -> None:
