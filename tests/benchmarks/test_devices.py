@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-import pretended
+import accelerator
 from benchmarks import __main__ as benchmarks
 
 pytest.importorskip("transformers")
@@ -56,8 +56,8 @@ def test_work_is_done_on_the_device(
         monkeypatch.setattr(benchmark, "phonemes", lambda length: torch.randint(39, (9, length)))
     monkeypatch.setattr(torch, "inference_mode", torch.no_grad)  # in which the pretended device makes no tensors
     path = tmp_path / "found.json"
-    with pretended.device() as copies:
-        benchmark.main([*SMALL[name], "--rounds", "1", "--device", pretended.NAME, "--output", str(path)])
+    with accelerator.device() as copies:
+        benchmark.main([*SMALL[name], "--rounds", "1", "--device", accelerator.NAME, "--output", str(path)])
         assert copies
-    assert waits and {device.type for device in waits} == {pretended.NAME}
+    assert waits and {device.type for device in waits} == {accelerator.NAME}
     assert benchmark.table(json.loads(path.read_text("utf-8")))
