@@ -12,6 +12,7 @@ from transformers import Seq2SeqTrainingArguments
 from seqwise.configuration import Config, OneOf, configure, setting
 from seqwise.configuration.flat import changed, flags_of
 from seqwise.errors import InputError
+from seqwise.hugging_face.sharding import not_shardable
 from seqwise.objectives.options import NOTHING, Context, ObjectiveConfig
 from seqwise.objectives.settings import CRF, CrossEntropy, SelfNormalized
 from seqwise.schedules import AnySchedule, Function
@@ -83,7 +84,7 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
 
     Raises:
         InputError: an option is out of range, not one of the objective's, or not supported
-            (``label_smoothing_factor``, ``torch_compile``, FSDP, DeepSpeed).
+            (``label_smoothing_factor``, ``torch_compile``, FSDP other than of one unit, DeepSpeed).
 
     ``activation_checkpointing`` (in older releases ``gradient_checkpointing``) recomputes single steps by segments
     (``seqwise.search.segments``), and all steps at once by layers, as in Transformers.
@@ -167,13 +168,14 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
         unsupported: Mapping[str, Any] = {
             "label_smoothing_factor": "it would smooth the evaluation as well",
             "torch_compile": "a search is not compiled",
-            "fsdp": "a search calls the parts of a model one by one, which a sharded model does not allow",
-            "deepspeed": "a search calls the parts of a model one by one, which a sharded model does not allow",
+            "deepspeed": "it gathers weights where the model is called, and a search calls parts",
         }
         for name, problem in unsupported.items():
             if getattr(self, name, None):
                 hint = "give label_smoothing" if name == "label_smoothing_factor" else "leave it out"
                 return InputError(f"{name}: {problem}", hint=hint)
+        if self.fsdp:
+            return not_shardable(self.fsdp_plugin_args)
         return None
 
 

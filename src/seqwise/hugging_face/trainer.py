@@ -27,6 +27,7 @@ from seqwise.hugging_face.adapter import HuggingFaceStepModel
 from seqwise.hugging_face.configuration import SearchAwareConfig
 from seqwise.hugging_face.language import InsideLanguage, text_language
 from seqwise.hugging_face.model_inputs import NEEDED, batch_from_inputs, target_labels
+from seqwise.hugging_face.sharding import ONE_UNIT, gathered, is_sharded, shard
 from seqwise.hugging_face.step_model import step_model
 from seqwise.objectives.contrastive import noise_log_probs
 from seqwise.objectives.objective import Objective
@@ -67,8 +68,13 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
     The values of the schedules are logged with the loss and depend on the global step, so a resumed training run ends
     with the same weights, bit for bit. Each process uses only one GPU.
 
-    Not implemented: FSDP, DeepSpeed, ``torch_compile``; targets with gaps (several turns of a dialogue); objectives
-    that need inputs other than tokens; crash-safe checkpoints.
+    With ``fsdp=True`` and ``fsdp_config={"version": 2, "auto_wrap_policy": "NO_WRAP"}``, processes share the model as
+    one unit (FSDP2): each holds its part of the weights and of the optimiser's state, and all weights and gradients
+    only from the start of an objective to the end of its gradients, or while it evaluates. Saved models are whole; a
+    checkpoint is resumed with FSDP, by any number of processes.
+
+    Not implemented: FSDP in units of layers, DeepSpeed, ``torch_compile``; targets with gaps (several turns of a
+    dialogue); objectives that need inputs other than tokens; crash-safe checkpoints.
 
     Example:
         >>> import tempfile
@@ -98,6 +104,9 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
         if self.compute_loss_func is not None:
             problem = "compute_loss_func would replace the objective"
             raise InputError(problem, hint="leave it out, or use Seq2SeqTrainer")
+        if self.is_fsdp_enabled and not args.fsdp:
+            problem = "FSDP is set by accelerate's launcher, whose settings are not those of the arguments"
+            raise InputError(problem, hint=f"set it by the arguments: fsdp=True, {ONE_UNIT}")
         # Before a checkpoint is loaded: the teacher is what training started from.
         self._teacher: Any = copy.deepcopy(self.model) if isinstance(args.objective, Distillation) else None
         if isinstance(self.processing_class, (PreTrainedTokenizerBase, ProcessorMixin)):
@@ -192,6 +201,8 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
         if return_outputs or not model.training:
             # Past SequenceTrainer, to the Hugging Face Trainer.
             return super(SequenceTrainer, self).compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        if self.is_fsdp_enabled:
+            model = self._with_objective.train()
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     def prediction_step(
@@ -227,12 +238,33 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
         # No public method tells the module that a step calls (``model_wrapped``) from the one that is saved, evaluated
         # and generates (``model``).
         if not training:
+            if self.is_fsdp_enabled and not is_sharded(self.model):
+                self._shard_for_evaluation()
             return super()._wrap_model(model, training, dataloader)
         self.schedules = {
             name: schedule.over(self.state.max_steps) for name, schedule in self.args.objective.schedules.items()
         }
+        with_objective = WithObjective(self.adapted(), self._objective())
+        if self.is_fsdp_enabled:
+            # Only the model itself can be sharded, prepared with its optimiser, and saved.
+            with_objective.forward = gathered(self.model, with_objective.forward)  # type: ignore[method-assign]
+            self._with_objective = with_objective
+            return super()._wrap_model(model, training, dataloader)
         self.accelerator.prepare_model(self.model, evaluation_mode=True)  # evaluates in the precision of training
-        return self.accelerator.prepare(WithObjective(self.adapted(), self._objective()))
+        return self.accelerator.prepare(with_objective)
+
+    def _shard_for_evaluation(self) -> None:
+        """Shard a model that is evaluated before it is trained; accelerate prepares it only with its optimizer."""
+        self.create_optimizer()
+        self.model, self.optimizer = self.accelerator.prepare(self.model, self.optimizer)
+        self.model.generate = gathered(self.model, self.model.generate)
+
+    def create_optimizer(self, *arguments: Any, **named: Any) -> Any:
+        """Create the optimizer like ``Seq2SeqTrainer``; with FSDP, of the model's shards."""
+        if self.is_fsdp_enabled:
+            self.adapted()  # which computes with the whole model
+            shard(self.model, self.accelerator)
+        return super().create_optimizer(*arguments, **named)
 
     def _save(self, *arguments: Any, **named: Any) -> None:
         # The arguments are pickled here, which not every function of the step can be; there is no public hook.
@@ -251,13 +283,14 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
         context = Context(
             end=model.end,
             log_noise_V=lambda: self._noise(model),
-            teacher=lambda: self._within(self._teacher).requires_grad_(False).eval(),
+            teacher=lambda: self._within(self._teacher.to(self.args.device)).requires_grad_(False).eval(),
         )
         return self.args.minimised.build(context)
 
     def _noise(self, model: HuggingFaceStepModel) -> Tensor:
         """Compute log q of the tokens from their counts as gold in the training data."""
-        counts_V = torch.ones(len(model.embedding_VD))  # once more each: what is never gold has to be held down too
+        # Once more each: what is never gold has to be held down too.
+        counts_V = torch.ones(len(model.model.get_output_embeddings().weight))
         data: Any = self.train_dataset
         if not hasattr(data, "__len__"):
             problem = "noise-contrastive estimation counts the labels beforehand, and the data set has no length"

@@ -41,7 +41,8 @@ class WithObjective(nn.Module):
         as other processes expect.
         """
         if len(batch) == 0:
-            return {"loss": torch.stack([parameter.sum() * 0.0 for parameter in self.parameters()]).sum()}
+            nothing = torch.stack([parameter.sum() * 0.0 for parameter in self.parameters()]).sum()
+            return {"loss": nothing.to(torch.promote_types(nothing.dtype, torch.float32))}
         model: Any = self.model
         if num_items is None:
             loss = self.objective(model, batch, values)
@@ -58,7 +59,7 @@ class WithObjective(nn.Module):
             return {"loss": reduce(add, (mean.value * share for mean, share in zip(means, shares_M, strict=True)))}
         loss = self.objective(model, batch, values)
         loss = loss.to(torch.promote_types(loss.dtype, torch.float32))
-        return {"loss": loss * (num_gold / num_items)}
+        return {"loss": loss * num_gold / num_items}
 
 
 class SequenceTrainer(Trainer):  # transformers exports it as Any
@@ -72,6 +73,8 @@ class SequenceTrainer(Trainer):  # transformers exports it as Any
 
     args: Any
     control: Any
+    model: Any
+    optimizer: Any
     model_accepts_loss_kwargs: bool
     loss_is_scaled_for_ga = True  # the share of each batch takes the accumulation into account
 

@@ -1,0 +1,354 @@
+"""SearchAwareTrainer with FSDP version 2: processes that share one model train it as one process does.
+
+accelerate chooses FSDP only where it sees an accelerator. On CPUs, the processes of these tests are told that it does,
+and communicate by gloo; the rest is what a GPU runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+transformers = pytest.importorskip("transformers")
+
+from torch.distributed.tensor import DTensor  # noqa: E402
+
+from seqwise.errors import InputError  # noqa: E402
+from seqwise.hugging_face import SearchAwareConfig, SearchAwareTrainer  # noqa: E402
+
+END, PAD, BOS, V = 0, 1, 2, 9
+ONE_UNIT: dict[str, Any] = {"fsdp": True, "fsdp_config": {"version": 2, "auto_wrap_policy": "NO_WRAP"}}
+TOKENS = {"vocab_size": V, "pad_token_id": PAD, "eos_token_id": END, "bos_token_id": BOS}
+LLAMA = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+MARIAN = {
+    "d_model": 16,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 24,
+    "decoder_ffn_dim": 24,
+    "max_position_embeddings": 24,
+    "decoder_start_token_id": BOS,
+    "forced_eos_token_id": None,
+    "scale_embedding": True,
+    "dropout": 0.0,
+}
+FIELDS = {one.name for one in dataclasses.fields(SearchAwareConfig)}
+# transformers has renamed it.
+CHECKPOINTING = "activation_checkpointing" if "activation_checkpointing" in FIELDS else "gradient_checkpointing"
+CASES: dict[str, dict[str, Any]] = {
+    "Llama cross-entropy": {"gradient_accumulation_steps": 2},
+    "Llama relaxed-beam": {"beam_size": 3, CHECKPOINTING: True},
+    "Llama beam-crf": {"beam_size": 3, "score": "global"},
+    "Llama minimum-risk": {"beam_size": 3, "cost": "edit-distance"},
+    "Llama distillation": {"beam_size": 2},
+    "Marian cross-entropy": {},
+    "Marian relaxed-beam": {"beam_size": 3, "gradient_accumulation_steps": 2},
+    "Marian beam-crf": {"beam_size": 3, "score": "global", "direct_loss_weight": 0.5},
+    "Marian minimum-risk": {"beam_size": 3, "cost": "edit-distance"},
+}
+RESUMED = "Marian relaxed-beam"
+# Labels play no part in the first four rows of eight, which are all that the first of two processes has.
+HALF_EMPTY = "Llama softmax-margin"
+CASES[HALF_EMPTY] = {"beam_size": 2, "score": "global", "train_sampling_strategy": "sequential"}
+EVALUATED_FIRST = HALF_EMPTY
+ON_CPUS = pytest.mark.skipif(torch.cuda.is_available(), reason="FSDP would take the GPU")
+
+
+def made(name: str) -> Any:
+    torch.manual_seed(0)
+    if name == "Llama":
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**TOKENS, **LLAMA))
+    else:
+        model = transformers.MarianMTModel(transformers.MarianConfig(**TOKENS, **MARIAN))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1 and parameter.requires_grad:  # so large that the model has opinions
+                parameter.mul_(4.0)
+    return model.to(torch.float64)
+
+
+def rows(name: str, count: int) -> list[dict[str, list[int]]]:
+    """Words of letters, and the same words backwards."""
+    generator = torch.Generator().manual_seed(0)
+    found = []
+    for _ in range(count):
+        length = int(torch.randint(1, 6, (), generator=generator))
+        word = torch.randint(3, V, (length,), generator=generator).tolist()
+        source, target = (word, [*word[::-1], END]) if name == "Llama" else ([*word, END], [*word[::-1], END])
+        if name == "Llama":
+            source = [*source, BOS]
+            found.append({"input_ids": [*source, *target], "labels": [-100] * len(source) + target})
+        else:
+            found.append({"input_ids": source, "labels": target})
+    return found
+
+
+def padded(examples: Sequence[Mapping[str, list[int]]]) -> dict[str, Tensor]:
+    batch = {}
+    for name, filler in (("input_ids", PAD), ("attention_mask", 0), ("labels", -100)):
+        values = [one.get(name, [1] * len(one["input_ids"])) for one in examples]
+        width = max(map(len, values))
+        batch[name] = torch.tensor([one + [filler] * (width - len(one)) for one in values])
+    return batch
+
+
+def trainer_of(case: str, folder: Path, **options: Any) -> Any:
+    name, objective = case.split()
+    rows_each = 8 // int(os.environ.get("WORLD_SIZE", "1"))
+    settings: dict[str, Any] = {
+        "objective": objective,
+        "max_steps": 2,
+        "per_device_train_batch_size": rows_each,
+        "per_device_eval_batch_size": rows_each,
+        "learning_rate": 0.05,
+        "lr_scheduler_type": "constant",
+        "adam_epsilon": 1e-4,  # Adam makes steps of what is nothing but rounding in a gradient of 0
+        "max_grad_norm": 0.1,  # so low that gradients are clipped
+        "save_strategy": "steps",
+        "save_steps": 1,
+        "logging_steps": 1,
+        "predict_with_generate": True,
+        "generation_max_length": 18,
+        "generation_num_beams": 2,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "dataloader_pin_memory": False,
+    }
+    config = SearchAwareConfig(str(folder / case.replace(" ", "-")), **(settings | CASES[case] | options))
+    data = rows(name, 32)
+    held_out = data[:8]
+    if case == HALF_EMPTY:
+        data = [row | {"labels": [-100] * len(row["labels"])} if i % 8 < 4 else row for i, row in enumerate(data)]
+    trainer = SearchAwareTrainer(made(name), config, data_collator=padded, train_dataset=data, eval_dataset=held_out)
+    trainer.remove_callback(transformers.PrinterCallback)
+    return trainer
+
+
+def held(trainer: Any) -> float:
+    """The part of the numbers of the model and its optimiser that this process holds."""
+    states = [value for state in trainer.optimizer.state.values() for value in state.values() if value.dim() > 0]
+    tensors = [*trainer.model.parameters(), *states]
+    mine = sum(one.to_local().numel() if isinstance(one, DTensor) else one.numel() for one in tensors)
+    return mine / sum(one.numel() for one in tensors)
+
+
+def train_all(folder: Path, cases: Sequence[str] = tuple(CASES), **options: Any) -> None:
+    """Train, and write down the models, the losses, and what the trained models predict."""
+    for case in cases:
+        trainer = trainer_of(case, folder, **options)
+        before = trainer.evaluate()["eval_loss"] if case == EVALUATED_FIRST else None
+        trainer.train()
+        logged = [entry for entry in trainer.state.log_history if "loss" in entry]
+        found = {
+            "losses": [entry["loss"] for entry in logged],
+            "norms": [float(entry["grad_norm"]) for entry in logged],
+            "held": held(trainer),
+            "sharded": all(isinstance(parameter, DTensor) for parameter in trainer.model.parameters()),
+            "before": before,
+            "after": trainer.evaluate()["eval_loss"],
+            "predicted": trainer.predict(trainer.eval_dataset).predictions.tolist(),
+        }
+        trainer.save_model()
+        if trainer.is_world_process_zero():
+            (Path(trainer.args.output_dir) / "found.json").write_text(json.dumps(found))
+
+
+def resume(folder: Path, **options: Any) -> None:
+    """Train on from the first checkpoint, and save the model apart."""
+    trainer = trainer_of(RESUMED, folder, **(options | {"save_strategy": "no"}))
+    trainer.train(resume_from_checkpoint=str(Path(trainer.args.output_dir) / "checkpoint-1"))
+    trainer.save_model(str(folder / "resumed"))
+
+
+def shard_on_cpus() -> None:
+    """Tell accelerate that the CPUs of this process are an accelerator."""
+    from accelerate.state import AcceleratorState, PartialState
+    from accelerate.utils import DistributedType
+
+    as_it_is = AcceleratorState.__init__
+
+    def told(self: Any, *arguments: Any, fsdp_plugin: Any = None, **named: Any) -> None:
+        as_it_is(self, *arguments, fsdp_plugin=fsdp_plugin, **named)
+        if fsdp_plugin is not None:
+            self.distributed_type, self.fsdp_plugin = DistributedType.FSDP, fsdp_plugin
+            if self.mixed_precision != "no":
+                fsdp_plugin.set_mixed_precision(self.mixed_precision)
+            PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+
+    AcceleratorState.__init__ = told  # type: ignore[method-assign]
+
+
+def together(folder: Path) -> None:
+    """What each of two processes does."""
+    shard_on_cpus()
+    train_all(folder, use_cpu=True, **ONE_UNIT)
+    resume(folder, use_cpu=True, **ONE_UNIT)
+
+
+def launch(call: str, *, processes: int, folder: Path) -> None:
+    """Call a function of this module in processes that share their models."""
+    folder.mkdir(exist_ok=True)
+    script = folder / "script.py"
+    script.write_text(f"from pathlib import Path\nfrom hugging_face.{Path(__file__).stem} import *\n{call}\n")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", script]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400, check=False)
+    assert ended.returncode == 0, ended.stderr[-6000:]
+
+
+def loaded(folder: Path) -> dict[str, Tensor]:
+    """The weights of a saved model, as one process loads it."""
+    is_seq2seq = transformers.AutoConfig.from_pretrained(folder).is_encoder_decoder
+    kind = transformers.AutoModelForSeq2SeqLM if is_seq2seq else transformers.AutoModelForCausalLM
+    model, report = kind.from_pretrained(folder, dtype=torch.float64, output_loading_info=True)
+    assert not report["missing_keys"] and not report["unexpected_keys"] and not report["mismatched_keys"]
+    assert type(model).__name__ in ("MarianMTModel", "LlamaForCausalLM")
+    weights: dict[str, Tensor] = model.state_dict()
+    return weights
+
+
+def require_same(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for name, weight in expected.items():
+        torch.testing.assert_close(found[name], weight, rtol=0.0, atol=1e-9, msg=name)
+
+
+def found_in(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "found.json").read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of one process."""
+    folder = tmp_path_factory.mktemp("one")
+    train_all(folder, use_cpu=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of two processes."""
+    folder = tmp_path_factory.mktemp("two")
+    launch(f"together(Path({str(folder)!r}))", processes=2, folder=folder)
+    return folder
+
+
+@ON_CPUS
+@pytest.mark.thorough
+@pytest.mark.parametrize("case", CASES)
+def test_two_processes_with_half_the_weights_each_come_to_those_of_one(case: str, one: Path, two: Path) -> None:
+    """The saved models too, with the same names, so that one process loads them."""
+    name = case.replace(" ", "-")
+    expected, found = found_in(one / name), found_in(two / name)
+    assert found["sharded"] and found["held"] == pytest.approx(0.5, abs=0.02)
+    assert found["losses"] == pytest.approx(expected["losses"], abs=1e-6)  # float32
+    assert found["norms"] == pytest.approx(expected["norms"], abs=1e-9)
+    assert max(expected["norms"]) > 0.1  # they were clipped
+    for step in ("checkpoint-1", "checkpoint-2", "."):
+        require_same(loaded(two / name / step), loaded(one / name / step))
+    start = made(case.split()[0]).state_dict()
+    assert all(
+        (loaded(two / name)[part] - start[part]).abs().max() > 1e-4 for part in start if part.endswith("proj.weight")
+    )
+
+
+@ON_CPUS
+@pytest.mark.thorough
+@pytest.mark.parametrize("case", CASES)
+def test_two_processes_evaluate_and_predict_as_one(case: str, one: Path, two: Path) -> None:
+    name = case.replace(" ", "-")
+    expected, found = found_in(one / name), found_in(two / name)
+    assert found["predicted"] == expected["predicted"]
+    if case.startswith("Llama"):  # of other models, transformers takes a sum of the loss over processes
+        assert found["after"] == pytest.approx(expected["after"], abs=1e-6)
+    if case == EVALUATED_FIRST:
+        assert found["before"] == pytest.approx(expected["before"], abs=1e-6)
+        assert found["before"] != pytest.approx(found["after"], abs=1e-3)
+
+
+@ON_CPUS
+@pytest.mark.thorough
+def test_any_number_of_processes_resumes_with_the_state_of_the_optimizer(two: Path) -> None:
+    expected = loaded(two / RESUMED.replace(" ", "-") / "checkpoint-2")
+    require_same(loaded(two / "resumed"), expected)
+    call = f"shard_on_cpus()\nresume(Path({str(two)!r}), use_cpu=True, **ONE_UNIT)"
+    launch(call, processes=1, folder=two)
+    require_same(loaded(two / "resumed"), expected)
+
+
+@ON_CPUS
+@pytest.mark.thorough
+def test_two_processes_train_in_bfloat16(one: Path, tmp_path: Path) -> None:
+    """Also where one of them has rows to learn from, and the other has none."""
+    call = f"shard_on_cpus()\ntrain_all(Path({str(tmp_path)!r}), [HALF_EMPTY], use_cpu=True, bf16=True, **ONE_UNIT)"
+    launch(call, processes=2, folder=tmp_path)
+    name = HALF_EMPTY.replace(" ", "-")
+    expected, found = found_in(one / name), found_in(tmp_path / name)
+    assert found["losses"] == pytest.approx(expected["losses"], rel=0.02)  # it has 8 bits
+    assert found["norms"] == pytest.approx(expected["norms"], rel=0.05)
+    assert found["norms"] != pytest.approx(expected["norms"], rel=1e-6)
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_with_fsdp_comes_to_the_weights_of_one_without(tmp_path: Path) -> None:
+    plain, sharded, half = (tmp_path / name for name in ("plain", "sharded", "half"))
+    train_all(plain, max_steps=3)
+    launch(
+        f"train_all(Path({str(sharded)!r}), max_steps=3, **ONE_UNIT)\nresume(Path({str(sharded)!r}), **ONE_UNIT)",
+        processes=1,
+        folder=sharded,
+    )
+    launch(f"train_all(Path({str(half)!r}), [RESUMED], max_steps=3, bf16=True, **ONE_UNIT)", processes=1, folder=half)
+    for case in CASES:
+        name = case.replace(" ", "-")
+        expected, found = found_in(plain / name), found_in(sharded / name)
+        assert found["sharded"] and not expected["sharded"]
+        for step in ("checkpoint-1", "checkpoint-3", "."):
+            require_same(loaded(sharded / name / step), loaded(plain / name / step))
+        assert found["predicted"] == expected["predicted"]
+        assert found["after"] == pytest.approx(expected["after"], abs=1e-6)
+    name = RESUMED.replace(" ", "-")
+    require_same(loaded(sharded / "resumed"), loaded(sharded / name / "checkpoint-2"))
+    # bfloat16 has 8 bits.
+    assert found_in(half / name)["losses"] == pytest.approx(found_in(plain / name)["losses"], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("fsdp_config", "said"),
+    [
+        (None, "fsdp: units of layers gather at every step, .*; shard the model as one unit: fsdp_config="),
+        ({"auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}, "fsdp: units of layers gather at every step"),
+        ({"auto_wrap_policy": "SIZE_BASED_WRAP", "min_num_params": 9}, "fsdp: units of layers gather at every step"),
+        ({"auto_wrap_policy": "NO_WRAP", "version": 1}, "fsdp: version 1 gathers where the model is called"),
+        ({"auto_wrap_policy": "NO_WRAP", "xla": True}, "fsdp_config: xla is not supported"),
+        ({"auto_wrap_policy": "NO_WRAP", "cpu_offload": True}, "fsdp_config: cpu_offload is not supported"),
+        ({"auto_wrap_policy": "NO_WRAP", "activation_checkpointing": True}, "leave it out; the argument activation_"),
+        ({"auto_wrap_policy": "NO_WRAP", "cpu_ram_efficient_loading": True}, "cpu_ram_efficient_loading is not"),
+        (
+            {"auto_wrap_policy": "NO_WRAP", "state_dict_type": "SHARDED_STATE_DICT"},
+            "state_dict_type SHARDED_STATE_DICT saves no model that loads without FSDP",
+        ),
+    ],
+)
+def test_other_settings_of_fsdp_are_refused(fsdp_config: Any, said: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=said):
+        SearchAwareConfig(str(tmp_path), use_cpu=True, fsdp=True, fsdp_config=fsdp_config)
+
+
+def test_the_model_may_be_one_unit(tmp_path: Path) -> None:
+    for options in (ONE_UNIT, {"fsdp": "full_shard", "fsdp_config": ONE_UNIT["fsdp_config"]}):
+        assert SearchAwareConfig(str(tmp_path), use_cpu=True, **options).fsdp_plugin_args["fsdp_version"] == 2
