@@ -87,10 +87,11 @@ def public_names(room: str) -> set[str]:
 def defined_in(module: str, names: set[str]) -> list[str]:
     """Those of the names that a module defines, in the order of its source."""
     found = importlib.import_module(module)
+    of_aliases = ("typing", "types", "builtins", "collections.abc")
     own = {
         name
         for name in names & vars(found).keys()
-        if getattr(vars(found)[name], "__module__", module) in (module, "typing", "builtins", "collections.abc")
+        if getattr(vars(found)[name], "__module__", module) in (module, *of_aliases)
     }
     assigned = re.findall(r"^(?:class |def )?(\w+)(?=[(:]| = |: .* = )", inspect.getsource(found), flags=re.MULTILINE)
     return [name for name in dict.fromkeys(assigned) if name in own]

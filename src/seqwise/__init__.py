@@ -57,7 +57,7 @@ from typing import TYPE_CHECKING
 from seqwise._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from seqwise.decoding import Decoder, Hypothesis, backtrace, decode, hypotheses
+    from seqwise.decoding import Decoder, decode, hypotheses
     from seqwise.errors import InputError
     from seqwise.hugging_face import SearchAwareConfig, SearchAwareTrainer
     from seqwise.models import EncoderDecoder, StepModel, Tagger
@@ -67,10 +67,9 @@ if TYPE_CHECKING:
         gold_scores,
         hamming_cost,
         hinge_loss,
-        log_partition_statistics,
         self_normalized_cross_entropy,
     )
-    from seqwise.runs import Stream, Streams, Update, load_run, predict
+    from seqwise.runs import Stream, Streams, load_run, predict
     from seqwise.sampling import (
         energies,
         gibbs,
@@ -87,21 +86,16 @@ if TYPE_CHECKING:
         Score,
         SoftArgmax,
         SoftTopK,
-        StochasticBeam,
         beam_search,
         best_first,
         cost_augmented,
-        fed_logits,
         global_,
         hard_top_k,
-        importance_weights,
         interpolated,
         local,
-        normalized_importance_weights,
         peaked_softmax,
         soft_top_k,
         stochastic_beam_search,
-        unroll,
     )
     from seqwise.training import fit
 else:
@@ -126,7 +120,6 @@ __all__ = [
     "EncoderDecoder",
     "Gumbel",
     "HardTopK",
-    "Hypothesis",
     "InputError",
     "Score",
     "SearchAwareConfig",
@@ -134,12 +127,9 @@ __all__ = [
     "SoftArgmax",
     "SoftTopK",
     "StepModel",
-    "StochasticBeam",
     "Stream",
     "Streams",
     "Tagger",
-    "Update",
-    "backtrace",
     "beam_search",
     "best_first",
     "cost_augmented",
@@ -147,7 +137,6 @@ __all__ = [
     "decode",
     "direct_loss",
     "energies",
-    "fed_logits",
     "fit",
     "gibbs",
     "global_",
@@ -156,15 +145,12 @@ __all__ = [
     "hard_top_k",
     "hinge_loss",
     "hypotheses",
-    "importance_weights",
     "interpolated",
     "load_run",
     "local",
-    "log_partition_statistics",
     "mask_predict",
     "masked_conditionals",
     "metropolis_hastings",
-    "normalized_importance_weights",
     "peaked_softmax",
     "predict",
     "sample_chains",
@@ -172,5 +158,4 @@ __all__ = [
     "soft_top_k",
     "start_chains",
     "stochastic_beam_search",
-    "unroll",
 ]

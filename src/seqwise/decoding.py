@@ -29,7 +29,6 @@ __all__ = [
     "DECODERS",
     "Decoder",
     "Hypothesis",
-    "backtrace",
     "decode",
     "decode_examples",
     "encode_input",

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from typing import Literal, get_args
 
 __all__ = [
-    "DECODER_NAMES",
     "AlphaUnitName",
     "CostName",
     "DecoderName",

@@ -18,7 +18,7 @@ from torch.utils import _pytree
 
 from seqwise.errors import InputError
 
-__all__ = ["flatten", "gather", "map", "mix", "register_empty"]
+__all__ = ["flatten", "gather", "map", "mix"]
 
 State = TypeVar("State")
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from pages import DOCS
-from test_architecture import LAYERS
+from test_architecture import LAYERS, MODULES, all_of
 
 pytest.importorskip("sphinx", reason="the site is built with pip install 'seqwise[docs]'")
 
@@ -36,6 +36,21 @@ def test_every_room_has_a_page(conf: Any) -> None:
     assert conf.modules_of("tree") == ["seqwise.tree"]
     page = conf.room_page("search", "Search")
     assert page.startswith("Search\n======\n") and ".. automodule:: seqwise.search.beam\n" in page
+
+
+def test_every_public_name_is_in_the_reference(conf: Any) -> None:
+    """Names in the ``__all__`` of a module, but for those of the command line; a module stands by its own name."""
+    pages = "".join(conf.room_page(room, title) for room, title in conf.ROOMS.items())
+    members = [line.split(", ") for line in re.findall(r"^   :members: (.*)$", pages, flags=re.MULTILINE)]
+    documented = {name for line in members for name in line}
+    assert sum(map(len, members)) == len(documented), "a name has two places"
+    offered: dict[str, str] = {}
+    for name, _, syntax in MODULES:
+        listed = () if name.startswith("seqwise.cli") else all_of(syntax) or ()
+        offered |= dict.fromkeys(listed, name)
+    missing = {name: module for name, module in offered.items() if name not in documented}
+    assert missing == {"energies": "seqwise"} and ".. automodule:: seqwise.sampling.energies\n" in pages
+    assert documented <= offered.keys()
 
 
 def test_the_page_on_the_command_line_has_every_command(conf: Any) -> None:

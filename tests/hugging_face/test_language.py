@@ -13,12 +13,12 @@ transformers = pytest.importorskip("transformers")
 
 from letters import letter_tokenizer  # noqa: E402
 from pretrained import byte_tokenizer, piece_tokenizer  # noqa: E402
-from seqwise import HardTopK, InputError, backtrace, beam_search  # noqa: E402
+from seqwise import HardTopK, InputError, beam_search  # noqa: E402
 from seqwise.data import EncodedExample, collate  # noqa: E402
 from seqwise.hugging_face import step_model, text_grammar, text_language  # noqa: E402
 from seqwise.hugging_face.language import token_texts  # noqa: E402
 from seqwise.sampling import sample_within  # noqa: E402
-from seqwise.search import Language  # noqa: E402
+from seqwise.search import Language, backtrace  # noqa: E402
 
 TOKENIZERS: dict[str, Any] = {
     "byte pairs": byte_tokenizer,

@@ -25,7 +25,6 @@ from seqwise.objectives import (
     hamming_cost,
     hinge_loss,
     hinge_objective,
-    log_partition_statistics,
     minimum_risk_objective,
     relaxed_beam_objective,
     self_normalized_cross_entropy,
@@ -291,15 +290,6 @@ def test_bad_arguments_of_self_normalisation_are_refused() -> None:
         with pytest.raises(InputError, match="fraction"):
             self_normalized_cross_entropy(logits, targets, 1.0, fraction)
     assert float(self_normalized_cross_entropy(logits, targets - 100, 1.0)) == 0.0
-
-
-def test_log_partition_statistics_equal_numpy() -> None:
-    values = np.random.default_rng(0).normal(1, 3, 50)
-    found = log_partition_statistics(torch.from_numpy(values))
-    expected = (values.mean(), values.var(), np.abs(values).mean(), np.abs(values - values.mean()).mean())
-    assert tuple(found) == pytest.approx(expected)
-    with pytest.raises(InputError):
-        log_partition_statistics(torch.zeros(0))
 
 
 # ---------------------------------------------------------------------------------------- objectives

@@ -17,7 +17,6 @@ import oracles
 from oracles import Case, ManyModels, tagger_case, translation_case
 from seqwise import InputError
 from seqwise.data import EncodedExample, collate
-from seqwise.decoding import backtrace
 from seqwise.models import EncoderDecoder, Tagger
 from seqwise.objectives import direct_loss, gold_scores, hamming_cost, hinge_loss
 from seqwise.objectives.objective import search_targets
@@ -29,6 +28,7 @@ from seqwise.search import (
     Score,
     SoftArgmax,
     SoftTopK,
+    backtrace,
     beam_search,
     cost_augmented,
     global_,

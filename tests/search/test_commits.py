@@ -15,7 +15,6 @@ import oracles
 from oracles import tagger_case
 from seqwise import InputError
 from seqwise.data import EncodedExample, collate
-from seqwise.decoding import backtrace
 from seqwise.search import (
     CommitRule,
     Committing,
@@ -23,6 +22,7 @@ from seqwise.search import (
     Selector,
     SoftTopK,
     agree,
+    backtrace,
     beam_search,
     delay,
     global_,

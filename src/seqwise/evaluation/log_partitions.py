@@ -13,7 +13,6 @@ from torch import Tensor
 
 from seqwise.errors import InputError
 from seqwise.evaluation.translation import bins_by_length
-from seqwise.objectives.self_normalization import log_partition_statistics
 
 
 @dataclass(frozen=True)
@@ -45,14 +44,29 @@ class LogPartitionReport:
 
 
 def summarize_log_partitions(log_partitions: Tensor) -> LogPartitionSummary:
-    """Summarise log Z over some positions.
+    """Summarise log Z over some positions: mean, variance, mean |log Z| and mean |log Z - mean|.
+
+    The last one shows how well a single constant would normalise the model.
+
+    Args:
+        log_partitions: log Z at each position, of any shape, in nats.
+
+    Raises:
+        InputError: there are no positions.
+
+    Example:
+        >>> summarize_log_partitions(torch.tensor([1.0, 3.0])).mean
+        2.0
 
     Source: mean and variance, Goyal et al. (NAACL 2019), table 5.1 of Goyal's thesis; R, Andreas and Klein (NAACL
     2015), section 5.
     """
-    statistics = log_partition_statistics(log_partitions)
-    minimum, maximum = (extreme.item() for extreme in log_partitions.aminmax())
-    return LogPartitionSummary(log_partitions.numel(), *statistics, minimum, maximum)
+    if log_partitions.numel() == 0:
+        raise InputError("there is no position with a log Z")
+    values = log_partitions.cpu().double()
+    mean = values.mean()
+    numbers = (mean, values.var(correction=0), values.abs().mean(), (values - mean).abs().mean(), *values.aminmax())
+    return LogPartitionSummary(values.numel(), *(number.item() for number in numbers))
 
 
 def log_partition_report(

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
         relaxed_beam_objective,
     )
     from seqwise.objectives.self_normalization import (
-        log_partition_statistics,
         log_partitions,
         sampled_self_normalized_cross_entropy,
         self_normalized_cross_entropy,
@@ -114,7 +113,6 @@ __all__ = [
     "hamming_cost",
     "hinge_loss",
     "hinge_objective",
-    "log_partition_statistics",
     "log_partitions",
     "mask_fraction",
     "mask_one",

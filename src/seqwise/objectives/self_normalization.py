@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -312,36 +312,3 @@ def log_partitions(model: StepModel, batch: Batch) -> Tensor:
     """Compute log Z at every gold position of a batch, under teacher forcing: one dimension, in nats."""
     logits_BTV = teacher_forced_logits(model, model.encode(batch), batch)
     return logits_BTV[batch.targets_BT >= 0].logsumexp(-1)
-
-
-class LogPartitionStatistics(NamedTuple):
-    """Statistics of log Z, in nats: distance from normalisation (Table 5.1 of the thesis has mean and variance)."""
-
-    mean: float
-    variance: float
-    mean_absolute: float
-    mean_absolute_deviation: float
-
-
-def log_partition_statistics(log_partitions: Tensor) -> LogPartitionStatistics:
-    """Summarise log Z over positions: mean, variance, mean |log Z| and mean |log Z - mean|.
-
-    The last one shows how well a single constant would normalise the model.
-
-    Args:
-        log_partitions: log Z at each position, one dimension, in nats.
-
-    Raises:
-        InputError: there are no positions.
-
-    Example:
-        >>> log_partition_statistics(torch.tensor([1.0, 3.0])).mean
-        2.0
-    """
-    if log_partitions.numel() == 0:
-        raise InputError("there is no position with a log Z")
-    values = log_partitions.cpu().double()
-    mean = values.mean()
-    return LogPartitionStatistics(
-        mean.item(), values.var(correction=0).item(), values.abs().mean().item(), (values - mean).abs().mean().item()
-    )
