@@ -53,24 +53,25 @@ class RejectionMemory:
     """Upper bounds on the mass of visited prefixes inside a language, for one model, context and number of steps.
 
     Attributes:
-        log_mass: log b of each visited prefix: of the probability that it continues to an output in L.
         log_weights: log p(w | prefix) + log b(prefix w), (W,), for each visited prefix and its allowed tokens, in
             descending order.
     """
 
-    log_mass: dict[Prefix, float] = field(default_factory=dict)
     log_weights: dict[Prefix, Tensor] = field(default_factory=dict)
+
+    def log_mass(self, prefix: Prefix) -> float:
+        """Return log b of a prefix: of the probability that it continues to an output in L; 0 before a visit."""
+        return float(self.log_weights[prefix].logsumexp(0)) if prefix in self.log_weights else 0.0
 
     def learn(self, visits: _Visits) -> None:
         """Add visited prefixes, and propagate bounds from longer to shorter ones."""
         for prefix, (log_probs_W, tokens_W) in visits.new.items():
             self.log_weights[prefix] = log_probs_W[tokens_W >= 0]
         for prefix in sorted(visits.log_probs, key=lambda prefix: -len(prefix[1])):
-            log_mass = self.log_mass[prefix] = float(self.log_weights[prefix].logsumexp(0))
             number, written = prefix
             if written:
                 place, log_prob = visits.log_probs[prefix]
-                self.log_weights[number, written[:-1]][place] = log_prob + log_mass
+                self.log_weights[number, written[:-1]][place] = log_prob + self.log_mass(prefix)
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,10 +195,10 @@ def sample_within(
         context_R = rows_of(context, rows_M[chosen_R])
         draft = _draw(model, context_R, language, steps_M[chosen_R], rows_M[chosen_R], memory, draws)
         assert memory is not None and draft.visits is not None
-        bounds_R = draft.log_mass_MT.new_tensor([memory.log_mass.get(root, 0.0) for root in draft.visits.roots])
+        bounds_R = draft.log_mass_MT.new_tensor([memory.log_mass(root) for root in draft.visits.roots])
         kept_R = draws.accepts(draft.log_mass_MT.sum(1) - bounds_R, torch.ones_like(chosen_R, dtype=torch.bool))
         memory.learn(draft.visits)
-        if any(memory.log_mass.get(root) == -math.inf for root in set(draft.visits.roots)):
+        if any(memory.log_mass(root) == -math.inf for root in set(draft.visits.roots)):
             raise _never_written()
         kept_K = chosen_R[kept_R]
         tokens_MT[kept_K, : draft.tokens_MT.shape[1]] = draft.tokens_MT[kept_R]
@@ -393,7 +394,7 @@ class _Visits:
             known_KW = pad_sequence([self._memory.log_weights[prefix] for prefix in prefixes], True, -torch.inf)
             weights_MW[known] = -torch.inf
             weights_MW[known, : known_KW.shape[1]] = known_KW
-            masses = [0.0 if prefix[1] else self._memory.log_mass[prefix] for prefix in prefixes]
+            masses = [0.0 if prefix[1] else self._memory.log_mass(prefix) for prefix in prefixes]
             log_mass_M[known] = log_mass_M.new_tensor(masses)
         return weights_MW, log_mass_M
 

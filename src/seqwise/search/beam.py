@@ -227,34 +227,13 @@ def _computed_again(
     return computed_again(taken, (fields, carry, cost_state), generator=generator)
 
 
-def search_steps(
-    model: StepModel,
-    context: Any,
-    selector: Selector,
-    *,
-    num_steps: int | Tensor,
-    score: Score | ScoreName = local,
-    cost: Cost | None = None,
-    generator: torch.Generator | None = None,
-    carry: Any = None,
-) -> Iterator[Step]:
+def search_steps(model: StepModel, context: Any, selector: Selector, **options: Any) -> Iterator[Step]:
     """Search step by step with the model's own end token, language and gradient checkpointing.
 
     Args: see :func:`unroll`.
     """
-    return unroll(
-        model,
-        context,
-        selector,
-        num_steps=num_steps,
-        score=score,
-        cost=cost,
-        end=model.end,
-        language=language_of(model),
-        generator=generator,
-        carry=carry,
-        segment=segment_of(model),
-    )
+    own: dict[str, Any] = {"end": model.end, "language": language_of(model), "segment": segment_of(model)}
+    return unroll(model, context, selector, **own, **options)
 
 
 def beam_search(
