@@ -184,15 +184,17 @@ def _decided(
 ) -> Claim:
     values = (values_of(first), values_of(second))
     verdict, numbers = decide(rule, *values)
-    evidence = f"{prefix}{_difference(Comparison(*numbers), scale)}, {seeds_above(first, second)} seeds above"
+    evidence = f"{prefix}{evidence_of(numbers, first, second, scale)}"
     return Claim(text, source, verdict, evidence, rule=rule, values=values, numbers=numbers)
 
 
-def _difference(test: Comparison, scale: float) -> str:
+def evidence_of(numbers: Sequence[float], first: Sequence[Sums], second: Sequence[Sums], scale: float) -> str:
+    """Write the numbers of a paired bootstrap in words, and at how many seeds the first is larger."""
+    test = Comparison(*numbers)
     p = "p < 0.001" if test.p_value < 0.001 else f"p = {test.p_value:.3f}"
     digits = 1 if scale == 100 else 2
     low, high = (f"{scale * end:.{digits}f}" for end in (test.low, test.high))
-    return f"{scale * test.difference:+.{digits}f} [{low}, {high}], {p}"
+    return f"{scale * test.difference:+.{digits}f} [{low}, {high}], {p}, {seeds_above(first, second)} seeds above"
 
 
 def seeds_above(first: Sequence[Sums], second: Sequence[Sums]) -> str:

@@ -33,10 +33,11 @@ from reproductions.beyond.protein_data import (
 )
 from reproductions.beyond.protein_variants import VariantSize, measure_variants
 from reproductions.cells import CellJob, fingerprint_of, run_cells, train_seconds, trained_on, watched
-from reproductions.comparison import judge
+from reproductions.comparison import evidence_of, judge
 from reproductions.figures import BLUE, GREY, ORANGE, RED, SKY, interval_bars, panels
 from reproductions.outcome import Outcome
 from reproductions.report import Claim, Result, Table
+from reproductions.values import values_of
 from reproductions.verdicts import EVERYWHERE, decide, interval_result
 from reproductions.workers import Report
 from seqwise.configuration.flat import plain_values
@@ -297,14 +298,13 @@ def examine(measured: Measured) -> list[Claim]:
 
 def _everywhere(text: str, measured: Measured, higher: str, lower: str) -> Claim:
     """Test "the first is higher than the second" at each distance: it holds if it holds at all of them."""
-    each = {
-        distance: judge(text, SOURCE, measured.of(higher, distance), measured.of(lower, distance), scale=1.0)
-        for distance in measured.distances
-    }
-    values = tuple(side for claim in each.values() for side in claim.values)
+    pairs = [(measured.of(higher, distance), measured.of(lower, distance)) for distance in measured.distances]
+    values = tuple(values_of(side) for pair in pairs for side in pair)
     verdict, numbers = decide(EVERYWHERE, *values)
-    evidence = "; ".join(f"d = {distance}: {claim.evidence}" for distance, claim in each.items())
-    evidence = f"{ENERGIES[higher]} minus {ENERGIES[lower]}, nats: {evidence}"
+    width = len(numbers) // len(pairs)  # of one test
+    each = [evidence_of(numbers[place * width :][:width], *pair, 1.0) for place, pair in enumerate(pairs)]
+    told = "; ".join(f"d = {distance}: {found}" for distance, found in zip(measured.distances, each, strict=True))
+    evidence = f"{ENERGIES[higher]} minus {ENERGIES[lower]}, nats: {told}"
     return Claim(text, SOURCE, verdict, evidence, rule=EVERYWHERE, values=values, numbers=numbers)
 
 
