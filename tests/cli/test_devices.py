@@ -61,6 +61,13 @@ def test_a_command_takes_the_accelerator(name: str, seqwise: Command, files: dic
         assert len(files["page"].read_text()) == pytest.approx(len(written), rel=0.01)
 
 
+def test_chains_go_on_where_the_model_is(seqwise: Command, files: dict[str, Path], tmp_path: Path) -> None:
+    sample = ["sample", files["masked"], "--length=3", "--chains=2", "--output", tmp_path / "samples"]
+    with accelerator.device(float64=False):
+        begun, longer = (seqwise(*sample, f"--sweeps={sweeps}") for sweeps in (4, 8))
+    assert begun.code == longer.code == 0, (begun.err, longer.err)
+
+
 def _rounded(text: str) -> str:
     return re.sub(r"-?\d+\.\d+(e-?\d+)?", lambda number: f"{float(number[0]) + 0.0:.2f}", text)
 

@@ -213,16 +213,14 @@ _SAVED = ("tokens_BT", "energy_B", "energy_BT", "free_BT", "chain_B")
 
 
 @torch.no_grad()
-def load_chains(
-    path: str | os.PathLike[str], energy: Energy, *, context: Any = None, device: str = "cpu"
-) -> ChainState:
+def load_chains(path: str | os.PathLike[str], energy: Energy, *, context: Any = None) -> ChainState:
     """Load states saved by :func:`save_chains`.
 
     Args:
         path: the file.
-        energy: energy of the run, which the file does not contain. It is checked on one sequence.
+        energy: energy of the run, which the file does not contain. It is checked on one sequence, and scores are put
+            on the device of its models.
         context: context of the run.
-        device: device of the scores: that of the models.
 
     Raises:
         InputError: the file cannot be read, is of another kind, or belongs to another energy.
@@ -233,11 +231,8 @@ def load_chains(
             tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise InputError(f"the chains cannot be read: {error}", path=path, hint="start the chains again") from error
-    logits = tuple(
-        tensors[f"logits.{number}"].to(device)
-        for number in range(len(tensors) - len(_SAVED))
-        if f"logits.{number}" in tensors
-    )
+    names = (f"logits.{number}" for number in range(len(tensors) - len(_SAVED)))
+    logits = tuple(tensors[name] for name in names if name in tensors)
     if metadata.get("kind") != "seqwise chains" or not set(_SAVED) <= set(tensors):
         raise InputError("the file does not hold chains", path=path)
     saved = {name: tensors[name] for name in _SAVED}
@@ -251,4 +246,5 @@ def load_chains(
             path=path,
             hint="load with the model, the energy and the context of the run",
         )
-    return state
+    placed = tuple(own.to(new_1TV.device) for own, new_1TV in zip(logits, known.logits, strict=True))
+    return replace(state, logits=placed)
