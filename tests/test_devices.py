@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -182,6 +183,17 @@ def test_masked_likelihoods(float64: bool) -> None:
         return found, with_gradients(conditional_masked_objective(mask_uniformly), model, batch, {})
 
     compare(compute, float64=float64)
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_a_model_is_saved_from_the_device(kind: str, tmp_path: Path) -> None:
+    model, batch = CASES[kind]().model.float(), CASES[kind]().batch
+    with accelerator.device(), torch.no_grad():
+        model.to(accelerator.NAME)
+        model.teacher_forced(model.encode(batch.to(accelerator.NAME)), batch.targets_BT.to(accelerator.NAME))
+        model.save_pretrained(tmp_path)
+        weights = {name: weight.cpu() for name, weight in model.state_dict().items()}
+    torch.testing.assert_close(type(model).from_pretrained(tmp_path).state_dict(), weights, rtol=0, atol=0)
 
 
 # ---------------------------------------------------------------------------------------- searches

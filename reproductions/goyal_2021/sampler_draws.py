@@ -214,9 +214,9 @@ def refine_from_draws(
     """
 
     def log_probs(tokens_BT: Tensor, masked_BT: Tensor) -> Tensor:
-        logits_MV = model.masked_logits(tokens_BT, masked_BT, context).double()
+        logits_MV = model.masked_logits(tokens_BT, masked_BT, context).cpu().double()
         if allowed_V is not None:
-            logits_MV = logits_MV.masked_fill(~allowed_V.to(logits_MV.device), -torch.inf)
+            logits_MV = logits_MV.masked_fill(~allowed_V, -torch.inf)
         return logits_MV.log_softmax(-1)
 
     every_BT, length = torch.ones_like(masks_BT, dtype=torch.bool), masks_BT.shape[1]

@@ -376,7 +376,7 @@ def test_parts_of_a_model_have_learning_rates_of_their_own(tmp_path: Path) -> No
     train = [EncodedExample((0, 1, 2), (0, 1, 2)), EncodedExample((3, 2, 0), (1, 1, 0))]
     rates = {"decoder.": 2e-2, "head.bias": 5e-3}
     fit(model, cross_entropy_objective(), train, output=tmp_path, steps=1, rates=rates, **options)
-    for name, one in model.named_parameters():
+    for name, one in model.cpu().named_parameters():
         rate = next((rate for part, rate in rates.items() if name.startswith(part)), 1e-3)
         assert float((one.detach() - before[name]).abs().max()) == pytest.approx(rate, rel=1e-2), name
     assert json.loads((tmp_path / "log.jsonl").read_text())["learning_rate"] == 1e-3

@@ -61,7 +61,7 @@ def translator() -> ConditionalMaskedTransformer:
 
 def every_second(tokens_NT: Tensor) -> Tensor:
     """A mask without noise, whose share of the tokens differs from row to row."""
-    return (torch.arange(tokens_NT.shape[1]) % 2 == 0) & (tokens_NT != IGNORE)
+    return (torch.arange(tokens_NT.shape[1], device=tokens_NT.device) % 2 == 0) & (tokens_NT != IGNORE)
 
 
 def named(name: str, **settings: Any) -> Objective:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+from pathlib import Path
 from typing import Any, NoReturn
 
 from huggingface_hub import PyTorchModelHubMixin
 
+from seqwise.devices import device_of
 from seqwise.errors import InputError
 
 
@@ -27,6 +30,11 @@ class HubModel(PyTorchModelHubMixin, library_name="seqwise", tags=["seqwise"]):
         Loading weights from local directory
         torch.Size([1, 3])
     """
+
+    def _save_pretrained(self, save_directory: Path) -> None:
+        # A GPU holds the weights of an LSTM in one piece, and safetensors refuses tensors that share memory.
+        model: Any = self if device_of(self).type == "cpu" else copy.deepcopy(self).cpu()
+        super(HubModel, model)._save_pretrained(save_directory)
 
     @classmethod
     def _from_pretrained(cls, **named: Any) -> Any:

@@ -7,7 +7,7 @@ gates in torch's order (input, forget, cell, output), X = D + H inputs of a step
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,20 @@ LSTMState = tuple[Tensor, Tensor]
 # Weights from which the gradient is deferred. Autograd is faster with fewer, and knows what to do with products
 # that are rounded to 16 bits.
 LARGE = 2**17
+
+
+def run_lstm(lstm: nn.LSTM, *inputs: Any) -> Any:
+    """Call ``nn.LSTM``, in evaluation mode with gradients too, which cuDNN has not.
+
+    Example:
+        >>> outputs_BSH, _ = run_lstm(nn.LSTM(2, 3, batch_first=True), torch.zeros(1, 4, 2))
+        >>> outputs_BSH.shape
+        torch.Size([1, 4, 3])
+    """
+    if lstm.training or not torch.is_grad_enabled() or not lstm.weight_ih_l0.is_cuda:
+        return lstm(*inputs)
+    with torch.backends.cudnn.flags(enabled=False):
+        return lstm(*inputs)
 
 
 def lstm_step(lstm: nn.LSTM, inputs_BJD: Tensor, state: LSTMState) -> LSTMState:

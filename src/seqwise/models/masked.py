@@ -18,6 +18,7 @@ from seqwise.data.batches import IGNORE
 from seqwise.devices import moved
 from seqwise.errors import InputError
 from seqwise.models.hub import HubModel
+from seqwise.models.lstm_steps import run_lstm
 from seqwise.models.transformer import EncoderLayer, check_sizes, initialise, with_places
 
 
@@ -66,8 +67,8 @@ class MaskedLSTM(nn.Module, HubModel):
         _refuse(context)
         seen = seen_tokens(tokens_NT, masked_NT, mask_id=self.mask_id, device=self.embedding.weight.device)
         embedded_NTD = self.embedding(seen.tokens_NT)
-        left_NTH, _ = self.before(embedded_NTD)
-        right_NTH, _ = self.after(_backwards(embedded_NTD, seen.real_NT))
+        left_NTH, _ = run_lstm(self.before, embedded_NTD)
+        right_NTH, _ = run_lstm(self.after, _backwards(embedded_NTD, seen.real_NT))
         # Moved by one, so that a position has the state of its neighbour: it never reads itself.
         left_NTH = F.pad(left_NTH[:, :-1], (0, 0, 1, 0))
         right_NTH = _backwards(F.pad(right_NTH[:, :-1], (0, 0, 1, 0)), seen.real_NT)

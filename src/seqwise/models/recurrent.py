@@ -19,7 +19,7 @@ from seqwise.data.batches import Batch
 from seqwise.errors import InputError
 from seqwise.models.characters import CharacterConvolution, num_spelt_words
 from seqwise.models.hub import HubModel
-from seqwise.models.lstm_steps import LSTMState, LSTMSteps
+from seqwise.models.lstm_steps import LSTMState, LSTMSteps, run_lstm
 
 
 class _Encoded(NamedTuple):
@@ -73,10 +73,10 @@ class Encoder(nn.Module):
             # symbol, whatever else is in the batch. Packing is slow: a batch without padding does without.
             packed = pack_padded_sequence(embedded_BSE, host_B.clamp(min=1), batch_first=True, enforce_sorted=False)
             memory_BSM, _ = pad_packed_sequence(
-                self.lstm(packed)[0], batch_first=True, total_length=embedded_BSE.shape[1]
+                run_lstm(self.lstm, packed)[0], batch_first=True, total_length=embedded_BSE.shape[1]
             )
         else:
-            memory_BSM, _ = self.lstm(embedded_BSE)
+            memory_BSM, _ = run_lstm(self.lstm, embedded_BSE)
         return self._context(memory_BSM, lengths_B)
 
     def require_left_to_right(self) -> None:
@@ -92,9 +92,10 @@ class Encoder(nn.Module):
             past = LSTMSteps().step(self.lstm, embedded_BSE, past)
             return self._context(past[0], lengths_B), past
         if past is None:
-            memory_BSM, state = self.lstm(embedded_BSE)
+            memory_BSM, state = run_lstm(self.lstm, embedded_BSE)
         else:
-            memory_BSM, state = self.lstm(embedded_BSE, tuple(leaf.transpose(0, 1).contiguous() for leaf in past))
+            before = tuple(leaf.transpose(0, 1).contiguous() for leaf in past)
+            memory_BSM, state = run_lstm(self.lstm, embedded_BSE, before)
         hidden_1BH, cell_1BH = state
         return self._context(memory_BSM, lengths_B), (hidden_1BH.transpose(0, 1), cell_1BH.transpose(0, 1))
 
@@ -200,7 +201,7 @@ class FixedAttentionTagger(nn.Module):
         if inputs_BTD.shape[1] == 0:  # nn.LSTM refuses an empty sequence
             return context.memory_BSM.new_zeros(len(inputs_BTD), 0, self.decoder.hidden_size)
         memory_BTM = read_along(context.memory_BSM, inputs_BTD)
-        return self.dropout(self.decoder(torch.cat([inputs_BTD, memory_BTM], dim=-1))[0])
+        return self.dropout(run_lstm(self.decoder, torch.cat([inputs_BTD, memory_BTM], dim=-1))[0])
 
     def teacher_forced(self, context: Context, targets_BT: Tensor) -> Tensor:
         """Compute features along the gold labels; positions after the end of a row are arbitrary."""
@@ -361,7 +362,7 @@ class EncoderDecoder(nn.Module, HubModel):
         if inputs_BTD.shape[1] == 0:  # nn.LSTM refuses an empty sequence
             return context.memory_BSM.new_zeros(len(inputs_BTD), 0, self.decoder.hidden_size)
         initial = tuple(leaf.transpose(0, 1).contiguous() for leaf in self._initial_state(context))
-        return self._attend(self.decoder(inputs_BTD, initial)[0], context)
+        return self._attend(run_lstm(self.decoder, inputs_BTD, initial)[0], context)
 
     def teacher_forced(self, context: Context, targets_BT: Tensor) -> Tensor:
         """Compute features along the gold outputs; positions after the end of a row are arbitrary."""

@@ -48,7 +48,8 @@ def hamming_cost(gold_BT: Tensor, vocab_size: int, weights: Tensor | None = None
         >>> hamming_cost(torch.tensor([[2, 0]]), 3)(0)
         tensor([[1., 1., 0.]])
     """
-    weights_V = torch.ones(vocab_size, device=gold_BT.device) if weights is None else weights.expand(vocab_size)
+    device = gold_BT.device
+    weights_V = torch.ones(vocab_size, device=device) if weights is None else weights.to(device).expand(vocab_size)
     is_gold_BT, places_BT = gold_BT >= 0, gold_BT.long().clamp(0, vocab_size - 1)
     # A gold token that is none of the V leaves the last one as it is.
     of_gold_BT = weights_V[places_BT] * (gold_BT >= vocab_size)

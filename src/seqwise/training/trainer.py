@@ -14,6 +14,7 @@ import json
 import math
 import os
 import random
+import re
 import statistics
 import sys
 import time
@@ -343,11 +344,12 @@ class _FitTrainer(ResumableTrainer, SequenceTrainer):
             _seed_own_noise(self.args.seed, self.state.global_step, len(self._losses))
         try:
             return super().compute_loss(model, inputs, *arguments, **named)
-        except IndexError as error:  # an embedding's on a CPU; other devices have words of their own
-            if "out of range in self" not in str(error):
+        except (IndexError, torch.AcceleratorError) as error:  # an embedding's; a GPU tells of it some steps later
+            if not re.search("out of range in self|device-side assert", str(error)):
                 raise
             names = ", ".join(self.example_names(index) for index in inputs["indices"][:8])
-            problem = f"an id lies outside the model's vocabularies, in one of these: {names}"
+            before = "" if isinstance(error, IndexError) else " or in a batch before"
+            problem = f"an id lies outside the model's vocabularies, in one of these{before}: {names}"
             raise InputError(problem, hint="make the model with the sizes of the vocabularies") from error
 
     def evaluate(self, *arguments: Any, **named: Any) -> dict[str, float]:
