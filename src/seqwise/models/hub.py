@@ -33,7 +33,9 @@ class HubModel(PyTorchModelHubMixin, library_name="seqwise", tags=["seqwise"]):
 
     def _save_pretrained(self, save_directory: Path) -> None:
         # A GPU holds the weights of an LSTM in one piece, and safetensors refuses tensors that share memory.
-        model: Any = self if device_of(self).type == "cpu" else copy.deepcopy(self).cpu()
+        model: Any = self
+        if device_of(self).type != "cpu":
+            model = copy.deepcopy(model).cpu()
         super(HubModel, model)._save_pretrained(save_directory)
 
     @classmethod
