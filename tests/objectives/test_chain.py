@@ -443,15 +443,6 @@ def test_the_exact_objective_is_that_of_the_full_beam_and_of_enumeration() -> No
         assert_same(case.model, exact, beam_crf_objective(k=3**4)(case.model, case.batch, {}))
 
 
-def test_cross_entropy_can_be_added_to_the_exact_objective() -> None:
-    case = Case(0)
-    plain, both, half = (
-        crf_objective(cross_entropy_weight=weight)(case.model, case.batch, {}) for weight in (0.0, 1.0, 0.5)
-    )
-    assert both > plain
-    torch.testing.assert_close(half, (plain + both) / 2)
-
-
 def test_a_model_without_a_chain_is_refused() -> None:
     case = tagger_case(0)
     with pytest.raises(InputError, match="scores that form a chain, which those of Tagger do not; use a ChainTagger"):

@@ -12,8 +12,6 @@ from seqwise.decoding import Hypothesis, encoded_batches, evaluation_mode, hypot
 from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Counts
 from seqwise.models.protocols import StepModel
-from seqwise.names import ScoreName
-from seqwise.search.candidates import Score, local
 from seqwise.search.exact import best_first
 
 BATCH_SIZE = 16  # inputs searched together: all keep their decoder states
@@ -40,7 +38,6 @@ def exact_outputs(
     model: StepModel,
     examples: Sequence[EncodedExample],
     *,
-    score: Score | ScoreName = local,
     most_expansions: int = 1000,
     on_progress: Callable[[int], None] | None = None,
 ) -> list[Hypothesis | None]:
@@ -49,7 +46,7 @@ def exact_outputs(
     Args:
         model: a step model that is also a module; it is in evaluation mode during the call.
         examples: encoded examples; only their sources are read.
-        score, most_expansions: see :func:`~seqwise.search.exact.best_first`.
+        most_expansions: see :func:`~seqwise.search.exact.best_first`.
         on_progress: called with the number of examples just done.
 
     Example:
@@ -63,7 +60,7 @@ def exact_outputs(
     best: list[Hypothesis | None] = [None] * len(examples)
     with evaluation_mode(model), torch.no_grad():
         for indices, context, steps_B in encoded_batches(model, examples, at_once=BATCH_SIZE):
-            found = best_first(model, context, 1, num_steps=steps_B, score=score, most_expansions=most_expansions)
+            found = best_first(model, context, 1, num_steps=steps_B, most_expansions=most_expansions)
             ranked = hypotheses(found, end=model.end)
             for index, outputs, is_certified in zip(indices, ranked, found.certified_B.tolist(), strict=True):
                 best[index] = outputs[0] if is_certified and outputs else None

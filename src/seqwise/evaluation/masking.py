@@ -109,7 +109,6 @@ def masking_bias(
     *,
     most_outputs: int = MOST_OUTPUTS,
     num_draws: int = DRAWS,
-    seed: int = 0,
     on_progress: Callable[[int], None] | None = None,
 ) -> MaskingBias:
     """Measure how far masking is from ``p(y | y in L)`` in the language of a model.
@@ -122,7 +121,6 @@ def masking_bias(
         examples: only their sources are read.
         most_outputs: number of outputs up to which they are listed instead of drawn.
         num_draws: masked draws of each other input.
-        seed: random seed.
         on_progress: called with the number of examples just done.
 
     Raises:
@@ -154,9 +152,7 @@ def masking_bias(
                 outputs_by_length[num_steps] = list_outputs(language, num_steps, most=most_outputs)
             outputs_NT = outputs_by_length[num_steps]
             if outputs_NT is None:
-                drawn = masked_draws(
-                    model, context, language, num_steps=num_steps, num_samples=num_draws, seed=seed + number
-                )
+                drawn = masked_draws(model, context, language, num_steps=num_steps, num_samples=num_draws, seed=number)
                 masked_N = torch.full((num_draws,), 1 / num_draws, dtype=torch.float64)
                 inside.append(float(drawn.log_weights_B.exp().mean()))
             else:
@@ -167,7 +163,7 @@ def masking_bias(
             log_weights_N = drawn.log_weights_B.cpu()
             conditional_N = (masked_N.log() + log_weights_N).softmax(0)
             distances.append(float((masked_N - conditional_N).abs().sum() / 2))
-            errors.append(0.0 if outputs_NT is not None else _standard_error(log_weights_N, seed=seed + number))
+            errors.append(0.0 if outputs_NT is not None else _standard_error(log_weights_N, seed=number))
             listed.append(None if outputs_NT is None else len(outputs_NT))
             _add_masses(masses, drawn.tokens_BT.cpu(), model.end, masked_N, conditional_N)
             if on_progress is not None:

@@ -91,15 +91,14 @@ def _accuracy(category: str, pairs: list[PairScore]) -> PairAccuracy:
     return PairAccuracy(category, interval, len(pairs), winners.count("tie"), mean)
 
 
-def wilson_interval(successes: int, number: int, *, confidence: float = 0.95) -> Estimate:
-    """Return a share with its score interval, which is also valid near 0 and 1.
+def wilson_interval(successes: int, number: int) -> Estimate:
+    """Return a share with its 95% score interval, which is also valid near 0 and 1.
 
     It contains the p with ``(successes - number p)^2 <= z^2 number p (1 - p)``.
 
     Args:
         successes: from 0 to number.
         number: number of trials, at least 1.
-        confidence: nominal coverage, in (0, 1).
 
     Source: Wilson (JASA 22(158), 1927).
 
@@ -109,7 +108,7 @@ def wilson_interval(successes: int, number: int, *, confidence: float = 0.95) ->
     """
     if not 0 <= successes <= number or number < 1:
         raise InputError(f"{successes} successes of {number} trials")
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    z = NormalDist().inv_cdf(0.975)
     share = successes / number
     centre = (share + z**2 / (2 * number)) / (1 + z**2 / number)
     half = z / (1 + z**2 / number) * math.sqrt(share * (1 - share) / number + z**2 / (4 * number**2))

@@ -17,9 +17,8 @@ from seqwise.decoding import Decoder, evaluation_mode, steps_after
 from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Counts, pairs_with_many
 from seqwise.models.protocols import StepModel
-from seqwise.names import ScoreName
 from seqwise.search.beam import Beam, backtrace, search_steps
-from seqwise.search.candidates import Score, as_score, local
+from seqwise.search.candidates import local
 from seqwise.search.selectors import HardTopK, Selector
 
 Ids = tuple[int, ...]
@@ -95,7 +94,6 @@ def rank_slots(
     references: Sequence[Sequence[Ids]],
     *,
     k: int,
-    score: Score | ScoreName = local,
     allowed: Callable[[Selector], Selector] = unrestricted,
     batch_size: int = 256,
     on_progress: Callable[[int], None] | None = None,
@@ -103,7 +101,7 @@ def rank_slots(
     """Measure how well prefix probability and log Z of the next step rank the right slot above the best wrong one.
 
     At every step of a beam search, slots are y_1 .. y_t; right ones are prefixes of a reference. If the best right slot
-    r and the best wrong slot w (by the score of the search) can both still be extended, they make a pair, and a
+    r and the best wrong slot w (by the local score) can both still be extended, they make a pair, and a
     statistic g ranks it correctly if g(r) > g(w):
 
         g = log p(y_1..t),    g = log Z_{t+1},    g = log p(y_1..t) + log Z_{t+1},    g = sum_s f_s + log Z_{t+1}.
@@ -116,7 +114,6 @@ def rank_slots(
         examples: encoded sources.
         references: the right outputs of each example, end token included; at least one.
         k: size of the beam, at least 2.
-        score: score of the search.
         allowed: restricts a selector to allowed outputs; by default to all.
         batch_size: examples per batch; results do not depend on it.
         on_progress: called with the number of examples just done.
@@ -137,7 +134,7 @@ def rank_slots(
     pairs_with_many(examples, references)
     tallies = [_Tally() for _ in examples]
     order = sorted(range(len(examples)), key=lambda index: len(examples[index].source_ids))
-    decoder = Decoder(allowed(HardTopK(k)), as_score(score))
+    decoder = Decoder(allowed(HardTopK(k)), local)
     with evaluation_mode(model):
         for start in range(0, len(order), batch_size):
             indices = order[start : start + batch_size]

@@ -296,7 +296,7 @@ def best_chain_output(chain: Chain) -> tuple[Tensor, Tensor]:
 # ---------------------------------------------------------------------------------------- objective
 
 
-def crf_objective(*, cross_entropy_weight: float = 0.0) -> Objective:
+def crf_objective() -> Objective:
     """Make the objective of exact likelihood of a globally normalised chain, in nats per token; uses no schedule.
 
     A beam CRF tends to this as its beam grows. Source: Lafferty et al. (ICML 2001).
@@ -311,4 +311,4 @@ def crf_objective(*, cross_entropy_weight: float = 0.0) -> Objective:
         chain = cast(_ChainModel, model).chain(context)._replace(lengths_B=batch.target_lengths_B)
         return chain_loss(chain, batch.targets_BT)
 
-    return per_token_objective(loss, cross_entropy_weight)
+    return per_token_objective(loss)

@@ -16,12 +16,11 @@ from seqwise.objectives.linear_head import objective_of_features, require_fit
 from seqwise.objectives.objective import Objective
 
 
-def noise_log_probs(counts_V: Tensor, *, power: float = 1.0) -> Tensor:
-    """Compute a unigram noise distribution from token counts: ``q(w)`` proportional to ``count(w) ** power``.
+def noise_log_probs(counts_V: Tensor) -> Tensor:
+    """Compute a unigram noise distribution from token counts: ``q(w)`` proportional to ``count(w)``.
 
     Args:
         counts_V: token counts, 0 or more. A token with count 0 is never drawn as noise, and must not be gold.
-        power: 1 is the unigram distribution, 0 the uniform one over the tokens that occur; 0.75 is common.
 
     Returns:
         ``log q``, (V,), of the default floating type, or of the counts' type if they are floating point.
@@ -29,7 +28,7 @@ def noise_log_probs(counts_V: Tensor, *, power: float = 1.0) -> Tensor:
     Raises:
         InputError: a count is negative or not finite, or all are 0.
 
-    Source: Mnih and Teh (ICML 2012), section 3, for the unigram distribution; Mikolov et al. (2013), for the power.
+    Source: Mnih and Teh (ICML 2012), section 3.
 
     Example:
         >>> noise_log_probs(torch.tensor([3, 1, 0])).exp()
@@ -38,7 +37,7 @@ def noise_log_probs(counts_V: Tensor, *, power: float = 1.0) -> Tensor:
     counts = counts_V if counts_V.is_floating_point() else counts_V.to(torch.get_default_dtype())
     if not bool((torch.isfinite(counts) & (counts >= 0)).all()) or not bool((counts > 0).any()):
         raise InputError("noise needs counts that are finite, not negative, and not all 0")
-    return (power * counts.log()).masked_fill(counts == 0, -torch.inf).log_softmax(-1)
+    return counts.log().log_softmax(-1)
 
 
 def noise_contrastive_loss(

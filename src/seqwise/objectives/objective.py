@@ -63,7 +63,7 @@ def cross_entropy_objective(*, label_smoothing: float = 0.0, score: Score | Scor
     return objective
 
 
-def per_token_objective(loss: LossOfOutputs, cross_entropy_weight: float) -> Objective:
+def per_token_objective(loss: LossOfOutputs, cross_entropy_weight: float = 0.0) -> Objective:
     """Make an objective from a loss per output: its mean over gold tokens, plus weighted cross-entropy."""
 
     def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:

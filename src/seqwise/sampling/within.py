@@ -231,7 +231,6 @@ def masked_draws(
     *,
     num_steps: int | Tensor,
     num_samples: int = 1,
-    memory: RejectionMemory | None = None,
     seed: int = 0,
 ) -> LanguageChains:
     """Sample outputs with masking, from ``q(y) = prod_t p(y_t | y_<t) / Z_t``, with the weights ``p(y) / q(y)``.
@@ -239,7 +238,7 @@ def masked_draws(
     The mean weight is an unbiased estimate of p(y in L); weights divided by their sum estimate expectations under
     p(y | y in L).
 
-    Args: see :func:`sample_within`; a memory improves q and is not extended.
+    Args: see :func:`sample_within`.
 
     Returns:
         M = B N chains, grouped by input.
@@ -253,7 +252,7 @@ def masked_draws(
     rows_M, steps_M = _rows(model, context, num_steps, num_samples)
     draws = SeededDraws(seed, torch.arange(len(rows_M), device=rows_M.device), sweep=-1)  # chains begin at sweep 0
     context = rows_of(context, rows_M)
-    return _chains(_draw(model, context, language, steps_M, rows_M, memory, draws), context, rows_M, memory)
+    return _chains(_draw(model, context, language, steps_M, rows_M, None, draws), context, rows_M, None)
 
 
 @torch.no_grad()

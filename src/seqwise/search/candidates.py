@@ -196,10 +196,6 @@ class Candidates:
             finished_BJ=zeros_BJ,
         )
 
-    def scores_of(self, parents_BK: Tensor, tokens_BK: Tensor) -> Tensor:
-        """Scores of some candidates, given by slot and token: (B, K), with gradients."""
-        return self.scores_BJW.flatten(1).gather(1, self.places(parents_BK, tokens_BK))
-
     def places(self, parents_BK: Tensor, tokens_BK: Tensor) -> Tensor:
         """Indices into the J x W candidates of those given by slot and allowed token."""
         if self.allowed_BJC is None:
