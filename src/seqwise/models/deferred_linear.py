@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from seqwise.devices import at_least_float32
 from seqwise.models.heads import linear_weights
 from seqwise.models.products import Products
 
@@ -71,7 +72,7 @@ class DeferredLinear:
     def scores(self, rows: Tensor) -> Tensor:
         """Compute ``W h + b`` without a graph, in float32 or better, rounded like the first product of the search."""
         with torch.no_grad(), self._autocast():
-            return _at_least_float(self._products(rows))
+            return at_least_float32(self._products(rows))
 
     def note_outer(self, tokens_BX: Tensor, weights_BJX: Tensor, vectors_BJD: Tensor) -> None:
         """Record that ``sum_j weights[b, j, x] vectors[b, j]`` belongs to row ``tokens[b, x]`` of the gradient."""
@@ -87,8 +88,8 @@ class DeferredLinear:
 
     def note_product(self, gradient_NV: Tensor, rows_ND: Tensor) -> None:
         """Add up the gradient with respect to all scores of some rows at once, as it is too large to keep."""
-        dtype = torch.promote_types(gradient_NV.dtype, torch.float32)
-        self._of_this_pass().add_product(gradient_NV.to(dtype), rows_ND.detach().to(dtype))
+        gradient_NV = at_least_float32(gradient_NV)
+        self._of_this_pass().add_product(gradient_NV, rows_ND.detach().to(gradient_NV.dtype))
 
     def _of_this_pass(self) -> _Notes:
         """Return the records of the current backward pass, keyed by the number that checkpointing also uses."""
@@ -251,7 +252,3 @@ def _autocast_of(device_type: str) -> Autocast:
 
 def _zeros(like: Tensor) -> Tensor:
     return torch.zeros_like(like, dtype=torch.promote_types(like.dtype, torch.float32))
-
-
-def _at_least_float(values: Tensor) -> Tensor:
-    return values.to(torch.promote_types(values.dtype, torch.float32))

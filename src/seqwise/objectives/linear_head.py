@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from seqwise.data.batches import Batch
+from seqwise.devices import at_least_float32
 from seqwise.errors import InputError
 from seqwise.models.deferred_linear import exp_
 from seqwise.models.products import Products
@@ -92,8 +93,7 @@ class _GoldAndPartition(torch.autograd.Function):
         gold_N = (features_NH * gold_NH).sum(-1)
         if bias_V is not None:
             gold_N = gold_N + bias_V[targets_N]
-        logits_MV = Products(weight_VH, bias_V)(features_NH[drawn_M])
-        logits_MV = logits_MV.to(torch.promote_types(logits_MV.dtype, torch.float32))
+        logits_MV = at_least_float32(Products(weight_VH, bias_V)(features_NH[drawn_M]))
         highest_M = logits_MV.amax(-1)
         base_M = highest_M.masked_fill(highest_M == -torch.inf, 0.0)
         powers_MV = exp_(logits_MV.sub_(base_M[:, None]))

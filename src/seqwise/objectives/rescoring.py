@@ -12,6 +12,7 @@ from torch import Tensor
 
 from seqwise import tree
 from seqwise.data.batches import IGNORE
+from seqwise.devices import at_least_float32
 from seqwise.models.protocols import StepModel
 from seqwise.names import ScoreName
 from seqwise.objectives.likelihood import gold_scores
@@ -94,8 +95,8 @@ def output_scores(
     """
     score, language = as_score(score), language_of(model)
     targets_NT = cut_at_end(outputs_BKT, model.end).flatten(0, 1)
-    logits_NTV = model.head(model.teacher_forced(_repeated(context, outputs_BKT.shape[1]), targets_NT))
-    logits_NTV = logits_NTV.to(torch.promote_types(logits_NTV.dtype, torch.float32))
+    features_NTH = model.teacher_forced(_repeated(context, outputs_BKT.shape[1]), targets_NT)
+    logits_NTV = at_least_float32(model.head(features_NTH))
     if language is not None and score.over == "allowed":
         num_steps_N = None if num_steps_B is None else num_steps_B.repeat_interleave(outputs_BKT.shape[1])
         logits_NTV = allowed_logits(logits_NTV, targets_NT, language, num_steps=num_steps_N)

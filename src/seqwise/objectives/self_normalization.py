@@ -25,6 +25,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from seqwise.data.batches import Batch
+from seqwise.devices import at_least_float32
 from seqwise.errors import InputError
 from seqwise.models.protocols import StepModel
 from seqwise.objectives.linear_head import (
@@ -297,9 +298,7 @@ def log_partition_objective(*, fraction: float = 1.0) -> Objective:
         if fraction < 1:
             order_N = torch.randperm(len(features_NH), device=features_NH.device)
             features_NH = features_NH[order_N[: _num_drawn(fraction, len(features_NH))]]
-        logits_NV = model.head(features_NH)
-        logits_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32))
-        return logits_NV.logsumexp(-1).square().mean()
+        return at_least_float32(model.head(features_NH)).logsumexp(-1).square().mean()
 
     return objective
 

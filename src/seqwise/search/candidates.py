@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from seqwise import tree
+from seqwise.devices import at_least_float32
 from seqwise.errors import InputError
 from seqwise.models.deferred_linear import Matrices
 from seqwise.names import NormalizedOver, ScoreName
@@ -283,7 +284,7 @@ class Candidates:
         logits_BJC = torch.einsum("bjch,bjh->bjc", linear.weight_VD[tokens_BJC], self.features_BJH)
         if linear.bias_V is not None:
             logits_BJC = logits_BJC + linear.bias_V[tokens_BJC]
-        return _at_least_float(logits_BJC)
+        return at_least_float32(logits_BJC)
 
     def top_k(self, k: int, matrices: Matrices | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Return the k best candidates, or all if there are fewer; expand all of them only if that is faster.
@@ -404,9 +405,4 @@ class Candidates:
         return replace(self, allowed_BJC=allowed_BJC, matrices=matrices)
 
     def _logits(self) -> Tensor:
-        return _at_least_float(self.head(self.features_BJH))
-
-
-def _at_least_float(logits_BJV: Tensor) -> Tensor:
-    """Unnormalised scores, float32 at least: a gap of 0.1 at score -50 is lost in bfloat16."""
-    return logits_BJV.float() if logits_BJV.dtype in (torch.float16, torch.bfloat16) else logits_BJV
+        return at_least_float32(self.head(self.features_BJH))

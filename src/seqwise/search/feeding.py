@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from seqwise.devices import at_least_float32
 from seqwise.errors import InputError
 from seqwise.models.protocols import ParallelModel, StepModel
 from seqwise.search.beam import unroll
@@ -139,9 +140,9 @@ def fed_logits_in_two_passes(
         )
     gold_BP = targets_BT[:, :-1]
     if gold_BP.numel() == 0:  # nothing is fed but the first input
-        return _at_least_float(model.head(model.teacher_forced(context, targets_BT)))
+        return at_least_float32(model.head(model.teacher_forced(context, targets_BT)))
     features_N1H = model.teacher_forced(context, gold_BP).flatten(0, 1).unsqueeze(1)
-    zeros_N1 = _at_least_float(torch.zeros_like(features_N1H[..., 0]))
+    zeros_N1 = at_least_float32(torch.zeros_like(features_N1H[..., 0]))
     # Each position of each input is a search of one step by itself.
     candidates = Candidates(
         prefix_scores_BJ=zeros_N1, features_BJH=features_N1H, head=model.head, score=global_, finished_BJ=zeros_N1
@@ -149,11 +150,7 @@ def fed_logits_in_two_passes(
     selection, _ = GoldOr(otherwise, gold_BP.reshape(-1, 1), gold_probability)(candidates, None, generator)
     fed_BPD = selection.embed(model.embedding_VD).view(*gold_BP.shape, -1)
     first_B1D, _ = model.start(context)
-    return _at_least_float(model.head(model.forced(context, torch.cat([first_B1D, fed_BPD], dim=1))))
-
-
-def _at_least_float(values: Tensor) -> Tensor:
-    return values.to(torch.promote_types(values.dtype, torch.float32))
+    return at_least_float32(model.head(model.forced(context, torch.cat([first_B1D, fed_BPD], dim=1))))
 
 
 def _check_probability(gold_probability: float) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from seqwise.devices import at_least_float32
 from seqwise.errors import InputError
 from seqwise.names import AlphaUnitName
 
@@ -216,7 +217,7 @@ def in_units(alpha: float, unit_B: Tensor) -> Tensor:
     which is then a constant, as 0 x infinity would be NaN.
     """
     constant_B = unit_B.detach()
-    wide_B = constant_B.to(torch.promote_types(unit_B.dtype, torch.float32))
+    wide_B = at_least_float32(constant_B)
     unit_B = torch.where((alpha / wide_B / wide_B).isfinite(), unit_B, constant_B)
     return in_range(alpha / unit_B, unit_B)
 

@@ -17,7 +17,7 @@ from torch import Tensor, distributed, nn
 from transformers import Trainer
 
 from seqwise.data.batches import Batch
-from seqwise.devices import widest_float
+from seqwise.devices import at_least_float32, widest_float
 from seqwise.errors import InputError
 from seqwise.objectives.objective import Objective, SumOfMeans
 from seqwise.schedules import Schedule
@@ -42,11 +42,10 @@ class WithObjective(nn.Module):
         """
         if len(batch) == 0:
             nothing = torch.stack([parameter.sum() * 0.0 for parameter in self.parameters()]).sum()
-            return {"loss": nothing.to(torch.promote_types(nothing.dtype, torch.float32))}
+            return {"loss": at_least_float32(nothing)}
         model: Any = self.model
         if num_items is None:
-            loss = self.objective(model, batch, values)
-            return {"loss": loss.to(torch.promote_types(loss.dtype, torch.float32))}
+            return {"loss": at_least_float32(self.objective(model, batch, values))}
         num_gold = batch.target_lengths_B.sum() * weight
         if isinstance(self.objective, SumOfMeans) and _several_processes():
             # What each mean is over is known only now, and to each process of its own rows.
@@ -57,8 +56,7 @@ class WithObjective(nn.Module):
             distributed.all_reduce(all_M)
             shares_M = own_M[1:] / all_M[1:].clamp(min=1) * (all_M[0] / num_items)
             return {"loss": reduce(add, (mean.value * share for mean, share in zip(means, shares_M, strict=True)))}
-        loss = self.objective(model, batch, values)
-        loss = loss.to(torch.promote_types(loss.dtype, torch.float32))
+        loss = at_least_float32(self.objective(model, batch, values))
         return {"loss": loss * num_gold / num_items}
 
 
