@@ -51,15 +51,13 @@ class _DrawnOnCPU(TorchDispatchMode):
 
 @contextlib.contextmanager
 def _gpu(*, float64: bool = True) -> Iterator[Waits]:
-    """Inside, float32 is computed in full; yields how often the host waited, by place."""
+    """Yields how often the host waited, by place."""
     waits: Waits = collections.Counter()
-    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
 
     def show(message: Any, category: Any, filename: str, lineno: int, *_: Any) -> None:
         if "synchronizing CUDA operation" in str(message):
             waits[f"{filename}:{lineno}"] += 1
 
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     if not float64:
         devices.WITHOUT_FLOAT64.add("cuda")
     torch.cuda.synchronize()
@@ -72,7 +70,6 @@ def _gpu(*, float64: bool = True) -> Iterator[Waits]:
     finally:
         torch.cuda.set_sync_debug_mode("default")
         devices.WITHOUT_FLOAT64.discard("cuda")
-        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
 
 
 if torch.cuda.is_available():

@@ -155,12 +155,8 @@ def print_warnings(metrics: Mapping[str, Any]) -> None:
 
 
 def command_device() -> torch.device:
-    """Return the device that the command runs on; say which on standard error, unless it is the CPU unasked.
-
-    Scores are those of 32-bit floats there too: cuDNN would round the products of LSTMs to 10 bits.
-    """
+    """Return the device that the command runs on; say which on standard error, unless it is the CPU unasked."""
     device = local_device()
-    torch.backends.cudnn.allow_tf32 = False
     if device.type != "cpu" or DEVICE in os.environ:
         print(f"running on {device}", file=sys.stderr)
     return device

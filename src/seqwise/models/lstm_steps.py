@@ -33,7 +33,7 @@ def run_lstm(lstm: nn.LSTM, *inputs: Any) -> Any:
     """
     if lstm.training or not torch.is_grad_enabled() or not lstm.weight_ih_l0.is_cuda:
         return lstm(*inputs)
-    with torch.backends.cudnn.flags(enabled=False):
+    with torch.backends.cudnn.flags(enabled=False):  # torch's own kernels
         return lstm(*inputs)
 
 
