@@ -2,7 +2,7 @@
 
 The loss is the direct loss of a relaxed beam through the key-value cache of a GPT-2 with random weights, for an output
 of T tokens. With gradient checkpointing, the backward pass takes the steps again in segments of sqrt(T / 2);
-the gradients are the same.
+the gradients are the same; on a GPU, with products in bfloat16, but for its rounding.
 
 - saved: bytes that the graph keeps between the passes, parameters aside.
 - peak: the most that the allocator holds during a step, above what it held before.

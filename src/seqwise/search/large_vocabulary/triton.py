@@ -4,8 +4,8 @@ A search step reads its scores for log Z and for the maximum of each block of 64
 memory-bound passes over N x V numbers. Here each program of the kernel reads one tile of a row once, and returns a
 maximum for each block and one logsumexp.
 
-Triton comes with GPU builds of torch. With ``TRITON_INTERPRET=1``, the kernel runs slowly on CPUs, where it is tested;
-it has not been measured on a GPU yet (run ``python -m benchmarks.relaxed_beam --device cuda``).
+Triton comes with GPU builds of torch. With ``TRITON_INTERPRET=1``, the kernel runs slowly on CPUs, where it is tested,
+as on a GPU if there is one.
 
 Shapes: N rows, V vocabulary, M full blocks of a row, S tiles of a row.
 """
