@@ -133,7 +133,8 @@ def _hypothesis(tokens: list[int], score: float, end: int | None, length_normali
     return Hypothesis(tuple(written), score / max(length, 1) ** length_normalization, finished)
 
 
-def _has_ended(beam: Beam) -> bool:
+def has_ended(beam: Beam) -> bool:
+    """Whether every slot has ended or is dead."""
     return bool(((beam.finished_BK == 1) | (beam.scores_BK == -torch.inf)).all())
 
 
@@ -176,7 +177,7 @@ def decode(
         beam = step.beam
         # A soft beam goes on mixing its slots' scores after all of them have ended, so it must run its course.
         settled = isinstance(step.selection, HardSelection) and model.end is not None
-        if settled and worth_reading(beam.scores_BK, number) and _has_ended(beam):
+        if settled and worth_reading(beam.scores_BK, number) and has_ended(beam):
             break
     return hypotheses(beam, end=model.end, n_best=n_best, length_normalization=length_normalization)
 

@@ -41,6 +41,16 @@ class InputError(ValueError):
         self.problem, self.path, self.line, self.hint = problem, path, line, hint
 
 
+def first_line(error: object) -> str:
+    r"""Return the first line of the message of an error, or of what a library says; without one, the type's name.
+
+    Example:
+        >>> first_line(RuntimeError("out of memory\nat line 7")), first_line(KeyError())
+        ('out of memory', 'KeyError')
+    """
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def warn(*warnings: str | None) -> None:
     """Print warnings on standard error, one per line."""
     for warning in warnings:

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seqwise.data.batches import EncodedExample, collate
-from seqwise.decoding import Decoder, evaluation_mode, steps_after
+from seqwise.data.batches import EncodedExample
+from seqwise.decoding import Decoder, encoded_batches, evaluation_mode, has_ended
 from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Counts, pairs_with_many
 from seqwise.models.protocols import StepModel
@@ -63,7 +63,7 @@ def unroll_slots(model: StepModel, context: Any, decoder: Decoder, *, num_steps:
         added_BK = logits_BJV.flatten(1).gather(1, places_BK).masked_fill(closed_BK, 0.0)
         raw_scores_BJ = raw_scores_BJ.gather(1, parents_BK) + added_BK
         log_probs_BJ = log_probs_BJ.gather(1, parents_BK) + added_BK - log_partitions_BJ.gather(1, parents_BK)
-        if model.end is not None and bool(((beam.finished_BK == 1) | (beam.scores_BK == -torch.inf)).all()):
+        if model.end is not None and has_ended(beam):
             break
     none_BJ = torch.zeros_like(beam.scores_BK)
     yield Slots(backtrace(beam), beam.scores_BK, log_probs_BJ, raw_scores_BJ, none_BJ, none_BJ.bool())
@@ -133,18 +133,14 @@ def rank_slots(
         raise InputError(f"a beam of {k} has no two slots to rank", hint="use a beam of 2 or more")
     pairs_with_many(examples, references)
     tallies = [_Tally() for _ in examples]
-    order = sorted(range(len(examples)), key=lambda index: len(examples[index].source_ids))
+    right = [{ids[:length] for ids in outputs for length in range(len(ids))} for outputs in references]
     decoder = Decoder(allowed(HardTopK(k)), local)
-    with evaluation_mode(model):
-        for start in range(0, len(order), batch_size):
-            indices = order[start : start + batch_size]
-            _rank_batch(
-                model,
-                [examples[index] for index in indices],
-                [references[index] for index in indices],
-                [tallies[index] for index in indices],
-                decoder,
-            )
+    with evaluation_mode(model), torch.no_grad():
+        for indices, context, steps_B in encoded_batches(model, examples, at_once=batch_size):
+            for index, limit in zip(indices, steps_B.tolist(), strict=True):
+                tallies[index].steps = min(limit, max(map(len, references[index]))) - 1
+            for slots in unroll_slots(model, context, decoder, num_steps=steps_B):
+                _count(slots, [right[index] for index in indices], [tallies[index] for index in indices])
             if on_progress is not None:
                 on_progress(len(indices))
     return _ranking(tallies)
@@ -160,27 +156,8 @@ class _Tally:
     on_beam: int = 0
 
 
-def _rank_batch(
-    model: StepModel,
-    examples: Sequence[EncodedExample],
-    references: Sequence[Sequence[Ids]],
-    tallies: Sequence[_Tally],
-    decoder: Decoder,
-) -> None:
-    """Search a batch of examples, and count their pairs step by step."""
-    limits = [steps_after(example.source_ids, model) for example in examples]
-    for outputs, limit, tally in zip(references, limits, tallies, strict=True):
-        tally.steps = min(limit, max(map(len, outputs))) - 1
-    right = [{ids[:length] for ids in outputs for length in range(len(ids))} for outputs in references]
-    batch = collate(examples).to(model.embedding_VD.device)
-    num_steps_B = torch.tensor(limits, device=batch.sources_BS.device)
-    with torch.no_grad():
-        context = model.encode(batch)
-    for slots in unroll_slots(model, context, decoder, num_steps=num_steps_B):
-        _count(slots, right, tallies)
-
-
 def _count(slots: Slots, right: Sequence[set[Ids]], tallies: Sequence[_Tally]) -> None:
+    """Count the pairs among the slots of some inputs, given the prefixes of their right outputs."""
     if slots.prefixes_BJT.shape[-1] == 0:  # one slot: the empty prefix
         return
     ahead_BJ = slots.raw_scores_BJ + slots.log_partitions_BJ

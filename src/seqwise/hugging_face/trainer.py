@@ -22,7 +22,7 @@ from transformers import (
 from transformers.trainer_utils import align_special_tokens
 
 from seqwise.data.batches import IGNORE, Batch
-from seqwise.errors import InputError
+from seqwise.errors import InputError, first_line
 from seqwise.hugging_face.adapter import HuggingFaceStepModel
 from seqwise.hugging_face.configuration import SearchAwareConfig
 from seqwise.hugging_face.language import InsideLanguage, text_language
@@ -313,5 +313,5 @@ def _from_pretrained(name: str) -> Any:
         kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
         return kind.from_pretrained(name, use_safetensors=True, trust_remote_code=False)
     except (OSError, ValueError) as error:
-        problem = f"cannot be loaded as a model ({(str(error).splitlines() or ['?'])[0]})"
+        problem = f"cannot be loaded as a model ({first_line(error)})"
         raise InputError(problem, path=name, hint="give a model with a language model head, in safetensors") from error

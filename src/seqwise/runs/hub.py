@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from seqwise.errors import InputError
+from seqwise.errors import InputError, first_line
 
 HUB_RUN = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 """Name of a repository: user or organisation, slash, repository."""
@@ -75,5 +75,5 @@ def hub_refusals(name: str, problem: str, *, hint: str) -> Iterator[None]:
     except InputError:
         raise
     except (transport, EntryNotFoundError, HFValidationError, OSError) as error:
-        message = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(" .")
+        message = first_line(error).rstrip(" .")
         raise InputError(f"{problem} ({message})", path=name, hint=hint) from error

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from seqwise.data.records import read_json_object
-from seqwise.errors import InputError
+from seqwise.errors import InputError, first_line
 from seqwise.runs.model_settings import HUB_NAME
 
 TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
@@ -188,7 +188,7 @@ def one_line(source: Path | str, kind: str) -> Iterator[None]:
         ImportError,
         SafetensorError,
     ) as error:
-        message = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        message = first_line(error)
         if isinstance(source, Path):
             hint = f"give a Hugging Face {kind}"
             raise InputError(f"transformers cannot load the model ({message})", path=source, hint=hint) from error

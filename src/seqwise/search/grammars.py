@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seqwise.errors import InputError
+from seqwise.errors import InputError, first_line
 from seqwise.search.language import NOWHERE
 
 Ids = tuple[int, ...]
@@ -316,7 +316,7 @@ class Grammar:
             return np.array([token for token in spelling if parser.validate_tokens([token + shift]) == 1], np.int64)
         bits = np.frombuffer(parser.compute_bitmask(), np.uint8)
         if parser.is_error():
-            problem = _line(parser.get_error())
+            problem = first_line(parser.get_error())
             if problem.startswith("NoExtension"):  # no token spells what the grammar asks for
                 return np.zeros(0, dtype=np.int64)
             raise InputError(f"the grammar is too complex ({problem})", hint="simplify it")
@@ -427,10 +427,10 @@ class Grammar:
             else:
                 text = llguidance.grammar_from("json_schema", json.dumps(self.source))
         except (ValueError, TypeError) as error:
-            raise InputError(f"the grammar cannot be read ({_line(error)})") from None
+            raise InputError(f"the grammar cannot be read ({first_line(error)})") from None
         parser = llguidance.LLMatcher(tokenizer, text, log_level=0)
         if parser.is_error():
-            raise InputError(f"the grammar cannot be read ({_line(parser.get_error())})")
+            raise InputError(f"the grammar cannot be read ({first_line(parser.get_error())})")
         return parser
 
 
@@ -485,7 +485,3 @@ def _shortest(finishes: set[Ids]) -> list[Ids]:
 
 def _fits(finish: Ids | None, steps: int | None) -> bool:
     return finish is not None and (steps is None or len(finish) <= steps)
-
-
-def _line(error: object) -> str:
-    return (str(error).strip().splitlines() or ["?"])[0]

@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from seqwise.data.durable import flush, rename_durably, sha256_of_file
-from seqwise.errors import InputError
+from seqwise.errors import InputError, first_line
 
 UNFINISHED = "unfinished"
 """Folder, next to the checkpoints, in which the next one is written."""
@@ -118,7 +118,7 @@ permissions, then run the same command again
     except InputError:
         raise
     except (OSError, RuntimeError, SafetensorError) as error:  # the last two are torch.save's and save_file's
-        reason = (error.strerror if isinstance(error, OSError) else None) or (str(error).splitlines() or ["?"])[0]
+        reason = (error.strerror if isinstance(error, OSError) else None) or first_line(error)
         path = (error.filename if isinstance(error, OSError) else None) or folder
         hint = "check free space and permissions, then run the same command again"
         raise InputError(f"cannot be written ({reason})", path=path, hint=hint) from error

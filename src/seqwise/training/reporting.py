@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 from seqwise.configuration.written import did_you_mean
-from seqwise.errors import InputError
+from seqwise.errors import InputError, first_line
 
 PACKAGES = {"azure_ml": "azureml-sdk", "comet_ml": "comet-ml", "flyte": "flytekit"}
 """PyPI names of integrations, if they differ."""
@@ -32,6 +32,4 @@ def require_integrations(names: Sequence[str]) -> None:
             if "install" in str(error):
                 package = PACKAGES.get(name, name)
                 raise InputError(f"report_to: {package} is not installed", hint=f"pip install {package}") from error
-            raise InputError(
-                f"report_to: {str(error).splitlines()[0]}", hint="set it, or leave report-to out"
-            ) from error
+            raise InputError(f"report_to: {first_line(error)}", hint="set it, or leave report-to out") from error

@@ -18,7 +18,7 @@ from torch import distributed, nn
 from transformers import Trainer, TrainerState
 from transformers.trainer_pt_utils import safe_globals
 
-from seqwise.errors import InputError
+from seqwise.errors import InputError, first_line
 from seqwise.training.checkpoints import UNFINISHED, checkpoint_step, keep_checkpoint, saving
 
 SETTINGS = "settings.json"
@@ -93,7 +93,7 @@ def require_state(folder: Path) -> TrainerState:
             with safe_globals():  # weights_only: what torch reads is never executed
                 torch.load(folder / name, map_location="cpu", weights_only=True)
         except Exception as error:  # a file from outside may fail in any way
-            problem = (str(error).splitlines() or [type(error).__name__])[0]
+            problem = first_line(error)
             raise InputError(f"cannot be loaded as plain data ({problem})", path=folder / name, hint=hint) from error
     try:
         state = TrainerState.load_from_json(str(folder / _STATE))

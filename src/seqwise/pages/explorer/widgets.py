@@ -11,7 +11,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from seqwise.errors import InputError
+from seqwise.errors import InputError, first_line
 from seqwise.pages.explorer.work import Job
 from seqwise.pages.report.page import block_style
 
@@ -205,4 +205,4 @@ def failure(error: Exception) -> str:
         >>> failure(RuntimeError("out of memory\\nat line 7"))
         'the model failed: out of memory'
     """
-    return f"the model failed: {(str(error) or type(error).__name__).splitlines()[0]}"
+    return f"the model failed: {first_line(error)}"
