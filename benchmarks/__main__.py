@@ -46,10 +46,11 @@ BENCHMARKS: dict[str, tuple[list[str], list[str]]] = {
     "throughput": (["--rounds", "1"], ["--rounds", "1", "--lines", "200"]),
     "streaming": ([], ["--rounds", "2", "--streams", "2", "--steps", "60"]),
     "chain_log_partition": (["--rounds", "10"], ["--rounds", "3", "--steps", "10", "--labels", "9"]),
+    "scaling": ([], ["--points", "3", "--rounds", "1"]),
     "training_profile": (["--steps", "10"], ["--steps", "2", "--only", "stress"]),
 }
 
-ALONE = ("throughput", "training_profile")
+ALONE = ("scaling", "throughput", "training_profile")
 """Those that say what one core does, and are run on one only."""
 
 ON_A_DEVICE: dict[str, list[str]] = {

@@ -6,6 +6,7 @@ label-bias.png by the command in docs/label-bias.md.
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 import sys
@@ -19,7 +20,7 @@ import torch
 
 from reproductions import run_reproduction, what_holds_page
 from reproductions.beyond import frontier, masked_diffusion_audit, proteins, spelling, stress
-from reproductions.figures import PALETTE, draw_curves
+from reproductions.figures import PALETTE, draw_curves, panels
 from reproductions.goyal_2021 import figure_6_1, sampler_figures
 from reproductions.report import Table, load_table
 from reproductions.result_files import NAMES, file_stem, load_tables, reproduction_of
@@ -30,6 +31,7 @@ from seqwise.pages.report.lattice import Lattice, beam_lattice
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
+GROWTH = RESULTS / "benchmarks" / "scaling.json"
 
 # Reproductions whose figure is all in their table: the name of the table, and what draws it.
 BY_TABLE: dict[str, Callable[[Table, Path], None]] = {
@@ -59,6 +61,8 @@ def pictures() -> dict[str, Callable[[Path], None]]:
         "relaxed-beam.gif": draw_relaxed_beam,
         "what-holds.png": draw_what_holds,
     }
+    if GROWTH.exists():
+        others["scaling.png"] = draw_growth
     curves = {
         f"{file_stem(name, scale)}.png": partial(draw_curves, table)
         for name, by_scale in load_tables(RESULTS).items()
@@ -71,6 +75,34 @@ def pictures() -> dict[str, Callable[[Path], None]]:
 def draw_what_holds(path: Path) -> None:
     """Draw the effects of the papers' ideas, theirs and ours."""
     what_holds_page.draw(load_tables(RESULTS), path)
+
+
+def draw_growth(path: Path) -> None:
+    """Draw how the seconds of searches grow, beside what theory says, a panel for each size that is varied."""
+    rows = json.loads(GROWTH.read_text("utf-8"))["rows"]
+    names = {"k": "width k", "V": "vocabulary V", "T": "length T", "B": "batch B"}
+    colours: dict[tuple[str, str], str] = {}
+    with panels(path, columns=len(names), figsize=(13, 3.8), sharey=True) as (figure, row):
+        for axes, (varied, name) in zip(row, names.items(), strict=True):
+            for each in [each for each in rows if each["varied"] == varied]:
+                which = each["model"], each["search"]
+                colour = colours.setdefault(which, PALETTE[len(colours)])
+                values, seconds = each["values"], each["seconds"]
+                label = f"{each['model']}, {each['search']}"
+                axes.loglog(values, seconds, "o-", color=colour, markersize=3, linewidth=1.2, label=label)
+                theory = [seconds[-1] * (value / values[-1]) ** each["theory"] for value in values]
+                above = [(x, y) for x, y in zip(values, theory, strict=True) if y > min(seconds)]
+                axes.loglog(*zip(*above, strict=True), ":", color=colour, linewidth=1)
+                axes.annotate(f" {each['exponent']:.2f}", (values[-1], seconds[-1]), color=colour, fontsize=7)
+            most = max((each["values"] for each in rows if each["varied"] == varied), key=len)
+            axes.set_xticks(most, [f"{value:,}" for value in most], minor=False, fontsize=7)
+            axes.minorticks_off()
+            axes.set(xlabel=name)
+            axes.grid(alpha=0.3)
+        row[0].set(ylabel="CPU seconds")
+        shown = [zip(*axes.get_legend_handles_labels(), strict=True) for axes in row]
+        handles = {label: handle for pairs in shown for handle, label in pairs}
+        figure.legend(handles.values(), handles.keys(), loc="outside lower center", frameon=False, ncols=len(handles))
 
 
 def draw_table(name: str, path: Path) -> None:

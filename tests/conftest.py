@@ -12,7 +12,7 @@ from typing import Any
 # Before torch is imported, and inherited by the commands that tests start. One thread: the tensors are tiny, so more
 # threads only wait for each other, and the order of sums stays the same from machine to machine.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# GPUs would round the products of LSTMs to 10 bits. Torch has two ways to say so, which do not go together.
+# GPUs would round the products of LSTMs to 10 bits.
 os.environ.setdefault("NVIDIA_TF32_OVERRIDE", "0")
 # A test that needs a hub is a mistake; it must fail at once, not depend on the network.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

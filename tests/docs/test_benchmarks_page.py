@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-import pretended
+import accelerator
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -133,12 +133,15 @@ def test_what_was_asked_for_runs_in_turn_and_what_is_quick_is_not_kept(
     assert more.count("```text\n2.5 times\n```") == 3 and more.startswith(page.rstrip())
     monkeypatch.setattr(benchmarks, "RESULTS", tmp_path / "others")
     before = len(called)
-    with pretended.device(), pytest.raises(SystemExit) as error:  # a device is not the processor; one of its runs fails
-        benchmarks.main(["run", "--device", pretended.NAME])
+    with (
+        accelerator.device(),
+        pytest.raises(SystemExit) as error,
+    ):  # a device is not the processor; one of its runs fails
+        benchmarks.main(["run", "--device", accelerator.NAME])
     assert error.value.code == 1 and "failed: streaming" in capsys.readouterr().err
     assert [arguments[:-4] for arguments in called[before:]] == list(benchmarks.ON_A_DEVICE.values())
-    assert {tuple(arguments[-4:-2]) for arguments in called[before:]} == {("--device", pretended.NAME)}
-    kept = {path.stem for path in (tmp_path / "others" / pretended.NAME).iterdir()}
+    assert {tuple(arguments[-4:-2]) for arguments in called[before:]} == {("--device", accelerator.NAME)}
+    kept = {path.stem for path in (tmp_path / "others" / accelerator.NAME).iterdir()}
     assert kept == set(benchmarks.ON_A_DEVICE) - {"streaming"}
     path = tmp_path / "others" / "cuda" / "sampler.json"
     path.parent.mkdir()
@@ -160,8 +163,8 @@ def test_what_one_core_does_is_measured_on_one(benchmarks: ModuleType, capsys: p
     with pytest.raises(SystemExit):
         benchmarks.main(["run", "--threads", "0"])
     assert "1 or more" in capsys.readouterr().err
-    with pretended.device(), pytest.raises(SystemExit) as error:
-        benchmarks.main(["run", "--device", pretended.NAME, "throughput"])
+    with accelerator.device(), pytest.raises(SystemExit) as error:
+        benchmarks.main(["run", "--device", accelerator.NAME, "throughput"])
     assert error.value.code == 2 and "throughput is measured on the processor only" in capsys.readouterr().err
     with pytest.raises(SystemExit) as error:
         benchmarks.main(["run", "--device", "cuda:99"])
