@@ -277,20 +277,21 @@ def encoded_batches(
     Yields:
         Places of some examples, the context of their sources, and for each the number of search steps, int64 (B,).
     """
-    order = sorted(range(len(examples)), key=lambda index: len(examples[index].source_ids))
-    for indices in _batches(model, examples, order, at_once):
+    for indices in batches_by_length(model, examples, at_once=at_once):
         batch = collate([examples[index] for index in indices]).to(model.embedding_VD.device)
         limits = [steps_after(examples[index].source_ids, model) for index in indices]
         yield indices, model.encode(batch), torch.tensor(limits, device=batch.sources_BS.device)
 
 
-def _batches(
-    model: StepModel, examples: Sequence[EncodedExample], order: Sequence[int], at_once: int
+def batches_by_length(
+    model: StepModel, examples: Sequence[EncodedExample], *, at_once: int = AT_ONCE
 ) -> Iterator[list[int]]:
-    """Yield batches in an order. An input whose outputs end at the model's last position has its own batch.
+    """Yield the places of a batch of examples, from short to long sources.
 
-    In a batch with a longer prompt it might have fewer positions.
+    An input whose outputs end at the model's last position has its own batch: in one with a longer prompt it might have
+    fewer positions. The examples of some of the batches, in this order, make the same batches again.
     """
+    order = sorted(range(len(examples)), key=lambda index: len(examples[index].source_ids))
     together: list[int] = []
     alone: list[int] = []
     for index in order:

@@ -34,10 +34,12 @@ from seqwise.runs.inputs import file_units, input_units, inputs_of, names_a_file
 from seqwise.runs.loading import build_codec, build_model
 from seqwise.runs.measures import (
     decisive,
+    decode,
     known_targets,
     log_partitions_of,
     measure,
     measure_decoders,
+    measure_outputs,
     missing_bleu,
     references_by_source,
     signatures,
@@ -600,7 +602,7 @@ def test_rare_and_new_subwords_are_unknown_even_where_all_were_counted() -> None
         run.codec.encode([Example(("Das",), ("\u00a0",), "x.tsv", 7)])
 
 
-def test_outputs_of_subwords_are_measured_as_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outputs_of_subwords_are_measured_as_texts() -> None:
     pytest.importorskip("tokenizers")
     pytest.importorskip("sacrebleu")
     told = {"Das Haus.": "The house.", "Das  Haus rennt": "The house runs on no"}
@@ -610,13 +612,12 @@ def test_outputs_of_subwords_are_measured_as_texts(monkeypatch: pytest.MonkeyPat
         wanted = [Example(example.source, (told[example.source[0]],)) for example in examples]
         return [[Prediction(example.target, 0.0)] for example in run.codec.split(wanted)]
 
-    monkeypatch.setattr("seqwise.runs.measures.predict", parrot)
     examples = [
         Example(("Das Haus.",), ("The house.",)),
         Example(("Das Haus.",), ("A  house.",)),
         Example(("Das  Haus rennt",), ("The house runs on us",)),
     ]
-    found = measure(run, examples, "beam")
+    found = measure_outputs(run, examples, decode(run, examples, choose_decoder(run.settings), search=parrot))
     assert set(found) == {"token error", "length ratio", "BLEU"}
     assert found["token error"].value == pytest.approx(1 / 7)
     # The full stop is a word for BLEU. Of 3 + 5 words 7 are right, and so on to fours; the lengths are right.

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from command_line import Command
 from seqwise import InputError
 from seqwise.configuration import OneOf
-from seqwise.data import EncodedExample, collate
+from seqwise.data import EncodedExample, Example, collate
 from seqwise.data.batches import IGNORE, Batch, BatchSampler
 from seqwise.models import ConditionalMaskedTransformer, EncoderDecoder, MaskedLSTM
 from seqwise.objectives import ObjectiveConfig, relaxed_beam_objective
@@ -28,7 +28,10 @@ from seqwise.objectives.contrastive import noise_log_probs
 from seqwise.objectives.masked_likelihood import conditional_masked_objective, masked_objective
 from seqwise.objectives.objective import Mean, Objective, SumOfMeans
 from seqwise.objectives.options import Context
+from seqwise.runs import choose_decoder, new_run, predict, save_run, train_settings
+from seqwise.runs import run as runs_of_models
 from seqwise.runs.resumable_writer import write_in_blocks
+from seqwise.runs.run import OutputRun, predict_together
 from seqwise.training import processes
 from seqwise.training.trainer import StepBatches, fit
 
@@ -316,8 +319,8 @@ def test_commands_that_cannot_be_shared_are_refused(
     seqwise: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    complaint = seqwise("evaluate", tmp_path, "dev.conll").complaint
-    assert complaint == "seqwise evaluate runs in one process, and there are 2; start it without torchrun"
+    complaint = seqwise("stream", tmp_path).complaint
+    assert complaint == "seqwise stream runs in one process, and there are 2; start it without torchrun"
     for command in (["score", tmp_path, "a.txt"], ["predict", tmp_path, "a.txt"], ["sample", tmp_path]):
         assert seqwise(*command).complaint == "2 processes cannot print their lines in order; give an --output"
     for command in (["score", tmp_path, "-"], ["predict", tmp_path]):
@@ -401,6 +404,55 @@ def test_a_dead_process_ends_the_training_and_the_same_command_resumes_it(tmp_pa
     assert code == 0, err
     for name in ("model/model.safetensors", "log.jsonl", "measurements.jsonl", "metrics.json"):
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+
+
+def new_speller(folder: Path, words: int) -> tuple[OutputRun, list[Example]]:
+    """A run with random weights, whose outputs vary, saved in a folder, and words for it, which are many batches."""
+    drawn = torch.randint(4, (words, 6), generator=torch.Generator().manual_seed(0)).tolist()
+    letters = [tuple("abcd"[letter] for letter in row[: 1 + number % 6]) for number, row in enumerate(drawn)]
+    pairs = [Example((*word, *f"{number:x}"), word) for number, word in enumerate(letters)]
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 4, "embedding_size": 4, "beam_size": 2, "source_units": "characters"}
+    run = new_run(pairs, train_settings(task="transduce", target_units="characters", **sizes))
+    with torch.no_grad():
+        for weights in run.model.parameters():
+            weights *= 8
+    save_run(run, folder)
+    return run, pairs
+
+
+def test_processes_share_the_batches_that_are_evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both in turn here: the batches of the one are not those of the other, and together they are those of one."""
+    run, pairs = new_speller(tmp_path, 900)
+    decoder = choose_decoder(run.settings, "beam")
+    expected = predict(run, pairs, decoder)
+    assert len({outputs[0].tokens for outputs in expected}) > 30
+    shares: list[dict[int, Any]] = []
+
+    def gathered(own: dict[int, Any]) -> list[Any]:
+        shares.append(dict(own))
+        return shares if len(shares) == 2 else [own, dict.fromkeys(set(range(900)) - own.keys())]
+
+    monkeypatch.setattr(runs_of_models, "from_all_processes", gathered)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        found = predict_together(run, pairs, decoder)
+    assert found == expected
+    assert [len(own) for own in shares] == [512, 388] and not shares[0].keys() & shares[1].keys()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("options", [[], ["--json", "--decoder", "beam"]])
+def test_two_processes_evaluate_as_one_does(options: list[str], tmp_path: Path, seqwise: Command) -> None:
+    """Numbers, intervals and warnings, also of an input that cannot be read."""
+    _, pairs = new_speller(tmp_path / "run", 600)
+    rows = [f"{''.join(pair.source)}\t{''.join(pair.target)}\n" for pair in pairs]
+    (tmp_path / "dev.tsv").write_text("".join([*rows[:300], "a!\ta\n", *rows[300:], "aaa\t!\n"]))
+    said = seqwise("evaluate", tmp_path / "run", tmp_path / "dev.tsv", *options)
+    code, out, err = ended(command(tmp_path, "evaluate", Path("run"), Path("dev.tsv"), *options))
+    assert said.code == code == 1 and out == said.out and "1 of 602 inputs could not be read" in said.err
+    assert [line for line in err.splitlines() if line.startswith("seqwise: ")] == said.err.splitlines()
 
 
 @pytest.mark.slow

@@ -254,17 +254,19 @@ def evaluate(
     For entity labels (B-PER, I-PER, O), prints micro-averaged and macro-averaged F1, and precision, recall, F1 and the
     number of gold entities of each type.
 
-    An unreadable input, for example one with an unknown character, counts as wrong, and the exit code is 1.
+    An unreadable input, for example one with an unknown character, counts as wrong, and the exit code is 1. torchrun
+    may start several processes, which share the batches; the results are those of one.
     """
     from seqwise.evaluation.entities import EntityCounts
     from seqwise.evaluation.metrics import bootstrap_interval
     from seqwise.runs import load_run
-    from seqwise.runs.decoder_choice import decoders_for, usual_decoder
+    from seqwise.runs.decoder_choice import choose_decoder, decoders_for, usual_decoder
     from seqwise.runs.hub import run_folder
     from seqwise.runs.inputs import read_examples
     from seqwise.runs.language import in_language
     from seqwise.runs.measures import (
-        measure_by_decoder,
+        decode,
+        measure_outputs,
         missing_bleu,
         require_known_target,
         signatures,
@@ -272,7 +274,8 @@ def evaluate(
         unknown_targets,
         unread_sources,
     )
-    from seqwise.runs.run import require_enough_candidates
+    from seqwise.runs.run import predict_together, require_enough_candidates
+    from seqwise.training.processes import NO_TIMEOUT, init_process_group, wait_for_everyone
 
     folder = run_folder(run)
     loaded = load_run(folder, to="predict", device=command_device())
@@ -285,7 +288,10 @@ def evaluate(
     if beam_size is not None:
         require_enough_candidates(loaded, examples, beam_size)
     names = decoders_for(loaded.settings) if decoder is None else [decoder]
-    measured = measure_by_decoder(loaded, examples, names, beam_size=beam_size)
+    decoders = {name: choose_decoder(loaded.settings, name, beam_size=beam_size) for name in names}
+    init_process_group(timeout=NO_TIMEOUT)
+    written = {name: decode(loaded, examples, chosen, search=predict_together) for name, chosen in decoders.items()}
+    measured = {name: measure_outputs(loaded, examples, outputs) for name, outputs in written.items()}
     unread = unread_sources(loaded, examples)
     warn(unread, unknown_sources(loaded, examples), unknown_targets(loaded, examples), missing_bleu(loaded))
     estimates = {
@@ -306,6 +312,7 @@ def evaluate(
             name = decoder or usual_decoder(loaded.settings)
             print(f"\nEntities by type, {name}")
             _print_types(entities[name])
+    wait_for_everyone()  # until the first process has printed: torchrun ends it as soon as another one fails
     if unread is not None:
         raise typer.Exit(1)
 

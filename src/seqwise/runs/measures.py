@@ -13,7 +13,7 @@ from seqwise.data.batches import EncodedExample, collate
 from seqwise.data.readers import Example
 from seqwise.data.spooled import in_blocks
 from seqwise.data.subwords import normalize_text
-from seqwise.decoding import evaluation_mode
+from seqwise.decoding import Decoder, evaluation_mode
 from seqwise.errors import InputError
 from seqwise.evaluation.entities import entity_f1, macro_entity_f1
 from seqwise.evaluation.metrics import (
@@ -29,7 +29,7 @@ from seqwise.objectives.self_normalization import log_partitions
 from seqwise.runs.advice import advise, best_of
 from seqwise.runs.codecs import place_of
 from seqwise.runs.decoder_choice import choose_decoder, decoders_for, usual_decoder
-from seqwise.runs.run import OutputRun, predict, readable, reading_problems
+from seqwise.runs.run import OutputRun, Prediction, predict, readable, reading_problems
 
 Tokens = tuple[str, ...]
 
@@ -63,22 +63,28 @@ def transduction_measures(predictions: Sequence[Tokens], references: Sequence[Se
     }
 
 
-def measure(
-    run: OutputRun, examples: Sequence[Example], decoder: str, *, beam_size: int | None = None
-) -> dict[str, Sums]:
+def measure(run: OutputRun, examples: Sequence[Example], decoder: str) -> dict[str, Sums]:
     """Decode examples and measure the outputs; unreadable sources count as wrong.
 
     In transduction, repeated inputs are decoded once, and each of their targets is correct. Targets of subwords are
     compared as texts. BLEU needs sacrebleu, and words or subwords.
     """
-    return measure_outputs(run, examples, decode(run, examples, decoder, beam_size=beam_size))
+    return measure_outputs(run, examples, decode(run, examples, choose_decoder(run.settings, decoder)))
 
 
-def decode(run: OutputRun, examples: Sequence[Example], decoder: str, *, beam_size: int | None = None) -> list[Tokens]:
-    """Return an output for each example of a tagger or distinct source of a transducer; () for unreadable ones."""
-    chosen = choose_decoder(run.settings, decoder, beam_size=beam_size)
+def decode(
+    run: OutputRun,
+    examples: Sequence[Example],
+    decoder: Decoder,
+    *,
+    search: Callable[[OutputRun, Sequence[Example], Decoder], list[list[Prediction]]] = predict,
+) -> list[Tokens]:
+    """Return an output for each example of a tagger or distinct source of a transducer; () for unreadable ones.
+
+    ``search`` finds them: ``predict``, or ``predict_together`` in all processes.
+    """
     inputs = distinct_inputs(run, examples)
-    outputs = iter(predict(run, readable(run, inputs), chosen))
+    outputs = iter(search(run, readable(run, inputs), decoder))
     return [next(outputs)[0].tokens if problem is None else () for problem in reading_problems(run, inputs)]
 
 
@@ -158,34 +164,22 @@ def decisive(titles: Collection[str], *, subwords: bool = False) -> tuple[str, i
     return next((title, sign) for title, sign in order.items() if title in titles)
 
 
-def measure_by_decoder(
-    run: OutputRun,
-    examples: Sequence[Example],
-    decoders: Sequence[str],
-    *,
-    beam_size: int | None = None,
-    on_measured: Callable[[int, int], None] | None = None,
-) -> dict[str, dict[str, Sums]]:
-    """Measure several decoders, by name and title; ``on_measured`` is called with the number done and the total."""
-    measured: dict[str, dict[str, Sums]] = {}
-    for name in decoders:
-        if on_measured is not None:
-            on_measured(len(measured), len(decoders))
-        measured[name] = measure(run, examples, name, beam_size=beam_size)
-    if on_measured is not None:
-        on_measured(len(decoders), len(decoders))
-    return measured
-
-
 def measure_decoders(
     run: OutputRun, examples: Sequence[Example], *, on_measured: Callable[[int, int], None] | None = None
 ) -> dict[str, Any]:
     """Measure all decoders on development data, with advice and the mean and variance of log Z.
 
-    Targets that the run cannot write have no log Z; without others, mean and variance are None.
+    Targets that the run cannot write have no log Z; without others, mean and variance are None. ``on_measured`` is
+    called with the number of decoders done and the total.
     """
     decoders = decoders_for(run.settings)
-    measures_by_decoder = measure_by_decoder(run, examples, decoders, on_measured=on_measured)
+    measures_by_decoder: dict[str, dict[str, Sums]] = {}
+    for done, name in enumerate(decoders, start=1):
+        if on_measured is not None:
+            on_measured(done - 1, len(decoders))
+        measures_by_decoder[name] = measure(run, examples, name)
+    if on_measured is not None:
+        on_measured(len(decoders), len(decoders))
     title, sign = decisive(measures_by_decoder["beam"], subwords=run.codec.writes_text)
     usual = usual_decoder(run.settings)
     log_partitions_N = log_partitions_of(run, run.codec.encode(known_targets(run, examples)))

@@ -32,7 +32,7 @@ from seqwise.data.durable import write_atomically
 from seqwise.data.readers import Example
 from seqwise.data.records import read_json_object
 from seqwise.data.spooled import in_blocks
-from seqwise.decoding import Decoder, Hypothesis, decode_examples, steps_after
+from seqwise.decoding import Decoder, Hypothesis, batches_by_length, decode_examples, steps_after
 from seqwise.errors import InputError
 from seqwise.names import DecoderName
 from seqwise.runs.codecs import Codec, OutputCodec, Purpose, SequenceCodec
@@ -42,6 +42,7 @@ from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.settings import Settings
 from seqwise.search.language import language_of, require_output
 from seqwise.search.selectors import HardTopK
+from seqwise.training.processes import from_all_processes, shard
 
 METRICS = "metrics.json"
 
@@ -165,6 +166,19 @@ def predict(
     hypotheses = search(run, encoded, decoder, n_best=n_best, length_normalization=length_normalization)
     decode = run.codec.target_vocabulary.decode
     return [[Prediction(tuple(decode(best.tokens)), best.score) for best in outputs] for outputs in hypotheses]
+
+
+def predict_together(run: OutputRun, examples: Sequence[Example], decoder: Decoder) -> list[list[Prediction]]:
+    """Search for the best output of each example in all processes together: the same batches, dealt out in turn.
+
+    Returns in every process what :func:`predict` returns in one, to the last bit.
+    """
+    batches = list(batches_by_length(run.model, run.codec.encode_sources(examples)))
+    own = [place for batch in shard(batches) for place in batch]
+    outputs = dict(zip(own, predict(run, [examples[place] for place in own], decoder), strict=True))
+    for found in from_all_processes(outputs):
+        outputs |= found
+    return [outputs[place] for place in range(len(examples))]
 
 
 def search(

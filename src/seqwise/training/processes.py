@@ -116,6 +116,17 @@ def from_main_process(function: Callable[[], T]) -> T:
     return result
 
 
+def from_all_processes(own: T) -> list[T]:
+    """Return what every process gives, by rank, in all of them; it must be picklable."""
+    if world_size() == 1:
+        return [own]
+    from torch import distributed
+
+    given: list[Any] = [None] * world_size()
+    distributed.all_gather_object(given, own)
+    return given
+
+
 def wait_for_everyone() -> None:
     """Wait until every process reaches this call."""
     if world_size() > 1:

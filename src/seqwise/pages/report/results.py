@@ -17,7 +17,7 @@ from seqwise.names import interval_texts, measure_heading, measure_text
 from seqwise.pages.report.blocks import Block, Entry, Figure, Ids, Listing, Table
 from seqwise.pages.report.folders import Folder
 from seqwise.pages.report.plots import Interval, Rows, interval_plot
-from seqwise.runs.decoder_choice import decoders_for, usual_decoder
+from seqwise.runs.decoder_choice import choose_decoder, decoders_for, usual_decoder
 from seqwise.runs.measures import decisive, decode, distinct_inputs, measure_outputs, references_by_source
 from seqwise.runs.run import OutputRun
 
@@ -73,7 +73,7 @@ def result_of(
     written, measures = {}, {}
     for done, name in enumerate(names):
         on_progress(done, len(names))
-        written[name] = decode(run, examples, name)
+        written[name] = decode(run, examples, choose_decoder(run.settings, name))
         measures[name] = measure_outputs(run, examples, written[name])
     on_progress(len(names), len(names))
     dev = (folder.metrics or {}).get("dev")
