@@ -46,6 +46,7 @@ BENCHMARKS: dict[str, tuple[list[str], list[str]]] = {
     "throughput": (["--rounds", "1"], ["--rounds", "1", "--lines", "200"]),
     "streaming": ([], ["--rounds", "2", "--streams", "2", "--steps", "60"]),
     "chain_log_partition": (["--rounds", "10"], ["--rounds", "3", "--steps", "10", "--labels", "9"]),
+    "training": ([], ["--rounds", "1", "--steps", "7", "--batch", "4", "--hidden", "32", "--layers", "1"]),
     "scaling": ([], ["--points", "3", "--rounds", "1"]),
     "training_profile": (["--steps", "10"], ["--steps", "2", "--only", "stress"]),
 }

@@ -84,10 +84,12 @@ CURVES = (
 def system_of(curve: Curve, size: Size, seed: int) -> System:
     """One search."""
     torch.manual_seed(seed)
-    model: Tagger | Transformer
+    model: Any
     if curve.model == LSTM:
-        sizes = {"embedding_size": HIDDEN, "label_embedding_size": HIDDEN}
-        model = Tagger(source_size=50, target_size=size.V, hidden_size=HIDDEN, dropout=0.0, **sizes)
+        model = Tagger(
+            source_size=50, target_size=size.V, embedding_size=HIDDEN, label_embedding_size=HIDDEN, hidden_size=HIDDEN,
+            dropout=0.0,
+        )  # fmt: skip
     else:
         model = Transformer(
             source_size=50, target_size=size.V, hidden_size=HIDDEN, num_heads=4, feedforward_size=4 * HIDDEN,

@@ -1,0 +1,237 @@
+"""How much longer does a training step take than a bare PyTorch loop, and through a search than with cross-entropy?
+
+First, cross-entropy: ``fit``, with its checkpoints, its log and everything that lets it resume bit for bit, beside the
+dozen lines that one would write by hand (fused AdamW, clipping, the same batches in the same order, the same losses at
+the end). Then a step of a relaxed beam through a Hugging Face Marian, beside cross-entropy of the same model: its time
+over k is that of a beam element. Scores of trained models lie apart, so those of the random Marian are scaled until
+its softmax has the perplexity ``--perplexity`` along gold.
+
+Times are CPU seconds of the process, of all steps but the first few; the systems take turns. A target is the aim,
+reached or not.
+
+    python -m benchmarks.training
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from functools import partial
+from itertools import count, islice
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers import MarianConfig, MarianMTModel
+
+from benchmarks.command import a_parser, run
+from benchmarks.timing import median_ratio, time_in_turn
+from seqwise.data import EncodedExample, collate
+from seqwise.data.batches import Batch, BatchSampler
+from seqwise.evaluation.signature import sign, signature_line
+from seqwise.hugging_face import step_model
+from seqwise.models import Tagger, Transformer
+from seqwise.objectives import cross_entropy_objective, relaxed_beam_objective
+from seqwise.objectives.objective import Objective
+from seqwise.training import fit
+from seqwise.training.trainer import Progress
+
+WARM_UP, RATE, CLIP, K, ALPHA = 5, 1e-3, 1.0, 3, 4.0
+MOST, PER_ELEMENT = 1.1, 1.6
+"""Targets."""
+
+MODELS: dict[str, tuple[int, int, Callable[[], nn.Module]]] = {  # source and target symbols
+    "tagger": (
+        8_000,
+        400,
+        lambda: Tagger(
+            source_size=8_000, target_size=400, embedding_size=100, hidden_size=128, label_embedding_size=64,
+            dropout=0.0,
+        ),
+    ),
+    "Transformer": (
+        4_000,
+        4_000,
+        lambda: Transformer(
+            source_size=4_000, target_size=4_000, end=0, hidden_size=128, num_layers=2, num_heads=4,
+            feedforward_size=512, dropout=0.0,
+        ),
+    ),
+}  # fmt: skip
+
+
+def examples_of(source_size: int, target_size: int, length: int, number: int, seed: int) -> list[EncodedExample]:
+    """Random pairs of one length, whose outputs end with 0."""
+    draw = torch.Generator().manual_seed(seed)
+    sources = torch.randint(1, source_size, (number, length), generator=draw).tolist()
+    targets = torch.randint(1, target_size, (number, length - 1), generator=draw).tolist()
+    return [EncodedExample(tuple(x), (*y, 0)) for x, y in zip(sources, targets, strict=True)]
+
+
+Loop = Callable[[Callable[[], nn.Module], Sequence[EncodedExample], argparse.Namespace], tuple[float, float]]
+"""Trains a new model; returns the seconds of all steps but the first few, and the last loss."""
+
+
+def by_fit(
+    make: Callable[[], nn.Module], train: Sequence[EncodedExample], options: argparse.Namespace
+) -> tuple[float, float]:
+    """Train with this package."""
+    torch.manual_seed(options.seed)
+    times, losses = [], []
+
+    def watch(progress: Progress) -> None:
+        times.append(time.process_time())
+        losses.append(progress.loss)
+
+    with tempfile.TemporaryDirectory() as folder:
+        fit(
+            make(), cross_entropy_objective(), train, output=folder, steps=options.steps, learning_rate=RATE,
+            decay="constant", seed=options.seed, batch_size=options.batch, clip=CLIP, save_every=options.steps,
+            on_progress=watch,
+        )  # fmt: skip
+    return times[-1] - times[WARM_UP - 1], losses[-1]
+
+
+def by_hand(
+    make: Callable[[], nn.Module], train: Sequence[EncodedExample], options: argparse.Namespace
+) -> tuple[float, float]:
+    """Train by a bare loop."""
+    torch.manual_seed(options.seed)
+    model: Any = make().train()
+    optimiser = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0, fused=True)
+    times, losses = [], []
+    for places in islice(batches_of(train, options), options.steps):
+        batch = collate([train[place] for place in places])
+        logits_BTV = model.head(model.teacher_forced(model.encode(batch), batch.targets_BT))
+        loss = F.cross_entropy(logits_BTV.flatten(0, 1), batch.targets_BT.flatten())
+        optimiser.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        optimiser.step()
+        losses.append(loss.item())
+        times.append(time.process_time())
+    return times[-1] - times[WARM_UP - 1], losses[-1]
+
+
+LOOPS: dict[str, Loop] = {"fit": by_fit, "bare": by_hand}
+
+
+def batches_of(train: Sequence[EncodedExample], options: argparse.Namespace) -> Iterator[list[int]]:
+    """The batches of :func:`seqwise.training.fit`, epoch by epoch."""
+    lengths = [(len(one.source_ids), len(one.target_ids)) for one in train]
+    sampler = BatchSampler(lengths, batch_size=options.batch, seed=options.seed)
+    for epoch in count():
+        sampler.set_epoch(epoch)
+        yield from sampler
+
+
+def compare_loops(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Both loops on one model, in turn."""
+    sources, targets, make = MODELS[name]
+    train = examples_of(sources, targets, options.length, 8 * options.batch, options.seed)
+    seconds: dict[str, list[float]] = {way: [] for way in LOOPS}
+    losses: dict[str, float] = {}
+    for number in range(options.rounds):
+        for way in sorted(LOOPS, reverse=bool(number % 2)):
+            taken, losses[way] = LOOPS[way](make, train, options)
+            seconds[way].append(taken)
+    if abs(losses["fit"] - losses["bare"]) > 1e-3 * losses["bare"]:
+        raise SystemExit(f"{name}: {losses}: the loops do not train alike, so there is nothing to compare")
+    tokens = (options.steps - WARM_UP) * options.batch * options.length
+    return {
+        "model": name,
+        "tokens_a_second": {way: tokens / statistics.median(taken) for way, taken in seconds.items()},
+        "ratio": median_ratio(seconds["fit"], seconds["bare"]),
+        "seconds_by_round": seconds,
+    }
+
+
+def compare_objectives(options: argparse.Namespace) -> dict[str, Any]:
+    """Steps of a Marian, forward and backward."""
+    torch.manual_seed(options.seed)
+    heads = {"encoder_attention_heads": 8, "decoder_attention_heads": 8}
+    layers = {"encoder_layers": options.layers, "decoder_layers": options.layers}
+    config = MarianConfig(
+        vocab_size=options.vocabulary, d_model=options.hidden, encoder_ffn_dim=4 * options.hidden,
+        decoder_ffn_dim=4 * options.hidden, dropout=0.0, eos_token_id=0, pad_token_id=options.vocabulary - 1,
+        decoder_start_token_id=options.vocabulary - 1, forced_eos_token_id=None, **heads, **layers,
+    )  # fmt: skip
+    model: Any = step_model(MarianMTModel(config).train())
+    train = examples_of(options.vocabulary - 1, options.vocabulary - 1, options.length, options.batch, options.seed)
+    batch, values = collate(train), {"alpha": ALPHA}
+    set_perplexity(model, batch, options.perplexity)
+
+    def step(objective: Objective) -> None:
+        model.zero_grad(set_to_none=True)
+        objective(model, batch, values).backward()
+
+    systems = {"cross-entropy": cross_entropy_objective(), "relaxed beam": relaxed_beam_objective(k=K)}
+    calls = {name: partial(step, objective) for name, objective in systems.items()}
+    seconds = time_in_turn(calls, options.rounds, clock=time.process_time)
+    ratio = median_ratio(seconds["relaxed beam"], seconds["cross-entropy"])
+    medians = {name: 1000 * statistics.median(taken) for name, taken in seconds.items()}
+    return {"milliseconds": medians, "ratio": ratio, "per_element": ratio / K, "seconds_by_round": seconds}
+
+
+def set_perplexity(model: Any, batch: Batch, wanted: float) -> None:
+    """Scale the last layer of a Marian, by bisection, to a mean perplexity of its softmax along gold."""
+    norm = model.model.model.decoder.layers[-1].final_layer_norm
+    before = [leaf.detach().clone() for leaf in (norm.weight, norm.bias)]
+
+    @torch.no_grad()
+    def perplexity(factor: float) -> float:
+        for leaf, value in zip((norm.weight, norm.bias), before, strict=True):
+            leaf.copy_(factor * value)
+        features_BTH = model.teacher_forced(model.encode(batch), batch.targets_BT)
+        log_probs_BTV = model.head(features_BTH).log_softmax(-1)
+        return float((-(log_probs_BTV.exp() * log_probs_BTV).sum(-1)).mean().exp())
+
+    low, high = 1.0, 10_000.0
+    for _ in range(20):
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if perplexity(middle) > wanted else (low, middle)
+    perplexity(low)
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """The loops, then the objectives."""
+    torch.set_num_threads(options.threads)
+    rows = [compare_loops(name, options) for name in MODELS]
+    marian = compare_objectives(options)
+    shown = ", ".join(f"{name} {value}" for name, value in vars(options).items() if name != "output")
+    signature = sign(f"training; {shown}", seeds=[options.seed], data="random")
+    return {"rows": rows, "marian": marian, "signature": asdict(signature), "signature_line": signature_line(signature)}
+
+
+def table(result: dict[str, Any]) -> str:
+    """The result as text."""
+    lines = [f"{'cross-entropy, tokens/s':24}{'fit':>9}{'bare loop':>11}   fit / bare, seconds (target {MOST:g})"]
+    for row in result["rows"]:
+        speeds = row["tokens_a_second"]
+        lines.append(f"{row['model']:24}{speeds['fit']:9,.0f}{speeds['bare']:11,.0f}{row['ratio']:14.2f}")
+    marian = result["marian"]
+    lines += [f"Marian, {name + ', ms a step':28}{found:10.0f}" for name, found in marian["milliseconds"].items()]
+    lines.append(f"a beam element: {marian['per_element']:.2f} cross-entropies (target {PER_ELEMENT:g})")
+    return "\n".join([*lines, result["signature_line"]])
+
+
+def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+    """Run the benchmark; print a table and write JSON."""
+    parser = a_parser("training", __doc__, rounds=5, seed="of models and batches")
+    parser.add_argument("--steps", type=int, default=60, help="of each training")
+    parser.add_argument("--batch", type=int, default=16, help="examples of a batch")
+    parser.add_argument("--length", type=int, default=20, help="tokens of a source, and of an output")
+    parser.add_argument("--layers", type=int, default=3, help="of the Marian's encoder, and of its decoder")
+    parser.add_argument("--hidden", type=int, default=256, help="size of the Marian's layers")
+    parser.add_argument("--perplexity", type=float, default=10.0, help="of the Marian's softmax")
+    parser.add_argument("--vocabulary", type=int, default=8_000, help="tokens of the Marian")
+    return run(parser, measure, table, arguments)
+
+
+if __name__ == "__main__":
+    main()
