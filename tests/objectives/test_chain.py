@@ -374,16 +374,12 @@ def test_the_tagger_equals_the_one_in_numpy_forced_and_step_by_step() -> None:
             model.step(inputs_B1D, state, context, 4)
 
 
-def test_a_saved_chain_tagger_comes_back(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_saved_chain_tagger_comes_back(tmp_path: Any) -> None:
     case = Case(0)
     model = case.model.float()
     model.save_pretrained(tmp_path)
     again = ChainTagger.from_pretrained(tmp_path)
     assert not again.training
-    # Whatever huggingface_hub leaves it in.
-    load = ChainTagger._load_as_safetensor
-    monkeypatch.setattr(ChainTagger, "_load_as_safetensor", lambda *arguments: load(*arguments).train())
-    assert not ChainTagger.from_pretrained(tmp_path).training
     assert torch.equal(again.encode(case.batch).scores_BSV, model.encode(case.batch).scores_BSV)
 
 

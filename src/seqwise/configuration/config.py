@@ -94,6 +94,7 @@ class Config(BaseModel):
         validate_default=True,
         arbitrary_types_allowed=True,
         protected_namespaces=(),
+        defer_build=True,  # of hundreds of alternatives a command uses a few, and each takes milliseconds
     )
     tag: ClassVar[str] = "name"
     """Field that identifies the alternatives of a base class."""

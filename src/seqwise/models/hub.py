@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import copy
+import inspect
+import json
+import os
+import tempfile
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Self
 
-from huggingface_hub import PyTorchModelHubMixin
+from safetensors.torch import load_model, save_model
 
 from seqwise.devices import device_of
 from seqwise.errors import InputError
 
+CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 
-class HubModel(PyTorchModelHubMixin, library_name="seqwise", tags=["seqwise"]):
+_CARD = """---
+library_name: seqwise
+tags:
+- seqwise
+---
+
+A model of seqwise, `{module}.{name}`. Load it with `{name}.from_pretrained`.
+"""
+
+
+class HubModel:
     """Model saved in a folder or on the hub, with weights as safetensors and arguments as JSON; pickles are never read.
 
-    Raises:
-        InputError: later, if a repository has its weights only as a pickle.
+    The files are those of ``PyTorchModelHubMixin`` of huggingface_hub, which takes longer to import than a small run
+    takes to predict; here it is imported only for what is on the hub.
 
     Example:
         >>> from torch import nn
@@ -27,23 +42,111 @@ class HubModel(PyTorchModelHubMixin, library_name="seqwise", tags=["seqwise"]):
         >>> folder = getfixture("tmp_path")
         >>> Scores(size=3).save_pretrained(folder)
         >>> Scores.from_pretrained(folder).weights.shape
-        Loading weights from local directory
         torch.Size([1, 3])
     """
 
-    def _save_pretrained(self, save_directory: Path) -> None:
+    _arguments: dict[str, Any]
+
+    def __new__(cls, *values: Any, **named: Any) -> Self:
+        model = super().__new__(cls)
+        parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
+        defaults = {one.name: one.default for one in parameters if one.default is not one.empty}
+        placed = zip((one.name for one in parameters), values, strict=False)
+        # With the defaults, which a later version may change.
+        model._arguments = {**defaults, **dict(placed), **named}
+        return model
+
+    def save_pretrained(self, save_directory: str | os.PathLike[str]) -> None:
+        """Write ``model.safetensors``, ``config.json`` and, unless there is one, ``README.md`` to a folder."""
+        folder = Path(save_directory)
+        folder.mkdir(parents=True, exist_ok=True)
         # A GPU holds the weights of an LSTM in one piece, and safetensors refuses tensors that share memory.
         model: Any = self
-        if device_of(self).type != "cpu":
+        if device_of(model).type != "cpu":
             model = copy.deepcopy(model).cpu()
-        super(HubModel, model)._save_pretrained(save_directory)
+        save_model(model, str(folder / WEIGHTS))
+        (folder / CONFIG).write_text(json.dumps(self._arguments, sort_keys=True, indent=2), encoding="utf-8")
+        if not (folder / CARD).exists():
+            kind = type(self)
+            card = _CARD.format(module=kind.__module__, name=kind.__qualname__)
+            (folder / CARD).write_text(card, encoding="utf-8")
 
     @classmethod
-    def _from_pretrained(cls, **named: Any) -> Any:
-        # Without dropout, as it is promised: huggingface_hub 1.5 forgets that of weights that are safetensors.
-        return super()._from_pretrained(**named).eval()
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | os.PathLike[str],
+        *,
+        revision: str | None = None,
+        token: str | bool | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        force_download: bool = False,
+        local_files_only: bool = False,
+        **arguments: Any,
+    ) -> Self:
+        """Load a model from a folder or from the hub, on the CPU and without dropout.
 
-    @classmethod
-    def _load_as_pickle(cls, model: Any, model_file: str, *others: Any, **named: Any) -> NoReturn:
-        problem = "the weights are a pickle, which could run code when it is read"
-        raise InputError(problem, path=model_file, hint="use a copy with model.safetensors")
+        Args:
+            pretrained_model_name_or_path: a folder, or the name of a repository on the hub.
+            revision, token, cache_dir, force_download, local_files_only: see ``huggingface_hub.hf_hub_download``.
+            arguments: of the class, in place of those in ``config.json``.
+
+        Raises:
+            InputError: it has no ``config.json`` or no ``model.safetensors``.
+        """
+        download = {
+            "revision": revision,
+            "token": token,
+            "cache_dir": cache_dir,
+            "force_download": force_download,
+            "local_files_only": local_files_only,
+        }
+        config, weights = (_file(pretrained_model_name_or_path, name, download) for name in (CONFIG, WEIGHTS))
+        model: Any = cls(**json.loads(config.read_text(encoding="utf-8")) | arguments)
+        load_model(model, weights)
+        return model.eval()
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        commit_message: str = "Push model using seqwise",
+        private: bool | None = None,
+        token: str | None = None,
+        branch: str | None = None,
+        create_pr: bool | None = None,
+        **patterns: Any,
+    ) -> str:
+        """Create the repository if needed, upload the files of ``save_pretrained`` in one commit, and return its URL.
+
+        Args:
+            repo_id: name of the repository, USER/NAME.
+            private, token, branch, create_pr, patterns: see ``create_repo`` and ``upload_folder`` of ``HfApi``.
+            commit_message: first line of the commit's message.
+        """
+        from huggingface_hub import HfApi
+
+        api = HfApi(token=token)
+        repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
+        with tempfile.TemporaryDirectory() as folder:
+            self.save_pretrained(folder)
+            where: dict[str, Any] = {"repo_id": repo_id, "folder_path": folder, "revision": branch}
+            return api.upload_folder(**where, commit_message=commit_message, create_pr=create_pr, **patterns)
+
+
+def _file(source: str | os.PathLike[str], name: str, download: dict[str, Any]) -> Path:
+    """Return a file of a folder, or of a repository on the hub."""
+    hint = "use a folder of save_pretrained; weights in a pickle are not read, for it could run code"
+    missing = InputError(f"there is no {name}", path=os.fspath(source), hint=hint)
+    if os.path.isdir(source):
+        if not os.path.isfile(Path(source, name)):
+            raise missing
+        return Path(source, name)
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    try:
+        return Path(hf_hub_download(repo_id=os.fspath(source), filename=name, **download))
+    except LocalEntryNotFoundError:  # the hub cannot be reached
+        raise
+    except EntryNotFoundError:
+        raise missing from None
