@@ -61,17 +61,28 @@ def reproduce(
             "converged (tuned and stopped by development data, 5 seeds, many hours) [cpu]",
         ),
     ] = None,
+    workers: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=0,
+            show_default=False,
+            help="systems trained at a time, each on one thread in a process of its own; 0: in this process [2]",
+        ),
+    ] = 2,
 ) -> None:
     """Make a table or figure again from the start and print it.
 
     Interrupted and run again, it continues where it was.
     """
     from reproductions import run_reproduction
+    from reproductions import workers as jobs
     from reproductions.grids import terminal_grids
     from reproductions.report import save_table
     from reproductions.result_files import file_stem
     from seqwise.evaluation.signature import signature_line
 
+    jobs.WORKERS = workers
     outcomes = run_reproduction(what, output, seed=seed, scale=scale, progress=progress_bars)
     folder = (results or output / what / "results").resolve()
     for outcome in outcomes:

@@ -1,4 +1,4 @@
-"""Jobs in worker processes, two at a time, each after the one that it needs; what they make lies in files."""
+"""Jobs in worker processes, several at a time, each after the one that it needs; what they make lies in files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import torch
 from rich.progress import Progress as ProgressBars
 
 WORKERS = 2
-"""How many jobs run at a time; 0: one after another in this process."""
+"""How many jobs run at a time, as ``--workers`` says; 0: one after another in this process."""
 
 ProgressFactory = Callable[[], AbstractContextManager[ProgressBars]]
 """Makes the progress bars of a reproduction."""

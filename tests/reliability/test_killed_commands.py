@@ -88,13 +88,11 @@ def score_by_fours(*arguments: object) -> int:
 
 def reproduce_small(*arguments: object) -> int:
     """The reproduction of the toy with few sequences, all in this process."""
-    from reproductions import workers
     from reproductions.beyond import label_bias_toy as reproduction
     from reproductions.command import app
     from reproductions.systems import Data
     from seqwise.data.synthetic import label_bias_toy
 
-    workers.WORKERS = 0
     systems = reproduction.systems
 
     def few(seed: int) -> Data:
@@ -129,7 +127,7 @@ def works(folder: Path) -> dict[str, Work]:
             language_model, ["train", text, "--minimum-count=1", "--save-every=2", "--batch-size=8"],
             "lm", weights("lm"),
         ),
-        "python -m reproductions": Work(reproduce_small, ["label-bias-toy"], "runs", numbers),
+        "python -m reproductions": Work(reproduce_small, ["label-bias-toy", "--workers=0"], "runs", numbers),
     }  # fmt: skip
 
 

@@ -25,6 +25,7 @@ def test_help_names_every_option(reproduce: Command) -> None:
     [
         (["stres"], "did you mean 'stress'?"),
         (["x"], f"known are {', '.join(sorted(REPRODUCTIONS))}"),
+        (["demo", "--workers=-1"], "invalid value for '--workers'"),
         (["demo", "--seed=-1"], "invalid value for '--seed'"),
     ],
 )
@@ -63,6 +64,24 @@ def test_reproduce_prints_tables_or_json_and_saves_them(
         assert [path.name for path in (tmp_path / scale).iterdir()] == [f"{name}.json"]
     as_json = reproduce("demo", "--output", tmp_path, "--seed=4", "--json", "--results", tmp_path / "r")
     assert json.loads(as_json.out) == json.loads((tmp_path / "r" / "tiny.json").read_text())
+
+
+def test_systems_are_trained_as_many_at_a_time_as_is_asked(
+    reproduce: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from reproductions import workers
+
+    numbers: list[int] = []
+
+    def reproduction(*arguments: object, **options: object) -> list[object]:
+        numbers.append(workers.WORKERS)
+        return []
+
+    monkeypatch.setattr("reproductions.run_reproduction", reproduction)
+    monkeypatch.setattr(workers, "WORKERS", -1)  # and afterwards what it was before
+    for options in ([], ["--workers=0"], ["--workers=3"]):
+        assert reproduce("demo", "--output", tmp_path, *options).code == 0
+    assert numbers == [2, 0, 3]
 
 
 def test_errors_in_reproductions_are_one_line(
