@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +18,8 @@ from typing import Any
 
 import torch
 from rich.progress import Progress as ProgressBars
+
+from seqwise.errors import InputError
 
 WORKERS = 2
 """How many jobs run at a time, as ``--workers`` says; 0: one after another in this process."""
@@ -70,6 +73,7 @@ def _in_processes(
     context = multiprocessing.get_context("spawn")
     news = context.Queue()
     waiting, others = {job.name for job in left}, set(multiprocessing.active_children())
+    workers: set[multiprocessing.process.BaseProcess] = set()
 
     def listen() -> None:
         while (reported := news.get()) is not None:
@@ -88,16 +92,23 @@ def _in_processes(
                     left.remove(job)
                     with _without_interrupts():
                         running[pool.submit(_do_in_worker, job)] = job
-                done, _ = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
+                workers |= set(multiprocessing.active_children()) - others
+                done, _ = concurrent.futures.wait(running, 1.0, return_when=concurrent.futures.FIRST_COMPLETED)
+                # The pool may begin to watch the last worker that it has started only with the next result.
+                if not done and any(worker.exitcode is not None for worker in workers):
+                    raise BrokenProcessPool
                 for future in done:
                     job = running.pop(future)
                     finish(job, future.result())
                     waiting.remove(job.name)
-        except BaseException:
+        except BaseException as error:
             # The user waits for the message, not for the other jobs.
             for worker in set(multiprocessing.active_children()) - others:
                 worker.terminate()
             pool.shutdown(wait=False, cancel_futures=True)
+            if isinstance(error, BrokenProcessPool):
+                hint = "the same command goes on; if the memory is full, give fewer --workers"
+                raise InputError("a worker process was killed", hint=hint) from error
             raise
     # Not after a mistake: a worker that was terminated may have left the queue locked.
     news.put(None)

@@ -52,6 +52,25 @@ def is_alive(pid: int) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("killed", "ab")
+def test_all_end_with_a_worker_that_is_killed(killed: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    command = [sys.executable, script, tmp_path]
+    parent = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True)
+    try:
+        assert wait_for(lambda: (tmp_path / "a").exists() and (tmp_path / "b").exists())
+        workers = {name: int((tmp_path / name).read_text()) for name in "ab"}
+        os.kill(workers[killed], signal.SIGKILL)
+        _, said = parent.communicate(timeout=30)
+        assert parent.returncode == 1 and "InputError: a worker process was killed; the same command goes on" in said
+        assert wait_for(lambda: not any(map(is_alive, workers.values())), 30)
+    finally:
+        if parent.poll() is None:
+            os.killpg(parent.pid, signal.SIGKILL)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_workers_end_with_the_process_that_started_them(tmp_path: Path, how: signal.Signals) -> None:
     script = tmp_path / "script.py"
