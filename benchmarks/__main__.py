@@ -44,6 +44,7 @@ BENCHMARKS: dict[str, tuple[list[str], list[str]]] = {
     ),
     "sampled_normalizer": (["--positions", "40000"], ["--positions", "1500", "--rounds", "3"]),
     "throughput": (["--rounds", "1"], ["--rounds", "1", "--lines", "200"]),
+    "start_up": ([], ["--rounds", "1"]),
     "streaming": ([], ["--rounds", "2", "--streams", "2", "--steps", "60"]),
     "chain_log_partition": (["--rounds", "10"], ["--rounds", "3", "--steps", "10", "--labels", "9"]),
     "training": ([], ["--rounds", "1", "--steps", "7", "--batch", "4", "--hidden", "32", "--layers", "1"]),
@@ -51,7 +52,7 @@ BENCHMARKS: dict[str, tuple[list[str], list[str]]] = {
     "training_profile": (["--steps", "10"], ["--steps", "2", "--only", "stress"]),
 }
 
-ALONE = ("scaling", "throughput", "training_profile")
+ALONE = ("scaling", "start_up", "throughput", "training_profile")
 """Those that say what one core does, and are run on one only."""
 
 ON_A_DEVICE: dict[str, list[str]] = {

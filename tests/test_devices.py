@@ -18,6 +18,7 @@ from pretrained import bert, made, word_tokenizer
 from seqwise import Decoder, decode
 from seqwise.configuration import OneOf, configure
 from seqwise.data import Batch, EncodedExample, collate
+from seqwise.data.batches import FREE
 from seqwise.hugging_face import (
     infill,
     masked_model,
@@ -34,7 +35,6 @@ from seqwise.objectives.options import Context
 from seqwise.sampling import ChainSettings, constraint, contains, pseudo_log_likelihood, sample_chains, start_chains
 from seqwise.sampling.problems import ChainProblem, ChainRunner, run_problems
 from seqwise.sampling.refinement import predict_with_lengths
-from seqwise.sampling.starts import FREE
 from seqwise.search import (
     Committing,
     HardTopK,

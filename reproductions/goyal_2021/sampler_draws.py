@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from seqwise.data.batches import FREE
 from seqwise.data.readers import Example
 from seqwise.data.spooled import in_blocks
 from seqwise.errors import InputError
@@ -28,7 +29,6 @@ from seqwise.sampling import ChainState, Draws, MaskPredict, SeededDraws, local_
 from seqwise.sampling.energies import rows_of
 from seqwise.sampling.problems import ChainProblem, ChainRunner, encode_sources
 from seqwise.sampling.refinement import likeliest_lengths, predict_with_lengths
-from seqwise.sampling.starts import FREE
 
 AT_ONCE = 256  # sources that are read together
 

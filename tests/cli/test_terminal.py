@@ -17,7 +17,7 @@ import pytest
 import typer.main
 from rich.console import Console
 
-from command_line import Command
+from command_line import Command, run_main
 from seqwise.cli import app
 from seqwise.cli import console as console_module
 from seqwise.cli.console import bar_for_each_part, bar_for_each_stage, progress_bars
@@ -167,6 +167,51 @@ main()
     # The flags of a command are read off its configuration.
     words = environment.get("COMP_WORDS", typed).split()
     assert imported == ("imported: pydantic" if {"sample", "train"} & set(words) else "imported:")
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "train --dropout=2 --output out",
+        "tune task.yaml --dropout=2 --trials 2 --output out",
+        "masked-model train data.txt --dropout=2 --output out",
+        "sample run --temperature=-1",
+    ],
+)
+def test_wrong_settings_are_refused_before_anything_slow_is_imported(typed: str, tmp_path: Path) -> None:
+    (tmp_path / "task.yaml").write_text("task: tag\n")
+    program = f"""
+import atexit, sys
+atexit.register(lambda: print("imported:", *sorted({{"torch", "transformers"}} & set(sys.modules))))
+sys.argv = ["seqwise", *{typed.split()}]
+from seqwise.cli import main
+main()
+"""
+    ended = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert ended.returncode == 2 and " must be " in ended.stderr, ended.stderr
+    assert ended.stdout == "imported:\n"
+
+
+@pytest.mark.thorough
+def test_predict_of_an_own_tagger_imports_nothing_that_it_does_not_use(tmp_path: Path) -> None:
+    """Beside torch, whatever is imported for one sentence is what one waits for."""
+    (tmp_path / "train.conll").write_text("the\tDET\ndog\tNOUN\n\na\tDET\ncat\tNOUN\n")
+    given = ["--train", tmp_path / "train.conll", "--hidden-size=8", "--epochs=1"]
+    run_main("train", *given, "--output", tmp_path / "run")
+    unused = ["transformers", "tokenizers", "huggingface_hub", "httpx", "httpx2", "rich", "jinja2", "matplotlib"]
+    unused += ["seqwise.sampling", "seqwise.hugging_face", "seqwise.pages", "seqwise.training.trainer"]
+    unused += [f"seqwise.runs.{name}" for name in ("training", "scoring", "sampling", "diagnosis", "streaming")]
+    program = f"""
+import atexit, sys
+atexit.register(lambda: print("imported:", *(name for name in {unused} if name in sys.modules)))
+sys.argv = ["seqwise", "predict", {str(tmp_path / "run")!r}, "the dog"]
+from seqwise.cli import main
+main()
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
+    *said, imported = ended.stdout.splitlines()
+    assert len(said) == 4 and ended.returncode == 0, ended.stderr
+    assert imported == "imported:"
 
 
 # ---- Help -----------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from seqwise.configuration import configure
 from seqwise.configuration.flat import flags_of, flat_values
+from seqwise.data.batches import FREE
 from seqwise.errors import InputError
 from seqwise.sampling import (
     ChainSettings,
@@ -33,7 +34,6 @@ from seqwise.sampling import (
 )
 from seqwise.sampling.correctness import every_sequence
 from seqwise.sampling.problems import ChainProblem, ChainRunner, run_problems
-from seqwise.sampling.starts import FREE
 from seqwise.sampling.unmasking import Unmasking
 
 MODEL = table_model(num_positions=3, vocab_size=3, seed=2)

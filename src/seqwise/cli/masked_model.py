@@ -45,9 +45,11 @@ def train_command(
     After an interruption, the same command resumes.
     """
     from seqwise.runs.masked_model_settings import load_masked_flags
-    from seqwise.runs.masked_model_training import train_masked_model
 
     settings = load_masked_flags(given_flags(flags))
+    # The rest takes seconds to import, and wrong settings need none of it.
+    from seqwise.runs.masked_model_training import train_masked_model
+
     command_device()
     with progress_bars() as bars:
         advance = bar_for_each_part(bars)

@@ -67,8 +67,6 @@ def sample(
     interruption, or continues with more --sweeps, and torchrun may start several processes, which share the chains.
     """
     from seqwise.configuration import configure
-    from seqwise.runs.loading import load_run
-    from seqwise.runs.sampling_problems import read_problems
     from seqwise.runs.sampling_settings import SampleSettings
 
     # oneDNN keeps compiled kernels for the last 1,024 shapes, and nearly every call of moving chains has a new shape:
@@ -80,6 +78,10 @@ def sample(
     settings = configure(
         SampleSettings, **given, **{name: phrases for name, phrases in phrases_given.items() if phrases}
     )
+    # The rest takes seconds to import, and wrong settings need none of it.
+    from seqwise.runs.loading import load_run
+    from seqwise.runs.sampling_problems import read_problems
+
     loaded = load_run(run, to="score", device=command_device())
     _print_samples(loaded, read_problems(loaded, file, settings), settings, output)
 

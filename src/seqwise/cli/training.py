@@ -42,9 +42,11 @@ def train(
     resumes.
     """
     from seqwise.runs.settings import load_settings
-    from seqwise.runs.training import train_run
 
     settings = load_settings(config, given_flags(flags))
+    # The rest takes seconds to import, and wrong settings need none of it.
+    from seqwise.runs.training import train_run
+
     command_device()
     with progress_bars() as progress:
         advance, trained_stages = bar_for_each_part(progress), set[str]()

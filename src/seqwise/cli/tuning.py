@@ -31,9 +31,11 @@ def tune(
     weight of added cross-entropy and the beam size. The same command resumes, or adds trials.
     """
     from seqwise.runs.settings import load_settings
-    from seqwise.runs.tuning import tune as tune_settings
 
     settings = load_settings(config, given_flags(flags))
+    # The rest takes seconds to import, and wrong settings need none of it.
+    from seqwise.runs.tuning import tune as tune_settings
+
     with progress_bars() as progress:
         bar = progress.add_task("trials", total=max(trials, 1), note="")
         ended = 0

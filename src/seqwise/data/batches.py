@@ -19,6 +19,7 @@ from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError
 
 IGNORE = -100  # what torch.nn.functional.cross_entropy leaves out unasked
+FREE = -1  # marks the positions of a sequence that are to be sampled
 
 CHUNK_BATCHES = 50
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from seqwise.data.batches import FREE
 from seqwise.errors import InputError
 from seqwise.hugging_face.masked_model import HuggingFaceMaskedModel, masked_model
 from seqwise.hugging_face.text_codec import TextCodec, placed
@@ -24,7 +25,6 @@ from seqwise.sampling.chains import Trace
 from seqwise.sampling.diagnostics import ChainReport, diagnose_chains
 from seqwise.sampling.problems import ChainProblem, Progress, run_problems, samples_of
 from seqwise.sampling.settings import ChainSettings
-from seqwise.sampling.starts import FREE
 
 
 @dataclass(frozen=True)

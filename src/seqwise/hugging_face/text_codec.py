@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
+from seqwise.data.batches import FREE
 from seqwise.errors import InputError
 from seqwise.hugging_face.tokens import special_around
-from seqwise.sampling.starts import FREE
 
 
 class TextCodec:

@@ -26,8 +26,8 @@ else:
         "seqwise.runs.language",
         "seqwise.runs.decoder_choice",
         "seqwise.runs.run",
-        "seqwise.runs.scoring",
         "seqwise.runs.loading",
+        "seqwise.runs.scoring",
         "seqwise.runs.streaming",
         "seqwise.runs.training",
     )

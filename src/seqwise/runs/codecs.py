@@ -24,12 +24,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from seqwise.data.batches import EncodedExample, encode_examples
+from seqwise.data.batches import FREE, EncodedExample, encode_examples
 from seqwise.data.durable import write_atomically
 from seqwise.data.readers import Example, FilePath, require_some, split_text
 from seqwise.data.records import read_record
@@ -41,9 +41,10 @@ from seqwise.errors import InputError
 from seqwise.models.characters import spelt_source
 from seqwise.runs.inputs import each_sequence, file_units
 from seqwise.runs.masked_model_settings import Format
-from seqwise.sampling.problems import Ways
-from seqwise.sampling.starts import FREE
-from seqwise.search.selectors import Selector
+
+if TYPE_CHECKING:
+    from seqwise.sampling.problems import Ways
+    from seqwise.search.selectors import Selector
 
 Purpose = Literal["predict", "score"]
 """Purpose of a run: to predict outputs, or to score and sample sequences."""

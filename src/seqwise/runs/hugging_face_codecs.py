@@ -20,13 +20,13 @@ from seqwise.errors import InputError
 from seqwise.runs.codecs import OutputCodec, SequenceCodec, place_of, set_derived
 from seqwise.runs.inputs import each_sequence
 from seqwise.runs.pretrained import is_causal, load_pretrained_tokenizer, quiet
-from seqwise.sampling.problems import Ways
-from seqwise.search.selectors import Selector
 
 if TYPE_CHECKING:
     from seqwise.hugging_face import HuggingFaceMaskedModel
     from seqwise.hugging_face.tagger import Piece
     from seqwise.hugging_face.text_codec import TextCodec
+    from seqwise.sampling.problems import Ways
+    from seqwise.search.selectors import Selector
 
 FORBIDDING = ("bad_words_ids", "suppress_tokens", "begin_suppress_tokens")
 """Fields of a generation config that forbid tokens; all others are left to the decoder."""

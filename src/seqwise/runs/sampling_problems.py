@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from seqwise.data.batches import FREE
 from seqwise.data.readers import Example, read_lines
 from seqwise.data.spooled import from_plain, in_blocks, spooled_items, to_plain
 from seqwise.errors import InputError
@@ -26,7 +27,6 @@ from seqwise.runs.sampling_settings import SampleSettings
 from seqwise.sampling.draws import SeededDraws
 from seqwise.sampling.problems import ChainProblem, encode_sources
 from seqwise.sampling.refinement import likeliest_lengths
-from seqwise.sampling.starts import FREE
 
 AT_ONCE = 64  # sources that are read together for their lengths
 DRAWN = 4096  # lengths that are drawn together

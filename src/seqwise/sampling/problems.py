@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from seqwise.data.batches import EncodedExample, collate
+from seqwise.data.batches import FREE, EncodedExample, collate
 from seqwise.devices import device_of
 from seqwise.errors import InputError
 from seqwise.models.conditional import ConditionalMaskedTransformer
@@ -26,7 +26,6 @@ from seqwise.sampling.combinators import replicas
 from seqwise.sampling.energies import Energy, rows_of
 from seqwise.sampling.phrases import Phrases, phrase_starts
 from seqwise.sampling.settings import ChainSettings
-from seqwise.sampling.starts import FREE
 from seqwise.sampling.state import ChainState, Info, Kernel, start_chains
 
 Ways = tuple[tuple[int, ...], ...]

@@ -21,9 +21,6 @@ from seqwise.sampling.refinement import refine
 
 Phrase = Sequence[int]
 
-FREE = -1
-"""Id that marks positions to sample in given sequences."""
-
 MOST_ATTEMPTS = 50
 """Number of attempts to draw a start that satisfies the constraints."""
 
