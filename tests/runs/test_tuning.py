@@ -5,6 +5,8 @@ from __future__ import annotations
 import builtins
 import json
 import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +96,64 @@ def test_an_interruption_changes_no_choice(
     assert killed.trials == whole.trials and killed.best == whole.best
     assert len(again.learning_rates) == 8 + 1
     assert killed.config.read_text() == whole.config.read_text()
+
+
+def test_processes_share_the_trials_of_a_study(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three at a time, each with a trial of its own; threads hold locks as processes do."""
+    train, choose, chosen, all_three = Trainings(monkeypatch), tuning._choices, [], threading.Barrier(3)
+
+    def train_three_at_a_time(*arguments: Any, **named: Any) -> Any:
+        all_three.wait(20)
+        return train(*arguments, **named)
+
+    def choose_the_third_again(*arguments: Any) -> Any:
+        chosen.append(choose(*arguments))
+        return chosen[2] if len(chosen) == 4 else chosen[-1]
+
+    monkeypatch.setattr(tuning, "train_run", train_three_at_a_time)
+    with ThreadPoolExecutor(3) as threads:
+        calls = [threads.submit(tune, settings, tmp_path / "tuned", num_trials=3) for _ in range(3)]
+        assert len({id(call.result(120)) for call in calls}) == 3
+        monkeypatch.setattr(tuning, "_choices", choose_the_third_again)
+        chosen[:] = [choose_the_third_again] * 2  # the next is the third
+        calls = [threads.submit(tune, settings, tmp_path / "tuned", num_trials=6) for _ in range(3)]
+        one, other, third = (call.result(120) for call in calls)
+    assert one == other == third and len(one.trials) == 6 and len(chosen) == 2 + 4
+    rates = [trial.settings["learning_rate"] for trial in one.trials]
+    assert len(set(rates)) == 6 and sorted(rates) == sorted(train.learning_rates)  # type: ignore[type-var]
+    values = [trial.value for trial in one.trials if trial.state == "complete"]
+    assert one.trials[one.best].value == max(value for value in values if value is not None)
+    assert [*(tmp_path / "tuned" / "trials").iterdir()] == [one.run]
+    assert load_settings(one.config, {}).learning_rate == rates[one.best]
+
+
+@pytest.mark.thorough
+def test_the_trial_of_a_dead_process_is_taken_over(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train, begun, alone = Trainings(monkeypatch), threading.Event(), threading.Event()
+
+    def die_in_the_first(own: Settings, folder: Path, **named: Any) -> Any:
+        if not begun.is_set():
+            train.learning_rates.append(own.learning_rate)
+            begun.set()
+            assert alone.wait(60)
+            raise KeyboardInterrupt
+        found = train(own, folder, **named)
+        if len(train.learning_rates) == 4:
+            alone.set()
+        return found
+
+    monkeypatch.setattr(tuning, "train_run", die_in_the_first)
+    with ThreadPoolExecutor(2) as threads:
+        dead = threads.submit(tune, settings, tmp_path / "tuned", num_trials=4)
+        assert begun.wait(60)
+        found = threads.submit(tune, settings, tmp_path / "tuned", num_trials=4).result(120)
+        assert isinstance(dead.exception(), KeyboardInterrupt)
+    rates = [trial.settings["learning_rate"] for trial in found.trials]
+    assert rates == train.learning_rates[1:] and rates[-1] == train.learning_rates[0]
 
 
 @pytest.mark.parametrize(

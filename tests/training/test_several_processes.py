@@ -349,6 +349,22 @@ def test_a_machine_has_a_gpu_for_each_of_its_processes(monkeypatch: pytest.Monke
         processes.local_device()
 
 
+@pytest.mark.parametrize(("visible", "own"), [(None, "1"), ("3,5", "5"), ("3", ""), ("", "")])
+def test_what_runs_alone_sees_one_process_and_its_gpu(
+    visible: str | None, own: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    given = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    given |= {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    with processes.as_one_process():
+        assert (processes.rank(), processes.world_size()) == (0, 1)
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == own and "LOCAL_RANK" not in os.environ
+    names = (*given, "CUDA_VISIBLE_DEVICES")
+    assert {name: os.environ[name] for name in names if name in os.environ} == given
+
+
 def command(folder: Path, *arguments: object) -> Any:
     """A command of seqwise that two processes carry out, with its files in a folder."""
     return launch("-m", "seqwise", *(folder / one if isinstance(one, Path) else one for one in arguments))
@@ -453,6 +469,28 @@ def test_two_processes_evaluate_as_one_does(options: list[str], tmp_path: Path, 
     code, out, err = ended(command(tmp_path, "evaluate", Path("run"), Path("dev.tsv"), *options))
     assert said.code == code == 1 and out == said.out and "1 of 602 inputs could not be read" in said.err
     assert [line for line in err.splitlines() if line.startswith("seqwise: ")] == said.err.splitlines()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the workers of a launcher are looked up in /proc")
+def test_a_dead_process_ends_the_tuning_and_the_same_command_continues_it(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    write_words(tmp_path, sentences=100)
+    files = dict.fromkeys(("train", "dev"), tmp_path / "train.conll")
+    options = {**files, "hidden_size": 8, "batch_size": 8, "epochs": 3.0, "evaluate_every": 10, "save_every": 10}
+    lines = (f"{name}: {value}\n" for name, value in {**options, "objective": "cross-entropy"}.items())
+    (tmp_path / "settings.yaml").write_text("".join(lines))
+    tune = ["tune", Path("settings.yaml"), "--trials", 6, "--output", Path("tuned"), "--json"]
+    launcher = command(tmp_path, *tune)
+    wait_until(lambda: (tmp_path / "tuned" / "best.yaml").exists(), launcher)
+    os.kill(worker(launcher, 1), signal.SIGKILL)
+    launcher.communicate(timeout=60)
+    assert launcher.returncode == 1
+    code, out, err = ended(command(tmp_path, *tune))
+    assert code == 0, err
+    found = json.loads(out)
+    assert len(found["trials"]) == 6 and Path(found["run"]).exists()
+    assert len({trial["settings"]["learning_rate"] for trial in found["trials"]}) == 6
 
 
 @pytest.mark.slow

@@ -51,7 +51,7 @@ app = typer.Typer(
 UsageError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 # Commands that torchrun may start; others would do all their work in each process.
-IN_SEVERAL_PROCESSES = ("train", "masked-model", "predict", "evaluate", "score", "sample")
+IN_SEVERAL_PROCESSES = ("train", "tune", "masked-model", "predict", "evaluate", "score", "sample")
 PATIENCE = 3  # seconds
 INTERRUPTED = 128 + signal.SIGINT  # exit code, as shells have it
 

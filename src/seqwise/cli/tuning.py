@@ -29,6 +29,9 @@ def tune(
 
     Tunes the learning rate and epochs of each stage and, where the objective has them, the schedule of alpha, the
     weight of added cross-entropy and the beam size. The same command resumes, or adds trials.
+
+    torchrun may start several processes, on one machine, or the command may be started several times: each process
+    trains its own trials. What is chosen then depends on the order in which trials end: two such studies differ.
     """
     from seqwise.runs.settings import load_settings
 

@@ -4,7 +4,8 @@
 
     FOLDER/study.db     the study of Optuna, which the same command resumes
     FOLDER/best.yaml    the settings of the best trial, for ``seqwise train --config``
-    FOLDER/trials/      the runs of the best trial and of an interrupted one
+    FOLDER/trials/      the runs of the best trial and of those that run or were interrupted
+    FOLDER/running/     a locked folder for each trial that a process is training
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import hashlib
 import math
 import os
 import shutil
+import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -29,12 +32,15 @@ from seqwise.runs.sizing import sized
 from seqwise.runs.trainer_options import changed_setting_error, require_usable, with_absolute_paths
 from seqwise.runs.training import begin_run, train_run
 from seqwise.schedules import exponential
-from seqwise.training.lock import sole_writer
+from seqwise.training.lock import InUseError, next_writer, sole_writer
+from seqwise.training.processes import as_one_process
 from seqwise.training.trainer import Progress
 
 BEST, STUDY, SETTINGS = "best.yaml", "study.db", "settings.yaml"
 CROSS_ENTROPY_WEIGHTS = (0.0, 0.03, 0.1, 0.3, 1.0)
 FIRST_TRIALS = 4  # that are never pruned
+PATIENCE = 0.5  # seconds between looks at the trials of other processes
+SECONDS_TO_WRITE = 60.0  # that a process waits for another one's writing to the study
 
 
 @dataclass(frozen=True)
@@ -72,8 +78,24 @@ def tune(
     Parzen estimator chooses the others. A trial with an evaluation below the median of earlier trials is pruned. An
     interrupted search resumes its trial, with the same choices. ``num_trials`` is the total over all calls.
 
-    Source: Akiba et al. (KDD 2019). Not implemented: several processes on one study.
+    Several processes may call this with one folder. Each trains its own trials, on this machine alone; it is pruned by
+    the evaluations of all, and takes over the trial of one that died. All return the whole study. What Optuna chooses
+    then depends on the order in which trials end.
+
+    Source: Akiba et al. (KDD 2019). Not implemented: several processes for one trial.
     """
+    with as_one_process():
+        return _tune(settings, Path(output), num_trials=num_trials, on_trial=on_trial, on_progress=on_progress)
+
+
+def _tune(
+    settings: Settings,
+    output: Path,
+    *,
+    num_trials: int,
+    on_trial: Callable[[Tuning | None], None] | None,
+    on_progress: Callable[[str, Progress], None] | None,
+) -> Tuning:
     optuna = _optuna()
     if num_trials < 1:
         raise InputError(f"trials must be at least 1, got {num_trials}", hint="give --trials N")
@@ -81,16 +103,18 @@ def tune(
         hint = "give --dev FILE, or a line 'dev: FILE' in the YAML"
         raise InputError("dev: settings are tuned on development data, and there are none", hint=hint)
     check(settings)
-    output = Path(output)
     examples = read_examples(settings, settings.train)
     settings = sized(with_absolute_paths(settings, output), examples)
     require_usable(settings, has_lstm=not settings.model.parallel)
     _require_same_settings(output, settings)
     begin_run(settings, examples)  # refuses bad data before there is a study
-    with sole_writer(output):
+    with next_writer(output):
         _claim(output, settings)
         study = optuna.create_study(
-            storage=f"sqlite:///{(output / STUDY).resolve()}",
+            storage=optuna.storages.RDBStorage(
+                f"sqlite:///{(output / STUDY).resolve()}",
+                engine_kwargs={"connect_args": {"timeout": SECONDS_TO_WRITE}},
+            ),
             study_name="seqwise",
             direction="maximize",
             load_if_exists=True,
@@ -98,21 +122,62 @@ def tune(
         )
         if not study.trials:
             study.enqueue_trial(_as_they_are(settings))
-        for stale in study.get_trials(states=(optuna.trial.TrialState.RUNNING,)):
-            study.tell(stale.number, state=optuna.trial.TrialState.FAIL)
-            study.enqueue_trial(stale.params)
-        while True:
-            tuning = _tuning(study, settings, output)
-            if on_trial is not None:
+    num_ended, lock = -1, ExitStack()
+    while num_ended < num_trials:
+        with next_writer(output):
+            trial = _next_trial(study, settings, output, num_trials=num_trials)
+            if trial is not None:
+                lock.enter_context(sole_writer(_lock_of(output, trial)))
+            tuning, before, num_ended = _tuning(study, settings, output), num_ended, len(_ended(study))
+        try:
+            if on_trial is not None and num_ended != before:
                 on_trial(tuning)
-            if len(_ended(study)) >= num_trials:
-                break
-            # By the seed and the number of trials alone, so that an interruption changes no choice.
-            study.sampler = optuna.samplers.TPESampler(seed=settings.seed + len(_ended(study)))
-            _run_trial(study, study.ask(), settings, output, on_progress=on_progress)
+            if trial is not None:
+                _run_trial(study, trial, settings, output, on_progress=on_progress)
+            elif num_ended < num_trials:
+                time.sleep(PATIENCE)
+        finally:
+            with next_writer(output):
+                lock.close()
     if tuning is None:
         raise InputError("no trial came to its end", path=output, hint="lower the learning rate, or check the data")
     return tuning
+
+
+def _next_trial(study: Any, settings: Settings, output: Path, *, num_trials: int) -> Any:
+    """Return a trial to run, with its choices, or None if those that run are the last; the study is locked.
+
+    The trial of a process that has died comes first.
+    """
+    optuna = _optuna()
+    states = optuna.trial.TrialState
+    running = []
+    for trial in study.get_trials(states=(states.RUNNING,)):
+        try:
+            with sole_writer(_lock_of(output, trial)):
+                study.tell(trial.number, state=states.FAIL)
+                study.enqueue_trial(trial.params)
+            shutil.rmtree(_lock_of(output, trial), ignore_errors=True)
+        except InUseError:
+            running.append(trial.user_attrs["settings"])
+    started = len(_ended(study)) + len(running)
+    while started < num_trials:
+        # By the seed and the number of trials alone, so that an interruption changes no choice.
+        twins = sum("twin" in trial.user_attrs for trial in study.trials)
+        study.sampler = optuna.samplers.TPESampler(seed=settings.seed + started + twins)
+        trial = study.ask()
+        trial.set_user_attr("settings", _choices(trial, settings))
+        if trial.user_attrs["settings"] not in running:
+            return trial
+        # Another process trains just this, in the same folder.
+        trial.set_user_attr("twin", True)
+        study.tell(trial, state=states.FAIL)
+    return None
+
+
+def _lock_of(output: Path, trial: Any) -> Path:
+    """Return the folder that a process locks while it runs a trial."""
+    return output / "running" / str(trial.number)
 
 
 def _optuna() -> Any:
@@ -198,8 +263,7 @@ def _run_trial(
     on_progress: Callable[[str, Progress], None] | None,
 ) -> None:
     """Train with the choices of a trial, and keep its run if it is the best one."""
-    optuna, chosen = _optuna(), _choices(trial, settings)
-    trial.set_user_attr("settings", chosen)
+    optuna, chosen = _optuna(), trial.user_attrs["settings"]
     states, own = optuna.trial.TrialState, settings.with_changes(**chosen)
     folder, subwords = _folder(output, own), settings.target_units == "subwords"
     evaluations: dict[str, int] = {}  # of the stages so far
@@ -220,17 +284,28 @@ def _run_trial(
     try:
         metrics = train_run(own, folder, on_progress=advance)
     except optuna.TrialPruned:
-        study.tell(trial, state=states.PRUNED)
-        shutil.rmtree(folder)
+        with next_writer(output):
+            study.tell(trial, state=states.PRUNED)
+            shutil.rmtree(folder)
         return
     except InputError as error:
         if not (folder / "checkpoints").exists() and not (folder / "warm-start").exists():
             raise  # it did not come to any training: not the choices are wrong
-        trial.set_user_attr("refused", str(error))
-        study.tell(trial, state=states.FAIL)
-        shutil.rmtree(folder)
+        with next_writer(output):
+            trial.set_user_attr("refused", str(error))
+            study.tell(trial, state=states.FAIL)
+            shutil.rmtree(folder)
         return
     title, value = _measure(metrics, subwords=subwords)
+    with next_writer(output):
+        _keep_best(study, trial, title, value, settings, output)
+
+
+def _keep_best(study: Any, trial: Any, title: str, value: float, settings: Settings, output: Path) -> None:
+    """End a trial with its value; keep its run and not the last best one, or remove it."""
+    states, chosen = _optuna().trial.TrialState, trial.user_attrs["settings"]
+    own = settings.with_changes(**chosen)
+    folder = _folder(output, own)
     study.set_user_attr("title", title)
     before = [ended for ended in _ended(study) if ended.state == states.COMPLETE]
     study.tell(trial, value)
@@ -240,7 +315,10 @@ def _run_trial(
             shutil.rmtree(folder)
         return
     write_atomically(output / BEST, dump(own))
+    in_use = [running.user_attrs["settings"] for running in study.get_trials(states=(states.RUNNING,))]
     for other in before:
+        if other.user_attrs["settings"] in in_use:
+            continue
         shutil.rmtree(_folder(output, settings.with_changes(**other.user_attrs["settings"])), ignore_errors=True)
 
 

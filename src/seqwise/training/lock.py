@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from seqwise.data.durable import LOCK, WINDOWS
@@ -22,6 +23,10 @@ _LOCKED = 64
 
 # File systems that know no locks say so in one of these ways: there, nobody is kept out.
 _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+class InUseError(InputError):
+    """Another process is writing to the folder."""
 
 
 @contextmanager
@@ -60,6 +65,19 @@ def sole_writer(folder: Path) -> Iterator[None]:
                     path.rmdir()
 
 
+@contextmanager
+def next_writer(folder: Path) -> Iterator[None]:
+    """Wait until no other process writes to a folder, and lock it as `sole_writer` does; for short work."""
+    with ExitStack() as lock:
+        while True:
+            try:
+                lock.enter_context(sole_writer(folder))
+                break
+            except InUseError:
+                time.sleep(0.05)
+        yield
+
+
 def _lock(folder: Path) -> int:
     """Return the open file that holds the lock."""
     if folder.exists() and not folder.is_dir():
@@ -90,7 +108,7 @@ def _lock_file(handle: int, folder: Path) -> None:
         holder = os.read(handle, 20).decode(errors="replace") or "of unknown number"
         os.close(handle)
         hint = "wait for it, or give another --output"
-        raise InputError(f"process {holder} is writing to this folder", path=folder, hint=hint) from None
+        raise InUseError(f"process {holder} is writing to this folder", path=folder, hint=hint) from None
     except OSError as error:
         if error.errno not in _WITHOUT_LOCKS:
             os.close(handle)

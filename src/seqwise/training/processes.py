@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from seqwise.errors import InputError
+from seqwise.names import VISIBLE_GPUS
 
 if TYPE_CHECKING:
     import torch
@@ -133,6 +134,25 @@ def wait_for_everyone() -> None:
         from torch import distributed
 
         distributed.barrier()
+
+
+@contextmanager
+def as_one_process() -> Iterator[None]:
+    """Hide the other processes from all that runs inside; each has the GPU that torchrun would give it, if any."""
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    before = {name: os.environ.pop(name) for name in names if name in os.environ}
+    gpus = os.environ.get(VISIBLE_GPUS)
+    if "LOCAL_RANK" in before:
+        number = int(before["LOCAL_RANK"])
+        # Set before CUDA is: the Trainer of transformers takes the first GPU that it sees.
+        os.environ[VISIBLE_GPUS] = str(number) if gpus is None else ",".join(gpus.split(",")[number : number + 1])
+    try:
+        yield
+    finally:
+        os.environ |= before
+        if "LOCAL_RANK" in before:
+            os.environ.pop(VISIBLE_GPUS)
+            os.environ |= {} if gpus is None else {VISIBLE_GPUS: gpus}
 
 
 @contextmanager
