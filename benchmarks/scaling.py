@@ -10,7 +10,8 @@ Both models have a hidden size of 64: an LSTM tagger, and for the length also a 
 all steps so far. Times are CPU seconds of the process, the least of some rounds; memory is what the graph of a training
 step keeps, parameters aside. The exponent e of ``seconds = c n^e`` is fitted to the larger half of the values, below
 which a step costs what Python costs. Theory counts operations: those of a hard beam grow with k, V, T and B; a
-relaxed beam of all candidates sums k times k V numbers; and a selection moves a Transformer's cache of T steps at each.
+relaxed beam sums k V numbers for each of its k slots, or k n if n candidates are enough, and mixes k states into each;
+and a selection moves a Transformer's cache of T steps at each.
 
     python -m benchmarks.scaling
 """
@@ -72,7 +73,7 @@ WIDTHS, LENGTHS, BATCHES = (1, 2, 4, 8, 16, 32, 64), (8, 16, 32, 64, 128, 256, 5
 VOCABULARIES, FEW = (10, 100, 1_000, 10_000, 64_000, 256_000), Size(B=2, T=8)
 SHORT = Size(V=100, B=2)
 CURVES = (
-    *(Curve("k", WIDTHS, LSTM, search, theory) for search, theory in ((HARD, 1), (RELAXED, 2), (CERTIFIED, 1))),
+    *(Curve("k", WIDTHS, LSTM, search, theory) for search, theory in ((HARD, 1), (RELAXED, 2), (CERTIFIED, 2))),
     *(Curve("V", VOCABULARIES, LSTM, search, 1, FEW) for search in (HARD, RELAXED, CERTIFIED)),
     *(Curve("T", LENGTHS, LSTM, search, 1, SHORT) for search in (HARD, RELAXED)),
     Curve("T", LENGTHS[:-1], TRANSFORMER, HARD, 2, SHORT),
