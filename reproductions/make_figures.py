@@ -95,7 +95,12 @@ def draw_growth(path: Path) -> None:
                 axes.loglog(*zip(*above, strict=True), ":", color=colour, linewidth=1)
                 axes.annotate(f" {each['exponent']:.2f}", (values[-1], seconds[-1]), color=colour, fontsize=7)
             most = max((each["values"] for each in rows if each["varied"] == varied), key=len)
-            axes.set_xticks(most, [f"{value // 1000}k" if value >= 10_000 else f"{value:,}" for value in most], minor=False, fontsize=7)
+            axes.set_xticks(
+                most,
+                [f"{value // 1000}k" if value >= 10_000 else f"{value:,}" for value in most],
+                minor=False,
+                fontsize=7,
+            )
             axes.minorticks_off()
             axes.set(xlabel=name)
             axes.grid(alpha=0.3)

@@ -47,7 +47,7 @@ def test_calls_of_the_methods_exist(page: str) -> None:
     for flag, value in re.findall(r"`[^`]*--(objective|feeding|score|decoder|warm-start) ([a-z-]+)", page):
         assert flag == "decoder" or value in choices[flag.replace("-", "_")], value
     names = set(re.findall(r"`([A-Za-z]+_[a-z_]+|[A-Z][A-Za-z]+K)(?:\(.*?\))?`", page))
-    modules = [importlib.import_module(f"seqwise{room}") for room in ("", ".sampling", ".hugging_face")]
+    modules = [importlib.import_module(f"seqwise{room}") for room in ("", ".search", ".sampling", ".hugging_face")]
     assert all(any(hasattr(module, name) for module in modules) for name in names), names
 
 
