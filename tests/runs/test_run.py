@@ -626,13 +626,17 @@ def test_outputs_of_subwords_are_measured_as_texts() -> None:
     assert signatures(run, TEXTS)["BLEU"].startswith("nrefs:1|")  # the same reference twice is one
 
 
-def test_references_of_subwords_are_compared_in_the_form_of_the_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_references_of_subwords_are_compared_in_the_form_of_the_outputs() -> None:
     pytest.importorskip("tokenizers")
     decomposed = [Example(("Zoe\u0308 rennt",), ("Zoe\u0308  runs",))] * 2
     run = new_run(decomposed, SUBWORDS.with_changes(subword_vocabulary=30))
     right = run.codec.split(decomposed)[0].target
-    monkeypatch.setattr("seqwise.runs.measures.predict", lambda run, examples, decoder: [[Prediction(right, 0.0)]])
-    assert measure(run, decomposed, "beam")["token error"].value == 0
+
+    def search(run: OutputRun, examples: list[Example], decoder: object) -> list[list[Prediction]]:
+        return [[Prediction(right, 0.0)] for _ in examples]
+
+    outputs = decode(run, decomposed, choose_decoder(run.settings), search=search)
+    assert measure_outputs(run, decomposed, outputs)["token error"].value == 0
 
 
 def test_words_are_words_for_bleu_and_characters_have_none() -> None:
