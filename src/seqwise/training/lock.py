@@ -43,7 +43,8 @@ def sole_writer(folder: Path) -> Iterator[None]:
         ...         pass
         Traceback (most recent call last):
         ...
-        seqwise.training.lock.InUseError: ...: process ... is writing to this folder; wait for it, or give another --output
+        seqwise.training.lock.InUseError: ...: process ... is writing to this folder; wait for it, or give another \
+--output
         >>> folder.exists()
         False
     """
