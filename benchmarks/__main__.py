@@ -1,9 +1,9 @@
 """All benchmarks, one after the other, and the page of what they found.
 
-python -m benchmarks run                # 15 minutes of one quiet core; writes results, page
+python -m benchmarks run                # 20 minutes of one quiet core; writes results, page
 python -m benchmarks run --threads 2    # those that compare systems, on two cores; written beside those of one
-python -m benchmarks run --device cuda  # the same on a GPU, with sizes of its own; 4 minutes
-python -m benchmarks run --quick        # do they work? under 2 minutes; nothing is kept
+python -m benchmarks run --device cuda  # the same on a GPU, with sizes of its own; over 5 minutes
+python -m benchmarks run --quick        # do they work? four minutes; nothing is kept
 python -m benchmarks page               # docs/benchmarks.md from results/benchmarks
 """
 

@@ -15,6 +15,7 @@ from torch import Tensor
 import accelerator
 import oracles
 from pretrained import bert, made, word_tokenizer
+from reproductions.goyal_2021.sampler_draws import refine_from_draws
 from seqwise import Decoder, decode
 from seqwise.configuration import OneOf, configure
 from seqwise.data import Batch, EncodedExample, collate
@@ -28,11 +29,19 @@ from seqwise.hugging_face import (
     step_model,
 )
 from seqwise.models import ChainTagger, ConditionalMaskedTransformer, MaskedLSTM, MaskedTransformer
-from seqwise.objectives import ObjectiveConfig
+from seqwise.objectives import ObjectiveConfig, hamming_cost
 from seqwise.objectives.contrastive import noise_log_probs
 from seqwise.objectives.masked_likelihood import conditional_masked_objective, mask_uniformly, masked_objective
 from seqwise.objectives.options import Context
-from seqwise.sampling import ChainSettings, constraint, contains, pseudo_log_likelihood, sample_chains, start_chains
+from seqwise.sampling import (
+    ChainSettings,
+    SeededDraws,
+    constraint,
+    contains,
+    pseudo_log_likelihood,
+    sample_chains,
+    start_chains,
+)
 from seqwise.sampling.problems import ChainProblem, ChainRunner, run_problems
 from seqwise.sampling.refinement import predict_with_lengths
 from seqwise.search import (
@@ -171,6 +180,12 @@ def test_a_chain(float64: bool) -> None:
         return found
 
     compare(compute, float64=float64)
+
+
+def test_weights_of_labels_may_lie_on_the_cpu() -> None:
+    with accelerator.device():
+        costs_BV = hamming_cost(torch.tensor([[1, 0]]).to(accelerator.NAME), 3, torch.tensor([1.0, 2.0, 3.0]))(0)
+        assert costs_BV.cpu().tolist() == [[1.0, 0.0, 3.0]]
 
 
 @precision
@@ -471,6 +486,18 @@ def conditional_model() -> Any:
     sizes = {"hidden_size": 4, "num_layers": 1, "num_heads": 2, "feedforward_size": 5}
     model = ConditionalMaskedTransformer(source_size=6, vocab_size=5, max_length=5, dropout=0.0, **sizes)
     return oracles.randomised(model, 0, 0.8)
+
+
+@precision
+def test_drawn_candidates_of_a_reproduction(float64: bool) -> None:
+    def compute(place: Place) -> Any:
+        model = place(conditional_model())
+        context = model.encode(place(torch.tensor([[1, 2, 3], [4, 0, 0]])), place(torch.tensor([3, 1])))
+        draws, masks_BT = SeededDraws(1, torch.arange(2), sweep=0), torch.zeros(2, 3, dtype=torch.int64)
+        allowed_V = torch.tensor([True, True, False, True, True])
+        return refine_from_draws(draws, model, masks_BT, num_iterations=3, context=context, allowed_V=allowed_V)
+
+    compare(compute, float64=float64)
 
 
 @precision

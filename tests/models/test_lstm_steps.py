@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from seqwise import tree
 from seqwise.data import EncodedExample, collate
 from seqwise.models import EncoderDecoder, Tagger, deferred_linear
 from seqwise.models import lstm_steps as module
-from seqwise.models.lstm_steps import LSTMSteps, lstm_step
+from seqwise.models.lstm_steps import LSTMSteps, lstm_step, run_lstm
 
 D, M, H, S, B = 3, 2, 4, 5, 2
 
@@ -168,3 +169,25 @@ def test_under_autocast(large: int) -> None:
     found.sum().backward()
     torch.testing.assert_close(found.float(), lstm(whole)[0], atol=0.05, rtol=0.05)
     assert all(parameter.grad is not None for parameter in lstm.parameters())
+
+
+class OnGPU:
+    """In the place of an LSTM whose weights lie on a GPU: it says whether cuDNN is on while it is called."""
+
+    weight_ih_l0 = SimpleNamespace(is_cuda=True)
+
+    def __init__(self, *, training: bool) -> None:
+        self.training = training
+
+    def __call__(self) -> bool:
+        return torch.backends.cudnn.enabled
+
+
+@pytest.mark.parametrize(
+    ("training", "gradients", "by_cudnn"), [(True, True, True), (False, False, True), (False, True, False)]
+)
+def test_cudnn_has_no_gradients_in_evaluation_mode(training: bool, gradients: bool, by_cudnn: bool) -> None:
+    lstm: Any = OnGPU(training=training)
+    with torch.set_grad_enabled(gradients):
+        assert run_lstm(lstm) is by_cudnn
+    assert torch.backends.cudnn.enabled

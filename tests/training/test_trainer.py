@@ -537,6 +537,23 @@ def test_half_precision_without_a_gpu_is_refused(tmp_path: Path) -> None:
         run(new_model(), tmp_path / "never", fp16=True)
 
 
+@pytest.mark.parametrize(
+    ("message", "raised", "said"),
+    [
+        ("CUDA error: device-side assert triggered", InputError, "in one of these or in a batch before: example"),
+        ("CUDA error: an illegal memory access was encountered", torch.AcceleratorError, "illegal memory"),
+    ],
+)
+def test_an_index_that_a_gpu_refuses_is_told_from_its_other_errors(
+    message: str, raised: type[Exception], said: str, tmp_path: Path
+) -> None:
+    def objective(model: Tagger, batch: Batch, values: dict[str, float]) -> Tensor:
+        raise torch.AcceleratorError(message)
+
+    with pytest.raises(raised, match=said):
+        run(new_model(), tmp_path / "run", objective=objective)
+
+
 @pytest.mark.parametrize("objective", [cross_entropy_objective(), relaxed_beam_objective(k=2)])
 def test_examples_that_do_not_fit_the_model_are_refused(objective: Any, tmp_path: Path) -> None:
     good = EncodedExample((0, 1), (0, 1))
