@@ -85,7 +85,7 @@ REPRODUCTIONS = {
     "andreas-klein-1": Reproduction("reproductions.andreas_klein_2015.tables:table_1", {"cpu": 3}, "andreas-klein"),
     "andreas-klein-2": Reproduction("reproductions.andreas_klein_2015.tables:table_2", {"cpu": 3}, "andreas-klein"),
     "figure-1": Reproduction("reproductions.andreas_klein_2015.figure_1:reproduce"),
-    "table-6.1": Reproduction("reproductions.goyal_2021.table_6_1:reproduce", FIVE),
+    "table-6.1": Reproduction("reproductions.goyal_2021.table_6_1:reproduce", {**FIVE, "converged": 5}),
     "figure-6.1": Reproduction("reproductions.goyal_2021.figure_6_1:reproduce", FIVE),
     "table-6.2": Reproduction("reproductions.goyal_2021.sampler_tables:table_6_2", CONVERGED, "tables"),
     "table-6.3": Reproduction("reproductions.goyal_2021.sampler_tables:table_6_3", CONVERGED, "tables"),

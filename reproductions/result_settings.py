@@ -28,9 +28,10 @@ from reproductions.goyal_2018.exposure_bias import PLANS, SLOWER, Plan, family
 from reproductions.goyal_2019.label_bias import LOG_PARTITION_WEIGHT, plan_of
 from reproductions.goyal_2021 import figure_6_1_phonemes
 from reproductions.goyal_2021.energy_training import fit_enumerated
-from reproductions.goyal_2021.phonemes import Setting
+from reproductions.goyal_2021.phonemes import SETTINGS, Setting
 from reproductions.goyal_2021.sampler_tasks import GERMAN, PHONEMES, ROMANIAN, SPELLING, SamplerTask
 from reproductions.goyal_2021.sequence_contrastive import NOISE_BATCH
+from reproductions.goyal_2021.table_6_1 import BUDGETS
 from reproductions.result_files import longest_beginning
 from reproductions.systems import System
 from reproductions.tuning import RATES
@@ -145,16 +146,20 @@ def _variants(start: Settings, epochs: Mapping[str, float], seed: int) -> dict[s
     return {key: system for key, system in systems.items() if key == "cross-entropy" or key not in before}
 
 
-def _trained_once(model: Any, training: MaskedModelSettings | Setting) -> str:
+def _trained_once(model: Any, training: MaskedModelSettings | Setting, rates: Sequence[float]) -> str:
     """Describe a model that is trained in one stage."""
     sizes = f"{_sizes(model)}; batch {training.batch_size}"
-    return f"{sizes}; {training.epochs:g} epochs, learning rate {training.learning_rate:g}."
+    return f"{sizes}; {training.epochs:g} epochs, learning rate {_rates(rates)}."
+
+
+def _rates(rates: Sequence[float]) -> str:
+    return f"{', '.join(f'{rate:g}' for rate in rates)}{', chosen on dev' if len(rates) > 1 else ''}"
 
 
 def _sampled(task: SamplerTask, scale: str) -> str:
     settings = task.settings[scale]
     ended = " At most these epochs; best model on dev." if settings.evaluate_every else ""
-    return _trained_once(settings.model, settings) + ended
+    return _trained_once(settings.model, settings, [settings.learning_rate]) + ended
 
 
 def _language_models(scale: str) -> str:
@@ -192,18 +197,20 @@ def _by_hand(scale: str) -> str:
 
 
 def _phonemes(scale: str) -> str:
-    return _trained_once(vars(Setting()), Setting())
+    setting = SETTINGS[scale]
+    return _trained_once(vars(setting), setting, setting.learning_rates)
 
 
 def _projected(scale: str) -> str:
     setting = figure_6_1_phonemes.SETTING
     epochs = (f"{figure_6_1_phonemes.epochs_of(size, setting)} for {size:,}" for size in figure_6_1_phonemes.SIZES)
-    return f"MLM: {_trained_once(vars(setting), setting)} Methods: epochs by number of sequences {', '.join(epochs)}."
+    masked = _trained_once(vars(setting), setting, setting.learning_rates)
+    return f"MLM: {masked} Methods: epochs by number of sequences {', '.join(epochs)}."
 
 
 def _enumerated(scale: str) -> str:
-    steps, rate = (_default(fit_enumerated, name) for name in ("steps", "learning_rate"))
-    return f"Full-batch steps, at most {steps}, learning rate {rate:g}, stopped early on dev."
+    steps, rates = (BUDGETS[scale].get(name, _default(fit_enumerated, name)) for name in ("steps", "learning_rates"))
+    return f"Full-batch steps, at most {steps}, learning rate {_rates(rates)}, stopped early on dev."
 
 
 def _audited(scale: str) -> str:

@@ -14,7 +14,7 @@ Source: Goyal's thesis (2021), sections 6.2.1 (energies), 6.2.2 (objectives) and
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -166,6 +166,7 @@ class Fit:
     steps: int  # done, those after the best included
     best_step: int  # whose weights were kept; 0 for the initial ones
     loss: float  # the objective on the development data at that step, in nats per sequence
+    learning_rate: float  # the best of those that were tried
 
 
 def fit_enumerated(
@@ -177,31 +178,37 @@ def fit_enumerated(
     dev_N: Tensor,
     steps: int = 350,
     patience: int = 40,
-    learning_rate: float = 6e-3,
+    learning_rates: Sequence[float] = (6e-3,),
     weight_decay: float = 1e-2,
     largest_gradient: float = 1.0,
 ) -> Fit:
     """Train on a whole enumerable space at every step, with early stopping on the objective itself.
 
-    AdamW on the exact gradient of ``loss(logits, train_N)``, its norm clipped. The weights that end up in the model are
-    those with the lowest ``loss(logits, dev_N)``; training ends ``patience`` steps after these.
+    AdamW on the exact gradient of ``loss(logits, train_N)``, its norm clipped. Every learning rate starts from the same
+    weights, and its training ends ``patience`` steps after its best. The weights that end up in the model are those
+    with the lowest ``loss(logits, dev_N)`` of all.
     """
-    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=weight_decay)
-    best, best_step, best_weights = float("inf"), 0, copy.deepcopy(model.state_dict())
-    for step in range(steps + 1):
-        # One pass serves both: the development loss is that of the weights before this step.
-        logits_TCV = enumerated_logits(model, length)
-        with torch.no_grad():
-            found = loss(logits_TCV, dev_N).item()
-        if not found < float("inf"):
-            raise InputError(f"the loss is {found} at step {step}", hint="take a smaller learning rate")
-        if found < best:
-            best, best_step, best_weights = found, step, copy.deepcopy(model.state_dict())
-        if step == steps or step - best_step >= patience:
-            break
-        optimizer.zero_grad()
-        loss(logits_TCV, train_N).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), largest_gradient)
-        optimizer.step()
-    model.load_state_dict(best_weights)
-    return Fit(step, best_step, best)
+    initial, fits = copy.deepcopy(model.state_dict()), []
+    for rate in learning_rates:
+        model.load_state_dict(initial)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=weight_decay)
+        best, best_step, best_weights = float("inf"), 0, initial
+        for step in range(steps + 1):
+            # One pass serves both: the development loss is that of the weights before this step.
+            logits_TCV = enumerated_logits(model, length)
+            with torch.no_grad():
+                found = loss(logits_TCV, dev_N).item()
+            if not found < float("inf"):
+                raise InputError(f"the loss is {found} at step {step}", hint="take a smaller learning rate")
+            if found < best:
+                best, best_step, best_weights = found, step, copy.deepcopy(model.state_dict())
+            if step == steps or step - best_step >= patience:
+                break
+            optimizer.zero_grad()
+            loss(logits_TCV, train_N).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), largest_gradient)
+            optimizer.step()
+        fits.append((Fit(step, best_step, best, rate), best_weights))
+    fit, weights = min(fits, key=lambda each: each[0].loss)
+    model.load_state_dict(weights)
+    return fit

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -132,11 +132,12 @@ def train_noise(vocab_size: int, train_N: Tensor, orders: Orders, *, length: int
 
 
 def fit_contrasted(
-    model: MaskedLSTM, log_noise_ON: Tensor, *, length: int, train_N: Tensor, dev_N: Tensor, seed: int
+    model: MaskedLSTM, log_noise_ON: Tensor, *, length: int, train_N: Tensor, dev_N: Tensor, seed: int, **budget: Any
 ) -> float:
     """Train E_raw by noise-contrastive estimation, stopped early by the same loss; returns what stood for log Z.
 
-    That stays as it was guessed from noise before training: the biases of the head learn the rest.
+    That stays as it was guessed from noise before training: the biases of the head learn the rest. ``budget`` goes to
+    :func:`~reproductions.goyal_2021.energy_training.fit_enumerated`.
     """
     with torch.no_grad():
         scores_N = raw_scores(enumerated_logits(model, length))
@@ -149,5 +150,5 @@ def fit_contrasted(
             raw_scores(logits_TCV), weights_N, log_noise_ON, num_noise=NUM_NOISE, log_partition=log_partition
         )
 
-    fit_enumerated(model, loss, length=length, train_N=train_N, dev_N=dev_N)
+    fit_enumerated(model, loss, length=length, train_N=train_N, dev_N=dev_N, **budget)
     return log_partition

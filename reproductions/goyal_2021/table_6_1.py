@@ -16,6 +16,7 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,6 +46,7 @@ from reproductions.goyal_2021.enumerable import (
 from reproductions.goyal_2021.sequence_contrastive import NOISES, Orders, fit_contrasted, train_noise
 from reproductions.outcome import Outcome, verdicts
 from reproductions.report import Claim, Result, Table
+from reproductions.tuning import RATES
 from reproductions.verdicts import student_result
 from reproductions.workers import Report
 from seqwise.data.readers import Example
@@ -66,6 +68,15 @@ OBJECTIVES: Mapping[str, EnergyLoss] = {
 CONTRASTED = tuple(f"NCE, {name}" for name in NOISES)
 NLL = ("LL", "PLL", *CONTRASTED, "MLM, raw", "MLM, local", *(f"noise, {name}" for name in NOISES))
 """The measures that are cross-entropies; where not said otherwise, of E_raw."""
+BUDGETS: Mapping[str, Mapping[str, Any]] = {
+    "cpu": {},
+    "converged": {
+        "steps": 3000,
+        "patience": 200,
+        "learning_rates": tuple(6e-3 * part for part in RATES),
+    },
+}
+"""How long each objective trains, and at which learning rates, by scale."""
 SECONDS, CONTRAST_SECONDS = "CPU seconds", "CPU seconds, NCE and its noises"
 """Of one seed on one core: the thesis' objectives with their measures, and what the thesis does not have."""
 
@@ -117,14 +128,17 @@ def train_and_dev(distribution: Enumerable, size: int, *, seed: int) -> tuple[Te
     return train_N.float(), dev_N.float()
 
 
-def measure(distribution: Enumerable, size: int, *, seed: int) -> dict[str, float]:
-    """Train by each objective from the same weights and on the same data, and measure against the truth."""
+def measure(distribution: Enumerable, size: int, *, seed: int, **budget: Any) -> dict[str, float]:
+    """Train by each objective from the same weights and on the same data, and measure against the truth.
+
+    ``budget`` is one of :data:`BUDGETS`, the same for all objectives.
+    """
     began = time.process_time()
     train_N, dev_N = train_and_dev(distribution, size, seed=seed)
     found: dict[str, float] = {}
     for name, objective in OBJECTIVES.items():
         model = new_model(distribution.vocab_size, seed=seed)
-        fit_enumerated(model, objective, length=distribution.length, train_N=train_N, dev_N=dev_N)
+        fit_enumerated(model, objective, length=distribution.length, train_N=train_N, dev_N=dev_N, **budget)
         with torch.no_grad():
             logits_TCV = enumerated_logits(model, distribution.length).double()
         raw = likelihood_loss(logits_TCV, distribution.probs_N).item()
@@ -137,17 +151,19 @@ def measure(distribution: Enumerable, size: int, *, seed: int) -> dict[str, floa
             found[f"-{name} of {name}"] = objective(logits_TCV, distribution.probs_N).item()
     contrasts_began = time.process_time()
     for name, orders in NOISES.items():
-        found |= _contrast(distribution, name, orders(distribution.length), train_N, dev_N, seed=seed)
+        found |= _contrast(distribution, name, orders(distribution.length), train_N, dev_N, seed=seed, **budget)
     return found | {SECONDS: contrasts_began - began, CONTRAST_SECONDS: time.process_time() - contrasts_began}
 
 
 def _contrast(
-    distribution: Enumerable, name: str, orders: Orders, train_N: Tensor, dev_N: Tensor, *, seed: int
+    distribution: Enumerable, name: str, orders: Orders, train_N: Tensor, dev_N: Tensor, *, seed: int, **budget: Any
 ) -> dict[str, float]:
     size, length = distribution.vocab_size, distribution.length
     log_noise_ON = train_noise(size, train_N, orders, length=length, seed=seed)
     model = new_model(size, seed=seed)
-    log_partition = fit_contrasted(model, log_noise_ON, length=length, train_N=train_N, dev_N=dev_N, seed=seed)
+    log_partition = fit_contrasted(
+        model, log_noise_ON, length=length, train_N=train_N, dev_N=dev_N, seed=seed, **budget
+    )
     with torch.no_grad():
         logits_TCV = enumerated_logits(model, length).double()
     return {
@@ -169,7 +185,7 @@ def reproduce(setup: Setup) -> Iterator[Outcome]:
 
     def measured(name: str, seed: int, report: Report) -> dict[str, float]:
         row, distribution = rows[name]
-        return measure(distribution, row.size, seed=seed)
+        return measure(distribution, row.size, seed=seed, **BUDGETS[setup.scale])
 
     cells = [
         Cell(rows[name][0], rows[name][1].entropy, {key: [run[key] for run in runs] for key in runs[0]})

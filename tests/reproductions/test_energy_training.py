@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from reproductions.goyal_2021 import energy_training
 from reproductions.goyal_2021.energy_training import (
+    Fit,
     enumerated_logits,
     fit_enumerated,
     likelihood_loss,
@@ -252,7 +254,9 @@ def truth() -> Enumerable:
 def test_on_the_truth_likelihood_reaches_the_entropy() -> None:
     probs = truth().probs_N
     model = small_model()
-    fit = fit_enumerated(model, likelihood_loss, length=3, train_N=probs, dev_N=probs, steps=150, learning_rate=3e-2)
+    fit = fit_enumerated(
+        model, likelihood_loss, length=3, train_N=probs, dev_N=probs, steps=150, learning_rates=(3e-2,)
+    )
     assert 0 <= fit.loss - truth().entropy < 0.01
 
 
@@ -261,7 +265,7 @@ def test_on_the_truth_pseudolikelihood_and_projection_reach_it_too_and_the_mlm_d
     probs = truth().probs_N
     found = {}
     mlm = small_model()
-    how = {"length": 3, "train_N": probs, "dev_N": probs, "steps": 150, "learning_rate": 3e-2}
+    how = {"length": 3, "train_N": probs, "dev_N": probs, "steps": 150, "learning_rates": (3e-2,)}
     fit_enumerated(mlm, masked_loss, **how)
     with torch.no_grad():
         teacher = enumerated_logits(mlm, 3)
@@ -282,7 +286,7 @@ def test_training_keeps_the_weights_that_were_best_on_the_development_data() -> 
     model = small_model()
     with torch.no_grad():
         before = masked_loss(enumerated_logits(model, 3), dev).item()
-    how = {"length": 3, "train_N": train, "dev_N": dev, "learning_rate": 3e-2, "patience": 15}
+    how = {"length": 3, "train_N": train, "dev_N": dev, "learning_rates": (3e-2,), "patience": 15}
     fit = fit_enumerated(model, masked_loss, steps=400, **how)
     with torch.no_grad():
         after = masked_loss(enumerated_logits(model, 3), dev).item()
@@ -304,6 +308,27 @@ def test_the_weights_before_the_first_step_and_after_the_last_count_too() -> Non
     assert all(torch.equal(value, first[name]) for name, value in model.state_dict().items())
     fit = fit_enumerated(model, masked_loss, length=T, train_N=weights, dev_N=weights, steps=3)
     assert (fit.steps, fit.best_step) == (3, 3)
+
+
+def test_of_several_learning_rates_the_best_on_the_development_data_is_kept() -> None:
+    drawn = truth().sample(40, generator=torch.Generator().manual_seed(0))
+    how: dict[str, Any] = {
+        "length": 3,
+        "train_N": empirical_weights(drawn[:20], 3),
+        "dev_N": empirical_weights(drawn[20:], 3),
+        "steps": 30,
+    }
+
+    def trained(*rates: float) -> tuple[Fit, list[Tensor]]:
+        torch.manual_seed(3)
+        model = small_model()
+        return fit_enumerated(model, masked_loss, learning_rates=rates, **how), list(model.state_dict().values())
+
+    alone = {rate: trained(rate) for rate in (1e-4, 3e-2, 1e-3)}
+    best = min(alone, key=lambda rate: alone[rate][0].loss)
+    fit, weights = trained(*alone)
+    assert best == 3e-2 and fit == alone[best][0] and fit.learning_rate == best
+    assert all(torch.equal(one, other) for one, other in zip(weights, alone[best][1], strict=True))
 
 
 def test_large_gradients_are_cut_and_trainings_repeat_bit_for_bit() -> None:

@@ -32,7 +32,9 @@ def short_fits(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sequence_contrastive, constant, 2)
     for module in (table_6_1, figure_6_1, sequence_contrastive):
         whole = module.fit_enumerated
-        monkeypatch.setattr(module, "fit_enumerated", lambda *given, whole=whole, **how: whole(*given, **how, steps=3))
+        monkeypatch.setattr(
+            module, "fit_enumerated", lambda *given, whole=whole, **how: whole(*given, **how | {"steps": 3})
+        )
 
 
 # ------------------------------------------------------------------ tests over seeds
@@ -136,11 +138,12 @@ def test_new_models_leave_the_global_random_state_alone() -> None:
 
 
 @pytest.mark.thorough
-def test_table_6_1_is_made_and_signed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("scale", ["cpu", "converged"])
+def test_table_6_1_is_made_and_signed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scale: str) -> None:
     short_fits(monkeypatch)
     monkeypatch.setattr(phonemes, "find_lexicon", lambda: None)
     threads = torch.get_num_threads()
-    (outcome,) = table_6_1.reproduce(setup(tmp_path, 3, 4))
+    (outcome,) = table_6_1.reproduce(replace(setup(tmp_path, 3, 4), scale=scale))
     assert torch.get_num_threads() == threads
     read_back(outcome, tmp_path)
     found = {(result.system, result.measure): result for result in outcome.table.results}
@@ -316,7 +319,7 @@ def test_a_cell_goes_on_where_it_was_killed(tmp_path: Path, monkeypatch: pytest.
 def test_training_lowers_its_objective_and_keeps_the_best_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     data = phonemes.split_sequences(phoneme_sequences(LEXICON, max_length=3), seed=0)
     for name, loss in phonemes.OBJECTIVES.items():
-        setting = replace(SMALL, epochs=6, learning_rate=2e-2)
+        setting = replace(SMALL, epochs=6, learning_rates=(2e-2,))
         model = phonemes.new_model(5, setting, seed=0)
         before, seen = phonemes.mean_loss(model, loss, data.train), []
         mean_loss = phonemes.mean_loss
@@ -329,6 +332,23 @@ def test_training_lowers_its_objective_and_keeps_the_best_epoch(monkeypatch: pyt
             assert phonemes.fit(model, loss, data, setting, seed=0, report=ignore) == 0
         assert len(seen) == 6 and phonemes.mean_loss(model, loss, data.dev) == pytest.approx(seen[2], abs=1e-6)
         assert phonemes.mean_loss(model, loss, data.train) < before - 0.05, name
+
+
+def test_of_several_learning_rates_the_best_epoch_of_the_best_one_is_kept() -> None:
+    data = phonemes.split_sequences(phoneme_sequences(LEXICON, max_length=3), seed=0)
+
+    def trained(*rates: float) -> tuple[float, list[torch.Tensor]]:
+        setting = replace(SMALL, learning_rates=rates)
+        model = phonemes.new_model(5, setting, seed=0)
+        best = phonemes.fit(model, phonemes.OBJECTIVES["MLM"], data, setting, seed=0, report=ignore)
+        return best, list(model.state_dict().values())
+
+    alone = {rate: trained(rate) for rate in (1e-2, 1e-4, 1e-3)}
+    best = min(alone, key=lambda rate: alone[rate][0])
+    order = [rate for rate in alone if rate != best]
+    found, weights = trained(order[0], best, order[1])  # neither the first nor the last
+    assert found == alone[best][0] < min(alone[rate][0] for rate in order)
+    assert all(torch.equal(one, other) for one, other in zip(weights, alone[best][1], strict=True))
 
 
 def test_splits_are_of_distinct_sequences_and_of_the_seed() -> None:
@@ -345,7 +365,7 @@ def test_the_phoneme_row_is_made_and_signed(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(table_6_1, "ROWS", ())
     monkeypatch.setattr(table_6_1, "examine", lambda cells: [])
     monkeypatch.setattr(phonemes, "find_lexicon", lambda: LEXICON)
-    monkeypatch.setattr(phonemes, "Setting", lambda: SMALL)
+    monkeypatch.setitem(phonemes.SETTINGS, "cpu", SMALL)
     _, outcome = table_6_1.reproduce(setup(tmp_path, *range(5, 10)))
     assert outcome.name == "table-6.1-phonemes" and "116 sequences" in outcome.table.title
     read_back(outcome, tmp_path)
