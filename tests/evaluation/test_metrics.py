@@ -183,7 +183,16 @@ def test_draws_depend_on_the_seed_and_not_on_the_block_size(monkeypatch):
     whole = bootstrap_interval(counts, seed=1, resamples=101)
     assert bootstrap_interval(counts, seed=2, resamples=101) != whole
     monkeypatch.setattr(metrics, "INDICES_AT_ONCE", 5 * 37 + 1)
-    assert bootstrap_interval(counts, seed=1, resamples=101) == whole
+    assert bootstrap_interval(counts, seed=1, resamples=101) == pytest.approx(whole, rel=1e-12)
+
+
+def test_a_resample_is_the_measure_of_the_examples_that_were_drawn():
+    columns_NC = np.random.default_rng(3).random((23, 3))
+    measured = Sums(columns_NC, lambda sums: sums[..., 0] * sums[..., 1] / sums[..., 2])
+    drawn_RN = np.random.default_rng(4).integers(23, size=(50, 23))
+    values = [measured.combine(columns_NC[drawn_N].sum(axis=0)) for drawn_N in drawn_RN]
+    expected = (measured.value, *np.quantile(values, [0.025, 0.975]))
+    assert bootstrap_interval(measured, resamples=50, seed=4) == pytest.approx(expected, rel=1e-12)
 
 
 def test_draws_without_anything_to_count_are_left_out():
@@ -359,7 +368,7 @@ def test_seed_draws_do_not_depend_on_the_block_size(monkeypatch):
     runs = [Counts(generator.random(37)) for _ in range(3)]
     whole = bootstrap_interval(runs, seed=1, resamples=101)
     monkeypatch.setattr(metrics, "INDICES_AT_ONCE", 5 * 37 + 1)
-    assert bootstrap_interval(runs, seed=1, resamples=101) == whole
+    assert bootstrap_interval(runs, seed=1, resamples=101) == pytest.approx(whole, rel=1e-12)
 
 
 @pytest.mark.thorough

@@ -52,7 +52,7 @@ class Sums:
     combine: Callable[[Floats], Floats]
 
     def __post_init__(self) -> None:
-        columns_NC = np.asarray(self.columns_NC, dtype=np.float64, order="F")  # they are summed column by column
+        columns_NC = np.asarray(self.columns_NC, dtype=np.float64, order="F")  # columns are summed and read one by one
         if columns_NC.ndim != 2 or not columns_NC.size:
             raise InputError("there are no examples to measure", hint="give one row per example and at least one")
         if not np.isfinite(columns_NC).all():
@@ -67,7 +67,7 @@ class Sums:
     @property
     def value(self) -> float:
         """The measure as a fraction, not in per cent."""
-        return float(_resampled_values(self, np.arange(len(self))[None])[0])
+        return float(_combined(self, self.columns_NC.sum(axis=0)))
 
 
 class Counts(Sums):
@@ -321,18 +321,20 @@ def _resampled_means(systems: Sequence[Sequence[Sums]], *, resamples: int, seed:
     blocks: list[Floats] = []
     for start in range(0, resamples, rows_at_once):
         indices_RN = generator.integers(num_examples, size=(min(rows_at_once, resamples - start), num_examples))
-        blocks.append(np.array([[_resampled_values(run, indices_RN) for run in runs] for runs in systems]))
+        # A product with how often each example is drawn sums all columns: far faster than to gather what is drawn.
+        draws_RN = np.empty(indices_RN.shape)
+        for draws_N, indices_N in zip(draws_RN, indices_RN, strict=True):
+            draws_N[:] = np.bincount(indices_N, minlength=num_examples)
+        blocks.append(np.array([[_combined(run, draws_RN @ run.columns_NC) for run in runs] for runs in systems]))
     means = np.take_along_axis(np.concatenate(blocks, axis=2), seeds_SR[None], axis=1).mean(axis=1)
     # A draw of examples that all have nothing to count has no value: such draws are left out.
     return means[:, np.isfinite(means).all(axis=0)]
 
 
-def _resampled_values(run: Sums, indices_RN: npt.NDArray[np.int64]) -> Floats:
-    """Return the measure in each resample; NaN or infinite if nothing can be measured."""
-    # "clip" because the indices are in range: checking that would take most of the time.
-    sums_CR = [np.take(column_N, indices_RN, mode="clip").sum(axis=1) for column_N in run.columns_NC.T]
+def _combined(run: Sums, sums: Floats) -> Floats:
+    """Return the measure of sums (..., C); NaN or infinite if nothing can be measured."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        return run.combine(np.stack(sums_CR, axis=-1))
+        return run.combine(sums)
 
 
 def _ratio(sums: Floats) -> Floats:
