@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +29,8 @@ class Setup:
     seeds: Sequence[int]
     progress: ProgressFactory
     scale: str = "cpu"
+    only: str | None = None  # of several tables, the name of the one to make
+    tables: list[str] = field(default_factory=list)  # the names of those that were asked for
 
     @property
     def seed(self) -> int:
@@ -38,6 +40,11 @@ class Setup:
     def with_seeds(self, most: int) -> Setup:
         """Return the same setup with the first seeds alone."""
         return replace(self, seeds=list(self.seeds)[:most])
+
+    def makes(self, table: str) -> bool:
+        """Whether to make a table: every one, or the one that was asked for."""
+        self.tables.append(table)
+        return self.only in (None, table)
 
     def inside(self, *names: str) -> Setup:
         """Return the same setup with a folder inside this one's."""
@@ -103,14 +110,19 @@ REPRODUCTIONS = {
 }
 """Every reproduction by name."""
 
+OF_SEVERAL_TABLES = {"table-3.1", "table-4.1", *(f"table-5.{number}" for number in (1, 2, 3))}
+OF_SEVERAL_TABLES |= {*(f"table-6.{number}" for number in range(2, 7)), *(f"figure-6.{number}" for number in (2, 3, 4))}
+OF_SEVERAL_TABLES |= {"search-objectives"}
+"""Those that ask ``Setup.makes`` which of their tables to make."""
+
 
 def run_reproduction(
-    name: str, folder: Path, *, seed: int, scale: str | None, progress: ProgressFactory
+    name: str, folder: Path, *, seed: int, scale: str | None, progress: ProgressFactory, only: str | None = None
 ) -> Iterable[Outcome]:
     """Run a reproduction by name in a folder of its own, from the first seed on; imports no other.
 
     Raises:
-        InputError: there is no such reproduction, or it has no such scale.
+        InputError: there is no such reproduction, or it has no such scale or no such table.
     """
     if name not in REPRODUCTIONS:
         raise InputError(f"there is no reproduction {name!r}", hint=did_you_mean(name, REPRODUCTIONS))
@@ -121,8 +133,18 @@ def run_reproduction(
     if not reproduction.scales:
         if scale is not None:
             raise InputError(f"{name!r} has one size only", hint="leave --scale out")
-        return run(Setup(folder, [seed], progress))
+        return _chosen(run, Setup(folder, [seed], progress, only=only), name)
     scale = scale or "cpu"
     if scale not in reproduction.scales:
         raise InputError(f"there is no scale {scale!r}", hint=did_you_mean(scale, reproduction.scales))
-    return run(Setup(folder / scale, range(seed, seed + reproduction.scales[scale]), progress, scale))
+    seeds = range(seed, seed + reproduction.scales[scale])
+    return _chosen(run, Setup(folder / scale, seeds, progress, scale, only), name)
+
+
+def _chosen(run: Callable[[Setup], Iterable[Outcome]], setup: Setup, name: str) -> Iterator[Outcome]:
+    """Run a reproduction; one without the table that was asked for makes none, which is an error."""
+    if setup.only is not None and name not in OF_SEVERAL_TABLES:
+        raise InputError(f"{name!r} makes all that it has", hint="leave --only out")
+    yield from run(setup)
+    if setup.only is not None and setup.only not in setup.tables:
+        raise InputError(f"{name!r} has no table {setup.only!r}", hint=did_you_mean(setup.only, setup.tables))

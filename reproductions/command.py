@@ -61,6 +61,12 @@ def reproduce(
             "converged (tuned and stopped by development data, 5 seeds, many hours) [cpu]",
         ),
     ] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TABLE", show_default=False, help="make this one of several tables, for example table-6.2-g2p"
+        ),
+    ] = None,
     workers: Annotated[
         int,
         typer.Option(
@@ -83,7 +89,7 @@ def reproduce(
     from seqwise.evaluation.signature import signature_line
 
     jobs.WORKERS = workers
-    outcomes = run_reproduction(what, output, seed=seed, scale=scale, progress=progress_bars)
+    outcomes = run_reproduction(what, output, seed=seed, scale=scale, only=only, progress=progress_bars)
     folder = (results or output / what / "results").resolve()
     for outcome in outcomes:
         path = folder / f"{file_stem(outcome.name, scale)}.json"

@@ -101,7 +101,8 @@ def reproduce(setup: Setup) -> Iterator[Outcome]:
     rows = rows_of({**CONTROLS, **SEARCHED})
     for name, (task, start, epochs) in CORPORA.items():
         table, title, systems = f"search-objectives-{name}", TITLE.format(task.title), partial(family, start, epochs)
-        yield make_table(table, title, task, systems, rows, setup.inside(name), controls=CONTROLS, claims=_claims)
+        if setup.makes(table):
+            yield make_table(table, title, task, systems, rows, setup.inside(name), controls=CONTROLS, claims=_claims)
 
 
 def beat_the_best(measured: Mapping[str, Measured], control: Measured, keys: Iterable[str]) -> list[Claim]:

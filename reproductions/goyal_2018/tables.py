@@ -67,12 +67,13 @@ PUBLISHED_3_1: dict[str, Published] = {
 
 def table_3_1(setup: Setup) -> Iterator[Outcome]:
     """Scheduled sampling, hard and relaxed, for named entities and for translation."""
-    tasks = (ENTITIES, translation_at(setup.scale))
-    for task in tasks:
+    names = {f"table-3.1-{task.name}": task for task in (ENTITIES, translation_at(setup.scale))}
+    tasks = {name: task for name, task in names.items() if setup.makes(name)}
+    for task in tasks.values():
         task.require()
-    for task in tasks:
+    for name, task in tasks.items():
         rows = _rows({**BASELINES, **FEEDING_ROWS}, PUBLISHED_3_1[task.name], [GREEDY])
-        yield _table(f"table-3.1-{task.name}", "Table 3.1", task, rows, BASELINES, _claims_3_1, setup)
+        yield _table(name, "Table 3.1", task, rows, BASELINES, _claims_3_1, setup)
 
 
 def _claims_3_1(measured: Rows) -> list[Claim]:
@@ -165,7 +166,8 @@ def table_4_1(setup: Setup) -> Iterator[Outcome]:
     for direction in DIRECTIONS:
         name = "table-4.1" if direction == "bi" else f"table-4.1-{direction}"
         rows = _search_rows(task, PUBLISHED_4_1, setup)
-        yield _table(name, "Table 4.1", task, rows, SEARCH_CONTROLS, claims, setup, direction=direction)
+        if setup.makes(name):
+            yield _table(name, "Table 4.1", task, rows, SEARCH_CONTROLS, claims, setup, direction=direction)
 
 
 def table_4_2(setup: Setup) -> list[Outcome]:

@@ -262,14 +262,14 @@ FIGURES = {
 
 def figure_6_2(setup: Setup) -> Iterator[Outcome]:
     """Energy and measure by epoch: MH with both energies, degenerate Gibbs."""
-    return every_task(partial(run_figure, FIGURES["6.2"]), setup)
+    return every_task("figure-6.2", partial(run_figure, FIGURES["6.2"]), setup)
 
 
 def figure_6_3(setup: Setup) -> Iterator[Outcome]:
     """Acceptance and novelty by epoch while blocks get smaller."""
-    return every_task(partial(run_figure, FIGURES["6.3"]), setup)
+    return every_task("figure-6.3", partial(run_figure, FIGURES["6.3"]), setup)
 
 
 def figure_6_4(setup: Setup) -> Iterator[Outcome]:
     """Acceptance, energy and measure by epoch while the target is annealed by 0.02 a sweep."""
-    return every_task(partial(run_figure, FIGURES["6.4"]), setup)
+    return every_task("figure-6.4", partial(run_figure, FIGURES["6.4"]), setup)

@@ -40,7 +40,7 @@ def test_reproduce_prints_tables_or_json_and_saves_them(
     from reproductions.report import Result, Table
     from seqwise.evaluation.signature import sign
 
-    def reproduction(name: str, folder: Path, *, seed: int, scale: str | None, progress: object) -> list[Outcome]:
+    def reproduction(name: str, folder: Path, *, seed: int, scale: str | None, **_: object) -> list[Outcome]:
         assert (name, scale) in (("demo", None), ("demo", "cpu"), ("demo", "converged"))
         signature = sign("a method", seeds=[seed], data="0" * 64)
         table = Table(

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from reproducing import no_progress
-from reproductions import REPRODUCTIONS, run_reproduction
+from reproductions import OF_SEVERAL_TABLES, REPRODUCTIONS, run_reproduction
 from reproductions.cells import make_cell, read_cell
 from reproductions.outcome import HEADINGS, Measure, build_outcome
 from reproductions.systems import Cell, Data, System, _load_cell, cells_of, run_systems
+from reproductions.tasks import Task
 from seqwise.data import Example
 from seqwise.errors import InputError
 from seqwise.evaluation.metrics import length_ratio, token_accuracy
@@ -176,6 +177,46 @@ def test_a_reproduction_or_scale_that_is_not_there(tmp_path: Path) -> None:
         run_reproduction("table-4.1", tmp_path, scale="tpu", **how)
     with pytest.raises(InputError, match="has one size only; leave --scale out"):
         run_reproduction("stress", tmp_path, scale="cpu", **how)
+
+
+def test_one_of_several_tables_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of every reproduction that can choose; nothing is read, trained or measured for the others."""
+    made: list[str] = []
+
+    def outcome(name: str, *_: object, **__: object) -> str:
+        made.append(name)
+        return name
+
+    tables, bias = (importlib.import_module(f"reproductions.{name}") for name in (
+        "goyal_2018.tables", "goyal_2019.label_bias_tables",
+    ))  # fmt: skip
+    samplers, modes, figures = (
+        importlib.import_module(f"reproductions.goyal_2021.sampler_{name}") for name in ("tables", "modes", "figures")
+    )
+    objectives = importlib.import_module("reproductions.beyond.search_objectives")
+    monkeypatch.setattr(Task, "require", lambda task: None)
+    monkeypatch.setattr(samplers.SamplerTask, "require", lambda task: None)
+    for module, name in ((tables, "_table"), (bias, "make_table"), (objectives, "make_table")):
+        monkeypatch.setattr(module, name, outcome)
+    monkeypatch.setattr(bias, "_log_partitions", lambda task, setup: outcome(f"table-5.1-{task.name}"))
+    monkeypatch.setattr(samplers, "run_table", lambda table, task, setup: outcome(f"table-{table.number}-{task.name}"))
+    monkeypatch.setattr(
+        figures, "run_figure", lambda figure, task, setup: outcome(f"figure-{figure.number}-{task.name}")
+    )
+    monkeypatch.setattr(modes, "run_table_6_6", lambda task, setup: outcome(f"table-6.6-{task.name}"))
+    how = {"seed": 0, "scale": None, "progress": no_progress}
+    for name in OF_SEVERAL_TABLES:
+        made.clear()
+        every = list(run_reproduction(name, tmp_path, **how))
+        assert len(every) == len(set(made)) > 1
+        for table in every:
+            made.clear()
+            assert list(run_reproduction(name, tmp_path, only=str(table), **how)) == [table] == made
+        with pytest.raises(InputError, match=rf"^'{name}' has no table 'pmb'"):
+            list(run_reproduction(name, tmp_path, only="pmb", **how))
+        assert made == [table]
+    with pytest.raises(InputError, match="makes all that it has; leave --only out"):
+        list(run_reproduction("demo", tmp_path, only="stress", **how))
 
 
 @pytest.mark.parametrize("name", ["label_bias_toy", "stress", "spelling"])
