@@ -16,6 +16,11 @@ from reproductions.verdicts import SIGNIFICANT, holm
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 MADE = "Made by `make figures` from the files in `results/`; do not edit.\n"
 
+READ = """\
+Each section has the settings, the numbers and the tested claims of one table or figure
+([how to read them](../results.md#how-to-read-the-tables)).
+"""
+
 INDEX = f"""\
 # Results
 
@@ -25,8 +30,8 @@ INDEX = f"""\
 {{pages}}
 ## How to read the tables
 
-The papers' corpora are not freely available. Ours are other, smaller corpora. Compare the direction and size of
-differences with the papers, not absolute numbers.
+The papers' corpora are not freely available; ours are smaller. Compare the direction and size of differences with the
+papers, not absolute numbers.
 
 - A number is a mean over seeds. ± is half the width of a bootstrap 95% interval over examples and seeds; with three
   seeds, it understates the variance between seeds.
@@ -71,7 +76,7 @@ def index_page(tables: Tables) -> str:
 
 def chapter_page(chapter: Chapter, tables: Tables) -> str:
     """Return the page of a chapter."""
-    lines = [f"# {chapter.title}\n", MADE, "How to read the tables: [results](../results.md).\n"]
+    lines = [f"# {chapter.title}\n", MADE, READ]
     lines += _missing(chapter, tables)
     files = list(_files(chapter.names, tables))
     bare = [f"`{file_stem(name, scale)}`" for name, scale, table in files if lacks_values(table)]

@@ -22,7 +22,7 @@ PAGE = """\
 
 Made by `make figures` from the files in `results/`; do not edit.
 
-{extent}
+This page compares the effects of ten published ideas with those measured here, and gives a verdict on each. {extent}
 
 {ideas}
 ## How to read the table
@@ -60,7 +60,7 @@ too small to detect.*
 {scale}
 Seconds are CPU time of the first cross-entropy stage on one thread, averaged over seeds. "Points below plateau" is the
 gap on test to the best cross-entropy model that we have, "at least" if that model was not trained to convergence. The
-papers do not print the sizes of their corpora; those shown are of the usual splits. Details: [results](results.md).
+papers do not print the sizes of their corpora; the table shows those of the usual splits. Details: [results](results.md).
 
 ## What is missing
 
@@ -155,7 +155,7 @@ def _extent(evidence: Sequence[Evidence]) -> str:
             f" {'The others' if converged else 'They'} rest on quick tables: seconds to minutes of training with one "
             "untuned setting, mostly three seeds, small models, and corpora smaller than the papers'. There, "
             "cross-entropy itself is points below its plateau, so a gain may come from training longer, and a missing "
-            "gain from training too little. **These verdicts say what such short training shows, not what the method "
+            "gain from training too little. **These verdicts are about such short training, not about what the method "
             "can do.** A converged table replaces the quick tables of its row as soon as its file is in `results/`."
         )
     return text
