@@ -53,7 +53,7 @@ BENCHMARKS: dict[str, tuple[list[str], list[str]]] = {
 }
 
 ALONE = ("scaling", "start_up", "throughput", "training_profile")
-"""Those that say what one core does, and are run on one only."""
+"""Benchmarks that measure one core, and are run on one only."""
 
 ON_A_DEVICE: dict[str, list[str]] = {
     "relaxed_beam": ["--rounds", "2"],
@@ -76,10 +76,10 @@ CPU = torch.device("cpu")
 
 INTRODUCTION = """# Benchmarks
 
-`python -m benchmarks run` writes this page. The systems take turns on the same work, round by round. Ratios are medians
-over rounds. A floor is the time of the matrix products alone; a target is the aim, reached or not. A second table, if
-there is one, is for two threads (`--threads 2`), or for the GPU that its signature names (`--device cuda`). Details:
-`benchmarks/README.md`.
+This page compares the speed and memory of seqwise with named peers; `python -m benchmarks run` writes it. The systems take
+turns on the same work, round by round. Ratios are medians over rounds. A floor is the time of the matrix products alone;
+a target is the aim, reached or not. Further tables of a section are for two threads (`--threads 2`), or for the GPU that
+their signature names (`--device cuda`). Details: `benchmarks/README.md`.
 """
 
 

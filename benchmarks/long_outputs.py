@@ -1,15 +1,15 @@
 """How much memory and time does gradient checkpointing of a search take, compared with keeping every step?
 
 The loss is the direct loss of a relaxed beam through the key-value cache of a GPT-2 with random weights, for an output
-of T tokens. With gradient checkpointing, the backward pass takes the steps again in segments of sqrt(T / 2);
-the gradients are the same; on a GPU, with products in bfloat16, but for its rounding.
+of T tokens. With gradient checkpointing, the backward pass recomputes the steps in segments of sqrt(T / 2).
+The gradients are the same; on a GPU, whose products are in bfloat16, up to rounding.
 
 - saved: bytes that the graph keeps between the passes, parameters aside.
-- peak: the most that the allocator holds during a step, above what it held before.
+- peak: the largest memory that the allocator holds during a step, beyond what it held before.
 
-Times are CPU seconds of the process, on a GPU of the wall clock: the least of some rounds, in which both take turns. A
-small model takes them for Python more than for products, and so does the bookkeeping of a checkpoint. ``--long`` adds a
-T that is measured once.
+Times are CPU seconds of the process, or wall-clock seconds on a GPU: the minimum over rounds, in which both take turns.
+In a small model, Python and the bookkeeping of checkpoints take more time than products. ``--long`` adds a T that is
+measured once.
 
     python -m benchmarks.long_outputs
     python -m benchmarks.long_outputs --steps 8 16 --rounds 1

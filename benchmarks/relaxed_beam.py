@@ -326,7 +326,7 @@ def table(result: dict[str, Any]) -> str:
                 f"  {target:>6}  {floor(size, row):5.2f}  {row['saved']:5.2f}  {row['peak']:5.2f}"
                 f"  {100 * row['certified']:8.0f}%  {row['kept']:4.1f}"
             )
-        lines += [f"{name:14} finds no room" for name in found.get("without_room", ())]
+        lines += [f"{name:14} out of memory" for name in found.get("without_room", ())]
     return "\n".join([*lines, result["signature_line"]])
 
 

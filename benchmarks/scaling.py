@@ -1,17 +1,17 @@
 """How do time and memory of a search grow with its width, its vocabulary, its length and its batch?
 
-One of the four is varied, the others stay. Searches are local, over random models:
+One of the four is varied, the others are fixed. Searches are local, over random models:
 
 - hard: a hard beam without gradients, as in decoding.
 - relaxed: a training step, which is the direct loss of a relaxed beam and its gradients.
 - certified: the same over scores that lie apart, as those of trained models do, so that few candidates are enough.
 
 Both models have a hidden size of 64: an LSTM tagger, and for the length also a Transformer, whose state is a cache of
-all steps so far. Times are CPU seconds of the process, the least of some rounds; memory is what the graph of a training
-step keeps, parameters aside. The exponent e of ``seconds = c n^e`` is fitted to the larger half of the values, below
-which a step costs what Python costs. Theory counts operations: those of a hard beam grow with k, V, T and B; a
-relaxed beam sums k V numbers for each of its k slots, or k n if n candidates are enough, and mixes k states into each;
-and a selection moves a Transformer's cache of T steps at each.
+all steps so far. Times are CPU seconds of the process, the minimum over rounds; memory is that of the graph of a
+training step, without parameters. The exponent e of ``seconds = c n^e`` is fitted to the larger half of the values; below,
+Python's overhead dominates. Theory counts operations. Those of a hard beam grow with k, V, T and B. A relaxed beam sums
+k V numbers for each of its k slots, or k n if n candidates are enough, and mixes k states into each. At each step, a
+selection moves a Transformer's cache of T steps.
 
     python -m benchmarks.scaling
 """

@@ -2,13 +2,13 @@
 
 Four programs take turns, round by round, each in a process of its own on one thread:
 
-- import torch: what every program that runs a model takes.
+- import torch: the minimum for every program that runs a model.
 - ``seqwise --help``, which imports no torch.
 - predict: ``seqwise predict`` of one sentence, with a tagger that was trained on three.
 - train, refused: ``seqwise train`` with a value that is out of range.
 
-Times are seconds of CPU time, of the user and of the system, medians over rounds; a first round, in which Python
-compiles what it imports, is not counted. ``beyond torch`` is the median of the differences by round. Its target for
+Times are seconds of CPU time, user and system together, medians over rounds. A first round, in which Python
+compiles its imports, is not counted. ``beyond torch`` is the median of the differences by round. Its target for
 predict is 1.0 at most.
 
     python -m benchmarks.start_up

@@ -7,9 +7,8 @@ the corpora, otherwise words from a Zipf law.
 - ``seqwise score`` with that model.
 - ``seqwise predict`` with a left-to-right tagger and a beam of 5. Its labels are the last letters of words.
 
-Each runs twice in each round, once with a tenth of the work. The difference is counted, in CPU seconds of one thread,
-which leaves out starting Python and reading models. There is no peer: these figures serve to estimate the cost on other
-machines and data (docs/scale.md).
+Each runs twice in each round, once with a tenth of the work. The result is the difference in CPU seconds of one thread,
+without starting Python and reading models. There is no peer: these figures serve to estimate costs (docs/scale.md).
 
     python -m benchmarks.throughput
 """
