@@ -76,10 +76,10 @@ CPU = torch.device("cpu")
 
 INTRODUCTION = """# Benchmarks
 
-This page compares the speed and memory of seqwise with named peers; `python -m benchmarks run` writes it. The systems take
-turns on the same work, round by round. Ratios are medians over rounds. A floor is the time of the matrix products alone;
-a target is the aim, reached or not. Further tables of a section are for two threads (`--threads 2`), or for the GPU that
-their signature names (`--device cuda`). Details: `benchmarks/README.md`.
+This page compares the speed and memory of seqwise with named peers; `python -m benchmarks run` writes it. The systems
+take turns on the same work, round by round. Ratios are medians over rounds. A floor is the time of the matrix products
+alone; a target is the aim, reached or not. Further tables of a section are for two threads (`--threads 2`), or for the
+GPU that their signature names (`--device cuda`). Details: `benchmarks/README.md`.
 """
 
 

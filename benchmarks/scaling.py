@@ -8,10 +8,10 @@ One of the four is varied, the others are fixed. Searches are local, over random
 
 Both models have a hidden size of 64: an LSTM tagger, and for the length also a Transformer, whose state is a cache of
 all steps so far. Times are CPU seconds of the process, the minimum over rounds; memory is that of the graph of a
-training step, without parameters. The exponent e of ``seconds = c n^e`` is fitted to the larger half of the values; below,
-Python's overhead dominates. Theory counts operations. Those of a hard beam grow with k, V, T and B. A relaxed beam sums
-k V numbers for each of its k slots, or k n if n candidates are enough, and mixes k states into each. At each step, a
-selection moves a Transformer's cache of T steps.
+training step, without parameters. The exponent e of ``seconds = c n^e`` is fitted to the larger half of the values;
+below, Python's overhead dominates. Theory counts operations. Those of a hard beam grow with k, V, T and B. A relaxed
+beam sums k V numbers for each of its k slots, or k n if n candidates are enough, and mixes k states into each. At each
+step, a selection moves a Transformer's cache of T steps.
 
     python -m benchmarks.scaling
 """

@@ -31,34 +31,37 @@ def reproduce(
         str,
         typer.Argument(
             metavar="NAME",
-            help="label-bias-toy, stress, demo (both), g2p, figure-1, figure-3.1, table-6.1, figure-6.1, "
-            "masked-diffusion-audit, constrained-sampling; with the corpora that SEQWISE_DATA names: table-3.1, -3.2, "
-            "-4.1, -4.2, -5.1 to -5.6, -6.2 to -6.6, figure-6.2 to -6.4, large-alpha, wider-beams, search-objectives, "
-            "improvements, raw-scores, frontier, andreas-klein-1, andreas-klein-2, proteins, transformer-translation, "
-            "defaults",
+            help="table or figure: label-bias-toy, stress, demo (both), g2p, figure-1, figure-3.1, table-6.1, "
+            "figure-6.1, masked-diffusion-audit, constrained-sampling; with the corpora in SEQWISE_DATA: table-3.1, "
+            "-3.2, -4.1, -4.2, -5.1 to -5.6, -6.2 to -6.6, figure-6.2 to -6.4, large-alpha, wider-beams, "
+            "search-objectives, improvements, raw-scores, frontier, andreas-klein-1, andreas-klein-2, proteins, "
+            "transformer-translation, defaults",
         ),
     ],
     *,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", show_default=False, help="takes runs and figures [runs]")
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="FOLDER", show_default=False, help="folder of the runs and figures [runs]"
+        ),
     ] = Path("runs"),
     results: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="takes the results as JSON, NAME.json or NAME-SCALE.json; by default beside the runs",
+            help="folder of the results, NAME.json or NAME-SCALE.json; by default beside the runs",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the results as JSON instead of tables")] = False,
     seed: Annotated[
-        int, typer.Option(metavar="N", min=0, show_default=False, help="of data, weights, batches and noise [0]")
+        int, typer.Option(metavar="N", min=0, show_default=False, help="seed of data, weights, batches and noise [0]")
     ] = 0,
     scale: Annotated[
         str | None,
         typer.Option(
             metavar="SCALE",
-            help="of a table: cpu (an hour on two cores, 3 seeds), gpu (the papers' sizes, 5 seeds) or, of some, "
-            "converged (tuned and stopped by development data, 5 seeds, many hours) [cpu]",
+            help="scale of a table: cpu (an hour on two cores, 3 seeds), gpu (the papers' sizes, 5 seeds) or, for "
+            "some, converged (tuned and stopped on development data, 5 seeds, many hours) [cpu]",
         ),
     ] = None,
     only: Annotated[
@@ -73,13 +76,13 @@ def reproduce(
             metavar="N",
             min=0,
             show_default=False,
-            help="systems trained at a time, each on one thread in a process of its own; 0: in this process [2]",
+            help="number of systems trained in parallel, each in a process with one thread; 0: in this process [2]",
         ),
     ] = 2,
 ) -> None:
-    """Make a table or figure again from the start and print it.
+    """Train the systems of a table or figure from scratch, and print it.
 
-    Interrupted and run again, it continues where it was.
+    After an interruption, the same command resumes.
     """
     from reproductions import run_reproduction
     from reproductions import workers as jobs

@@ -1,4 +1,4 @@
-"""Compare results that were made again with those in results/: which numbers are the same, bit for bit.
+"""Compare new results with those in results/: which numbers are the same, bit for bit.
 
 Usage: python -m reproductions.compare_results FOLDER, as given to ``python -m reproductions NAME --results FOLDER``.
 """
@@ -48,4 +48,6 @@ def main(folder: Path, results: Path = RESULTS) -> int:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2 or not Path(sys.argv[1]).is_dir():
+        sys.exit("usage: python -m reproductions.compare_results FOLDER")
     sys.exit(main(Path(sys.argv[1])))

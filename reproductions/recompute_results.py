@@ -1,4 +1,4 @@
-"""Compute the intervals, p-values and verdicts of results/*.json (or of files given) again from the values in them."""
+"""Recompute intervals, p-values and verdicts of results/*.json, or of given files, from the values in them."""
 
 from __future__ import annotations
 
@@ -32,4 +32,7 @@ def main(paths: list[Path]) -> int:
 
 if __name__ == "__main__":
     tables = sorted(path for path in RESULTS.glob("*.json") if path.stem not in ELSEWHERE)
-    sys.exit(main([Path(name) for name in sys.argv[1:]] or tables))
+    given = [Path(name) for name in sys.argv[1:]]
+    if not all(path.is_file() for path in given):
+        sys.exit("usage: python -m reproductions.recompute_results [FILE ...]")
+    sys.exit(main(given or tables))

@@ -60,7 +60,7 @@ too small to detect.*
 {scale}
 Seconds are CPU time of the first cross-entropy stage on one thread, averaged over seeds. "Points below plateau" is the
 gap on test to the best cross-entropy model that we have, "at least" if that model was not trained to convergence. The
-papers do not print the sizes of their corpora; the table shows those of the usual splits. Details: [results](results.md).
+papers do not print the sizes of their corpora; the table has those of the usual splits. Details: [results](results.md).
 
 ## What is missing
 

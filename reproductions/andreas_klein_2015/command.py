@@ -59,7 +59,7 @@ def _group(context: typer.Context) -> None:
 
 
 ModelFolder = Annotated[
-    str, typer.Argument(metavar="DIR|NAME", help="the --output of a language-model train, or its name on the hub")
+    str, typer.Argument(metavar="DIR|NAME", help="output folder of train, or the name of a model on the hub")
 ]
 MEASURES = ("bleu", "exact")
 
@@ -67,19 +67,22 @@ MEASURES = ("bleu", "exact")
 def train_command(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE...", help="text, plain or gzip: one sentence a line, words between blanks"),
+        typer.Argument(
+            metavar="FILE...", help="text, plain or gzipped: one sentence per line, words separated by blanks"
+        ),
     ],
     *,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="the folder to make or to continue")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="folder to create or to continue")],
     dev: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="measure perplexity and R on it; may be repeated")
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="held-out text, for perplexity and R = mean |log Z|; may be repeated"),
     ] = None,
     as_json: MetricsAsJson = False,
     **flags: str | None,
 ) -> None:
-    """Train a language model that normalises itself.
+    """Train a self-normalised language model.
 
-    Files are streamed; run the same command again to continue after an interruption.
+    Files are streamed. After an interruption, the same command resumes.
     """
     from reproductions.andreas_klein_2015.language_model import LanguageModelSettings, train_language_model
     from reproductions.andreas_klein_2015.log_linear import HeldOut
@@ -124,11 +127,11 @@ def _summary(measures: HeldOut) -> str:
 def score_command(
     folder: ModelFolder,
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="one sentence a line, plain or gzip; - for standard input")
+        Path, typer.Argument(metavar="FILE", help="one sentence per line, plain or gzipped; - for standard input")
     ],
     *,
     unnormalized: Annotated[
-        bool, typer.Option("--unnormalized", help="raw scores only: the vocabulary is never touched")
+        bool, typer.Option("--unnormalized", help="print raw scores only, without the normaliser")
     ] = False,
 ) -> None:
     """Print one JSON object for each sentence, with its log-scores in nats; a summary goes to standard error."""
@@ -176,34 +179,36 @@ def _print_scores(loaded: LanguageModel, scored: Iterable[SentenceScore]) -> str
 def rerank_command(
     folder: ModelFolder,
     nbest: Annotated[
-        Path, typer.Argument(metavar="NBEST", help="what seqwise predict --n-best N --json wrote; gzip or plain")
+        Path, typer.Argument(metavar="NBEST", help="output of seqwise predict --n-best N --json, plain or gzipped")
     ],
     *,
     weight: Annotated[
-        float | None, typer.Option(metavar="X", help="of the language model's unnormalised score")
+        float | None, typer.Option(metavar="X", help="weight of the language model's unnormalised score")
     ] = None,
     word_bonus: Annotated[
         float,
         typer.Option(
             metavar="B",
-            help="nats added to the language model's score for each word of an output; -1 / (2 alpha) takes off what "
-            "every word earns from a model trained with --likelihood unnormalized, the default",
+            help="nats added to the language model's score for each word of an output; -1 / (2 alpha) cancels the log "
+            "Z that a model trained with --likelihood unnormalized, the default, adds to each word",
         ),
     ] = 0.0,
     dev: Annotated[Path | None, typer.Option(metavar="NBEST", help="choose the weight on these lists instead")] = None,
     references: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="right outputs for --dev: input, a tab, output; several allowed")
+        Path | None,
+        typer.Option(metavar="FILE", help="references for --dev: input, a tab, output; an input may have several"),
     ] = None,
     measure: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="what --dev is judged by: bleu (the default), or exact (share of right outputs)"
+            metavar="NAME",
+            help="measure to choose the weight by: bleu (the default), or exact (share of right outputs)",
         ),
     ] = None,
 ) -> None:
     """Re-rank n-best lists by their own score plus a weight times the language model's, word bonus included.
 
-    Prints the lists in the new order, as they came, with the language model's score and the total of each output.
+    Prints the lists in the format of the input, with the language model's score and the total of each output.
     """
     import numpy as np
 
@@ -219,7 +224,7 @@ def rerank_command(
     if not math.isfinite(word_bonus):
         raise InputError(f"--word-bonus must be finite, got {word_bonus}")
     if measure is not None and dev is None:
-        raise InputError("--measure is what --dev is judged by", hint="leave it out, or give --dev for --weight")
+        raise InputError("--measure has no effect without --dev", hint="leave it out, or give --dev for --weight")
     measure = measure or MEASURES[0]
     if measure not in MEASURES:
         raise InputError(f"there is no measure {measure!r}", hint=f"choose from {', '.join(MEASURES)}")
@@ -290,5 +295,5 @@ def _right_outputs(path: Path, lists: Sequence[NBest]) -> list[list[str]]:
     for each in lists:
         if each.source not in known:
             hint = f"add it to {path}"
-            raise InputError("no right output is known for this input", path=each.path, line=each.line, hint=hint)
+            raise InputError("this input has no reference", path=each.path, line=each.line, hint=hint)
     return [known[each.source] for each in lists]

@@ -187,23 +187,25 @@ class LanguageModelSettings(Config):
     """Settings of a language model; likelihood normalized, alpha 0 and fraction 1 make cross-entropy."""
 
     likelihood: Literal["unnormalized", "normalized"] = setting(
-        "unnormalized", "of gold words: unnormalized, or normalized (with log Z of the same positions)"
+        "unnormalized", "likelihood of gold words: unnormalized, or normalized (with log Z of the same positions)"
     )
     alpha: float = setting(
         1.0,
         "weight of (log Z)^2; log Z ends near 1 / (2 X) with --likelihood unnormalized, near 0 if normalized",
         ge=0,
     )
-    fraction: float = setting(0.1, "gamma, in (0, 1], of positions whose log Z is computed", ge=0, le=1)
-    epochs: int = setting(1, "how often the text is read, after the once for the vocabulary", ge=1)
-    batch_size: int = setting(128, "positions of a step", ge=1)
-    learning_rate: float = setting(0.3, "of Adagrad, in nats", gt=0)
-    initial_squares: float = setting(1.0, "squared gradients that Adagrad starts from", gt=0)
-    num_weights: int = setting(2**22, "size of the hashed table; ten times the words of the text or more", ge=1)
-    minimum_count: int = setting(2, "rarer words are unknown", ge=1)
-    shuffle_buffer: int = setting(2**17, "positions that are mixed with each other", ge=0)
+    fraction: float = setting(0.1, "gamma, in (0, 1]: fraction of the positions whose log Z is computed", ge=0, le=1)
+    epochs: int = setting(1, "number of epochs, after one pass for the vocabulary", ge=1)
+    batch_size: int = setting(128, "positions in a batch", ge=1)
+    learning_rate: float = setting(0.3, "learning rate of Adagrad, in nats", gt=0)
+    initial_squares: float = setting(1.0, "initial sum of squared gradients of Adagrad", gt=0)
+    num_weights: int = setting(
+        2**22, "size of the hashed table; at least ten times the number of words of the text", ge=1
+    )
+    minimum_count: int = setting(2, "rarer words become the unknown word", ge=1)
+    shuffle_buffer: int = setting(2**17, "number of positions that are shuffled together", ge=0)
     save_every: int = setting(2000, "steps between checkpoints", ge=1)
-    seed: int = setting(0, "of order and sampling", ge=0)
+    seed: int = setting(0, "seed of order and sampling", ge=0)
 
     @property
     def normalization(self) -> Normalization:
@@ -360,7 +362,7 @@ def _new_model(vocabulary_size: int, num_weights: int) -> LogLinear:
 def _positions(path: Path) -> int:
     number = read_part(path, ["files", "positions"])["positions"]
     if not isinstance(number, int) or number < 1:
-        raise InputError("positions is no number of positions", path=path, hint="remove the folder and train again")
+        raise InputError("positions is not a number of positions", path=path, hint="remove the folder and train again")
     return number
 
 

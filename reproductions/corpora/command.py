@@ -40,7 +40,7 @@ EXAMPLES = {
 
 app = typer.Typer(
     cls=Group,
-    help="List, fetch, find and verify the corpora that reproductions read; prepare dependency supertags.",
+    help="List, download and check the corpora that reproductions read; convert dependency trees to supertags.",
     epilog=shown(*EXAMPLES[""]),
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -51,9 +51,12 @@ app = typer.Typer(
 
 @app.command("list", epilog=shown(*EXAMPLES["list"]))
 def list_corpora(
-    *, as_json: Annotated[bool, typer.Option("--json", help="print one JSON object with all there is to know")] = False
+    *,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="print one JSON object with all fields of the catalogue")
+    ] = False,
 ) -> None:
-    """List the corpora: what each is, where it comes from, which reproductions need it, and whether it is here."""
+    """List the corpora: contents, licence, source, the reproductions that need each, and whether it is present."""
     from reproductions.corpora.catalogue import corpora
 
     root = _root()
@@ -87,7 +90,7 @@ def _record(name: str, root: Path | None) -> dict[str, object]:
 
 
 @app.command(epilog=shown(*EXAMPLES["where"]))
-def where(name: Annotated[str, typer.Argument(metavar="NAME", help="of a corpus")]) -> None:
+def where(name: Annotated[str, typer.Argument(metavar="NAME", help="name of a corpus")]) -> None:
     """Print the folder of a corpus."""
     from reproductions.corpora.catalogue import find_corpus
     from reproductions.corpora.readers import corpus
@@ -99,10 +102,10 @@ def where(name: Annotated[str, typer.Argument(metavar="NAME", help="of a corpus"
 @app.command(epilog=shown(*EXAMPLES["check"]))
 def check(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="corpora to verify; by default all that are here")
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="corpora to check; by default all that are present")
     ] = None,
 ) -> None:
-    """Verify corpora: every file by its size and SHA-256."""
+    """Check the size and SHA-256 of every file of corpora."""
     from reproductions.corpora.catalogue import corpora, find_corpus, verify
     from reproductions.corpora.readers import corpus
 
@@ -111,7 +114,7 @@ def check(
     root = _root()
     here = [name for name in corpora() if root is not None and (root / name).is_dir()]
     if not (names or here):
-        raise InputError("no corpus is here", hint="set SEQWISE_DATA to the folder that holds them")
+        raise InputError("no corpus is present", hint="set SEQWISE_DATA to the folder of the corpora")
     wrong: list[tuple[Path, str]] = []
     for name in names or here:
         folder, files = corpus(name), find_corpus(name).files
@@ -132,18 +135,19 @@ def check(
 
 @app.command(epilog=shown(*EXAMPLES["download"]))
 def download(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="of corpora")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="names of corpora")],
     *,
     to: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="takes a folder for each [the one SEQWISE_DATA names]")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="folder of the corpora, with a subfolder for each [SEQWISE_DATA]"),
     ] = None,
     mirror: Annotated[
-        str | None, typer.Option(metavar="URL", help="a folder of corpora on the web, instead of their sources")
+        str | None, typer.Option(metavar="URL", help="address of a folder of corpora, to use instead of their sources")
     ] = None,
 ) -> None:
-    """Fetch corpora: every file has the size and SHA-256 that it should have, or is not taken.
+    """Download corpora; a file with another size or SHA-256 than in the catalogue is rejected.
 
-    Files that are in order are left alone; interrupted and run again, it fetches the others.
+    Files that are complete are not downloaded again. After an interruption, the same command downloads the others.
     """
     from reproductions.corpora.catalogue import find_corpus
     from reproductions.corpora.fetching import fetch_corpus
@@ -152,22 +156,24 @@ def download(
         find_corpus(name)
     root = to or _root()
     if root is None:
-        raise InputError("there is no folder to put corpora in", hint="give --to FOLDER, or set SEQWISE_DATA")
+        raise InputError("no folder for the corpora is given", hint="give --to FOLDER, or set SEQWISE_DATA")
     for name in names:
         fetched, missing = fetch_corpus(name, root / name, mirror=mirror, show_progress=sys.stderr.isatty())
-        print(f"{name}: {len(fetched)} files fetched into {root / name}; licence: {find_corpus(name).licence}")
+        print(f"{name}: {len(fetched)} files downloaded to {root / name}; licence: {find_corpus(name).licence}")
         if missing:
-            print(f"  not published as they are (--mirror has them, if there is one): {', '.join(missing)}")
+            print(f"  not published in this form, available from a mirror only (--mirror): {', '.join(missing)}")
 
 
 @app.command(epilog=shown(*EXAMPLES["supertags"]))
 def supertags(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="dependency trees in CoNLL-U, plain or gzipped")],
-    output: Annotated[Path, typer.Argument(metavar="OUT", help="takes columns: word, supertag, morphology, part")],
+    output: Annotated[
+        Path, typer.Argument(metavar="OUT", help="output columns: word, supertag, morphology, part of speech")
+    ],
 ) -> None:
-    """Turn dependency trees into supertags, as those of supertag-ud-ewt were made.
+    """Convert dependency trees to supertags, like those of supertag-ud-ewt.
 
-    The second column of OUT is what seqwise train --label-column 1 learns.
+    seqwise train --label-column 1 learns the second column of OUT.
     """
     from reproductions.corpora.dependencies import dependency_supertags, read_dependencies, write_supertags
 

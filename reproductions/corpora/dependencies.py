@@ -46,7 +46,7 @@ def read_dependencies(path: FilePath) -> list[list[Dependent]]:
             words += _word(text, len(words) + 1, path, end)
     _close(words, sentences, path, start)
     if not sentences:
-        raise InputError("no sentence in the file", path=path, hint="give a file in CoNLL-U, ten columns a word")
+        raise InputError("no sentence in the file", path=path, hint="give a file in CoNLL-U, with ten columns per word")
     return sentences
 
 
@@ -64,7 +64,7 @@ def _word(text: str, number: int, path: FilePath, line: int) -> list[Dependent]:
         hint = "number the words of a sentence 1, 2, 3, with a blank line after it"
         raise InputError(f"word {identifier[:20]!r} where {number} was expected", path=path, line=line, hint=hint)
     if not (head.isascii() and head.isdecimal()) or len(head) > len("9999"):
-        raise InputError(f"the head {head[:20]!r} is no number", path=path, line=line, hint="give a basic tree")
+        raise InputError(f"the head {head[:20]!r} is not a number", path=path, line=line, hint="give a basic tree")
     if not form or not relation.strip("_"):
         empty = "relation" if form else "word"
         raise InputError(f"the {empty} is missing", path=path, line=line, hint=f"write the {empty} in its column")

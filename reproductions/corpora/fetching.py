@@ -30,7 +30,7 @@ def fetch_corpus(
     wrong = {file: files[file] for file, fault in verify(folder, files) if fault}
     published = [file for file, wanted in wrong.items() if mirror or wanted.url or wanted.trees]
     if wrong and not published:
-        problem = f"{name}: no source has its files as the reproductions read them"
+        problem = f"{name}: no source has these files in the form that the reproductions read"
         hint = "give --mirror URL, the address of a folder of corpora that has it, or copy it from such a folder"
         raise InputError(problem, hint=hint)
     folder.mkdir(parents=True, exist_ok=True)
@@ -65,10 +65,10 @@ def _one_line(url: str, target: Path) -> Iterator[None]:
     try:
         yield
     except requests.RequestException as error:
-        raise InputError(f"{url} cannot be fetched ({error})", hint="look at the address, or try again") from error
+        raise InputError(f"{url} cannot be fetched ({error})", hint="check the address, or try again") from error
     except ValueError as error:  # pooch: the sum is another, or the protocol is unknown
         reason = " ".join(str(error).split())
-        hint = "nothing was kept; look at the source, or take the corpus from elsewhere, with --mirror"
+        hint = "nothing was kept; check the source, or use --mirror"
         raise InputError(f"{url} is not the file of the catalogue ({reason})", path=target.name, hint=hint) from error
 
 
@@ -80,13 +80,13 @@ def _make_supertags(url: str, target: Path, wanted: File, show_progress: bool) -
         sentences = read_dependencies(trees)
     except InputError as error:
         where = "" if error.line is None else f"line {error.line}: "
-        hint = "look at the source, or take the corpus from elsewhere, with --mirror"
-        raise InputError(f"{url} holds no trees: {where}{error.problem}", hint=hint) from error
+        hint = "check the source, or use --mirror"
+        raise InputError(f"{url} contains no trees: {where}{error.problem}", hint=hint) from error
     made = target.with_name("supertags")
     write_supertags(made, sentences)
     if measure_file(made) != wanted.contents:
-        hint = "nothing was kept; take the corpus from elsewhere, with --mirror"
-        raise InputError(f"{url} holds other trees: what is made of them is another file", path=target.name, hint=hint)
+        hint = "nothing was kept; use --mirror"
+        raise InputError(f"{url} contains other trees than those of the catalogue", path=target.name, hint=hint)
     made.rename(target)
     _compress_where_wanted(target, wanted)
 

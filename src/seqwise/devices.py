@@ -1,4 +1,4 @@
-"""Where tensors lie, and what that costs: devices without 64-bit floats, and calls that the host waits for."""
+"""Choosing a device, its widest float type, and avoiding calls for which the host waits."""
 
 from __future__ import annotations
 

@@ -222,14 +222,14 @@ def test_columns_that_are_swapped_and_pairs_read_as_columns_are_asked_about(
         ended = seqwise("train", *SHORT, "--train", tmp_path / name, "--output", tmp_path / "run" / name)
         assert ended.code == 0
         (line,) = ended.err.splitlines()
-        assert line.startswith(f"seqwise: {said}; is it another --label-column")
+        assert line.startswith(f"seqwise: {said}; should it be another --label-column")
     assert seqwise("train", *SHORT, "--train", data / "train.conll", "--output", tmp_path / "run" / "right").err == ""
 
 
 def test_a_training_that_goes_on_or_was_over_says_so(seqwise: Command, data: Path, tmp_path: Path) -> None:
     train = ["train", "--train", data / "train.conll", *TINY, "--objective=cross-entropy", "--output", tmp_path / "run"]
     assert "trained for 3 steps on 24 examples; loss" in seqwise(*train, "--epochs=1").out
-    assert "3 steps were taken before; loss" in seqwise(*train, "--epochs=1").out
+    assert "already trained for 3 steps; loss" in seqwise(*train, "--epochs=1").out
 
 
 def test_a_finished_training_run_again_changes_nothing(
@@ -320,7 +320,7 @@ def test_a_killed_training_resumes_to_the_same_weights(seqwise: Command, data: P
     options = ["train", "--train", data / "train.conll", *STEPS]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     at_once = seqwise(*options, "--output", whole)
-    assert at_once.code == 0 and "goes on after" not in at_once.err
+    assert at_once.code == 0 and "resumed after" not in at_once.err
     # The second time it begins with the warm start's third step again, from the checkpoint at 2.
     for after, log, steps in ((3, "warm-start/log.jsonl", 3), (4 + 3, "log.jsonl", 3)):
         command = [sys.executable, "-c", KILLED, after, *options, "--output", killed]
@@ -331,7 +331,7 @@ def test_a_killed_training_resumes_to_the_same_weights(seqwise: Command, data: P
         hint = "wait for its training, or if it was stopped run the same command again"
         assert hint in seqwise("predict", killed, "the dog").complaint
     again = seqwise(*options, "--output", killed)
-    assert again.code == 0 and "goes on after step 2 of 6" in again.err
+    assert again.code == 0 and "resumed after step 2 of 6" in again.err
     assert weights(killed) == weights(whole)
     for log in ("warm-start/log.jsonl", "log.jsonl"):
         assert (killed / log).read_bytes() == (whole / log).read_bytes()
@@ -1018,8 +1018,8 @@ def test_what_is_no_columns_is_refused_with_a_hint(seqwise: Command, trained_tag
     file = tmp_path / "file.tsv"
     for text, said in (
         ("the old dog\nthe cat\n", ":2: 2 columns where the rows above have 3; "),
-        ("the dog\n", ":1: 'dog' stands where a label would, "),
-        ("shoe\tSH UW\nhat\tHH AE T\n", ":1: 'SH UW' stands where a label would, "),
+        ("the dog\n", ":1: 'dog' is in the label column, "),
+        ("shoe\tSH UW\nhat\tHH AE T\n", ":1: 'SH UW' is in the label column, "),
         ("the\tDET\n\tNOUN\n", ":2: the token is empty; "),
         ("# a\n\n", ": no sentence in the file; "),
     ):

@@ -123,4 +123,4 @@ def test_a_full_device_says_what_to_make_smaller(
 
     monkeypatch.setattr(runs, "predict", full)
     refused = seqwise("predict", files["tagger"], "the dog")
-    assert refused.complaint == "the memory of the device is full; give a smaller --beam-size"
+    assert refused.complaint == "the device is out of memory; give a smaller --beam-size"

@@ -1055,7 +1055,7 @@ def test_what_would_fill_the_disk_is_refused(
             in command(words, f"{flag}={10**9}").complaint
         )
     many = command(words, "--length=2", "--count=1000", "--chains=100000", "--every=1").complaint
-    assert "2,600,000,000 sequences would be printed, and 100,000,000 at most are; " in many
+    assert "2,600,000,000 sequences would be printed; the limit is 100,000,000; " in many
     free = 10**6
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
     flags = [words, "--length=2", "--chains=20", "--sweeps=200", "--output", output]

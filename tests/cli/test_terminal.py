@@ -77,7 +77,7 @@ def test_a_stage_that_may_stop_early_has_a_range_of_time_left(capsys: pytest.Cap
     show("warm start", step)
     show("training", replace(step, step=1, steps=30, measured={}, seconds_left=8.0, earliest_end=8.0))
     assert lines_of(capsys) == [
-        "warm start: goes on after step 19 of 90",
+        "warm start: resumed after step 19 of 90",
         "1/2 warm start: 20 of 90, 0:00:09-0:01:10 left; loss 0.500, accuracy 40.0",
         "1/2 warm start: 20 of 20, 0:00:00 left; loss 0.500, accuracy 40.0",
         "2/2 training: 1 of 30, 0:00:08 left; loss 0.500",

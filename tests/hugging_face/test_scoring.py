@@ -457,7 +457,7 @@ def test_a_decoder_reads_windows_that_overlap_by_half_and_the_whole_source() -> 
     assert score.token_log_probs_T.tolist() == pytest.approx(expected, abs=1e-9)
     assert score.num_windows == 3
     with pytest.raises(
-        InputError, match=r"a source of 13 tokens, where the model has 8 positions; .*not read by windows"
+        InputError, match=r"a source of 13 tokens, where the model has 8 positions; .*not read in windows"
     ):
         score_texts(model, tokenizer, ["see"], prefixes=[text])
 

@@ -331,7 +331,7 @@ def test_a_gpu_with_fsdp_comes_to_the_weights_of_one_without(tmp_path: Path) -> 
         (None, "fsdp: units of layers gather at every step, .*; shard the model as one unit: fsdp_config="),
         ({"auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}, "fsdp: units of layers gather at every step"),
         ({"auto_wrap_policy": "SIZE_BASED_WRAP", "min_num_params": 9}, "fsdp: units of layers gather at every step"),
-        ({"auto_wrap_policy": "NO_WRAP", "version": 1}, "fsdp: version 1 gathers where the model is called"),
+        ({"auto_wrap_policy": "NO_WRAP", "version": 1}, "fsdp: version 1 gathers weights at a call of the model"),
         ({"auto_wrap_policy": "NO_WRAP", "xla": True}, "fsdp_config: xla is not supported"),
         ({"auto_wrap_policy": "NO_WRAP", "cpu_offload": True}, "fsdp_config: cpu_offload is not supported"),
         ({"auto_wrap_policy": "NO_WRAP", "activation_checkpointing": True}, "leave it out; the argument activation_"),

@@ -867,7 +867,7 @@ def test_what_no_evaluation_can_be_made_of_is_refused_before_the_first_step(
     ("metrics", "problem"),
     [
         ({"accuracy": 1.0}, r"'bleu' is not among the metrics \(eval_loss, eval_accuracy, .*eval_on_start=True"),
-        ({"bleu": math.nan}, "'bleu' is nan after step 2; let compute_metrics return a finite number"),
+        ({"bleu": math.nan}, "'bleu' is nan after step 2; compute_metrics must return a finite number"),
     ],
 )
 def test_a_metric_that_cannot_choose_the_best_model_is_refused(

@@ -230,8 +230,8 @@ def test_distillation_by_itself_ends_where_the_stage_of_the_warm_start_does(toy:
     ("change", "said"),
     [
         ({"score": "local"}, "warm_start: distilled prepares raw scores"),
-        ({"objective": "distillation"}, "warm_start: the teacher of distillation is what the warm start trains"),
-        ({"objective": "distillation", "warm_start": "none"}, "warm_start: the teacher of distillation"),
+        ({"objective": "distillation"}, "warm_start: distillation needs a teacher, a local model"),
+        ({"objective": "distillation", "warm_start": "none"}, "warm_start: distillation needs a teacher"),
         ({"objective": "distillation", "warm_start": "cross-entropy", "warm_start_epochs": 0.0}, "warm_start_epochs"),
     ],
 )

@@ -263,7 +263,7 @@ def fail_inside(whole: Whole, output: Path, points: Sequence[str], how: Sequence
         ended = run(command, *whole.arguments, f"--output={output}", root=output, fault=fault)
         assert ended.code == 2, (fault, ended)
         *before, line = ended.err.splitlines()
-        assert all("goes on after step" in said for said in before), ended.err
+        assert all("resumed after step" in said for said in before), ended.err
         assert line.startswith(f"seqwise: {output}/checkpoints/") and "same command again" in line, line
         require_little_lost(output)
     finish(whole, output)

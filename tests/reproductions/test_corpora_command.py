@@ -107,4 +107,4 @@ def test_check_refuses_what_it_cannot_verify(
     assert "there is no corpus 'x'" in corpora_command("check", "x").complaint
     assert "the corpus is not there" in corpora_command("check", "supertag-erg").complaint
     monkeypatch.setenv("SEQWISE_DATA", str(tmp_path / "nowhere"))
-    assert "no corpus is here" in corpora_command("check").complaint
+    assert "no corpus is present" in corpora_command("check").complaint

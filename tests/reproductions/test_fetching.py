@@ -98,7 +98,7 @@ def one(server: Server, tmp_path: Path, offer: Offer, monkeypatch: pytest.Monkey
 def test_a_corpus_from_its_source(one: Path, corpora_command: Command, server: Server) -> None:
     ended = corpora_command("download", "one")
     assert ended.code == 0, ended.err
-    assert ended.out.splitlines()[0] == f"one: 2 files fetched into {one}; licence: CC0"
+    assert ended.out.splitlines()[0] == f"one: 2 files downloaded to {one}; licence: CC0"
     assert ended.out.splitlines()[1].endswith(": made of several")
     assert gzip.decompress((one / "packed.gz").read_bytes()) == CONTENT
     assert {path.name for path in one.iterdir()} == {"plain", "packed.gz"}
@@ -193,10 +193,10 @@ def test_a_corpus_is_made_of_trees(
         file.write(SUPERTAGS.encode())
     offer({"dev.tsv.gz": replace(measure_file(tmp_path / "dev.tsv.gz"), trees=server.url("/dev.conllu"))})
     server.answers["/dev.conllu"] = TREES.replace("root", "dep").encode()
-    assert "dev.conllu holds other trees" in corpora_command("download", "one").complaint
+    assert "dev.conllu contains other trees" in corpora_command("download", "one").complaint
     server.answers["/dev.conllu"] = b"<html>moved</html>"
     complaint = corpora_command("download", "one").complaint
-    assert "/dev.conllu holds no trees: line 1: 1 column where 10 were expected; look at the source" in complaint
+    assert "/dev.conllu contains no trees: line 1: 1 column where 10 were expected; check the source" in complaint
     assert list(one.iterdir()) == []
     server.answers["/dev.conllu"] = TREES.encode()
     assert corpora_command("download", "one").out.startswith("one: 1 files fetched")

@@ -547,6 +547,6 @@ def test_options_of_rerank_that_make_no_sense(seqwise: Command, trained: Path, t
     assert "no measure 'f1'" in seqwise("rerank", trained, file, *tuned, "--measure=f1").complaint
     assert "--measure is what --dev" in seqwise("rerank", trained, file, "--weight=1", "--measure=exact").complaint
     unknown = seqwise("rerank", trained, file, "--dev", file, "--references", other, "--measure=exact")
-    assert "lists.jsonl:1: no right output is known for this input" in unknown.complaint
+    assert "lists.jsonl:1: this input has no reference" in unknown.complaint
     (tmp_path / "empty.jsonl").write_text("\n\n")
     assert "no n-best list in the file" in seqwise("rerank", trained, tmp_path / "empty.jsonl", "--weight=1").complaint

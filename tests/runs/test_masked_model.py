@@ -597,7 +597,7 @@ def file(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
         (["--format=fasta"], "ACDE\n", None, "input.txt:1: a sequence without a header; begin each sequence with a l"),
         (["--format=fasta", "--units=words"], ">a\nA\n", None, "units: a FASTA sequence has no words; use --units cha"),
         (["--units=subwords", "--subword-vocabulary=1"], "ab\n", None, "a subword vocabulary of 1 has no room for the"),
-        (["--hidden-size=1000000000000", "--num-heads=1"], "a b\n" * 9, None, "there is no room for a model of these"),
+        (["--hidden-size=1000000000000", "--num-heads=1"], "a b\n" * 9, None, "not enough memory for a model of this"),
         (["--seed=-1"], "a b\n" * 9, None, "seed must be at least 0 and below 4294967296, got -1"),
         (["--learning-rate=1e38", "--epochs=9"], "a b\n" * 9, None, ""),
     ],
@@ -685,7 +685,7 @@ def test_too_little_memory_is_said_so(
 
     monkeypatch.setattr(scoring, "pseudo_log_likelihood", no_room)
     said = seqwise("score", trained, tmp_path / "train.txt").complaint
-    assert said == "there is no room for 1 sequences of 1 tokens; give a smaller --max-tokens"
+    assert said == "not enough memory for 1 sequences of 1 tokens; give a smaller --max-tokens"
 
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("another reason")

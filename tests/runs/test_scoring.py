@@ -198,7 +198,7 @@ def test_long_texts_are_read_by_windows_and_it_is_said(
     file = write(tmp_path / "long.txt", "dog " * 20 + "\nsee\n")
     for kind in ("bert", "gpt2"):
         ended = seqwise("score", folders[kind], file)
-        assert ended.err.rstrip().endswith("; 1 longer than the model, read by windows")
+        assert ended.err.rstrip().endswith("; 1 too long for the model, scored in windows")
         assert ended.records[0]["windows"] > 1 and "windows" not in ended.records[1]
 
 
@@ -221,7 +221,7 @@ def test_words_of_an_own_run_are_made_of_subwords(seqwise: Command, tmp_path: Pa
 
 BAD = {
     "columns": ("a.tsv", "one\n", ["--pairs"], "a.tsv:1: 1 columns; write sentence_good TAB sentence_bad or"),
-    "no JSON": ("a.jsonl", "{\n", ["--pairs"], "a.jsonl:1: this is not JSON; write one object a line"),
+    "no JSON": ("a.jsonl", "{\n", ["--pairs"], "a.jsonl:1: this is not JSON; write one object per line"),
     "no key": ("a.jsonl", '{"sentence_good": "a"}\n', ["--pairs"], "there is no text under 'sentence_bad'"),
     "no text": ("a.jsonl", '{"prefix": "a"}\n', [], "a.jsonl:1: there is no text under 'text'"),
     "list": ("a.jsonl", "[1]\n", [], "a.jsonl:1: this is not a JSON object"),

@@ -159,7 +159,7 @@ def test_a_masked_model_of_pairs_counts_its_sources(tmp_path: Path, seqwise: Com
     ended = seqwise("masked-model", "train", tmp_path / "pairs.tsv", *flags, "--output", tmp_path / "run")
     shown = " ".join(ended.out.split())
     assert "train 8 pairs, 12 source tokens (2 different), 12 target tokens (2 different)" in shown
-    assert "length fixed: no early stopping without --dev" in shown and "on train by each token's" in shown
+    assert "stopping no early stopping without --dev" in shown and "on train by each token's" in shown
 
 
 @pytest.mark.parametrize(

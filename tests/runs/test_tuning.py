@@ -207,7 +207,7 @@ def test_from_the_command_line_to_a_run_with_the_winner(tmp_path: Path, seqwise:
     [
         (["--trials=0"], "trials must be at least 1, got 0; give --trials N"),
         (["--trials=2"], "dev: settings are tuned on development data, and there are none; give --dev FILE"),
-        (["--trials=2", "--dev=/nowhere", "--output=.."], "..: the folder holds something else"),
+        (["--trials=2", "--dev=/nowhere", "--output=.."], "..: the folder holds no study"),
     ],
 )
 def test_what_cannot_be_tuned_is_refused_in_one_line(

@@ -447,7 +447,7 @@ def test_a_metric_that_is_no_number_and_patience_without_one_are_refused(tmp_pat
 
 @pytest.mark.parametrize("value", [None, "0.5", {"F1": 0.5}, torch.zeros(2)])
 def test_a_development_metric_that_is_not_one_number_is_refused(tmp_path: Path, value: Any) -> None:
-    with pytest.raises(InputError, match=r"the development metric is .* after step 2; let evaluate return a finite"):
+    with pytest.raises(InputError, match=r"the development metric is .* after step 2; evaluate must return a finite"):
         run(new_model(), tmp_path / "run", evaluate=lambda: value, measure_every=2)
     assert not (tmp_path / "never").exists()
 

@@ -88,7 +88,7 @@ def bar_for_each_stage(advance: Callable[..., None], stages: Sequence[str] = ())
 
     def on_progress(stage: str, step: Any) -> None:
         if stage not in begun and step.step > 1:
-            print(f"{stage}: goes on after step {step.step - 1:,} of {step.steps:,}", file=sys.stderr)
+            print(f"{stage}: resumed after step {step.step - 1:,} of {step.steps:,}", file=sys.stderr)
         begun.add(stage)
         title, value = next(iter(step.measured.items()), ("", 0.0))
         note = f"loss {step.loss:.3f}" + (f", {title.replace('_', ' ')} {measure_text(title, value)}" if title else "")

@@ -30,7 +30,9 @@ def debug_data(
     *,
     task: Annotated[str, typer.Option(metavar="NAME", help="tag (columns) or transduce (pairs)")] = "tag",
     token_column: Annotated[int, typer.Option(metavar="N", help="tag: column of the tokens, from 0")] = 0,
-    label_column: Annotated[int, typer.Option(metavar="N", help="tag: column of the labels; -1 is the last")] = -1,
+    label_column: Annotated[
+        int, typer.Option(metavar="N", help="tag: column of the labels, from 0; -1 is the last")
+    ] = -1,
     source_units: Annotated[str, typer.Option(metavar="NAME", help="transduce: words or characters")] = "words",
     target_units: Annotated[str, typer.Option(metavar="NAME", help="transduce: words or characters")] = "words",
     labels: Annotated[int, typer.Option(metavar="N", help="number of labels to list, the most frequent first")] = 10,
@@ -82,14 +84,14 @@ def _rows(file: FileInspection, *, tags: bool, most: int) -> Iterator[tuple[str,
         if new:
             yield "", f"not in the training data: {', '.join(new[:most])}" + (" ..." if len(new) > most else "")
     if file.odd_inside:
-        yield "odd labels", f"{file.odd_inside:,} I- after neither B- nor I- of their type, first in {file.first_odd}"
+        yield "BIO errors", f"{file.odd_inside:,} I- after neither B- nor I- of their type, first in {file.first_odd}"
     yield "repeated", f"{file.duplicates:,} examples; {file.contradictions:,} sources recur with other {kind}"
     if file.leaked is not None:
         yield "in training", f"{file.leaked:,} examples, {file.seen_sources:,} sources"
     if tags or file.leaked is not None:  # among the training pairs, nearly every source has its own target
         measures = ", ".join(f"{name} {measure_text(name, value)}" for name, value in file.baseline.items())
-        how = "each word's most frequent label" if tags else "each source's most frequent target, else the commonest"
-        yield "no learning", f"{measures} (%), by {how}"
+        how = "each word's most frequent label" if tags else "each source's most frequent target, or that of all"
+        yield "baseline", f"{measures} (%), by {how}"
     if file.warning is not None:
         yield "warning", file.warning
 

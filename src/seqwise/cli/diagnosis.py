@@ -58,8 +58,8 @@ def diagnose(
         str | None,
         typer.Option(
             metavar="FILE|PATTERN",
-            help="show instead how far masking is from p(y | y in L) in this language: bio, a file with one output per "
-            "line, a JSON schema (.json), a grammar (.lark, .gbnf), or a regular expression",
+            help="measure instead how far masked decoding in this language L is from p(y | y in L): bio, a file with "
+            "one output per line, a JSON schema (.json), a grammar (.lark, .gbnf), or a regular expression",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of tables")] = False,
@@ -297,7 +297,7 @@ def _print(diagnosis: Diagnosis, meaning: Mapping[str, str], *, num_examples: in
         if diagnosis.search.certified:
             print_table(("beam", "missed, %", "", "lost, nats", ""), _search_rows(diagnosis.search), names=1)
         certified, inputs = diagnosis.search.certified, diagnosis.search.inputs
-        out().print(f"over {certified:,} of {inputs:,} inputs, whose best output is certain", highlight=False)
+        out().print(f"over the {certified:,} of {inputs:,} inputs whose best output is certain", highlight=False)
         _print_meaning(meaning, "search errors")
     _heading("Slot ranking: how often the right prefix scores above the best wrong one")
     if diagnosis.ranking is not None:

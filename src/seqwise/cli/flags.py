@@ -61,7 +61,7 @@ Language = Annotated[
     str | None,
     typer.Option(
         metavar="FILE|PATTERN",
-        help="outputs to stay inside: bio (well-formed entities), a file with one per line, a JSON schema (.json), a "
+        help="restrict the outputs to bio (well-formed entities), a file with one per line, a JSON schema (.json), a "
         "grammar (.lark, .gbnf), or a regular expression; by default as trained",
     ),
 ]

@@ -55,7 +55,7 @@ class Command(TyperCommand):
         return super().get_params(ctx)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; a device whose memory is full is an error that says what to make smaller."""
+        """Run the command; if the device is out of memory, the error says which setting to lower."""
         try:
             return super().invoke(ctx)
         except RuntimeError as error:
@@ -63,7 +63,7 @@ class Command(TyperCommand):
                 raise
             names = [param.name for param in self.get_params(ctx)]
             size = next((f"a smaller --{name.replace('_', '-')}" for name in _SIZES if name in names), "--device cpu")
-            raise InputError("the memory of the device is full", hint=f"give {size}") from None
+            raise InputError("the device is out of memory", hint=f"give {size}") from None
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse a command line."""

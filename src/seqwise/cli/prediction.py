@@ -70,10 +70,10 @@ def predict(
 
     For one text, prints ranked outputs with their scores. FILE has the format of the training data: for a tagger
     columns, with or without labels; else one input per line, or input, tab, target (targets are ignored). An argument
-    that ends like a file (.tsv, .txt) is one, even if it does not exist.
+    with a file name's ending (.tsv, .txt) is always read as a file.
 
     For a file, prints one line per input: the input, a tab, the output. With --format columns, tokens, comments and
-    blank lines keep their lines. For an unreadable input, the output is "error: ...", and the exit code is 1. With
+    blank lines stay on their lines. For an unreadable input, the output is "error: ...", and the exit code is 1. With
     --output, torchrun may start several processes, which share the inputs.
     """
     from seqwise.data.spooled import in_blocks

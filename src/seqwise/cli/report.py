@@ -32,9 +32,9 @@ def report(
             " data",
         ),
     ] = None,
-    examples: Annotated[int, typer.Option(metavar="N", help="number of examples (or problems of samples) to draw")] = 2,
+    examples: Annotated[int, typer.Option(metavar="N", help="number of examples (or inputs of samples) to show")] = 2,
     example: Annotated[
-        list[int] | None, typer.Option(metavar="N", help="draw the N-th example instead; may be repeated")
+        list[int] | None, typer.Option(metavar="N", help="show the N-th example instead; may be repeated")
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="update the page during training; it reloads itself")] = False,
 ) -> None:

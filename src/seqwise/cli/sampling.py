@@ -34,7 +34,7 @@ def sample(
             "--output",
             "-o",
             metavar="FOLDER",
-            help="save everything in FOLDER; after an interruption, the same command resumes",
+            help="save chains and samples in FOLDER; after an interruption, the same command resumes",
         ),
     ] = None,
     contain: Annotated[
@@ -55,7 +55,7 @@ def sample(
         typer.Option(
             "--best",
             rich_help_panel="Chains",
-            help="print the sequence with the lowest energy per token of each problem",
+            help="print only the sequence with the lowest energy per token of each input",
         ),
     ] = False,
     **flags: str | None,

@@ -27,8 +27,8 @@ def score(
         typer.Argument(
             metavar="FILE",
             help="sequences in the format of the training data; for Hugging Face models one text per line, prefix TAB"
-            " text, perhaps TAB suffix (.tsv), objects with text, prefix and suffix (.jsonl), or FASTA (.fasta, .fa,"
-            " .faa); - for standard input",
+            " text, optionally TAB suffix (.tsv), objects with text, prefix and suffix (.jsonl), or FASTA (.fasta,"
+            " .fa, .faa); - for standard input",
         ),
     ],
     *,
@@ -42,12 +42,12 @@ def score(
     output: ResumableOutput = None,
     **flags: str | None,
 ) -> None:
-    """Score texts by log-probabilities of tokens and words; with --pairs, compare two texts.
+    """Score texts by log-probabilities of tokens and words; with --pairs, compare pairs of texts.
 
     A masked model gives log p(token | unmasked tokens), summed to the pseudo-log-likelihood; a causal model or an
     encoder-decoder gives log p(token | previous tokens). Prints one JSON object per text or pair. A summary goes to
-    standard error; with --pairs, it has accuracies by category with 95% intervals. Texts longer than the model are read
-    in windows. With --output, torchrun may start several processes, which share the texts.
+    standard error; with --pairs, it has accuracies by category with 95% intervals. Texts too long for the model are
+    scored in windows. With --output, torchrun may start several processes, which share the texts.
     """
     from seqwise.runs.inputs import standard_input
     from seqwise.runs.scoring import Scorer, read_pairs_to_score, read_texts_to_score
@@ -148,7 +148,7 @@ class _Totals:
         nats = self.log_prob * NATS_OF[scorer.settings.unit]
         measure = "pseudo-perplexity" if scorer.kind == "masked" else "perplexity"
         number = pseudo_perplexity(nats, self.tokens)
-        windows = f"; {self.windowed:,} longer than the model, read by windows" if self.windowed else ""
+        windows = f"; {self.windowed:,} too long for the model, scored in windows" if self.windowed else ""
         return f"{self.sequences:,} sequences, {self.tokens:,} tokens{known}: {measure} {number:.4g}{windows}"
 
 

@@ -42,7 +42,9 @@ def stream(
     ] = "agree",
     decoder: Annotated[str | None, decoder_option("as trained")] = None,
     beam_size: BeamSize = None,
-    each_line: Annotated[bool, typer.Option("--text", help="one sentence per line")] = False,
+    each_line: Annotated[
+        bool, typer.Option("--text", help="one sentence per line; without it, a blank line ends a sentence")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object per update")] = False,
 ) -> None:
     """Label tokens as they arrive, from standard input or a file, and mark which labels are final.
@@ -99,7 +101,7 @@ def _pieces(file: str, *, each_line: bool) -> Iterator[_Piece]:
 
 
 def _parts(file: str) -> Iterator[str]:
-    """Yield what has come, without a token of which more may follow."""
+    """Yield the text that has arrived, without a last token that may be incomplete."""
     decoder, rest, line = codecs.getincrementaldecoder("utf-8")(), "", 1
     with nullcontext(sys.stdin.buffer) if file == "-" else open(file, "rb") as opened:
         source: Any = opened  # of which a read waits for some bytes, and not for all that are asked for

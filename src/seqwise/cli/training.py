@@ -71,7 +71,7 @@ def train(
     steps = f"{trained['steps']:,} step{'' if trained['steps'] == 1 else 's'}"
     count = metrics["train_examples"]
     trained_now = f"trained for {steps} on {count:,} example{'' if count == 1 else 's'}"
-    steps_text = trained_now if trained_stages else f"{steps} were taken before"
+    steps_text = trained_now if trained_stages else f"already trained for {steps}"
     loss = f"loss of the last steps {trained['mean_loss']:.4g} ({trained['loss_unit']})"
     print_filled(f"{steps_text}; {loss}", *_lengths(metrics))
     if "dev" in metrics:
@@ -97,8 +97,8 @@ def _lengths(metrics: dict[str, Any]) -> list[str]:
     if len(falls) == 2:
         before, last = falls
         fell = "fell" if last < before else "rose"
-        lines.append(f"not evaluated on the way, fixed length: the loss {fell} from {before:.4g} to {last:.4g} in the "
-                     "last two fifths of the steps")  # fmt: skip
+        lines.append(f"fixed number of steps, not evaluated during training: the loss {fell} from {before:.4g} to "
+                     f"{last:.4g} in the last two fifths of the steps")  # fmt: skip
     return lines
 
 

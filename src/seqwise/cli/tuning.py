@@ -30,8 +30,8 @@ def tune(
     Tunes the learning rate and epochs of each stage and, where the objective has them, the schedule of alpha, the
     weight of added cross-entropy and the beam size. The same command resumes, or adds trials.
 
-    torchrun may start several processes, on one machine, or the command may be started several times: each process
-    trains its own trials. What is chosen then depends on the order in which trials end: two such studies differ.
+    Several processes on one machine, started by torchrun or by the same command again, each train trials of their own.
+    The settings tried then depend on the order in which trials end, so two such studies differ.
     """
     from seqwise.runs.settings import load_settings
 
@@ -57,7 +57,7 @@ def tune(
         print(json.dumps({**asdict(tuning), "config": str(tuning.config), "run": str(tuning.run)}))
         return
     _print_trials(tuning)
-    print(f"the best trial is {tuning.best + 1}; its settings: {tuning.config}, its run: {tuning.run}")
+    print(f"the best trial is {tuning.best + 1}; settings: {tuning.config}, run: {tuning.run}")
     print(f"try: seqwise train --config {tuning.config} --output FOLDER")
 
 

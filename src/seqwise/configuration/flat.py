@@ -242,9 +242,14 @@ def _flag(name: str, leaves: list[_Leaf], panel: str | None, every: Mapping[str,
         f"{readers}: {text}" if readers else text,
         extra.get("metavar") or ("NAME" if choosing else _metavar(info.annotation)),
         tuple(names),
-        "" if default in (None, Path(), "", PydanticUndefined, ...) else str(default),
+        "" if default in (None, Path(), "", PydanticUndefined, ...) else _as_typed(default),
         panel,
     )
+
+
+def _as_typed(default: Any) -> str:
+    """Return a default as it is typed on the command line."""
+    return ("no", "yes")[default] if isinstance(default, bool) else str(default)
 
 
 def _readers(leaves: list[_Leaf], every: Mapping[str, set[str]]) -> str:

@@ -25,7 +25,7 @@ def write_atomically(path: str | os.PathLike[str], text: str) -> None:
         partial.write_bytes(text.encode("utf-8"))
         rename_durably(partial, path)
     except UnicodeEncodeError as error:
-        problem = f"{text[error.start]!r} has no UTF-8 form"
+        problem = f"{text[error.start]!r} cannot be encoded as UTF-8"
         raise InputError(problem, path=path, hint="drop the lone surrogate") from None
     except OSError as error:
         raise InputError(f"cannot be written ({error.strerror})", path=path, hint="name a writable folder") from None

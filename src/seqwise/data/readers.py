@@ -199,7 +199,7 @@ def each_sentence(
             if not cell.strip(" ") and (labelled or name == "token"):
                 raise InputError(f"the {name} is empty", path=path, line=number, hint=f"write the {name} in its column")
     if not start:
-        hint = "one token and its label per line" if labelled else "one token a line"
+        hint = "one token and its label per line" if labelled else "one token per line"
         raise InputError("no sentence in the file", path=path, hint=hint)
 
 
@@ -293,7 +293,7 @@ def each_source(path: FilePath, *, units: Units, separator: str | None = "\t") -
         is_blank = is_blank and not source
         yield Example(source, (), os.fspath(path), number)
     if is_blank:
-        raise InputError("every line is blank", path=path, hint="one input a line")
+        raise InputError("every line is blank", path=path, hint="one input per line")
 
 
 def _split(text: str, units: Units) -> tuple[str, ...]:
@@ -318,7 +318,7 @@ def split_text(text: str, units: Units) -> tuple[str, ...]:
 def require_some(examples: Examples, path: FilePath) -> Examples:
     """Return the examples; raise an InputError that names the file if there are none."""
     if not examples:
-        raise InputError("no example in the file", path=path, hint="one example a line")
+        raise InputError("no example in the file", path=path, hint="one example per line")
     return examples
 
 
@@ -390,7 +390,7 @@ def _row(cells: Sequence[str], example: Example) -> str:
 
 
 def _unwritable(token: str, example: Example) -> InputError:
-    problem = f"{token[:100]!r} would not be read back the same" if token else "nothing to write"
+    problem = f"{token[:100]!r} would be read back differently" if token else "nothing to write"
     return InputError(problem, path=example.path or None, line=example.line or None, hint="rename or drop it")
 
 

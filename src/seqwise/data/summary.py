@@ -89,7 +89,7 @@ def wrong_label_column(examples: Sequence[Example]) -> str | None:
     tokens, words = labels.total(), {token for example in examples for token in example.source}
     if tokens < ENOUGH_TOKENS:
         return None
-    hint = "is it another --label-column"
+    hint = "should it be another --label-column"
     if any(all(example.target == _numbers(first, len(example.target)) for example in examples) for first in (0, 1)):
         return f"the labels count the tokens of each sentence; {hint}?"
     if 2 * len(labels) > tokens:

@@ -305,7 +305,7 @@ def draw_label_bias(
         InputError: the ending is unknown, or matplotlib is not installed.
     """
     if path.suffix not in FIGURE_ENDINGS:
-        raise InputError("a figure cannot be written to this name", path=path, hint="let it end in .png, .pdf or .svg")
+        raise InputError("unknown format of a figure", path=path, hint="use a name that ends in .png, .pdf or .svg")
     try:
         import matplotlib
     except ImportError as error:

@@ -31,7 +31,7 @@ class HuggingFaceStepModel(nn.Module, ABC):
     """Base class of both adapters; made by :func:`~seqwise.hugging_face.step_model`."""
 
     end: int | None  # the token that ends an output
-    language: Language | None  # the outputs that searches stay inside
+    language: Language | None  # restricts the outputs of searches
 
     def __init__(self, model: Any, tokens: SpecialTokens, scale: float) -> None:
         super().__init__()

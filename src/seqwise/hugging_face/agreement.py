@@ -97,7 +97,7 @@ def require_agreement(adapted: Any, model: nn.Module) -> None:
     with _examined(plain):
         if len(adapted.embedding_VD) != own().shape[-1]:
             raise InputError(
-                f"{type(plain).__name__} scores {own().shape[-1]} tokens and can be fed {len(adapted.embedding_VD)}",
+                f"{type(plain).__name__} scores {own().shape[-1]} tokens but embeds {len(adapted.embedding_VD)}",
                 hint="resize its token embeddings",
             )
         for way, ours in (("all steps at once", at_once), ("one step at a time", by_step)):
@@ -201,8 +201,8 @@ def _require_same(
     apart = _share_apart(ours_BTV, own_BTV)
     if not apart <= _tolerance(own_BTV):
         raise InputError(
-            f"{type(model).__name__} cannot be adapted: {way}, its scores come out {apart:.1e} (of the largest) away "
-            "from its own",
+            f"{type(model).__name__} cannot be adapted: computed {way}, scores differ from the model's own by "
+            f"{apart:.1e} of the largest",
             hint=hint,
         )
 

@@ -78,7 +78,7 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
         log_partition_weight: weight of ``(log Z)^2`` along gold, known as z-loss, in ANY objective; by default 0.1 in
             self-normalising ones and 0 in all others.
         log_partition_fraction: fraction of positions that is penalised.
-        language: set of outputs that searches in training and ``predict_with_generate`` stay inside, and labels must: a
+        language: restricts the outputs of searches in training and ``predict_with_generate``; labels must be in it. A
             :class:`~seqwise.search.Language`, or a regular expression for texts of the trainer's tokenizer, see
             :func:`~seqwise.hugging_face.text_language`.
 
@@ -116,9 +116,11 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
     direct_loss_weight: float | None = _option("beam-crf, (soft-)dense-beam: weight of added relaxed-beam loss")
     log_partition_weight: float | None = _option("weight of (log Z)^2 along gold (z-loss), in any objective")
     log_partition_fraction: float | None = _option("the part of the positions whose log Z is penalised")
-    noise_tokens: int | None = _option("noise-contrastive: how many for each gold token")
-    language: _Language | None = _option("regular expression of the texts that training and evaluation stay inside")
-    label_smoothing: float | None = _option("cross-entropy: part of a gold token's probability that all tokens share")
+    noise_tokens: int | None = _option("noise-contrastive: noise tokens for each gold token")
+    language: _Language | None = _option("regular expression that restricts outputs in training and evaluation")
+    label_smoothing: float | None = _option(
+        "cross-entropy: probability that is moved from each gold token to all tokens"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -102,7 +102,7 @@ class HuggingFaceMaskedModel(nn.Module):
                 model has positions, or there is a context.
         """
         if context is not None:
-            raise InputError("this masked model reads no context", hint="leave the context out")
+            raise InputError("this masked model reads no context", hint="omit the context")
         masked_NT = masked_NT.cpu()
         seen_NT, real_NT, *_ = seen_tokens(tokens_NT, masked_NT, mask_id=self.mask_id, device=masked_NT.device)
         self.require_room(tokens_NT.shape[1])

@@ -309,7 +309,7 @@ def _allowed(codec: TextCodec, allowed: Sequence[str] | None) -> Tensor:
     vocabulary = codec.tokenizer.get_vocab()
     strange = [token for token in allowed if token not in vocabulary or not codec.allowed_V[vocabulary[token]]]
     if strange or not allowed:
-        problem = f"{strange[0]!r} is special or no token of the vocabulary" if strange else "no token"
+        problem = f"{strange[0]!r} is a special token, or not in the vocabulary" if strange else "no token"
         raise InputError(f"allowed: {problem}", hint="give tokens as tokenizer.tokenize writes them")
     flags_V = torch.zeros_like(codec.allowed_V)
     flags_V[[vocabulary[token] for token in allowed]] = True

@@ -129,7 +129,7 @@ def score_texts(
     ``log p(y_t | y_1 .. y_{t-1})``, and an encoder-decoder ``log p(y_t | source, y_1 .. y_{t-1})``, in one pass per
     text. Special tokens around the text are not scored (but see ``settings.end``).
 
-    Texts longer than the model are read in windows, which ``num_windows`` of a result counts. A masked model sees as
+    Texts too long for the model are read in windows, which ``num_windows`` of a result counts. A masked model sees as
     many tokens on both sides of each token as fit; a causal one reads windows that start half a window apart, and
     scores a token in a window with at least half a window before it; an encoder-decoder reads such windows with the
     whole source.
@@ -374,7 +374,7 @@ def _seq2seq_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> Te
         ready = _with_end(ScoredText(text, prefix, tokens.ids, tokens.words, places, tokens.spans, source), end)
         if positions is not None and len(source) > positions:
             problem = f"a source of {len(source)} tokens, where the model has {positions} positions"
-            raise InputError(problem, hint="cut it; sources are not read by windows")
+            raise InputError(problem, hint="cut it; sources are not read in windows")
         return ready
 
     def rows_of(number: int, text: ScoredText) -> list[_Row]:
@@ -460,8 +460,8 @@ def _in_context(tokenizer: Any, text: str, prefix: str, suffix: str, settings: S
 def _shared_tokens(whole: TextTokens, prefix: TextTokens) -> int:
     count = len(prefix.ids)
     if whole.ids[:count] != prefix.ids or len(whole.ids) == count:
-        problem = "the tokenizer reads a part otherwise when more follows, and does not tell where it ends"
-        raise InputError(problem, hint="let them end with whole words, or use a fast tokenizer")
+        problem = "the tokenizer splits a prefix differently when text follows, and returns no offsets"
+        raise InputError(problem, hint="end prefixes with whole words, or use a fast tokenizer")
     return count
 
 

@@ -24,11 +24,11 @@ def not_shardable(plugin: Mapping[str, Any] | None) -> InputError | None:
         return InputError("fsdp_config: xla is not supported", hint=f"give {ONE_UNIT}")
     if plugin["fsdp_version"] != 2:
         problem = (
-            f"fsdp: version {plugin['fsdp_version']} gathers where the model is called, and a search calls its parts"
+            f"fsdp: version {plugin['fsdp_version']} gathers weights at a call of the model; a search calls its parts"
         )
         return InputError(problem, hint=f"give {ONE_UNIT}")
     if plugin["auto_wrap_policy"] != "NO_WRAP":
-        problem = "units of layers gather at every step, for which processes whose searches differ in length would wait"
+        problem = "units of layers gather at every step, so processes whose searches differ in length would block"
         return InputError(f"fsdp: {problem}", hint=f"shard the model as one unit: {ONE_UNIT}")
     if plugin["state_dict_type"] != "FULL_STATE_DICT":
         problem = f"state_dict_type {plugin['state_dict_type']} saves no model that loads without FSDP"

@@ -83,7 +83,7 @@ class PieceEncoder(nn.Module):
             lengths_B = torch.tensor([3, 2], device=device)
             context, _ = self.read(sources_BS[:, 4:], lengths_B, past)
         if float((context.memory_BSM - whole_BSM[:, 4:6]).abs().max()) > tolerance:
-            problem = f"{kind} reads pieces in another way after others than together with them"
+            problem = f"{kind} computes other states one word at a time than for all words at once"
             raise InputError(problem, hint="use a model with plain attention and position_ids")
 
     def read(self, sources_BS: Tensor, lengths_B: Tensor, past: _Past | None) -> tuple[Context, _Past]:
@@ -194,7 +194,7 @@ def pretrained_tagger(
         raise InputError(f"{type(model).__name__} is not a Hugging Face model", hint="load it with AutoModel")
     if getattr(given.config, "is_encoder_decoder", False):
         hint = "use an encoder, such as BERT, or step_model"
-        raise InputError(f"{type(model).__name__} is an encoder-decoder, which writes by itself", hint=hint)
+        raise InputError(f"{type(model).__name__} is an encoder-decoder, not an encoder", hint=hint)
     num_labels = given.config.num_labels if num_labels is None else num_labels
     if num_labels < 1:
         raise InputError(f"num_labels must be at least 1, got {num_labels}")
@@ -256,7 +256,9 @@ def split_pieces(
     if getattr(tokenizer, "is_fast", False):
         ids, columns = _pieces(tokenizer, known)
         if len(columns) != len(words):
-            raise InputError("a word is lost among the others", hint="replace what is no text in it")
+            raise InputError(
+                "the tokenizer loses a word of the sentence", hint="remove control characters from its words"
+            )
         starts = [columns[place].start for place in range(len(words))]
         end = columns[len(words) - 1].stop
     else:

@@ -133,7 +133,7 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
                 raise InputError(problem, hint="name one of them; eval_on_start=True shows it before the first step")
             if not math.isfinite(value):
                 problem = f"metric_for_best_model: {name!r} is {value} after step {self.state.global_step}"
-                raise InputError(problem, hint="let compute_metrics return a finite number, or name another metric")
+                raise InputError(problem, hint="compute_metrics must return a finite number, or name another metric")
         return metrics
 
     def _require_evaluation(self) -> None:

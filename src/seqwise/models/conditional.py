@@ -146,7 +146,7 @@ class ConditionalMaskedTransformer(nn.Module, HubModel):
                 is missing or has a different number of rows.
         """
         if not isinstance(context, ConditionalContext):
-            raise InputError("this masked model needs a source", hint="hand over encode's result")
+            raise InputError("this masked model needs a source", hint="pass the result of encode")
         device = self.target_embedding.weight.device
         seen = seen_tokens(tokens_NT, masked_NT, mask_id=self.mask_id, device=device)
         if len(context.mask_BS) != len(tokens_NT):

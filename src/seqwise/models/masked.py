@@ -223,4 +223,4 @@ def _backwards(vectors_NTX: Tensor, real_NT: Tensor | None) -> Tensor:
 
 def _refuse(context: Any) -> None:
     if context is not None:
-        raise InputError("this masked model reads no context", hint="leave the context out")
+        raise InputError("this masked model reads no context", hint="omit the context")

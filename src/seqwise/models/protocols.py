@@ -19,9 +19,9 @@ class StepModel(Protocol):
     Attributes:
         end: the token that ends an output, or None if the output is exactly as long as the search (tagging).
 
-    Two more attributes are optional: ``language``, the outputs that searches stay inside
-    (:mod:`seqwise.search.language`), and ``gradient_checkpointing``, whether the backward pass takes the steps of a
-    search again, to save memory (``seqwise.search.segments``).
+    Two more attributes are optional: ``language``, which restricts the outputs of searches
+    (:mod:`seqwise.search.language`), and ``gradient_checkpointing``, whether the backward pass recomputes the steps of
+    a search to save memory (``seqwise.search.segments``).
 
     Shapes: B batch, J slots, V vocabulary, T target length, D embedding, H features.
     """
@@ -97,8 +97,8 @@ class MaskedModel(Protocol):
     package also take sequences of different lengths, padded with ``IGNORE``, which is not read and must not be masked.
     Samplers and energies only pass sequences of one length.
 
-    Tokens and masked positions may lie on the CPU wherever the model lies: samplers hold them there, and only the
-    context and the scores are on the model's device.
+    Tokens and masked positions may be on the CPU whatever the model's device: samplers keep them there, and only the
+    context and the scores are on the device.
     """
 
     vocab_size: int

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 BEAM = "beam size, in training and decoding"
 """Help text for beam sizes."""
 
+ALPHA_UNIT = "unit of alpha: that of the scores, or gaps (alpha is divided by the mean squared gap of the best scores)"
+"""Help text for the unit of alpha."""
+
 RELAXATION = "inverse temperature of the relaxation: a number, linear(a, b) or exponential(a, b)"
 """Help text for alpha."""
 
@@ -123,7 +126,10 @@ class Penalized(ObjectiveConfig):
         return f"nats per {token}, + {self.weight:g} x (log Z)^2"
 
 
-SCORES = "local (log-softmax) or global (raw) scores, or renormalized ones (log-softmax of what --language allows)"
+SCORES = (
+    "local (log-softmax) or global (raw) scores, or renormalized ones (log-softmax over the tokens that --language "
+    "allows)"
+)
 
 
 class Searching(ObjectiveConfig):
@@ -178,9 +184,7 @@ class Annealed(Config):
 class Relaxed(Annealed):
     """Options of a relaxed beam."""
 
-    unit: AlphaUnitName = setting(
-        "scores", "gaps divides alpha by the mean squared gap of the best scores", flag="alpha_unit"
-    )
+    unit: AlphaUnitName = setting("scores", ALPHA_UNIT, flag="alpha_unit")
 
     def alpha_unit(self) -> Any:
         """The function that computes the divisor of alpha."""
@@ -315,7 +319,7 @@ class Committed(Mixed):
 
     commit_delay: int | None = setting(
         None,
-        "train on the search of a stream that commits a label after so many more tokens; a wrong commit is a violation",
+        "train for a stream that commits each label N tokens later; a wrong commit is a violation",
         ge=0,
     )
 
@@ -342,7 +346,7 @@ class OutputCosted(Cost, Searching):
 class Sampling(Config):
     """Options of scheduled sampling."""
 
-    feeding: Feeding = setting("greedy", "choice that is fed instead of gold")
+    feeding: Feeding = setting("greedy", "the model's choice that is fed instead of gold")
     feeding_passes: FeedingPasses = setting(
         "step-by-step", "two-pass (transformers) predicts all positions at once from gold, and feeds these predictions"
     )

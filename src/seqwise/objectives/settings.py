@@ -242,7 +242,9 @@ class CrossEntropy(ObjectiveConfig):
 
     name: Literal["cross-entropy"] = "cross-entropy"
     label_smoothing: float = setting(0.0, "probability that is moved from each gold token to all tokens", ge=0, lt=1)
-    normalized_over: NormalizedOver = setting("vocabulary", "allowed: log Z sums over what --language allows")
+    normalized_over: NormalizedOver = setting(
+        "vocabulary", "tokens that log Z sums over: all, or those that --language allows"
+    )
 
     @property
     def trained_score(self) -> ScoreName:

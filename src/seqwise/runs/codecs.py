@@ -383,11 +383,13 @@ class MaskedCodec(SequenceCodec):
     def phrase(self, text: str) -> Ways:
         pieces = self.sequence.split(split_text(text, file_units(self.units)))
         if not pieces:
-            raise InputError("a phrase is blank", hint="name a token or more")
+            raise InputError("a phrase is blank", hint="give at least one token")
         ids = tuple(self.sequence.vocabulary.encode(pieces))
         for piece, token in zip(pieces, ids, strict=True):
             if not self.allowed_V[token]:
-                raise InputError(f"the token {piece!r} is unknown to the run", hint="it is never drawn; name others")
+                raise InputError(
+                    f"the token {piece!r} is unknown to the run", hint="it is never drawn; choose other tokens"
+                )
         return (ids,)
 
     def require_free(self, free: str) -> None:

@@ -196,7 +196,7 @@ def _about_lengths(diagnosis: Diagnosis) -> str:
 
 def _about_search(errors: BeamErrors | None, beam_size: int) -> str:
     if errors is None:
-        return "the generation config restricts outputs, so that the best one is not searched for"
+        return "the generation config restricts outputs, so the exact best output is not computed"
     if not errors.certified:
         return (
             f"no input's best output is certain after {MOST_EXPANSIONS:,} expansions: probabilities are spread widely"

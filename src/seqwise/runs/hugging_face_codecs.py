@@ -360,7 +360,7 @@ class MaskedTextCodec(SequenceCodec):
 
     def phrase(self, text: str) -> Ways:
         if not text.strip():
-            raise InputError("a phrase is blank", hint="name a token or more")
+            raise InputError("a phrase is blank", hint="give at least one token")
         return self.codec.phrase(text)
 
     def to_fill(self, example: Example, free: str) -> tuple[int, ...]:

@@ -54,7 +54,7 @@ def training_reader(settings: Settings) -> Reader:
     """Return a reader of files in the training format: sentences in columns, or pairs; targets may be missing."""
     if not isinstance(settings, Tagging):
         return partial(each_source, units=input_units(settings))
-    hint = "one token a line and a blank line after each sentence; or, for one sentence a line, add --text"
+    hint = "one token per line and a blank line after each sentence; or, for one sentence per line, add --text"
     return partial(each_sentence, token_column=settings.token_column, label_column=settings.label_column, hint=hint)
 
 
@@ -74,7 +74,7 @@ def require_own_labels(examples: Iterable[Example], labels: Container[str]) -> N
                 first = example, label
     if first is not None:
         example, label = first
-        problem = f"{label[:100]!r} stands where a label would, and the run has none of these labels"
+        problem = f"{label[:100]!r} is in the label column, and the run has none of the file's labels"
         hint = "for one sentence per line add --text; of other columns give only the tokens, as with cut -f1"
         raise InputError(problem, path=example.path, line=example.line, hint=hint)
 

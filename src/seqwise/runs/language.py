@@ -63,7 +63,7 @@ def _language(run: OutputRun, language: str) -> Language:
     try:
         source = json.loads(source) if path.suffix == SCHEMA else source
         if path.suffix == SCHEMA and not isinstance(source, dict):
-            raise InputError("it is not an object, as a JSON schema is")
+            raise InputError("a JSON schema must be a JSON object")
         return _of_grammar(run, source)
     except json.JSONDecodeError as error:
         raise InputError(f"it is not JSON ({error.msg})", path=path, line=error.lineno) from None

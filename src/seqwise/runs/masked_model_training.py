@@ -123,7 +123,7 @@ def _new_model(settings: MaskedModelSettings, codec: MaskedCodec, *, max_length:
         try:
             return settings.model.build(**sizes)
         except (RuntimeError, MemoryError, TypeError, OverflowError):  # depends on how much too large it is
-            raise InputError("there is no room for a model of these sizes", hint="give smaller ones") from None
+            raise InputError("not enough memory for a model of this size", hint="give smaller ones") from None
 
 
 def train_masked_model(

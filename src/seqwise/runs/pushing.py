@@ -67,7 +67,7 @@ def push(upload: Upload, *, private: bool | None = None, api: Any = None) -> str
 
     api = HfApi() if api is None else api
     operations = [CommitOperationAdd(path_in_repo=name, path_or_fileobj=file) for name, file in upload.files.items()]
-    hint = "log in with: hf auth login, and see that the name is yours"
+    hint = "log in with: hf auth login, and check that USER is your name"
     with hub_refusals(upload.repo, "the hub takes no such run", hint=hint):
         api.create_repo(upload.repo, private=private, exist_ok=True)
         return str(api.create_commit(upload.repo, operations, commit_message="A run of seqwise").commit_url)

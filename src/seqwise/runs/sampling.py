@@ -123,9 +123,9 @@ def begin_chains(run: MaskedRun, problem: Problem, settings: SampleSettings) -> 
 def _require_limits(settings: SampleSettings, problems: Sequence[Problem], output: Path | None) -> None:
     """Raise an InputError for absurdly many printed sequences, or more bytes than the disk has."""
     printed = settings.num_printed(len(problems))
-    hint = "ask for fewer problems, chains or sweeps, or print fewer of these: --every N, --best"
+    hint = "use fewer inputs, chains or sweeps, or print fewer sequences: --every N, --best"
     if printed > MOST_PRINTED:
-        raise InputError(f"{printed:,} sequences would be printed, and {MOST_PRINTED:,} at most are", hint=hint)
+        raise InputError(f"{printed:,} sequences would be printed; the limit is {MOST_PRINTED:,}", hint=hint)
     if output is not None:
         swept = len(problems) * settings.length_beam * settings.num_chains * settings.num_sweeps
         there = sum(path.stat().st_size for path in output.rglob("*") if path.is_file()) if output.is_dir() else 0

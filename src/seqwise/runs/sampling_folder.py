@@ -45,7 +45,7 @@ def require_disk(folder: Path, num_bytes: int, *, what: str) -> None:
     if num_bytes > free:
         needed, left = (f"{size / 1e9:,.0f}" if size > 1e10 else f"{size / 1e9:.3g}" for size in (num_bytes, free))
         problem = f"{what} would take at least {needed} GB, and {left} GB are free"
-        raise InputError(problem, path=folder, hint="ask for fewer problems, chains or sweeps, or free some space")
+        raise InputError(problem, path=folder, hint="use fewer inputs, chains or sweeps, or free some space")
 
 
 def claim(folder: Path, settings: SampleSettings, fingerprints: Mapping[str, str]) -> None:

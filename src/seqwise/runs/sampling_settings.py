@@ -19,12 +19,14 @@ class SampleSettings(ChainSettings):
     """Settings of ``seqwise sample``, in addition to those of ``ChainSettings``; see the help of each field."""
 
     chains: int | None = setting(
-        None, "number of chains of each problem and length [5; mask-predict: 1]", ge=1, le=10**6, panel="Chains"
+        None, "number of chains for each input and length [5; mask-predict: 1]", ge=1, le=10**6, panel="Chains"
     )
     sweeps: int | None = setting(None, "sweeps of each chain [33; mask-predict: 1]", ge=1, le=10**7, panel="Chains")
     discard: int | None = setting(None, "first sweeps to discard [7, at most half]", ge=0, panel="Chains")
     every: int | None = setting(None, "print every N-th sweep [only the last one]", ge=1, panel="Chains")
-    best: bool = setting(False, "print the sequence with the lowest energy per token of each problem", panel="Chains")
+    best: bool = setting(
+        False, "print only the sequence with the lowest energy per token of each input", panel="Chains"
+    )
     length: str | None = setting(
         None,
         "without FILE, length of the sequences [as in training]; with sources, bounds on the length of outputs",
@@ -70,7 +72,7 @@ class SampleSettings(ChainSettings):
                 raise InputError(f"{name}: the kernel {self.kernel.name} draws nothing", hint="leave it out")
         if self.best and self.every is not None:
             raise InputError(
-                "every: has no effect, because the best sequence of each problem is printed", hint="leave it out"
+                "every: has no effect, because only the best sequence of each input is printed", hint="leave it out"
             )
         if self.num_discarded >= self.num_sweeps:
             problem = f"discard: {self.num_discarded} of {self.num_sweeps} sweeps are discarded"

@@ -43,7 +43,7 @@ def room_for(what: str, *, hint: str) -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "memory" not in str(error):
             raise
-        raise InputError(f"there is no room for {what}", hint=hint) from None
+        raise InputError(f"not enough memory for {what}", hint=hint) from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,9 +264,9 @@ def _each_row(
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):
-            raise InputError("this is not JSON", **place, hint="write one object a line") from None
+            raise InputError("this is not JSON", **place, hint="write one object per line") from None
         if not isinstance(record, dict):
-            raise InputError("this is not a JSON object", **place, hint="write one object a line")
+            raise InputError("this is not a JSON object", **place, hint="write one object per line")
         for name in needed:
             if not isinstance(record.get(name), str):
                 raise InputError(f"there is no text under {name!r}", **place, hint=f"each object needs {needed}")

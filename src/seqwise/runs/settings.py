@@ -17,7 +17,7 @@ from seqwise.configuration.flat import build, changed, flat_values, plain_values
 from seqwise.configuration.written import Given, given_in_python, read_given
 from seqwise.errors import InputError
 from seqwise.names import AlphaUnitName, ScoreName
-from seqwise.objectives.options import BEAM, RELAXATION, ObjectiveConfig, Sampling
+from seqwise.objectives.options import ALPHA_UNIT, BEAM, RELAXATION, ObjectiveConfig, Sampling
 from seqwise.objectives.settings import CRF, AnyObjective, CrossEntropy, Distillation, ScheduledSampling, SelfNormalized
 from seqwise.runs.model_settings import (
     ARCHITECTURES,
@@ -142,15 +142,13 @@ class _ExperimentOptions(Config):
     )
     language: str = setting(
         "",
-        "outputs that every search stays inside: bio (well-formed entities), a file with one per line, a JSON schema "
-        "(.json), a grammar (.lark, .gbnf), or a pattern",
+        "restrict the outputs of every search to bio (well-formed entities), a file with one per line, a JSON schema "
+        "(.json), a grammar (.lark, .gbnf), or a regular expression",
         metavar="FILE|PATTERN",
     )
     beam_size: int = setting(_from_objective("k", 5), BEAM, ge=1)
     alpha: Alpha = setting(_from_objective("alpha", "exponential(1, 8)"), RELAXATION, metavar="SCHEDULE")
-    alpha_unit: AlphaUnitName = setting(
-        _from_objective("unit", "scores"), "gaps divides alpha by the mean squared gap of the best scores"
-    )
+    alpha_unit: AlphaUnitName = setting(_from_objective("unit", "scores"), ALPHA_UNIT)
     warm_start: Annotated[WarmStart | None, OneOf(WarmStart, optional=True, usual="cross-entropy")] = setting(
         lambda values: None if values.get("init") or _trains_new_weights(values.get("objective")) else _USUAL_START,
         "scheduled-sampling, crf, distillation, search-aware objectives: the first stage; distilled trains "
@@ -167,8 +165,7 @@ class _ExperimentOptions(Config):
     )
     gradient_checkpointing: bool = setting(
         False,
-        "save memory: compute the steps of a search with gradients again on the way back, and the layers of a "
-        "pretrained generator",
+        "save memory: recompute the steps of a search, and the layers of a pretrained generator, in the backward pass",
     )
 
 
@@ -297,11 +294,11 @@ class Settings(TrainerOptions, _ExperimentOptions):
             raise InputError(problem, hint="give --language, or train local scores")
         untaught = start is None and self.init is None
         if isinstance(objective, Distillation) and (untaught or isinstance(start, DistilledStart)):
-            problem = "warm_start: the teacher of distillation is what the warm start trains, a local model"
+            problem = "warm_start: distillation needs a teacher, a local model that the warm start trains"
             hint = "use --warm-start cross-entropy, self-normalized or scheduled-sampling"
             raise InputError(problem, hint=hint)
         if isinstance(objective, Distillation) and start is not None and start.epochs == 0 and self.init is None:
-            problem = "warm_start_epochs: the teacher of distillation is what the warm start trains, a local model"
+            problem = "warm_start_epochs: distillation needs a teacher, a local model that the warm start trains"
             raise InputError(problem, hint="use --warm-start-epochs greater than 0")
         if isinstance(start, DistilledStart) and self.trained_score == "local":
             problem = f"warm_start: distilled prepares raw scores, and {objective.name} is trained on local ones here"
@@ -348,7 +345,7 @@ SETTINGS = OneOf(Settings)
 
 def _nothing_before(option: str, objective: type[ObjectiveConfig]) -> tuple[str, str]:
     """Return the problem and the hint about an option of a warm start that the objective does not have."""
-    problem = f"{option}: {objective.model_fields['name'].default} trains new weights, with nothing before it"
+    problem = f"{option}: {objective.model_fields['name'].default} trains new weights, without a warm start"
     return problem, "leave it out, or use an objective that starts from a trained model"
 
 

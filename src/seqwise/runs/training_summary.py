@@ -209,7 +209,7 @@ def _baseline(run: OutputRun, train: Sequence[Example], dev: Sequence[Example]) 
         outputs = [tuple(example.target) for example in run.codec.split(answered)]
     measures = measure_outputs(run, examples, outputs)
     title, sign = decisive(measures, subwords=run.codec.writes_text)
-    method = "each word's most frequent label" if tags else "each source's most frequent output, else the commonest"
+    method = "each word's most frequent label" if tags else "each source's most frequent output, or that of all"
     values = {name: sums.value for name, sums in measures.items()}
     return Baseline(method, "dev" if dev else "train", title, sign, values)
 
@@ -232,7 +232,7 @@ def summary_lines(summary: TrainingSummary) -> list[str]:
     vocabulary = f", a vocabulary of {summary.target_vocabulary:,}" if summary.task == "masked" else ""
     rows.append(("model", f"{summary.model}, {summary.parameters:,} parameters{vocabulary}"))
     if summary.auto is not None:
-        rows.append(("auto", f"stands for {summary.auto}"))
+        rows.append(("objective", f"auto: {summary.auto}"))
     evaluation = summary.evaluation
     most = "" if evaluation is None or evaluation.patience is None else "at most "
     for place, stage in enumerate(summary.stages, start=1):
@@ -240,7 +240,7 @@ def summary_lines(summary: TrainingSummary) -> list[str]:
         rows.append((f"stage {place}", f"{stage.objective}, {steps}; loss: {stage.loss_unit}"))
     rates = dict.fromkeys(f"{stage.learning_rate:g}" for stage in summary.stages)
     rows.append(("batches", f"of {summary.batch}; learning rate {', then '.join(rates)}"))
-    rows.append(("length", _length(summary)))
+    rows.append(("stopping", _stopping(summary)))
     baseline = summary.baseline
     if baseline is not None:
         value = _shown(baseline, baseline.measures[baseline.title])
@@ -249,15 +249,17 @@ def summary_lines(summary: TrainingSummary) -> list[str]:
     return [line for name, text in rows for line in textwrap.wrap(f"{name:<9} {text}", WIDTH, **options)]
 
 
-def _length(summary: TrainingSummary) -> str:
+def _stopping(summary: TrainingSummary) -> str:
     evaluation = summary.evaluation
     if evaluation is None:
-        return "fixed: " + (
+        return (
             "no early stopping without --dev"
             if summary.dev is None
-            else "evaluated on the development data only at the end"
+            else "none: evaluated on the development data only at the end"
         )
-    measured = f"evaluated every {evaluation.every:,} steps on {evaluation.examples:,} development examples, best kept"
+    measured = (
+        f"evaluated every {evaluation.every:,} steps on {evaluation.examples:,} development examples, best weights kept"
+    )
     if evaluation.patience is None:
         return measured
     evaluations = f"{evaluation.patience} evaluation{'' if evaluation.patience == 1 else 's'}"
@@ -317,10 +319,10 @@ def below(baseline: Baseline, value: float) -> dict[str, str]:
     least = baseline.measures[baseline.title]
     if baseline.sign * (value - least) >= 0:
         return {}
-    values = f"{_shown(baseline, value)}, and {_shown(baseline, least)} by {baseline.method}"
-    problem = (
-        f"the model is worse than the baseline without learning: {baseline.title} on the development data {values}"
+    values = (
+        f"{_shown(baseline, value)} on the development data, against {_shown(baseline, least)} by {baseline.method}"
     )
+    problem = f"the model is worse than the baseline without learning: {baseline.title} {values}"
     return {"below the baseline": problem}
 
 

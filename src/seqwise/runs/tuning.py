@@ -140,7 +140,7 @@ def _tune(
             with next_writer(output):
                 lock.close()
     if tuning is None:
-        raise InputError("no trial came to its end", path=output, hint="lower the learning rate, or check the data")
+        raise InputError("no trial finished", path=output, hint="lower the learning rate, or check the data")
     return tuning
 
 
@@ -201,7 +201,7 @@ def _require_same_settings(output: Path, settings: Settings) -> None:
     saved = output / SETTINGS
     if not saved.exists():
         if (output / STUDY).exists() or (output / "model").exists():
-            raise InputError("the folder holds something else", path=output, hint="give another --output")
+            raise InputError("the folder holds no study with these settings", path=output, hint="give another --output")
         return
     for name, (then, now) in differences(load_settings(saved), settings).items():
         raise changed_setting_error(output, name, then, now, what="the study was")

@@ -103,7 +103,7 @@ def transition_matrix(kernel: Kernel, states: ChainState, *, chains_per_state: i
     if moved:
         raise InputError(
             f"the kernel draws its own random numbers ({moved[0]} changed), so its matrix is unknown",
-            hint="let it ask for every choice of the draws that it is given, or estimate with simulated_matrix",
+            hint="take every random choice from draws, or estimate with simulated_matrix",
         )
     return matrix_NN
 

@@ -99,8 +99,8 @@ class Energy:
             value_B = term.weight * term.function(tokens_BT).cpu().double()
             if bool((value_B.isnan() | (value_B == -torch.inf)).any()):
                 raise InputError(
-                    "the energy of a sequence is not a number, or minus infinity",
-                    hint="let constraints be finite or plus infinity, and give those of infinite weight no minus sign",
+                    "the energy of a sequence is NaN or minus infinity",
+                    hint="constraints must be finite or plus infinity; do not subtract a constraint of infinite weight",
                 )
             energy_B = energy_B + value_B
         return energy_B

@@ -154,7 +154,7 @@ def unroll(
     ``carry`` is the carry of the selector before the first step, and ``beam`` is a beam to continue from (None starts
     from empty hypotheses). When continuing, the context covers the next part of the sources, and steps are counted
     from its beginning. If ``num_steps`` is a tensor, it is read again at each step: lowering an entry in place ends
-    that input early. With a ``segment``, the backward pass takes the steps again in segments of this length
+    that input early. With a ``segment``, the backward pass recomputes the steps in segments of this length
     (``seqwise.search.segments``): all steps of a segment are taken before its first is yielded.
     """
     score = as_score(score)
@@ -213,7 +213,7 @@ def _computed_again(
     cost_state: Any,
     generator: torch.Generator | None,
 ) -> Collection[Step]:
-    """Take some steps so that the backward pass takes them again, and the graph keeps only what is before them."""
+    """Take some steps that the backward pass recomputes; the graph keeps only the beam before them."""
     # The history has no gradient, and is kept as it is.
     history: dict[str, Any] = {"parents": beam.parents, "tokens": beam.tokens}
     fields = {name: value for name, value in vars(beam).items() if name not in history}

@@ -48,7 +48,7 @@ def agree(labels_BKT: Tensor, scores_BK: Tensor) -> Tensor:
 
 
 def margin(least: float) -> CommitRule:
-    """Commit a label if the best slot leads every slot that differs from it up to there by a margin.
+    """Commit a label if all slots that differ from the best one there or earlier are behind it by a margin.
 
     A margin of 0 commits all labels of the best slot at once; a larger one waits until the other slots fall behind.
 

@@ -198,7 +198,7 @@ class Grammar:
         return torch.tensor(after, dtype=torch.long, device=nodes_BJ.device).view(tokens_BK.shape)
 
     def _bound(self, num_slots: int) -> None:
-        """Forget what has not been used for long."""
+        """Drop the parsers and choices that were used least recently."""
         while len(self._parsing) > max(MOST_PARSERS, 4 * num_slots):
             number, _ = self._parsing.popitem(last=False)
             if number in self._prefixes:
@@ -369,7 +369,7 @@ class Grammar:
         return None
 
     def _walk(self, parser: Any, goals: list[Ids], shift: int, num_walks: int) -> Ids | None:
-        """Walk at random until a goal finishes, and leave out what can be left out of the shortest walk.
+        """Walk at random until a goal finishes, and shorten the shortest walk.
 
         At each step, each set of tokens that may follow the next token is as probable as the others. Tokens that lead
         to the same set are told from the first prefix that they may follow, which is right often enough.
@@ -465,7 +465,7 @@ def _first_end(parser: Any, goals: list[Ids]) -> Ids | None:
 
 
 def _shrunk(parser: Any, finish: Ids, shift: int) -> Ids:
-    """Leave out of a finish what it can do without, long parts first."""
+    """Remove the parts that a finish does not need, long ones first."""
     length = len(finish) - 1
     while length:
         place = 0

@@ -1,4 +1,4 @@
-"""Gradient checkpointing of a search: the backward pass takes the steps again, segment by segment.
+"""Gradient checkpointing of a search: the backward pass recomputes the steps, segment by segment.
 
 The graph of a search keeps what every step has computed, and the past of a Transformer grows with the steps: T steps
 keep O(T^2) numbers. Under a checkpoint, a segment of s steps keeps only the beam that it begins with, and the rest is
@@ -42,7 +42,7 @@ def segment_of(model: object) -> Length | None:
 
 
 def segments(num_steps: int, length: Length | None) -> Iterator[tuple[range, bool]]:
-    """Yield the steps of each segment, and whether the backward pass takes them again; without a length, all in one.
+    """Yield the steps of each segment, and whether the backward pass recomputes them; without a length, all in one.
 
     It never takes the first again, in which pasts are short and models make what later steps share, nor the last, with
     which it begins.
@@ -61,7 +61,7 @@ def segments(num_steps: int, length: Length | None) -> Iterator[tuple[range, boo
 def computed_again(
     function: Callable[[State], Iterable[Result]], state: State, *, generator: torch.Generator | None = None
 ) -> Collection[Result]:
-    """Return what a function of a nested state yields; the graph keeps only the state, from which it calls it again.
+    """Return the results of a function of a nested state; the graph keeps only the state, and calls the function again.
 
     Both calls draw the same random numbers, from torch's global generators and from the given one.
     """
@@ -76,7 +76,7 @@ def computed_again(
 
 
 class _Again(AbstractContextManager[None]):
-    """Context of a second call, in which a generator draws what it drew in the first; each backward pass enters it."""
+    """Context of a second call, in which a generator draws the numbers of the first; each backward pass enters it."""
 
     def __init__(self, generator: torch.Generator | None) -> None:
         self._generator, self.entered = generator, False

@@ -1,8 +1,8 @@
 """The idea of seqwise: one search loop, and a *selection* that decides what survives each of its steps.
 
 At every step a model scores J slots x V tokens. A selection turns these candidates into K new slots, and the decoder
-state, the fed embedding, the scores and the costs all follow it. A **hard** selection is an index and is followed by
-gathering. A **soft** one is a distribution over the same candidates and is followed by mixing, which is linear, so
+state, the fed embedding, the scores and the costs all follow it. A **hard** selection is an index and is applied by
+gathering. A **soft** one is a distribution over the same candidates and is applied by mixing, which is linear, so
 gradients flow through the search itself. That is the whole difference between the methods below:
 
 ======  ==================================  ===================================================
@@ -86,7 +86,7 @@ class Selection(Protocol):
 
 @dataclass(frozen=True)
 class HardSelection:
-    """An index into the candidates, followed by gathering."""
+    """An index into the candidates, applied by gathering."""
 
     scores_BK: Tensor
     parents_BK: Tensor
@@ -122,7 +122,7 @@ class HardSelection:
 
 @dataclass(frozen=True)
 class SoftSelection:
-    """Distributions over the candidates, followed by mixing.
+    """Distributions over the candidates, applied by mixing.
 
     Apart from the scores, only two marginals of ``p_r[i, w]`` are used: the back-pointer ``b_r[i] = sum_w p_r[i, w]``
     and the token weights ``a_r[w] = sum_i p_r[i, w]``. Feeding ``sum_w a_r[w] E[w]`` to ``sum_i b_r[i] h_i`` treats

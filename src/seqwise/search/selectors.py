@@ -150,7 +150,7 @@ def summed(*, tolerance: float | None = None, most: int = MOST) -> Form:
 
     For each input, the n best candidates are used if a bound shows that all others together have at most
     ``tolerance`` of the mass in each of the k distributions; otherwise all candidates are used, in chunks. If the head
-    is not linear, the expanded form is computed for a few inputs at a time, and again in the backward pass.
+    is not linear, the expanded form is computed for a few inputs at a time, and recomputed in the backward pass.
 
     Args:
         tolerance: share of the mass that may be left out; by default 1e-12 in float64, else 1e-7, less than rounding

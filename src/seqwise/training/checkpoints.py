@@ -132,7 +132,7 @@ def verify(folder: Path) -> None:
     for name, entry in _read_manifest(folder).items():
         # A link, or a folder that is one, could lead to any file of the machine.
         if (folder / name).resolve() != folder.resolve() / name:
-            raise InputError("a link leads elsewhere", path=folder / name, hint="use another copy")
+            raise InputError("a link, which is not followed", path=folder / name, hint="use another copy")
         _verify_file(folder / name, entry)
 
 
@@ -242,6 +242,6 @@ def _read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
 
 def _verify_file(path: Path, entry: dict[str, Any]) -> None:
     if not path.is_file():
-        raise InputError("the file is in manifest.json but missing", path=path, hint="use another copy")
+        raise InputError("the file is listed in manifest.json but missing", path=path, hint="use another copy")
     if path.stat().st_size != entry["size"] or sha256_of_file(path) != entry["sha256"]:
-        raise InputError("the file differs from what was sealed in manifest.json", path=path, hint="use another copy")
+        raise InputError("the file differs from its checksum in manifest.json", path=path, hint="use another copy")

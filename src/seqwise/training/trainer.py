@@ -158,7 +158,7 @@ def fit(
         clip: maximum norm of the gradient, ``math.inf`` for no limit.
         weight_decay: decoupled, on weights but not on biases and norms.
         gradient_accumulation_steps: number of parts of a batch, to save memory; the gradient is that of the batch.
-        gradient_checkpointing: to save memory, compute the steps of a search again in the backward pass, by segments
+        gradient_checkpointing: to save memory, recompute the steps of a search in the backward pass, by segments
             (``seqwise.search.segments``), and, in Hugging Face models, the layers of all steps at once. It may
             change on resuming.
         bf16: autocast to bfloat16, for LSTMs only on GPUs; weights keep their precision.
@@ -363,7 +363,7 @@ class _FitTrainer(ResumableTrainer, SequenceTrainer):
             is_finite = False
         if not is_finite:
             problem = f"the development metric is {metric!r} after step {self.state.global_step}"
-            raise InputError(problem, hint="let evaluate return a finite number")
+            raise InputError(problem, hint="evaluate must return a finite number")
         metrics = {"eval_metric": float(metric), **{f"eval_{title}": value for title, value in self.measured.items()}}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
@@ -683,7 +683,9 @@ def _known_parts(model: nn.Module, rates: Mapping[str, float]) -> dict[str, floa
         if not rate > 0:
             raise InputError(f"the learning rate of {part} must be greater than 0, got {rate}")
         if not any(name.startswith(part) for name, _ in model.named_parameters()):
-            raise InputError(f"no weights of the model have names that begin with {part!r}", hint="name a part of it")
+            raise InputError(
+                f"no weights of the model have names that begin with {part!r}", hint="name a module of the model"
+            )
     return dict(rates)
 
 
