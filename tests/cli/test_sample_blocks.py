@@ -125,7 +125,7 @@ def test_the_report_names_the_worst_of_all_whatever_their_order() -> None:
         mean = sum(float(one.mean()) for one in energies) / 6
         assert first.endswith(f"accepted 100.0%, novel 0.0%, mean energy {mean:.4g} nats")
         assert ess.startswith(f"effective sample size of the energy {total:.4g}, at worst {least:.4g} (problem ")
-        assert ess.endswith(f"; {total / 12:.3g} a second, {total / 480:.3g} a pass")
+        assert ess.endswith(f"; {total / 12:.3g} per second, {total / 480:.3g} per pass")
         assert its_tails.startswith(f"effective sample size of its tails {tail:.4g}, at worst {least_tail:.4g} (")
         assert r_hat == f"R-hat of the energy at worst {worst:.4g} (problem 5)"
         assert stuck.startswith("warning: problem 2: the chains do not move: ")

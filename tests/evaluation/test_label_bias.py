@@ -206,17 +206,17 @@ def fallen(*in_the_end: float, exact: bool = False) -> LabelBias:
 
 def test_the_fate_of_gold_to_the_letter() -> None:
     assert fate_of_gold(fallen(0.14, 0.23)) == (
-        "gold falls off the beam at step 2, with 11.0% of the local mass for good; by raw scores it has 12.0% there "
-        "and 14.0% in the end (the last that was kept: 22.0% and 23.0%)"
+        "gold falls off the beam at step 2, with 11.0% of the local mass, which no later step changes; by raw scores, "
+        "it has 12.0% at that step and 14.0% at the end (the last prefix kept: 22.0% and 23.0%)"
     )
     assert "12.0% there and <0.1% in the end (" in fate_of_gold(fallen(0.0002, 0.23))
     # Exact or not: a share of 0 is what is left, or not known.
     assert "12.0% there and 0% in the end (" in fate_of_gold(fallen(0.0, 0.23, exact=True))
     unknown = fate_of_gold(fallen(0.0, 0.23))
-    assert "12.0% there and an unknown share in the end (the last that was kept: 22.0% and 23.0%)" in unknown
+    assert "12.0% at that step and an unknown share at the end (the last prefix kept: 22.0% and 23.0%)" in unknown
     assert unknown.endswith("; of a prefix that the raw-score beam has dropped the share is not known")
     other = fate_of_gold(fallen(0.14, 0.0))
-    assert "14.0% in the end (the last that was kept: 22.0% and an unknown share)" in other and "dropped" in other
+    assert "14.0% at the end (the last prefix kept: 22.0% and an unknown share)" in other and "dropped" in other
     assert "dropped" not in fate_of_gold(fallen(0.14, 0.23))
 
 

@@ -297,7 +297,9 @@ def _print(diagnosis: Diagnosis, meaning: Mapping[str, str], *, num_examples: in
         if diagnosis.search.certified:
             print_table(("beam", "missed, %", "", "lost, nats", ""), _search_rows(diagnosis.search), names=1)
         certified, inputs = diagnosis.search.certified, diagnosis.search.inputs
-        out().print(f"over the {certified:,} of {inputs:,} inputs whose best output is certain", highlight=False)
+        out().print(
+            f"measured on {certified:,} of {inputs:,} inputs, those whose best output is certain", highlight=False
+        )
         _print_meaning(meaning, "search errors")
     _heading("Slot ranking: how often the right prefix scores above the best wrong one")
     if diagnosis.ranking is not None:
@@ -440,15 +442,15 @@ def _print_label_bias(bias: LabelBias, steps: Sequence[str], names: Sequence[str
                     percent(masses[-1]) + ("" if prefix.on_beam else " off"),
                 )
             )
-    headings = ("step", "prefix", "log p", "raw", "log Z", "local %", "global %", "1 on", "end")
+    headings = ("step", "prefix", "log p", "raw", "log Z", "local %", "global %", "+1", "end")
     print_table(headings, rows, names=2)
     if left_out:
         out().print(f"{left_out} more prefixes not shown; --json has all", style="dim", highlight=False)
     how = "exactly" if bias.exact else f"over a raw-score beam of {bias.support:,} prefixes; 0: dropped"
     out().print(
         "* gold; off: no longer on the beam. log Z: of the next step. local %: probability of the prefix, the same at "
-        "every step. global %: its probability by raw scores over outputs cut after this step, after one more, and "
-        f"at the end ({how}).",
+        "every step. global %, +1, end: its probability by raw scores over outputs cut after this step, after one "
+        f"more, and at the end ({how}).",
         style="dim",
         highlight=False,
         markup=False,

@@ -166,7 +166,7 @@ def fate_of_gold(bias: LabelBias) -> str:
         return f"gold stays on the beam for {last} step{'s' * (last != 1)}; {never_seen}"
     if lost is None:
         held = [prefix for prefix in bias.steps[-1] if prefix.is_gold]
-        ends = [f", in the end with {percent(prefix.local_mass)}% of the local mass" for prefix in held]
+        ends = [f", at the end with {percent(prefix.local_mass)}% of the local mass" for prefix in held]
         return f"gold stays on the beam{''.join(ends)}"
     gold = bias.steps[lost][-1]
     above = bias.steps[lost][-2]
@@ -177,11 +177,12 @@ def fate_of_gold(bias: LabelBias) -> str:
         f"{percent(share)}%" if share or bias.exact else "an unknown share" for share in shares
     )
     sentence = (
-        f"gold falls off the beam at step {lost}, with {percent(gold.local_mass)}% of the local mass for good; by raw "
-        f"scores it has {there} there and {end} in the end (the last that was kept: {above_there} and {above_end})"
+        f"gold falls off the beam at step {lost}, with {percent(gold.local_mass)}% of the local mass, which no later "
+        f"step changes; by raw scores, it has {there} at that step and {end} at the end (the last prefix kept: "
+        f"{above_there} and {above_end})"
     )
     if unknown:
-        sentence += "; of a prefix that the raw-score beam has dropped the share is not known"
+        sentence += "; the share of a prefix that the raw-score beam has dropped is not known"
     return f"{sentence}; {never_seen}" if cut else sentence
 
 

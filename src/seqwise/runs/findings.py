@@ -143,9 +143,9 @@ def _about_log_partitions(diagnosis: Diagnosis) -> str:
         return "the run cannot produce any of the targets, so log Z is unknown"
     overall = diagnosis.log_partitions.overall
     if overall.mean_absolute < 0.2:
-        return "log Z is near 0 everywhere, so raw scores are log-probabilities and search needs no normalisation"
+        return "log Z is near 0 everywhere, so raw scores are close to log-probabilities: no normalisation is needed"
     if overall.mean_absolute_deviation < 0.2:
-        return "log Z is nearly constant, so raw scores minus that constant are log-probabilities"
+        return "log Z is nearly constant, so raw scores minus that constant are close to log-probabilities"
     return (
         f"log Z varies by {overall.mean_absolute_deviation:.1f} nats, so raw scores are not log-probabilities; "
         "slot ranking below shows whether this can help; --objective self-normalized brings log Z close to 0"
@@ -199,7 +199,7 @@ def _about_search(errors: BeamErrors | None, beam_size: int) -> str:
         return "the generation config restricts outputs, so the exact best output is not computed"
     if not errors.certified:
         return (
-            f"no input's best output is certain after {MOST_EXPANSIONS:,} expansions: probabilities are spread widely"
+            f"no input's best output is certain after {MOST_EXPANSIONS:,} expansions: probabilities are widely spread"
         )
     missed, lost = errors.missed[beam_size], errors.lost[beam_size]
     if not missed.value:

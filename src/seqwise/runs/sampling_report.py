@@ -171,8 +171,8 @@ class _Diagnostics:
 
     def _rates(self) -> str:
         # The time of sweeps before an interruption is unknown.
-        rate = f"; {self.ess / max(self.seconds, 1e-9):.3g} a second" if math.isfinite(self.seconds) else ""
-        return f"{rate}, {self.ess / max(self.passes, 1):.3g} a pass"
+        rate = f"; {self.ess / max(self.seconds, 1e-9):.3g} per second" if math.isfinite(self.seconds) else ""
+        return f"{rate}, {self.ess / max(self.passes, 1):.3g} per pass"
 
     def _worst(self, extreme: tuple[float, Key] | None, *, sign: int) -> str:
         if extreme is None:
