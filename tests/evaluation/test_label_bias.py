@@ -179,7 +179,7 @@ def test_gold_is_shown_where_it_has_fallen_off_the_beam() -> None:
     best = hard_beam(case.oracles[0], k=2, num_steps=STEPS)[0]
     stays = explored(case, k=2, gold=best.tokens)
     assert fate_of_gold(stays) == (
-        f"gold stays on the beam, in the end with {100 * math.exp(best.score):.1f}% of the local mass"
+        f"gold stays on the beam, at the end with {100 * math.exp(best.score):.1f}% of the local mass"
     )
     assert fate_of_gold(explored(case, k=2)) == "there is no gold output to follow"
 
@@ -209,9 +209,9 @@ def test_the_fate_of_gold_to_the_letter() -> None:
         "gold falls off the beam at step 2, with 11.0% of the local mass, which no later step changes; by raw scores, "
         "it has 12.0% at that step and 14.0% at the end (the last prefix kept: 22.0% and 23.0%)"
     )
-    assert "12.0% there and <0.1% in the end (" in fate_of_gold(fallen(0.0002, 0.23))
+    assert "12.0% at that step and <0.1% at the end (" in fate_of_gold(fallen(0.0002, 0.23))
     # Exact or not: a share of 0 is what is left, or not known.
-    assert "12.0% there and 0% in the end (" in fate_of_gold(fallen(0.0, 0.23, exact=True))
+    assert "12.0% at that step and 0% at the end (" in fate_of_gold(fallen(0.0, 0.23, exact=True))
     unknown = fate_of_gold(fallen(0.0, 0.23))
     assert "12.0% at that step and an unknown share at the end (the last prefix kept: 22.0% and 23.0%)" in unknown
     assert unknown.endswith("; of a prefix that the raw-score beam has dropped the share is not known")
@@ -223,7 +223,7 @@ def test_the_fate_of_gold_to_the_letter() -> None:
 def test_gold_that_stays_with_hardly_any_mass_is_not_said_to_have_none() -> None:
     last = Prefix((0,), math.log(0.0001), 0.0, None, (0.5,), is_gold=True, on_beam=True)
     assert fate_of_gold(LabelBias(((), (last,)), True, 3)) == (
-        "gold stays on the beam, in the end with <0.1% of the local mass"
+        "gold stays on the beam, at the end with <0.1% of the local mass"
     )
     assert fate_of_gold(LabelBias(((), (replace(last, log_prob=math.log(0.004)),)), True, 3)).endswith(
         "with 0.4% of the local mass"
@@ -324,7 +324,7 @@ def test_a_figure_that_cannot_be_drawn_is_one_line(tmp_path: Path, monkeypatch: 
     def draw(name: str) -> None:
         draw_label_bias(bias, tmp_path / name, target_name=str, step_names=[])
 
-    with pytest.raises(InputError, match=r"end in .png, .pdf or .svg"):
+    with pytest.raises(InputError, match=r"ends in .png, .pdf or .svg"):
         draw("beam.gif")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(InputError, match=r"pip install 'seqwise\[demo\]'"):

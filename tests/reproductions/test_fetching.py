@@ -107,7 +107,7 @@ def test_a_corpus_from_its_source(one: Path, corpora_command: Command, server: S
     (one / "made of several").write_bytes(b"made")
     assert corpora_command("check", "one").out == "one: in order (3 files)\n"
     asked = len(server.asked)
-    assert corpora_command("download", "one").out.startswith("one: 0 files fetched")
+    assert corpora_command("download", "one").out.startswith("one: 0 files downloaded")
     assert len(server.asked) == asked
 
 
@@ -199,7 +199,7 @@ def test_a_corpus_is_made_of_trees(
     assert "/dev.conllu contains no trees: line 1: 1 column where 10 were expected; check the source" in complaint
     assert list(one.iterdir()) == []
     server.answers["/dev.conllu"] = TREES.encode()
-    assert corpora_command("download", "one").out.startswith("one: 1 files fetched")
+    assert corpora_command("download", "one").out.startswith("one: 1 files downloaded")
     assert gzip.decompress((one / "dev.tsv.gz").read_bytes()).decode() == SUPERTAGS
     assert [path.name for path in one.iterdir()] == ["dev.tsv.gz"]
     assert corpora_command("check", "one").out == "one: in order (1 files)\n"
