@@ -896,7 +896,7 @@ BAD: list[tuple[str, list[str], str]] = [
     ("words", ["--chains=-1"], "chains must be at least 1"),
     ("words", ["--every=0"], "every must be at least 1"),
     ("words", ["--every=40"], "sweeps would be printed"),
-    ("words", ["--every=2", "--best"], "every: has no effect, because the best sequence of each problem is printed"),
+    ("words", ["--every=2", "--best"], "every: has no effect, because only the best sequence of each input is printed"),
     ("words", ["--discard=33"], "33 of 33 sweeps are discarded"),
     ("words", ["--discard=-1"], "discard must be at least 0"),
     ("words", ["--forced=-1"], "forced must be at least 0"),
@@ -1064,7 +1064,7 @@ def test_what_would_fill_the_disk_is_refused(
     free = 10**4
     assert command(*flags).code == 0 and written > free
     refused = command(*flags, "--sweeps=400").complaint
-    assert re.match(rf"{output}: the samples would take at least \S+ GB, and 1e-05 GB are free; ask for fewer", refused)
+    assert re.match(rf"{output}: the samples would take at least \S+ GB, and 1e-05 GB are free; use fewer", refused)
     other = tmp_path / "other"
     assert "GB are free" in command(*flags[:-1], other).complaint and not other.exists()
     assert "the problems would take at least" in command(words, "--length=100", "--count=10000").complaint

@@ -214,7 +214,7 @@ def test_the_fate_of_gold_to_the_letter() -> None:
     assert "12.0% at that step and 0% at the end (" in fate_of_gold(fallen(0.0, 0.23, exact=True))
     unknown = fate_of_gold(fallen(0.0, 0.23))
     assert "12.0% at that step and an unknown share at the end (the last prefix kept: 22.0% and 23.0%)" in unknown
-    assert unknown.endswith("; of a prefix that the raw-score beam has dropped the share is not known")
+    assert unknown.endswith("; the share of a prefix that the raw-score beam has dropped is not known")
     other = fate_of_gold(fallen(0.14, 0.0))
     assert "14.0% at the end (the last prefix kept: 22.0% and an unknown share)" in other and "dropped" in other
     assert "dropped" not in fate_of_gold(fallen(0.14, 0.23))

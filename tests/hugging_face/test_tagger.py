@@ -193,7 +193,7 @@ def _other_sizes(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (_cut, "differs from what was sealed"),
+        (_cut, "differs from its checksum"),
         (_brings_code, "has its own code"),
         (_other_sizes, "the weights do not fit the configuration"),
         (lambda folder: (folder / "tagger.json").unlink(), "tagger.json"),

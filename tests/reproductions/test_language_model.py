@@ -336,7 +336,7 @@ def test_damage_is_noticed(seqwise: Command, text: Path, trained: Path, file: st
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
-    assert f"{file}: the file differs from what was sealed" in seqwise("score", trained, text).complaint
+    assert f"{file}: the file differs from its checksum" in seqwise("score", trained, text).complaint
 
 
 def test_what_no_option_can_change_is_no_hint(seqwise: Command, trained: Path, tmp_path: Path) -> None:
@@ -545,7 +545,7 @@ def test_options_of_rerank_that_make_no_sense(seqwise: Command, trained: Path, t
     assert "must be finite" in seqwise("rerank", trained, file, "--weight=nan").complaint
     tuned = ["--dev", file, "--references", other]
     assert "no measure 'f1'" in seqwise("rerank", trained, file, *tuned, "--measure=f1").complaint
-    assert "--measure is what --dev" in seqwise("rerank", trained, file, "--weight=1", "--measure=exact").complaint
+    assert "--measure has no effect without --dev" in seqwise("rerank", trained, file, "--weight=1", "--measure=exact").complaint
     unknown = seqwise("rerank", trained, file, "--dev", file, "--references", other, "--measure=exact")
     assert "lists.jsonl:1: this input has no reference" in unknown.complaint
     (tmp_path / "empty.jsonl").write_text("\n\n")

@@ -122,7 +122,7 @@ def test_a_codec_that_there_is_not_is_refused(content: str, said: str, tmp_path:
     save_run(tagger(tmp_path), tmp_path / "run")
     path = tmp_path / "run" / "model" / "codec.json"
     path.write_text(content)
-    with pytest.raises(InputError, match=r"codec\.json: the file differs from what was sealed"):
+    with pytest.raises(InputError, match=r"codec\.json: the file differs from its checksum"):
         load_run(tmp_path / "run")
     seal(path.parent)
     with pytest.raises(InputError, match=rf"codec\.json: .*{said}"):

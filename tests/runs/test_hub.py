@@ -255,7 +255,7 @@ def _damage(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "repo", "said"),
     [
-        (_damage, "ada/run", "differs from what was sealed"),
+        (_damage, "ada/run", "differs from its checksum"),
         (lambda folder: shutil.rmtree(folder / "model"), "ada/run", "the folder holds no trained model"),
         (shutil.rmtree, "ada/run", "there is no such run folder"),
         (lambda folder: (folder / "metrics.json").write_text('{"dev": 1}'), "ada/run", "the metrics do not belong"),
@@ -302,5 +302,5 @@ def test_a_repository_that_was_damaged_is_refused(runs: Path, hub: FakeHub) -> N
     repository = pushed(hub, runs, "tagger")
     path = repository / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-4] + b"\0\0\0\1")
-    with pytest.raises(InputError, match=r"model\.safetensors: the file differs from what was sealed"):
+    with pytest.raises(InputError, match=r"model\.safetensors: the file differs from its checksum"):
         load_run("ada/tagger")

@@ -658,7 +658,7 @@ def test_damage_is_noticed(seqwise: Command, trained: Path, tmp_path: Path, name
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     said = seqwise("score", trained, tmp_path / "train.txt").complaint
-    assert f"{name}: the file differs from what was sealed" in said
+    assert f"{name}: the file differs from its checksum" in said
 
 
 @pytest.mark.parametrize(

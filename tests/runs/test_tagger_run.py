@@ -664,7 +664,7 @@ def test_a_damaged_run_is_refused(files: Path, tmp_path: Path, seqwise: Command)
         (inside / name).write_bytes(kept)
     config = inside / "backbone" / "tokenizer_config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"auto_map": {"AutoTokenizer": ["evil.T", None]}}))
-    assert "differs from what was sealed" in seqwise("predict", folder, "the dog").complaint
+    assert "differs from its checksum" in seqwise("predict", folder, "the dog").complaint
     seal(inside)
     assert "has its own code (auto_map)" in seqwise("predict", folder, "the dog").complaint
 

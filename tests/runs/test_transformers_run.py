@@ -366,4 +366,4 @@ def test_a_damaged_run_and_unknown_words_are_named(run: Path, files: Path, tmp_p
     assert ended.code == 0
     assert "1 of 3 target tokens was never seen in training" in ended.err
     cut(folder / "model")
-    assert "differs from what was sealed" in seqwise("predict", folder, "a").complaint
+    assert "differs from its checksum" in seqwise("predict", folder, "a").complaint
