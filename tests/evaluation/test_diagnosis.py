@@ -595,7 +595,7 @@ def test_every_printed_number_stands_in_its_column(seqwise: Any, folder: Path) -
     assert len({f"{whole[key]:.2f}" for key in keys}) >= 5
     errors = found["search errors"]
     assert f"measured on {errors['certified']} of {errors['inputs']} inputs" in text and errors["certified"] > 0
-    assert [row[:2] for row in rows_of(text.split("over ")[0] + "->", "Search errors")] == [
+    assert [row[:2] for row in rows_of(text.split("measured on ")[0] + "->", "Search errors")] == [
         [size, f"{100 * row['missed']['value']:.1f}"] for size, row in errors["beams"].items()
     ]
     for row in errors["beams"].values():

@@ -507,8 +507,8 @@ BAD: dict[str, tuple[Any, str]] = {
     "every": (lambda m, t: sample_texts(m, t, length=1, every=0), "every must be at least 1"),
     "discard": (lambda m, t: sample_texts(m, t, length=1, discard=33), "33 of 33 sweeps are discarded"),
     "max_tokens": (lambda m, t: pseudo_log_likelihoods(m, t, ["a"], max_tokens=0), "max_tokens must be at least 1"),
-    "allowed": (lambda m, t: sample_texts(m, t, length=1, allowed=["zebra"]), "allowed: 'zebra' is a special token, or not"),
-    "allowed special": (lambda m, t: sample_texts(m, t, length=1, allowed=["[CLS]"]), r"allowed: '\[CLS\]' is special"),
+    "allowed": (lambda m, t: sample_texts(m, t, length=1, allowed=["zebra"]), "allowed: 'zebra' is a special"),
+    "allowed mark": (lambda m, t: sample_texts(m, t, length=1, allowed=["[CLS]"]), r"allowed: '\[CLS\]' is a special"),
     "allowed none": (lambda m, t: sample_texts(m, t, length=1, allowed=[]), "allowed: no token"),
     "phrase": (
         lambda m, t: sample_texts(m, t, length=2, settings=wanted(contain=("a zebra",))),
