@@ -11,18 +11,20 @@ Shapes: N = V^T sequences.
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from reproductions import Setup
-from reproductions.cells import measure_by_seed
+from reproductions.cells import CellJob, fingerprint_of, run_cells
 from reproductions.comparison import judge_by_seed
 from reproductions.goyal_2021 import phonemes
 from reproductions.goyal_2021.energy_training import (
@@ -176,24 +178,22 @@ def _contrast(
 def reproduce(setup: Setup) -> Iterator[Outcome]:
     """Train 3 objectives and 2 contrasts on 6 data sets with each seed, and set them beside the true entropies.
 
-    Nothing is kept but the numbers. The row of phonemes comes after that, where there is a CMU dictionary:
-    `reproductions.goyal_2021.phonemes`.
+    Nothing is kept but the numbers, a cell for each data set and seed. The row of phonemes comes after that, where
+    there is a CMU dictionary: `reproductions.goyal_2021.phonemes`.
 
     Source: Goyal's thesis (2021), Table 6.1.
     """
-    rows = {row.name: (row, DISTRIBUTIONS[row.distribution]()) for row in ROWS}
-
-    def measured(name: str, seed: int, report: Report) -> dict[str, float]:
-        row, distribution = rows[name]
-        return measure(distribution, row.size, seed=seed, **BUDGETS[setup.scale])
-
-    cells = [
-        Cell(rows[name][0], rows[name][1].entropy, {key: [run[key] for run in runs] for key in runs[0]})
-        for name, runs in measure_by_seed(rows, measured, setup).items()
-    ]
+    pairs = [(row, seed) for seed in setup.seeds for row in ROWS]  # whole seeds first
+    records = run_cells([_job(row, seed, setup) for row, seed in pairs], progress=setup.progress)
+    cells, signatures = [], []
+    for row in ROWS:
+        own = [record for (other, _), record in zip(pairs, records, strict=True) if other is row]
+        entropy, by_seed = DISTRIBUTIONS[row.distribution]().entropy, [record["measured"] for record in own]
+        cells.append(Cell(row, entropy, {name: [run[name] for run in by_seed] for name in by_seed[0]}))
+        signatures.append(replace(Signature(**own[0]["signature"]), seeds=tuple(setup.seeds)))
     title = "Table 6.1: training energies by likelihood, pseudolikelihood, contrast, and as a masked language model"
     claims = examine(cells)
-    results = [result for cell in cells for result in _results(cell, setup.seeds)]
+    results = [result for each in zip(cells, signatures, strict=True) for result in _results(*each)]
     seconds, more = (sum(sum(cell.by_measure[name]) for cell in cells) for name in (SECONDS, CONTRAST_SECONDS))
     lesson = f"{seconds:.0f} CPU seconds, and {more:.0f} for noise-contrastive estimation, which the thesis lacks"
     table = Table(title, tuple(results), note=_entropy_note(), claims=tuple(claims))
@@ -201,6 +201,27 @@ def reproduce(setup: Setup) -> Iterator[Outcome]:
     lexicon = phonemes.find_lexicon()
     if lexicon is not None:
         yield phonemes.reproduce(lexicon, setup)
+
+
+def _job(row: Row, seed: int, setup: Setup) -> CellJob:
+    path = setup.folder / f"seed-{seed}" / f"{row.name}.json"
+    which = (row, seed, setup.scale)
+    return CellJob(f"{row.name}, seed {seed}", path, partial(_fingerprint, *which), partial(_made, *which))
+
+
+def _made(row: Row, seed: int, scale: str, report: Report) -> dict[str, Any]:
+    distribution = DISTRIBUTIONS[row.distribution]()
+    measured = measure(distribution, row.size, seed=seed, **BUDGETS[scale])
+    # Made here and kept with the numbers, so that a cell that is read back later is not signed as new.
+    signature = sign_distribution(f"table-6.1: {row.name}", distribution, seeds=[seed])
+    report(1, 1, "")
+    return {"measured": measured, "signature": asdict(signature)}
+
+
+def _fingerprint(row: Row, seed: int, scale: str) -> str:
+    """Return a fingerprint of the data, and of how long each objective trains."""
+    data = sign_distribution(row.name, DISTRIBUTIONS[row.distribution](), seeds=[seed]).data
+    return fingerprint_of(json.dumps(BUDGETS[scale]), row.name, str(row.size), str(seed), data)
 
 
 def examine(cells: Sequence[Cell]) -> list[Claim]:
@@ -276,9 +297,8 @@ def sign_distribution(method: str, distribution: Enumerable, *, seeds: Sequence[
     return sign(method, seeds=seeds, data=sha256_of_examples([table]))
 
 
-def _results(cell: Cell, seeds: Sequence[int]) -> list[Result]:
+def _results(cell: Cell, signature: Signature) -> list[Result]:
     row = cell.row
-    signature = sign_distribution(f"table-6.1: {row.name}", DISTRIBUTIONS[row.distribution](), seeds=seeds)
 
     def result(name: str, values: Sequence[float]) -> Result:
         unit = "s" if name in (SECONDS, CONTRAST_SECONDS) else "nat"

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from reproducing import read_back, setup
+from reproductions import workers
 from reproductions.comparison import judge_by_seed
 from reproductions.goyal_2021 import figure_6_1, figure_6_1_phonemes, phonemes, sequence_contrastive, table_6_1
 from reproductions.goyal_2021.enumerable import palindromes, phoneme_sequences
@@ -27,7 +28,8 @@ from seqwise.models import MaskedLSTM
 
 
 def short_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trainings of three steps: the reproductions as they are, but quick."""
+    """Trainings of three steps in this process: the reproductions as they are, but quick."""
+    monkeypatch.setattr(workers, "WORKERS", 0)
     for constant in ("NOISE_STEPS", "NOISE_ORDERS"):
         monkeypatch.setattr(sequence_contrastive, constant, 2)
     for module in (table_6_1, figure_6_1, sequence_contrastive):
@@ -161,6 +163,13 @@ def test_table_6_1_is_made_and_signed(tmp_path: Path, monkeypatch: pytest.Monkey
         assert result.measure == "entropy" or result.low < result.value < result.high
         if result.measure in table_6_1.NLL:  # no model, and no noise, has less than the entropy
             assert result.value > found[result.system, "entropy"].value
+    # Cells that are there are read back, with their signatures; another budget makes them anew.
+    monkeypatch.setattr(table_6_1, "measure", lambda *_, **__: pytest.fail("a cell is made twice"))
+    (again,) = table_6_1.reproduce(replace(setup(tmp_path, 3, 4), scale=scale))
+    assert again.table == outcome.table
+    monkeypatch.setitem(table_6_1.BUDGETS, scale, {"steps": 2})
+    with pytest.raises(pytest.fail.Exception, match="made twice"):
+        list(table_6_1.reproduce(replace(setup(tmp_path, 3, 4), scale=scale)))
 
 
 @pytest.mark.thorough
