@@ -147,9 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     running = commands.add_parser("run", help="run benchmarks")
-    running.add_argument(
-        "names", nargs="*", metavar="NAME", help=f"which of them: {', '.join(BENCHMARKS)}; default: all"
-    )
+    running.add_argument("names", nargs="*", metavar="NAME", help=f"benchmarks: {', '.join(BENCHMARKS)}; default: all")
     running.add_argument("--quick", action="store_true", help="small sizes and few rounds; nothing is kept")
     running.add_argument("--threads", type=int, default=1, help="processor threads of torch (default: 1)")
     add_device(running)

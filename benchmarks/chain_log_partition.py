@@ -208,7 +208,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the benchmark; print a table and write JSON."""
     parser = a_parser("chain_log_partition", __doc__, rounds=20, seed="of the scores")
     parser.add_argument("--steps", type=int, nargs="+", default=[20, 60], help="T, labels of an input")
-    parser.add_argument("--labels", type=int, nargs="+", default=[9, 45, 317], help="K, how many there are")
+    parser.add_argument("--labels", type=int, nargs="+", default=[9, 45, 317], help="K, number of labels")
     parser.add_argument("--batch", type=int, default=32, help="B, inputs at a time")
     parser.add_argument("--spread", type=float, default=1.0, help="standard deviation of the scores of transitions")
     return run(parser, measure, table, arguments)

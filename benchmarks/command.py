@@ -31,7 +31,7 @@ def a_parser(name: str, description: str | None, *, rounds: int, seed: str) -> a
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--rounds", type=int, default=rounds, help="in which the systems take turns")
+    parser.add_argument("--rounds", type=int, default=rounds, help="number of rounds, in which the systems take turns")
     parser.add_argument("--threads", type=int, default=1, help="processor threads of torch")
     parser.add_argument("--seed", type=int, default=0, help=seed)
     parser.add_argument("--output", type=Path, default=Path(f"outputs/{name}.json"), help="JSON file")

@@ -286,9 +286,11 @@ def table(result: dict[str, Any]) -> str:
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run it."""
     parser = a_parser("pseudo_likelihood", __doc__, rounds=3, seed="of the models and the texts")
-    parser.add_argument("--texts", type=int, default=24, help="of the small shape; the large one has an eighth of them")
-    parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), default=list(SHAPES), help="of the model")
-    parser.add_argument("--dtypes", nargs="+", choices=list(DTYPES), default=["float32"], help="of the weights")
+    parser.add_argument(
+        "--texts", type=int, default=24, help="number of texts for the small shape; the large one has an eighth of them"
+    )
+    parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), default=list(SHAPES), help="shapes of the model")
+    parser.add_argument("--dtypes", nargs="+", choices=list(DTYPES), default=["float32"], help="types of the weights")
     parser.add_argument("--long", type=int, default=LONG, help="tokens of the text whose memory is measured")
     add_device(parser)
     return run(parser, measure, table, arguments)

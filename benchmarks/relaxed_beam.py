@@ -4,7 +4,7 @@ There is one LSTM tagger of each size. The relaxed beam runs in these forms, whi
 
 - local, global: with local and with global scores, using the certificate.
 - dense: all candidates are summed at every step, which is the cost of an uncertified step.
-- checkpointed: the same, but as the plain form under a checkpoint, which is what a non-linear head gets.
+- checkpointed: the same, in the plain form under a checkpoint, as with a non-linear head.
 - plain: the plain form, with its k x k x V weights.
 - untrained: as local, with near-uniform scores (below).
 
@@ -15,7 +15,7 @@ bfloat16.
     python -m benchmarks.relaxed_beam
     python -m benchmarks.relaxed_beam --device cuda
 
-The certificate needs scores that lie apart, as those of trained models do. Here the head is random, and scaled until
+The certificate needs scores that differ widely, like those of trained models. Here the head is random, and scaled until
 its softmax has the perplexity ``--perplexity``. ``untrained`` is the same model at a thousandth of that scale, with the
 automatic choice of the form.
 """
@@ -339,7 +339,9 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     )
     add_device(parser)
     parser.add_argument("--alpha", type=float, default=4.0, help="inverse temperature of the beam")
-    parser.add_argument("--perplexity", type=float, default=10.0, help="of the model's softmax, by the head's scale")
+    parser.add_argument(
+        "--perplexity", type=float, default=10.0, help="perplexity of the model's softmax, set by the head's scale"
+    )
     return run(parser, measure, table, arguments)
 
 

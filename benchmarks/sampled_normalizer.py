@@ -211,13 +211,13 @@ def table(result: dict[str, Any]) -> str:
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the benchmark; print a table and write JSON."""
     parser = a_parser("sampled_normalizer", __doc__, rounds=20, seed="of the order of the positions and of H")
-    parser.add_argument("--positions", type=int, default=0, help="of training, for each system; 0: one epoch")
+    parser.add_argument("--positions", type=int, default=0, help="training positions for each system; 0: one epoch")
     parser.add_argument("--validation", type=int, default=1000, help="sentences at the end of the text")
     parser.add_argument("--batch", type=int, default=128, help="positions of a training step")
     parser.add_argument("--log-weights", type=int, default=24, help="base 2 logarithm of the size of the table")
     parser.add_argument("--alpha", type=float, default=1.0, help="weight of (log Z)^2")
-    parser.add_argument("--learning-rate", type=float, default=1.0, help="of Adagrad")
-    parser.add_argument("--initial", type=float, default=100.0, help="squared gradients that Adagrad starts from")
+    parser.add_argument("--learning-rate", type=float, default=1.0, help="learning rate of Adagrad")
+    parser.add_argument("--initial", type=float, default=100.0, help="initial sum of squared gradients of Adagrad")
     return run(parser, measure, table, arguments)
 
 

@@ -226,15 +226,15 @@ def table(result: dict[str, Any]) -> str:
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the benchmark; print a table and write JSON."""
     parser = a_parser("sampler", __doc__, rounds=5, seed="of weights, starts and draws")
-    parser.add_argument("--training-steps", type=int, default=1500, help="of the trained model")
+    parser.add_argument("--training-steps", type=int, default=1500, help="training steps of the trained model")
     parser.add_argument("--chains", type=int, default=16, help="B")
-    parser.add_argument("--literal", type=int, help="of B, those of the literal form; default: all")
+    parser.add_argument("--literal", type=int, help="number of chains of the literal form; default: all")
     parser.add_argument("--length", type=int, default=12, help="T")
-    parser.add_argument("--sweeps", type=int, default=1, help="of a timed call")
+    parser.add_argument("--sweeps", type=int, default=1, help="sweeps in a timed call")
     parser.add_argument("--ahead", type=int, default=4, help="proposals that are prefetched")
     parser.add_argument("--vocabulary", type=int, default=39, help="V")
     parser.add_argument("--hidden", type=int, default=128, help="size of the Transformer")
-    parser.add_argument("--layers", type=int, default=4, help="of the Transformer")
+    parser.add_argument("--layers", type=int, default=4, help="layers of the Transformer")
     add_device(parser)
     return run(parser, measure, table, arguments)
 

@@ -4,7 +4,7 @@ One of the four is varied, the others are fixed. Searches are local, over random
 
 - hard: a hard beam without gradients, as in decoding.
 - relaxed: a training step, which is the direct loss of a relaxed beam and its gradients.
-- certified: the same over scores that lie apart, as those of trained models do, so that few candidates are enough.
+- certified: the same over scores that differ widely, like those of trained models, so that few candidates are enough.
 
 Both models have a hidden size of 64: an LSTM tagger, and for the length also a Transformer, whose state is a cache of
 all steps so far. Times are CPU seconds of the process, the minimum over rounds; memory is that of the graph of a
@@ -189,8 +189,10 @@ def table(result: dict[str, Any]) -> str:
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the benchmark; print a table and write JSON."""
     parser = a_parser("scaling", __doc__, rounds=2, seed="of models and batches")
-    parser.add_argument("--only", nargs="*", choices=["k", "V", "T", "B"], default=[], help="vary these alone")
-    parser.add_argument("--points", type=int, default=9, help="so many of the smallest values; at least 3")
+    parser.add_argument("--only", nargs="*", choices=["k", "V", "T", "B"], default=[], help="vary only these")
+    parser.add_argument(
+        "--points", type=int, default=9, help="number of values to measure, the smallest first; at least 3"
+    )
     return run(parser, measure, table, arguments)
 
 

@@ -127,7 +127,9 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--labels", type=int, default=50, help="V")
     parser.add_argument("--hidden", type=int, default=128, help="size of the LSTMs")
     parser.add_argument("--k", type=int, default=5, help="beam size")
-    parser.add_argument("--perplexity", type=float, default=2.0, help="of the model's softmax, by the head's scale")
+    parser.add_argument(
+        "--perplexity", type=float, default=2.0, help="perplexity of the model's softmax, set by the head's scale"
+    )
     add_device(parser)
     return run(parser, measure, table, arguments)
 

@@ -3,7 +3,7 @@
 First, cross-entropy: ``fit``, with its checkpoints, its log and everything that lets it resume bit for bit, beside the
 dozen lines that one would write by hand (fused AdamW, clipping, the same batches in the same order, the same losses at
 the end). Then a step of a relaxed beam through a Hugging Face Marian, beside cross-entropy of the same model: its time
-over k is that of a beam element. Scores of trained models lie apart, so those of the random Marian are scaled until
+over k is that of a beam element. Scores of trained models differ widely, so those of the random Marian are scaled until
 its softmax has the perplexity ``--perplexity`` along gold.
 
 Times are CPU seconds of the process, of all steps but the first few; the systems take turns. A target is the aim,
@@ -223,7 +223,7 @@ def table(result: dict[str, Any]) -> str:
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the benchmark; print a table and write JSON."""
     parser = a_parser("training", __doc__, rounds=5, seed="of models and batches")
-    parser.add_argument("--steps", type=int, default=60, help="of each training")
+    parser.add_argument("--steps", type=int, default=60, help="steps of each training run")
     parser.add_argument("--batch", type=int, default=16, help="examples of a batch")
     parser.add_argument("--length", type=int, default=20, help="tokens of a source, and of an output")
     parser.add_argument("--layers", type=int, default=3, help="of the Marian's encoder, and of its decoder")
