@@ -1,6 +1,6 @@
-"""Count the house: lines of each room, import circles, public names, and the files of one setting.
+"""Measure the code: lines of each subpackage, import cycles, public names, and the files of one setting.
 
-Usage: python scripts/measure_house.py [--setting alpha_unit]
+Usage: python scripts/measure_code.py [--setting alpha_unit]
 
 Lines are those of Python files with docstrings, without blank lines at their ends; code is what remains of them without
 docstrings, comments, imports, ``__all__`` and blank lines. Nothing is imported, all is read from syntax trees.
@@ -20,18 +20,18 @@ BESIDE = ("reproductions", "benchmarks", "scripts", "tests")
 
 
 def main() -> None:
-    """Print what has been counted."""
+    """Print all counts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--setting", default="alpha_unit", help="the setting whose files are listed")
     options = parser.parse_args()
-    print(table("room", {room: counted(files) for room, files in sorted(by_room(PACKAGE).items())}))
+    print(table("subpackage", {name: counted(files) for name, files in sorted(by_subpackage(PACKAGE).items())}))
     beside = {name: counted(python_files(ROOT / name)) for name in BESIDE}
     print(table("beside the package", {"package": counted(python_files(PACKAGE)), **beside}))
     imports = {name: imported(name, tree) for name, tree in modules(PACKAGE)}
-    circles = list(circles_of(imports))
-    print(f"modules: {len(imports)}; import circles: {len(circles)}")
-    for circle in circles:
-        print("  " + " -> ".join(circle))
+    cycles = list(cycles_of(imports))
+    print(f"modules: {len(imports)}; import cycles: {len(cycles)}")
+    for cycle in cycles:
+        print("  " + " -> ".join(cycle))
     public = public_names(PACKAGE)
     print(f"public names, in __all__ of packages: {sum(map(len, public.values()))}")
     files = mentioning(PACKAGE, options.setting)
@@ -44,10 +44,10 @@ def table(title: str, numbers: Mapping[str, tuple[int, int]]) -> str:
     """Lines and code, a row for each name.
 
     Example:
-        >>> print(table("room", {"data": (7, 5), "search": (12, 8)}))
-        room    lines   code
-        data        7      5
-        search     12      8
+        >>> print(table("subpackage", {"data": (7, 5), "search": (12, 8)}))
+        subpackage  lines   code
+        data            7      5
+        search         12      8
     """
     width = max(len(title), *map(len, numbers))
     rows = (f"{name:<{width}}  {lines:5d}  {code:5d}" for name, (lines, code) in numbers.items())
@@ -87,13 +87,13 @@ def lines_of_code(text: str) -> int:
     return sum(1 for number, line in lines if line and not line.startswith("#") and number not in beside)
 
 
-def by_room(package: Path) -> dict[str, list[Path]]:
-    """The files of each subpackage; modules of the package itself are rooms of their own."""
-    rooms: dict[str, list[Path]] = defaultdict(list)
+def by_subpackage(package: Path) -> dict[str, list[Path]]:
+    """The files of each subpackage; modules of the package itself are counted separately."""
+    files_by_name: dict[str, list[Path]] = defaultdict(list)
     for path in python_files(package):
         first = path.relative_to(package).parts[0]
-        rooms[first].append(path)
-    return dict(rooms)
+        files_by_name[first].append(path)
+    return dict(files_by_name)
 
 
 def modules(package: Path) -> Iterator[tuple[str, ast.Module]]:
@@ -116,20 +116,20 @@ def imported(name: str, tree: ast.Module) -> set[str]:
     return found - {name}
 
 
-def circles_of(imports: Mapping[str, set[str]]) -> Iterator[list[str]]:
-    """Import circles: sets of modules of which each leads to each other.
+def cycles_of(imports: Mapping[str, set[str]]) -> Iterator[list[str]]:
+    """Import cycles: sets of modules that import each other.
 
     Example:
-        >>> list(circles_of({"a": {"b"}, "b": {"c"}, "c": {"b"}}))
+        >>> list(cycles_of({"a": {"b"}, "b": {"c"}, "c": {"b"}}))
         [['b', 'c']]
     """
     reached = {name: _reached(name, imports) for name in imports}
     done: set[str] = set()
     for name in sorted(imports):
-        circle = sorted(other for other in reached[name] if name in reached.get(other, ()))
-        if circle and name not in done:
-            done.update(circle)
-            yield circle
+        cycle = sorted(other for other in reached[name] if name in reached.get(other, ()))
+        if cycle and name not in done:
+            done.update(cycle)
+            yield cycle
 
 
 def _reached(start: str, imports: Mapping[str, set[str]]) -> set[str]:
