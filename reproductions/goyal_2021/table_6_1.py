@@ -73,12 +73,12 @@ NLL = ("LL", "PLL", *CONTRASTED, "MLM, raw", "MLM, local", *(f"noise, {name}" fo
 BUDGETS: Mapping[str, Mapping[str, Any]] = {
     "cpu": {},
     "converged": {
-        "steps": 3000,
-        "patience": 200,
+        "steps": 1000,
+        "patience": 60,
         "learning_rates": tuple(6e-3 * part for part in RATES),
     },
 }
-"""How long each objective trains, and at which learning rates, by scale."""
+"""How long each objective trains, and at which learning rates, by scale; the longest training ends after 400 steps."""
 SECONDS, CONTRAST_SECONDS = "CPU seconds", "CPU seconds, NCE and its noises"
 """Of one seed on one core: the thesis' objectives with their measures, and what the thesis does not have."""
 
