@@ -1,4 +1,4 @@
-"""Recorders of what torch computes, for tests that say how much may be held at a time."""
+"""Recorders of what torch computes, for tests that say how much may be held at a time, or computed in all."""
 
 from __future__ import annotations
 
@@ -19,4 +19,15 @@ class LargestTensor(TorchDispatchMode):
         for tensor in tree_leaves(result):
             if isinstance(tensor, Tensor):
                 self.numbers = max(self.numbers, tensor.untyped_storage().nbytes() // tensor.element_size())
+        return result
+
+
+class NumbersComputed(TorchDispatchMode):
+    """How many numbers all operations return together: what takes time, without a clock."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        self.count += sum(tensor.numel() for tensor in tree_leaves(result) if isinstance(tensor, Tensor))
         return result
