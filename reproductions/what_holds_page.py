@@ -153,10 +153,11 @@ def _extent(evidence: Sequence[Evidence]) -> str:
     if converged < len(evidence):
         text += (
             f" {'The others' if converged else 'They'} rest on quick tables (`--scale cpu`): seconds to minutes of "
-            "training with one untuned setting, mostly three seeds, small models, and corpora smaller than the papers'. "
-            "There, cross-entropy itself is points below its plateau, so a gain may come from training longer, and a missing "
-            "gain from training too little. **These verdicts are about such short training, not about what the method "
-            "can do.** A converged table replaces the quick tables of its row as soon as its file is in `results/`."
+            "training with one untuned setting, mostly three seeds, small models, and corpora smaller than the "
+            "papers'. There, cross-entropy itself is points below its plateau, so a gain may come from training "
+            "longer, and a missing gain from training too little. **These verdicts are about such short training, not "
+            "about what the method can do.** A converged table replaces the quick tables of its row as soon as its "
+            "file is in `results/`."
         )
     return text
 
