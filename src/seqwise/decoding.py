@@ -41,7 +41,7 @@ AT_ONCE = 256  # examples that are decoded together
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """Output: its tokens without the end token, its score, and whether the model ended it."""
+    """Output: its token ids without the end token, its score (higher is better), and whether the model ended it."""
 
     tokens: tuple[int, ...]
     score: float
@@ -50,7 +50,12 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Decoder:
-    """Search procedure at test time: a selector and a score."""
+    """Search procedure at test time: a selector, and the score that each token adds.
+
+    Example:
+        >>> Decoder(HardTopK(5), global_) == as_decoder("raw-beam", k=5)
+        True
+    """
 
     selector: Selector
     score: Score
@@ -106,6 +111,18 @@ def hypotheses(
         n_best: largest number of outputs, 1 or more; a beam may have fewer distinct live hypotheses.
         length_normalization: p; hypotheses are ranked by ``score / length^p``, which is the score returned. The length
             includes the end token. In Transformers, this is ``length_penalty``.
+
+    Returns:
+        For each input, at most ``n_best`` hypotheses.
+
+    Raises:
+        InputError: ``n_best`` is less than 1.
+
+    Example:
+        >>> scores_BK, tokens = torch.tensor([[-0.1, -2.0]]), (torch.tensor([[3, 4]]),)
+        >>> beam = Beam(scores_BK, scores_BK, scores_BK, scores_BK, None, (torch.tensor([[0, 0]]),), tokens)
+        >>> [best.tokens for best in hypotheses(beam, end=None, n_best=2)[0]]
+        [(3,), (4,)]
     """
     if n_best < 1:
         raise InputError(f"the number of hypotheses must be at least 1, got {n_best}")
@@ -158,6 +175,9 @@ def decode(
         decoder: a selector and a score, or a name in :data:`DECODERS`, which gives local scores and 5 slots.
         num_steps: largest number of tokens, or the exact number for a model without end token; int or int64 (B,).
         n_best, length_normalization: see :func:`hypotheses`.
+
+    Returns:
+        For each input, at most ``n_best`` :class:`Hypothesis` objects.
 
     Raises:
         InputError: an argument is out of range.

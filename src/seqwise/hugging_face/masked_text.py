@@ -135,6 +135,9 @@ def sample_texts(
             separates, and scripts without blanks between words, have no word boundaries, and match anywhere.
         progress: called after each sweep with the state and the record of the sweep.
 
+    Returns:
+        The samples, one text for each chain without ``every``, and the traces of the chains.
+
     Raises:
         InputError: there is neither a length nor a text, or both; a text, phrase or setting cannot be used; no start
             satisfies the constraints; model and tokenizer do not fit, or the model is in training mode.

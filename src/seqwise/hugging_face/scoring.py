@@ -186,6 +186,12 @@ def pseudo_log_likelihoods(
             ("original").
         max_tokens: number of tokens per call of the model; fewer need less memory.
 
+    Returns:
+        A score for each text, in order, in nats: ``log_prob`` is the sum over its tokens.
+
+    Raises:
+        InputError: see :func:`score_texts`.
+
     Source: Salazar et al. (ACL 2020), section 2; Kauf and Ivanova (ACL 2023).
 
     Example: see :func:`score_texts`.

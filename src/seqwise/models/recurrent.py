@@ -289,9 +289,11 @@ class EncoderDecoder(nn.Module, HubModel):
     Source: Luong et al. (2015) as used by Goyal et al. (NAACL 2019), section 4.2. Not implemented: input feeding.
 
     Example:
+        >>> from seqwise.data import EncodedExample, collate
         >>> model = EncoderDecoder(source_size=5, target_size=3, end=2, embedding_size=4, hidden_size=8)
-        >>> model.end
-        2
+        >>> batch = collate([EncodedExample((1, 4), (0, 1, 2))])
+        >>> model.head(model.teacher_forced(model.encode(batch), batch.targets_BT)).shape  # f, (B, T, V)
+        torch.Size([1, 3, 3])
     """
 
     end: int | None

@@ -219,9 +219,11 @@ class Transformer(nn.Module, HubModel):
     selection at step T costs T times as much as for an LSTM of this size).
 
     Example:
+        >>> from seqwise.data import EncodedExample, collate
         >>> model = Transformer(source_size=5, target_size=3, end=2, hidden_size=8, num_heads=2, feedforward_size=16)
-        >>> model.embedding_VD.shape
-        torch.Size([3, 8])
+        >>> batch = collate([EncodedExample((1, 4), (0, 1, 2))])
+        >>> model.head(model.teacher_forced(model.encode(batch), batch.targets_BT)).shape  # f, (B, T, V)
+        torch.Size([1, 3, 3])
     """
 
     end: int | None

@@ -121,9 +121,10 @@ def relaxed_beam_objective(
     unit: AlphaUnit = of_scores,
     cross_entropy_weight: float = 0.0,
 ) -> Objective:
-    """Make the direct loss of a relaxed beam, in cost per token, plus optional cross-entropy.
+    """Make the direct loss of a relaxed beam, in cost per gold token, plus optional cross-entropy.
 
-    Schedule used: ``alpha``.
+    The loss is :func:`direct_loss`, ``softmax_alpha(s_T) . D_T``, of a search with ``SoftTopK(k, alpha)``. Schedule
+    used: ``alpha``.
 
     Args:
         k: size of the beam.
@@ -132,6 +133,19 @@ def relaxed_beam_objective(
             ``partial(edit_distance_cost, end=...)``, or your own.
         unit: divisor of alpha at each step of the search, see ``SoftTopK``; the final choice uses alpha itself.
         cross_entropy_weight: weight of the teacher-forced cross-entropy that is added.
+
+    Raises:
+        InputError: later, k is less than 1, or alpha is missing or not positive.
+
+    Source: Goyal et al. (AAAI 2018), Algorithm 3; Goyal et al. (NAACL 2019) for global scores.
+
+    Example:
+        >>> from seqwise.data import EncodedExample, collate
+        >>> from seqwise.models import Tagger
+        >>> model = Tagger(source_size=5, target_size=2, embedding_size=4, hidden_size=8, label_embedding_size=2)
+        >>> batch = collate([EncodedExample((1, 2), (0, 1))])
+        >>> bool(0 <= relaxed_beam_objective(k=2, score="global")(model, batch, {"alpha": 1.0}) <= 1)
+        True
     """
     score = as_score(score)
 
@@ -150,12 +164,17 @@ def hinge_objective(
     unit: AlphaUnit = of_scores,
     cross_entropy_weight: float = 0.0,
 ) -> Objective:
-    """Make the hinge loss of a cost-augmented relaxed beam, per token, plus optional cross-entropy.
+    """Make the hinge loss of a cost-augmented relaxed beam, per gold token, plus optional cross-entropy.
 
-    Schedule used: ``alpha``.
+    The loss is :func:`hinge_loss`. Schedule used: ``alpha``.
 
     Args:
         k, score, cost, unit, cross_entropy_weight: see :func:`relaxed_beam_objective`.
+
+    Raises:
+        InputError: see :func:`relaxed_beam_objective`.
+
+    Source: Goyal et al. (AAAI 2018), section 2.5.
     """
     score = as_score(score)
 

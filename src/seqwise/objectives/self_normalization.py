@@ -308,6 +308,10 @@ def log_partition_objective(*, fraction: float = 1.0) -> Objective:
 
 @torch.no_grad()
 def log_partitions(model: StepModel, batch: Batch) -> Tensor:
-    """Compute log Z at every gold position of a batch, under teacher forcing: one dimension, in nats."""
+    """Compute log Z at every gold position of a batch, under teacher forcing.
+
+    Returns:
+        One dimension, in nats: the positions of the first output, then those of the second, and so on.
+    """
     logits_BTV = teacher_forced_logits(model, model.encode(batch), batch)
     return logits_BTV[batch.targets_BT >= 0].logsumexp(-1)

@@ -253,6 +253,9 @@ def load_run(
         to: purpose of the run, "predict" or "score"; only "score" also finds other masked models on the hub.
         device: where to put the model: a device, or a name for :func:`~seqwise.devices.find_device`, such as "auto".
 
+    Returns:
+        The settings, the model in evaluation mode, and the codec between text and ids.
+
     Raises:
         InputError: there is no such device; the folder is missing or not a run, a file is damaged, the run does not
             serve the purpose, or the hub has no such run.

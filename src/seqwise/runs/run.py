@@ -148,12 +148,16 @@ def predict(
     Args:
         run: a run from :func:`~seqwise.runs.loading.load_run`.
         examples: texts, which are split like the training data; or examples, of which only the sources are read.
-        decoder: a decoder, or a name, for the run's beam size and alpha; None for the one that the run was trained for.
+        decoder: a decoder, or its name, with the run's beam size and alpha; None for that of the training objective.
         n_best: largest number of outputs for each example.
         length_normalization: see :func:`~seqwise.decoding.hypotheses`.
 
+    Returns:
+        For each example, at most ``n_best`` predictions: ``tokens`` without the end token, and ``score``.
+
     Raises:
-        InputError: a text is empty or stands alone, there is no such decoder, or the run is a masked model.
+        InputError: ``examples`` is a single text, a text is empty, there is no such decoder, or the run is a masked
+            model.
     """
     if isinstance(examples, str):
         raise InputError("one text where a list of texts was expected", hint="write predict(run, [text])")

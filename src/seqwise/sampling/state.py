@@ -172,6 +172,9 @@ def start_chains(
         chain_B: int64, number of each chain, which determines its random numbers; by default 0 to B-1. Chains of
             different batches, for example of different lengths, are independent if these differ.
 
+    Returns:
+        The state of B chains before their first sweep, with the scores of every position, in B T passes per model.
+
     Raises:
         InputError: the tokens cannot be used, a model is in training mode, or an energy is infinite.
 

@@ -69,14 +69,14 @@ def fed_logits(
     gold_probability: float,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Compute a model's scores at every step when only some inputs are gold.
+    """Compute a model's scores at every step when only some inputs are gold, as in scheduled sampling.
 
-    The loss is the cross-entropy of the gold token at every step, whatever the inputs were.
+    The loss of scheduled sampling is the cross-entropy of the gold tokens by these scores.
 
     Args:
         model: a step model.
         context: what ``model.encode`` returned.
-        targets_BT: gold tokens, negative where there is none.
+        targets_BT: int64 gold tokens, negative where there is none.
         otherwise: selector with K = 1 that replaces gold, such as those of :data:`FEEDINGS`.
         gold_probability: in [0, 1]; 1 is teacher forcing.
         generator: random generator for the coin and the noise.
@@ -90,8 +90,14 @@ def fed_logits(
     Source: thesis, chapter 3.
 
     Example:
-        >>> sorted(FEEDINGS)
-        ['greedy', 'sample', 'soft-greedy', 'soft-sample']
+        >>> from seqwise.data import EncodedExample, collate
+        >>> from seqwise.models import Tagger
+        >>> from seqwise.search import SoftArgmax
+        >>> model = Tagger(source_size=5, target_size=3, embedding_size=4, hidden_size=8, label_embedding_size=2)
+        >>> batch = collate([EncodedExample((1, 2), (0, 2))])
+        >>> context, soft = model.encode(batch), SoftArgmax(alpha=2.0)
+        >>> fed_logits(model, context, batch.targets_BT, otherwise=soft, gold_probability=0.5).shape
+        torch.Size([1, 2, 3])
     """
     _check_probability(gold_probability)
     selector = GoldOr(otherwise, targets_BT, gold_probability)

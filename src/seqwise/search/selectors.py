@@ -58,11 +58,15 @@ class HardTopK:
         k: beam size. A step with fewer candidates keeps all of them.
         noise: noise added before choosing, never to the scores; for k = 1 only.
 
+    Raises:
+        InputError: k is less than 1, or more than 1 with noise.
+
     Gradients flow through the scores of the chosen candidates, never through the choice.
 
     Example:
-        >>> HardTopK(3).k
-        3
+        >>> selection, _ = HardTopK(2)(Candidates.of_scores(torch.tensor([[[0.1, 0.9, 0.5]]])), None, None)
+        >>> selection.tokens_BK, selection.scores_BK
+        (tensor([[1, 2]]), tensor([[0.9000, 0.5000]]))
     """
 
     k: int
@@ -97,9 +101,14 @@ class SoftTopK:
         form: method of computation: by default ``summed`` if there are many candidates, else ``expanded``; or one form
             for all steps, :func:`expanded` or :func:`summed`.
 
+    Raises:
+        InputError: k is less than 1, or alpha is not positive.
+
     Example:
-        >>> SoftTopK(k=3, alpha=1.0).alpha
-        1.0
+        >>> selection, _ = SoftTopK(k=2, alpha=1.0)(Candidates.of_scores(torch.tensor([[[3.0, 1.0, 2.0]]])), None, None)
+        >>> selection.token_weights_BKX
+        tensor([[[0.7214, 0.0132, 0.2654],
+                 [0.2119, 0.2119, 0.5761]]])
     """
 
     k: int
@@ -190,11 +199,15 @@ class SoftArgmax:
         alpha: inverse temperature, greater than 0.
         noise: ``Gumbel()`` gives the concrete relaxation ``softmax_alpha(s~ + G)`` of a sample.
 
+    Raises:
+        InputError: alpha is not positive.
+
     Source: Goyal, Dyer and Berg-Kirkpatrick (ACL 2017); thesis, chapter 3.
 
     Example:
-        >>> SoftArgmax(alpha=2.0).alpha
-        2.0
+        >>> selection, _ = SoftArgmax(alpha=2.0)(Candidates.of_scores(torch.tensor([[[0.0, 1.0]]])), None, None)
+        >>> selection.token_weights_BKX
+        tensor([[[0.1192, 0.8808]]])
     """
 
     alpha: float
