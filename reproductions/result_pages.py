@@ -42,6 +42,10 @@ papers, not absolute numbers.
   row, and the decoder of each.
 - An asterisk means p < 0.05.
 - "(lowest)" or "(highest)" marks a learning rate at the end of the range tried; a better one may lie outside.
+- Table 6.1 has the NLL, in nats per sequence, of energies trained by likelihood (LL), pseudolikelihood (PLL), noise
+  contrast (NCE) or as an MLM. "-PLL of PLL" and "-MLM of MLM" are the trained losses themselves, "noise" is the NLL of
+  NCE's noise, and "log Z off" the error of its log Z. Rows are palindromes (p) and hidden Markov models of low (h) and
+  high (h+) entropy.
 
 A claim **holds** if the difference has the claimed sign with p < 0.05, in a paired bootstrap over examples and seeds
 (for exact numbers, a t-test over seeds). It is **reversed** if the opposite sign is significant, and **not seen**
