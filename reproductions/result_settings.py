@@ -225,7 +225,8 @@ def _constrained(scale: str) -> str:
     sampling = constrained_sampling
     return (
         f"Words of up to {sampling.LONGEST} phonemes; bigrams of a bootstrap sample of the lexicon, and an LSTM that "
-        f"reads {sampling.STEPS} batches of {sampling.BATCH} words."
+        f"reads {sampling.STEPS} batches of {sampling.BATCH} words. The total variation of `sample_within` is an upper "
+        "bound, the share of its samples that are not exact, and that of SMC a lower bound."
     )
 
 
