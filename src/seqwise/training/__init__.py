@@ -1,4 +1,4 @@
-"""Training: schedules, crash-safe checkpoints, and one loop for every model, based on the Hugging Face Trainer.
+"""Training: one loop for every model, based on the Hugging Face Trainer, with crash-safe checkpoints.
 
 ``fit`` is imported on first use, because importing transformers takes seconds.
 """
