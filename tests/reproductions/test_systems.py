@@ -198,6 +198,7 @@ def test_one_of_several_tables_is_made(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(samplers.SamplerTask, "require", lambda task: None)
     for module, name in ((tables, "_table"), (bias, "make_table"), (objectives, "make_table")):
         monkeypatch.setattr(module, name, outcome)
+    monkeypatch.setattr(bias, "family_of", lambda *_: {})
     monkeypatch.setattr(bias, "_log_partitions", lambda task, setup: outcome(f"table-5.1-{task.name}"))
     monkeypatch.setattr(samplers, "run_table", lambda table, task, setup: outcome(f"table-{table.number}-{task.name}"))
     monkeypatch.setattr(

@@ -101,7 +101,7 @@ def test_constraints() -> None:
         contains()
     with pytest.raises(InputError, match="minus infinity"):
         (-1.0 * constraint(contains(1))).of_sequences(y)
-    with pytest.raises(InputError, match="not a number"):
+    with pytest.raises(InputError, match="NaN or minus infinity"):
         sequence_energy(lambda tokens: tokens[:, 0] / torch.zeros(3)).of_sequences(torch.zeros(3, 3).long())
 
 

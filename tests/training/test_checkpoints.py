@@ -54,7 +54,7 @@ def test_missing_and_shortened_files_are_found(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="weights: the file differs"):
         verify(checkpoint)
     (checkpoint / "weights").unlink()
-    with pytest.raises(InputError, match=r"weights: the file is in manifest\.json but missing"):
+    with pytest.raises(InputError, match=r"weights: the file is listed in manifest\.json but missing"):
         verify(checkpoint)
 
 

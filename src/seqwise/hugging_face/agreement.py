@@ -201,7 +201,7 @@ def _require_same(
     apart = _share_apart(ours_BTV, own_BTV)
     if not apart <= _tolerance(own_BTV):
         raise InputError(
-            f"{type(model).__name__} cannot be adapted: computed {way}, scores differ from the model's own by "
+            f"{type(model).__name__} cannot be adapted: {way}, its scores differ from the model's own by "
             f"{apart:.1e} of the largest",
             hint=hint,
         )
