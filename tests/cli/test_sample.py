@@ -703,7 +703,7 @@ def test_a_killed_process_is_continued_by_the_same_command(
         again = command(*flags, tmp_path / ending)
         assert again.out == whole.out
         assert files(tmp_path / ending) == files(tmp_path / "whole")
-        assert "a second" in whole.err and "a second" not in again.err
+        assert "per second" in whole.err and "per second" not in again.err
     assert (tmp_path / "whole" / "samples.jsonl").read_text() == whole.out
 
 

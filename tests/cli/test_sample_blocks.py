@@ -50,7 +50,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def without_time(lines: list[str]) -> list[str]:
-    return [re.sub(r"; \S+ a second", "", line) for line in lines]
+    return [re.sub(r"; \S+ per second", "", line) for line in lines]
 
 
 # ---- What comes of them ---------------------------------------------------------------------------------------------
