@@ -129,7 +129,7 @@ def gibbs(proposal: Proposal, *, visits: Visits | None = None) -> Kernel:
     It takes one pass per visit, and T at the end for the energy of changed sequences.
 
     Args:
-        proposal: conditionals to draw from, see :func:`masked_conditionals`.
+        proposal: conditionals to draw from, see :func:`~seqwise.sampling.masked_conditionals`.
         visits: positions to mask; by default every free position once, from left to right.
 
     Source: Wang and Cho (2019); Goyal (2021), section 6.3.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -36,7 +36,7 @@ class KernelConfig(Config):
     A subclass has a ``name: Literal["..."]``, a field for each option and :meth:`build`.
     """
 
-    name: str
+    name: Any  # narrowed to a Literal by each subclass; checkers refuse that of a mutable str
 
     follows_target: ClassVar[bool] = True
     """Whether the kernel leaves the target invariant, so that constraints can be part of it."""
