@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from seqwise.configuration.written import did_you_mean
 from seqwise.errors import InputError
@@ -17,6 +17,8 @@ from seqwise.errors import InputError
 if TYPE_CHECKING:
     from reproductions.outcome import Outcome
     from reproductions.workers import ProgressFactory
+
+T = TypeVar("T")
 
 __all__ = ["REPRODUCTIONS", "SCALES", "Reproduction", "Setup", "run_reproduction"]
 
@@ -30,7 +32,6 @@ class Setup:
     progress: ProgressFactory
     scale: str = "cpu"
     only: str | None = None  # of several tables, the name of the one to make
-    tables: list[str] = field(default_factory=list)  # the names of those that were asked for
 
     @property
     def seed(self) -> int:
@@ -41,10 +42,17 @@ class Setup:
         """Return the same setup with the first seeds alone."""
         return replace(self, seeds=list(self.seeds)[:most])
 
-    def makes(self, table: str) -> bool:
-        """Whether to make a table: every one, or the one that was asked for."""
-        self.tables.append(table)
-        return self.only in (None, table)
+    def chosen(self, tables: Mapping[str, T]) -> dict[str, T]:
+        """Return what each table is made of, by name: of every one, or of the one that was asked for.
+
+        Raises:
+            InputError: there is no such table.
+        """
+        if self.only is None:
+            return dict(tables)
+        if self.only not in tables:
+            raise InputError(f"there is no table {self.only!r}", hint=did_you_mean(self.only, tables))
+        return {self.only: tables[self.only]}
 
     def inside(self, *names: str) -> Setup:
         """Return the same setup with a folder inside this one's."""
@@ -113,7 +121,7 @@ REPRODUCTIONS = {
 OF_SEVERAL_TABLES = {"table-3.1", "table-4.1", *(f"table-5.{number}" for number in (1, 2, 3))}
 OF_SEVERAL_TABLES |= {*(f"table-6.{number}" for number in range(2, 7)), *(f"figure-6.{number}" for number in (2, 3, 4))}
 OF_SEVERAL_TABLES |= {"search-objectives"}
-"""Those that ask ``Setup.makes`` which of their tables to make."""
+"""Those that make only the tables that :meth:`Setup.chosen` returns."""
 
 
 def run_reproduction(
@@ -126,6 +134,8 @@ def run_reproduction(
     """
     if name not in REPRODUCTIONS:
         raise InputError(f"there is no reproduction {name!r}", hint=did_you_mean(name, REPRODUCTIONS))
+    if only is not None and name not in OF_SEVERAL_TABLES:
+        raise InputError(f"{name!r} makes all that it has", hint="leave --only out")
     reproduction = REPRODUCTIONS[name]
     module, _, function = reproduction.function.partition(":")
     run: Callable[[Setup], Iterable[Outcome]] = getattr(importlib.import_module(module), function)
@@ -133,18 +143,8 @@ def run_reproduction(
     if not reproduction.scales:
         if scale is not None:
             raise InputError(f"{name!r} has one size only", hint="leave --scale out")
-        return _chosen(run, Setup(folder, [seed], progress, only=only), name)
+        return run(Setup(folder, [seed], progress))
     scale = scale or "cpu"
     if scale not in reproduction.scales:
         raise InputError(f"there is no scale {scale!r}", hint=did_you_mean(scale, reproduction.scales))
-    seeds = range(seed, seed + reproduction.scales[scale])
-    return _chosen(run, Setup(folder / scale, seeds, progress, scale, only), name)
-
-
-def _chosen(run: Callable[[Setup], Iterable[Outcome]], setup: Setup, name: str) -> Iterator[Outcome]:
-    """Run a reproduction; one without the table that was asked for makes none, which is an error."""
-    if setup.only is not None and name not in OF_SEVERAL_TABLES:
-        raise InputError(f"{name!r} makes all that it has", hint="leave --only out")
-    yield from run(setup)
-    if setup.only is not None and setup.only not in setup.tables:
-        raise InputError(f"{name!r} has no table {setup.only!r}", hint=did_you_mean(setup.only, setup.tables))
+    return run(Setup(folder / scale, range(seed, seed + reproduction.scales[scale]), progress, scale, only))

@@ -96,13 +96,14 @@ CORPORA: dict[str, tuple[Task, Settings, Mapping[str, float]]] = {
 
 def reproduce(setup: Setup) -> Iterator[Outcome]:
     """Train every system on every corpus, and put each objective to a test against the best control."""
-    for task, _, _ in CORPORA.values():
-        task.require()
+    tables = setup.chosen({f"search-objectives-{name}": name for name in CORPORA})
+    for name in tables.values():
+        CORPORA[name][0].require()
     rows = rows_of({**CONTROLS, **SEARCHED})
-    for name, (task, start, epochs) in CORPORA.items():
-        table, title, systems = f"search-objectives-{name}", TITLE.format(task.title), partial(family, start, epochs)
-        if setup.makes(table):
-            yield make_table(table, title, task, systems, rows, setup.inside(name), controls=CONTROLS, claims=_claims)
+    for table, name in tables.items():
+        task, start, epochs = CORPORA[name]
+        title, systems = TITLE.format(task.title), partial(family, start, epochs)
+        yield make_table(table, title, task, systems, rows, setup.inside(name), controls=CONTROLS, claims=_claims)
 
 
 def beat_the_best(measured: Mapping[str, Measured], control: Measured, keys: Iterable[str]) -> list[Claim]:

@@ -67,8 +67,7 @@ PUBLISHED_3_1: dict[str, Published] = {
 
 def table_3_1(setup: Setup) -> Iterator[Outcome]:
     """Scheduled sampling, hard and relaxed, for named entities and for translation."""
-    names = {f"table-3.1-{task.name}": task for task in (ENTITIES, translation_at(setup.scale))}
-    tasks = {name: task for name, task in names.items() if setup.makes(name)}
+    tasks = setup.chosen({f"table-3.1-{task.name}": task for task in (ENTITIES, translation_at(setup.scale))})
     for task in tasks.values():
         task.require()
     for name, task in tasks.items():
@@ -163,11 +162,10 @@ def table_4_1(setup: Setup) -> Iterator[Outcome]:
         ]  # fmt: skip
 
     task = supertags("pmb")
-    for direction in DIRECTIONS:
-        name = "table-4.1" if direction == "bi" else f"table-4.1-{direction}"
+    names = {"table-4.1" if direction == "bi" else f"table-4.1-{direction}": direction for direction in DIRECTIONS}
+    for name, direction in setup.chosen(names).items():
         rows = _search_rows(task, PUBLISHED_4_1, setup)
-        if setup.makes(name):
-            yield _table(name, "Table 4.1", task, rows, SEARCH_CONTROLS, claims, setup, direction=direction)
+        yield _table(name, "Table 4.1", task, rows, SEARCH_CONTROLS, claims, setup, direction=direction)
 
 
 def table_4_2(setup: Setup) -> list[Outcome]:

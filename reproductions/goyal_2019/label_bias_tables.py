@@ -117,12 +117,13 @@ def _supertagging(
     number: str, names: Mapping[str, str], claims: Callable[..., list[Claim]], setup: Setup
 ) -> Iterator[Outcome]:
     """Make a table for each corpus and direction."""
-    for name in CORPORA:
-        supertags(name).require()
-    for name, direction in product(CORPORA, DIRECTIONS):
-        task, table = supertags(name), f"table-{number}-{name}-{direction}"
-        if not setup.makes(table):
-            continue
+    pairs = product(CORPORA, DIRECTIONS)
+    tables = setup.chosen(
+        {f"table-{number}-{name}-{direction}": (supertags(name), direction) for name, direction in pairs}
+    )
+    for task, _ in tables.values():
+        task.require()
+    for table, (task, direction) in tables.items():
         yield make_table(
             table,
             f"Table {number}, {task.title}, {DIRECTIONS[direction]}: {task.measure}",
@@ -202,18 +203,18 @@ SAMPLE = 4000
 
 def table_5_1(setup: Setup) -> Iterator[Outcome]:
     """Mean and variance of log Z, with and without self-normalisation, and what it costs; taggers read both ways."""
-    tasks = (*map(supertags, CORPORA), translation_at(setup.scale))
-    for task in tasks:
+    every = (*map(supertags, CORPORA), translation_at(setup.scale))
+    tasks = setup.chosen({f"table-5.1-{task.name}": task for task in every})
+    for task in tasks.values():
         task.require()
-    for task in tasks:
-        if setup.makes(f"table-5.1-{task.name}"):
-            yield _log_partitions(task, setup)
+    for name, task in tasks.items():
+        yield _log_partitions(name, task, setup)
 
 
-def _log_partitions(task: Task, setup: Setup) -> Outcome:
+def _log_partitions(table: str, task: Task, setup: Setup) -> Outcome:
     quality = {"accuracy": QUALITY, "BLEU": BLEU}[task.measure]
     rows = rows_of(NAMES, {key: {"beam": number} for key, number in quality.items()})
-    runs, table = setup.inside(runs_of(task, setup.scale)), f"table-5.1-{task.name}"
+    runs = setup.inside(runs_of(task, setup.scale))
     measured = run_task(task, family_of(task, setup.scale), rows, table, runs)
     claims = [
         *examined(measured, SECTION, ("Self-normalising costs quality, slightly.", "cross-entropy", "self-normalized")),

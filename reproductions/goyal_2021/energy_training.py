@@ -16,7 +16,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,9 @@ from seqwise.models.lstm_steps import LSTMState, lstm_step
 from seqwise.models.masked import MaskedLSTM
 
 PAIRS_AT_ONCE = 2**12
+
+Fitted = TypeVar("Fitted")
+"""Result of a fit."""
 
 EnergyLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """From ``logits_TCV`` and ``weights_N`` to nats per sequence, a tensor without dimensions."""
@@ -188,11 +191,10 @@ def fit_enumerated(
     weights, and its training ends ``patience`` steps after its best. The weights that end up in the model are those
     with the lowest ``loss(logits, dev_N)`` of all.
     """
-    initial, fits = copy.deepcopy(model.state_dict()), []
-    for rate in learning_rates:
-        model.load_state_dict(initial)
+
+    def fit(rate: float) -> Fit:
         optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=weight_decay)
-        best, best_step, best_weights = float("inf"), 0, initial
+        best, best_step, best_weights = float("inf"), 0, copy.deepcopy(model.state_dict())
         for step in range(steps + 1):
             # One pass serves both: the development loss is that of the weights before this step.
             logits_TCV = enumerated_logits(model, length)
@@ -208,7 +210,20 @@ def fit_enumerated(
             loss(logits_TCV, train_N).backward()
             nn.utils.clip_grad_norm_(model.parameters(), largest_gradient)
             optimizer.step()
-        fits.append((Fit(step, best_step, best, rate), best_weights))
-    fit, weights = min(fits, key=lambda each: each[0].loss)
+        model.load_state_dict(best_weights)
+        return Fit(step, best_step, best, rate)
+
+    return fit_at_best_rate(model, learning_rates, fit, loss=lambda fitted: fitted.loss)
+
+
+def fit_at_best_rate(
+    model: nn.Module, rates: Sequence[float], fit: Callable[[float], Fitted], *, loss: Callable[[Fitted], float]
+) -> Fitted:
+    """Fit a model from the same weights at each learning rate, and leave in it the weights of the least loss."""
+    initial, fits = copy.deepcopy(model.state_dict()), []
+    for rate in rates:
+        model.load_state_dict(initial)
+        fits.append((fit(rate), copy.deepcopy(model.state_dict())))
+    best, weights = min(fits, key=lambda each: loss(each[0]))
     model.load_state_dict(weights)
-    return fit
+    return best

@@ -11,6 +11,7 @@ Shapes: B sequences, T positions.
 
 from __future__ import annotations
 
+import copy
 import gzip
 import json
 import math
@@ -153,17 +154,11 @@ def mean_loss(model: MaskedLSTM, loss: Loss, part: ByLength) -> float:
 
 def fit(model: MaskedLSTM, loss: Loss, data: Split, setting: Setting, *, seed: int, report: Report) -> float:
     """Train at each learning rate, and keep rate and epoch with the least loss on the development data; that loss."""
-    initial, fits = _weights_of(model), []
-    for rate in setting.learning_rates:
-        model.load_state_dict(initial)
-        fits.append((_fit(model, loss, data, setting, rate, seed=seed, report=report), _weights_of(model)))
-    best, weights = min(fits, key=lambda each: each[0])
-    model.load_state_dict(weights)
-    return best
 
+    def fit_at(rate: float) -> float:
+        return _fit(model, loss, data, setting, rate, seed=seed, report=report)
 
-def _weights_of(model: MaskedLSTM) -> dict[str, Tensor]:
-    return {name: weight.clone() for name, weight in model.state_dict().items()}
+    return energy_training.fit_at_best_rate(model, setting.learning_rates, fit_at, loss=float)
 
 
 def _fit(
@@ -192,7 +187,7 @@ def _fit(
                 report(step, steps, "training")
         found = mean_loss(model, loss, data.dev)
         if found < best:
-            best, best_weights = found, _weights_of(model)
+            best, best_weights = found, copy.deepcopy(model.state_dict())
     model.load_state_dict(best_weights)
     return best
 

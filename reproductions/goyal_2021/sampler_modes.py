@@ -220,7 +220,7 @@ def _claims(rows: Mapping[str, Measured], beam: list[Sums] | None) -> list[Claim
 
 def table_6_6(setup: Setup) -> Iterator[Outcome]:
     """Sampling round modes, degenerate Gibbs and Mask-Predict, for German, Romanian and spelling."""
-    tasks = [task for task in MODE_TASKS if setup.makes(f"table-6.6-{task.name}")]
+    tasks = setup.chosen({f"table-6.6-{task.name}": task for task in MODE_TASKS}).values()
     for task in tasks:
         task.require()
     for task in tasks:

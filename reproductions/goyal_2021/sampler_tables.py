@@ -275,7 +275,7 @@ TABLES = {
 
 def every_task(name: str, run: Callable[[SamplerTask, Setup], Outcome], setup: Setup) -> Iterator[Outcome]:
     """Make a table or figure of each task, after looking for what all of them need."""
-    tasks = [task for task in TASKS if setup.makes(f"{name}-{task.name}")]
+    tasks = setup.chosen({f"{name}-{task.name}": task for task in TASKS}).values()
     for task in tasks:
         task.require()
     for task in tasks:

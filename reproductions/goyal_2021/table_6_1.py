@@ -78,7 +78,7 @@ BUDGETS: Mapping[str, Mapping[str, Any]] = {
         "learning_rates": tuple(6e-3 * part for part in RATES),
     },
 }
-"""How long each objective trains, and at which learning rates, by scale; the longest training ends after 400 steps."""
+"""How long each objective trains, and at which learning rates, by scale."""
 SECONDS, CONTRAST_SECONDS = "CPU seconds", "CPU seconds, NCE and its noises"
 """Of one seed on one core: the thesis' objectives with their measures, and what the thesis does not have."""
 

@@ -199,7 +199,7 @@ def test_one_of_several_tables_is_made(tmp_path: Path, monkeypatch: pytest.Monke
     for module, name in ((tables, "_table"), (bias, "make_table"), (objectives, "make_table")):
         monkeypatch.setattr(module, name, outcome)
     monkeypatch.setattr(bias, "family_of", lambda *_: {})
-    monkeypatch.setattr(bias, "_log_partitions", lambda task, setup: outcome(f"table-5.1-{task.name}"))
+    monkeypatch.setattr(bias, "_log_partitions", outcome)
     monkeypatch.setattr(samplers, "run_table", lambda table, task, setup: outcome(f"table-{table.number}-{task.name}"))
     monkeypatch.setattr(
         figures, "run_figure", lambda figure, task, setup: outcome(f"figure-{figure.number}-{task.name}")
@@ -213,7 +213,7 @@ def test_one_of_several_tables_is_made(tmp_path: Path, monkeypatch: pytest.Monke
         for table in every:
             made.clear()
             assert list(run_reproduction(name, tmp_path, only=str(table), **how)) == [table] == made
-        with pytest.raises(InputError, match=rf"^'{name}' has no table 'pmb'"):
+        with pytest.raises(InputError, match="there is no table 'pmb'"):
             list(run_reproduction(name, tmp_path, only="pmb", **how))
         assert made == [table]
     with pytest.raises(InputError, match="makes all that it has; leave --only out"):
