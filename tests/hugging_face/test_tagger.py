@@ -97,7 +97,7 @@ def test_training_on_raw_scores_reaches_encoder_and_decoder_and_learns(tmp_path:
     model = tagger().float()
     before = {name: one.clone() for name, one in model.named_parameters()}
     options: dict[str, Any] = {"steps": 40, "batch_size": 3, "learning_rate": 1e-2, "seed": 0}
-    fit(model, beam_crf_objective(k=3), examples() * 2, output=tmp_path, **options)
+    fit(model, beam_crf_objective(k=3, score="global"), examples() * 2, output=tmp_path, **options)
     found = decode_examples(model, examples(), DECODERS["raw-beam"](3, 1.0, None))
     assert [outputs[0].tokens for outputs in found] == TARGETS
     moved = {name for name, one in model.named_parameters() if not torch.equal(one, before[name])}

@@ -333,20 +333,22 @@ FIRST_STEP: dict[str, tuple[dict[str, Any], Callable[[Sequence[Pair], Any], Obje
     "hard-hinge": ({"beam_size": 2}, lambda *_: hard_beam_hinge_objective(k=2, cross_entropy_weight=0.1)),
     "beam-crf": (
         {"score": "global", "direct_loss_weight": 0.5, **NOTHING},
-        lambda *_: mixed_objective([beam_crf_objective(k=5), relaxed_beam_objective(k=5, score=global_)], [1.0, 0.5]),
+        lambda *_: mixed_objective(
+            [beam_crf_objective(k=5, score="global"), relaxed_beam_objective(k=5, score=global_)], [1.0, 0.5]
+        ),
     ),
-    "dense-beam": ({"score": "global", **NOTHING}, lambda *_: dense_beam_objective(k=5)),
-    "soft-dense-beam": ({"score": "global", **NOTHING}, lambda *_: soft_dense_beam_objective(k=5)),
-    "early-update": ({"score": "global", **NOTHING}, lambda *_: early_update_objective(k=5)),
+    "dense-beam": ({"score": "global", **NOTHING}, lambda *_: dense_beam_objective(k=5, score="global")),
+    "soft-dense-beam": ({"score": "global", **NOTHING}, lambda *_: soft_dense_beam_objective(k=5, score="global")),
+    "early-update": ({"score": "global", **NOTHING}, lambda *_: early_update_objective(k=5, score="global")),
     "beam-search-optimization": (
         {"score": "global", **NOTHING},
-        lambda *_: beam_search_optimization_objective(k=5),
+        lambda *_: beam_search_optimization_objective(k=5, score="global"),
     ),
     "minimum-risk": (
         {"cost": "edit-distance", "beam_size": 4},
         lambda *_: minimum_risk_objective(k=4, cost=edit_distances, cross_entropy_weight=0.1),
     ),
-    "softmax-margin": ({"score": "global", **NOTHING}, lambda *_: softmax_margin_objective(k=5)),
+    "softmax-margin": ({"score": "global", **NOTHING}, lambda *_: softmax_margin_objective(k=5, score="global")),
 }
 
 
@@ -901,7 +903,9 @@ def test_searches_in_training_stay_in_the_language(tmp_path: Path) -> None:
     expected = []
     for each in (language, None):
         adapted.language = each
-        expected.append(float(softmax_margin_objective(k=5)(adapted, encoded(data, "Marian"), {}).detach()))
+        expected.append(
+            float(softmax_margin_objective(k=5, score="global")(adapted, encoded(data, "Marian"), {}).detach())
+        )
     assert found == pytest.approx(expected[:1], rel=1e-4)
     assert abs(expected[0] - expected[1]) > 0.01 * abs(expected[0])
     with pytest.raises(InputError, match="is not in the language"):

@@ -537,7 +537,7 @@ def test_a_beam_of_one_gives_two_candidates_at_most(name: str) -> None:
         gap = greedy.score - oracles.gold_score(oracle, real, log_partition_weight=0.0)
         return 0.0 if is_gold(greedy, gold) else math.log1p(math.exp(gap))
 
-    found = float(beam_crf_objective(k=1)(case.model, case.batch, {}))
+    found = float(beam_crf_objective(k=1, score="global")(case.model, case.batch, {}))
     assert found == pytest.approx(per_token(case, against_greedy), abs=1e-10)
 
 
@@ -610,7 +610,7 @@ def test_early_update_stops_at_the_first_loss() -> None:
     memory = context.memory_BSM.detach().requires_grad_()
     loss_B = early_update_loss(
         case.model, context._replace(memory_BSM=memory), case.batch.targets_BT,
-        num_steps_B=case.batch.target_lengths_B, k=3,
+        num_steps_B=case.batch.target_lengths_B, k=3, score="global",
     )  # fmt: skip
     logits = oracles.forced_logits(case.oracles[0], [0])[0]
     assert float(loss_B) == pytest.approx(max(logits) - min(logits))
@@ -626,7 +626,7 @@ def test_optimisation_restarts_after_each_violation() -> None:
     for step, logits in enumerate(forced):
         ordered = sorted(logits, reverse=True)
         wanted += 1 + ordered[0 if step == len(forced) - 1 else 1] - ordered[-1]
-    found = beam_search_optimization_objective(k=2)(case.model, case.batch, {})
+    found = beam_search_optimization_objective(k=2, score="global")(case.model, case.batch, {})
     assert float(found) * len(forced) == pytest.approx(wanted)
 
 
@@ -652,27 +652,27 @@ def test_losses_are_nought_once_gold_leads_by_enough() -> None:
         assert float(make(k=2)(case.model, batch, {})) == 0.0
     for make in (beam_crf_objective, dense_beam_objective):
         assert 0 <= float(make(k=2)(case.model, batch, {})) < 1e-9
-    assert 0 <= float(soft_dense_beam_objective(k=2)(case.model, batch, {"alpha": 1.0})) < 1e-9
+    assert 0 <= float(soft_dense_beam_objective(k=2, score="global")(case.model, batch, {"alpha": 1.0})) < 1e-9
 
 
 # ---------------------------------------------------------------------------------------- rows, gradients, refusals
 
 OBJECTIVES: dict[str, Objective] = {
-    "beam-crf": beam_crf_objective(k=3),
+    "beam-crf": beam_crf_objective(k=3, score="global"),
     "beam-crf-local": beam_crf_objective(k=3, score=local, cross_entropy_weight=0.2),
-    "dense": dense_beam_objective(k=3, cross_entropy_weight=0.2),
-    "soft-dense": soft_dense_beam_objective(k=3),
-    "early-update": early_update_objective(k=2),
-    "early-update-likelihood": early_update_objective(k=2, violation=negative_log_share),
-    "optimization": beam_search_optimization_objective(k=2),
+    "dense": dense_beam_objective(k=3, cross_entropy_weight=0.2, score="global"),
+    "soft-dense": soft_dense_beam_objective(k=3, score="global"),
+    "early-update": early_update_objective(k=2, score="global"),
+    "early-update-likelihood": early_update_objective(k=2, violation=negative_log_share, score="global"),
+    "optimization": beam_search_optimization_objective(k=2, score="global"),
     "hard-hinge": hard_beam_hinge_objective(k=3),
     "risk": minimum_risk_objective(k=3),
     "risk-edits": minimum_risk_objective(k=3, cost=edit_distances),
-    "softmax-margin": softmax_margin_objective(k=3, cross_entropy_weight=0.2),
+    "softmax-margin": softmax_margin_objective(k=3, cross_entropy_weight=0.2, score="global"),
 }
 COMMITTED: dict[str, Objective] = {
-    "beam-crf": beam_crf_objective(k=3, commit_delay=1),
-    "dense": dense_beam_objective(k=3, commit_delay=1),
+    "beam-crf": beam_crf_objective(k=3, commit_delay=1, score="global"),
+    "dense": dense_beam_objective(k=3, commit_delay=1, score="global"),
 }
 each_objective = pytest.mark.parametrize(
     ("name", "objective"),
@@ -735,7 +735,13 @@ def test_gradcheck_of_the_beam_losses(name: str) -> None:
     losses: list[Callable[[], Tensor]] = [
         lambda: beam_crf_loss(case.model, context, gold_BT, outputs_BKT, live_BK, global_),
         lambda: dense_beam_loss(
-            case.model, context, gold_BT, num_steps_B=num_steps_B, rivals=HardTopK(2), lost=out_of_beam(3)
+            case.model,
+            context,
+            gold_BT,
+            num_steps_B=num_steps_B,
+            rivals=HardTopK(2),
+            lost=out_of_beam(3),
+            score="global",
         ),
         *(
             lambda delay=delay: dense_beam_loss(  # type: ignore[misc]
@@ -746,6 +752,7 @@ def test_gradcheck_of_the_beam_losses(name: str) -> None:
                 rivals=HardTopK(2),
                 lost=out_of_beam(3),
                 commit=as_commit_rule(f"delay({delay})"),
+                score="global",
             )
             for delay in (0, 1)
         ),
@@ -809,7 +816,7 @@ def test_what_no_stream_commits_is_refused(make: Callable[..., Objective]) -> No
 def test_a_bad_margin_is_refused() -> None:
     for margin in (-1.0, math.inf, math.nan):
         with pytest.raises(InputError, match="margin"):
-            beam_search_optimization_objective(k=2, margin=margin)
+            beam_search_optimization_objective(k=2, margin=margin, score="global")
 
 
 def test_gold_cannot_be_kept_beside_a_strange_selection() -> None:

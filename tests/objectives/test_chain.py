@@ -436,7 +436,7 @@ def test_the_exact_objective_is_that_of_the_full_beam_and_of_enumeration() -> No
             }
             expected += log_sum_exp(list(scores.values())) - scores[example.target_ids]
         assert exact.item() == pytest.approx(expected / 8, abs=1e-9)  # 8 labels in all
-        assert_same(case.model, exact, beam_crf_objective(k=3**4)(case.model, case.batch, {}))
+        assert_same(case.model, exact, beam_crf_objective(k=3**4, score="global")(case.model, case.batch, {}))
 
 
 def test_a_model_without_a_chain_is_refused() -> None:

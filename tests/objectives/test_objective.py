@@ -399,7 +399,7 @@ def test_a_step_against_the_gradient_lowers_each_objective(name: str) -> None:
     [
         (relaxed_beam_objective(k=2), "alpha"),
         (hinge_objective(k=2), "alpha"),
-        (soft_dense_beam_objective(k=2), "alpha"),
+        (soft_dense_beam_objective(k=2, score="global"), "alpha"),
         (scheduled_sampling_objective("greedy"), "gold_probability"),
         (scheduled_sampling_objective("soft-greedy"), "alpha"),
     ],

@@ -349,7 +349,7 @@ def test_a_search_by_gaps_does_not_see_the_scale_of_raw_scores() -> None:
 def test_mixed_objectives_are_weighted_sums() -> None:
     """Value and gradient; what has weight 0 is not computed."""
     case = translation_case(4)
-    parts = [beam_crf_objective(k=3), relaxed_beam_objective(k=3)]
+    parts = [beam_crf_objective(k=3, score="global"), relaxed_beam_objective(k=3)]
 
     def never(model: Any, batch: Any, values: Any) -> Tensor:
         raise AssertionError("computed")
@@ -366,7 +366,7 @@ def test_mixed_objectives_are_weighted_sums() -> None:
 @pytest.mark.parametrize("weights", [[1.0], [1.0, -0.5], [0.0, 0.0], [1.0, math.inf], [math.nan, 1.0]])
 def test_bad_weights_of_a_mixture_are_refused(weights: list[float]) -> None:
     with pytest.raises(InputError, match="weights"):
-        mixed_objective([beam_crf_objective(k=3), relaxed_beam_objective(k=3)], weights)
+        mixed_objective([beam_crf_objective(k=3, score="global"), relaxed_beam_objective(k=3)], weights)
 
 
 # ---------------------------------------------------------------------------------------- settings

@@ -362,7 +362,7 @@ def test_renormalized_likelihoods_over_the_whole_language_are_cross_entropy(seed
 def test_gold_outside_the_language_is_refused_by_losses_that_follow_it() -> None:
     case = oracles.translation_case(0)
     case.model.language = trie([(2, 3, 2), (0,)], end=1)
-    for objective in (dense_beam_objective(k=2), cross_entropy_objective(score=renormalized)):
+    for objective in (dense_beam_objective(k=2, score="global"), cross_entropy_objective(score=renormalized)):
         with pytest.raises(InputError, match="is not in the language"):
             objective(case.model, case.batch, {})
 

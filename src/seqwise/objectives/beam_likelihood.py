@@ -17,7 +17,7 @@ from seqwise.models.protocols import StepModel
 from seqwise.names import ScoreName
 from seqwise.objectives.objective import Objective, per_token_objective, schedule_value, search_targets
 from seqwise.objectives.rescoring import beam_outputs, cut_at_end, output_scores, outputs_until_wrong
-from seqwise.search.candidates import Score, as_score, global_
+from seqwise.search.candidates import Score, as_score, local
 from seqwise.search.commits import CommitRule, delay
 from seqwise.search.gold import Lost, never_lost, no_rivals, out_of_beam, unroll_with_gold
 from seqwise.search.operators import AlphaUnit, of_scores
@@ -76,7 +76,7 @@ def beam_crf_loss(
 def beam_crf_objective(
     *,
     k: int,
-    score: Score | ScoreName = global_,
+    score: Score | ScoreName = local,
     cross_entropy_weight: float = 0.0,
     commit_delay: int | None = None,
 ) -> Objective:
@@ -90,7 +90,7 @@ def beam_crf_objective(
 
     Args:
         k: size of the beam.
-        score: score that is searched and normalised: global_, or local for a re-normalised local model.
+        score: score that is searched and normalised: local for a local model re-normalised over the beam, or global_.
         cross_entropy_weight: weight of the teacher-forced cross-entropy that is added.
         commit_delay: d, for taggers; None commits nothing before the end.
 
@@ -135,7 +135,7 @@ def dense_beam_loss(
     num_steps_B: Tensor,
     rivals: Selector,
     lost: Lost,
-    score: Score | ScoreName = global_,
+    score: Score | ScoreName = local,
     commit: CommitRule | None = None,
 ) -> Tensor:
     """Compute the negative log share of the gold prefix among all candidates of the beam, summed over steps.
@@ -158,7 +158,7 @@ def dense_beam_loss(
 def dense_beam_objective(
     *,
     k: int,
-    score: Score | ScoreName = global_,
+    score: Score | ScoreName = local,
     cross_entropy_weight: float = 0.0,
     commit_delay: int | None = None,
 ) -> Objective:
@@ -177,7 +177,7 @@ def dense_beam_objective(
 
 
 def soft_dense_beam_objective(
-    *, k: int, score: Score | ScoreName = global_, unit: AlphaUnit = of_scores, cross_entropy_weight: float = 0.0
+    *, k: int, score: Score | ScoreName = local, unit: AlphaUnit = of_scores, cross_entropy_weight: float = 0.0
 ) -> Objective:
     """Make the dense beam objective of a relaxed beam with a hard slot for gold, per token.
 

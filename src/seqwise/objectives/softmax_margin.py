@@ -17,14 +17,14 @@ from seqwise.objectives.beam_likelihood import beam_crf_loss
 from seqwise.objectives.objective import Objective, per_token_objective, search_targets
 from seqwise.objectives.rescoring import beam_outputs
 from seqwise.objectives.risk import OutputCost, hamming_distances
-from seqwise.search.candidates import Score, as_score, global_
+from seqwise.search.candidates import Score, as_score, local
 from seqwise.search.selectors import HardTopK
 
 
 def softmax_margin_objective(
     *,
     k: int,
-    score: Score | ScoreName = global_,
+    score: Score | ScoreName = local,
     cost: OutputCost = hamming_distances,
     cross_entropy_weight: float = 0.0,
 ) -> Objective:

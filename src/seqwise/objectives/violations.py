@@ -25,7 +25,7 @@ from seqwise.objectives.objective import (
 )
 from seqwise.objectives.search_aware import hamming_cost
 from seqwise.search.beam import beam_search
-from seqwise.search.candidates import Score, as_score, cost_augmented, global_, local
+from seqwise.search.candidates import Score, as_score, cost_augmented, local
 from seqwise.search.costs import Cost
 from seqwise.search.gold import no_rivals, out_of_beam, unroll_with_gold
 from seqwise.search.selectors import HardTopK
@@ -49,7 +49,7 @@ def early_update_loss(
     *,
     num_steps_B: Tensor,
     k: int,
-    score: Score | ScoreName = global_,
+    score: Score | ScoreName = local,
     violation: Violation = perceptron_violation,
 ) -> Tensor:
     """Compute the violation at the first step at which a hard beam of k loses gold, or else at the last step.
@@ -86,7 +86,7 @@ def early_update_loss(
 def early_update_objective(
     *,
     k: int,
-    score: Score | ScoreName = global_,
+    score: Score | ScoreName = local,
     violation: Violation = perceptron_violation,
     cross_entropy_weight: float = 0.0,
 ) -> Objective:
@@ -118,7 +118,7 @@ def beam_search_optimization_loss(
     num_steps_B: Tensor,
     k: int,
     cost: Cost,
-    score: Score | ScoreName = global_,
+    score: Score | ScoreName = local,
     margin: float = 1.0,
 ) -> Tensor:
     """Sum margin violations of gold against its k-th best rival, weighted by the rival's cost.
@@ -157,7 +157,7 @@ def beam_search_optimization_loss(
 def beam_search_optimization_objective(
     *,
     k: int,
-    score: Score | ScoreName = global_,
+    score: Score | ScoreName = local,
     margin: float = 1.0,
     cost: CostOfGold = hamming_cost,
     cross_entropy_weight: float = 0.0,
