@@ -13,7 +13,7 @@ from seqwise import tree
 from seqwise.data import EncodedExample, collate
 from seqwise.models import EncoderDecoder, Tagger, deferred_linear
 from seqwise.models import lstm_steps as module
-from seqwise.models.lstm_steps import LSTMSteps, lstm_step, run_lstm
+from seqwise.models.lstm_steps import LSTMSteps, lstm_step, read_both_ways, run_lstm
 
 D, M, H, S, B = 3, 2, 4, 5, 2
 
@@ -53,6 +53,25 @@ def case(with_memory: bool) -> tuple[nn.LSTM, torch.Tensor, torch.Tensor | None,
 def gradients(loss: torch.Tensor, lstm: nn.LSTM, *others: torch.Tensor | None) -> list[torch.Tensor]:
     wanted = [*lstm.parameters(), *(other for other in others if other is not None)]
     return list(torch.autograd.grad(loss, wanted, retain_graph=True))
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+@pytest.mark.parametrize("lengths", [(S, S, S), (2, S, 1), (S, 3, 4)])
+def test_each_direction_by_itself_reads_each_source_as_it_is_read_alone(
+    lengths: tuple[int, ...], dtype: torch.dtype, tolerance: float
+) -> None:
+    lstm = nn.LSTM(D, H, batch_first=True, bidirectional=True, dtype=dtype)
+    inputs_BSD = torch.randn(len(lengths), S, D, dtype=dtype, requires_grad=True)
+    weight_BSX = torch.randn(len(lengths), S, 2 * H, dtype=dtype)
+    read_BSX = read_both_ways(lstm, inputs_BSD, torch.tensor(lengths))
+    found, wanted = torch.zeros(()), torch.zeros(())
+    for row, length in enumerate(lengths):
+        alone_SX, _ = lstm(inputs_BSD[row, :length])
+        torch.testing.assert_close(read_BSX[row, :length], alone_SX, atol=tolerance, rtol=0)
+        found = found + (weight_BSX[row, :length] * read_BSX[row, :length]).sum()
+        wanted = wanted + (weight_BSX[row, :length] * alone_SX).sum()
+    for first, second in zip(gradients(found, lstm, inputs_BSD), gradients(wanted, lstm, inputs_BSD), strict=True):
+        torch.testing.assert_close(first, second, atol=10 * tolerance, rtol=0)
 
 
 @pytest.mark.parametrize("with_memory", [True, False])

@@ -1,4 +1,4 @@
-"""Single steps of an LSTM, with one gradient of its weights for all steps.
+"""LSTMs over whole sequences, and single steps of one, with one gradient of its weights for all steps.
 
 Shapes: B batch, J slots, S source length, D embedding of an output token, M encoder output, H hidden size, G = 4 H
 gates in torch's order (input, forget, cell, output), X = D + H inputs of a step's product.
@@ -6,12 +6,13 @@ gates in torch's order (input, forget, cell, output), X = D + H inputs of a step
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from seqwise.models.deferred_linear import DeferredLinear
 
@@ -35,6 +36,45 @@ def run_lstm(lstm: nn.LSTM, *inputs: Any) -> Any:
         return lstm(*inputs)
     with torch.backends.cudnn.flags(enabled=False):  # torch's own kernels
         return lstm(*inputs)
+
+
+def read_both_ways(lstm: nn.LSTM, embedded_BSE: Tensor, lengths_B: Tensor) -> Tensor:
+    """Run a one-layer bidirectional ``nn.LSTM`` whose backward direction begins at each length, and return (B, S, 2H).
+
+    A GPU reads a packed batch in one call. A CPU would read it token by token; there, each direction reads a padded
+    batch, which trains 2 to 7 times as fast. Outputs at padding are of no use.
+
+    Example:
+        >>> lstm = nn.LSTM(2, 3, batch_first=True, bidirectional=True)
+        >>> read_both_ways(lstm, torch.zeros(2, 4, 2), torch.tensor([4, 1])).shape
+        torch.Size([2, 4, 6])
+    """
+    num_tokens = embedded_BSE.shape[1]
+    if embedded_BSE.is_cuda:
+        host_B = lengths_B.cpu()
+        if bool((host_B == num_tokens).all()):  # packing is slow
+            return run_lstm(lstm, embedded_BSE)[0]
+        packed = pack_padded_sequence(embedded_BSE, host_B, batch_first=True, enforce_sorted=False)
+        return pad_packed_sequence(run_lstm(lstm, packed)[0], batch_first=True, total_length=num_tokens)[0]
+    real_BS = torch.arange(num_tokens, device=lengths_B.device) < lengths_B[:, None]
+    forward, backward = lstm.all_weights
+    left_BSH = _read_once(lstm, forward, embedded_BSE)
+    right_BSH = backwards(_read_once(lstm, backward, backwards(embedded_BSE, real_BS)), real_BS)
+    return torch.cat([left_BSH, right_BSH], dim=-1)
+
+
+def _read_once(lstm: nn.LSTM, weights: Sequence[Tensor], inputs_BSE: Tensor) -> Tensor:
+    zeros_1BH = inputs_BSE.new_zeros(1, len(inputs_BSE), lstm.hidden_size)
+    return torch.lstm(inputs_BSE, (zeros_1BH, zeros_1BH), tuple(weights), True, 1, 0.0, lstm.training, False, True)[0]
+
+
+def backwards(vectors_BSX: Tensor, real_BS: Tensor | None) -> Tensor:
+    """Reverse each row up to its length; padding keeps its place."""
+    if real_BS is None:
+        return vectors_BSX.flip(1)
+    places_S = torch.arange(real_BS.shape[1], device=real_BS.device)
+    sources_BS = torch.where(real_BS, real_BS.sum(1, keepdim=True) - 1 - places_S, places_S)
+    return vectors_BSX.gather(1, sources_BS[:, :, None].expand_as(vectors_BSX))
 
 
 def lstm_step(lstm: nn.LSTM, inputs_BJD: Tensor, state: LSTMState) -> LSTMState:

@@ -18,7 +18,7 @@ from seqwise.data.batches import IGNORE
 from seqwise.devices import moved
 from seqwise.errors import InputError
 from seqwise.models.hub import HubModel
-from seqwise.models.lstm_steps import run_lstm
+from seqwise.models.lstm_steps import backwards, run_lstm
 from seqwise.models.transformer import EncoderLayer, check_sizes, initialise, with_places
 
 
@@ -68,10 +68,10 @@ class MaskedLSTM(nn.Module, HubModel):
         seen = seen_tokens(tokens_NT, masked_NT, mask_id=self.mask_id, device=self.embedding.weight.device)
         embedded_NTD = self.embedding(seen.tokens_NT)
         left_NTH, _ = run_lstm(self.before, embedded_NTD)
-        right_NTH, _ = run_lstm(self.after, _backwards(embedded_NTD, seen.real_NT))
+        right_NTH, _ = run_lstm(self.after, backwards(embedded_NTD, seen.real_NT))
         # Moved by one, so that a position has the state of its neighbour: it never reads itself.
         left_NTH = F.pad(left_NTH[:, :-1], (0, 0, 1, 0))
-        right_NTH = _backwards(F.pad(right_NTH[:, :-1], (0, 0, 1, 0)), seen.real_NT)
+        right_NTH = backwards(F.pad(right_NTH[:, :-1], (0, 0, 1, 0)), seen.real_NT)
         features_MF = F.gelu(self.combine(torch.cat([left_NTH[seen.places], right_NTH[seen.places]], dim=-1)))
         return self.head(features_MF)
 
@@ -210,15 +210,6 @@ def _equally_many(masked_NT: Tensor, places_M: Tensor) -> Tensor | None:
     if not 0 < count < masked_NT.shape[1] or bool((masked_NT.sum(1) != count).any()):
         return None
     return places_M.view(-1, count)
-
-
-def _backwards(vectors_NTX: Tensor, real_NT: Tensor | None) -> Tensor:
-    """Reverse each row up to its length; padding keeps its place."""
-    if real_NT is None:
-        return vectors_NTX.flip(1)
-    places_T = torch.arange(real_NT.shape[1], device=real_NT.device)
-    sources_NT = torch.where(real_NT, real_NT.sum(1, keepdim=True) - 1 - places_T, places_T)
-    return vectors_NTX.gather(1, sources_NT[:, :, None].expand_as(vectors_NTX))
 
 
 def _refuse(context: Any) -> None:

@@ -13,13 +13,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from seqwise.data.batches import Batch
 from seqwise.errors import InputError
 from seqwise.models.characters import CharacterConvolution, num_spelt_words
 from seqwise.models.hub import HubModel
-from seqwise.models.lstm_steps import LSTMState, LSTMSteps, run_lstm
+from seqwise.models.lstm_steps import LSTMState, LSTMSteps, read_both_ways, run_lstm
 
 
 class _Encoded(NamedTuple):
@@ -67,16 +66,10 @@ class Encoder(nn.Module):
 
     def forward(self, sources_BS: Tensor, lengths_B: Tensor) -> Context:
         embedded_BSE, lengths_B = self._embedded(sources_BS, lengths_B)
-        host_B = lengths_B.cpu() if self.lstm.bidirectional else None
-        if host_B is not None and bool((host_B < embedded_BSE.shape[1]).any()):
-            # The backward direction would otherwise start inside the padding. An empty source is read as one padding
-            # symbol, whatever else is in the batch. Packing is slow: a batch without padding does without.
-            packed = pack_padded_sequence(embedded_BSE, host_B.clamp(min=1), batch_first=True, enforce_sorted=False)
-            memory_BSM, _ = pad_packed_sequence(
-                run_lstm(self.lstm, packed)[0], batch_first=True, total_length=embedded_BSE.shape[1]
-            )
-        else:
+        if not self.lstm.bidirectional:
             memory_BSM, _ = run_lstm(self.lstm, embedded_BSE)
+        else:  # an empty source is read as one padding symbol, whatever else is in the batch
+            memory_BSM = read_both_ways(self.lstm, embedded_BSE, lengths_B.clamp(min=1))
         return self._context(memory_BSM, lengths_B)
 
     def require_left_to_right(self) -> None:
