@@ -4,7 +4,8 @@ First, cross-entropy: ``fit``, with its checkpoints, its log and everything that
 dozen lines that one would write by hand (fused AdamW, clipping, the same batches in the same order, the same losses at
 the end). Then a step of a relaxed beam through a Hugging Face Marian, beside cross-entropy of the same model: its time
 over k is that of a beam element. Scores of trained models differ widely, so those of the random Marian are scaled until
-its softmax has the perplexity ``--perplexity`` along gold.
+its softmax has the perplexity ``--perplexity`` along gold. Last, the encoder of taggers that read both ways:
+forward and backward, over sources of a quarter of ``--length`` to all of it, beside ``nn.LSTM`` over a packed batch.
 
 Times are CPU seconds of the process, of all steps but the first few; the systems take turns. A target is the aim,
 reached or not.
@@ -25,8 +26,9 @@ from itertools import count, islice
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers import MarianConfig, MarianMTModel
 
 from benchmarks.command import a_parser, run
@@ -36,6 +38,7 @@ from seqwise.data.batches import Batch, BatchSampler
 from seqwise.evaluation.signature import sign, signature_line
 from seqwise.hugging_face import step_model
 from seqwise.models import Tagger, Transformer
+from seqwise.models.lstm_steps import read_both_ways
 from seqwise.objectives import cross_entropy_objective, relaxed_beam_objective
 from seqwise.objectives.objective import Objective
 from seqwise.training import fit
@@ -178,6 +181,34 @@ def compare_objectives(options: argparse.Namespace) -> dict[str, Any]:
     return {"milliseconds": medians, "ratio": ratio, "per_element": ratio / K, "seconds_by_round": seconds}
 
 
+def compare_readers(options: argparse.Namespace) -> dict[str, Any]:
+    """A bidirectional LSTM over sources of unequal lengths, forward and backward."""
+    torch.manual_seed(options.seed)
+    lstm = nn.LSTM(100, 128, batch_first=True, bidirectional=True)
+    inputs_BSE = torch.randn(options.batch, options.length, 100)
+    lengths_B = torch.randint(options.length // 4, options.length + 1, (options.batch,))
+    lengths_B[0] = options.length
+    real_BS = torch.arange(options.length) < lengths_B[:, None]
+
+    def packed() -> Tensor:
+        batch = pack_padded_sequence(inputs_BSE, lengths_B, batch_first=True, enforce_sorted=False)
+        return pad_packed_sequence(lstm(batch)[0], batch_first=True)[0]
+
+    def step(read: Callable[[], Tensor]) -> Tensor:
+        lstm.zero_grad(set_to_none=True)
+        outputs_NX = read()[real_BS]
+        outputs_NX.square().sum().backward()
+        return outputs_NX.detach()
+
+    readers = {"each direction": lambda: read_both_ways(lstm, inputs_BSE, lengths_B), "packed": packed}
+    torch.testing.assert_close(*(step(read) for read in readers.values()))
+    calls = {name: partial(step, read) for name, read in readers.items()}
+    seconds = time_in_turn(calls, 10 * options.rounds, clock=time.process_time)
+    medians = {name: 1000 * statistics.median(taken) for name, taken in seconds.items()}
+    ratio = median_ratio(seconds["packed"], seconds["each direction"])
+    return {"milliseconds": medians, "ratio": ratio, "seconds_by_round": seconds}
+
+
 def set_perplexity(model: Any, batch: Batch, wanted: float) -> None:
     """Scale the last layer of a Marian, by bisection, to a mean perplexity of its softmax along gold."""
     norm = model.model.model.decoder.layers[-1].final_layer_norm
@@ -202,10 +233,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """The loops, then the objectives."""
     torch.set_num_threads(options.threads)
     rows = [compare_loops(name, options) for name in MODELS]
-    marian = compare_objectives(options)
+    marian, readers = compare_objectives(options), compare_readers(options)
     shown = ", ".join(f"{name} {value}" for name, value in vars(options).items() if name != "output")
     signature = sign(f"training; {shown}", seeds=[options.seed], data="random")
-    return {"rows": rows, "marian": marian, "signature": asdict(signature), "signature_line": signature_line(signature)}
+    signed = {"signature": asdict(signature), "signature_line": signature_line(signature)}
+    return {"rows": rows, "marian": marian, "readers": readers, **signed}
 
 
 def table(result: dict[str, Any]) -> str:
@@ -217,6 +249,9 @@ def table(result: dict[str, Any]) -> str:
     marian = result["marian"]
     lines += [f"Marian, {name + ', ms a step':28}{found:10.0f}" for name, found in marian["milliseconds"].items()]
     lines.append(f"a beam element: {marian['per_element']:.2f} cross-entropies (target {PER_ELEMENT:g})")
+    readers = result["readers"]
+    lines += [f"bidirectional LSTM, {name + ', ms':28}{found:10.1f}" for name, found in readers["milliseconds"].items()]
+    lines.append(f"each direction by itself: {readers['ratio']:.2f} times as fast as packed")
     return "\n".join([*lines, result["signature_line"]])
 
 
