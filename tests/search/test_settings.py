@@ -49,7 +49,7 @@ MADE: dict[str, tuple[Case, dict[str, Any], Objective]] = {
     ),
     "soft dense": (
         TAGGER, {"objective": "soft-dense-beam", "alpha_unit": "gaps", "score": "global"},
-        soft_dense_beam_objective(unit=mean_squared_gap, **SAME),
+        soft_dense_beam_objective(score="global", unit=mean_squared_gap, **SAME),
     ),
     "mixed, labels": (
         TAGGER, {"objective": "beam-crf", "direct_loss_weight": 0.5, "wrong_label_costs": "b=3"},
