@@ -193,11 +193,14 @@ def test_one_of_several_tables_is_made(tmp_path: Path, monkeypatch: pytest.Monke
     samplers, modes, figures = (
         importlib.import_module(f"reproductions.goyal_2021.sampler_{name}") for name in ("tables", "modes", "figures")
     )
-    objectives = importlib.import_module("reproductions.beyond.search_objectives")
+    objectives, frontier = (
+        importlib.import_module(f"reproductions.beyond.{name}") for name in ("search_objectives", "frontier")
+    )
     monkeypatch.setattr(Task, "require", lambda task: None)
     monkeypatch.setattr(samplers.SamplerTask, "require", lambda task: None)
     for module, name in ((tables, "_table"), (bias, "make_table"), (objectives, "make_table")):
         monkeypatch.setattr(module, name, outcome)
+    monkeypatch.setattr(frontier, "run_corpus", outcome)
     monkeypatch.setattr(bias, "family_of", lambda *_: {})
     monkeypatch.setattr(bias, "_log_partitions", outcome)
     monkeypatch.setattr(samplers, "run_table", lambda table, task, setup: outcome(f"table-{table.number}-{task.name}"))
