@@ -224,6 +224,11 @@ def test_columns_that_are_swapped_and_pairs_read_as_columns_are_asked_about(
         (line,) = ended.err.splitlines()
         assert line.startswith(f"seqwise: {said}; should it be another --label-column")
     assert seqwise("train", *SHORT, "--train", data / "train.conll", "--output", tmp_path / "run" / "right").err == ""
+    # It is not the development data that are to blame.
+    (tmp_path / "dev.conll").write_text("word1\tN\nword2\tV\n")
+    files = ["--train", tmp_path / "swapped.conll", "--dev", tmp_path / "dev.conll"]
+    complaint = seqwise("train", *SHORT, *files, "--output", tmp_path / "run" / "dev").complaint
+    assert complaint.startswith(f"{tmp_path / 'swapped.conll'}: {told[1]}; should it be another --label-column")
 
 
 def test_a_training_that_goes_on_or_was_over_says_so(seqwise: Command, data: Path, tmp_path: Path) -> None:
@@ -265,8 +270,15 @@ def test_other_data_into_the_same_output_are_refused(seqwise: Command, data: Pat
     doubled.write_text(2 * ((data / "train.conll").read_text() + "\n"))
     for train in (data / "dev.conll", doubled):
         ended = seqwise("train", "--train", train, "--dev", data / "dev.conll", *SHORT, "--output", tagger)
-        assert ended.complaint.endswith("to start again") and "other" in ended.complaint
+        assert ended.complaint.endswith("to start again")
+        assert "other training data" in ended.complaint or "another training file" in ended.complaint
         assert files() == before
+    # The number of epochs was not given: it follows from the data.
+    unsized = [*TINY, "--objective=relaxed-beam", "--warm-start-epochs=0.4", "--output", tagger]
+    complaint = seqwise("train", "--train", doubled, "--dev", data / "dev.conll", *unsized).complaint
+    assert complaint.startswith(
+        f"{tagger}: the run was started with another training file ({data / 'train.conll'} then, "
+    )
     longer = tagger.parent / "dev.conll"
     longer.write_text(2 * ((data / "dev.conll").read_text() + "\n"))
     again = ["--train", data / "train.conll", "--dev", longer, *SHORT, "--output", tagger]

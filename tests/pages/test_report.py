@@ -415,7 +415,7 @@ def test_what_soft_and_hard_lattices_have_in_common(runs: Path, data: Path) -> N
     (encoded,) = run.codec.encode([example])
     gold = encoded.target_ids
     hard = beam_lattice(run.model, encoded, HardTopK(3), num_steps=len(gold), gold=gold)
-    sharp = beam_lattice(run.model, encoded, SoftTopK(3, 1e7), num_steps=len(gold), gold=gold)
+    sharp = beam_lattice(run.model, encoded, SoftTopK(3, 1e12), num_steps=len(gold), gold=gold)
     blunt = beam_lattice(run.model, encoded, SoftTopK(3, 0.1), num_steps=len(gold), gold=gold, most_tokens=99)
     for nodes in blunt.steps:
         for node in nodes:

@@ -150,6 +150,13 @@ def test_what_is_no_language_is_refused_in_a_line(speller: Path, seqwise: Comman
     assert seqwise("predict", speller, "abc", "--language", language).complaint == says
 
 
+def test_labels_that_name_no_entities_are_always_well_formed(seqwise: Command, tmp_path: Path) -> None:
+    (tmp_path / "train.conll").write_text("the\tDET\ncat\tNOUN\n\na\tDET\ndog\tNOUN\n")
+    train = ["train", "--train", tmp_path / "train.conll", *SHORT, "--language=bio", "--output", tmp_path / "run"]
+    says = "language: bio allows all sequences of this run's labels; it is for labels such as B-LOC and I-LOC; "
+    assert seqwise(*train).complaint == says + "give a file or a pattern"
+
+
 def test_outputs_that_cannot_be_written_are_named(speller: Path, seqwise: Command, tmp_path: Path) -> None:
     (tmp_path / "some.txt").write_text("AB\nAXB\n")
     refused = seqwise("predict", speller, "abc", "--language", tmp_path / "some.txt").complaint

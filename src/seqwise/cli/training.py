@@ -68,7 +68,9 @@ def train(
         print(json.dumps(metrics))
         return
     trained = metrics["training"]
-    steps = f"{trained['steps']:,} step{'' if trained['steps'] == 1 else 's'}"
+    stages = [stage for stage in metrics.values() if isinstance(stage, dict) and "loss_unit" in stage]
+    total = sum(stage["steps"] for stage in stages)
+    steps = f"{total:,} step{'' if total == 1 else 's'}{f' in {len(stages)} stages' if len(stages) > 1 else ''}"
     count = metrics["train_examples"]
     trained_now = f"trained for {steps} on {count:,} example{'' if count == 1 else 's'}"
     steps_text = trained_now if trained_stages else f"already trained for {steps}"
@@ -109,5 +111,5 @@ def _print_dev(dev: dict[str, Any]) -> None:
     )
     for title, signature in dev["signatures"].items():
         print(f"{title}: {signature}")
-    log_partition = "" if dev["mean log Z"] is None else f" (mean log Z {dev['mean log Z']:.2f})"
+    log_partition = "" if dev["mean log Z"] is None else f" (mean log Z {dev['mean log Z']:.2f} nats)"
     print(f"best on the development data: {dev['best decoder']}{log_partition}\n{dev['advice']}")

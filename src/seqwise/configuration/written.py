@@ -16,7 +16,7 @@ from seqwise.errors import InputError
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Make a hint with the nearest known name for an unknown one, or with all names."""
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1)
+    near = difflib.get_close_matches(name, names, n=1) or [known for known in names if name and known.startswith(name)]
     return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names) or 'none'}"
 
 

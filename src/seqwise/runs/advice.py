@@ -43,9 +43,10 @@ def _choice(measured: Measured, title: str, sign: int, best: str, usual: str) ->
         also = f"; {', '.join(equals)} as good" if equals else ""
         return f"{usual}, which predict uses by default, is best here ({title}){also}"
     gain, sure = gain_of(measured, title, sign, best, usual)
-    better = f"{best} is {gain:.1f} points better than {usual} ({title}, development data)"
     if not sure:
-        return f"{better}, which is not significant; predict keeps using {usual}"
+        points = f"{gain:.1f} points, {title}, development data"
+        return f"{best} is not significantly better than {usual} ({points}); predict keeps using {usual}"
+    better = f"{best} is {gain:.1f} points better than {usual} ({title}, development data)"
     raw = best in ("raw-beam", "interpolated-beam") and usual == "beam"
     why = ": its unnormalised scores contain look-ahead, which local scores discard" if raw else ""
     return f"{better}{why}; predict with --decoder {best}"

@@ -71,6 +71,10 @@ class Codec(ABC):
     def save(self, model: Any, folder: Path) -> None:
         """Write the model and the tokenizers."""
 
+    def split(self, examples: Sequence[Example]) -> list[Example]:
+        """Split raw texts into tokens, on both sides."""
+        return list(examples)
+
     def source_text(self, example: Example) -> str:
         """Return the source as written."""
         return " ".join(example.source)
@@ -100,10 +104,6 @@ class OutputCodec(Codec):
     def written(self, example: Example) -> Sequence[str]:
         """Return a target in the units that can be known or unknown."""
         return example.target
-
-    def split(self, examples: Sequence[Example]) -> list[Example]:
-        """Split raw texts into tokens, on both sides."""
-        return list(examples)
 
     def encode_sources(self, examples: Sequence[Example]) -> list[EncodedExample]:
         """Encode the sources alone, whatever the targets are."""
@@ -343,6 +343,16 @@ class MaskedCodec(SequenceCodec):
     def read(self, path: FilePath) -> Sequence[Example]:
         examples = each_sequence(path, format=self.format, units=self.units, source_units=self.source_units)
         return require_some(spooled(examples), path)
+
+    def split(self, examples: Sequence[Example]) -> list[Example]:
+        return [
+            replace(
+                example,
+                source=() if self.source is None else self.source.split(example.source),
+                target=self.sequence.split(example.target),
+            )
+            for example in examples
+        ]
 
     def encode(self, examples: Sequence[Example]) -> list[EncodedExample]:
         """Encode the sequences as targets; the source is ``(0,)`` if the model has none."""

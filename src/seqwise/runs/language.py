@@ -16,7 +16,7 @@ from seqwise.data.batches import IGNORE, EncodedExample
 from seqwise.data.readers import Example, read_lines
 from seqwise.data.subwords import BLANK
 from seqwise.errors import InputError
-from seqwise.evaluation.entities import valid_transitions
+from seqwise.evaluation.entities import entities, valid_transitions
 from seqwise.runs.codecs import place_of
 from seqwise.runs.inputs import example_of, file_units, names_a_file
 from seqwise.runs.run import OutputRun
@@ -74,7 +74,11 @@ def _language(run: OutputRun, language: str) -> Language:
 def _of_labels(run: OutputRun) -> Automaton:
     if run.settings.task != "tag":
         raise InputError("language: bio is for taggers, which write labels", hint="give a file or a pattern")
-    allowed_VV, first_V, last_V = map(torch.tensor, valid_transitions(run.codec.target_vocabulary.tokens))
+    labels = run.codec.target_vocabulary.tokens
+    if not entities(labels):
+        hint = "it is for labels such as B-LOC and I-LOC; give a file or a pattern"
+        raise InputError("language: bio allows all sequences of this run's labels", hint=hint)
+    allowed_VV, first_V, last_V = map(torch.tensor, valid_transitions(labels))
     return transitions(allowed_VV, first_V=first_V, last_V=last_V)
 
 

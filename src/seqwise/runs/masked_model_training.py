@@ -171,7 +171,7 @@ def _train(
     encoded = run.codec.encode(examples)
     _check_held_out(run, examples, held_out)
     from_main_process(lambda: _claim(output, settings))
-    summary = summarize_masked_training(run, encoded, run.codec.encode(held_out) if held_out else [])
+    summary = summarize_masked_training(run, examples, encoded, held_out, run.codec.encode(held_out))
     if is_main_process():
         begin_summary(summary, output, on_start)
     result = fit_masked_run(run, encoded, examples, held_out, output=output, on_progress=on_progress)
@@ -180,7 +180,7 @@ def _train(
         "mean_loss": result.mean_loss,
         "sequences": len(encoded),
         "tokens": sum(length * count for length, count in run.codec.lengths.items()),
-        "vocabulary": len(run.codec.allowed_V),
+        "vocabulary": int(run.codec.allowed_V.sum()),
         **best_of_stage(result, settings, encoded, output),
     }
     if not is_main_process():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -254,7 +254,7 @@ def _train_run(
 ) -> dict[str, Any]:
     examples = read_examples(given, given.train)
     settings = _sized_for_folder(given, output, examples)
-    from_main_process(lambda: _require_same_settings(output, settings))
+    from_main_process(lambda: _require_same_settings(output, settings, given.model_fields_set))
     run, encoded, dev, unread = begin_run(settings, examples)
     fingerprints = fingerprints_of(settings, dev)
     from_main_process(lambda: require_same_data(output / settings.stages()[0].folder, encoded, fingerprints))
@@ -319,7 +319,13 @@ def begin_run(
     encoded = run.codec.encode(examples)
     require_gold_inside(run, encoded, examples)
     unread = unread_sources(run, dev)
-    require_known_target(run, dev)
+    try:
+        require_known_target(run, dev)
+    except InputError:  # it may be the training data whose columns are wrong
+        doubt = wrong_label_column(examples) if settings.task == "tag" else None
+        if doubt is None:
+            raise
+        raise InputError(doubt, path=settings.train) from None
     return run, encoded, dev, unread
 
 
@@ -336,8 +342,11 @@ _WRITTEN = (
 )  # fmt: skip
 
 
-def _require_same_settings(output: Path, settings: Settings) -> None:
-    """Raise an InputError if the output folder contains anything but a run with the same settings."""
+def _require_same_settings(output: Path, settings: Settings, given: Container[str]) -> None:
+    """Raise an InputError if the output folder contains anything but a run with the same settings.
+
+    Settings that were not given depend on the training data, so that other data are named in their place.
+    """
     saved = output / CONFIGURATION
     if not saved.exists():
         leftover = next((name for name in _WRITTEN if (output / name).exists()), None)
@@ -345,8 +354,11 @@ def _require_same_settings(output: Path, settings: Settings) -> None:
             problem = f"the folder holds {leftover} but no configuration.yaml, so it is not a run"
             raise InputError(problem, path=output, hint="give another --output")
         return
-    for name, (then, now) in differences(sized_like(load_settings(saved), settings), settings).items():
+    changed = differences(sized_like(load_settings(saved), settings), settings)
+    for name, (then, now) in changed.items():
         if (name not in _MAY_DIFFER or now is None) and not _left_no_checkpoint(output):
+            if name not in given and "train" in changed:
+                name, then, now = "training file", *changed["train"]
             raise changed_setting_error(output, name, then, now)
 
 

@@ -9,7 +9,6 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,12 +119,15 @@ def summarize_training(
 
 
 def summarize_masked_training(
-    run: MaskedRun, encoded: Sequence[EncodedExample], dev: Sequence[EncodedExample]
+    run: MaskedRun,
+    train: Sequence[Example],
+    encoded: Sequence[EncodedExample],
+    dev: Sequence[Example],
+    encoded_dev: Sequence[EncodedExample],
 ) -> TrainingSummary:
     """Count data, parameters and steps of a masked model, and measure the unigram baseline."""
     settings = run.settings
-    counted = partial(_summary_of_ids, conditional=run.codec.conditional)
-    train_summary, tokens = counted(encoded)
+    split, split_dev = run.codec.split(train), run.codec.split(dev)
     stage = StageSummary(
         "training",
         "cross-entropy of masked tokens",
@@ -134,10 +136,11 @@ def summarize_masked_training(
         settings.learning_rate,
         MASKED_UNIT,
     )
+    counts = Counter(token for example in encoded for token in example.target_ids)
     return TrainingSummary(
         "masked",
-        train_summary,
-        counted(dev, known=tokens)[0] if dev else None,
+        summarize(split),
+        summarize(split_dev, train=split) if dev else None,
         0,
         int(run.codec.allowed_V.sum()),
         f"masked {settings.model.name}",
@@ -146,34 +149,8 @@ def summarize_masked_training(
         [stage],
         _evaluation(dev, settings),
         None,
-        _unigrams(tokens, dev or encoded, file="dev" if dev else "train"),
+        _unigrams(counts, encoded_dev or encoded, file="dev" if dev else "train"),
     )
-
-
-def _summary_of_ids(
-    encoded: Sequence[EncodedExample], *, conditional: bool, known: Counter[int] | None = None
-) -> tuple[DataSummary, Counter[int]]:
-    """Compute statistics of encoded examples, which may exceed memory, and counts of their target tokens."""
-    sources, targets = Counter[int](), Counter[int]()
-    longest_source = longest_target = 0
-    for example in encoded:
-        if conditional:
-            sources.update(example.source_ids)
-            longest_source = max(longest_source, len(example.source_ids))
-        targets.update(example.target_ids)
-        longest_target = max(longest_target, len(example.target_ids))
-    unseen = None if known is None else sum(count for token, count in targets.items() if token not in known)
-    summary = DataSummary(
-        examples=len(encoded),
-        source_tokens=sources.total(),
-        target_tokens=targets.total(),
-        source_types=len(sources),
-        target_types=len(targets),
-        longest_source=longest_source,
-        longest_target=longest_target,
-        unseen_target_tokens=unseen,
-    )
-    return summary, targets
 
 
 def _unigrams(counts: Counter[int], encoded: Iterable[EncodedExample], *, file: str) -> Baseline:
@@ -358,7 +335,7 @@ def loss_warnings(
     if steady(len(losses) - 2 * size) and best_step in (None, len(losses)):
         fall = statistics.fmean(before) - end
         if fall > 2 * _error(before, last) and fall > (start - end) / 100:
-            fell = f"from {end + fall:.4g} to {end:.4g} in the last two fifths of the steps"
+            fell = f"from {end + fall:.4g} to {end:.4g} ({unit}) in the last two fifths of the steps"
             return {"still falling": f"the loss was still falling, {fell}; try --epochs {2 * epochs:g}"}
     return {}
 

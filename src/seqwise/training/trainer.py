@@ -609,8 +609,8 @@ def _require_made_with(folder: Path, settings: Mapping[str, Any]) -> None:
                 problem = f"the checkpoint was made with other {changed[0]}"
                 raise InputError(problem, path=folder, hint=_START_ANEW)
         elif made_with.get(name) != value:
-            was = "" if name == "data" else f" ({made_with.get(name)!r} then, {value!r} now)"
-            raise InputError(f"the checkpoint was made with other {name}{was}", path=folder, hint=_START_ANEW)
+            was = "training data" if name == "data" else f"{name} ({made_with.get(name)!r} then, {value!r} now)"
+            raise InputError(f"the checkpoint was made with other {was}", path=folder, hint=_START_ANEW)
 
 
 def _load_weights(wrapped: WithObjective, folder: Path) -> None:
