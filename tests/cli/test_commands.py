@@ -231,6 +231,16 @@ def test_columns_that_are_swapped_and_pairs_read_as_columns_are_asked_about(
     assert complaint.startswith(f"{tmp_path / 'swapped.conll'}: {told[1]}; should it be another --label-column")
 
 
+@pytest.mark.parametrize("known", [False, True])
+def test_development_data_that_are_training_data_are_told(
+    seqwise: Command, data: Path, tmp_path: Path, known: bool
+) -> None:
+    files = ["--train", data / "train.conll", "--dev", data / ("train.conll" if known else "dev.conll")]
+    ended = seqwise("train", *files, *TINY, "--objective=cross-entropy", "--epochs=1", "--output", tmp_path / "run")
+    said = "24 of 24 development examples are in the training data: a model may know them by heart"
+    assert ended.code == 0 and (said in ended.err) == known
+
+
 def test_a_training_that_goes_on_or_was_over_says_so(seqwise: Command, data: Path, tmp_path: Path) -> None:
     train = ["train", "--train", data / "train.conll", *TINY, "--objective=cross-entropy", "--output", tmp_path / "run"]
     assert "trained for 3 steps on 24 examples; loss" in seqwise(*train, "--epochs=1").out

@@ -153,6 +153,18 @@ def test_a_masked_model_begins_with_what_it_found(tmp_path: Path, seqwise: Comma
     assert json.loads((run / "summary.json").read_text())["task"] == "masked"
 
 
+def test_words_that_are_too_rare_for_a_masked_model_are_counted_as_they_are(tmp_path: Path, seqwise: Command) -> None:
+    train, dev, run = tmp_path / "train.txt", tmp_path / "dev.txt", tmp_path / "run"
+    train.write_text("a b\n" * 10 + "a e\na f\n")
+    dev.write_text("a e\na g\n")
+    flags = ("--hidden-size=8", "--num-layers=1", "--num-heads=1", "--batch-size=30", "--minimum-count=2")
+    ended = seqwise("masked-model", "train", train, "--dev", dev, *flags, "--epochs=1", "--output", run)
+    shown = " ".join(ended.out.split())
+    assert "train 12 sequences, 24 tokens (4 different) dev 2 sequences, 4 tokens (3 different); 25.0% unseen" in shown
+    assert "parameters, a vocabulary of 2 " in shown and "12 sequences of 24 tokens, a vocabulary of 2;" in shown
+    assert "2 sequences of 4 tokens (2 unknown)" in shown
+
+
 def test_a_masked_model_of_pairs_counts_its_sources(tmp_path: Path, seqwise: Command) -> None:
     (tmp_path / "pairs.tsv").write_text("x y\ta\nx\ta b\n" * 4)
     flags = ("--format=pairs", "--hidden-size=8", "--num-layers=1", "--num-heads=1", "--epochs=1")

@@ -62,6 +62,17 @@ def _unseen(counts: Counter[str], known: Container[str] | None) -> int | None:
     return None if known is None else sum(count for token, count in counts.items() if token not in known)
 
 
+def num_in_training(train: Iterable[Example], dev: Iterable[Example]) -> int:
+    """Count the examples of the development data that are in the training data.
+
+    Example:
+        >>> num_in_training([Example(("a",), ("b",))], [Example(("a",), ("b",)), Example(("a",), ("c",))])
+        1
+    """
+    known = {(example.source, example.target) for example in train}
+    return sum((example.source, example.target) in known for example in dev)
+
+
 def estimated_unseen_share(train: Sequence[Example]) -> float:
     """Estimate the share of unseen source tokens in new text from the tokens that occur once in the training data.
 

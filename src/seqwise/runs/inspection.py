@@ -13,6 +13,7 @@ from seqwise.data.summary import (
     missing_blank_lines,
     most_frequent_labels,
     most_frequent_outputs,
+    num_in_training,
     summarize,
     wrong_label_column,
 )
@@ -76,7 +77,7 @@ def _inspect(name: str, examples: Sequence[Example], train: Sequence[Example], *
     begins = tags and any(label.startswith("B-") for example in examples for label in example.target)
     odd = odd if begins else []
     duplicates, contradictions = _repetitions(examples)
-    pairs, sources = {(example.source, example.target) for example in train}, {example.source for example in train}
+    sources = {example.source for example in train}
     return FileInspection(
         name=name,
         summary=summarize(examples, train=None if is_train else train),
@@ -87,7 +88,7 @@ def _inspect(name: str, examples: Sequence[Example], train: Sequence[Example], *
         first_odd=f"{odd[0].path}:{odd[0].line}" if odd else None,
         duplicates=duplicates,
         contradictions=contradictions,
-        leaked=None if is_train else sum((example.source, example.target) in pairs for example in examples),
+        leaked=None if is_train else num_in_training(train, examples),
         seen_sources=None if is_train else sum(example.source in sources for example in examples),
         baseline=_baseline(train, examples, tags=tags),
         warning=(wrong_label_column(examples) or missing_blank_lines(examples)) if tags else None,
