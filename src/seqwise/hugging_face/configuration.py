@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
+import torch
 from transformers import Seq2SeqTrainingArguments
 
 from seqwise.configuration import Config, OneOf, configure, setting
@@ -124,6 +125,8 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not torch.accelerator.is_available():  # torch warns of pinned memory that no device copies
+            self.dataloader_pin_memory = False
         options = {name: getattr(self, name) for name in _OPTIONS if getattr(self, name) is not None}
         chosen: Any = self.objective
         kind = type(chosen) if isinstance(chosen, ObjectiveConfig) else OneOf(ObjectiveConfig).members.get(chosen)
