@@ -159,8 +159,9 @@ def examine(idea: Idea, tables: Tables) -> Evidence | None:
     same_decoder = pool([_in_same_decoder(contrast, table, idea.unit) for contrast, table in made]) if changed else None
     published = idea.published
     if published is None:
-        effects = [_published(contrast, table) for contrast, table in made]
-        published = statistics.fmean(effect for effect in effects if effect is not None)
+        # Where the corpora of this scale are not the paper's, the other scales have the paper's numbers.
+        others = [(each, table) for each in idea.contrasts for table in tables.get(each.table, {}).values()]
+        published = statistics.fmean(_all_published(made) or _all_published(others))
     return Evidence(
         idea,
         published,
@@ -172,6 +173,11 @@ def examine(idea: Idea, tables: Tables) -> Evidence | None:
         min(max(len(result.signature.seeds) for result in table.results) for _, table in made),
         judge(published, ours, equal_time=equal_time, same_decoder=same_decoder),
     )
+
+
+def _all_published(made: Sequence[tuple[Contrast, Table]]) -> list[float]:
+    effects = (_published(contrast, table) for contrast, table in made)
+    return [effect for effect in effects if effect is not None]
 
 
 def _ours(contrast: Contrast, table: Table, unit: str) -> Difference:
