@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 from functools import partial
+from pkgutil import iter_modules
 from typing import Any
 
 import pytest
 import torch
 
 from oracles import Case, tagger_case, translation_case
+from seqwise import objectives
 from seqwise.data import Vocabulary
 from seqwise.objectives import (
     Objective,
@@ -87,3 +91,15 @@ def test_settings_make_the_objective(case: Case, settings: dict[str, Any], objec
     found = built(case.model, case.batch, values)
     torch.testing.assert_close(found, objective(case.model, case.batch, values), atol=0, rtol=0)
     assert float(found) != float(plain(case.model, case.batch, values))
+
+
+def test_functions_and_settings_have_the_same_default_score() -> None:
+    modules = [importlib.import_module(f"seqwise.objectives.{each.name}") for each in iter_modules(objectives.__path__)]
+    made = {name: value for module in modules for name, value in vars(module).items() if name.endswith("_objective")}
+    scores = {
+        name: parameters["score"].default
+        for name, function in made.items()
+        if "score" in (parameters := inspect.signature(function).parameters) and not name.startswith("_")
+    }
+    assert "beam_crf_objective" in scores and set(scores.values()) == {local}
+    assert train_settings(objective="beam-crf").objective.score == "local"

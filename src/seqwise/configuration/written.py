@@ -14,7 +14,12 @@ from seqwise.errors import InputError
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Make a hint with the nearest known name for an unknown one, or with all names."""
+    """Make a hint with the nearest known name for an unknown one, one that begins with it, or all names.
+
+    Example:
+        >>> did_you_mean("raw", ["beam", "raw-beam"]), did_you_mean("x", ["beam"])
+        ("did you mean 'raw-beam'?", 'known are beam')
+    """
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1) or [known for known in names if name and known.startswith(name)]
     return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names) or 'none'}"
