@@ -340,10 +340,10 @@ def test_a_finished_run_is_not_run_again_and_other_settings_are_refused(tmp_path
         ("schedules", {"alpha": linear(1, 3, STEPS)}), ("schedules", {}),
     ]  # fmt: skip
     for name, value in others:
-        said = "other " + {"train": "data"}.get(name, name)
+        said = "other " + {"train": "training data"}.get(name, name)
         with pytest.raises(InputError, match=said):
             run(new_model(), tmp_path, **{name: value})
-    with pytest.raises(InputError, match="other data"):  # which is why there are other steps
+    with pytest.raises(InputError, match="other training data"):  # which is why there are other steps
         run(new_model(), tmp_path, train=TRAIN[1:], steps=20)
     with pytest.raises(InputError, match=r"another model .*size mismatch"):
         run(nn.ModuleDict({"embedding": nn.Embedding(7, 3), "output": nn.Linear(7, 7)}), tmp_path)
