@@ -132,6 +132,8 @@ def test_every_objective_trains_on_both_tasks(
     assert metrics["train_examples"] == 24 and metrics["dev_examples"] == 6
     steps = 2 if objective == "auto" else 1  # it has the warm start's epochs as well
     assert len((tmp_path / "run" / "log.jsonl").read_text().splitlines()) == metrics["training"]["steps"] == steps
+    said = "2 steps in 2 stages" if stages else "2 steps" if objective == "auto" else "1 step"
+    assert f"trained for {said} on 24 examples" in ended.out
 
 
 @pytest.mark.thorough

@@ -749,6 +749,14 @@ def test_a_folder_without_safetensors_is_refused(tmp_path: Path) -> None:
         SearchAwareTrainer(str(tmp_path / "pickled"), config)
 
 
+@pytest.mark.parametrize("available", [False, True])
+def test_memory_is_pinned_only_for_a_device_that_copies_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, available: bool
+) -> None:
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda *_, **__: available)
+    assert SearchAwareConfig(str(tmp_path), report_to="none").dataloader_pin_memory == available
+
+
 @pytest.mark.thorough
 def test_a_model_is_adapted_once_and_its_forward_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also through two trainings, evaluation between steps, and the end token of a tokenizer."""

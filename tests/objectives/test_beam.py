@@ -734,27 +734,18 @@ def test_gradcheck_of_the_beam_losses(name: str) -> None:
     cost = hamming_cost(gold_BT, case.vocabulary_size)
     losses: list[Callable[[], Tensor]] = [
         lambda: beam_crf_loss(case.model, context, gold_BT, outputs_BKT, live_BK, global_),
-        lambda: dense_beam_loss(
-            case.model,
-            context,
-            gold_BT,
-            num_steps_B=num_steps_B,
-            rivals=HardTopK(2),
-            lost=out_of_beam(3),
-            score="global",
-        ),
         *(
-            lambda delay=delay: dense_beam_loss(  # type: ignore[misc]
+            lambda commit=commit: dense_beam_loss(  # type: ignore[misc]
                 case.model,
                 context,
                 gold_BT,
                 num_steps_B=num_steps_B,
                 rivals=HardTopK(2),
                 lost=out_of_beam(3),
-                commit=as_commit_rule(f"delay({delay})"),
+                commit=commit,
                 score="global",
             )
-            for delay in (0, 1)
+            for commit in (None, as_commit_rule("delay(0)"), as_commit_rule("delay(1)"))
         ),
         lambda: early_update_loss(case.model, context, gold_BT, **options),
         lambda: beam_search_optimization_loss(case.model, context, gold_BT, cost=cost, **options),

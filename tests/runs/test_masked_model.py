@@ -305,7 +305,7 @@ def test_what_training_depends_on(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["lstm", "transformer", "pairs"])
-def test_it_learns(tmp_path: Path, kind: str) -> None:
+def test_it_learns(tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str) -> None:
     """Four symbols, of which the others (or the source) tell each: guessing has a pseudo-perplexity of 4."""
     lines = [f"{symbol} {symbol}" for symbol in "abcd"]
     if kind == "pairs":
@@ -326,6 +326,7 @@ def test_it_learns(tmp_path: Path, kind: str) -> None:
     assert metrics["dev"]["pseudo_perplexity"] < 1.2
     assert metrics["dev"]["masked_cross_entropy"] < math.log(1.2)
     assert metrics["dev"].get("length_cross_entropy", 0.0) < 1e-6
+    assert "development examples are in the training data" in capsys.readouterr().err
 
 
 # ---- Settings -------------------------------------------------------------------------------------------------------

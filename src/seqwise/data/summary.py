@@ -13,6 +13,9 @@ Tokens = tuple[str, ...]
 Key = TypeVar("Key", bound=Hashable)
 Answer = TypeVar("Answer", bound=Hashable)
 
+MOST_IN_TRAINING = 0.5
+"""Largest share of the development data that may be in the training data without a warning."""
+
 ENOUGH_TOKENS = 50
 """Smallest number of tokens for a warning; fewer may well have many different labels."""
 
@@ -71,6 +74,19 @@ def num_in_training(train: Iterable[Example], dev: Iterable[Example]) -> int:
     """
     known = {(example.source, example.target) for example in train}
     return sum((example.source, example.target) in known for example in dev)
+
+
+def known_by_heart(train: Sequence[Example], dev: Sequence[Example]) -> str | None:
+    """Return a warning if most of the development data are in the training data; short examples recur in any text.
+
+    Example:
+        >>> known_by_heart([Example(("a",), ("b",))], [Example(("a",), ("b",))])
+        '1 of 1 development examples are in the training data: a model may know them by heart'
+    """
+    again = num_in_training(train, dev)
+    if again <= MOST_IN_TRAINING * len(dev):
+        return None
+    return f"{again:,} of {len(dev):,} development examples are in the training data: a model may know them by heart"
 
 
 def estimated_unseen_share(train: Sequence[Example]) -> float:

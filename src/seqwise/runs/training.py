@@ -18,7 +18,7 @@ from seqwise.configuration.flat import differences
 from seqwise.data.batches import EncodedExample, collate
 from seqwise.data.durable import discard_partials, sha256_of_file
 from seqwise.data.readers import Example
-from seqwise.data.summary import missing_blank_lines, num_in_training, wrong_label_column
+from seqwise.data.summary import known_by_heart, missing_blank_lines, wrong_label_column
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError, warn
 from seqwise.evaluation.signature import sha256_of_examples, sign, signature_line
@@ -174,9 +174,6 @@ class _DevEvaluation:
 _HAIR = 1e-6
 """Weight of the cross-entropy in the metric of early stopping, smaller than one right answer."""
 
-MOST_IN_TRAINING = 0.5
-"""Largest share of the development data that may be in the training data without a warning."""
-
 
 def fingerprints_of(settings: Settings | MaskedModelSettings, dev: Sequence[Example]) -> dict[str, str]:
     """Return checksums of other inputs of training: the development data, and the run ``init``."""
@@ -266,7 +263,7 @@ def _train_run(
     warn(
         doubt,
         unread,
-        _known_by_heart(examples, dev),
+        known_by_heart(examples, dev),
         changed_targets(run, examples),
         unknown_targets(run, dev),
         missing_bleu(run) if dev else None,
@@ -315,14 +312,6 @@ def _sized_for_folder(given: Settings, output: Path, examples: Sequence[Example]
     if saved.exists() and "evaluate_every" not in given.model_fields_set:
         return without_new_evaluations(settings, load_settings(saved))
     return settings
-
-
-def _known_by_heart(train: Sequence[Example], dev: Sequence[Example]) -> str | None:
-    """Return a warning if many of the development data are in the training data; short sentences recur in any text."""
-    again = num_in_training(train, dev)
-    if again <= MOST_IN_TRAINING * len(dev):
-        return None
-    return f"{again:,} of {len(dev):,} development examples are in the training data: a model may know them by heart"
 
 
 def begin_run(
