@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -153,6 +155,24 @@ def test_a_masked_model_goes_on_with_the_weights_of_another_run(masked: Path, tm
         weights = load_run(tmp_path / "run").model.state_dict()
         assert not torch.equal(weights["head.weight"], before.model.state_dict()["head.weight"])
     assert load_run(tmp_path / "run").settings.learning_rate == pytest.approx(0.4 * before.settings.learning_rate)
+
+
+@pytest.mark.parametrize("kind", ["tagger", "masked model"])
+def test_a_run_that_is_worse_than_its_baseline_is_a_poor_start(
+    kind: str, before: Path, masked: Path, tmp_path: Path, seqwise: Command
+) -> None:
+    init = shutil.copytree(before if kind == "tagger" else masked, tmp_path / "init")
+    command: list[Any] = ["train", "--train", write(tmp_path / "data", "abcd", seed=1), "--beam-size=2"]
+    if kind == "masked model":
+        command = ["masked-model", "train", pairs(tmp_path / "data", seed=1, longest=2)]
+    command += ["--init", init, "--epochs=1", "--output"]
+    metrics = json.loads((init / "metrics.json").read_bytes())
+    for number, warnings in enumerate(({}, {"below the baseline": "the model is worse than"})):
+        (init / "metrics.json").write_text(json.dumps(metrics | {"warnings": warnings}))
+        ended = seqwise(*command, tmp_path / f"run {number}")
+        assert ended.code == 0 and (f"seqwise: init: {init}: the model is worse than\n" in ended.err) == bool(warnings)
+    (init / "metrics.json").unlink()  # of which a run has no need
+    assert seqwise(*command, tmp_path / "run 2").code == 0
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ from seqwise.runs.training_summary import (
     begin_summary,
     below,
     best_of_stage,
+    initial_warning,
     loss_warnings,
     summarize_masked_training,
 )
@@ -169,6 +170,7 @@ def _train(
     if settings.format == "sequences" and examples[0].target[0].startswith(">"):
         warn(f"{train} begins with '>'; if it is FASTA, use --format fasta")
     run = new_masked_run(examples, settings)
+    warn(initial_warning(settings.init))
     encoded = run.codec.encode(examples)
     _check_held_out(run, examples, held_out)
     from_main_process(lambda: _claim(output, settings))
@@ -311,9 +313,7 @@ def _check_held_out(run: MaskedRun, examples: Sequence[Example], held_out: Seque
     lengths = [len(encoded.target_ids) for encoded in run.codec.encode(held_out)]
     if run.codec.conditional:
         require_short(held_out, lengths, max_length=run.model.max_length)
-    warning = known_by_heart(examples, held_out)
-    if warning:
-        warn(warning)
+    warn(known_by_heart(examples, held_out))
 
 
 def _require_same_settings(output: Path, settings: MaskedModelSettings) -> None:

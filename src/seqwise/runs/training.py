@@ -49,6 +49,7 @@ from seqwise.runs.training_summary import (
     TrainingSummary,
     begin_summary,
     best_of_stage,
+    initial_warning,
     last_fifths,
     summarize_training,
     token_of,
@@ -261,6 +262,7 @@ def _train_run(
     from_main_process(lambda: _claim(output, settings))
     doubt = (wrong_label_column(examples) or missing_blank_lines(examples)) if settings.task == "tag" else None
     warn(
+        initial_warning(settings.init),
         doubt,
         unread,
         known_by_heart(examples, dev),

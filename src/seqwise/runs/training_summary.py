@@ -17,7 +17,7 @@ from seqwise.data.durable import write_atomically
 from seqwise.data.readers import Example
 from seqwise.data.summary import DataSummary, most_frequent_labels, most_frequent_outputs, summarize
 from seqwise.runs.measures import decisive, measure_outputs, references_by_source
-from seqwise.runs.run import MaskedRun, OutputRun
+from seqwise.runs.run import METRICS, MaskedRun, OutputRun
 from seqwise.runs.settings import Settings
 from seqwise.runs.sizing import evaluated_examples
 from seqwise.runs.trainer_options import TrainerOptions
@@ -301,6 +301,16 @@ def below(baseline: Baseline, value: float) -> dict[str, str]:
     )
     problem = f"the model is worse than the baseline without learning: {baseline.title} {values}"
     return {"below the baseline": problem}
+
+
+def initial_warning(init: Path | None) -> str | None:
+    """Return a warning if the run whose weights training starts from is worse than its baseline."""
+    try:
+        saved = {} if init is None else json.loads((init / METRICS).read_bytes())
+        problem = saved["warnings"]["below the baseline"]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):  # there are no metrics, or no such warning
+        return None
+    return f"init: {init}: {problem}"
 
 
 def loss_warnings(
