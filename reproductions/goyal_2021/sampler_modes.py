@@ -1,10 +1,9 @@
-"""Table 6.6: samples round the modes of both energies, beside Mask-Predict and what the thesis does not compare with.
+"""Table 6.6: searching for modes of both energies, beside Mask-Predict and controls that the thesis lacks.
 
-The thesis' way: a proposal at temperature 0.8, all proposals of the first two sweeps accepted, a target that is
-annealed. Which rate, and which states are taken, is chosen on development data; the states are the same for all chains,
-those of degenerate Gibbs as well. Controls
-that the thesis lacks: Mask-Predict with about as many passes as a chain of E_local has, the lowest energy of as many
-drawn Mask-Predicts as that many passes pay for, and, for German, a left-to-right model.
+As in the thesis: a proposal at temperature 0.8, all proposals of the first two sweeps accepted, a target that is
+annealed. The rate and the states that are taken are chosen on development data; the states are the same for all chains,
+those of degenerate Gibbs included. Controls: Mask-Predict with about as many passes as a chain of E_local has, the
+lowest energy of as many drawn Mask-Predicts as that many passes pay for, and, for German, a left-to-right model.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ def run_table_6_6(task: SamplerTask, setup: Setup) -> Outcome:
         f" are accepted. Mask-Predict has {ITERATIONS} iterations unless stated otherwise."
     )
     more = [] if beam is None else [_result(task, setup, beam)]
-    title = "Table 6.6: round the modes, and other ways"
+    title = "Table 6.6: searching for modes, with controls"
     return sampler_outcome("table-6.6", title, task, measured, _claims(measured, beam), runs, note=note, more=more)
 
 

@@ -409,6 +409,7 @@ def test_the_command_prints_what_the_function_gives(command: Command, folders: d
             "sweep": one.sweep,
             "text": " ".join(run.codec.sequence.vocabulary.tokens[token] for token in one.tokens),
             "energy": pytest.approx(one.energy, abs=1e-4),  # the command may run on a GPU
+            "unit": "nats",
         }
         for one in sampled.samples
     ]

@@ -256,6 +256,7 @@ class _Sampling:
             "sweep": sample.sweep,
             "text": self.run.codec.filled(problem.example, sample.tokens, self.settings.free),
             "energy": round(sample.energy, 4),
+            "unit": "nats",
         }
         if self.run.codec.conditional:
             record["source"] = self.run.codec.source_text(problem.example)
