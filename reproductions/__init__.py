@@ -113,6 +113,7 @@ REPRODUCTIONS = {
     "transformer-translation": Reproduction("reproductions.beyond.transformer_translation:reproduce", SCALES),
     "masked-diffusion-audit": Reproduction("reproductions.beyond.masked_diffusion_audit:reproduce", FIVE),
     "constrained-sampling": Reproduction("reproductions.beyond.constrained_sampling:reproduce", {"cpu": 3}),
+    "training-inside": Reproduction("reproductions.beyond.training_inside:reproduce", {"converged": 5}),
     "defaults": Reproduction("reproductions.beyond.defaults:reproduce"),
     "proteins": Reproduction("reproductions.beyond.proteins:reproduce", {"cpu": 3}),
 }
@@ -120,7 +121,7 @@ REPRODUCTIONS = {
 
 OF_SEVERAL_TABLES = {"table-3.1", "table-4.1", *(f"table-5.{number}" for number in (1, 2, 3))}
 OF_SEVERAL_TABLES |= {*(f"table-6.{number}" for number in range(2, 7)), *(f"figure-6.{number}" for number in (2, 3, 4))}
-OF_SEVERAL_TABLES |= {"search-objectives", "frontier"}
+OF_SEVERAL_TABLES |= {"search-objectives", "frontier", "training-inside"}
 """Those that make only the tables that :meth:`Setup.chosen` returns."""
 
 
@@ -144,7 +145,7 @@ def run_reproduction(
         if scale is not None:
             raise InputError(f"{name!r} has one size only", hint="leave --scale out")
         return run(Setup(folder, [seed], progress))
-    scale = scale or "cpu"
+    scale = scale or next(iter(reproduction.scales))
     if scale not in reproduction.scales:
         raise InputError(f"there is no scale {scale!r}", hint=did_you_mean(scale, reproduction.scales))
     return run(Setup(folder / scale, range(seed, seed + reproduction.scales[scale]), progress, scale, only))

@@ -12,10 +12,12 @@ from reproductions.verdicts import interval_result
 from seqwise.evaluation.metrics import Counts, Sums
 
 HEADINGS = {
-    "greedy": "greedy", "beam": "beam", "interpolated-beam": "half-raw beam", "raw-beam": "raw beam",
-    "soft-beam": "soft beam",
+    "greedy": "greedy", "beam": "beam", "renormalized-beam": "renormalised beam", "interpolated-beam": "half-raw beam",
+    "raw-beam": "raw beam", "soft-beam": "soft beam",
 }  # fmt: skip
 """Decoders of the tables and their columns; the half-raw beam adds up ``f - log Z / 2``."""
+DECODERS = tuple(name for name in HEADINGS if name != "renormalized-beam")
+"""Those of every model; renormalised scores are for a language."""
 
 
 @dataclass(frozen=True)

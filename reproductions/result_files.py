@@ -113,6 +113,7 @@ CHAPTERS = (
             "Proteins": ("proteins",),
             "Masked diffusion decoders": ("masked-diffusion-audit",),
             "Sampling inside a language": ("constrained-sampling",),
+            "Training inside a language": ("training-inside-ner", "training-inside-g2p"),
             "Default settings": ("defaults",),
         },
     ),

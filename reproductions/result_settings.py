@@ -22,6 +22,7 @@ from reproductions.beyond import (
     search_objectives,
     spelling,
     stress,
+    training_inside,
 )
 from reproductions.beyond import transformer_translation as transformers
 from reproductions.goyal_2018.exposure_bias import PLANS, SLOWER, Plan, family
@@ -35,6 +36,7 @@ from reproductions.goyal_2021.table_6_1 import BUDGETS
 from reproductions.result_files import longest_beginning
 from reproductions.systems import System
 from reproductions.tuning import RATES
+from seqwise.runs.language import BIO
 from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.settings import Settings
 
@@ -102,8 +104,7 @@ def _planned(plan: Plan, stages: Sequence[str], scale: str) -> str:
     line = f"{'; '.join(parts)}; epochs × learning rate: {', '.join(trained)}"
     if scale != "converged":
         return f"{line}; untuned."
-    rates = ", ".join(f"{rate:g}" for rate in RATES)
-    return f"{line}; at most these epochs, each stage stopped early on dev; rate times {rates}, chosen on dev."
+    return f"{line}; {_tuned()}"
 
 
 def _translating(stages: Sequence[str], scale: str) -> str:
@@ -137,6 +138,17 @@ def _streamed(corpus: str, scale: str) -> str:
     systems = frontier.systems(start, epochs, 0)
     # The committed results are older than the systems that are trained for a delay.
     return _listed((system for name, system in systems.items() if name not in frontier.COMMITTED.values()), scale)
+
+
+def _inside(name: str, scale: str) -> str:
+    inside = training_inside.TASKS[name]
+    systems = training_inside.family(inside, inside.start.batch_size or 1, BIO, 0).values()
+    return f"{_listed(systems, scale).removesuffix('.')}; {_tuned()}"
+
+
+def _tuned() -> str:
+    rates = ", ".join(f"{rate:g}" for rate in RATES)
+    return f"at most these epochs, each stage stopped early on dev; rate times {rates}, chosen on dev."
 
 
 def _variants(start: Settings, epochs: Mapping[str, float], seed: int) -> dict[str, System]:
@@ -263,6 +275,7 @@ LINES: dict[str, Callable[[str], str]] = {
        for corpus in search_objectives.CORPORA},
     **{f"improvements-{corpus}": partial(_searched, corpus, _variants) for corpus in improvements.TAGGED},
     "improvements-g2p": partial(_listed, improvements.spelling_family(0).values()),
+    **{f"training-inside-{name}": partial(_inside, name) for name in training_inside.TASKS},
     "transformer-translation": _transformers,
     "proteins": _proteins,
     "masked-diffusion-audit": _audited,

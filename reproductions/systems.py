@@ -21,6 +21,7 @@ from seqwise.data.durable import sha256_of_file
 from seqwise.data.readers import Example
 from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
 from seqwise.runs.decoder_choice import choose_decoder
+from seqwise.runs.language import in_language
 from seqwise.runs.loading import load_run, new_run, save_run
 from seqwise.runs.measures import known_targets, log_partitions_of
 from seqwise.runs.run import predict
@@ -41,6 +42,7 @@ class System:
     folder: str  # of its run
     settings: Settings  # of its own training stage; their ``model`` may be the folder of a Hugging Face model
     starts_from: str | None = None  # the folder of the system whose weights it starts from; None: new weights
+    language: str = ""  # that outputs are decoded inside; by default that of the settings
 
 
 def systems_of(stages: Mapping[str, tuple[Settings, str | None]], seed: int) -> dict[str, System]:
@@ -137,6 +139,8 @@ def _train_and_decode(
         on_progress=watched(output, report, every=system.settings.evaluate_every),
     )
     save_run(run, output)
+    if system.language:
+        run = in_language(run, system.language)
     report(result.steps, result.steps + 1, "decoding")
 
     def decode(examples: list[Example]) -> Outputs:
@@ -196,6 +200,8 @@ def _fingerprint(system: System, measured: str, folder: Path) -> str:
         files = sorted(Path(settings.model.title).iterdir())
         settings = settings.model_copy(update={"model": settings.model.model_copy(update={"path": ""})})
     parts = [dump(settings), measured, *map(sha256_of_file, files)]
+    if system.language:
+        parts.append(system.language)
     if system.starts_from is not None:
         parts.append((folder / system.starts_from / "model" / "manifest.json").read_text("utf-8"))
     return fingerprint_of(*parts)

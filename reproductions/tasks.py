@@ -15,7 +15,7 @@ from reproductions import Setup
 from reproductions.beyond import stress
 from reproductions.comparison import Measured, Row, compare, measure_rows
 from reproductions.corpora import readers as corpora
-from reproductions.outcome import HEADINGS, Outcome
+from reproductions.outcome import DECODERS, Outcome
 from reproductions.report import Claim
 from reproductions.systems import Cell, Data, System, run_systems
 from reproductions.tuning import Trial, rates_of, tune, with_chosen_rate, with_rates
@@ -39,7 +39,7 @@ class Task:
     measure: str
     load_data: Callable[[], Data]  # keeps what it has read
     count: Callable[[str, Outputs], Sums]  # the measure of outputs for "dev" or "test"
-    decoders: tuple[str, ...] = tuple(HEADINGS)  # which every system is searched with
+    decoders: tuple[str, ...] = DECODERS  # which every system is searched with
     check: Callable[[], None] = lambda: None  # raises an error if something that measuring needs is missing
 
     def require(self) -> None:
@@ -218,6 +218,6 @@ def supertags(name: str) -> Task:
     load_data = partial(corpora.supertags, name)
     folder = "supertags" if name == "pmb" else f"supertags-{name}"
     # A soft beam over a thousand labels takes longer than all other decoders together.
-    decoders = tuple(HEADINGS) if name == "pmb" else HARD_DECODERS
+    decoders = DECODERS if name == "pmb" else HARD_DECODERS
     count = against_gold(load_data, token_accuracy)
     return Task(folder, _SUPERTAG_TITLES[name], "accuracy", load_data, count, decoders)

@@ -18,7 +18,7 @@ import yaml
 from reproductions import Setup
 from reproductions.corpora.lexicons import read_stress, split_by_hash
 from reproductions.figures import draw_by_decoder
-from reproductions.outcome import HEADINGS, Measure, Outcome, build_outcome
+from reproductions.outcome import DECODERS, HEADINGS, Measure, Outcome, build_outcome
 from reproductions.report import Result, Table
 from reproductions.systems import Cell, Data, System, run_systems
 from reproductions.verdicts import difference_result
@@ -105,7 +105,7 @@ def reproduce(setup: Setup) -> list[Outcome]:
     The decoder of each system and the best control are chosen on the development words.
     """
     data, folder = load_data(), setup.folder
-    trained = run_systems(systems(setup.seed), load_data, folder, progress=setup.progress, decoders=tuple(HEADINGS))
+    trained = run_systems(systems(setup.seed), load_data, folder, progress=setup.progress, decoders=DECODERS)
     cells = {key: trained[key] for key in ORDER}
     gold = [example.target for example in data.test]
     measures = [

@@ -11,7 +11,7 @@ from reproducing import setup
 from reproductions.comparison import LEARNING_RATE, Measured, Row, best_on_dev, compare, examine, measure_rows
 from reproductions.corpora import readers as corpora_readers
 from reproductions.goyal_2018.exposure_bias import FEEDING_ROWS, SEARCH_ROWS, family
-from reproductions.outcome import HEADINGS
+from reproductions.outcome import DECODERS
 from reproductions.report import Claim, load_table, save_table
 from reproductions.systems import Cell, System
 from reproductions.tasks import ENTITIES, TRANSLATION, Task, _needed, run_task, supertags
@@ -32,7 +32,7 @@ def outputs(right: int) -> list[tuple[str, ...]]:
 
 def cell(dev: dict[str, int], test: dict[str, int], seed: int = 0) -> Cell:
     """How many each decoder gets right; those not named, none."""
-    by_part = [{name: outputs(part.get(name, 0)) for name in HEADINGS} for part in (test, dev)]
+    by_part = [{name: outputs(part.get(name, 0)) for name in DECODERS} for part in (test, dev)]
     return Cell("s", Path(), *by_part, 1.0, 2.0 + seed, 1.0, sign("s", seeds=[seed], data="0" * 64))
 
 

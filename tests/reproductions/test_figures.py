@@ -14,7 +14,7 @@ from reproductions.beyond import spelling, stress
 from reproductions.figures import draw_by_decoder, draw_curves, interval_bars
 from reproductions.goyal_2021 import figure_6_1
 from reproductions.goyal_2021.figure_6_1 import METHODS
-from reproductions.outcome import HEADINGS
+from reproductions.outcome import DECODERS as EVERY_DECODER
 from reproductions.report import Curve, Result, Table, load_table, save_table
 from reproductions.systems import Cell, Data
 from seqwise.data import Example
@@ -157,11 +157,11 @@ def test_the_demo_chooses_decoders_and_the_control_on_development_words(
 
     def on_dev(key: str) -> dict[str, list[tuple[str, ...]]]:
         decoder, right = best.get(key, ("greedy", 10))
-        return {name: outputs(right if name == decoder else 5) for name in HEADINGS}
+        return {name: outputs(right if name == decoder else 5) for name in EVERY_DECODER}
 
     def trained(systems: list[Any], *_: Any, decoders: Any, **how: Any) -> dict[str, Cell]:
-        assert tuple(decoders) == tuple(HEADINGS)  # the same tuning for controls and methods
-        shown = {name: outputs(14 - place) for place, name in enumerate(HEADINGS)}
+        assert tuple(decoders) == tuple(EVERY_DECODER)  # the same tuning for controls and methods
+        shown = {name: outputs(14 - place) for place, name in enumerate(EVERY_DECODER)}
         return {
             system.folder: Cell(
                 system.name, Path("run"), shown, on_dev(system.folder), 1.0, 1.0, 0.5, SIGNATURE

@@ -13,7 +13,8 @@ import pytest
 from reproducing import no_progress
 from reproductions import OF_SEVERAL_TABLES, REPRODUCTIONS, run_reproduction
 from reproductions.cells import make_cell, read_cell
-from reproductions.outcome import HEADINGS, Measure, build_outcome
+from reproductions.outcome import DECODERS as EVERY_DECODER
+from reproductions.outcome import Measure, build_outcome
 from reproductions.systems import Cell, Data, System, _load_cell, cells_of, run_systems
 from reproductions.tasks import Task
 from seqwise.data import Example
@@ -142,7 +143,7 @@ def test_an_interrupted_cell_continues_and_ends_the_same(tmp_path: Path) -> None
 
 
 def test_an_outcome_holds_every_number(tmp_path: Path) -> None:
-    outputs = {decoder: [tuple("AB"), tuple("AA")] for decoder in HEADINGS}
+    outputs = {decoder: [tuple("AB"), tuple("AA")] for decoder in EVERY_DECODER}
     signature = sign("the one", seeds=[0], data="0" * 64)
     cells = {
         "one": Cell("the one", tmp_path, outputs, {}, 12.3, 12.3, 0.5, signature),
@@ -193,13 +194,19 @@ def test_one_of_several_tables_is_made(tmp_path: Path, monkeypatch: pytest.Monke
     samplers, modes, figures = (
         importlib.import_module(f"reproductions.goyal_2021.sampler_{name}") for name in ("tables", "modes", "figures")
     )
-    objectives, frontier = (
-        importlib.import_module(f"reproductions.beyond.{name}") for name in ("search_objectives", "frontier")
+    objectives, frontier, inside = (
+        importlib.import_module(f"reproductions.beyond.{name}")
+        for name in ("search_objectives", "frontier", "training_inside")
     )
     monkeypatch.setattr(Task, "require", lambda task: None)
     monkeypatch.setattr(samplers.SamplerTask, "require", lambda task: None)
-    for module, name in ((tables, "_table"), (bias, "make_table"), (objectives, "make_table")):
+    for module, name in ((tables, "_table"), *((module, "make_table") for module in (bias, objectives, inside))):
         monkeypatch.setattr(module, name, outcome)
+    unread = {
+        name: replace(one, task=replace(one.task, load_data=lambda: Data([], [])), language=lambda _: "")
+        for name, one in inside.TASKS.items()
+    }
+    monkeypatch.setattr(inside, "TASKS", unread)
     monkeypatch.setattr(frontier, "run_corpus", outcome)
     monkeypatch.setattr(bias, "family_of", lambda *_: {})
     monkeypatch.setattr(bias, "_log_partitions", outcome)
