@@ -33,8 +33,9 @@ Effects are in points of F1, accuracy or BLEU unless another unit is given, with
 - **Ours**: the paper's own comparison, a mean over our corpora with equal weights. The interval treats corpora as
   independent.
 - **At equal time**: the same system against the strongest control trained for about as long, each with its best decoder
-  on development data. For Metropolis-Hastings, the controls are the best temperature of both samplers, and Mask-Predict
-  with as many passes; for pseudolikelihood, the MLM read as E_local.
+  on development data. For Metropolis-Hastings, the control is the best temperature of both samplers; for Table 6.6, the
+  strongest of Mask-Predict with one length, with as many passes, and drawn repeatedly; for pseudolikelihood, the MLM
+  read as E_local.
 - **In the same decoder**: the same system against the paper's baseline, decoded like the new system. If a file lacks
   the value of each example, this interval combines the two systems' own intervals in quadrature, which is too wide.
 

@@ -176,6 +176,16 @@ def test_a_claim_is_read_in_its_unit(claim: Claim, unit: str, expected: tuple[fl
     assert (found.ours.value, found.ours.low, found.ours.high) == pytest.approx(expected)
 
 
+def test_of_several_controls_the_one_counts_that_leaves_the_least() -> None:
+    claims = [Claim(f"It beats {name}.", "s", "holds", "e", numbers=(value, value - 1, value + 1, 0.1))
+              for name, value in (("a", 0.12), ("b", -0.02), ("c", 0.03))]  # fmt: skip
+    asked = idea("t", claim="It beats a.")
+    contrast = replace(asked.contrasts[0], equal_time=tuple(claim.text for claim in claims))
+    found = examine(replace(asked, contrasts=(contrast,)), {"t": {"cpu": table(claims=claims)}})
+    assert found is not None and found.equal_time is not None
+    assert found.ours.value == pytest.approx(12.0) and found.equal_time.value == pytest.approx(-2.0)
+
+
 def test_converged_results_take_the_place_of_all_quick_ones() -> None:
     quick, converged = table(), table(published=(86.0, 82.0))
     tables = {"a": {"cpu": quick}, "b": {"converged": converged, "cpu": quick}}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, MutableMapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from typing import Any
 
@@ -22,6 +22,7 @@ from seqwise.errors import InputError
 from seqwise.hugging_face.caches import Layers, cache_argument
 from seqwise.hugging_face.generation import SpecialTokens
 from seqwise.hugging_face.heads import head_of
+from seqwise.hugging_face.sharding import Lockstep
 from seqwise.models.heads import ForcedFirst
 from seqwise.models.shared_cache import Past, SharedCache
 from seqwise.search.language import Language
@@ -40,6 +41,7 @@ class HuggingFaceStepModel(nn.Module, ABC):
         self.scale, self.training = scale, model.training
         self.language = None
         self.shares = False  # whether slots share their keys and values where there are no gradients
+        self.lockstep: Lockstep | None = None  # set where layers are sharded over processes
         self.steps_singly = True  # whether sources are read for single steps too, not only for all steps at once
         self._cache = cache_argument(model.get_decoder())
         self._takes_positions = "position_ids" in inspect.signature(model.get_decoder().forward).parameters
@@ -129,6 +131,25 @@ class HuggingFaceStepModel(nn.Module, ABC):
             for part in parts:
                 part.gradient_checkpointing = True
 
+    @contextmanager
+    def _reading_ahead(self) -> Iterator[None]:
+        """Fill a cache with a source; if layers are sharded, only for searches, without gradients."""
+        with self._caching(), torch.set_grad_enabled(torch.is_grad_enabled() and self.lockstep is None):
+            yield
+
+    def _unseen_draws(self) -> AbstractContextManager[None]:
+        """Restore the random state after a step whose output is discarded, which draws dropout of the decoder's layers.
+
+        So training draws the same numbers with and without a cache to fill. Draws of an adapter's own dropout before
+        the kept keys and values are not undone.
+        """
+        parts = list(self._decoder.modules())
+        devices = {parameter.device for part in parts for parameter in part.parameters(recurse=False)}
+        adapted = any(hasattr(part, "base_layer") for part in parts)
+        if adapted or any(device.type not in ("cpu", "cuda") for device in devices):
+            return nullcontext()
+        return torch.random.fork_rng([device for device in devices if device.type == "cuda"])
+
     @property
     def _drops_layers(self) -> bool:
         """Whether layer drop skips some layers and their caches at random."""
@@ -137,7 +158,7 @@ class HuggingFaceStepModel(nn.Module, ABC):
     @property
     def _keeps_cache(self) -> bool:
         """Whether a pass over all steps can use the cache of a source."""
-        return not (self.gradient_checkpointing or self._drops_layers)
+        return not (self.gradient_checkpointing or self._drops_layers or self.lockstep is not None)
 
     @property
     def _reads_ahead(self) -> bool:
@@ -190,6 +211,8 @@ class HuggingFaceStepModel(nn.Module, ABC):
         return limits
 
     def _run(self, inputs_BLD: Tensor, **arguments: Any) -> Any:
+        if self.lockstep is not None:
+            self.lockstep.announce()
         return self._decoder(inputs_embeds=inputs_BLD, return_dict=True, **arguments)
 
     def _features(self, hidden_BLH: Tensor, num_first: int) -> Tensor:
@@ -230,7 +253,16 @@ class HuggingFaceStepModel(nn.Module, ABC):
         """Compute features along given embeddings, all steps at once, also with gradient checkpointing."""
         if inputs_BTD.shape[1] == 0:
             return inputs_BTD.new_zeros(len(inputs_BTD), 0, self._width)
+        if self.lockstep is not None:
+            self._one_row = inputs_BTD[:1, :1].detach(), tree.map(_first_row, context)
         return self._features(self._all_steps(inputs_BTD, context), 1)
+
+    @torch.no_grad()
+    def idle_pass(self) -> None:
+        """Pass a token through all layers for the sake of other processes; draws no random numbers."""
+        inputs_BTD, context = self._one_row
+        with self._unseen_draws():
+            self._all_steps(inputs_BTD, context)
 
     def teacher_forced(self, context: Any, targets_BT: Tensor) -> Tensor:
         """Compute features along the gold outputs; positions after the end of a row are arbitrary.
@@ -268,6 +300,10 @@ class HuggingFaceStepModel(nn.Module, ABC):
 
     @abstractmethod
     def _all_steps(self, inputs_BTD: Tensor, context: Any) -> Tensor: ...
+
+
+def _first_row(leaf: Any) -> Any:
+    return leaf[:1].detach() if isinstance(leaf, Tensor) else leaf
 
 
 def _without_prefix(module: nn.Module, weights: MutableMapping[str, Any], prefix: str, metadata: Any) -> None:

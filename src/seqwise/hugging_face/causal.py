@@ -57,7 +57,7 @@ class CausalModel(HuggingFaceStepModel):
         if not self._reads_ahead:
             return Prompt(moved_BS, mask_BP, lengths_B, (), ())
         # At least one token, since only a cache that something was put in tells its shape.
-        with self._caching():
+        with self._reading_ahead():
             output = self._decoder(input_ids=tokens_BS[:, : max(before, 1)], use_cache=True, return_dict=True)
         read = layers_of(cache_in(output), self._name)
         from_BP = (columns_S[:before] - gaps_B1) % max(before, 1)

@@ -85,7 +85,7 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
 
     Raises:
         InputError: an option is out of range, not one of the objective's, or not supported
-            (``label_smoothing_factor``, ``torch_compile``, FSDP other than of one unit, DeepSpeed).
+            (``label_smoothing_factor``, ``torch_compile``, DeepSpeed, FSDP in units that the objective cannot have).
 
     ``activation_checkpointing`` (in older releases ``gradient_checkpointing``) recomputes single steps by segments
     (``seqwise.search.segments``), and all steps at once by layers, as in Transformers.
@@ -180,7 +180,7 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
                 hint = "give label_smoothing" if name == "label_smoothing_factor" else "leave it out"
                 return InputError(f"{name}: {problem}", hint=hint)
         if self.fsdp:
-            return not_shardable(self.fsdp_plugin_args)
+            return not_shardable(self.fsdp_plugin_args, self.minimised.objective)
         return None
 
 

@@ -5,7 +5,6 @@ Shapes: B batch, J slots, S source length, T target length, N heads, A size of a
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -50,7 +49,7 @@ class Seq2SeqModel(HuggingFaceStepModel):
         if not self._reads_ahead:
             return Source(hidden_BSH, mask_BS, batch.source_lengths_B, (), (), SlotCopies())
         # One step, for what its cross-attention keeps.
-        with self._unseen_draws(), self._caching():
+        with self._unseen_draws(), self._reading_ahead():
             output = self._run(
                 self._embed(tokens_BS.new_full((len(tokens_BS), 1), self.first)),
                 encoder_hidden_states=hidden_BSH,
@@ -59,19 +58,6 @@ class Seq2SeqModel(HuggingFaceStepModel):
             )
         own, memory = two_caches_of(cache_in(output), self._name)
         return Source(hidden_BSH, mask_BS, batch.source_lengths_B, memory, no_steps(own), SlotCopies())
-
-    def _unseen_draws(self) -> AbstractContextManager[None]:
-        """Restore the random state after a step whose output is discarded, which draws dropout of the decoder's layers.
-
-        So training draws the same numbers with and without a cache to fill. Draws of an adapter's own dropout before
-        the kept keys and values are not undone.
-        """
-        parts = list(self._decoder.modules())
-        devices = {parameter.device for part in parts for parameter in part.parameters(recurse=False)}
-        adapted = any(hasattr(part, "base_layer") for part in parts)
-        if adapted or any(device.type not in ("cpu", "cuda") for device in devices):
-            return nullcontext()
-        return torch.random.fork_rng([device for device in devices if device.type == "cuda"])
 
     def _first_tokens(self, context: Source) -> Tensor:
         return torch.full_like(context.lengths_B, self.first)

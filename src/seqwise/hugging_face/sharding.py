@@ -1,25 +1,31 @@
-"""Models sharded over processes by FSDP version 2, as one unit that is gathered around a whole objective.
+"""Models sharded over processes by FSDP version 2, as one unit or in units of layers.
 
 A search calls the embedding, the decoder and the head one by one, and FSDP gathers the weights of a unit where the unit
-itself is called. So the unit is the model, and what is called is a function of its parts.
+itself is called. So the model is a unit, and what is called is a function of its parts. Layers may be units of their
+own: each pass of the decoder gathers them one after the other, in all processes at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import distributed
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
+from seqwise.data.batches import Batch
 from seqwise.errors import InputError
+from seqwise.objectives.objective import Objective, SumOfMeans
+from seqwise.objectives.options import ObjectiveConfig
 
 ONE_UNIT = "fsdp_config={'version': 2, 'auto_wrap_policy': 'NO_WRAP'}"
+LAYERS = "TRANSFORMER_BASED_WRAP"
 
 
-def not_shardable(plugin: Mapping[str, Any] | None) -> InputError | None:
-    """Return the error for settings of accelerate's FSDP plugin, None with XLA, other than those of one unit."""
+def not_shardable(plugin: Mapping[str, Any] | None, objective: ObjectiveConfig) -> InputError | None:
+    """Return the error for settings of accelerate's FSDP plugin, None with XLA, that the objective cannot have."""
     if plugin is None:
         return InputError("fsdp_config: xla is not supported", hint=f"give {ONE_UNIT}")
     if plugin["fsdp_version"] != 2:
@@ -27,8 +33,13 @@ def not_shardable(plugin: Mapping[str, Any] | None) -> InputError | None:
             f"fsdp: version {plugin['fsdp_version']} gathers weights at a call of the model; a search calls its parts"
         )
         return InputError(problem, hint=f"give {ONE_UNIT}")
-    if plugin["auto_wrap_policy"] != "NO_WRAP":
-        problem = "units of layers gather at every step, so processes whose searches differ in length would block"
+    policy = plugin["auto_wrap_policy"]
+    if policy not in ("NO_WRAP", LAYERS):
+        problem = f"auto_wrap_policy {policy} makes units that are neither the model nor its layers"
+        return InputError(f"fsdp_config: {problem}", hint=f"shard the model as one unit: {ONE_UNIT}")
+    if policy == LAYERS and objective.unrolls:
+        # Keys and values leave a layer beside its output, where FSDP does not see that they need gradients.
+        problem = f"gradients of {objective.name} flow through single steps, which units of layers cannot follow"
         return InputError(f"fsdp: {problem}", hint=f"shard the model as one unit: {ONE_UNIT}")
     if plugin["state_dict_type"] != "FULL_STATE_DICT":
         problem = f"state_dict_type {plugin['state_dict_type']} saves no model that loads without FSDP"
@@ -42,13 +53,35 @@ def not_shardable(plugin: Mapping[str, Any] | None) -> InputError | None:
     return None
 
 
+def classes_of_layers(model: Any, plugin: Any) -> set[str]:
+    """Return the names of the classes of layers that are units; none if the model is one unit.
+
+    Raises:
+        InputError: the model has no such layers, or skips some at random.
+    """
+    if plugin.auto_wrap_policy is None:
+        return set()
+    names = set(plugin.transformer_cls_names_to_wrap or getattr(model, "_no_split_modules", None) or ())
+    known = {type(module).__name__ for module in model.modules()}
+    if not names or names - known:
+        what = f"has no {', '.join(sorted(names - known))}" if names else "does not name its layers"
+        problem = f"fsdp_config: a {type(model).__name__} {what}"
+        hint = "name the classes of its layers: fsdp_config={..., 'transformer_layer_cls_to_wrap': [...]}"
+        raise InputError(problem, hint=hint)
+    if any(getattr(module, "layerdrop", 0.0) > 0 for module in model.modules()):
+        problem = "processes would skip different layers (layerdrop), and wait for each other"
+        raise InputError(f"fsdp: {problem}", hint="set the model's layerdrop to 0, or shard it as one unit")
+    plugin.set_auto_wrap_policy(model)  # as accelerate does, which does not find the classes once they are sharded
+    return names
+
+
 def is_sharded(model: Any) -> bool:
     """Whether a model is sharded."""
     return isinstance(model, FSDPModule)
 
 
-def shard(model: Any, accelerator: Any) -> None:
-    """Shard a model in place, as one unit, in the precision of the accelerator.
+def shard(model: Any, accelerator: Any, layers: Collection[str] = ()) -> None:
+    """Shard a model in place, as one unit beside the layers of some classes, in the precision of the accelerator.
 
     ``accelerator.prepare`` would shard its embedding and head apart, and leaves a model that is sharded as it is.
     """
@@ -61,7 +94,8 @@ def shard(model: Any, accelerator: Any) -> None:
         for parameter in model.parameters():
             if parameter.requires_grad:
                 parameter.data = parameter.data.to(torch.float32)
-    fully_shard(model, mp_policy=policy or MixedPrecisionPolicy())
+    for module in [part for part in model.modules() if type(part).__name__ in layers] + [model]:
+        fully_shard(module, mp_policy=policy or MixedPrecisionPolicy())
 
 
 def gathered(model: Any, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -71,3 +105,49 @@ def gathered(model: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     register_fsdp_forward_method(model, name)
     whole: Callable[..., Any] = vars(model).pop(name)
     return whole
+
+
+class Lockstep:
+    """Passes of a decoder that processes take together, because each pass gathers its layers in all of them.
+
+    Searches differ in length. A process announces each pass; one that has finished its objective takes idle passes
+    until the others have finished as well. So every process gathers and frees the same layers in the same order.
+    """
+
+    def __init__(self) -> None:
+        # A group of its own, of the host: its messages cannot be mistaken for those of the weights.
+        self._group = distributed.new_group(backend="gloo")
+        self._idles = False
+
+    def announce(self) -> None:
+        """Wait until every process takes a pass."""
+        if not self._idles:
+            self._count(1)
+
+    def finish(self, idle_pass: Callable[[], object]) -> None:
+        """Take idle passes until no process takes another pass."""
+        self._idles = True
+        while self._count(0):
+            idle_pass()
+        self._idles = False
+
+    def _count(self, own: int) -> int:
+        total = torch.tensor(own)
+        distributed.all_reduce(total, group=self._group)
+        return int(total)
+
+
+def finishing_together(objective: Objective, finish: Callable[[], None]) -> Objective:
+    """Return an objective that calls a function once its passes have been taken."""
+    if isinstance(objective, SumOfMeans):
+        return SumOfMeans(_then(objective.means, finish))
+    return _then(objective, finish)
+
+
+def _then(function: Callable[..., Any], finish: Callable[[], None]) -> Callable[..., Any]:
+    def call(model: Any, batch: Batch, values: Mapping[str, float]) -> Any:
+        value = function(model, batch, values)
+        finish()
+        return value
+
+    return call

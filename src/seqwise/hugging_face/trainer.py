@@ -21,13 +21,21 @@ from transformers import (
 )
 from transformers.trainer_utils import align_special_tokens
 
-from seqwise.data.batches import IGNORE, Batch
+from seqwise.data.batches import IGNORE, Batch, EncodedExample, collate
 from seqwise.errors import InputError, first_line
 from seqwise.hugging_face.adapter import HuggingFaceStepModel
 from seqwise.hugging_face.configuration import SearchAwareConfig
 from seqwise.hugging_face.language import InsideLanguage, text_language
 from seqwise.hugging_face.model_inputs import NEEDED, batch_from_inputs, target_labels
-from seqwise.hugging_face.sharding import ONE_UNIT, gathered, is_sharded, shard
+from seqwise.hugging_face.sharding import (
+    ONE_UNIT,
+    Lockstep,
+    classes_of_layers,
+    finishing_together,
+    gathered,
+    is_sharded,
+    shard,
+)
 from seqwise.hugging_face.step_model import step_model
 from seqwise.objectives.contrastive import noise_log_probs
 from seqwise.objectives.objective import Objective
@@ -71,10 +79,12 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
     With ``fsdp=True`` and ``fsdp_config={"version": 2, "auto_wrap_policy": "NO_WRAP"}``, processes share the model as
     one unit (FSDP2): each holds its part of the weights and of the optimiser's state, and all weights and gradients
     only from the start of an objective to the end of its gradients, or while it evaluates. Saved models are whole; a
-    checkpoint is resumed with FSDP, by any number of processes.
+    checkpoint is resumed with FSDP, by any number of processes. With ``"auto_wrap_policy": "TRANSFORMER_BASED_WRAP"``,
+    each layer is a unit of its own, for models that do not fit one device and objectives whose gradients do not flow
+    through single steps.
 
-    Not implemented: FSDP in units of layers, DeepSpeed, ``torch_compile``; targets with gaps (several turns of a
-    dialogue); objectives that need inputs other than tokens; crash-safe checkpoints.
+    Not implemented: FSDP in units of layers for other objectives; DeepSpeed, ``torch_compile``; targets with gaps
+    (several turns of a dialogue); objectives that need inputs other than tokens; crash-safe checkpoints.
 
     Example:
         >>> import tempfile
@@ -176,6 +186,10 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
         """Convert the model's inputs to sources and targets; if the objective searches, targets must end."""
         model = self.adapted()
         batch = batch_from_inputs(inputs, first=model.first if self._is_encoder_decoder else None)
+        if len(batch) == 0 and model.lockstep is not None:
+            # Passes of this process too gather the layers, so it needs a row, which gets no weight.
+            first = () if model.forced_first is None else (model.forced_first,)
+            return collate([EncodedExample((model.end or 0,), (*first, model.end or 0))]).to(self.args.device)
         if model.language is not None and len(batch):
             require_members(model.language, batch.targets_BT)
         if self.args.objective.searches and model.end is not None and len(batch):
@@ -187,6 +201,10 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
                     hint="end all labels with it, or set model.generation_config.eos_token_id to None",
                 )
         return batch
+
+    def weight_of(self, inputs: Mapping[str, Any]) -> float:
+        """Return 0 if the batch is a row that stands in for none, see :meth:`batch_of`."""
+        return 1.0 if self.adapted().lockstep is None else float(self.num_gold(inputs) > 0)
 
     def num_gold(self, inputs: Mapping[str, Any]) -> Tensor:
         """Count the labels that are targets; training raises an error for incomplete inputs."""
@@ -210,6 +228,8 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
     ) -> Any:
         """Predict like ``Seq2SeqTrainer``; with ``predict_with_generate``, inside the language."""
         language = self.adapted().language
+        if self.adapted().lockstep is not None:
+            generation = {**(generation or getattr(self, "_gen_kwargs", {})), "synced_gpus": True}
         if language is not None and self.args.predict_with_generate and not prediction_loss_only:
             generation = generation or dict(getattr(self, "_gen_kwargs", {}))
             prompt_length = 1 if self._is_encoder_decoder else inputs["input_ids"].shape[1]
@@ -262,8 +282,11 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
     def create_optimizer(self, *arguments: Any, **named: Any) -> Any:
         """Create the optimizer like ``Seq2SeqTrainer``; with FSDP, of the model's shards."""
         if self.is_fsdp_enabled:
-            self.adapted()  # which computes with the whole model
-            shard(self.model, self.accelerator)
+            adapted, plugin = self.adapted(), self.accelerator.state.fsdp_plugin  # adapted with the whole model
+            layers = () if is_sharded(self.model) else classes_of_layers(self.model, plugin)
+            shard(self.model, self.accelerator, layers)
+            if layers:
+                adapted.lockstep = Lockstep()
         return super().create_optimizer(*arguments, **named)
 
     def _save(self, *arguments: Any, **named: Any) -> None:
@@ -285,7 +308,11 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
             log_noise_V=lambda: self._noise(model),
             teacher=lambda: self._within(self._teacher.to(self.args.device)).requires_grad_(False).eval(),
         )
-        return self.args.minimised.build(context)
+        objective = self.args.minimised.build(context)
+        lockstep = model.lockstep
+        if lockstep is None:
+            return objective
+        return finishing_together(objective, lambda: lockstep.finish(model.idle_pass))
 
     def _noise(self, model: HuggingFaceStepModel) -> Tensor:
         """Compute log q of the tokens from their counts as gold in the training data."""

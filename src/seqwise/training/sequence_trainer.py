@@ -100,6 +100,11 @@ class SequenceTrainer(Trainer):  # transformers exports it as Any
         batch: Batch = inputs["batch"]
         return batch.to(self.args.device)
 
+    def weight_of(self, inputs: Mapping[str, Any]) -> float:
+        """Return 0 if no row of the collator's output counts, else 1."""
+        weight: float = inputs["weight"]
+        return weight
+
     def num_gold(self, inputs: Mapping[str, Any]) -> Tensor:
         """Count the gold tokens of the collator's output."""
         counted: Tensor = inputs["batch"].target_lengths_B.sum() * inputs["weight"]
@@ -131,7 +136,7 @@ class SequenceTrainer(Trainer):  # transformers exports it as Any
         """Return the objective of a batch, weighted in training by the batch's share of gold tokens."""
         self.values = {name: schedule(self.state.global_step) for name, schedule in self.schedules.items()}
         share = num_items_in_batch if model.training else None
-        output = model(self.batch_of(inputs), self.values, share, inputs.get("weight", 1.0))
+        output = model(self.batch_of(inputs), self.values, share, self.weight_of(inputs))
         loss = output["loss"]
         if share is not None and self.args.world_size > 1 and self.args.average_tokens_across_devices:
             loss = loss * self.args.world_size  # gradients are averaged over processes
