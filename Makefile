@@ -5,6 +5,8 @@
 CANDIDATES := $(or $(PYTHON),python3 python3.13 python3.12 python3.11)
 BIN := .venv/bin
 PYTEST ?=
+# In the order of the folders: sorted by their number of tests, the files with the longest ones would come last.
+PARALLEL := --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all test-slow test-machines test-oldest mutants reliability soak lock audit lint types format docs figures dist clean
@@ -43,10 +45,10 @@ demo: setup
 	$(BIN)/python -m reproductions demo
 
 test: lint types
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile -m "not slow and not thorough" $(PYTEST)
+	$(BIN)/python -m pytest $(PARALLEL) -m "not slow and not thorough" $(PYTEST)
 
 test-all: test
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile -m "thorough and not slow" $(PYTEST)
+	$(BIN)/python -m pytest $(PARALLEL) -m "thorough and not slow" $(PYTEST)
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow $(PYTEST)
@@ -60,7 +62,7 @@ test-machines: setup
 	  echo "ATEN_CPU_CAPABILITY=$$aten ONEDNN_MAX_CPU_ISA=$$onednn MKL=$$mkl OMP_NUM_THREADS=$$threads"; \
 	  env OMP_NUM_THREADS=$$threads $${aten:+ATEN_CPU_CAPABILITY=$$aten} $${onednn:+ONEDNN_MAX_CPU_ISA=$$onednn} \
 	    $${mkl:+$$([ "$$mkl" = COMPATIBLE ] && echo MKL_CBWR || echo MKL_ENABLE_INSTRUCTIONS)=$$mkl} \
-	    $(BIN)/python -m pytest --numprocesses auto --dist loadfile -m "not slow and not thorough" $(PYTEST) || exit 1; \
+	    $(BIN)/python -m pytest $(PARALLEL) -m "not slow and not thorough" $(PYTEST) || exit 1; \
 	done
 
 OLDEST := build/oldest
@@ -68,7 +70,7 @@ test-oldest: setup
 	$(BIN)/python -m venv --clear $(OLDEST)
 	$(BIN)/python scripts/oldest_versions.py > $(OLDEST)/constraints.txt
 	$(OLDEST)/bin/python -m pip install --quiet --requirement $(OLDEST)/constraints.txt --editable '.[test]'
-	$(OLDEST)/bin/python -m pytest --numprocesses auto --dist loadfile -m "not slow and not thorough" $(PYTEST)
+	$(OLDEST)/bin/python -m pytest $(PARALLEL) -m "not slow and not thorough" $(PYTEST)
 
 reliability: setup
 	$(BIN)/python -m pytest -m "slow or not slow" --write-figures results/reliability.json tests/reliability $(PYTEST)
