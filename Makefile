@@ -14,7 +14,7 @@ PARALLEL := --numprocesses auto --dist loadfile --no-loadscope-reorder
 help:
 	@echo "make demo           train, decode and compare on a small task (sets everything up first)"
 	@echo "make test           run ruff, mypy, then pytest with the doctests (sets everything up first)"
-	@echo "make test-all       make test, then the tests of more than three seconds each, as continuous integration does"
+	@echo "make test-all       make test, then the tests of more than two seconds each, as continuous integration does"
 	@echo "make test-slow      the tests of minutes each"
 	@echo "make test-machines  make test on other CPUs: levels of ATen, oneDNN and MKL, one to four threads"
 	@echo "make test-oldest    make test with the oldest declared versions, in build/oldest; needs a package index"

@@ -281,6 +281,7 @@ def test_a_search_over_a_large_vocabulary(selector: Any, float64: bool) -> None:
     compare(compute, float64=float64)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("with_gradients", [False, True], ids=["decoding", "training"])
 @pytest.mark.parametrize("size", [4, LARGE])
 @pytest.mark.parametrize("name", SEARCHES)
@@ -378,6 +379,7 @@ def test_a_tagger_over_an_encoder(float64: bool) -> None:
     compare(compute, float64=float64)
 
 
+@pytest.mark.thorough
 @precision
 def test_texts_of_a_masked_language_model(float64: bool) -> None:
     def compute(place: Place) -> Any:

@@ -46,6 +46,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return files
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_takes_the_accelerator(
     name: str, seqwise: Command, files: dict[str, Path], capsys: pytest.CaptureFixture[str]
@@ -63,6 +64,7 @@ def test_a_command_takes_the_accelerator(
         assert len(files["page"].read_text()) == pytest.approx(len(written), rel=0.01)
 
 
+@pytest.mark.thorough
 def test_chains_go_on_where_the_model_is(seqwise: Command, files: dict[str, Path], tmp_path: Path) -> None:
     sample = ["sample", files["masked"], "--length=3", "--chains=2", "--output", tmp_path / "samples"]
     with accelerator.device(float64=False):

@@ -145,6 +145,7 @@ def test_the_commands_run(ran: list[Ran]) -> None:
         assert result.exit_code == 0, f"{command}\n{result.output}\n{result.exception!r}"
 
 
+@pytest.mark.thorough
 def test_the_commands_do_what_the_page_says(ran: list[Ran]) -> None:
     _, scored, drawn, filled, held, _, translated = map(records, ran)
     assert len(scored) == 4 and all(len(one["token_log_probs"]) == len(one["tokens"]) for one in scored)

@@ -95,6 +95,7 @@ SCHEMA = {
 }
 
 
+@pytest.mark.thorough
 def test_gpt2_writes_json_of_a_schema() -> None:
     pytest.importorskip("llguidance", reason="grammars need the extra constraints (llguidance)")
     tokenizer = byte_tokenizer()

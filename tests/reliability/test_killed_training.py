@@ -225,6 +225,7 @@ def test_killed_after_the_last_save_and_before_it_cleared_away(whole: Whole, tmp
     promise("training killed between its last save and the removal of older ones", len(points), RESUMED)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("whole", ["tagger"], indirect=True)
 def test_what_is_written_is_flushed_before_it_counts(whole: Whole, promise: Any) -> None:
     step = STEPS // 2

@@ -340,6 +340,7 @@ DEAR = cases(TARGET, ENERGY + sequence_energy(lambda tokens_BT: 0.05 * tokens_BT
 QUICK = "metropolis_hastings in order"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name", [name if name == QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
 )

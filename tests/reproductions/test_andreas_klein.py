@@ -88,6 +88,7 @@ def test_claims_are_reversed_where_the_points_say_so() -> None:
         assert figure_1.examine(*arguments)[number].verdict == "reversed"
 
 
+@pytest.mark.thorough
 def test_figure_1_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     monkeypatch.setattr(figure_1, "INPUTS", 100)

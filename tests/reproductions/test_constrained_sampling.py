@@ -85,6 +85,7 @@ def small(two_phonemes: None, tmp_path_factory: pytest.TempPathFactory) -> Table
     return read_back(outcome, folder)
 
 
+@pytest.mark.thorough
 def test_a_small_run(small: Table) -> None:
     found = {(result.system, result.measure): result.value for result in small.results}
     for model, name in itertools.product(sampling.MODELS, sampling.CONSTRAINTS):

@@ -125,6 +125,7 @@ def test_jumps_stay_on_a_finer_grid_and_soft_steps_shrink(
             assert 0 < largest_step(fine) < 0.3 * largest_step(fine[::4])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("which", [SAMPLING, BEAM])
 def test_only_the_hard_curve_moves_across_a_jump(swept: list[tuple[Panel, Sweep]], which: int) -> None:
     _, found = swept[which]
@@ -136,6 +137,7 @@ def test_only_the_hard_curve_moves_across_a_jump(swept: list[tuple[Panel, Sweep]
             assert max(changes) < 1e-5
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("which", [SAMPLING, BEAM])
 def test_soft_curves_approach_the_hard_one(swept: list[tuple[Panel, Sweep]], which: int) -> None:
     _, found = swept[which]
@@ -148,6 +150,7 @@ def test_soft_curves_approach_the_hard_one(swept: list[tuple[Panel, Sweep]], whi
     assert len(away) > 0.5 * GRID
 
 
+@pytest.mark.thorough
 def test_gold_fed_is_teacher_forcing_and_continuous(toy: Toy, swept: list[tuple[Panel, Sweep]]) -> None:
     _, found = swept[SAMPLING]
     targets_BT = toy.batch.targets_BT

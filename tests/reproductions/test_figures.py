@@ -128,6 +128,7 @@ def cells_of(systems: list[Any]) -> dict[str, Cell]:
     }  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("reproduction", [stress, spelling])
 def test_the_reproduction_draws_what_it_saves(
     reproduction: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -84,6 +84,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Table:
         return read_back(outcome, folder)
 
 
+@pytest.mark.thorough
 def test_a_small_run(small: Table) -> None:
     found = {(result.system, result.measure): result.value for result in small.results}
     assert ("low-confidence remasking, N = 2", "palindromes, passes") in found
@@ -99,6 +100,7 @@ def test_a_small_run(small: Table) -> None:
         assert far == pytest.approx(limit, abs=0.02)
 
 
+@pytest.mark.thorough
 def test_claims_and_theorems_of_a_small_run(small: Table) -> None:
     table = small
     theorems = {claim.text: claim.evidence for claim in table.claims if claim.kind == "theorem"}

@@ -739,6 +739,7 @@ def test_each_table_is_made(number: str, runs: Path) -> None:
     assert all(found[name, "acceptance"].value == 100 for name in gibbs)
 
 
+@pytest.mark.thorough
 def test_tables_share_models_and_cells(runs: Path) -> None:
     run_table(TABLES["6.2"], TOY, setup(runs, 0, 1))
     before = written(runs)
@@ -802,6 +803,7 @@ def test_table_6_6_with_all_its_controls(runs: Path) -> None:
     assert "development sentences" in table.note
 
 
+@pytest.mark.thorough
 def test_the_claims_of_table_6_6_compare_like_states(runs: Path) -> None:
     """Gibbs by the lowest energy against Metropolis-Hastings by last states would compare a search with samples."""
     outcome = run_table_6_6(TOY, setup(runs, 0, 1))

@@ -370,6 +370,7 @@ def test_splits_are_of_distinct_sequences_and_of_the_seed() -> None:
     assert all(tokens_BT.shape[1] == length for part in data for length, tokens_BT in part.items())
 
 
+@pytest.mark.thorough
 def test_the_phoneme_row_is_made_and_signed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_6_1, "ROWS", ())
     monkeypatch.setattr(table_6_1, "examine", lambda cells: [])

@@ -157,6 +157,7 @@ def test_the_command_streams_what_predict_finds(run: Path, tmp_path: Path, seqwi
     assert [tuple(each) for each in labels[:-1]] == found
 
 
+@pytest.mark.thorough
 def test_a_causal_tagger_is_trained_from_files_and_streamed(tmp_path: Path, seqwise: Command) -> None:
     """With commits during the training as well; the label of a word is known once all its pieces are read."""
     draw = random.Random(0)

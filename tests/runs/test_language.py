@@ -124,6 +124,7 @@ def test_evaluate_measures_inside(speller: Path, data: Path, seqwise: Command) -
     assert (free.code, inside.code) == (0, 0) and free.out != inside.out
 
 
+@pytest.mark.thorough
 def test_diagnose_says_what_masking_does(speller: Path, data: Path, seqwise: Command) -> None:
     command = ["diagnose", speller, data / "train.tsv", "--language", data / "catalogue.txt"]
     found = json.loads(seqwise(*command, "--json").out)

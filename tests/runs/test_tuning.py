@@ -59,6 +59,7 @@ class Trainings:
         return {"dev": {"best decoder": "beam", "decoders": {"beam": {"accuracy": value}}}}
 
 
+@pytest.mark.thorough
 def test_the_best_settings_are_kept_and_those_that_fall_behind_are_pruned(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,6 +83,7 @@ def test_the_best_settings_are_kept_and_those_that_fall_behind_are_pruned(
     assert best.train == settings.train and best.evaluate_every == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("interrupted_at", [1, 3, 7])
 def test_an_interruption_changes_no_choice(
     interrupted_at: int, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -98,6 +100,7 @@ def test_an_interruption_changes_no_choice(
     assert killed.config.read_text() == whole.config.read_text()
 
 
+@pytest.mark.thorough
 def test_processes_share_the_trials_of_a_study(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -249,6 +249,7 @@ def test_what_a_state_caches_is_that_of_its_tokens(name: str) -> None:
         torch.testing.assert_close(getattr(last, cached), getattr(again, cached), atol=1e-12, rtol=0)
 
 
+@pytest.mark.thorough
 def test_chains_are_diagnosed_and_do_not_depend_on_the_batch() -> None:
     case, language = WORLDS["tagger"].case, WORLDS["tagger"].language
     context = case.model.encode(case.batch)

@@ -275,6 +275,7 @@ def test_few_allowed_tokens_of_many_score_as_if_all_were_masked(score: Score) ->
 # ---------------------------------------------------------------------------------------- never outside
 
 
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=8)
 @given(st.integers(0, 10**6), st.integers(1, 6), st.sampled_from([1e-3, 0.3, 3.0, 1e3]))
 def test_nothing_leaves_the_language(seed: int, k: int, alpha: float) -> None:

@@ -218,6 +218,7 @@ class Kept:
         return tensor
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["GPT-2", "transformer", "tagger"])
 def test_at_128_steps_the_graph_keeps_a_quarter(kind: str) -> None:
     """Between the passes; the backward pass adds one segment at a time, where it has freed the last one."""

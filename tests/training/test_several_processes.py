@@ -267,6 +267,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return one, two
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_two_processes_come_to_the_weights_of_one(both: tuple[Path, Path], name: str) -> None:
     one, two = both
@@ -283,6 +284,7 @@ def test_two_processes_come_to_the_weights_of_one(both: tuple[Path, Path], name:
     assert [line["step"] for line in logs[1]] == list(range(1, 8))
 
 
+@pytest.mark.thorough
 def test_parts_of_a_batch_in_two_processes_come_to_the_weights_of_the_batch(both: tuple[Path, Path]) -> None:
     expected, shared = torch.load(both[0] / "process-0")[0], torch.load(both[1] / "process-1")[0]
     for part, weight in expected["relaxed beam"].items():
@@ -290,6 +292,7 @@ def test_parts_of_a_batch_in_two_processes_come_to_the_weights_of_the_batch(both
         torch.testing.assert_close(shared["parts"][part], weight, rtol=0, atol=1e-6, msg=part)
 
 
+@pytest.mark.thorough
 def test_one_process_goes_on_where_two_have_stopped(both: tuple[Path, Path], tmp_path: Path) -> None:
     one, two = both
     shutil.copytree(two / "relaxed beam", tmp_path / "run")
@@ -301,12 +304,14 @@ def test_one_process_goes_on_where_two_have_stopped(both: tuple[Path, Path], tmp
         torch.testing.assert_close(model.state_dict()[part], weight, rtol=0, atol=1e-6, msg=part)
 
 
+@pytest.mark.thorough
 def test_two_processes_leave_the_files_of_one(both: tuple[Path, Path]) -> None:
     left = [sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.suffix != ".py") for root in both]
     assert [name for name in left[1] if name != "process-1"] == left[0]
     assert (both[1] / "squares").read_text() == "".join(f"{n * n}\n" for n in range(23))
 
 
+@pytest.mark.thorough
 def test_what_one_process_finds_is_said_by_all(both: tuple[Path, Path]) -> None:
     one, two = both
     expected = [text.replace(str(one), str(two)) for text in torch.load(one / "process-0")[1]]

@@ -235,6 +235,7 @@ def test_a_search_trains_in_bfloat16(tmp_path: Path) -> None:
     assert losses[1] == pytest.approx(losses[0], rel=0.1) and losses[1] != losses[0]
 
 
+@pytest.mark.thorough
 def test_with_gradient_checkpointing_a_search_trains_to_the_same_weights(tmp_path: Path) -> None:
     """It is on while it trains, and may change on resuming."""
     train = [EncodedExample((1, 2, 3) * 3, (1, 2, 1) * 3)] * 4

@@ -37,6 +37,7 @@ def test_without_nicegui_the_command_says_what_to_install(seqwise: Command, monk
     assert seqwise("explore", "anything").complaint.endswith("; pip install 'seqwise[explore]'")
 
 
+@pytest.mark.thorough
 def test_neither_the_package_nor_the_commands_import_nicegui_and_the_explorer_imports_no_trainer() -> None:
     code = "import sys, seqwise.cli, seqwise.pages.explorer.server, seqwise.pages.explorer; "
     code += "assert not {'nicegui', 'transformers'} & set(sys.modules)"
@@ -188,6 +189,7 @@ def test_a_search_is_asked_for_followed_and_changed() -> None:
     visit(tagger(), scenario)
 
 
+@pytest.mark.thorough
 def test_the_page_opens_where_searches_disagree_most_with_the_k_of_the_run(tmp_path: Path) -> None:
     inputs = list(product("abc", repeat=3))
     (tmp_path / "dev.conll").write_text("\n".join("".join(f"{word}\tD\n" for word in one) for one in inputs))
@@ -283,6 +285,7 @@ def test_what_fails_in_the_model_is_told_too(monkeypatch: pytest.MonkeyPatch) ->
     visit(tagger(), scenario)
 
 
+@pytest.mark.thorough
 def test_two_visitors_search_at_once_without_a_trace_of_each_other() -> None:
     async def scenario(one: Visitor, other: Visitor) -> None:
         other.widget("Search method").value = "relaxed beam"
@@ -449,6 +452,7 @@ def test_a_sweep_goes_by_the_proposal_that_is_chosen(monkeypatch: pytest.MonkeyP
     visit(masked_run(), scenario)
 
 
+@pytest.mark.thorough
 def test_the_chains_of_two_visitors_are_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chain_page, "PAUSE", 0.0)
 
@@ -468,6 +472,7 @@ def test_the_chains_of_two_visitors_are_their_own(monkeypatch: pytest.MonkeyPatc
 # ---- The server -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_the_server_answers_on_this_machine_by_its_own_name_alone(tmp_path: Path) -> None:
     import http.client
 
