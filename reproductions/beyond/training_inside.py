@@ -38,16 +38,15 @@ TRAINED = {
     "crf-inside": "beam CRF, raw, inside",
 }
 SOURCE = "not in the papers"
-EVERY = (
-    10  # one in so many words of the dictionary is trained on, or there would be little left for a catalogue to tell
-)
+EVERY = 10
+"""One in so many words of the dictionary is trained on, or there would be little left for a catalogue to tell."""
 PATIENCE = 6
 EPOCHS = {"cross-entropy": 20.0, "relaxed-beam": 5.0, "beam-crf": 8.0}
 """The most epochs of a second stage, which development data end."""
 
 
 @dataclass(frozen=True)
-class Inside:
+class ConstrainedTask:
     """A task with the language of its outputs, and the cross-entropy training that all systems start from."""
 
     task: Task
@@ -71,13 +70,13 @@ def _catalogue(folder: Path) -> str:
 
 
 TASKS = {
-    "ner": Inside(
+    "ner": ConstrainedTask(
         replace(ENTITIES, title=f"{ENTITIES.title}, left to right", decoders=DECODERS),
         PLANS["ner"].start["converged"].with_changes(encoder="left-to-right", batch_size=32, epochs=30.0),
         lambda _: BIO,
         costs="O=2",
     ),
-    "g2p": Inside(
+    "g2p": ConstrainedTask(
         replace(SPELLING, title=f"{SPELLING.title}, a tenth of the words", load_data=_few_words, decoders=DECODERS),
         train_settings(
             task="transduce", source_units="characters", objective="cross-entropy", minimum_count=1, embedding_size=64,
@@ -89,7 +88,7 @@ TASKS = {
 """The tasks by name."""
 
 
-def family(inside: Inside, num_examples: int, language: str, seed: int) -> dict[str, System]:
+def family(inside: ConstrainedTask, num_examples: int, language: str, seed: int) -> dict[str, System]:
     """Return every system for one seed by key; their learning rates are tuned as parts of that of the start."""
     assert inside.start.batch_size is not None
     every = -(-num_examples // inside.start.batch_size) // 2  # twice an epoch

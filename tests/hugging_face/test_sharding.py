@@ -24,9 +24,11 @@ transformers = pytest.importorskip("transformers")
 from accelerate import FullyShardedDataParallelPlugin  # noqa: E402
 from torch.distributed.tensor import DTensor  # noqa: E402
 
+from seqwise.data import EncodedExample, collate  # noqa: E402
 from seqwise.errors import InputError  # noqa: E402
-from seqwise.hugging_face import SearchAwareConfig, SearchAwareTrainer  # noqa: E402
+from seqwise.hugging_face import SearchAwareConfig, SearchAwareTrainer, step_model  # noqa: E402
 from seqwise.hugging_face.sharding import classes_of_layers  # noqa: E402
+from seqwise.search import trie  # noqa: E402
 
 END, PAD, BOS, V = 0, 1, 2, 12  # four processes share each weight evenly: gloo gathers no empty part
 ONE_UNIT: dict[str, Any] = {"fsdp": True, "fsdp_config": {"version": 2, "auto_wrap_policy": "NO_WRAP"}}
@@ -67,7 +69,15 @@ CASES[HALF_EMPTY] = {"beam_size": 2, "score": "global", "train_sampling_strategy
 EVALUATED_FIRST = HALF_EMPTY
 # Gradients of the others flow through single steps.
 IN_LAYERS = [case for case in CASES if "relaxed" not in case and "direct_loss_weight" not in CASES[case]]
-BY_PROCESSES = {2: IN_LAYERS, 4: ["Llama beam-crf", "Marian minimum-risk", HALF_EMPTY]}
+# Gold of four letters and more, in the catalogue of its words: the row that stands in for none is not in there.
+INSIDE = "Llama softmax-margin inside"
+CASES_IN_LAYERS = {
+    INSIDE: CASES[HALF_EMPTY],
+    "Marian scheduled-sampling": {"feeding": "greedy", "gold_probability": 0.0},
+    "Llama self-normalized": {},
+}
+ALL_CASES = CASES | CASES_IN_LAYERS
+BY_PROCESSES = {2: [*IN_LAYERS, *CASES_IN_LAYERS], 4: ["Llama beam-crf", "Marian minimum-risk", HALF_EMPTY]}
 LAYERS: dict[str, Any] = {"version": 2, "auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}
 LAYERS_OF_MARIAN = {**LAYERS, "transformer_layer_cls_to_wrap": ["MarianEncoderLayer", "MarianDecoderLayer"]}
 ON_CPUS = pytest.mark.skipif(torch.cuda.is_available(), reason="FSDP would take the GPU")
@@ -112,7 +122,7 @@ def padded(examples: Sequence[Mapping[str, list[int]]]) -> dict[str, Tensor]:
 
 
 def trainer_of(case: str, folder: Path, **options: Any) -> Any:
-    name, objective = case.split()
+    name, objective = case.split()[:2]
     rows_each = 8 // int(os.environ.get("WORLD_SIZE", "1"))
     settings: dict[str, Any] = {
         "objective": objective,
@@ -133,10 +143,15 @@ def trainer_of(case: str, folder: Path, **options: Any) -> Any:
         "disable_tqdm": True,
         "dataloader_pin_memory": False,
     }
-    config = SearchAwareConfig(str(folder / case.replace(" ", "-")), **(settings | CASES[case] | options))
+    config = SearchAwareConfig(
+        str(folder / case.replace(" ", "-")), **(settings | {**CASES, **CASES_IN_LAYERS}[case] | options)
+    )
     data = rows(name, 32)
+    if case == INSIDE:
+        data = [row for row in rows(name, 200) if sum(label >= 0 for label in row["labels"]) > 4][:32]
+        config.language = trie([[label for label in row["labels"] if label > 0] for row in data], end=END)
     held_out = data[:8]
-    if case == HALF_EMPTY:
+    if case in (HALF_EMPTY, INSIDE):
         data = [row | {"labels": [-100] * len(row["labels"])} if i % 8 < 4 else row for i, row in enumerate(data)]
     trainer = SearchAwareTrainer(made(name), config, data_collator=padded, train_dataset=data, eval_dataset=held_out)
     trainer.remove_callback(transformers.PrinterCallback)
@@ -287,7 +302,7 @@ def one_without_a_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     The norms of a Llama compute in float32, so a cache would change the gradient by 1e-8.
     """
     folder = tmp_path_factory.mktemp("one-without-a-cache")
-    train_all(folder, IN_LAYERS, use_cpu=True, **{CHECKPOINTING: True})
+    train_all(folder, BY_PROCESSES[2], use_cpu=True, **{CHECKPOINTING: True})
     return folder
 
 
@@ -418,6 +433,57 @@ def test_layers_that_cannot_be_units_are_refused(name: str, options: Any, said: 
     model.get_decoder().layerdrop = 0.1
     with pytest.raises(InputError, match=said):
         classes_of_layers(model, FullyShardedDataParallelPlugin(**config.fsdp_plugin_args))
+
+
+class Announced:
+    """A lockstep of one process."""
+
+    passes = 0
+
+    def announce(self) -> None:
+        self.passes += 1
+
+
+@pytest.mark.parametrize("name", ["Llama", "Marian"])
+def test_an_idle_pass_draws_nothing_and_a_cache_is_only_for_searches(name: str) -> None:
+    model = made(name).train()
+    for part in model.modules():
+        if hasattr(part, "dropout"):
+            part.dropout = 0.5
+        if hasattr(part, "attention_dropout"):
+            part.attention_dropout = 0.5
+    adapted, lockstep = step_model(model), Announced()
+    adapted.lockstep = lockstep  # type: ignore[assignment]
+    batch = collate([EncodedExample((3, 4, 5), (5, 4, END)), EncodedExample((6,), (6, END))])
+    context = adapted.encode(batch)
+    assert context.memory and not any(leaf.requires_grad for layer in context.memory for leaf in layer)
+    features = adapted.teacher_forced(context, batch.targets_BT)
+    assert features.requires_grad and lockstep.passes == 1
+    before = torch.get_rng_state()
+    adapted.teacher_forced(context, batch.targets_BT)
+    assert not torch.equal(torch.get_rng_state(), before)  # a pass of its own draws its dropout
+    before = torch.get_rng_state()
+    adapted.idle_pass()
+    assert torch.equal(torch.get_rng_state(), before) and lockstep.passes == 2
+
+
+@pytest.mark.parametrize("in_layers", [False, True])
+def test_processes_that_share_layers_generate_together(
+    in_layers: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that has ended goes on until the others have, as transformers calls for where every step gathers layers."""
+    trainer, told = trainer_of("Llama beam-crf", tmp_path, use_cpu=True), list[bool]()
+    if in_layers:
+        trainer.adapted().lockstep = Announced()
+    generate = trainer.model.generate
+
+    def listening(*arguments: Any, synced_gpus: bool = False, **named: Any) -> Any:
+        told.append(synced_gpus)
+        return generate(*arguments, **named)
+
+    monkeypatch.setattr(trainer.model, "generate", listening)
+    trainer.predict(trainer.eval_dataset)
+    assert told == [in_layers]
 
 
 def test_the_model_may_be_one_unit(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from reproducing import no_progress
 from reproductions import Setup
 from reproductions.beyond import training_inside
-from reproductions.beyond.training_inside import CONTROLS, TASKS, TRAINED, Inside, family
+from reproductions.beyond.training_inside import CONTROLS, TASKS, TRAINED, ConstrainedTask, family
 from reproductions.outcome import HEADINGS
 from reproductions.systems import Data
 from reproductions.tasks import Task, against_gold
@@ -48,7 +48,7 @@ def test_all_systems_are_decoded_inside(tmp_path: Path, monkeypatch: pytest.Monk
         encoder="left-to-right", objective="cross-entropy", hidden_size=4, embedding_size=4, label_embedding_size=2,
         epochs=1.0, batch_size=4, beam_size=2, minimum_count=1,
     )  # fmt: skip
-    monkeypatch.setattr(training_inside, "TASKS", {"tiny": Inside(task, start, lambda _: BIO)})
+    monkeypatch.setattr(training_inside, "TASKS", {"tiny": ConstrainedTask(task, start, lambda _: BIO)})
     monkeypatch.setattr(training_inside, "EPOCHS", dict.fromkeys(training_inside.EPOCHS, 1.0))
     (outcome,) = training_inside.reproduce(Setup(tmp_path, [0], no_progress, "cpu"))
     assert outcome.name == "training-inside-tiny"

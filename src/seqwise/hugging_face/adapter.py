@@ -211,8 +211,6 @@ class HuggingFaceStepModel(nn.Module, ABC):
         return limits
 
     def _run(self, inputs_BLD: Tensor, **arguments: Any) -> Any:
-        if self.lockstep is not None:
-            self.lockstep.announce()
         return self._decoder(inputs_embeds=inputs_BLD, return_dict=True, **arguments)
 
     def _features(self, hidden_BLH: Tensor, num_first: int) -> Tensor:
@@ -236,6 +234,8 @@ class HuggingFaceStepModel(nn.Module, ABC):
     def step(self, inputs_BJD: Tensor, state: Past, context: Any, step: int) -> tuple[Tensor, Past]:
         """Read the input embeddings; the past grows by one step, (B, J, N, T, A) to (B, J, N, T + 1, A)."""
         self._require_cache()
+        if self.lockstep is not None:
+            self.lockstep.announce()
         slots = inputs_BJD.shape[:2]
         if isinstance(state, SharedCache) and not self._only_searches:
             state = state.dense()
@@ -254,6 +254,7 @@ class HuggingFaceStepModel(nn.Module, ABC):
         if inputs_BTD.shape[1] == 0:
             return inputs_BTD.new_zeros(len(inputs_BTD), 0, self._width)
         if self.lockstep is not None:
+            self.lockstep.announce()
             self._one_row = inputs_BTD[:1, :1].detach(), tree.map(_first_row, context)
         return self._features(self._all_steps(inputs_BTD, context), 1)
 

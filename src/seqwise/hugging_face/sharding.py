@@ -12,12 +12,12 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import distributed
+from torch import Tensor, distributed
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
 from seqwise.data.batches import Batch
 from seqwise.errors import InputError
-from seqwise.objectives.objective import Objective, SumOfMeans
+from seqwise.objectives.objective import Objective
 from seqwise.objectives.options import ObjectiveConfig
 
 ONE_UNIT = "fsdp_config={'version': 2, 'auto_wrap_policy': 'NO_WRAP'}"
@@ -117,19 +117,15 @@ class Lockstep:
     def __init__(self) -> None:
         # A group of its own, of the host: its messages cannot be mistaken for those of the weights.
         self._group = distributed.new_group(backend="gloo")
-        self._idles = False
 
     def announce(self) -> None:
-        """Wait until every process takes a pass."""
-        if not self._idles:
-            self._count(1)
+        """Wait until every process takes a pass, of its own or an idle one."""
+        self._count(1)
 
     def finish(self, idle_pass: Callable[[], object]) -> None:
-        """Take idle passes until no process takes another pass."""
-        self._idles = True
+        """Take idle passes until no process takes one of its own."""
         while self._count(0):
             idle_pass()
-        self._idles = False
 
     def _count(self, own: int) -> int:
         total = torch.tensor(own)
@@ -139,15 +135,10 @@ class Lockstep:
 
 def finishing_together(objective: Objective, finish: Callable[[], None]) -> Objective:
     """Return an objective that calls a function once its passes have been taken."""
-    if isinstance(objective, SumOfMeans):
-        return SumOfMeans(_then(objective.means, finish))
-    return _then(objective, finish)
 
-
-def _then(function: Callable[..., Any], finish: Callable[[], None]) -> Callable[..., Any]:
-    def call(model: Any, batch: Batch, values: Mapping[str, float]) -> Any:
-        value = function(model, batch, values)
+    def call(model: Any, batch: Batch, values: Mapping[str, float]) -> Tensor:
+        loss = objective(model, batch, values)
         finish()
-        return value
+        return loss
 
     return call

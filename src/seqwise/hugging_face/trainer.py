@@ -221,17 +221,24 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
             return super(SequenceTrainer, self).compute_loss(model, inputs, return_outputs, num_items_in_batch)
         if self.is_fsdp_enabled:
             model = self._with_objective.train()
-        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        adapted = self.adapted()
+        language = adapted.language
+        if self.weight_of(inputs) == 0:
+            adapted.language = None  # which may lack the row that stands in for none
+        try:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        finally:
+            adapted.language = language
 
     def prediction_step(
         self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: Any = None, **generation: Any
     ) -> Any:
         """Predict like ``Seq2SeqTrainer``; with ``predict_with_generate``, inside the language."""
-        language = self.adapted().language
-        if self.adapted().lockstep is not None:
-            generation = {**(generation or getattr(self, "_gen_kwargs", {})), "synced_gpus": True}
+        adapted = self.adapted()
+        language, generation = adapted.language, generation or dict(getattr(self, "_gen_kwargs", {}))
+        if adapted.lockstep is not None:
+            generation["synced_gpus"] = True
         if language is not None and self.args.predict_with_generate and not prediction_loss_only:
-            generation = generation or dict(getattr(self, "_gen_kwargs", {}))
             prompt_length = 1 if self._is_encoder_decoder else inputs["input_ids"].shape[1]
             longest = self._longest(generation, prompt_length)
             generation["logits_processor"] = [
