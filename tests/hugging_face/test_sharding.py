@@ -219,12 +219,11 @@ def together(folder: Path) -> None:
     resume(folder, use_cpu=True, **ONE_UNIT)
 
 
-def in_layers(folder: Path, cases: Sequence[str]) -> None:
-    """What each of several processes does where layers are units of their own."""
-    shard_on_cpus()
+def in_layers(folder: Path, cases: Sequence[str], **options: Any) -> None:
+    """What each process does where layers are units of their own."""
     for case in cases:
         names = LAYERS_OF_MARIAN if case.startswith("Marian") else LAYERS  # a Marian does not name its layers
-        train_all(folder, [case], use_cpu=True, fsdp=True, fsdp_config=names)
+        train_all(folder, [case], fsdp=True, fsdp_config=names, **options)
 
 
 def launch(call: str, *, processes: int, folder: Path) -> None:
@@ -312,7 +311,8 @@ def layers(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     folders = {}
     for processes, cases in BY_PROCESSES.items():
         folders[processes] = folder = tmp_path_factory.mktemp("layers")
-        launch(f"in_layers(Path({str(folder)!r}), {cases!r})", processes=processes, folder=folder)
+        call = f"shard_on_cpus()\nin_layers(Path({str(folder)!r}), {cases!r}, use_cpu=True)"
+        launch(call, processes=processes, folder=folder)
     return folders
 
 
@@ -393,6 +393,21 @@ def test_a_gpu_with_fsdp_comes_to_the_weights_of_one_without(tmp_path: Path) -> 
     require_same(loaded(sharded / "resumed"), loaded(sharded / name))
     # bfloat16 has 8 bits.
     assert found_in(half / name)["losses"] == pytest.approx(found_in(plain / name)["losses"], rel=0.05)
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_with_units_of_layers_comes_to_the_weights_of_one_without(tmp_path: Path) -> None:
+    plain, sharded, cases = tmp_path / "plain", tmp_path / "sharded", BY_PROCESSES[2]
+    train_all(plain, cases, **{CHECKPOINTING: True})  # without a cache of prompts: see one_without_a_cache
+    launch(f"in_layers(Path({str(sharded)!r}), {cases!r})", processes=1, folder=sharded)
+    for case in cases:
+        name = case.replace(" ", "-")
+        expected, found = found_in(plain / name), found_in(sharded / name)
+        assert found["sharded"] and not expected["sharded"]
+        assert found["norms"] == pytest.approx(expected["norms"], abs=1e-9)
+        require_same(loaded(sharded / name), loaded(plain / name))
+        assert found["predicted"] == expected["predicted"]
 
 
 @pytest.mark.parametrize(

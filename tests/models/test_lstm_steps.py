@@ -60,11 +60,12 @@ def gradients(loss: torch.Tensor, lstm: nn.LSTM, *others: torch.Tensor | None) -
 def test_each_direction_by_itself_reads_each_source_as_it_is_read_alone(
     lengths: tuple[int, ...], dtype: torch.dtype, tolerance: float
 ) -> None:
-    lstm = nn.LSTM(D, H, batch_first=True, bidirectional=True, dtype=dtype)
-    inputs_BSD = torch.randn(len(lengths), S, D, dtype=dtype, requires_grad=True)
-    weight_BSX = torch.randn(len(lengths), S, 2 * H, dtype=dtype)
-    read_BSX = read_both_ways(lstm, inputs_BSD, torch.tensor(lengths))
-    found, wanted = torch.zeros(()), torch.zeros(())
+    place = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    lstm = nn.LSTM(D, H, batch_first=True, bidirectional=True, dtype=dtype, device=place)
+    inputs_BSD = torch.randn(len(lengths), S, D, dtype=dtype, device=place, requires_grad=True)
+    weight_BSX = torch.randn(len(lengths), S, 2 * H, dtype=dtype, device=place)
+    read_BSX = read_both_ways(lstm, inputs_BSD, torch.tensor(lengths, device=place))
+    found, wanted = torch.zeros((), device=place), torch.zeros((), device=place)
     for row, length in enumerate(lengths):
         alone_SX, _ = lstm(inputs_BSD[row, :length])
         torch.testing.assert_close(read_BSX[row, :length], alone_SX, atol=tolerance, rtol=0)
