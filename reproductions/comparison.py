@@ -50,7 +50,7 @@ class Measured:
     chosen: str  # the decoder that is best on the development data, in the mean over seeds
     train_seconds: float  # CPU time of its stages, those of the systems that it starts from among them; mean over seeds
     mean_log_partition: float  # on the test data, in nats; mean over seeds
-    signature: Signature  # that of the first seed, with all seeds in it
+    signature: Signature  # of all seeds
     curves: tuple[Curve, ...] = ()  # the development metric while it was trained, of each seed
     runs: tuple[Path, ...] = ()  # the folder of each seed's run
     learning_rate: float | None = None  # of its own stage, where development data chose it
@@ -81,13 +81,30 @@ def measure_rows(
             max(on_dev, key=lambda decoder: _mean(on_dev[decoder])),
             sum(run.total_seconds for run in runs) / len(runs),
             sum(run.mean_log_partition for run in runs) / len(runs),
-            replace(runs[0].signature, method=f"{name}: {row.name}", seeds=tuple(seeds)),
+            signature_of_seeds([run.signature for run in runs], method=f"{name}: {row.name}", seeds=seeds),
             tuple(replace(run.curve, system=row.name) for run in runs if run.curve),
             tuple(run.run for run in runs),
             runs[0].learning_rate,
             runs[0].place_of_rate,
         )
     return measured
+
+
+def signature_of_seeds(signatures: Sequence[Signature], *, method: str, seeds: Sequence[int]) -> Signature:
+    """Sign a row once for all seeds, which may have been trained on several machines, days or versions: all are named.
+
+    Example:
+        >>> from seqwise.evaluation.signature import sign
+        >>> first = sign("row (0)", seeds=[0], data="0" * 64)
+        >>> elsewhere = replace(first, machine="another machine")
+        >>> signature_of_seeds([first, elsewhere], method="row", seeds=[0, 1]).machine == f"{first.machine}; another machine"
+        True
+    """
+    named = {
+        key: "; ".join(dict.fromkeys(value for one in signatures if (value := getattr(one, key)) is not None)) or None
+        for key in ("seqwise", "torch", "python", "machine", "date", "revision")
+    }
+    return replace(signatures[0], method=method, seeds=tuple(seeds), **named)
 
 
 def best_on_dev(measured: Mapping[str, Measured], keys: Collection[str], *, decoder: str | None = None) -> Measured:
