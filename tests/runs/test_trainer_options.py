@@ -68,7 +68,8 @@ def trained(folder: Path, objective: str, options: dict[str, Any]) -> list[dict[
         before = train_settings(**kind, objective="cross-entropy", minimum_count=1)
         save_run(new_run(tagged(), before), folder / "before")
         kind, options = {}, {"init": folder / "before"}
-    settings = train_settings(**kind, **sizes, **beam, **options, objective=objective, epochs=2.0)
+    epochs = 1.0 * options.get("gradient_accumulation_steps", 1)  # two steps
+    settings = train_settings(**kind, **sizes, **beam, **options, objective=objective, epochs=epochs)
     require_usable(settings, has_lstm=not settings.model.parallel)
     run = new_run(tagged(), settings)
     dev = tagged() if settings.evaluate_every else []
