@@ -96,9 +96,9 @@ def signature_of_seeds(signatures: Sequence[Signature], *, method: str, seeds: S
     Example:
         >>> from seqwise.evaluation.signature import sign
         >>> first = sign("row (0)", seeds=[0], data="0" * 64)
-        >>> elsewhere = replace(first, machine="another machine")
-        >>> signature_of_seeds([first, elsewhere], method="row", seeds=[0, 1]).machine == f"{first.machine}; another machine"
-        True
+        >>> here, there = (replace(first, machine=machine) for machine in ("4 cores", "16 cores"))
+        >>> signature_of_seeds([here, there], method="row", seeds=[0, 1]).machine
+        '4 cores; 16 cores'
     """
     named = {
         key: "; ".join(dict.fromkeys(value for one in signatures if (value := getattr(one, key)) is not None)) or None
