@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from reproductions.outcome import HEADINGS, Outcome
 from reproductions.report import Claim, Curve, Result, Table
@@ -100,7 +101,7 @@ def signature_of_seeds(signatures: Sequence[Signature], *, method: str, seeds: S
         >>> signature_of_seeds([here, there], method="row", seeds=[0, 1]).machine
         '4 cores; 16 cores'
     """
-    named = {
+    named: dict[str, Any] = {
         key: "; ".join(dict.fromkeys(value for one in signatures if (value := getattr(one, key)) is not None)) or None
         for key in ("seqwise", "torch", "python", "machine", "date", "revision")
     }
