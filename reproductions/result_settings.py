@@ -135,9 +135,7 @@ def _searched(corpus: str, make: Callable[..., Mapping[str, System]], scale: str
 
 def _streamed(corpus: str, scale: str) -> str:
     _, start, epochs = search_objectives.CORPORA[corpus]
-    systems = frontier.systems(start, epochs, 0)
-    # The committed results are older than the systems that are trained for a delay.
-    return _listed((system for name, system in systems.items() if name not in frontier.COMMITTED.values()), scale)
+    return _listed(frontier.systems(start, epochs, 0).values(), scale)
 
 
 def _inside(name: str, scale: str) -> str:

@@ -239,7 +239,7 @@ def test_development_data_that_are_training_data_are_told(
 ) -> None:
     files = ["--train", data / "train.conll", "--dev", data / ("train.conll" if known else "dev.conll")]
     ended = seqwise("train", *files, *TINY, "--objective=cross-entropy", "--epochs=1", "--output", tmp_path / "run")
-    said = "24 of 24 development examples are in the training data: a model may know them by heart"
+    said = "24 of 24 development examples are in the training data: the model may have memorised them"
     assert ended.code == 0 and (said in ended.err) == known
 
 

@@ -78,7 +78,7 @@ def test_pairs(files: None, seqwise: Command) -> None:
 def test_text_fits_a_terminal_and_names_what_is_odd(files: None, seqwise: Command) -> None:
     done = seqwise("debug-data", "train.conll", "dev.conll", "--labels", "1")
     assert done.code == 0 and max(map(len, done.out.splitlines())) <= 80
-    for piece in ("train.conll:5", "not in the training data: I-Y", "and 2 more", "in training 1 examples"):
+    for piece in ("train.conll:5", "not in the training data: I-Y", "and 2 more", "in training 1 sentence,"):
         assert piece in done.out, piece
 
 

@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -750,20 +751,24 @@ def decoders(**right: float) -> Rows:
 
 
 def advice(rows: Rows, *, title: str = "accuracy", sign: int = 1, **options: object) -> str:
-    given = {"settings": TINY, "usual": "beam", "mean_log_partition": 6.71} | options
+    given = {"settings": TINY, "usual": "beam", "mean_log_partition": 6.71, "left_to_right": True} | options
     return advise(rows, title, sign, **given)
 
 
 def test_advice_recommends_what_is_surely_better() -> None:
     said = advice(decoders(greedy=0.4, beam=0.5, interpolated_beam=0.6, raw_beam=0.72))
-    assert said.startswith("raw-beam is 22.0 points better than beam (accuracy, development data): ")
+    gain = r"raw-beam is better than beam by 22\.0 points \[1\d\.0, \d\d\.0\]"
+    assert re.match(gain + r" \(accuracy, development data\): ", said)
     assert "look-ahead" in said and said.endswith("; predict with --decoder raw-beam")
     assert "look-ahead" in advice(decoders(beam=0.5, interpolated_beam=0.8, raw_beam=0.72))
-    # No look-ahead in a search without one, or where raw scores are what is usual.
+    # No look-ahead in a search without one, where raw scores are what is usual, or where the model has seen all.
+    said = advice(decoders(beam=0.5, raw_beam=0.72), left_to_right=False)
+    assert "look-ahead" not in said and said.endswith("; predict with --decoder raw-beam")
     said = advice(decoders(greedy=0.8, beam=0.5, raw_beam=0.4))
-    assert "greedy is 30.0 points better than beam" in said and "look-ahead" not in said
+    assert "greedy is better than beam by 30.0 points" in said and "look-ahead" not in said
     said = advice(decoders(beam=0.8, raw_beam=0.4), usual="raw-beam")
-    assert said == "beam is 40.0 points better than raw-beam (accuracy, development data); predict with --decoder beam"
+    assert said.startswith("beam is better than raw-beam by 40.0 points [")
+    assert said.endswith("] (accuracy, development data); predict with --decoder beam")
 
 
 def test_no_decoder_is_called_best_where_all_do_equally_well() -> None:
@@ -777,7 +782,7 @@ def test_advice_does_not_follow_chance() -> None:
     rows["beam"] = {"accuracy": Counts([0, 1] * 49 + [1, 0])}
     assert "predict keeps using beam" in advice(rows)
     assert advice(decoders(greedy=0.4, beam=0.5, raw_beam=0.5)) == (
-        "beam, which predict uses by default, is best here (accuracy); raw-beam as good"
+        "beam, which predict uses by default, is best here (accuracy); raw-beam is as good"
     )
     tied = decoders(greedy=0.5, beam=0.5, raw_beam=0.5)
     assert best_of(tied, "accuracy", 1, usual="raw-beam") == "raw-beam"
@@ -818,7 +823,7 @@ def test_advice_warns_of_raw_scores_that_collapse() -> None:
     assert "a larger --log-partition-weight" in said(lengths(1.5), settings=normalized)
     trained_global = TINY.with_changes(objective="relaxed-beam", score="global")
     cured = said(lengths(1.5), settings=trained_global, usual="raw-beam")
-    assert "--warm-start self-normalized helps. beam is 60.0 points better than raw-beam" in cured
+    assert "--warm-start self-normalized helps. beam is better than raw-beam by 60.0 points" in cured
     distilled = TINY.with_changes(objective="distillation")  # of raw scores, whatever the score
     assert "--warm-start self-normalized helps" in said(lengths(1.5), settings=distilled, usual="raw-beam")
 

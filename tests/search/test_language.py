@@ -131,6 +131,27 @@ def test_a_regular_expression_allows_what_re_matches(pattern: str) -> None:
             assert is_member == bool(re.fullmatch(pattern, text)), text
 
 
+@pytest.mark.parametrize("pattern", ["ab*", "a.*", r"a\Wb", "[^b]*", "(a b)*", "(b| b)?", "a[^ ]b", ".{2}"])
+def test_tokens_may_be_spelt_differently_at_the_beginning(pattern: str) -> None:
+    """As those of a sentence piece, whose blank the first one drops; also where a text may begin again, or be empty."""
+    pytest.importorskip("interegular")
+    texts, first = {0: " a", 1: " b", 2: "b", 4: "é"}, {0: "a", 1: "b", 5: "ab"}
+    language = regular(pattern, texts, first=first, end=6)
+    for length in range(4):
+        for output in itertools.product(range(6), repeat=length):
+            spelt = [(first if place == 0 else texts).get(token) for place, token in enumerate(output)]
+            fits = None not in spelt and re.fullmatch(pattern, "".join(map(str, spelt)), re.ASCII) is not None
+            assert bool(members(language, torch.tensor([[*output, 6]]))) == fits, spelt
+
+
+@pytest.mark.parametrize("pattern", ["^a$", r"a\b", "(?!a)b", r"(a)\1"])
+def test_a_pattern_of_what_is_not_understood_is_refused_with_the_reason(pattern: str) -> None:
+    pytest.importorskip("interegular")
+    with pytest.raises(InputError) as caught:
+        regular(pattern, ["a", "b"])
+    assert "re.fullmatch with re.ASCII, without ^, $" in str(caught.value.hint)
+
+
 def test_members_are_exact_lengths_and_batches() -> None:
     language = trie([(1, 2), (1, 2, 1), (2,)])
     outputs = torch.tensor([[1, 2, -1], [1, 2, 1], [2, -1, -1], [2, 1, -1], [1, -1, -1], [-1, -1, -1]])

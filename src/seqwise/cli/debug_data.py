@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seqwise.cli.console import require_at_least_one
+from seqwise.data.summary import MOST_FREQUENT
 from seqwise.errors import InputError
 from seqwise.names import measure_text
 
@@ -69,7 +70,7 @@ def _rows(file: FileInspection, *, tags: bool, most: int) -> Iterator[tuple[str,
     """Yield the rows of a file: a name and its text."""
     counts = file.summary
     thing = "sentence" if tags else "pair"
-    yield "examples", f"{counts.examples:,} {thing}{'' if counts.examples == 1 else 's'}"
+    yield "examples", _count(counts.examples, thing)
     yield "tokens", _tokens(counts.source_tokens, counts.source_types, counts.unseen_source_tokens)
     yield "lengths", _in_words(file.source_lengths)
     kind = "labels" if tags else "targets"
@@ -84,16 +85,21 @@ def _rows(file: FileInspection, *, tags: bool, most: int) -> Iterator[tuple[str,
         if new:
             yield "", f"not in the training data: {', '.join(new[:most])}" + (" ..." if len(new) > most else "")
     if file.odd_inside:
-        yield "BIO errors", f"{file.odd_inside:,} I- after neither B- nor I- of their type, first in {file.first_odd}"
-    yield "repeated", f"{file.duplicates:,} examples; {file.contradictions:,} sources recur with other {kind}"
+        odd = f"{_count(file.odd_inside, 'I- label')} not after a B- or I- of the same type"
+        yield "BIO errors", f"{odd}, first in {file.first_odd}"
+    contradictions = f"{_count(file.contradictions, 'source')} with different {kind}"
+    yield "duplicates", f"{_count(file.duplicates, thing)}; {contradictions}"
     if file.leaked is not None:
-        yield "in training", f"{file.leaked:,} examples, {file.seen_sources:,} sources"
+        yield "in training", f"{_count(file.leaked, thing)}, {_count(file.seen_sources, 'source')}"
     if tags or file.leaked is not None:  # among the training pairs, nearly every source has its own target
         measures = ", ".join(f"{name} {measure_text(name, value)}" for name, value in file.baseline.items())
-        how = "each word's most frequent label" if tags else "each source's most frequent target, or that of all"
-        yield "baseline", f"{measures} (%), by {how}"
+        yield "baseline", f"{measures} (%), by {MOST_FREQUENT['tag' if tags else 'transduce']}"
     if file.warning is not None:
         yield "warning", file.warning
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def _tokens(tokens: int, types: int, unseen: int | None) -> str:

@@ -285,7 +285,7 @@ def _print(diagnosis: Diagnosis, meaning: Mapping[str, str], *, num_examples: in
         _print_meaning(meaning, "log Z")
     if diagnosis.exposure:
         _heading("Exposure gap: loss in nats per token")
-        print_table(("", "after gold prefixes", "after its own", "gap"), _exposure_rows(diagnosis.exposure))
+        print_table(("", "after gold prefixes", "after own ones", "gap"), _exposure_rows(diagnosis.exposure))
         _print_meaning(meaning, "exposure gap")
     if diagnosis.lengths:
         _heading("Length bias, by beam size")
@@ -298,7 +298,8 @@ def _print(diagnosis: Diagnosis, meaning: Mapping[str, str], *, num_examples: in
             print_table(("beam", "missed, %", "", "lost, nats", ""), _search_rows(diagnosis.search), names=1)
         certified, inputs = diagnosis.search.certified, diagnosis.search.inputs
         out().print(
-            f"measured on {certified:,} of {inputs:,} inputs, those whose best output is certain", highlight=False
+            f"measured on {certified:,} of {inputs:,} inputs, those for which the search proved its output optimal",
+            highlight=False,
         )
         _print_meaning(meaning, "search errors")
     _heading("Slot ranking: how often the right prefix scores above the best wrong one")

@@ -84,7 +84,7 @@ masked_model.command(
 def _print_metrics(metrics: dict[str, Any], settings: Any) -> None:
     print(
         f"{metrics['sequences']:,} sequences of {metrics['tokens']:,} tokens, a vocabulary of "
-        f"{metrics['vocabulary']:,}; {metrics['steps']:,} steps, loss of the last steps {metrics['mean_loss']:.3f}"
+        f"{metrics['vocabulary']:,}; {metrics['steps']:,} steps, mean of the last losses {metrics['mean_loss']:.3f}"
     )
     if "best" in metrics:
         best, ended = metrics["best"], "stopped early, at" if metrics["stopped_early"] else "ended with"

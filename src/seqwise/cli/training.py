@@ -74,7 +74,7 @@ def train(
     count = metrics["train_examples"]
     trained_now = f"trained for {steps} on {count:,} example{'' if count == 1 else 's'}"
     steps_text = trained_now if trained_stages else f"already trained for {steps}"
-    loss = f"loss of the last steps {trained['mean_loss']:.4g} ({trained['loss_unit']})"
+    loss = f"mean loss over the last steps {trained['mean_loss']:.4g} ({trained['loss_unit']})"
     print_filled(f"{steps_text}; {loss}", *_lengths(metrics))
     if "dev" in metrics:
         _print_dev(metrics["dev"])

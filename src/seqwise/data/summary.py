@@ -81,12 +81,12 @@ def known_by_heart(train: Sequence[Example], dev: Sequence[Example]) -> str | No
 
     Example:
         >>> known_by_heart([Example(("a",), ("b",))], [Example(("a",), ("b",))])
-        '1 of 1 development examples are in the training data: a model may know them by heart'
+        '1 of 1 development examples are in the training data: the model may have memorised them'
     """
     again = num_in_training(train, dev)
     if again <= MOST_IN_TRAINING * len(dev):
         return None
-    return f"{again:,} of {len(dev):,} development examples are in the training data: a model may know them by heart"
+    return f"{again:,} of {len(dev):,} development examples are in the training data: the model may have memorised them"
 
 
 def estimated_unseen_share(train: Sequence[Example]) -> float:
@@ -124,7 +124,7 @@ def wrong_label_column(examples: Sequence[Example]) -> str | None:
     once = sum(count == 1 for count in labels.values())
     if len(labels) > len(words) and 5 * once > 2 * len(labels):
         many = f"{len(labels):,} different labels of {len(words):,} different tokens, {once:,} of them seen once"
-        return f"{many}; {hint}, and another --token-column?"
+        return f"{many}; are the columns swapped? Try --token-column and --label-column"
     pairs = (pair for example in examples for pair in zip(example.source, example.target, strict=True))
     same = sum(token.casefold() == label.casefold() for token, label in pairs)
     if len(labels) > ENOUGH_TOKENS and 3 * same > tokens:
@@ -142,6 +142,13 @@ def missing_blank_lines(examples: Sequence[Example]) -> str | None:
 
 def _numbers(first: int, count: int) -> Tokens:
     return tuple(str(number) for number in range(first, first + count))
+
+
+MOST_FREQUENT = {
+    "tag": "each word's most frequent label",
+    "transduce": "each source's most frequent target (of an unknown source, the most frequent one)",
+}
+"""Predictions without learning, by task: :func:`most_frequent_labels` and :func:`most_frequent_outputs`."""
 
 
 def most_frequent_labels(train: Sequence[Example], examples: Iterable[Example]) -> list[Tokens]:

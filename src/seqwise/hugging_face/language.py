@@ -50,7 +50,7 @@ def text_language(tokenizer: Any, pattern: str, *, end: int | None) -> Automaton
 
     Args:
         tokenizer: Hugging Face tokenizer.
-        pattern: regular expression in Python's syntax that must match the whole text; no back-references.
+        pattern: regular expression that must match the whole text, as in :func:`~seqwise.search.regular`.
         end: end token of the model.
 
     Raises:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from seqwise.data.batches import Batch
+from seqwise.errors import InputError
 
 
 class StepModel(Protocol):
@@ -82,6 +83,23 @@ class StreamModel(StepModel, Protocol):
             tensors (B, ...). Pasts of different sizes may be batched, padded with zeros at the end.
         """
         ...
+
+
+def reads_left_to_right(model: object) -> bool:
+    """Whether no label of a model depends on later tokens of its source, as in a :class:`StreamModel`.
+
+    Example:
+        >>> from seqwise.models import Tagger
+        >>> [reads_left_to_right(Tagger(source_size=5, target_size=3, bidirectional=both)) for both in (False, True)]
+        [True, False]
+    """
+    if not hasattr(model, "require_left_to_right"):
+        return False
+    try:
+        model.require_left_to_right()
+    except InputError:
+        return False
+    return True
 
 
 class MaskedModel(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from seqwise.evaluation.metrics import Sums, enough_examples, paired_bootstrap
 from seqwise.objectives.settings import SelfNormalized
@@ -15,17 +16,40 @@ COLLAPSE = 1.2
 """Ratio of output lengths, raw scores to beam, from which raw scores count as collapsed; or its inverse."""
 
 
+class Gain(NamedTuple):
+    """Difference of two decoders in points, with its 95% interval; positive if the first is better."""
+
+    points: float
+    low: float
+    high: float
+    sure: bool  # whether the interval excludes 0, and there are ten examples or more
+
+    def __str__(self) -> str:
+        """Write its size, whichever is better."""
+        low, high = (self.low, self.high) if self.points >= 0 else (-self.high, -self.low)
+        return f"{abs(self.points):.1f} points [{low:.1f}, {high:.1f}]"
+
+
 def advise(
-    measured: Measured, title: str, sign: int, *, settings: Settings, usual: str, mean_log_partition: float | None
+    measured: Measured,
+    title: str,
+    sign: int,
+    *,
+    settings: Settings,
+    usual: str,
+    mean_log_partition: float | None,
+    left_to_right: bool,
 ) -> str:
     """Recommend a decoder in a sentence or two, and warn if raw scores ruin the search.
 
     Measures are compared by ``title``, times ``sign``. A difference counts if its 95% interval (paired bootstrap over
-    the examples) excludes 0, and there are ten examples or more.
+    the examples) excludes 0, and there are ten examples or more. Only a model that reads ``left_to_right`` can lack
+    later evidence, which unnormalised scores bring in.
     """
     best = best_of(measured, title, sign, usual=usual)
     warning = _collapse(measured, title, sign, settings, mean_log_partition)
-    return ". ".join(filter(None, (warning, _choice(measured, title, sign, best, usual))))
+    choice = _choice(measured, title, sign, best, usual, left_to_right=left_to_right)
+    return ". ".join(filter(None, (warning, choice)))
 
 
 def best_of(measured: Measured, title: str, sign: int, *, usual: str) -> str:
@@ -33,21 +57,21 @@ def best_of(measured: Measured, title: str, sign: int, *, usual: str) -> str:
     return max(measured, key=lambda name: (sign * measured[name][title].value, name == usual))
 
 
-def _choice(measured: Measured, title: str, sign: int, best: str, usual: str) -> str:
+def _choice(measured: Measured, title: str, sign: int, best: str, usual: str, *, left_to_right: bool) -> str:
     values = {by_title[title].value for by_title in measured.values()}
     if len(values) == 1 and len(measured) > 1:
         return f"all decoders are equally good here ({title}); predict uses {usual}"
     if best == usual:
         value = measured[usual][title].value
         equals = [name for name in measured if name != usual and measured[name][title].value == value]
-        also = f"; {', '.join(equals)} as good" if equals else ""
+        also = f"; {', '.join(equals)} {'is' if len(equals) == 1 else 'are'} as good" if equals else ""
         return f"{usual}, which predict uses by default, is best here ({title}){also}"
-    gain, sure = gain_of(measured, title, sign, best, usual)
-    if not sure:
-        points = f"{gain:.1f} points, {title}, development data"
-        return f"{best} is not significantly better than {usual} ({points}); predict keeps using {usual}"
-    better = f"{best} is {gain:.1f} points better than {usual} ({title}, development data)"
-    raw = best in ("raw-beam", "interpolated-beam") and usual == "beam"
+    gain = gain_of(measured, title, sign, best, usual)
+    if not gain.sure:
+        by = f"{gain}, {title}, development data" if enough_examples(measured[best][title]) else "too few examples"
+        return f"{best} is not significantly better than {usual} ({by}); predict keeps using {usual}"
+    better = f"{best} is better than {usual} by {gain} ({title}, development data)"
+    raw = left_to_right and best in ("raw-beam", "interpolated-beam") and usual == "beam"
     why = ": its unnormalised scores contain look-ahead, which local scores discard" if raw else ""
     return f"{better}{why}; predict with --decoder {best}"
 
@@ -57,8 +81,8 @@ def _collapse(measured: Measured, title: str, sign: int, settings: Settings, mea
     if "length ratio" not in measured["beam"] or not measured["beam"]["length ratio"].value:
         return ""
     ratio = measured["raw-beam"]["length ratio"].value / measured["beam"]["length ratio"].value
-    loss, sure = gain_of(measured, title, sign, "beam", "raw-beam")
-    if 1 / COLLAPSE < ratio < COLLAPSE or loss <= 0 or not sure:
+    loss = gain_of(measured, title, sign, "beam", "raw-beam")
+    if 1 / COLLAPSE < ratio < COLLAPSE or loss.points <= 0 or not loss.sure:
         return ""
     # A positive log Z explains longer outputs, a negative one shorter outputs.
     nats = mean_log_partition if mean_log_partition is not None and (mean_log_partition > 0) == (ratio > 1) else 0.0
@@ -77,8 +101,9 @@ def _cure(settings: Settings) -> str:
     )
 
 
-def gain_of(measured: Measured, title: str, sign: int, first: str, second: str) -> tuple[float, bool]:
-    """Return the gain of the first over the second in points, and whether it is significant."""
+def gain_of(measured: Measured, title: str, sign: int, first: str, second: str) -> Gain:
+    """Return what the first gains over the second."""
     comparison = paired_bootstrap(measured[first][title], measured[second][title])
     sure = enough_examples(measured[first][title]) and (comparison.low > 0 or comparison.high < 0)
-    return 100 * sign * comparison.difference, sure
+    low, high = sorted((sign * comparison.low, sign * comparison.high))
+    return Gain(100 * sign * comparison.difference, 100 * low, 100 * high, sure)

@@ -21,7 +21,7 @@ from seqwise.evaluation.log_partitions import LogPartitionReport, log_partition_
 from seqwise.evaluation.masking import masking_bias
 from seqwise.evaluation.metrics import Counts, Sums
 from seqwise.evaluation.slot_ranking import SlotRanking, rank_slots
-from seqwise.models.protocols import StepModel
+from seqwise.models.protocols import StepModel, reads_left_to_right
 from seqwise.runs.codecs import place_of
 from seqwise.runs.findings import BEAM_SIZES, MOST_EXPANSIONS, Diagnosis, LanguageDiagnosis
 from seqwise.runs.measures import gold_ids, known_targets, log_partitions_of
@@ -124,7 +124,8 @@ def diagnose(
     measured = {name: measure_outputs(run, examples, outputs_by_search[search]) for name, search in searches.items()}
     local_beams = {size: outputs for (name, size), outputs in sorted(outputs_by_search.items()) if name == "local"}
     errors = _beam_errors(run, data.sources, local_beams, on_progress)
-    return Diagnosis(k, measured, constant, log_partitions, exposure, lengths, errors, ranking)
+    left_to_right = reads_left_to_right(model)
+    return Diagnosis(k, measured, constant, log_partitions, exposure, lengths, errors, ranking, left_to_right)
 
 
 def diagnose_language(

@@ -37,6 +37,7 @@ class Diagnosis:
         lengths: by score (local, raw) and beam size; empty if outputs have the length of the input.
         search: errors of beams with local scores, by size; None if some tokens of the model may not be written.
         ranking: None if no beam contained both the right prefix and a wrong one.
+        left_to_right: whether the model writes each label before it has read later tokens.
     """
 
     beam_size: int
@@ -47,6 +48,7 @@ class Diagnosis:
     lengths: Mapping[str, Mapping[int, LengthBias]]
     search: BeamErrors | None
     ranking: SlotRanking | None
+    left_to_right: bool
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ def meanings(diagnosis: Diagnosis, *, subwords: bool = False) -> dict[str, str]:
         "exposure gap": _about_exposure(diagnosis),
         "length bias": _about_lengths(diagnosis),
         "search errors": _about_search(diagnosis.search, diagnosis.beam_size),
-        "slot ranking": _about_ranking(diagnosis.ranking),
+        "slot ranking": _about_ranking(diagnosis.ranking, left_to_right=diagnosis.left_to_right),
     }
 
 
@@ -87,9 +89,9 @@ def meanings_inside(diagnosis: LanguageDiagnosis, *, subwords: bool = False) -> 
     parts, by_beam = [], diagnosis.decoders["beam"][title]
     for name, scores in (("renormalized-beam", "renormalised scores"), ("raw-beam", "raw scores")):
         changed = f"{scores} change {100 * diagnosis.changed[name].value:.0f}% of the outputs"
-        gain, sure = gain_of(diagnosis.decoders, title, sign, name, "beam")
-        if sure:
-            changed += f" and {'gain' if gain > 0 else 'lose'} {abs(gain):.1f} points ({title})"
+        gain = gain_of(diagnosis.decoders, title, sign, name, "beam")
+        if gain.sure:
+            changed += f" and {'gain' if gain.points > 0 else 'lose'} {gain} ({title})"
         elif enough_examples(by_beam):
             changed += f", without a significant difference ({title})"
         parts.append(changed)
@@ -116,22 +118,20 @@ def _about_decoders(diagnosis: Diagnosis, *, subwords: bool) -> str:
         return _too_few(diagnosis.decoders["beam"][title])
 
     gain = partial(gain_of, diagnosis.decoders, title, sign)
-    (raw, sure), parts = gain("raw-beam", "beam"), []
-    by_beam, beam_sure = gain("beam", "greedy")
-    if beam_sure:
-        parts.append(
-            f"the beam is {abs(by_beam):.1f} points {'better' if by_beam > 0 else 'worse'} than greedy ({title})"
-        )
+    raw, by_beam, parts = gain("raw-beam", "beam"), gain("beam", "greedy"), []
+    if by_beam.sure:
+        parts.append(f"the beam is {'better' if by_beam.points > 0 else 'worse'} than greedy by {by_beam} ({title})")
     else:
         parts.append(f"beam and greedy do not differ significantly ({title})")
-    if not sure:
+    if not raw.sure:
         parts.append("raw scores and log-probabilities do not differ significantly")
-    elif raw > 0:
-        parts.append(f"raw scores gain {raw:.1f}, so there is label bias; predict with --decoder raw-beam")
+    elif raw.points > 0:
+        so = ", so there is label bias" if diagnosis.left_to_right else ", although the model sees the whole input"
+        parts.append(f"raw scores gain {raw}{so}; predict with --decoder raw-beam")
     else:
-        parts.append(f"raw scores lose {-raw:.1f}; use beam")
-    if sure and raw < 0 and "shifted-beam" in diagnosis.decoders:
-        back = max(gain("shifted-beam", "raw-beam")[0] / -raw, 0)
+        parts.append(f"raw scores lose {raw}; use beam")
+    if raw.sure and raw.points < 0 and "shifted-beam" in diagnosis.decoders:
+        back = max(gain("shifted-beam", "raw-beam").points / -raw.points, 0)
         parts.append(
             f"{100 * back:.0f}% of that is due to a constant, mean log Z, which --objective self-normalized removes"
         )
@@ -164,8 +164,8 @@ def _about_exposure(diagnosis: Diagnosis) -> str:
     greedy, beam = costs.get("greedy"), costs["beam"]
     if beam is None and greedy is None:
         return (
-            "the loss after its own prefixes is not significantly higher than after gold ones: there is little to gain "
-            "from training on them"
+            "the loss after the model's own prefixes is not significantly higher than after gold ones: there is little "
+            "to gain from training on them"
         )
     if beam is None:
         return (
@@ -199,7 +199,8 @@ def _about_search(errors: BeamErrors | None, beam_size: int) -> str:
         return "the generation config restricts outputs, so the exact best output is not computed"
     if not errors.certified:
         return (
-            f"no input's best output is certain after {MOST_EXPANSIONS:,} expansions: probabilities are widely spread"
+            f"for no input did the search prove an output optimal within {MOST_EXPANSIONS:,} expansions: probabilities "
+            "are widely spread"
         )
     missed, lost = errors.missed[beam_size], errors.lost[beam_size]
     if not missed.value:
@@ -213,7 +214,7 @@ def _about_search(errors: BeamErrors | None, beam_size: int) -> str:
     )
 
 
-def _about_ranking(ranking: SlotRanking | None) -> str:
+def _about_ranking(ranking: SlotRanking | None, *, left_to_right: bool) -> str:
     if ranking is None:
         return "no beam contains the right prefix and a wrong one: use a beam of 2 or more, on longer outputs"
     if not enough_examples(ranking.both):
@@ -221,10 +222,15 @@ def _about_ranking(ranking: SlotRanking | None) -> str:
     gains = [paired_bootstrap(counts, ranking.log_prob) for counts in (ranking.both, ranking.raw)]
     gain = max(gains, key=lambda comparison: comparison.low)
     if gain.low > 0:
+        low, high = 100 * gain.low, 100 * gain.high
+        points = f"{100 * gain.difference:.1f} points [{low:.1f}, {high:.1f}]"
+        often = f"with log Z, the right prefix ranks first more often by {points}"
+        compare = "compare raw-beam in the first table"
+        if not left_to_right:
+            return f"{often}; {compare}"
         return (
-            f"with log Z, the right prefix ranks first {100 * gain.difference:.1f} points more often: the next input "
-            "is evidence against wrong prefixes, which local scores cannot use; raw-beam above shows whether search "
-            "gains, and --score global trains for it"
+            f"{often}: the next input is evidence against wrong prefixes, which local scores cannot use; {compare}, "
+            "and train for it with --score global"
         )
     return (
         "log Z of the next step adds nothing significant to the log-probability of a prefix; the decoders above show "

@@ -25,6 +25,7 @@ from seqwise.evaluation.metrics import (
     word_error_rate,
 )
 from seqwise.evaluation.translation import bleu, bleu_signature
+from seqwise.models.protocols import reads_left_to_right
 from seqwise.objectives.self_normalization import log_partitions
 from seqwise.runs.advice import advise, best_of
 from seqwise.runs.codecs import place_of
@@ -188,7 +189,15 @@ def measure_decoders(
         "decoders": _values(measures_by_decoder),
         "best decoder": best_of(measures_by_decoder, title, sign, usual=usual),
         "best by": title,
-        "advice": advise(measures_by_decoder, title, sign, settings=run.settings, usual=usual, mean_log_partition=mean),
+        "advice": advise(
+            measures_by_decoder,
+            title,
+            sign,
+            settings=run.settings,
+            usual=usual,
+            mean_log_partition=mean,
+            left_to_right=reads_left_to_right(run.model),
+        ),
         "signatures": signatures(run, examples),
         "mean log Z": mean,
         "variance of log Z": log_partitions_N.var(correction=0).item() if len(log_partitions_N) else None,

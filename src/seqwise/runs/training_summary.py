@@ -15,7 +15,13 @@ from typing import Any
 from seqwise.data.batches import EncodedExample
 from seqwise.data.durable import write_atomically
 from seqwise.data.readers import Example
-from seqwise.data.summary import DataSummary, most_frequent_labels, most_frequent_outputs, summarize
+from seqwise.data.summary import (
+    MOST_FREQUENT,
+    DataSummary,
+    most_frequent_labels,
+    most_frequent_outputs,
+    summarize,
+)
 from seqwise.runs.measures import decisive, measure_outputs, references_by_source
 from seqwise.runs.run import METRICS, MaskedRun, OutputRun
 from seqwise.runs.settings import Settings
@@ -186,9 +192,8 @@ def _baseline(run: OutputRun, train: Sequence[Example], dev: Sequence[Example]) 
         outputs = [tuple(example.target) for example in run.codec.split(answered)]
     measures = measure_outputs(run, examples, outputs)
     title, sign = decisive(measures, subwords=run.codec.writes_text)
-    method = "each word's most frequent label" if tags else "each source's most frequent output, or that of all"
     values = {name: sums.value for name, sums in measures.items()}
-    return Baseline(method, "dev" if dev else "train", title, sign, values)
+    return Baseline(MOST_FREQUENT[run.settings.task], "dev" if dev else "train", title, sign, values)
 
 
 def begin_summary(summary: TrainingSummary, folder: Path, on_start: Callable[[TrainingSummary], None] | None) -> None:

@@ -15,8 +15,6 @@ from torch import Tensor
 from seqwise.errors import InputError
 from seqwise.search.language import NOWHERE
 
-BEGINNING = "\ue000"  # for private use; stands before the first token where its text differs
-
 
 @dataclass(frozen=True, eq=False)
 class Automaton:
@@ -214,7 +212,8 @@ def regular(
     Needs the extra ``constraints`` (interegular).
 
     Args:
-        pattern: a regular expression in Python's syntax that must match the whole text; no back-references.
+        pattern: a regular expression that must match the whole text, as in ``re.fullmatch`` with ``re.ASCII``. Not
+            understood: ``^``, ``$``, ``\\b``, lookaround, back-references.
         tokens: text of each token id; None or "" for tokens that are never written (special ones).
         first: text of each token at the beginning, if that differs; tokens without one never come first.
         end: end token of the model.
@@ -231,28 +230,32 @@ def regular(
         import interegular
     except ModuleNotFoundError as error:
         raise InputError("patterns need interegular", hint="pip install 'seqwise[constraints]'") from error
-    marked = pattern if first is None else f"{BEGINNING}({pattern})"
     try:
-        machine = interegular.parse_pattern(marked).to_fsm().reduce()
+        machine = interegular.parse_pattern(pattern).to_fsm().reduce()
     except Exception as error:  # the library has one class of error for each part of the syntax, without a common base
         problem = f"the pattern {pattern!r} cannot be read ({str(error) or type(error).__name__})"
-        raise InputError(problem, hint="see the syntax of Python's re; back-references are not understood") from None
+        hint = "write it for re.fullmatch with re.ASCII, without ^, $, \\b, lookaround and back-references"
+        raise InputError(problem, hint=hint) from None
     texts = tokens if isinstance(tokens, Mapping) else dict(enumerate(tokens))
-    spellings = [(token, text) for token, text in texts.items() if text and BEGINNING not in text]
-    spellings += [(token, BEGINNING + text) for token, text in (first or {}).items() if text]
-    spelt = _letters((token, text) for token, text in spellings if token != end)
-    numbers: dict[object, int] = {machine.initial: 0}
-    arcs, waiting = [], [machine.initial]
+    spelt, spelt_first = (
+        _letters((token, text) for token, text in each.items() if text and token != end)
+        for each in (texts, texts if first is None else first)
+    )
+    # A state of its own for the beginning, which tokens may lead back to.
+    numbers: dict[object, int] = {None: 0}
+    arcs, waiting = [], list[object]([None])
     while waiting:
         state = waiting.pop()
-        for token, reached in _spell(machine, state, spelt):
+        here = (machine.initial, spelt_first) if state is None else (state, spelt)
+        for token, reached in _spell(machine, *here):
             if not machine.islive(reached):
                 continue
             if reached not in numbers:
                 numbers[reached] = len(numbers)
                 waiting.append(reached)
             arcs.append((numbers[state], token, numbers[reached]))
-    lasts = [number for state, number in numbers.items() if state in machine.finals]
+    finals = machine.finals | ({None} if machine.initial in machine.finals else set())
+    lasts = [number for state, number in numbers.items() if state in finals]
     language = _automaton(arcs, lasts, num_states=len(numbers), end=end)
     if not bool((language.allowed(language.start(1, torch.device("cpu")), None) >= 0).any()):
         raise InputError(f"no sequence of tokens spells a text that {pattern!r} matches", hint="check the vocabulary")
