@@ -17,7 +17,7 @@ IDS = {"vocab_size": 12, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3
 
 
 def bart() -> Any:
-    config = transformers.BartConfig(**SMALL, **HEADS, **IDS, decoder_start_token_id=2, forced_eos_token_id=None)
+    config = transformers.BartConfig(**SMALL, **HEADS, **IDS, decoder_start_token_id=2, forced_eos_token_id=3)
     return transformers.BartForConditionalGeneration(config)
 
 

@@ -37,7 +37,18 @@ from seqwise.objectives.rescoring import beam_outputs, output_scores  # noqa: E4
 from seqwise.objectives.scheduled_sampling import scheduled_sampling_objective  # noqa: E402
 from seqwise.objectives.search_aware import hinge_objective, relaxed_beam_objective  # noqa: E402
 from seqwise.objectives.self_normalization import sampled_self_normalized_objective, self_normalized_objective  # noqa: E402
-from seqwise.search import HardTopK, SoftTopK, backtrace, beam_search, best_first, expanded, global_, local, summed  # noqa: E402
+from seqwise.search import (  # noqa: E402
+    HardTopK,
+    SoftTopK,
+    backtrace,
+    beam_search,
+    best_first,
+    expanded,
+    global_,
+    local,
+    summed,
+    trie,
+)
 from seqwise.search.feeding import fed_logits_in_two_passes  # noqa: E402
 from seqwise.search.large_vocabulary import relaxed  # noqa: E402
 
@@ -853,6 +864,28 @@ def test_the_forced_first_token_is_the_first_of_every_output_at_score_zero() -> 
     free = copy.deepcopy(model.generation_config)
     free.forced_bos_token_id = None
     assert step_model(model, generation_config=free).forced_first is None
+    adapted.language = trie([(3,)], end=END)
+    with torch.no_grad(), pytest.raises(InputError, match="no output of the language begins with it"):
+        beam_search(adapted, adapted.encode(batch), HardTopK(2), num_steps=3)
+    adapted.language = trie([(3,)], end=END).after([4])
+    with torch.no_grad():
+        (best, *_) = backtrace(beam_search(adapted, adapted.encode(batch), HardTopK(2), num_steps=3))
+    assert best[0].tolist() == [4, 3, END]
+
+
+def test_tokens_beyond_the_vocabulary_are_never_written() -> None:
+    """As the end token of a small GPT-2 that keeps the number of a large one."""
+    model, plain = _model("GPT-2"), _model("GPT-2")
+    model.generation_config.eos_token_id, model.generation_config.suppress_tokens = 50256, [3, 999]
+    plain.generation_config.eos_token_id, plain.generation_config.suppress_tokens = None, [3]
+    found = []
+    for each in (model, plain):
+        adapted = step_model(each)
+        with torch.no_grad():
+            context = adapted.encode(_batch(SOURCES, TARGETS))
+            beam = beam_search(adapted, context, generation_selector(HardTopK(3), each), num_steps=3)
+        found.append(backtrace(beam))
+    assert step_model(model).end is None and torch.equal(*found)
 
 
 @pytest.mark.thorough

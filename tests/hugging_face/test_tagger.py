@@ -36,6 +36,13 @@ def tagger(kind: str = "BERT", **options: Any) -> Any:
     return pretrained_tagger(model, num_labels=3, hidden_size=8, label_embedding_size=4, **options).double().eval()
 
 
+def test_the_decoder_has_the_type_of_the_encoder() -> None:
+    model = pretrained_tagger(made(MODELS["BERT"]()).base_model.to(torch.bfloat16), num_labels=3, hidden_size=8).eval()
+    assert {one.dtype for one in model.parameters()} == {torch.bfloat16}
+    (outputs, *_) = decode_examples(model, examples(), DECODERS["beam"](2, 1.0, None))
+    assert len(outputs[0].tokens) == 2
+
+
 def examples() -> list[EncodedExample]:
     return [EncodedExample(source, target) for source, target in zip(SOURCES, TARGETS, strict=True)]
 

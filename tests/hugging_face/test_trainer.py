@@ -64,6 +64,7 @@ from seqwise.objectives.violations import (  # noqa: E402
 from seqwise.schedules import linear  # noqa: E402
 from seqwise.search import global_, mean_squared_gap, trie  # noqa: E402
 from seqwise.search.feeding import fed_logits_in_two_passes  # noqa: E402
+from seqwise.search.language import members  # noqa: E402
 
 transformers.logging.set_verbosity_error()
 
@@ -963,6 +964,30 @@ def test_a_language_may_be_a_pattern_of_the_tokenizers_texts(tmp_path: Path) -> 
     assert json.loads(config.to_json_string())["language"] == "Automaton"
     with pytest.raises(InputError, match="a pattern needs a tokenizer"):
         made_trainer(made("Marian"), data, tmp_path, language="a")
+
+
+@pytest.mark.parametrize("forced", [None, 2])
+def test_a_pattern_is_of_what_follows_the_special_tokens_of_a_target(forced: int | None, tmp_path: Path) -> None:
+    """As those of a BART, which begin with the start token whether or not generation forces it."""
+    tokenizer, model = letter_tokenizer("<s> $A </s>"), made("Marian")
+    model.generation_config.forced_bos_token_id = forced
+    data = [{"input_ids": tokenizer("b").input_ids, "labels": tokenizer(text_target="a c").input_ids}] * 8
+    options = {"objective": "relaxed-beam", "beam_size": 2, "processing_class": tokenizer}
+    trainer = made_trainer(model, data, tmp_path, language="(a|b)( c)?", **options)
+    trainer.train()
+    assert data[0]["labels"] == [2, 4, 6, END]
+    assert bool(members(trainer.adapted().language, torch.tensor([[2, 4, 6, END]])))
+    assert not bool(members(trainer.adapted().language, torch.tensor([[4, 6, END, -1]])))
+
+
+def test_noise_is_counted_on_labels_that_the_collator_makes(tmp_path: Path) -> None:
+    data = [{"input_ids": [4, 5, 4, END]}] * 4
+    collator = transformers.DataCollatorForLanguageModeling(letter_tokenizer(), mlm=False)
+    options = {"objective": "noise-contrastive", "data_collator": collator, "max_steps": 1}
+    trainer = made_trainer(made("GPT-2"), data, tmp_path, **options)
+    trainer.train()
+    counts = torch.ones(V).index_add(0, torch.tensor([4, 5, 4, END]), torch.full((4,), 4.0))
+    torch.testing.assert_close(trainer._noise(trainer.adapted()), noise_log_probs(counts))
 
 
 @pytest.mark.thorough

@@ -264,6 +264,12 @@ def test_bad_arguments_are_refused(change: dict[str, Any], says: str) -> None:
         best_first(case.model, case.model.encode(case.batch), arguments.pop("k"), **arguments)
 
 
+def test_a_model_in_training_mode_is_refused() -> None:
+    case = oracles.translation_case(0)
+    with pytest.raises(InputError, match="in training mode"):
+        best_first(case.model.train(), case.model.encode(case.batch), 1, num_steps=3)
+
+
 # ---------------------------------------------------------------------------------------- certificate and budget
 
 

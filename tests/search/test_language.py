@@ -144,7 +144,7 @@ def test_tokens_may_be_spelt_differently_at_the_beginning(pattern: str) -> None:
             assert bool(members(language, torch.tensor([[*output, 6]]))) == fits, spelt
 
 
-@pytest.mark.parametrize("pattern", ["^a$", r"a\b", "(?!a)b", r"(a)\1"])
+@pytest.mark.parametrize("pattern", ["^a$", r"a\b", r"(a)\1"])
 def test_a_pattern_of_what_is_not_understood_is_refused_with_the_reason(pattern: str) -> None:
     pytest.importorskip("interegular")
     with pytest.raises(InputError) as caught:

@@ -228,8 +228,21 @@ class HuggingFaceStepModel(nn.Module, ABC):
 
     def start(self, context: Any) -> tuple[Tensor, Past]:
         """Return the embedding of the start token, or of the last token of the prompt, and an empty past."""
+        self._require_forced_first()
         past = self.empty_cache(context) if self.shares and self._only_searches else context.nothing
         return self._embed(self._first_tokens(context))[:, None], past
+
+    def _require_forced_first(self) -> None:
+        """Raise an InputError if no output of the language begins with the token that is forced."""
+        if self.language is None or self.forced_first is None:
+            return
+        allowed_11C = self.language.allowed(self.language.start(1, torch.device("cpu")), None)
+        if self.forced_first not in allowed_11C.flatten().tolist():
+            raise InputError(
+                f"{self._name} forces its first token to be {self.forced_first} (forced_bos_token_id), and no output "
+                "of the language begins with it",
+                hint="put it before every output (of an Automaton, by after()), or pass a generation_config without it",
+            )
 
     def step(self, inputs_BJD: Tensor, state: Past, context: Any, step: int) -> tuple[Tensor, Past]:
         """Read the input embeddings; the past grows by one step, (B, J, N, T, A) to (B, J, N, T + 1, A)."""

@@ -5,6 +5,7 @@ Shapes: B batch, J slots, V vocabulary, X excluded candidates.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -73,6 +74,8 @@ def special_tokens(model: Any, generation_config: GenerationConfig) -> SpecialTo
                 hint="set generation_config.eos_token_id to the one that targets end with",
             )
         end = end[0]
+    if end is not None and end >= model.get_output_embeddings().weight.shape[0]:
+        end = None  # a token that is never written, as where a small GPT-2 keeps the number of a large one
     if generation_config.cache_implementation not in MOVABLE_CACHES:
         raise InputError(
             f"{name} asks for a {generation_config.cache_implementation} cache "
@@ -82,8 +85,8 @@ def special_tokens(model: Any, generation_config: GenerationConfig) -> SpecialTo
     padding = getattr(model.config, "pad_token_id", None)
     if padding is not None and (padding < 0 or padding in _forbidden(generation_config, end)):
         padding = None
-    forced = generation_config.forced_bos_token_id
     if not model.config.is_encoder_decoder:
+        forced = generation_config.forced_bos_token_id
         if forced is not None:
             raise InputError(
                 f"{name} is a causal model, whose first token follows a prompt, and generation_config."
@@ -91,7 +94,12 @@ def special_tokens(model: Any, generation_config: GenerationConfig) -> SpecialTo
                 hint="set it to None, and end prompts with that token",
             )
         return SpecialTokens(end, 0, None, padding)
-    first = generation_config.decoder_start_token_id
+    return SpecialTokens(end, *first_tokens(model, generation_config), padding)
+
+
+def first_tokens(model: Any, generation_config: GenerationConfig) -> tuple[int, int | None]:
+    """Return the token that the decoder of an encoder-decoder starts from, and the first output if it is forced."""
+    name, first = type(model).__name__, generation_config.decoder_start_token_id
     if first is None:
         first = generation_config.bos_token_id
     if not isinstance(first, int):
@@ -99,7 +107,7 @@ def special_tokens(model: Any, generation_config: GenerationConfig) -> SpecialTo
             f"{name} has no single start token (generation_config.decoder_start_token_id is {first})",
             hint="set generation_config.decoder_start_token_id to one token",
         )
-    return SpecialTokens(end, first, forced, padding)
+    return first, generation_config.forced_bos_token_id
 
 
 def generation_selector(
@@ -172,8 +180,8 @@ def generation_selector(
     return GenerationSelector(
         selector,
         vocabulary_size=plain.get_output_embeddings().weight.shape[0],
-        excluded=tuple(sorted(_forbidden(config, end))),
-        excluded_at_first=tuple(sorted(set(config.begin_suppress_tokens or []))),
+        excluded=_written(_forbidden(config, end), plain),
+        excluded_at_first=_written(config.begin_suppress_tokens or [], plain),
         first_choice=0 if forced_first is None else 1,
         end=end,
         steps_before_end=before_end,
@@ -186,6 +194,12 @@ def _forbidden(generation_config: GenerationConfig, end: int | None) -> set[int]
     """Return the tokens that are never chosen; an end token among the bad words is still allowed."""
     words = {word[0] for word in generation_config.bad_words_ids or [] if len(word) == 1}
     return words - {end} | set(generation_config.suppress_tokens or [])
+
+
+def _written(tokens: Iterable[int], model: Any) -> tuple[int, ...]:
+    """Sort tokens, without those beyond the vocabulary, which cannot be written anyway."""
+    size = model.get_output_embeddings().weight.shape[0]
+    return tuple(sorted(token for token in set(tokens) if token < size))
 
 
 @dataclass(frozen=True)

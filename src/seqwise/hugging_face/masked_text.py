@@ -21,6 +21,7 @@ from seqwise.data.batches import FREE
 from seqwise.errors import InputError
 from seqwise.hugging_face.masked_model import HuggingFaceMaskedModel, masked_model
 from seqwise.hugging_face.text_codec import TextCodec, placed
+from seqwise.models.protocols import require_evaluation_mode
 from seqwise.sampling.chains import Trace
 from seqwise.sampling.diagnostics import ChainReport, diagnose_chains
 from seqwise.sampling.problems import ChainProblem, Progress, run_problems, samples_of
@@ -288,8 +289,7 @@ def adapted_with_codec(model: Any, tokenizer: Any, **options: Any) -> tuple[Hugg
     else:
         adapted = masked_model(model, tokenizer=tokenizer, **options)
         codec = TextCodec(tokenizer, vocab_size=adapted.vocab_size)
-    if adapted.training:
-        raise InputError("a model is in training mode, where dropout changes its scores", hint="call model.eval()")
+    require_evaluation_mode(adapted)
     return adapted, codec
 
 

@@ -22,6 +22,7 @@ from seqwise.hugging_face.masked_model import HuggingFaceMaskedModel, num_positi
 from seqwise.hugging_face.masked_text import adapted_with_codec
 from seqwise.hugging_face.text_codec import placed
 from seqwise.hugging_face.tokens import TextTokens, special_around, text_tokens
+from seqwise.models.protocols import require_evaluation_mode
 from seqwise.names import Pieces
 from seqwise.sampling.any_order import any_order_bound
 from seqwise.sampling.energies import pseudo_log_likelihood
@@ -224,8 +225,7 @@ def text_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> TextSc
     if settings.bound:
         problem = "bound: a left-to-right model has exact log-probabilities"
         raise InputError(problem, hint="leave it out")
-    if inner.training:
-        raise InputError("a model is in training mode, where dropout changes its scores", hint="call model.eval()")
+    require_evaluation_mode(inner)
     return (_seq2seq_scorer if inner.config.is_encoder_decoder else _causal_scorer)(model, tokenizer, settings)
 
 
@@ -358,13 +358,13 @@ def _refuse_suffix(suffix: str) -> None:
 
 
 def _seq2seq_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> TextScorer:
-    from seqwise.hugging_face.generation import special_tokens
+    from seqwise.hugging_face.generation import first_tokens
 
     inner = unwrapped(model)
-    special = special_tokens(inner, inner.generation_config)
+    first, forced_first = first_tokens(inner, inner.generation_config)
     around, _ = special_around(tokenizer, target=True)
-    forced = () if special.forced_first is None or special.forced_first in around else (special.forced_first,)
-    before = (special.first, *forced, *around)
+    forced = () if forced_first is None or forced_first in around else (forced_first,)
+    before = (first, *forced, *around)
     end = _end_token(tokenizer, settings)
     positions = num_positions(model)
     window = _smaller(None if positions is None else positions - len(before), settings.window)

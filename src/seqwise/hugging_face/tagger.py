@@ -206,7 +206,7 @@ def pretrained_tagger(
         dropout=dropout,
     )
     # One mode for both halves: training looks at the tagger's, and would leave the encoder without its dropout.
-    return tagger.train(backbone.training)
+    return tagger.to(next(backbone.parameters()).dtype).train(backbone.training)
 
 
 def word_pieces(tokenizer: Any, words: Sequence[str], *, piece: Piece = "first") -> tuple[int, ...]:

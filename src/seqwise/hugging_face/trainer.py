@@ -37,6 +37,7 @@ from seqwise.hugging_face.sharding import (
     shard,
 )
 from seqwise.hugging_face.step_model import step_model
+from seqwise.hugging_face.tokens import special_around
 from seqwise.objectives.contrastive import noise_log_probs
 from seqwise.objectives.objective import Objective
 from seqwise.objectives.options import Context
@@ -179,6 +180,12 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
             if self.processing_class is None:
                 raise InputError("language: a pattern needs a tokenizer", hint="pass processing_class")
             language = text_language(self.processing_class, language, end=model.end)
+            if (
+                model.model.config.is_encoder_decoder
+            ):  # its labels begin with special tokens, or with the one that is forced
+                around, _ = special_around(self.processing_class, target=True)
+                forced = () if model.forced_first is None or model.forced_first in around else (model.forced_first,)
+                language = language.after((*forced, *around))
         model.language = language
         return model
 
@@ -330,7 +337,9 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
             problem = "noise-contrastive estimation counts the labels beforehand, and the data set has no length"
             raise InputError(problem, hint="give one that can be read twice")
         for place in range(len(data)):
-            labels_T = torch.as_tensor(data[place]["labels"], dtype=torch.long)
+            row = data[place]
+            row = row if "labels" in row else self.data_collator([row])
+            labels_T = torch.as_tensor(row["labels"], dtype=torch.long).flatten()
             counts_V += torch.bincount(labels_T[labels_T >= 0], minlength=len(counts_V))
         return noise_log_probs(counts_V)
 

@@ -102,6 +102,12 @@ def reads_left_to_right(model: object) -> bool:
     return True
 
 
+def require_evaluation_mode(model: object) -> None:
+    """Raise an :class:`~seqwise.errors.InputError` if a model, or the one that it adapts, is in training mode."""
+    if getattr(getattr(model, "model", model), "training", False):
+        raise InputError("a model is in training mode, where dropout changes its scores", hint="call model.eval()")
+
+
 class MaskedModel(Protocol):
     """Model that scores every token at positions that it does not see.
 

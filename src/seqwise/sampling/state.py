@@ -13,6 +13,7 @@ from torch import Tensor
 
 from seqwise.devices import moved
 from seqwise.errors import InputError
+from seqwise.models.protocols import require_evaluation_mode
 from seqwise.sampling.draws import Draws
 from seqwise.sampling.energies import Energy, lone_logits, rows_of
 
@@ -190,8 +191,7 @@ def start_chains(
         raise InputError(f"chains start from int64 tokens of shape (chains, positions), got {tokens_BT.dtype} {shape}")
     tokens_BT = tokens_BT.cpu()
     for model in energy.models:
-        if getattr(model, "training", False):
-            raise InputError("a model is in training mode, where dropout changes its scores", hint="call model.eval()")
+        require_evaluation_mode(model)
         outside_BT = (tokens_BT < 0) | (tokens_BT >= model.vocab_size)
         if bool(outside_BT.any()):
             raise InputError(

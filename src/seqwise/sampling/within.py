@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from seqwise.errors import InputError
-from seqwise.models.protocols import StepModel
+from seqwise.models.protocols import StepModel, require_evaluation_mode
 from seqwise.names import WithinName
 from seqwise.sampling.chains import sample_chains
 from seqwise.sampling.draws import Draws, SeededDraws
@@ -173,6 +173,7 @@ def sample_within(
         >>> samples.tokens_BNT.shape, bool(samples.exact_BN.all())
         (torch.Size([1, 50, 3]), True)
     """
+    require_evaluation_mode(model)
     if method not in METHODS:
         raise InputError(f"unknown method {method!r}", hint=f"use {', '.join(METHODS)}")
     if num_passes < 1:

@@ -52,6 +52,21 @@ class Automaton:
         goes_on_S = torch.zeros_like(self.final_S).index_fill(0, self.arcs[:, 0], True)
         return bool(self.final_S[self.arcs[:, 2]].all() & goes_on_S[self.arcs[:, 2]].all() & goes_on_S[0])
 
+    def after(self, tokens: Sequence[int]) -> Automaton:
+        """Return the language of the same outputs with these tokens before each.
+
+        Example:
+            >>> language = trie([(3, 4)], end=0).after((7, 8))
+            >>> from seqwise.search.language import members
+            >>> members(language, torch.tensor([[7, 8, 3, 4, 0], [3, 4, 0, -1, -1]]))
+            tensor([ True, False])
+        """
+        count = len(tokens)
+        before = [(place, token, place + 1) for place, token in enumerate(tokens)]
+        moved = self.arcs + torch.tensor([count, 0, count])
+        arcs = torch.cat([torch.tensor(before, dtype=torch.long).reshape(-1, 3), moved])
+        return Automaton(arcs, torch.cat([torch.zeros(count, dtype=torch.bool), self.final_S]))
+
     def start(self, batch_size: int, device: torch.device) -> Tensor:
         """Return state 0 for each input."""
         return torch.zeros(batch_size, 1, dtype=torch.long, device=device)

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from seqwise import tree
 from seqwise.errors import InputError
 from seqwise.models.deferred_linear import Matrices
-from seqwise.models.protocols import StepModel
+from seqwise.models.protocols import StepModel, require_evaluation_mode
 from seqwise.names import ScoreName
 from seqwise.search.beam import HELD, longest_search
 from seqwise.search.candidates import Candidates, Score, as_score, local
@@ -90,8 +90,8 @@ def best_first(
         short. Results do not depend on the rest of the batch.
 
     Raises:
-        InputError: an argument is out of range, the score is not a log-probability, or the language has no output of
-            this length.
+        InputError: an argument is out of range, the score is not a log-probability, the model is in training mode, or
+            the language has no output of this length.
 
     Source: Meister, Vieira and Cotterell (TACL 2020) for the order and the stopping rule; Stahlberg and Byrne (EMNLP
     2019) for the lower bound from complete outputs. Alternating lengths are new here.
@@ -109,6 +109,7 @@ def best_first(
     """
     score = as_score(score)
     _require_valid(score, k=k, at_once=at_once, most_expansions=most_expansions)
+    require_evaluation_mode(model)
     limit = longest_search(num_steps)
     inputs_B1D, state = model.start(context)
     batch_size, device = len(inputs_B1D), inputs_B1D.device

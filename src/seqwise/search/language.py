@@ -168,6 +168,6 @@ def require_an_output(allowed_B1C: Tensor, steps_left: int | Tensor | None) -> N
     steps = steps_left if isinstance(steps_left, int) else int(steps_left[~has_one_B][0])
     raise InputError(
         f"the language has no output that a search of {steps} step{'s' * (steps != 1)} can write",
-        hint="allow more steps (a tagger takes one for each token), or widen the language (in a pattern, blanks "
-        "separate tokens)",
+        hint="allow more steps (a tagger takes one for each token), widen the language (in a pattern, blanks separate "
+        "tokens), or, if outputs end with an end token, make it with end=",
     )
