@@ -248,6 +248,7 @@ def test_the_numbers_of_a_training_are_those_of_its_log(report: partial[Page], r
     words = f"tagger: {first} at step 1, {last} at step {len(warm) + len(main)}; between {low} and {high}."
     assert words in page.text
     dev = json.loads((runs / "tagger" / "metrics.json").read_text())["dev"]
+    assert "These data also chose the checkpoint and the decoder." in page.text
     table = page.table("tagger on the development data")
     assert [[name, *(cell.split(" ")[0] for cell in cells)] for name, *cells in table[1:]] == [
         [name, *(f"{100 * dev['decoders'][name][title.removesuffix(', %')]:.1f}" for title in table[0][1:])]
@@ -272,6 +273,7 @@ def test_the_numbers_of_a_training_are_those_of_its_log(report: partial[Page], r
 @pytest.mark.thorough
 def test_results_log_z_and_spread_are_those_of_the_file(report: partial[Page], runs: Path, data: Path) -> None:
     page = report(runs / "tagger", "--file", data / "dev.conll", "--examples=1")
+    assert "These data also chose" not in page.text
     run = load_run(runs / "tagger")
     examples = read_examples(run.settings, data / "dev.conll")
     from seqwise.runs import choose_decoder

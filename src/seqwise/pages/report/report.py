@@ -63,6 +63,13 @@ class ReportOptions:
     refresh: int | None = None
 
 
+DEVELOPMENT_DATA = "the development data"
+CHOSEN_HERE = (
+    "These data also chose the checkpoint and the decoder. For numbers to quote, give --file with examples that neither "
+    "training nor development has seen."
+)
+
+
 @dataclass(frozen=True)
 class Data:
     """Examples for a run."""
@@ -246,6 +253,8 @@ def _first_screen(folders: Sequence[Folder], groups: Sequence[Sequence[Result]],
     blocks: list[Block] = []
     for group in groups:
         blocks += [Verdict(verdict(group)), result_figure(group, ids=page.ids)]
+    if any(result.data == DEVELOPMENT_DATA for group in groups for result in group):
+        blocks.append(Paragraph(CHOSEN_HERE))
     blocks += [Verdict(so_far(folder)) for folder in folders if not folder.has_model]
     measured = {result.name for group in groups for result in group}
     silent = [folder.name for folder in folders if folder.has_model and folder.name not in measured]
@@ -412,7 +421,7 @@ def _data(folder: Folder, run: OutputRun, file: Path | None) -> Data:
     if dev is None:
         return Data(note=f"{folder.name} was trained without development data: {without}.")
     try:
-        return Data("the development data", read_examples(run.settings, recorded_file(dev, folder.path)))
+        return Data(DEVELOPMENT_DATA, read_examples(run.settings, recorded_file(dev, folder.path)))
     except InputError as error:
         return Data(note=f"The development data of {folder.name} cannot be read ({error}): {without}.")
 
