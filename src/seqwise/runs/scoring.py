@@ -90,7 +90,7 @@ class Scorer:
         return self._scoring.kind
 
     def score(
-        self, texts: Sequence[str], prefixes: Sequence[str] | None = None, suffixes: Sequence[str] | None = None
+        self, texts: Iterable[str], prefixes: Sequence[str] | None = None, suffixes: Sequence[str] | None = None
     ) -> list[TextScore]:
         """Score texts, in order, in nats.
 
@@ -99,10 +99,12 @@ class Scorer:
             prefixes: context before each text; sources for an encoder-decoder or a conditional run.
             suffixes: context after each text, for Hugging Face masked models.
         """
-        return list(self.score_examples(self._examples(texts, prefixes, suffixes)))
+        if isinstance(texts, str):
+            raise InputError("texts: a single text in place of several", hint="put it into a list")
+        return list(self.score_examples(self._examples(list(texts), prefixes, suffixes)))
 
     def token_scores(
-        self, texts: Sequence[str], prefixes: Sequence[str] | None = None, suffixes: Sequence[str] | None = None
+        self, texts: Iterable[str], prefixes: Sequence[str] | None = None, suffixes: Sequence[str] | None = None
     ) -> list[dict[str, Any]]:
         """Return a flat dict for each token, for a data frame, in the unit of the settings.
 
@@ -117,7 +119,13 @@ class Scorer:
         Returns:
             For each pair, the scores of both sides, in the unit of the settings, their difference and the winner.
         """
-        return list(self.score_pair_examples([pair_example(*pair) for pair in pairs]))
+        examples = []
+        for number, pair in enumerate(pairs, start=1):
+            if isinstance(pair, str) or not 2 <= len(pair) <= 5:
+                hint = "give two texts, and if needed their category, prefix and suffix"
+                raise InputError(f"pairs: number {number} is {pair!r}", hint=hint)
+            examples.append(pair_example(*pair))
+        return list(self.score_pair_examples(examples))
 
     def check(self, examples: Sequence[Example]) -> None:
         """Raise an InputError for examples that cannot be scored."""

@@ -65,8 +65,8 @@ class ReportOptions:
 
 DEVELOPMENT_DATA = "the development data"
 CHOSEN_HERE = (
-    "These data also chose the checkpoint and the decoder. For numbers to quote, give --file with examples that neither "
-    "training nor development has seen."
+    "These data also chose the checkpoint and the decoder. For numbers to quote, give --file with other examples than "
+    "those of training and development."
 )
 
 
