@@ -553,6 +553,19 @@ def test_byte_pairs_bring_their_blanks() -> None:
     assert not all(one.survives for one in sampled.samples)
 
 
+def test_what_goes_on_with_a_word_leaves_the_rest_as_it_is_written() -> None:
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "dog", "##s", "sees", ".", ","]
+    tokenizer = transformers.BertTokenizer(vocab={piece: place for place, piece in enumerate(vocabulary)})
+    codec = TextCodec(tokenizer, vocab_size=len(vocabulary))
+    for masked, wanted in (
+        ("The Dog  [MASK] X.", "The Dogs X."),
+        ("The [MASK] [MASK], X", "The dogs, X"),
+        ("The [MASK] sees X.", "The dog sees X."),
+    ):
+        ids = tokenizer(wanted, add_special_tokens=False)["input_ids"]
+        assert codec.filled(masked, ids) == wanted
+
+
 def test_proteins_with_and_without_blanks(tmp_path: Path) -> None:
     tokenizer = esm_tokenizer(tmp_path)
     model = made(esm(33, mask_id=32), dtype=torch.float64)

@@ -99,13 +99,26 @@ class TextCodec:
 
         Otherwise it is the :meth:`text` of all tokens; ``ids`` are all tokens, including the drawn ones.
         """
-        drawn = (new for own, new in zip(self.ids_to_fill(text), ids, strict=True) if own == FREE)
+        places = [place for place, own in enumerate(self.ids_to_fill(text)) if own == FREE]
+        for joins in (False, True):
+            written = self._written(text, ids, places, joins=joins)
+            if self.survives(written, ids):
+                return written
+        return self.text(ids)
+
+    def _written(self, text: str, ids: Sequence[int], places: Sequence[int], *, joins: bool) -> str:
+        """Put drawn tokens into a text; one that goes on with a word may take the blank before it away."""
         written, *rest = text.split(self.tokenizer.mask_token)
-        for after, token in zip(rest, drawn, strict=True):
-            piece = self.plain([token])
+        for place, after in zip(places, rest, strict=True):
+            piece = self.plain([ids[place]])
+            if joins and place > 0:
+                before, both = self.plain(ids[place - 1 : place]), self.plain(ids[place - 1 : place + 1])
+                behind = both.removeprefix(before)
+                if both.startswith(before) and not behind.startswith(" "):
+                    written, piece = written.rstrip(" "), behind
             # A token that begins a word brings its own blank with it.
             written += (piece[1:] if written.endswith(" ") and piece.startswith(" ") else piece) + after
-        return written if self.survives(written, ids) else self.text(ids)
+        return written
 
     def phrase(self, text: str) -> tuple[tuple[int, ...], ...]:
         """Return the tokenizations of a phrase: after a blank, and at the beginning or after another sign.
