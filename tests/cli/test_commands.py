@@ -245,8 +245,8 @@ def test_development_data_that_are_training_data_are_told(
 
 def test_a_training_that_goes_on_or_was_over_says_so(seqwise: Command, data: Path, tmp_path: Path) -> None:
     train = ["train", "--train", data / "train.conll", *TINY, "--objective=cross-entropy", "--output", tmp_path / "run"]
-    assert "trained for 3 steps on 24 examples; loss" in seqwise(*train, "--epochs=1").out
-    assert "already trained for 3 steps; loss" in seqwise(*train, "--epochs=1").out
+    assert "trained for 3 steps on 24 examples; mean loss over" in seqwise(*train, "--epochs=1").out
+    assert "already trained for 3 steps; mean loss over" in seqwise(*train, "--epochs=1").out
 
 
 def test_a_finished_training_run_again_changes_nothing(
