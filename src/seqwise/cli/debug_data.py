@@ -90,7 +90,7 @@ def _rows(file: FileInspection, *, tags: bool, most: int) -> Iterator[tuple[str,
     contradictions = f"{_count(file.contradictions, 'source')} with different {kind}"
     yield "duplicates", f"{_count(file.duplicates, thing)}; {contradictions}"
     if file.leaked is not None:
-        yield "in training", f"{_count(file.leaked, thing)}, {_count(file.seen_sources, 'source')}"
+        yield "in training", f"{_count(file.leaked, thing)}, {_count(file.seen_sources or 0, 'source')}"
     if tags or file.leaked is not None:  # among the training pairs, nearly every source has its own target
         measures = ", ".join(f"{name} {measure_text(name, value)}" for name, value in file.baseline.items())
         yield "baseline", f"{measures} (%), by {MOST_FREQUENT['tag' if tags else 'transduce']}"
