@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seqwise.cli.console import require_at_least_one
-from seqwise.data.summary import MOST_FREQUENT
 from seqwise.errors import InputError
 from seqwise.names import measure_text
 
@@ -68,6 +67,8 @@ def debug_data(
 
 def _rows(file: FileInspection, *, tags: bool, most: int) -> Iterator[tuple[str, str]]:
     """Yield the rows of a file: a name and its text."""
+    from seqwise.data.summary import MOST_FREQUENT
+
     counts = file.summary
     thing = "sentence" if tags else "pair"
     yield "examples", _count(counts.examples, thing)

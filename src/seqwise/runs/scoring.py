@@ -99,9 +99,7 @@ class Scorer:
             prefixes: context before each text; sources for an encoder-decoder or a conditional run.
             suffixes: context after each text, for Hugging Face masked models.
         """
-        if isinstance(texts, str):
-            raise InputError("texts: a single text in place of several", hint="put it into a list")
-        return list(self.score_examples(self._examples(list(texts), prefixes, suffixes)))
+        return list(self.score_examples(self._examples(texts, prefixes, suffixes)))
 
     def token_scores(
         self, texts: Iterable[str], prefixes: Sequence[str] | None = None, suffixes: Sequence[str] | None = None
@@ -159,7 +157,7 @@ class Scorer:
         return [replace(side, path=example.path, line=example.line) for side in sides]
 
     def _examples(
-        self, texts: Sequence[str], prefixes: Sequence[str] | None, suffixes: Sequence[str] | None = None
+        self, texts: Iterable[str], prefixes: Sequence[str] | None, suffixes: Sequence[str] | None = None
     ) -> list[Example]:
         return [
             Example(self._scoring.split_source(prefix, suffix), self._scoring.split(text))

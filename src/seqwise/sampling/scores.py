@@ -6,7 +6,7 @@ Shapes: T tokens.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -35,7 +35,7 @@ def pseudo_perplexity(log_prob: float, num_tokens: int) -> float:
 
 
 def with_contexts(
-    texts: Sequence[str], prefixes: Sequence[str] | None, suffixes: Sequence[str] | None = None
+    texts: Iterable[str], prefixes: Sequence[str] | None, suffixes: Sequence[str] | None = None
 ) -> list[tuple[str, str, str]]:
     """Combine texts with their prefixes and suffixes, by default empty.
 
@@ -46,9 +46,10 @@ def with_contexts(
         >>> with_contexts(["a cat", "dogs"], ["see", ""])
         [('a cat', 'see', ''), ('dogs', '', '')]
     """
-    given = {"text": texts, "prefix": prefixes, "suffix": suffixes}
+    given: dict[str, Any] = {"text": texts, "prefix": prefixes, "suffix": suffixes}
     if any(isinstance(values, str) for values in given.values()):
         raise InputError("one text was given where several were expected", hint="give a list of texts")
+    given["text"] = texts = list(texts)
     columns = []
     for role, values in given.items():
         column = [""] * len(texts) if values is None else values
