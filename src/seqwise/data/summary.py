@@ -76,11 +76,11 @@ def num_in_training(train: Iterable[Example], dev: Iterable[Example]) -> int:
     return sum((example.source, example.target) in known for example in dev)
 
 
-def known_by_heart(train: Sequence[Example], dev: Sequence[Example]) -> str | None:
+def overlap_warning(train: Sequence[Example], dev: Sequence[Example]) -> str | None:
     """Return a warning if most of the development data are in the training data; short examples recur in any text.
 
     Example:
-        >>> known_by_heart([Example(("a",), ("b",))], [Example(("a",), ("b",))])
+        >>> overlap_warning([Example(("a",), ("b",))], [Example(("a",), ("b",))])
         '1 of 1 development examples are in the training data: the model may have memorised them'
     """
     again = num_in_training(train, dev)

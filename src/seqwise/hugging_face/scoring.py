@@ -21,7 +21,7 @@ from seqwise.hugging_face.adapter import HuggingFaceStepModel
 from seqwise.hugging_face.masked_model import HuggingFaceMaskedModel, num_positions, unwrapped
 from seqwise.hugging_face.masked_text import adapted_with_codec
 from seqwise.hugging_face.text_codec import placed
-from seqwise.hugging_face.tokens import TextTokens, special_around, text_tokens
+from seqwise.hugging_face.tokens import TextTokens, before_targets, special_around, text_tokens
 from seqwise.models.protocols import require_evaluation_mode
 from seqwise.names import Pieces
 from seqwise.sampling.any_order import any_order_bound
@@ -362,9 +362,7 @@ def _seq2seq_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> Te
 
     inner = unwrapped(model)
     first, forced_first = first_tokens(inner, inner.generation_config)
-    around, _ = special_around(tokenizer, target=True)
-    forced = () if forced_first is None or forced_first in around else (forced_first,)
-    before = (first, *forced, *around)
+    before = (first, *before_targets(tokenizer, forced_first))
     end = _end_token(tokenizer, settings)
     positions = num_positions(model)
     window = _smaller(None if positions is None else positions - len(before), settings.window)

@@ -100,25 +100,16 @@ class TextCodec:
         Otherwise it is the :meth:`text` of all tokens; ``ids`` are all tokens, including the drawn ones.
         """
         places = [place for place, own in enumerate(self.ids_to_fill(text)) if own == FREE]
-        for joins in (False, True):
-            written = self._written(text, ids, places, joins=joins)
-            if self.survives(written, ids):
-                return written
-        return self.text(ids)
-
-    def _written(self, text: str, ids: Sequence[int], places: Sequence[int], *, joins: bool) -> str:
-        """Put drawn tokens into a text; one that goes on with a word may take the blank before it away."""
         written, *rest = text.split(self.tokenizer.mask_token)
         for place, after in zip(places, rest, strict=True):
             piece = self.plain([ids[place]])
-            if joins and place > 0:
+            if place > 0:
                 before, both = self.plain(ids[place - 1 : place]), self.plain(ids[place - 1 : place + 1])
-                behind = both.removeprefix(before)
-                if both.startswith(before) and not behind.startswith(" "):
-                    written, piece = written.rstrip(" "), behind
+                if both.startswith(before) and not both.startswith(" ", len(before)):  # it goes on with a word
+                    written, piece = written.rstrip(" "), both[len(before) :]
             # A token that begins a word brings its own blank with it.
             written += (piece[1:] if written.endswith(" ") and piece.startswith(" ") else piece) + after
-        return written
+        return written if self.survives(written, ids) else self.text(ids)
 
     def phrase(self, text: str) -> tuple[tuple[int, ...], ...]:
         """Return the tokenizations of a phrase: after a blank, and at the beginning or after another sign.

@@ -84,6 +84,12 @@ def special_around(tokenizer: Any, text: str = "a", *, target: bool = False) -> 
     return tuple(encoded[: starts[0]]), tuple(encoded[starts[0] + len(plain) :])
 
 
+def before_targets(tokenizer: Any, forced_first: int | None) -> tuple[int, ...]:
+    """Return the special tokens before every target: those of the tokenizer, after the forced one if it is another."""
+    around, _ = special_around(tokenizer, target=True)
+    return around if forced_first is None or forced_first in around else (forced_first, *around)
+
+
 def _trimmed(text: str, offsets: Sequence[Span]) -> tuple[Span | None, ...]:
     """Strip blanks at both ends of a token."""
     spans = []

@@ -37,7 +37,7 @@ from seqwise.hugging_face.sharding import (
     shard,
 )
 from seqwise.hugging_face.step_model import step_model
-from seqwise.hugging_face.tokens import special_around
+from seqwise.hugging_face.tokens import before_targets
 from seqwise.objectives.contrastive import noise_log_probs
 from seqwise.objectives.objective import Objective
 from seqwise.objectives.options import Context
@@ -180,12 +180,8 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
             if self.processing_class is None:
                 raise InputError("language: a pattern needs a tokenizer", hint="pass processing_class")
             language = text_language(self.processing_class, language, end=model.end)
-            if (
-                model.model.config.is_encoder_decoder
-            ):  # its labels begin with special tokens, or with the one that is forced
-                around, _ = special_around(self.processing_class, target=True)
-                forced = () if model.forced_first is None or model.forced_first in around else (model.forced_first,)
-                language = language.after((*forced, *around))
+            if model.model.config.is_encoder_decoder:
+                language = language.after(before_targets(self.processing_class, model.forced_first))
         model.language = language
         return model
 

@@ -17,7 +17,7 @@ COLLAPSE = 1.2
 
 
 class Gain(NamedTuple):
-    """Difference of two decoders in points, with its 95% interval; positive if the first is better."""
+    """Difference of two measures in points, with its 95% interval; positive if the first is better."""
 
     points: float
     low: float
@@ -102,8 +102,13 @@ def _cure(settings: Settings) -> str:
 
 
 def gain_of(measured: Measured, title: str, sign: int, first: str, second: str) -> Gain:
-    """Return what the first gains over the second."""
-    comparison = paired_bootstrap(measured[first][title], measured[second][title])
-    sure = enough_examples(measured[first][title]) and (comparison.low > 0 or comparison.high < 0)
+    """Return what the first decoder gains over the second."""
+    return gain_between(measured[first][title], measured[second][title], sign=sign)
+
+
+def gain_between(first: Sums, second: Sums, *, sign: int = 1) -> Gain:
+    """Return what the first gains over the second, times ``sign``."""
+    comparison = paired_bootstrap(first, second)
+    sure = enough_examples(first) and (comparison.low > 0 or comparison.high < 0)
     low, high = sorted((sign * comparison.low, sign * comparison.high))
     return Gain(100 * sign * comparison.difference, 100 * low, 100 * high, sure)

@@ -12,7 +12,7 @@ from seqwise.evaluation.log_partitions import LogPartitionReport
 from seqwise.evaluation.masking import MaskingBias
 from seqwise.evaluation.metrics import FEWEST, Sums, enough_examples, num_examples, paired_bootstrap
 from seqwise.evaluation.slot_ranking import SlotRanking
-from seqwise.runs.advice import gain_of
+from seqwise.runs.advice import gain_between, gain_of
 from seqwise.runs.measures import decisive
 
 BEAM_SIZES = (1, 2, 5, 10, 20)
@@ -219,12 +219,10 @@ def _about_ranking(ranking: SlotRanking | None, *, left_to_right: bool) -> str:
         return "no beam contains the right prefix and a wrong one: use a beam of 2 or more, on longer outputs"
     if not enough_examples(ranking.both):
         return _too_few(ranking.both)
-    gains = [paired_bootstrap(counts, ranking.log_prob) for counts in (ranking.both, ranking.raw)]
-    gain = max(gains, key=lambda comparison: comparison.low)
+    gains = [gain_between(counts, ranking.log_prob) for counts in (ranking.both, ranking.raw)]
+    gain = max(gains, key=lambda gain: gain.low)
     if gain.low > 0:
-        low, high = 100 * gain.low, 100 * gain.high
-        points = f"{100 * gain.difference:.1f} points [{low:.1f}, {high:.1f}]"
-        often = f"with log Z, the right prefix ranks first more often by {points}"
+        often = f"with log Z, the right prefix ranks first more often by {gain}"
         compare = "compare raw-beam in the first table"
         if not left_to_right:
             return f"{often}; {compare}"

@@ -16,7 +16,7 @@ from seqwise.configuration.flat import differences
 from seqwise.data.batches import EncodedExample, collate
 from seqwise.data.durable import discard_partials, holds_nothing
 from seqwise.data.readers import Example
-from seqwise.data.summary import known_by_heart
+from seqwise.data.summary import overlap_warning
 from seqwise.data.tokenizer import reading_tokenizer, writing_tokenizer
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.decoding import evaluation_mode
@@ -313,7 +313,7 @@ def _check_held_out(run: MaskedRun, examples: Sequence[Example], held_out: Seque
     lengths = [len(encoded.target_ids) for encoded in run.codec.encode(held_out)]
     if run.codec.conditional:
         require_short(held_out, lengths, max_length=run.model.max_length)
-    warn(known_by_heart(examples, held_out))
+    warn(overlap_warning(examples, held_out))
 
 
 def _require_same_settings(output: Path, settings: MaskedModelSettings) -> None:

@@ -18,7 +18,7 @@ from seqwise.configuration.flat import differences
 from seqwise.data.batches import EncodedExample, collate
 from seqwise.data.durable import discard_partials, sha256_of_file
 from seqwise.data.readers import Example
-from seqwise.data.summary import known_by_heart, missing_blank_lines, wrong_label_column
+from seqwise.data.summary import missing_blank_lines, overlap_warning, wrong_label_column
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError, warn
 from seqwise.evaluation.signature import sha256_of_examples, sign, signature_line
@@ -265,7 +265,7 @@ def _train_run(
         initial_warning(settings.init),
         doubt,
         unread,
-        known_by_heart(examples, dev),
+        overlap_warning(examples, dev),
         changed_targets(run, examples),
         unknown_targets(run, dev),
         missing_bleu(run) if dev else None,

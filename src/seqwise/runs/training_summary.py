@@ -15,13 +15,7 @@ from typing import Any
 from seqwise.data.batches import EncodedExample
 from seqwise.data.durable import write_atomically
 from seqwise.data.readers import Example
-from seqwise.data.summary import (
-    MOST_FREQUENT,
-    DataSummary,
-    most_frequent_labels,
-    most_frequent_outputs,
-    summarize,
-)
+from seqwise.data.summary import MOST_FREQUENT, DataSummary, most_frequent_labels, most_frequent_outputs, summarize
 from seqwise.runs.measures import decisive, measure_outputs, references_by_source
 from seqwise.runs.run import METRICS, MaskedRun, OutputRun
 from seqwise.runs.settings import Settings
