@@ -31,6 +31,7 @@ from seqwise.objectives.options import parse_label_costs
 from seqwise.runs import Prediction, Run, Settings, choose_decoder, load_run, new_run, predict, save_run, train_settings
 from seqwise.runs.advice import advise, best_of
 from seqwise.runs.decoder_choice import best_decoder, usual_decoder
+from seqwise.runs.diagnosis import diagnose
 from seqwise.runs.inputs import file_units, input_units, inputs_of, names_a_file
 from seqwise.runs.loading import build_codec, build_model
 from seqwise.runs.measures import (
@@ -319,6 +320,14 @@ def test_every_target_of_a_source_counts_as_right() -> None:
     counts = measure(tiny_run(TINY.with_changes(task="transduce")), WORDS, "greedy")
     assert set(counts) - {"BLEU"} == {"word error", "token error", "length ratio"}
     assert len(counts["word error"]) == 2  # words, not pairs
+
+
+@pytest.mark.parametrize("encoder", ["left-to-right", "bidirectional"])
+def test_findings_know_whether_a_model_has_seen_the_whole_input(encoder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, told = tiny_run(TINY.with_changes(encoder=encoder)), {}
+    monkeypatch.setattr("seqwise.runs.measures.advise", lambda *_, **named: told.update(named))
+    measure_decoders(run, WORDS)
+    assert told["left_to_right"] == diagnose(run, WORDS).left_to_right == (encoder == "left-to-right")
 
 
 def test_measures_of_all_decoders() -> None:

@@ -129,6 +129,12 @@ def states_of(name: str, row: int, memory: RejectionMemory | None = None) -> Lan
     return start_within(model, context, WORLDS[name].language, tokens_NT, inputs_B=inputs_N, memory=memory)
 
 
+def test_a_model_in_training_mode_is_refused() -> None:
+    case = oracles.translation_case(0)
+    with pytest.raises(InputError, match="in training mode"):
+        sample_within(case.model.train(), case.model.encode(case.batch), trie([(2,)], end=case.model.end), num_steps=3)
+
+
 def some_memory(name: str, num_samples: int = 2) -> RejectionMemory:
     """What a few samples leave, so that some prefixes were visited and others were not."""
     case, memory = WORLDS[name].case, RejectionMemory()

@@ -264,6 +264,14 @@ def test_bad_arguments_are_refused(change: dict[str, Any], says: str) -> None:
         best_first(case.model, case.model.encode(case.batch), arguments.pop("k"), **arguments)
 
 
+def test_a_language_of_which_the_model_can_write_nothing_is_refused() -> None:
+    case = oracles.translation_case(0)
+    with torch.no_grad():
+        case.model.head.bias[2] = -torch.inf
+    with pytest.raises(InputError, match="no probability to an output of the language"):
+        best_first(case.model, case.model.encode(case.batch), 1, num_steps=3, language=trie([(2,)], end=case.model.end))
+
+
 def test_a_model_in_training_mode_is_refused() -> None:
     case = oracles.translation_case(0)
     with pytest.raises(InputError, match="in training mode"):

@@ -37,7 +37,7 @@ from seqwise.sampling.energies import Energy, rows_of
 from seqwise.sampling.state import ChainState, Info, Kernel
 from seqwise.search.beam import HELD, unroll
 from seqwise.search.candidates import Candidates, local
-from seqwise.search.language import Language, require_members
+from seqwise.search.language import Language, never_written, require_members
 from seqwise.search.selection import HardSelection
 
 METHODS: tuple[WithinName, ...] = get_args(WithinName)
@@ -200,7 +200,7 @@ def sample_within(
         kept_R = draws.accepts(draft.log_mass_MT.sum(1) - bounds_R, torch.ones_like(chosen_R, dtype=torch.bool))
         memory.learn(draft.visits)
         if any(memory.log_mass(root) == -math.inf for root in set(draft.visits.roots)):
-            raise _never_written()
+            raise never_written()
         kept_K = chosen_R[kept_R]
         tokens_MT[kept_K, : draft.tokens_MT.shape[1]] = draft.tokens_MT[kept_R]
         missing_M[kept_K] = False
@@ -494,7 +494,7 @@ def _chains(
     energy_BT = -draft.log_probs_MT
     energy_B = energy_BT.sum(1)
     if checked and not bool(energy_B.isfinite().all()):
-        raise _never_written()
+        raise never_written()
     return LanguageChains(
         draft.tokens_MT,
         energy_B,
@@ -538,10 +538,3 @@ def _log_starts(tokens_MT: Tensor, end: int | None, independence: float) -> Tens
     share_MT = (1 - independence) * is_written_MT.double() / is_written_MT.sum(1, keepdim=True).clamp(min=1)
     share_MT[:, 0] += independence
     return share_MT.log()
-
-
-def _never_written() -> InputError:
-    return InputError(
-        "the model gives no probability to an output of the language",
-        hint="widen the language, or use a model whose scores exclude fewer tokens",
-    )

@@ -23,7 +23,7 @@ from seqwise.models.protocols import StepModel, require_evaluation_mode
 from seqwise.names import ScoreName
 from seqwise.search.beam import HELD, longest_search
 from seqwise.search.candidates import Candidates, Score, as_score, local
-from seqwise.search.language import Language, language_of, require_an_output
+from seqwise.search.language import Language, language_of, never_written, require_an_output
 from seqwise.search.operators import hard_top_k
 from seqwise.search.selection import HardSelection
 
@@ -91,7 +91,7 @@ def best_first(
 
     Raises:
         InputError: an argument is out of range, the score is not a log-probability, the model is in training mode, or
-            the language has no output of this length.
+            the language has no output of this length, or none that the model can write.
 
     Source: Meister, Vieira and Cotterell (TACL 2020) for the order and the stopping rule; Stahlberg and Byrne (EMNLP
     2019) for the lower bound from complete outputs. Alternating lengths are new here.
@@ -187,6 +187,8 @@ def best_first(
     bounds_B = best.scores_BK[:, -1]
     for open_ in waiting:
         bounds_B = torch.maximum(bounds_B, open_.scores_BQ.amax(1))
+    if language is not None and bool((torch.maximum(bounds_B, best.scores_BK[:, 0]) == -torch.inf).any()):
+        raise never_written()
     tokens_BKT = best.tokens_BKT.masked_fill((best.scores_BK == -torch.inf)[..., None], HELD)
     return BestOutputs(tokens_BKT, best.scores_BK, bounds_B, expansions_B)
 

@@ -171,3 +171,11 @@ def require_an_output(allowed_B1C: Tensor, steps_left: int | Tensor | None) -> N
         hint="allow more steps (a tagger takes one for each token), widen the language (in a pattern, blanks separate "
         "tokens), or, if outputs end with an end token, make it with end=",
     )
+
+
+def never_written() -> InputError:
+    """Return the error for a language of which a model can write no output."""
+    return InputError(
+        "the model gives no probability to an output of the language",
+        hint="widen the language, or use a model whose scores exclude fewer tokens",
+    )
