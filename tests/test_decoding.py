@@ -24,6 +24,7 @@ from seqwise.decoding import (
     evaluation_mode,
     hypotheses,
 )
+from seqwise.models import Tagger
 from seqwise.search import (
     Beam,
     HardTopK,
@@ -182,6 +183,13 @@ def test_held_steps_are_no_tokens() -> None:
 
 def test_nothing_alive_gives_no_output() -> None:
     assert hypotheses(made_beam([-math.inf], [[1]]), end=None) == [[]]
+
+
+def test_a_model_in_training_mode_is_refused() -> None:
+    model = Tagger(source_size=5, target_size=3).train()
+    context = model.encode(collate([EncodedExample((1, 2), ())]))
+    with pytest.raises(InputError, match="training mode"):
+        decode(model, context, "greedy", num_steps=2)
 
 
 @pytest.mark.parametrize("n_best", [0, -1])

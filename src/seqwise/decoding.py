@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from seqwise.data.batches import EncodedExample, collate
 from seqwise.devices import worth_reading
 from seqwise.errors import InputError
-from seqwise.models.protocols import StepModel
+from seqwise.models.protocols import StepModel, require_evaluation_mode
 from seqwise.names import DecoderName
 from seqwise.search.beam import HELD, Beam, backtrace, search_steps
 from seqwise.search.candidates import Score, global_, interpolated, local, renormalized
@@ -180,7 +180,7 @@ def decode(
         For each input, at most ``n_best`` :class:`Hypothesis` objects.
 
     Raises:
-        InputError: an argument is out of range.
+        InputError: an argument is out of range, or the model is in training mode.
 
     Example:
         >>> from seqwise.data import EncodedExample, collate
@@ -191,6 +191,7 @@ def decode(
         >>> [len(best[0].tokens) for best in outputs]
         [3, 1]
     """
+    require_evaluation_mode(model)
     decoder, beam = as_decoder(decoder), Beam.start(model, context)
     steps = search_steps(model, context, decoder.selector, num_steps=num_steps, score=decoder.score)
     for number, step in enumerate(steps, start=1):

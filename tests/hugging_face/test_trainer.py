@@ -990,6 +990,13 @@ def test_noise_is_counted_on_labels_that_the_collator_makes(tmp_path: Path) -> N
     torch.testing.assert_close(trainer._noise(trainer.adapted()), noise_log_probs(counts))
 
 
+@pytest.mark.parametrize("name", ["input_ids", "labels"])
+def test_ids_beyond_the_vocabulary_are_refused(name: str, tmp_path: Path) -> None:
+    data = [{"input_ids": [3, END], "labels": [3, END]} | {name: [V, END]}] * 4
+    with pytest.raises(InputError, match=f"{name} contain the token {V}, and the model has {V}"):
+        trained(made("Marian"), data, tmp_path, max_steps=1)
+
+
 @pytest.mark.thorough
 def test_targets_that_do_not_end_are_refused_by_a_search_and_by_nothing_else(tmp_path: Path) -> None:
     data = [{"input_ids": [3, END], "labels": [3, 4]}] * 4

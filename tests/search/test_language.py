@@ -152,6 +152,11 @@ def test_a_pattern_of_what_is_not_understood_is_refused_with_the_reason(pattern:
     assert "re.fullmatch with re.ASCII, without ^, $" in str(caught.value.hint)
 
 
+def test_outputs_may_be_tensors() -> None:
+    language = trie(torch.tensor([[1, 2, 1, 2], [1, 2, 1, 1]]).unbind())  # type: ignore[arg-type]
+    assert len(language.arcs) == 5  # three that both share, and the last of each
+
+
 def test_members_are_exact_lengths_and_batches() -> None:
     language = trie([(1, 2), (1, 2, 1), (2,)])
     outputs = torch.tensor([[1, 2, -1], [1, 2, 1], [2, -1, -1], [2, 1, -1], [1, -1, -1], [-1, -1, -1]])
@@ -163,6 +168,8 @@ def test_members_are_exact_lengths_and_batches() -> None:
     [
         (lambda: trie([]), "at least one output"),
         (lambda: trie([(1, 0)], end=0), "end token 0"),
+        (lambda: trie(["ab"]), "'ab', not a sequence of token ids"),
+        (lambda: trie([3]), "'3', not a sequence"),  # type: ignore[list-item]
         (lambda: Automaton(torch.tensor([[0, 1, 0], [0, 1, 1]]), torch.ones(2, dtype=torch.bool)), "same token"),
         (lambda: Automaton(torch.tensor([[0, 1, 2]]), torch.ones(2, dtype=torch.bool)), "outside its 2 states"),
         (lambda: Automaton(torch.tensor([[0, -1, 1]]), torch.ones(2, dtype=torch.bool)), "negative"),

@@ -325,6 +325,8 @@ def save_tagger(tagger: FixedAttentionTagger, folder: str | os.PathLike[str]) ->
 
     The configuration has the names of the labels (``id2label``), if the model was loaded with them.
 
+    Not saved: its language; set ``tagger.language`` again after loading.
+
     Args:
         tagger: the tagger to save.
         folder: created if needed; sealed with a manifest of SHA-256.

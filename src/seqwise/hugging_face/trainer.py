@@ -193,6 +193,7 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
             # Passes of this process too gather the layers, so it needs a row, which gets no weight.
             first = () if model.forced_first is None else (model.forced_first,)
             return collate([EncodedExample((model.end or 0,), (*first, model.end or 0))]).to(self.args.device)
+        _require_known(model.model, batch)
         if model.language is not None and len(batch):
             require_members(model.language, batch.targets_BT)
         if self.args.objective.searches and model.end is not None and len(batch):
@@ -338,6 +339,16 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
             labels_T = torch.as_tensor(row["labels"], dtype=torch.long).flatten()
             counts_V += torch.bincount(labels_T[labels_T >= 0], minlength=len(counts_V))
         return noise_log_probs(counts_V)
+
+
+def _require_known(model: Any, batch: Batch) -> None:
+    """Raise an InputError for ids that the model does not have: torch's own says neither where nor which."""
+    parts = {"input_ids": model.get_input_embeddings(), "labels": model.get_output_embeddings()}
+    for (name, part), ids in zip(parts.items(), (batch.sources_BS, batch.targets_BT), strict=True):
+        size = part.weight.shape[0]
+        if ids.numel() and int(ids.max()) >= size:
+            problem = f"{name} contain the token {int(ids.max())}, and the model has {size}"
+            raise InputError(problem, hint="use the model's own tokenizer, or call model.resize_token_embeddings")
 
 
 def _is_empty(data: Any) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import index
 
 import torch
 from torch import Tensor
@@ -162,7 +163,7 @@ def trie(outputs: Iterable[Sequence[int]], *, end: int | None = None) -> Automat
         end: end token of the model, which then follows every output.
 
     Raises:
-        InputError: there are no outputs, or one is empty and there is no end token.
+        InputError: there are no outputs, one is no sequence of token ids, or one contains the end token.
 
     Example:
         >>> language = trie([(3, 4), (3, 5, 6)], end=0)
@@ -173,7 +174,7 @@ def trie(outputs: Iterable[Sequence[int]], *, end: int | None = None) -> Automat
     lasts = set()
     for output in outputs:
         state = 0
-        for token in output:
+        for token in _ids(output):
             if token == end:
                 raise InputError(f"an output of the language contains the end token {end}", hint="leave it out")
             if token not in children[state]:
@@ -185,6 +186,14 @@ def trie(outputs: Iterable[Sequence[int]], *, end: int | None = None) -> Automat
         raise InputError("a language needs at least one output")
     arcs = [(state, token, next_state) for state, row in enumerate(children) for token, next_state in row.items()]
     return _automaton(arcs, lasts, num_states=len(children), end=end)
+
+
+def _ids(output: Sequence[int]) -> list[int]:
+    try:
+        return [index(token) for token in output]
+    except TypeError:
+        problem = f"an output of the language is {str(output)[:60]!r}, not a sequence of token ids"
+        raise InputError(problem, hint="give the ids of its tokens; for text, use a pattern") from None
 
 
 def transitions(

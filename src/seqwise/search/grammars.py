@@ -51,6 +51,8 @@ TRIES = 500
 MOST_WAYS = 16
 """Number of finishes that are first tried after the tokens of a prefix."""
 
+SYNTAX = "write a JSON schema, or a grammar of Lark with a rule 'start' or of llama.cpp with a rule 'root'"
+
 WALKS, LONGEST = 8, 1_000
 """Number of random walks that look for any finish, and of tokens of each."""
 
@@ -427,10 +429,10 @@ class Grammar:
             else:
                 text = llguidance.grammar_from("json_schema", json.dumps(self.source))
         except (ValueError, TypeError) as error:
-            raise InputError(f"the grammar cannot be read ({first_line(error)})") from None
+            raise InputError(f"the grammar cannot be read ({first_line(error)})", hint=SYNTAX) from None
         parser = llguidance.LLMatcher(tokenizer, text, log_level=0)
         if parser.is_error():
-            raise InputError(f"the grammar cannot be read ({first_line(parser.get_error())})")
+            raise InputError(f"the grammar cannot be read ({first_line(parser.get_error())})", hint=SYNTAX)
         return parser
 
 
