@@ -46,6 +46,7 @@ class HuggingFaceMaskedModel(nn.Module):
         narrowed_at: module of the backbone after which only masked positions are computed: the attention of the last
             layer, whose feed-forward network then skips other positions, or "" for the whole backbone. None if
             neither is found: the model scores all positions, and masked ones are selected.
+        codec: codec of the tokenizer that it was made with, if any.
         max_length: length of the longest sequence of free tokens, or None without a limit.
     """
 
@@ -59,9 +60,10 @@ class HuggingFaceMaskedModel(nn.Module):
         pad_id: int,
         allowed_V: Tensor,
         max_tokens: int,
+        codec: TextCodec | None = None,
     ) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.codec = model, codec
         self.vocab_size = len(allowed_V)
         self.mask_id, self.before, self.after, self._pad_id = mask_id, tuple(before), tuple(after), pad_id
         self.allowed_V, self.max_tokens = allowed_V, max_tokens
@@ -211,7 +213,7 @@ def masked_model(
     vocab_size = _vocab_size(model)
     if max_tokens < 1:
         raise InputError(f"max_tokens must be at least 1, got {max_tokens}")
-    pad_id = getattr(model.config, "pad_token_id", None)
+    pad_id, codec = getattr(model.config, "pad_token_id", None), None
     if tokenizer is not None:
         if mask_id is not None or before or after or special:
             raise InputError("both a tokenizer and ids of special tokens", hint="leave the ids out")
@@ -238,6 +240,7 @@ def masked_model(
         pad_id=0 if pad_id is None else pad_id,
         allowed_V=allowed_V,
         max_tokens=max_tokens,
+        codec=codec,
     )
 
 

@@ -282,13 +282,14 @@ def _at_least_one(name: str, value: int) -> int:
 
 def adapted_with_codec(model: Any, tokenizer: Any, **options: Any) -> tuple[HuggingFaceMaskedModel, TextCodec]:
     """Adapt a masked model if needed, and make the codec of its tokenizer; raise in training mode."""
-    if isinstance(model, HuggingFaceMaskedModel):
-        adapted, codec = model, TextCodec(tokenizer, vocab_size=model.vocab_size)
+    adapted = (
+        model if isinstance(model, HuggingFaceMaskedModel) else masked_model(model, tokenizer=tokenizer, **options)
+    )
+    codec = adapted.codec
+    if codec is None or codec.tokenizer is not tokenizer:
+        codec = TextCodec(tokenizer, vocab_size=adapted.vocab_size)
         if (codec.mask_id, codec.before, codec.after) != (adapted.mask_id, adapted.before, adapted.after):
             raise InputError("the tokenizer puts other special tokens than the model was adapted with")
-    else:
-        adapted = masked_model(model, tokenizer=tokenizer, **options)
-        codec = TextCodec(tokenizer, vocab_size=adapted.vocab_size)
     require_evaluation_mode(adapted)
     return adapted, codec
 

@@ -247,7 +247,7 @@ def _masked_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> Tex
 
     def prepare(text: str, prefix: str, suffix: str) -> ScoredText:
         ready = _in_context(tokenizer, text, prefix, suffix, settings)
-        codec.ids(_joined(prefix, text, suffix, settings))  # refuses masks and special tokens
+        codec.require_whole(ready.ids)
         if settings.bound and window is not None and len(ready.ids) > window:
             problem = f"bound: a text of {len(ready.ids)} tokens, where the model has room for {window}"
             raise InputError(problem, hint="cut it; bounds are not taken by windows")

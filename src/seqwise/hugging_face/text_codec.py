@@ -56,25 +56,37 @@ class TextCodec:
 
     def ids(self, text: str) -> tuple[int, ...]:
         """Return the free tokens of a text, at least one; raise an InputError for a special token in the text."""
-        ids = self.ids_to_fill(text)
-        if FREE in ids:
-            mask = self.tokenizer.mask_token
-            raise InputError(f"the text contains the mask token {mask}", hint="give whole texts, or use infill")
+        ids = self._tokens(text)
+        self.require_whole(ids)
         return ids
 
     def ids_to_fill(self, text: str) -> tuple[int, ...]:
         """Return the free tokens of a text, FREE at mask tokens; raise an InputError for any other special token."""
+        ids = self._tokens(text)
+        self._require_no_special(ids)
+        return tuple(FREE if token == self.mask_id else token for token in ids)
+
+    def require_whole(self, ids: Sequence[int]) -> None:
+        """Raise an InputError for a mask or another special token among the ids of a text."""
+        self._require_no_special(ids)
+        if self.mask_id in ids:
+            mask = self.tokenizer.mask_token
+            raise InputError(f"the text contains the mask token {mask}", hint="give whole texts, or use infill")
+
+    def _tokens(self, text: str) -> tuple[int, ...]:
         if not isinstance(text, str):
             raise InputError(f"a text was expected, got {type(text).__name__}", hint="give a list of str")
         ids = self._encode(text)
         if not ids:
             raise InputError("the text has no token", hint="fill it in or drop it")
+        return ids
+
+    def _require_no_special(self, ids: Sequence[int]) -> None:
         written = next((token for token in ids if token in self._special - {self.mask_id, self.unknown_id}), None)
         if written is not None:
             piece = self.tokenizer.convert_ids_to_tokens(written)
             hint = "leave it out; special tokens are put around the text"
             raise InputError(f"the text contains the special token {piece}", hint=hint)
-        return tuple(FREE if token == self.mask_id else token for token in ids)
 
     def pieces(self, ids: Sequence[int]) -> tuple[str, ...]:
         """Return the tokens as in the vocabulary."""
