@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from pretrained import bert, byte_tokenizer, esm, esm_tokenizer, made, piece_tokenizer, roberta, word_tokenizer
 from seqwise import InputError
@@ -256,6 +256,34 @@ def test_a_causal_model_is_scored_from_left_to_right() -> None:
     ids = [2, *tokenizer("the cat dogs")["input_ids"]]
     assert behind.token_log_probs_T.tolist() == pytest.approx(log_probs_of_prefixes(model, ids, 3), abs=1e-10)
     assert [word.word for word in behind.words("dogs")] == ["dogs"]
+
+
+BLANKS = {  # texts after "a cat", and their tokens there
+    "line": ("dog\n", "", ["Ġdog", "Ċ"]),
+    "nothing but a line": ("\n", "", ["Ċ"]),
+    "blank": ("dog ", "sees", ["Ġdog", "Ġ"]),
+    "both": ("dog \n", "a", ["Ġdog", "Ġ", "Ċ"]),
+}
+
+
+@pytest.mark.parametrize("name", BLANKS)
+def test_blanks_at_the_end_of_a_text_are_scored_in_its_context(name: str) -> None:
+    torch.manual_seed(0)
+    text, suffix, own = BLANKS[name]
+    tokenizer = byte_tokenizer()
+    joined = f"a cat {text} {suffix}" if suffix else f"a cat {text}"
+    first = next(n for n in range(12) if tokenizer.tokenize(joined)[n : n + len(own)] == own)
+    if suffix:
+        model = made(roberta(len(tokenizer), max_position_embeddings=40))
+        expected = log_probs_of_masks(model, tokenizer, joined, "within-word-l2r")[first : first + len(own)]
+    else:
+        model = made(gpt2(len(tokenizer)))
+        ids = tokenizer(joined)["input_ids"][:-1]
+        expected = log_probs_of_prefixes(model, ids, 1)[first:]
+    (score,) = score_texts(model, tokenizer, [text], prefixes=["a cat"], suffixes=[suffix])
+    assert list(score.tokens) == own
+    assert score.token_log_probs_T.tolist() == pytest.approx(expected, abs=1e-10)
+    assert all(span is not None and 0 <= span[0] <= span[1] <= len(text) for span in score.spans)
 
 
 def bart(vocab_size: int, **options: Any) -> Any:
@@ -519,6 +547,13 @@ def broken(model: Any) -> Any:
     return model
 
 
+def grasping_tokenizer() -> Any:
+    """A token that takes the blanks after it."""
+    tokenizer = byte_tokenizer()
+    tokenizer.add_tokens(AddedToken("<x>", rstrip=True))
+    return tokenizer
+
+
 BAD: dict[str, tuple[Any, str]] = {
     "not a number": (
         lambda m, t: score_texts(broken(m), t, ["see"], settings=ScoringSettings()),
@@ -527,6 +562,10 @@ BAD: dict[str, tuple[Any, str]] = {
     "prefixes": (lambda m, t: score_texts(m, t, ["a", "b"], prefixes=["c"]), "1 prefixes for 2 texts"),
     "mask": (lambda m, t: score_texts(m, t, ["see"], prefixes=["a [MASK]"]), r"text 1: .* mask token \[MASK\]"),
     "empty": (lambda m, t: score_texts(m, t, ["see", ""]), "text 2: the text has no token; fill it in or drop it"),
+    "swallowed": (
+        lambda m, t: score_texts(made(gpt2(291)), grasping_tokenizer(), ["\n"], prefixes=["<x>"]),
+        "text 1: between its prefix and suffix, the text has no token; fill it in or drop it",
+    ),
     "training": (lambda m, t: score_texts(m.train(), t, ["see"]), "a model is in training mode"),
     "first": (
         lambda m, t: score_texts(made(gpt2(13)), plain_tokenizer(), ["see"], settings=ScoringSettings(start="none")),

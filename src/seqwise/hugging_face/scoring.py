@@ -447,15 +447,21 @@ def _in_context(tokenizer: Any, text: str, prefix: str, suffix: str, settings: S
     stop = start + len(text)
     tokens = text_tokens(tokenizer, _joined(prefix, text, suffix, settings), words=settings.words)
     if all(span is not None for span in tokens.spans):
+        # The span of a token of nothing but blanks is their end; they begin where the token before it ends.
+        ends = (0, *(span[1] for span in tokens.spans if span is not None))
         scored = tuple(
-            place for place, span in enumerate(tokens.spans) if span is not None and span[1] > start and span[0] < stop
+            place
+            for place, span in enumerate(tokens.spans)
+            if span is not None and span[1] > start and (ends[place] if span[0] == span[1] else span[0]) < stop
         )
     else:
         head = text_tokens(tokenizer, _joined(prefix, text, "", settings)) if suffix else tokens
         first = _shared_tokens(tokens, text_tokens(tokenizer, prefix)) if prefix else 0
         scored = tuple(range(first, _shared_tokens(tokens, head) if suffix else len(tokens.ids)))
+    if not scored:
+        raise InputError("between its prefix and suffix, the text has no token", hint="fill it in or drop it")
     spans = tuple(
-        None if span is None else (max(0, span[0] - start), min(span[1], stop) - start)
+        None if span is None else (min(max(span[0], start), stop) - start, min(span[1], stop) - start)
         for span in (tokens.spans[place] for place in scored)
     )
     return ScoredText(text, prefix, tokens.ids, tokens.words, scored, spans, suffix=suffix)
