@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from torch.nn import functional as F
 
 from pretrained import (
@@ -564,6 +565,19 @@ def test_what_goes_on_with_a_word_leaves_the_rest_as_it_is_written() -> None:
     ):
         ids = tokenizer(wanted, add_special_tokens=False)["input_ids"]
         assert codec.filled(masked, ids) == wanted
+
+
+def test_what_follows_a_blank_of_its_own_leaves_the_rest_as_it_is_written() -> None:
+    """SentencePiece's blank before a mask is a token, whose text is empty."""
+    core = Tokenizer(
+        models.BPE({"<unk>": 0, "[MASK]": 1, "▁": 2, "d": 3, "▁d": 4, "x": 5}, [("▁", "d")], unk_token="<unk>")
+    )
+    core.normalizer, core.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.Metaspace()
+    core.decoder = decoders.Metaspace()
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<unk>", mask_token="[MASK]")
+    codec = TextCodec(tokenizer, vocab_size=6)
+    assert codec.pieces(codec.ids("d x")) == ("▁d", "▁", "x")
+    assert codec.filled("D [MASK]", codec.ids("d x")) == "D x"
 
 
 def test_proteins_with_and_without_blanks(tmp_path: Path) -> None:

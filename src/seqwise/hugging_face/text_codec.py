@@ -117,7 +117,8 @@ class TextCodec:
             piece = self.plain([ids[place]])
             if place > 0:
                 before, both = self.plain(ids[place - 1 : place]), self.plain(ids[place - 1 : place + 1])
-                if both.startswith(before) and not both.startswith(" ", len(before)):  # it goes on with a word
+                # It goes on with a word; before a token of SentencePiece's blank alone, no word stands.
+                if before and both.startswith(before) and not both.startswith(" ", len(before)):
                     written, piece = written.rstrip(" "), both[len(before) :]
             # A token that begins a word brings its own blank with it.
             written += (piece[1:] if written.endswith(" ") and piece.startswith(" ") else piece) + after
