@@ -562,6 +562,14 @@ BAD: dict[str, tuple[Any, str]] = {
     "prefixes": (lambda m, t: score_texts(m, t, ["a", "b"], prefixes=["c"]), "1 prefixes for 2 texts"),
     "mask": (lambda m, t: score_texts(m, t, ["see"], prefixes=["a [MASK]"]), r"text 1: .* mask token \[MASK\]"),
     "empty": (lambda m, t: score_texts(m, t, ["see", ""]), "text 2: the text has no token; fill it in or drop it"),
+    "surrogate": (
+        lambda m, t: score_texts(m, t, ["see", "a \ud83d cat"]),
+        "text 2: character 3 of a text is half of a surrogate pair; drop the lone surrogate",
+    ),
+    "surrogate in a source": (
+        lambda m, t: score_texts(made(bart(13)), t, ["see"], prefixes=["\ud83d"]),
+        "text 1: character 1 of a text is half of a surrogate pair",
+    ),
     "swallowed": (
         lambda m, t: score_texts(made(gpt2(291)), grasping_tokenizer(), ["\n"], prefixes=["<x>"]),
         "text 1: between its prefix and suffix, the text has no token; fill it in or drop it",

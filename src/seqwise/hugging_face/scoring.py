@@ -21,7 +21,7 @@ from seqwise.hugging_face.adapter import HuggingFaceStepModel
 from seqwise.hugging_face.masked_model import HuggingFaceMaskedModel, num_positions, unwrapped
 from seqwise.hugging_face.masked_text import adapted_with_codec
 from seqwise.hugging_face.text_codec import placed
-from seqwise.hugging_face.tokens import TextTokens, before_targets, special_around, text_tokens
+from seqwise.hugging_face.tokens import TextTokens, before_targets, checked_text, special_around, text_tokens
 from seqwise.models.protocols import require_evaluation_mode
 from seqwise.names import Pieces
 from seqwise.sampling.any_order import any_order_bound
@@ -371,7 +371,7 @@ def _seq2seq_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> Te
         _refuse_suffix(suffix)
         tokens = text_tokens(tokenizer, text, words=settings.words, target=True)
         places = tuple(range(len(tokens.ids)))
-        source = tuple(tokenizer(prefix, truncation=False, verbose=False)["input_ids"])
+        source = tuple(tokenizer(checked_text(prefix), truncation=False, verbose=False)["input_ids"])
         if not source:
             problem = "the source is empty, and the tokenizer puts no special tokens around it"
             raise InputError(problem, hint="give a prefix: it is the source")

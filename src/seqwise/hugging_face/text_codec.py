@@ -18,7 +18,7 @@ import torch
 
 from seqwise.data.batches import FREE
 from seqwise.errors import InputError
-from seqwise.hugging_face.tokens import special_around
+from seqwise.hugging_face.tokens import checked_text, special_around
 
 
 class TextCodec:
@@ -74,9 +74,7 @@ class TextCodec:
             raise InputError(f"the text contains the mask token {mask}", hint="give whole texts, or use infill")
 
     def _tokens(self, text: str) -> tuple[int, ...]:
-        if not isinstance(text, str):
-            raise InputError(f"a text was expected, got {type(text).__name__}", hint="give a list of str")
-        ids = self._encode(text)
+        ids = self._encode(checked_text(text))
         if not ids:
             raise InputError("the text has no token", hint="fill it in or drop it")
         return ids

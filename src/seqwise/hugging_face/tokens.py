@@ -44,8 +44,7 @@ def text_tokens(tokenizer: Any, text: str, *, words: WordsName = "tokenizer", ta
         >>> text_tokens(tokenizer, "The dogs.", words="blanks").words
         (0, 1, 1, 1)
     """
-    if not isinstance(text, str):
-        raise InputError(f"a text was expected, got {type(text).__name__}", hint="give a list of str")
+    checked_text(text)
     fast = bool(getattr(tokenizer, "is_fast", False))
     options: dict[str, Any] = {"add_special_tokens": False, "padding": False, "truncation": False, "verbose": False}
     options |= {"text_target" if target else "text": text, "return_offsets_mapping": fast}
@@ -69,6 +68,18 @@ def text_tokens(tokenizer: Any, text: str, *, words: WordsName = "tokenizer", ta
         number += begin
         parted.append(number)
     return TextTokens(ids, spans, tuple(parted))
+
+
+def checked_text(text: Any) -> str:
+    """Return a text that a tokenizer can read; raise an InputError for what is no text."""
+    if not isinstance(text, str):
+        raise InputError(f"a text was expected, got {type(text).__name__}", hint="give a list of str")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        problem = f"character {error.start + 1} of a text is half of a surrogate pair"
+        raise InputError(problem, hint="drop the lone surrogate") from None
+    return text
 
 
 def special_around(tokenizer: Any, text: str = "a", *, target: bool = False) -> tuple[tuple[int, ...], tuple[int, ...]]:
