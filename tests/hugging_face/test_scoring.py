@@ -252,6 +252,9 @@ def test_a_causal_model_is_scored_from_left_to_right() -> None:
     ids = [2, *tokenizer("dogs")["input_ids"], 3]
     assert ended.token_log_probs_T.tolist() == pytest.approx(log_probs_of_prefixes(model, ids, 1), abs=1e-10)
     assert ended.tokens[-1] == "[SEP]"
+    tokenizer.unk_token = "[SEP]"  # GPT-2 has one token for both
+    assert score_texts(model, tokenizer, ["dogs"], settings=ScoringSettings(end=True))[0].num_unknown == 0
+    tokenizer.unk_token = "[UNK]"
     (behind,) = score_texts(model, tokenizer, ["dogs"], prefixes=["the cat"])
     ids = [2, *tokenizer("the cat dogs")["input_ids"]]
     assert behind.token_log_probs_T.tolist() == pytest.approx(log_probs_of_prefixes(model, ids, 3), abs=1e-10)

@@ -107,7 +107,9 @@ class TextScorer:
         ids = [text.ids[place] for place in text.scored]
         tokens = tuple(self.tokenizer.convert_ids_to_tokens(ids))
         words = tuple(text.words[place] for place in text.scored)
-        unknown = sum(token == self.tokenizer.unk_token_id for token in ids)
+        # GPT-2 names its end token as the unknown one too.
+        own = ids[:-1] if ids[-1] == self.tokenizer.eos_token_id and text.spans[-1] == (len(text.text),) * 2 else ids
+        unknown = sum(token == self.tokenizer.unk_token_id for token in own)
         options: dict[str, Any] = {"words_T": words, "spans": text.spans, "prefix": text.prefix}
         options["suffix"] = text.suffix
         if self._bound is not None:
