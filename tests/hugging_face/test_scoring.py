@@ -565,6 +565,14 @@ BAD: dict[str, tuple[Any, str]] = {
     "prefixes": (lambda m, t: score_texts(m, t, ["a", "b"], prefixes=["c"]), "1 prefixes for 2 texts"),
     "mask": (lambda m, t: score_texts(m, t, ["see"], prefixes=["a [MASK]"]), r"text 1: .* mask token \[MASK\]"),
     "empty": (lambda m, t: score_texts(m, t, ["see", ""]), "text 2: the text has no token; fill it in or drop it"),
+    "end": (
+        lambda m, t: score_texts(m, t, ["see"], settings=ScoringSettings(end=True)),
+        "end: has no effect under a model that is masked; leave it out, or score under a model that is causal or enc",
+    ),
+    "start": (
+        lambda m, t: score_texts(made(bart(13)), t, ["see"], settings=ScoringSettings(start="none")),
+        "start: has no effect under a model that is encoder-decoder; leave it out, or score under a model that is caus",
+    ),
     "surrogate": (
         lambda m, t: score_texts(m, t, ["see", "a \ud83d cat"]),
         "text 2: character 3 of a text is half of a surrogate pair; drop the lone surrogate",

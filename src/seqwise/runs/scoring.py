@@ -27,7 +27,7 @@ from seqwise.runs.run import MaskedRun, Run
 from seqwise.sampling.energies import pseudo_log_likelihood
 from seqwise.sampling.problems import of_one_length
 from seqwise.sampling.scores import TextScore, located, with_contexts
-from seqwise.sampling.scoring_settings import ScoringSettings
+from seqwise.sampling.scoring_settings import ScoringSettings, refuse_unread
 
 BLOCK = 256  # sequences that are sorted by length together
 
@@ -346,6 +346,7 @@ def _of_texts(model: Any, tokenizer: Any, settings: ScoringSettings) -> _Scoring
 
 def _of_sequences(run: MaskedRun, settings: ScoringSettings) -> _Scoring:
     """Score the sequences of a masked model of seqwise."""
+    refuse_unread(settings, "masked")
 
     def check(example: Example) -> None:
         (encoded,) = run.codec.encode([example])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from seqwise.configuration import Config, setting
+from seqwise.errors import InputError
 from seqwise.names import Pieces, ScoreUnit, WordsName
 
 
@@ -48,3 +49,16 @@ class ScoringSettings(Config):
         ge=2,
         panel="Run",
     )
+
+
+def refuse_unread(settings: ScoringSettings, kind: str) -> None:
+    """Raise an InputError for a given start or end where no model of a kind reads it.
+
+    Example:
+        >>> refuse_unread(ScoringSettings(end=True), "causal")
+    """
+    readers = {"start": ["causal"], "end": ["causal", "encoder-decoder"]}
+    for name, kinds in readers.items():
+        if kind not in kinds and getattr(settings, name) != getattr(ScoringSettings(), name):
+            hint = f"leave it out, or score under a model that is {' or '.join(kinds)}"
+            raise InputError(f"{name}: has no effect under a model that is {kind}", hint=hint)
