@@ -261,9 +261,19 @@ def test_a_causal_model_is_scored_from_left_to_right() -> None:
     assert [word.word for word in behind.words("dogs")] == ["dogs"]
 
 
+@pytest.mark.parametrize("text", ["dog", "日本"])  # the blank before it is a part of a token, or a token
+def test_prefix_and_text_have_the_score_of_both_together(text: str) -> None:
+    torch.manual_seed(0)
+    tokenizer = byte_tokenizer()
+    model = made(gpt2(len(tokenizer)))
+    whole, prefix = score_texts(model, tokenizer, [f"the cat {text}", "the cat"])
+    (after,) = score_texts(model, tokenizer, [text], prefixes=["the cat"])
+    assert prefix.log_prob + after.log_prob == pytest.approx(whole.log_prob, abs=1e-10)
+
+
 BLANKS = {  # texts after "a cat", and their tokens there
     "line": ("dog\n", "", ["Ġdog", "Ċ"]),
-    "nothing but a line": ("\n", "", ["Ċ"]),
+    "nothing but a line": ("\n", "", ["Ġ", "Ċ"]),  # with the blank between
     "blank": ("dog ", "sees", ["Ġdog", "Ġ"]),
     "both": ("dog \n", "a", ["Ġdog", "Ġ", "Ċ"]),
 }

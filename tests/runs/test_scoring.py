@@ -114,6 +114,11 @@ def test_texts_come_in_any_iterable_and_pairs_are_pairs(folders: dict[str, Path]
             scorer.score_pairs([("the dogs", "a cat"), pair])
 
 
+def test_pairs_have_no_bounds(folders: dict[str, Path]) -> None:
+    with pytest.raises(InputError, match="bound: pairs are compared by the log-prob"):
+        Scorer(folders["bert"], bound=3).score_pairs([("the dogs", "a cat")])
+
+
 def test_rows_are_ready_for_a_data_frame(folders: dict[str, Path]) -> None:
     scorer = Scorer(folders["gpt2"], unit="bits")
     rows = scorer.token_scores(["the dogs", "see"])

@@ -443,7 +443,11 @@ def _joined(prefix: str, text: str, suffix: str, settings: ScoringSettings) -> s
 
 
 def _in_context(tokenizer: Any, text: str, prefix: str, suffix: str, settings: ScoringSettings) -> ScoredText:
-    """Split a text between its prefix and its suffix; a token that overlaps the text belongs to it."""
+    """Split a text between its prefix and its suffix; a token that overlaps the text belongs to it.
+
+    So does the separator after the prefix, whether it is a token of its own or not: then log p(prefix text) is the sum
+    of log p(prefix) and log p(text | prefix).
+    """
     own = text_tokens(tokenizer, text, words=settings.words)
     if not prefix and not suffix:
         return ScoredText(text, prefix, own.ids, own.words, tuple(range(len(own.ids))), own.spans)
@@ -456,7 +460,9 @@ def _in_context(tokenizer: Any, text: str, prefix: str, suffix: str, settings: S
         scored = tuple(
             place
             for place, span in enumerate(tokens.spans)
-            if span is not None and span[1] > start and (ends[place] if span[0] == span[1] else span[0]) < stop
+            if span is not None
+            and (not prefix or span[1] > len(prefix))
+            and (ends[place] if span[0] == span[1] else span[0]) < stop
         )
     else:
         head = text_tokens(tokenizer, _joined(prefix, text, "", settings)) if suffix else tokens

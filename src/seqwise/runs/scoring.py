@@ -131,6 +131,9 @@ class Scorer:
 
     def check_pairs(self, examples: Sequence[Example]) -> None:
         """Raise an InputError for pairs of :func:`read_pairs_to_score` that cannot be scored."""
+        if self.settings.bound:
+            problem = "bound: pairs are compared by the log-probabilities of their tokens"
+            raise InputError(problem, hint="leave it out, or score the texts one by one")
         for block in in_blocks(examples, BLOCK):
             for example in block:
                 _check(self._scoring, self._sides(example))
@@ -352,8 +355,9 @@ def _of_sequences(run: MaskedRun, settings: ScoringSettings) -> _Scoring:
         (encoded,) = run.codec.encode([example])
         if not encoded.target_ids:
             raise InputError("there is no sequence to score", **place_of(example))
-        if settings.bound:
-            raise InputError("bound: it is for Hugging Face masked models", hint="leave it out")
+        for name in ("bound", "window"):
+            if getattr(settings, name):
+                raise InputError(f"{name}: it is for Hugging Face models", hint="leave it out")
 
     def score(examples: Sequence[Example]) -> list[SequenceScore]:
         return _score_block(run, examples, settings)
