@@ -163,6 +163,13 @@ def test_outputs_are_distinct_and_best_first() -> None:
     assert hypotheses(beam, end=9) == [found[:1]]
 
 
+def test_of_tied_outputs_the_first_slot_s_comes_first() -> None:
+    """As in a stream, where the best slot is the first of the best."""
+    beam = made_beam([-1.0, -1.0, -2.0, -1.0, -2.0], [[5], [6], [7], [5], [8]])
+    (found,) = hypotheses(beam, end=None, n_best=10)
+    assert [output.tokens for output in found] == [(5,), (6,), (7,), (8,)]
+
+
 def test_length_normalisation_divides_by_a_power_of_the_length_with_its_end() -> None:
     beam = made_beam([-1.0, -1.8, -4.8], [[9, 9, 9], [5, 6, 9], [5, 6, 7]])
     (found,) = hypotheses(beam, end=9, n_best=3, length_normalization=1.0)

@@ -134,9 +134,12 @@ def hypotheses(
             if score != -torch.inf
         ]
         ranked.sort(key=lambda hypothesis: -hypothesis.score)
-        # Two slots of a soft search may trace back to one output; the better one stands for both.
-        distinct = {hypothesis.tokens: hypothesis for hypothesis in reversed(ranked)}
-        results.append(sorted(distinct.values(), key=lambda hypothesis: -hypothesis.score)[:n_best])
+        # Two slots of a soft search may trace back to one output; the better one stands for both. Of tied outputs, that
+        # of the first slot comes first, as in a stream.
+        distinct: dict[tuple[int, ...], Hypothesis] = {}
+        for hypothesis in ranked:
+            distinct.setdefault(hypothesis.tokens, hypothesis)
+        results.append(list(distinct.values())[:n_best])
     return results
 
 
