@@ -86,6 +86,15 @@ def test_each_token_has_an_update_and_each_sentence_an_end(
     ]
 
 
+@pytest.mark.parametrize(
+    "pieces", [[b"\xef\xbb\xbfa c\n"], [b"\xef", b"\xbb\xbfa", b" c"]], ids=["at once", "in parts"]
+)
+def test_a_byte_order_mark_is_no_part_of_a_token(
+    streamed: Callable[..., Ended], run: Path, pieces: list[bytes]
+) -> None:
+    assert streamed(pieces, run, "--json").records == expected(run, "a c")
+
+
 def test_lines_have_the_token_and_three_columns(streamed: Callable[..., Ended], run: Path) -> None:
     ended = streamed([b"a c\nb\n"], run, "--text", "--decoder", "beam", "--beam-size", "2", "--commit", "never")
     records = [record for text in ("a c", "b") for record in expected(run, text, decoder="beam", k=2, commit="never")]
@@ -118,12 +127,14 @@ def test_an_input_without_a_token_has_no_updates(streamed: Callable[..., Ended],
     [
         (b"a\nb zebra", (), "<stdin>:2: unknown token 'zebra'; the nearest known token is 'b'"),
         (b"a\n\xff", (), "<stdin>:2: the input is not UTF-8; convert it to UTF-8, for example with iconv"),
+        ("a\n\nb".encode("utf-16-le"), (), "<stdin>:1: NUL character; give a text file in UTF-8"),
+        (b"a\nb\n\0\n", (), "<stdin>:3: NUL character; give a text file in UTF-8"),
         (b"a", ("--commit", "soon"), "no commit rule is called 'soon'; known are agree, delay(NUMBER), margin(NUMBER), "
          "never"),
         (b"a", ("--beam-size", "0"), "--beam-size must be at least 1, got 0"),
         (b"a", ("--decoder", "beem"), "no decoder is called 'beem'; did you mean 'beam'?"),
     ],
-    ids=["unknown token", "not UTF-8", "rule", "beam size", "decoder"],
+    ids=["unknown token", "not UTF-8", "UTF-16", "NUL", "rule", "beam size", "decoder"],
 )  # fmt: skip
 def test_what_cannot_be_streamed_is_one_line(
     streamed: Callable[..., Ended], run: Path, text: bytes, arguments: tuple[str, ...], problem: str

@@ -102,7 +102,9 @@ def _pieces(file: str, *, each_line: bool) -> Iterator[_Piece]:
 
 def _parts(file: str) -> Iterator[str]:
     """Yield the text that has arrived, without a last token that may be incomplete."""
-    decoder, rest, line = codecs.getincrementaldecoder("utf-8")(), "", 1
+    # As the readers of files: without a byte-order mark, and without NUL, which UTF-16 and binary files are full of.
+    decoder, rest, line = codecs.getincrementaldecoder("utf-8-sig")(), "", 1
+    path = STDIN if file == "-" else file
     with nullcontext(sys.stdin.buffer) if file == "-" else open(file, "rb") as opened:
         source: Any = opened  # of which a read waits for some bytes, and not for all that are asked for
         while True:
@@ -111,8 +113,11 @@ def _parts(file: str) -> Iterator[str]:
                 text = rest + decoder.decode(read, final=not read)
             except UnicodeDecodeError as error:
                 line += read[: error.start].count(b"\n")
-                hint, path = "convert it to UTF-8, for example with iconv", STDIN if file == "-" else file
+                hint = "convert it to UTF-8, for example with iconv"
                 raise InputError("the input is not UTF-8", path=path, line=line, hint=hint) from None
+            if "\0" in text:
+                line += text[: text.index("\0")].count("\n")
+                raise InputError("NUL character", path=path, line=line, hint="give a text file in UTF-8")
             line += read.count(b"\n")
             end = max(map(text.rfind, " \t\r\n")) + 1 if read else len(text)
             yield text[:end]
