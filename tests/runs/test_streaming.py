@@ -229,6 +229,20 @@ def test_a_stream_of_a_run_has_words_labels_and_its_decoder(decoder: Any, change
     assert update.committed + stream.finish().committed == best.tokens
 
 
+def test_a_word_may_have_the_blanks_that_part_no_words() -> None:
+    """A no-break space, as in French numbers, and U+2028 are characters of words, as in the files of training."""
+    words = ("3\u00a0000", "x\u2028y", "\x85")
+    chosen = train_settings(objective="beam-crf", minimum_count=1, hidden_size=4, encoder="left-to-right")
+    codec = build_codec([Example(words, ("A", "B", "C"), "x.tsv", 1)] * 2, chosen)
+    run = Run(chosen, randomised(build_model(chosen, codec), 0, 1.0).float(), codec)
+    best = whole(run.model, codec.source_vocabulary.encode(words), Decoder(HardTopK(5), global_))
+    names = [tuple(codec.target_vocabulary.tokens[label] for label in each.tokens) for each in best]
+    assert Stream(run, commit="never").feed(words).partial in names
+    for word in ("a\tb", "a\n", "\r"):
+        with pytest.raises(InputError, match="is not a token: a word without blanks"):
+            Stream(run).feed([word])
+
+
 def test_an_unknown_word_is_read_as_unknown_or_refused_and_the_stream_goes_on() -> None:
     lenient = Stream(a_run(minimum_count=2), commit="never")
     assert len(lenient.feed(["zebra"]).partial) == 1

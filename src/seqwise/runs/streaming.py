@@ -484,7 +484,8 @@ class _Words:
     def encode(self, model: Any, words: Sequence[Any]) -> tuple[Ids, list[Ids]]:
         """Return the ids before the first word of a source, and those of each word."""
         for word in words:
-            if not isinstance(word, str) or not word or any(map(str.isspace, word)):
+            # As readers do, which keep a no-break space and U+2028 inside a word.
+            if not isinstance(word, str) or not word or set(word) & set(" \t\r\n"):
                 raise InputError(f"{word!r} is not a token: a word without blanks", hint="split the text")
         return self.codec.encode_words(words)
 
