@@ -372,6 +372,37 @@ def test_a_state_of_another_model_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (
+            lambda: Tagger(**{**SIZES, "hidden_size": 6}, label_embedding_size=2).double(),
+            "other sizes or another dtype",
+        ),
+        (
+            lambda: Tagger(**{**SIZES, "target_size": 3}, label_embedding_size=2).double(),
+            "other sizes or another dtype",
+        ),
+        (lambda: left_to_right("tagger").float(), "other sizes or another dtype"),
+        (lambda: in_a_language(left_to_right("tagger")), "no language"),
+    ],
+    ids=["hidden size", "labels", "dtype", "language"],
+)
+def test_a_state_is_refused_where_it_is_loaded_and_not_when_it_is_used(change: Any, problem: str) -> None:
+    """With the width of a label's embedding in common; the stream that refuses it goes on."""
+    stream, other = Stream(left_to_right("tagger"), commit="never"), Stream(change(), commit="never")
+    stream.feed([1, 2])
+    state = torch.load(io.BytesIO(saved(stream.state_dict())), weights_only=True)
+    before = other.feed([3]).partial
+    with pytest.raises(InputError, match=f"the state is that of a model with {problem}; give the state_dict"):
+        other.load_state_dict(state)
+    assert other.feed([]).partial == before
+    without = {name: value for name, value in state.items() if name != "sizes"}  # as earlier versions saved it
+    restored = Stream(left_to_right("tagger"), commit="never")
+    restored.load_state_dict(without)
+    assert restored.feed([5]) == stream.feed([5])
+
+
+@pytest.mark.parametrize(
     "act", [lambda stream: stream.feed([1]), lambda stream: stream.finish()], ids=["feed", "finish"]
 )
 def test_a_finished_stream_takes_nothing_more(act: Any) -> None:

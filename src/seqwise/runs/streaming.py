@@ -164,13 +164,14 @@ class Streams:
         """State from which all streams continue bit for bit: names and nested tensors, for ``torch.save``."""
         rows = list(self._places)
         tensors = tree.map(torch.clone, self._rows(rows)._asdict()) if rows else {}
-        return {"streams": list(self._partial), "rows": rows, "tensors": tensors}
+        return {"streams": list(self._partial), "rows": rows, "tensors": tensors, "sizes": self._sizes()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a :meth:`state_dict`; the run or model and the options must be the same.
 
         Raises:
-            InputError: it is not such a state, or the model has other sizes.
+            InputError: it is not such a state, or the model has other sizes, another dtype, or a language where that
+                one had none.
         """
         hint = "give the state_dict of a stream of this run or model"
         try:
@@ -178,13 +179,25 @@ class Streams:
             restored = _State(**tensors) if rows else None
             width = self._model.embedding_VD.shape[1]
             fits = restored is None or restored.inputs_BKD.shape[::2] == (len(rows), width)
+            own = self._sizes()
+            fits = fits and state.get("sizes", own) == own
+            in_a_language = self._language is not None if restored is None else bool(restored.nodes)
         except (AttributeError, KeyError, TypeError) as error:
             raise InputError(f"this is not the state of a stream ({error!r})", hint=hint) from None
         if not fits:
-            raise InputError("the state is that of a model with other sizes", hint=hint)
+            raise InputError("the state is that of a model with other sizes or another dtype", hint=hint)
+        if in_a_language != (self._language is not None):
+            which = "a language" if in_a_language else "no language"
+            raise InputError(f"the state is that of a model with {which}", hint=hint)
         device = self._model.embedding_VD.device
         self._partial = dict.fromkeys(names, ())
         self._put(rows, None if restored is None else tree.map(lambda leaf: leaf.to(device), restored))
+
+    def _sizes(self) -> list[list[Any]]:
+        """Type and shape of each parameter of the model, on which those of the state's tensors depend."""
+        is_module = isinstance(self._model, torch.nn.Module)
+        parameters = self._model.parameters() if is_module else [self._model.embedding_VD]
+        return [[str(parameter.dtype), *parameter.shape] for parameter in parameters]
 
     def _put(self, names: list[Hashable], state: _State | None) -> None:
         """Set the state of all streams that have been fed, one per row, and read their partial labels from it."""
@@ -363,7 +376,8 @@ class Stream:
         """Restore a :meth:`state_dict`; the run or model and the options must be the same.
 
         Raises:
-            InputError: it is not such a state, or the model has other sizes.
+            InputError: it is not such a state, or the model has other sizes, another dtype, or a language where that
+                one had none.
         """
         self._streams.load_state_dict(state)
 
