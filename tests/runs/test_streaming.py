@@ -372,6 +372,24 @@ def test_a_state_of_another_model_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    ("number", "problem"),
+    [
+        (math.nan, "the model's scores are not numbers; check its weights"),
+        (-math.inf, "the model excludes every label"),
+    ],
+)
+def test_scores_that_leave_no_best_label_are_refused_and_the_stream_goes_on(number: float, problem: str) -> None:
+    model = left_to_right("tagger")
+    stream, biases_V = Stream(model, commit="never"), model.head.bias.data.clone()
+    before = stream.feed([1, 2]).partial
+    model.head.bias.data.fill_(number)
+    with pytest.raises(InputError, match=problem):
+        stream.feed([3])
+    model.head.bias.data.copy_(biases_V)
+    assert stream.feed([]).partial == before
+
+
+@pytest.mark.parametrize(
     ("change", "problem"),
     [
         (

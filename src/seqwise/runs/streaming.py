@@ -279,7 +279,10 @@ class Streams:
             beam, carry = step.beam, step.carry
             columns.append(carry.committed_BT)
         assert beam is not None and carry is not None
-        if bool((beam.scores_BK.amax(1) == -torch.inf).any()):
+        best_B = beam.scores_BK.amax(1)
+        if bool(best_B.isnan().any()):  # which every comparison passes over, so that any labels would be the best
+            raise InputError("the model's scores are not numbers", hint="check its weights")
+        if bool((best_B == -torch.inf).any()):
             raise InputError("the model excludes every label for a token", hint="check which tokens its scores exclude")
         return _State.of(past, beam, carry), _labels(torch.cat(columns, dim=1))
 
