@@ -180,7 +180,7 @@ class Streams:
             width = self._model.embedding_VD.shape[1]
             fits = restored is None or restored.inputs_BKD.shape[::2] == (len(rows), width)
             own = self._sizes()
-            fits = fits and state.get("sizes", own) == own
+            fits = fits and state["sizes"] == own
             in_a_language = self._language is not None if restored is None else bool(restored.nodes)
         except (AttributeError, KeyError, TypeError) as error:
             raise InputError(f"this is not the state of a stream ({error!r})", hint=hint) from None
