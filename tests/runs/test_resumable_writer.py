@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -100,6 +101,15 @@ def test_a_part_that_is_not_seen_is_named(as_one_of: Callable[..., None], tmp_pa
     monkeypatch.setattr(resumable_writer, "rank", lambda: 1)
     with pytest.raises(InputError, match=r"process 1 does not see the file .* a disk that all machines share"):
         write_in_blocks(tmp_path / "out", NUMBERS, squares, claim=CLAIM, block=BLOCK)
+
+
+def test_a_device_or_a_folder_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    for path in (tmp_path / "pipe", tmp_path / "folder"):
+        with pytest.raises(InputError, match=f"{path}: the output is a folder or a device; name a file"):
+            write_in_blocks(path, NUMBERS, squares, claim=CLAIM, block=BLOCK)
+    assert (tmp_path / "pipe").is_fifo() and len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_file_with_a_name_like_a_part_is_left_alone(tmp_path: Path) -> None:

@@ -87,6 +87,8 @@ def _parts(path: Path) -> list[Path]:
 
 def _begin(path: Path, claim: Mapping[str, str], count: int) -> list[int]:
     """Create a part for every process, truncate incomplete blocks, and return the blocks that are left."""
+    if path.exists() and not path.is_file():  # renaming would put a file in place of a device, such as /dev/null
+        raise InputError("the output is a folder or a device", path=path, hint="name a file")
     with saving(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     head = json.dumps(dict(claim), sort_keys=True).encode() + b"\n"
