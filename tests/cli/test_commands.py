@@ -539,6 +539,17 @@ def test_a_word_that_is_also_a_folder_is_a_word(
     assert seqwise("predict", trained_tagger, "runs").out.startswith("1  ")
 
 
+def test_an_output_in_place_of_the_input_is_refused(seqwise: Command, trained_tagger: Path, tmp_path: Path) -> None:
+    inputs, link = tmp_path / "in.txt", tmp_path / "link.txt"
+    inputs.write_text("the dog\n")
+    link.symlink_to(inputs)
+    for command in (["predict", trained_tagger, inputs, "--text"], ["score", trained_tagger, inputs]):
+        for output in (inputs, link):
+            complaint = seqwise(*command, "--output", output).complaint
+            assert complaint == f"{output}: the output would replace the input; give another --output"
+    assert inputs.read_text() == "the dog\n" and len(list(tmp_path.iterdir())) == 2
+
+
 def test_evaluate_prints_a_table_within_80_columns_or_json(
     seqwise: Command, data: Path, trained_tagger: Path, trained_speller: Path
 ) -> None:

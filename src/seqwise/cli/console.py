@@ -169,8 +169,20 @@ def require_at_least_one(flag: str, value: int | None) -> None:
 
 
 def require_files(output: Path | None, source: str | None) -> None:
-    """Raise an InputError if several processes use standard input (source "-") or output (None)."""
+    """Raise an InputError if the output would replace the source, a text or a file.
+
+    Or if several processes use standard input (source "-") or output (None).
+    """
+    if output is not None and source is not None and _same_file(output, source):
+        raise InputError("the output would replace the input", path=output, hint="give another --output")
     if world_size() > 1 and output is None:
         raise InputError(f"{world_size()} processes cannot print their lines in order", hint="give an --output")
     if world_size() > 1 and source == "-":
         raise InputError(f"{world_size()} processes cannot share standard input", hint="give a file")
+
+
+def _same_file(output: Path, source: str) -> bool:
+    try:
+        return os.path.samefile(output, source)
+    except OSError:  # one of them does not exist, or the source is a text, too long for a file name
+        return False
