@@ -360,6 +360,16 @@ def test_inputs_from_texts_and_files(tmp_path: Path) -> None:
         (("a", "b"), 1),
         (("c",), 2),
     ]
+    # A typed text has the words of a line of a file: a no-break space separates none.
+    (tmp_path / "in").write_text(" 10\u00a0000 \tb\u2028c  d ")
+    for text in (str(tmp_path / "in"), (tmp_path / "in").read_text(), " 10\u00a0000\r\nb\u2028c\nd\n"):
+        assert [e.source for e in inputs_of(text, units="words")] == [("10\u00a0000", "b\u2028c", "d")]
+    (tmp_path / "in").write_text(" a  b\u00a0")
+    for text in (str(tmp_path / "in"), "\n a  b\u00a0\t"):
+        assert [e.source for e in inputs_of(text, units="text")] == [("a  b\u00a0",)]
+    for blank in ("", " ", "\n \t"):
+        with pytest.raises(InputError, match="the input is empty"):
+            inputs_of(blank, units="words")
     only = inputs_of("a b", units="characters")
     assert [(e.source, e.path) for e in only] == [(("a", " ", "b"), "")]
     assert not names_a_file("x" * 5000) and not names_a_file("the end.txt is near") and not names_a_file(str(tmp_path))
@@ -843,10 +853,15 @@ def test_the_usual_decoder_and_the_best(tmp_path: Path) -> None:
     metrics = tmp_path / "metrics.json"
     with pytest.raises(InputError, match=r"metrics\.json: the file is missing"):
         best_decoder(tmp_path)
-    for text in ('{"train_examples": 3}', "{", "[]", '{"dev": 3}', "\xff"):
-        metrics.write_bytes(text.encode("latin-1"))
+    for text in ('{"train_examples": 3}', '{"dev": 3}'):
+        metrics.write_text(text)
         with pytest.raises(InputError, match=r"metrics\.json: .*name a decoder, or train with --dev"):
             best_decoder(tmp_path)
+    for text in ("{", '{"dev": {"best decoder": "be', "[]", "\xff", ""):  # which does not say how the run was trained
+        metrics.write_bytes(text.encode("latin-1"))
+        with pytest.raises(InputError, match=r"metrics\.json") as refused:
+            best_decoder(tmp_path)
+        assert "development data" not in str(refused.value)
     metrics.write_text('{"dev": {"best decoder": "bean"}}')
     with pytest.raises(InputError, match=r"metrics\.json: the best decoder 'bean' is unknown; name one of greedy, "):
         best_decoder(tmp_path)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
 from seqwise.configuration.written import did_you_mean
+from seqwise.data.records import read_json_object
 from seqwise.decoding import DECODERS, Decoder
 from seqwise.errors import InputError
 from seqwise.runs.model_settings import Chain
@@ -32,9 +32,10 @@ def best_decoder(folder: str | os.PathLike[str]) -> str:
     path = Path(folder) / "metrics.json"
     if not path.exists():
         raise InputError("the file is missing, so the best decoder is unknown", path=path, hint="name a decoder")
+    metrics = read_json_object(path, what="metrics of a run", hint="name a decoder")
     try:
-        name = json.loads(path.read_bytes())["dev"]["best decoder"]
-    except (ValueError, TypeError, KeyError, RecursionError):
+        name = metrics["dev"]["best decoder"]
+    except (TypeError, KeyError):
         problem = "the best decoder is unknown, because the run was trained without development data"
         raise InputError(problem, path=path, hint="name a decoder, or train with --dev") from None
     if name not in DECODERS:

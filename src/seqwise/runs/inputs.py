@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -164,8 +165,9 @@ def example_of(text: str, *, units: Units) -> Example:
     """Make an example from text, which is never read as a file name."""
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise InputError("the text is not UTF-8", hint="set the terminal to UTF-8, or give a file")
-    words = tuple(text.split())
-    tokens = {"words": words, "characters": tuple(text), "text": (text,) if words else ()}[units]
+    if units != "characters":  # a text may have line breaks; otherwise words end where those of a file do
+        text = re.sub(r"[\r\n]", " ", text) if units == "words" else text.strip(" \t\r\n")
+    tokens = split_text(text, units)
     if not tokens:
         raise InputError("the input is empty", hint="give some text, or a file")
     return Example(source=tokens, target=())
