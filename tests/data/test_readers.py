@@ -111,6 +111,11 @@ def test_columns_by_tabs_keep_blanks_and_skip_comments_and_documents(file):
     assert read_columns(file, token_column=-3, label_column=1)[0].target == ("NNP", "SYM")
 
 
+def test_a_blank_after_a_label_makes_no_other_label(file):
+    file.write_text("New York\tLOC \nruns\t O\r\n\nthe\tO\nsea\tnatural body \n")
+    assert [e.target for e in read_columns(file)] == [("LOC", "O"), ("O", "natural body")]
+
+
 def test_columns_by_blanks(file):
     file.write_text("the  DT DET\ndog NN \t NOUN \n\n\nruns VB VERB")
     assert [(e.source, e.target, e.line) for e in read_columns(file)] == [

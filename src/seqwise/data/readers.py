@@ -107,9 +107,10 @@ def _line_text(raw: bytes, path: FilePath, number: int) -> str:
 def read_columns(path: FilePath, *, token_column: int = 0, label_column: int = -1) -> list[Example]:
     r"""Read CoNLL-style columns: one token per line, a blank line after each sentence.
 
-    Columns are separated by tabs if the first row has one, else by runs of blanks. Lines that start with ``"# "``
-    before a sentence are comments, ``-DOCSTART-`` rows are skipped, and every other row must have as many columns as
-    the first. (So in a file without tabs, a sentence must not begin with the token ``#``.)
+    Columns are separated by tabs if the first row has one, else by runs of blanks. Blanks at the ends of a label are
+    dropped. Lines that start with ``"# "`` before a sentence are comments, ``-DOCSTART-`` rows are skipped, and every
+    other row must have as many columns as the first. (So in a file without tabs, a sentence must not begin with the
+    token ``#``.)
 
     Args:
         path: the file.
@@ -194,7 +195,7 @@ def each_sentence(
             has_label = -width <= label_column < width and label_column % width != token_column % width
         start = start if tokens else number
         tokens.append(cells[token_column])
-        labels.append(cells[label_column] if has_label else "")
+        labels.append(cells[label_column].strip(" ") if has_label else "")  # with a blank it would be another label
         for name, cell in (("token", tokens[-1]), ("label", labels[-1])):
             if not cell.strip(" ") and (labelled or name == "token"):
                 raise InputError(f"the {name} is empty", path=path, line=number, hint=f"write the {name} in its column")
