@@ -111,6 +111,16 @@ def test_columns_by_tabs_keep_blanks_and_skip_comments_and_documents(file):
     assert read_columns(file, token_column=-3, label_column=1)[0].target == ("NNP", "SYM")
 
 
+def test_ranges_and_empty_nodes_of_conllu_are_no_words(file):
+    rows = ["1-2 vámonos _", "1 vamos VERB", "2 nos PRON", "2.1 ir VERB", "3 . PUNCT"]
+    ten = ["\t".join([number, token, "_", tag, *"______"]) for number, token, tag in map(str.split, rows)]
+    file.write_text("# text = vámonos.\n" + "\n".join(ten) + "\n")
+    (example,) = read_columns(file, token_column=1, label_column=3)
+    assert (example.source, example.target) == (("vamos", "nos", "."), ("VERB", "PRON", "PUNCT"))
+    file.write_text("1-2\tNUM\n1.5\tNUM\n")  # in other files they are tokens
+    assert read_columns(file)[0].source == ("1-2", "1.5")
+
+
 def test_a_blank_after_a_label_makes_no_other_label(file):
     file.write_text("New York\tLOC \nruns\t O\r\n\nthe\tO\nsea\tnatural body \n")
     assert [e.target for e in read_columns(file)] == [("LOC", "O"), ("O", "natural body")]

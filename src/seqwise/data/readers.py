@@ -28,6 +28,7 @@ Examples = TypeVar("Examples", bound="Sequence[Example]")
 
 MAX_LINE_BYTES = 1_000_000
 DOCUMENT_START = "-DOCSTART-"
+NOT_A_WORD = re.compile(r"\d+[-.]\d+")  # CoNLL-U, in the first of ten columns: a range of words, or an empty node
 BLANKS = re.compile(r"[ \t]+")  # str.split() would also split at U+2028, U+0085 and the no-break space
 
 
@@ -110,7 +111,7 @@ def read_columns(path: FilePath, *, token_column: int = 0, label_column: int = -
     Columns are separated by tabs if the first row has one, else by runs of blanks. Blanks at the ends of a label are
     dropped. Lines that start with ``"# "`` before a sentence are comments, ``-DOCSTART-`` rows are skipped, and every
     other row must have as many columns as the first. (So in a file without tabs, a sentence must not begin with the
-    token ``#``.)
+    token ``#``.) Of CoNLL-U, with ten columns, rows of word ranges (``1-2``) and empty nodes (``1.1``) are skipped.
 
     Args:
         path: the file.
@@ -128,8 +129,6 @@ def read_columns(path: FilePath, *, token_column: int = 0, label_column: int = -
         >>> _ = file.write_text("# id 1\nthe\tDT\tDET\ndog\tNN\tNOUN\n\nruns\tVB\tVERB\n")
         >>> [(e.source, e.target, e.line) for e in read_columns(file)]
         [(('the', 'dog'), ('DET', 'NOUN'), 2), (('runs',), ('VERB',), 5)]
-
-    Not implemented: CoNLL-U word ranges (``1-2``) and empty nodes (``1.1``), which are read as tokens.
     """
     return list(each_sentence(path, token_column=token_column, label_column=label_column, labelled=True))
 
@@ -154,6 +153,8 @@ def _cells(path: FilePath, *, hint: str) -> Iterator[tuple[int, str, list[str] |
         if len(cells) != width:
             problem = f"{_columns(len(cells))} where the rows above have {width}"
             raise InputError(problem, path=path, line=number, hint=hint)
+        if width == 10 and NOT_A_WORD.fullmatch(cells[0]):
+            continue
         yield number, text, cells
 
 
