@@ -172,6 +172,17 @@ def test_smoothed_cross_entropy_is_that_of_torch_over_all_tokens_and_without_pad
     assert losses[0.0] == cross_entropy(logits_BTV, batch.targets_BT) and losses[0.0] != losses[0.1]
 
 
+def test_labels_are_smoothed_over_possible_tokens_only() -> None:
+    logits_NV = torch.tensor([[0.0, -math.inf, -math.inf], [1.0, 2.0, -math.inf]], requires_grad=True)
+    loss = cross_entropy(logits_NV, torch.tensor([0, 1]), label_smoothing=0.2)
+    # The first is forced. Of the second, 0.2 is spread over two tokens, of probabilities 1 / (1 + e) and e / (1 + e).
+    assert loss.item() == pytest.approx((math.log(1 + math.e) - 0.9) / 2)
+    loss.backward()
+    share = math.e / (1 + math.e)
+    expected = torch.tensor([[0.0, 0.0, 0.0], [1 - share - 0.1, share - 0.9, 0.0]]) / 2
+    torch.testing.assert_close(logits_NV.grad, expected)
+
+
 @pytest.mark.parametrize("smoothing", [-0.1, 1.0, math.nan])
 def test_label_smoothing_out_of_range_is_refused(smoothing: float) -> None:
     with pytest.raises(InputError, match="label_smoothing must be at least 0 and below 1"):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from seqwise.data.batches import IGNORE
+from seqwise.devices import at_least_float32
 from seqwise.names import ScoreName
 from seqwise.search.candidates import Score, as_score
 
@@ -16,7 +16,8 @@ def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0
     """Compute the mean negative log-probability of the targets, ``mean_t (log Z_t - f(h_t, y_t))``, in nats per token.
 
     With label smoothing e, the target is a mixture of the gold token and the uniform distribution over all V tokens,
-    end token included: ``mean_t ((1 - e) (log Z_t - f(h_t, y_t)) + e / V sum_w (log Z_t - f(h_t, w)))``.
+    end token included: ``mean_t ((1 - e) (log Z_t - f(h_t, y_t)) + e / V sum_w (log Z_t - f(h_t, w)))``. Tokens whose
+    score is minus infinity are left out of the sum and of V, so that a forced token costs nothing.
 
     Args:
         logits: unnormalised scores, (..., V).
@@ -35,8 +36,13 @@ def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0
     """
     counted = targets >= 0
     ignored = targets.masked_fill(~counted, IGNORE).flatten()
-    options: dict[str, Any] = {"ignore_index": IGNORE, "label_smoothing": label_smoothing, "reduction": "sum"}
-    total = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), ignored, **options)
+    logits_NV = logits.reshape(-1, logits.shape[-1])
+    total = F.cross_entropy(logits_NV, ignored, ignore_index=IGNORE, reduction="sum")
+    if label_smoothing:
+        log_probs_NV = at_least_float32(logits_NV).log_softmax(-1)
+        is_possible_NV = log_probs_NV > -torch.inf
+        mean_N = log_probs_NV.masked_fill(~is_possible_NV, 0.0).sum(-1) / is_possible_NV.sum(-1)
+        total = (1 - label_smoothing) * total - label_smoothing * mean_N.masked_fill(ignored < 0, 0.0).sum()
     return total / counted.sum().clamp(min=1)
 
 
