@@ -1052,6 +1052,31 @@ def test_sources_and_targets_of_an_encoder_decoder() -> None:
     assert without_mask.source_lengths_B.tolist() == [3, 3]
 
 
+@pytest.mark.parametrize("first", [2, None])
+def test_a_batch_without_columns_has_no_rows_to_learn(first: int | None) -> None:
+    nothing = torch.zeros(2, 0, dtype=torch.long)
+    assert len(batch_from_inputs({"input_ids": nothing, "labels": nothing}, first=first)) == 0
+    if first is not None:
+        batch = batch_from_inputs({"input_ids": nothing, **_inputs(labels=[[7, 0], [0, -100]])}, first=first)
+        assert (batch.source_lengths_B.tolist(), batch.target_lengths_B.tolist()) == ([0, 0], [2, 1])
+
+
+def test_any_negative_label_is_none(tmp_path: Path) -> None:
+    """Labels of an accumulated step are counted before they are read, and both must agree."""
+    data = rows([([3], [4]), ([5, 6, 7], [7, 6, 5])], "BART")
+    options = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "max_steps": 1}
+
+    def with_minus_one(examples: Sequence[Mapping[str, list[int]]]) -> dict[str, Tensor]:
+        inputs = padded(examples)
+        return {**inputs, "labels": inputs["labels"].clamp(min=-1)}
+
+    found, expected = (
+        losses(trained(made("BART"), data * 2, tmp_path, data_collator=collator, **options))
+        for collator in (with_minus_one, padded)
+    )
+    assert found == pytest.approx(expected)
+
+
 MASK = {"attention_mask": [[1, 1, 1]]}
 ROW = {"input_ids": [[5, 6, 7]], "labels": [[-100, 6, 7]]}
 

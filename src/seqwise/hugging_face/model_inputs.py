@@ -88,6 +88,8 @@ def _real(inputs: Mapping[str, Any]) -> Tensor:
 
 
 def _require_no_gap(there_BL: Tensor, problem: str) -> None:
+    if there_BL.shape[1] == 0:
+        return
     columns_L = torch.arange(there_BL.shape[1], device=there_BL.device)
     last_B = torch.where(there_BL, columns_L, -1).amax(1)
     first_B = torch.where(there_BL, columns_L, there_BL.shape[1]).amin(1)
