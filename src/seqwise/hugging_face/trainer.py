@@ -21,7 +21,7 @@ from transformers import (
 )
 from transformers.trainer_utils import align_special_tokens
 
-from seqwise.data.batches import IGNORE, Batch, EncodedExample, collate
+from seqwise.data.batches import Batch, EncodedExample, collate
 from seqwise.errors import InputError, first_line
 from seqwise.hugging_face.adapter import HuggingFaceStepModel
 from seqwise.hugging_face.configuration import SearchAwareConfig
@@ -214,7 +214,7 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
         """Count the labels that are targets; training raises an error for incomplete inputs."""
         if not {*NEEDED} <= {*inputs}:
             return torch.tensor(0)
-        return (target_labels(inputs, causal=not self._is_encoder_decoder) != IGNORE).sum()
+        return (target_labels(inputs, causal=not self._is_encoder_decoder) >= 0).sum()
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
