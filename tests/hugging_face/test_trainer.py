@@ -980,6 +980,20 @@ def test_a_pattern_is_of_what_follows_the_special_tokens_of_a_target(forced: int
     assert not bool(members(trainer.adapted().language, torch.tensor([[4, 6, END, -1]])))
 
 
+@pytest.mark.parametrize("objective", ["beam-crf", "minimum-risk"])
+def test_a_language_may_have_fewer_outputs_than_the_beam_has_slots(objective: str, tmp_path: Path) -> None:
+    """A third slot holds no output; with a forced first token, it does not even begin with that."""
+    found = []
+    for k in (2, 3):
+        model = made("BART")
+        model.generation_config.forced_bos_token_id = 8
+        language = trie([(8, 3), (8, 4)], end=END)
+        settings = {"objective": objective, "beam_size": k, "max_steps": 1, "language": language}
+        data = [{"input_ids": [5, END], "labels": [8, 3, END]}] * 2
+        found += losses(trained(model, data, tmp_path, **settings))
+    assert found[1] == pytest.approx(found[0]) and math.isfinite(found[0])
+
+
 def test_noise_is_counted_on_labels_that_the_collator_makes(tmp_path: Path) -> None:
     data = [{"input_ids": [4, 5, 4, END]}] * 4
     collator = transformers.DataCollatorForLanguageModeling(letter_tokenizer(), mlm=False)

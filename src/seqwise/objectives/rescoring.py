@@ -30,10 +30,12 @@ def beam_outputs(
     """Find the final outputs of a hard beam without gradients.
 
     Returns ``outputs_BKT``, int64, continued by end tokens, negative beyond an input's steps; the live outputs of an
-    input are distinct. ``live_BK`` is false for missing outputs if there are fewer than k.
+    input are distinct. ``live_BK`` is false for missing outputs if there are fewer than k, which are negative.
     """
     beam = beam_search(model, context, HardTopK(k), num_steps=num_steps_B, score=score)
-    return backtrace(beam), beam.scores_BK > -torch.inf
+    live_BK = beam.scores_BK > -torch.inf
+    # Missing ones may begin with any token, and a model that forces its first token refuses to score another.
+    return backtrace(beam).masked_fill(~live_BK[..., None], IGNORE), live_BK
 
 
 @torch.no_grad()
