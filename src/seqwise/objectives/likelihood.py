@@ -37,12 +37,14 @@ def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0
     counted = targets >= 0
     ignored = targets.masked_fill(~counted, IGNORE).flatten()
     logits_NV = logits.reshape(-1, logits.shape[-1])
-    total = F.cross_entropy(logits_NV, ignored, ignore_index=IGNORE, reduction="sum")
-    if label_smoothing:
+    if not label_smoothing:
+        total = F.cross_entropy(logits_NV, ignored, ignore_index=IGNORE, reduction="sum")
+    else:
         log_probs_NV = at_least_float32(logits_NV).log_softmax(-1)
         is_possible_NV = log_probs_NV > -torch.inf
         mean_N = log_probs_NV.masked_fill(~is_possible_NV, 0.0).sum(-1) / is_possible_NV.sum(-1)
-        total = (1 - label_smoothing) * total - label_smoothing * mean_N.masked_fill(ignored < 0, 0.0).sum()
+        total = (1 - label_smoothing) * F.nll_loss(log_probs_NV, ignored, ignore_index=IGNORE, reduction="sum")
+        total = total - label_smoothing * mean_N.masked_fill(ignored < 0, 0.0).sum()
     return total / counted.sum().clamp(min=1)
 
 
