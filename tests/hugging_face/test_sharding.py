@@ -62,7 +62,7 @@ CASES: dict[str, dict[str, Any]] = {
     "Marian beam-crf": {"beam_size": 3, "score": "global", "direct_loss_weight": 0.5},
     "Marian minimum-risk": {"beam_size": 3, "cost": "edit-distance"},
 }
-RESUMED = "Marian relaxed-beam"
+RESUMED, RESUMED_IN_LAYERS = "Marian relaxed-beam", "Marian minimum-risk"
 # Labels play no part in the first four rows of eight, which are all that the first of two processes has.
 HALF_EMPTY = "Llama softmax-margin"
 CASES[HALF_EMPTY] = {"beam_size": 2, "score": "global", "train_sampling_strategy": "sequential"}
@@ -187,9 +187,9 @@ def train_all(folder: Path, cases: Sequence[str] = tuple(CASES), **options: Any)
             (Path(trainer.args.output_dir) / "found.json").write_text(json.dumps(found))
 
 
-def resume(folder: Path, **options: Any) -> None:
+def resume(folder: Path, case: str = RESUMED, **options: Any) -> None:
     """Train on from the first checkpoint, and save the model apart."""
-    trainer = trainer_of(RESUMED, folder, **(options | {"save_strategy": "no"}))
+    trainer = trainer_of(case, folder, **(options | {"save_strategy": "no"}))
     trainer.train(resume_from_checkpoint=str(Path(trainer.args.output_dir) / "checkpoint-1"))
     trainer.save_model(str(folder / "resumed"))
 
@@ -357,6 +357,18 @@ def test_any_number_of_processes_resumes_with_the_state_of_the_optimizer(two: Pa
     call = f"shard_on_cpus()\nresume(Path({str(two)!r}), use_cpu=True, **ONE_UNIT)"
     launch(call, processes=1, folder=two)
     require_same(loaded(two / "resumed"), expected)
+
+
+@ON_CPUS
+@pytest.mark.thorough
+@pytest.mark.parametrize("processes", [1, 4])
+def test_any_number_of_processes_resumes_what_two_shared_layer_by_layer(
+    processes: int, layers: dict[int, Path]
+) -> None:
+    folder, options = layers[2], {"fsdp": True, "fsdp_config": LAYERS_OF_MARIAN, "use_cpu": True}
+    call = f"shard_on_cpus()\nresume(Path({str(folder)!r}), {RESUMED_IN_LAYERS!r}, **{options!r})"
+    launch(call, processes=processes, folder=folder)
+    require_same(loaded(folder / "resumed"), loaded(folder / RESUMED_IN_LAYERS.replace(" ", "-") / "checkpoint-2"))
 
 
 @ON_CPUS
