@@ -1102,6 +1102,8 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: _with("GPT-2", forced_bos_token_id=3), "forced_bos_token_id is 3"),
     (lambda: _with("GPT-2", cache_implementation="static"), "static cache"),
     (lambda: _with("Llama", cache_implementation="quantized"), "quantized cache"),
+    (lambda: _bert_to_gpt2(), "EncoderDecoderModel joins two models"),
+    (lambda: _prompted(), "puts a learnt prompt before the tokens"),
     # What shows at large scores only, and what shows everywhere.
     (lambda: _changed(lambda f: 1e3 * torch.tanh(f / 1e3)), "_Changed cannot be adapted: the head, given large scores"),
     (lambda: _changed(lambda f: 1.01 * f), "_Changed cannot be adapted: all steps at once"),
@@ -1110,6 +1112,18 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
         "BartForCausalLM cannot be",
     ),
 ]
+
+
+def _bert_to_gpt2() -> Any:
+    encoder = transformers.BertConfig(vocab_size=VOCABULARY, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)
+    decoder = transformers.GPT2Config(**GPT2_SIZES, is_decoder=True, add_cross_attention=True)
+    config = transformers.EncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
+    return transformers.EncoderDecoderModel(config)
+
+
+def _prompted() -> Any:
+    peft = pytest.importorskip("peft")
+    return peft.get_peft_model(_with("GPT-2"), peft.PromptTuningConfig("CAUSAL_LM", num_virtual_tokens=2))
 
 
 @pytest.mark.parametrize(("make", "said"), REFUSED, ids=[said for _, said in REFUSED])

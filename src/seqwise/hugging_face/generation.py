@@ -71,7 +71,7 @@ def special_tokens(model: Any, generation_config: GenerationConfig) -> SpecialTo
             raise InputError(
                 f"{name} has {len(end)} end tokens (generation_config.eos_token_id is {list(end)}), and a search needs "
                 "one",
-                hint="set generation_config.eos_token_id to the one that targets end with",
+                hint="set generation_config.eos_token_id and the tokenizer's eos_token to what targets end with",
             )
         end = end[0]
     if end is not None and end >= model.get_output_embeddings().weight.shape[0]:

@@ -56,10 +56,10 @@ def step_model(model: nn.Module, *, generation_config: GenerationConfig | None =
     As in the model, the embedding of padding gets no gradient when it is looked up, even as the start token, but does
     when it is mixed.
 
-    Not implemented: encoders that do not read tokens; models split over devices by FSDP or DeepSpeed, whose parts
-    cannot be called separately, except in the training of a :class:`~seqwise.hugging_face.SearchAwareTrainer`; shared
-    keys and values in training, or with more complex attention (T5's relative positions, ALiBi, soft caps), where each
-    slot has copies.
+    Not implemented: encoders that do not read tokens; ``EncoderDecoderModel``; prompt and prefix tuning; models split
+    over devices by FSDP or DeepSpeed, whose parts cannot be called separately, except in the training of a
+    :class:`~seqwise.hugging_face.SearchAwareTrainer`; shared keys and values in training, or with more complex
+    attention (T5's relative positions, ALiBi, soft caps), where each slot has copies.
 
     Example:
         >>> from seqwise.data import EncodedExample, collate
@@ -85,6 +85,12 @@ def step_model(model: nn.Module, *, generation_config: GenerationConfig | None =
     if plain.main_input_name != "input_ids":
         problem = f"{type(plain).__name__} reads {plain.main_input_name}, and a source is tokens"
         raise InputError(problem, hint="use a model of texts")
+    if plain.config.model_type == "encoder-decoder":
+        problem = f"{type(plain).__name__} joins two models, whose parts are not called as a search needs"
+        raise InputError(problem, hint="use a model that was made as an encoder-decoder, such as BART or T5")
+    if any(one.is_prompt_learning for one in getattr(model, "peft_config", {}).values()):
+        problem = "the adapter puts a learnt prompt before the tokens, where a search does not see it"
+        raise InputError(problem, hint="use an adapter of weights, such as LoRA")
     tokens = special_tokens(plain, plain.generation_config if generation_config is None else generation_config)
     kind = Seq2SeqModel if plain.config.is_encoder_decoder else CausalModel
     adapted = kind(plain, tokens, feature_scale(plain))

@@ -202,7 +202,8 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
                 raise InputError(
                     f"a target does not end with the end token {model.end} (eos_token_id), and a search that "
                     "ends there is compared with it",
-                    hint="end all labels with it, or set model.generation_config.eos_token_id to None",
+                    hint="end all labels with it, or set model.generation_config.eos_token_id and the tokenizer's "
+                    "eos_token to None",
                 )
         return batch
 

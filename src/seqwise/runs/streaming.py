@@ -382,6 +382,9 @@ class Stream:
             InputError: it is not such a state, or the model has other sizes, another dtype, or a language where that
                 one had none.
         """
+        if isinstance(state, Mapping) and not {_ONLY} >= set(state.get("streams", ())):
+            problem = "the state is that of several streams"
+            raise InputError(problem, hint="load it into Streams; give a Stream the state_dict of a Stream")
         self._streams.load_state_dict(state)
 
     def _require_open(self) -> None:
