@@ -8,6 +8,9 @@ PYTEST ?=
 # In the order of the folders: sorted by their number of tests, the files with the longest ones would come last.
 PARALLEL := --numprocesses auto --dist loadfile --no-loadscope-reorder
 
+# Modules and tests are compiled once, and not anew by every process that a test starts.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all test-slow test-machines test-oldest mutants reliability soak lock audit lint types format docs figures dist clean
 
