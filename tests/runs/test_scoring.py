@@ -235,11 +235,23 @@ def test_words_of_an_own_run_are_made_of_subwords(seqwise: Command, tmp_path: Pa
         Scorer(run, end=True)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_proteins_of_a_fasta_file_are_scored_without_their_headers(
+    seqwise: Command, folders: dict[str, Path], tmp_path: Path, kind: str
+) -> None:
+    proteins = write(tmp_path / "some.fasta", ">P1 a protein\ndo\ngs\n>P2\nsedge\n")
+    # The second one is unknown as one word, and so is written with blanks.
+    texts = write(tmp_path / "some.txt", "dogs\ns e d g e\n")
+    found, expected = (seqwise("score", folders[kind], file).records for file in (proteins, texts))
+    assert [(one.pop("name"), one.pop("line")) for one in found] == [("P1", 2), ("P2", 5)]
+    assert found == [{key: value for key, value in one.items() if key != "line"} for one in expected]
+
+
 BAD = {
     "columns": ("a.tsv", "one\n", ["--pairs"], "a.tsv:1: 1 columns; write sentence_good TAB sentence_bad or"),
     "no JSON": ("a.jsonl", "{\n", ["--pairs"], "a.jsonl:1: this is not JSON; write one object per line"),
-    "no key": ("a.jsonl", '{"sentence_good": "a"}\n', ["--pairs"], "there is no text under 'sentence_bad'"),
-    "no text": ("a.jsonl", '{"prefix": "a"}\n', [], "a.jsonl:1: there is no text under 'text'"),
+    "no key": ("a.jsonl", '{"sentence_good": "a"}\n', ["--pairs"], "needs sentence_good and sentence_bad"),
+    "no text": ("a.jsonl", '{"prefix": "a"}\n', [], "under 'text'; each object needs text"),
     "list": ("a.jsonl", "[1]\n", [], "a.jsonl:1: this is not a JSON object"),
     "empty side": ("a.tsv", "see\tdog\nsee\t \n", ["--pairs"], "a.tsv:2: the text has no token"),
     "mask": ("a.tsv", "see\t[MASK]\n", [], "a.tsv:1: the text contains the mask token [MASK]"),

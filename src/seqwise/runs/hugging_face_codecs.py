@@ -295,9 +295,24 @@ class LanguageModelCodec:
         return repr(sorted(self.tokenizer.get_vocab().items()))
 
     def read(self, path: FilePath) -> Sequence[Example]:
-        """Read the texts of a file, one per line."""
-        examples = each_sequence(path, format="sequences", units="subwords", source_units="words")
-        return require_some(spooled(examples), path)
+        """Read the texts of a file, one per line, or the proteins of a FASTA file."""
+        return _texts(path, self._needs_blanks)
+
+    def _needs_blanks(self, letters: str) -> bool:
+        return self.tokenizer.unk_token_id in self.tokenizer(letters, add_special_tokens=False)["input_ids"]
+
+
+def _texts(path: FilePath, needs_blanks: Callable[[str], bool]) -> Sequence[Example]:
+    """Read texts, one per line, or the proteins of a FASTA file, with blanks if the tokenizer needs them."""
+
+    def protein(entry: Example) -> Example:
+        together = "".join(entry.target)
+        return replace(entry, target=(" ".join(entry.target) if needs_blanks(together) else together,))
+
+    if os.fspath(path).endswith(FASTA):
+        return require_some(spooled(map(protein, each_entry(path))), path)
+    examples = each_sequence(path, format="sequences", units="subwords", source_units="words")
+    return require_some(spooled(examples), path)
 
 
 def masked_text_codec(model: Any, tokenizer: Any) -> tuple[HuggingFaceMaskedModel, MaskedTextCodec]:
@@ -338,17 +353,11 @@ class MaskedTextCodec(SequenceCodec):
 
     def read(self, path: FilePath) -> Sequence[Example]:
         """Read the texts of a file, one per line, or the proteins of a FASTA file."""
-        if os.fspath(path).endswith(FASTA):
-            return require_some(spooled(map(self._protein, each_entry(path))), path)
-        examples = each_sequence(path, format="sequences", units=self.units, source_units=self.source_units)
-        return require_some(spooled(examples), path)
+        return _texts(path, self._needs_blanks)
 
-    def _protein(self, entry: Example) -> Example:
-        """Write the letters of a protein without blanks, or with blanks if the tokenizer needs them."""
-        letters, together = entry.target, "".join(entry.target)
-        ids = self.codec.ids_to_fill(together)
-        apart = len(ids) == 1 < len(letters) or self.unknown_id in ids
-        return replace(entry, target=(" ".join(letters) if apart else together,))
+    def _needs_blanks(self, letters: str) -> bool:
+        ids = self.codec.ids_to_fill(letters)
+        return len(ids) == 1 < len(letters) or self.unknown_id in ids
 
     def encode(self, examples: Sequence[Example]) -> list[EncodedExample]:
         return [

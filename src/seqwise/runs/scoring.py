@@ -278,7 +278,8 @@ def _each_row(
             raise InputError("this is not a JSON object", **place, hint="write one object per line")
         for name in needed:
             if not isinstance(record.get(name), str):
-                raise InputError(f"there is no text under {name!r}", **place, hint=f"each object needs {needed}")
+                hint = f"each object needs {' and '.join(needed)}"
+                raise InputError(f"there is no text under {name!r}", **place, hint=hint)
         known = {name: record[name] for name in (*needed, *more) if record.get(name) is not None}
         yield number, {name: value if isinstance(value, str) else json.dumps(value) for name, value in known.items()}
 
