@@ -254,6 +254,8 @@ def evaluate(
     For entity labels (B-PER, I-PER, O), prints micro-averaged and macro-averaged F1, and precision, recall, F1 and the
     number of gold entities of each type.
 
+    Pairs with the same source count as one, and each of their targets is right.
+
     An unreadable input, for example one with an unknown character, counts as wrong, and the exit code is 1. torchrun
     may start several processes, which share the batches; the results are those of one.
     """
