@@ -426,6 +426,19 @@ def test_labelled_arrays_have_the_sequences_that_are_kept() -> None:
     assert tree.samples.tokens.sel(draw=6).values.tolist() == chains.state.tokens_BT.tolist()
 
 
+@pytest.mark.parametrize("judge", [diagnose_chains, to_datatree])
+def test_features_need_a_name_and_sequences_of_their_own(judge: Callable[..., Any]) -> None:
+    """A feature called energy would replace the energy; one of every second sweep belongs to other draws."""
+    pytest.importorskip("xarray")
+    target = local_energy(table_model(num_positions=2, vocab_size=3))
+    chains = sample_chains(exact_gibbs(target), start_chains(target, torch.zeros(2, 2).long()), 12, seed=2)
+    feature: Feature = lambda y: y[..., 0].double()  # noqa: E731
+    with pytest.raises(InputError, match="a feature is called 'energy'"):
+        judge(chains, features={"energy": feature})
+    with pytest.raises(InputError, match="the sequences of all 10 counted sweeps; 5 are kept"):
+        judge(chains.keep(lambda sweep: sweep % 2 == 0), discard=2, features={"first": feature})
+
+
 def test_without_xarray_the_hint_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     target = local_energy(table_model(num_positions=2, vocab_size=3))
     chains = sample_chains(exact_gibbs(target), start_chains(target, torch.zeros(2, 2).long()), 2)

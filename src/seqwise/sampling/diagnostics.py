@@ -116,7 +116,7 @@ def diagnose_chains(
         features: names and functions from tokens (S, B, T) to numbers (S, B).
 
     Raises:
-        InputError: fewer than 4 sweeps are left, or ArviZ is missing.
+        InputError: fewer than 4 sweeps are left, ArviZ is missing, or a feature is named "energy" or lacks sequences.
 
     Example:
         >>> import pytest, torch
@@ -128,9 +128,7 @@ def diagnose_chains(
         45
     """
     start = sweeps_left_out(chains, discard)
-    values = {"energy": chains.energy_SB[start:]}
-    for name, feature in (features or {}).items():
-        values[name] = feature(chains.tokens_SBT[start:])
+    values = _values(chains, start, features or {})
     still_B = (chains.novel_SB[start:].sum(0) == 0) & (values["energy"] == values["energy"][0]).all(0)
     # A number that is the same throughout has as many effective samples as one likes.
     constant = {name: bool(still_B.all() | (values_SB == values_SB[0, 0]).all()) for name, values_SB in values.items()}
@@ -192,7 +190,7 @@ def to_datatree(
         (chain, draw, position) of the sweeps whose sequences are kept.
 
     Raises:
-        InputError: xarray is missing, or a feature is named "energy".
+        InputError: xarray is missing, or a feature is named "energy" or lacks sequences.
 
     Example:
         >>> import pytest, torch
@@ -212,14 +210,9 @@ def to_datatree(
         raise InputError("labelled arrays need xarray", hint="pip install 'seqwise[diagnostics]'") from error
     from seqwise import __version__
 
-    features = features or {}
-    if "energy" in features:
-        raise InputError("a feature is called 'energy', the name of the chains' energy", hint="give it another name")
     start = sweeps_left_out(chains, discard)
-    kept = [sweep for sweep in sorted(chains.tokens) if sweep > start]
-    tokens_NBT = chains.tokens_SBT[len(chains.tokens) - len(kept) :]
-    values = {"energy": chains.energy_SB[start:]}
-    values |= {name: feature(tokens_NBT) for name, feature in features.items()}
+    kept, tokens_NBT = _kept(chains, start)
+    values = _values(chains, start, features or {})
     counts = {name: getattr(chains, f"{name}_SB")[start:] for name in ("proposals", "accepted", "novel", "passes")}
     draws = range(start + 1, len(chains) + 1)
     attributes = {
@@ -261,6 +254,26 @@ def sweeps_left_out(chains: Trace, discard: int = 0) -> int:
     """
     flagged = (~chains.invariant_S).nonzero().flatten().tolist()
     return max(discard, flagged[-1] + 1 if flagged and _follow_a_target(chains) else 0)
+
+
+def _values(chains: Trace, start: int, features: Mapping[str, Callable[[Tensor], Tensor]]) -> dict[str, Tensor]:
+    """Return the energy and the features of the counted sweeps, (S, B)."""
+    if "energy" in features:
+        raise InputError("a feature is called 'energy', the name of the chains' energy", hint="give it another name")
+    values = {"energy": chains.energy_SB[start:]}
+    if features:
+        kept, tokens_NBT = _kept(chains, start)
+        if len(kept) < len(values["energy"]):
+            problem = f"features need the sequences of all {len(values['energy'])} counted sweeps; {len(kept)} are kept"
+            raise InputError(problem, hint="give a trace that keeps them, or leave the features out")
+        values |= {name: feature(tokens_NBT) for name, feature in features.items()}
+    return values
+
+
+def _kept(chains: Trace, start: int) -> tuple[list[int], Tensor]:
+    """Return the numbers of the counted sweeps whose sequences are kept, and these sequences, (N, B, T)."""
+    kept = [sweep for sweep in sorted(chains.tokens) if sweep > start]
+    return kept, chains.tokens_SBT[len(chains.tokens) - len(kept) :]
 
 
 def _follow_a_target(chains: Trace) -> bool:
