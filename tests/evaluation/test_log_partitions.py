@@ -40,9 +40,9 @@ def test_every_number_equals_numpy() -> None:
     for place, summary in enumerate(found.by_position):
         assert equal(summary, [row[place] for row in rows if len(row) > place])
     expected = {
-        "0-2": [value for row in rows if len(row) < 2 for value in row],
-        "2-5": [value for row in rows if 2 <= len(row) < 5 for value in row],
-        "5+": [value for row in rows if len(row) >= 5 for value in row],
+        "1": [value for row in rows if len(row) < 2 for value in row],
+        "2-4": [value for row in rows if 2 <= len(row) < 5 for value in row],
+        "5-6": [value for row in rows if len(row) >= 5 for value in row],
     }
     assert list(found.by_length) == list(expected)
     assert all(equal(found.by_length[name], values) for name, values in expected.items())

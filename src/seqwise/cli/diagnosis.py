@@ -346,7 +346,7 @@ def _nats(sums: Sums) -> tuple[str, str]:
 
 
 def _log_partition_rows(report: LogPartitionReport) -> list[tuple[str, ...]]:
-    by_length = {f"of {name} tokens": statistics for name, statistics in report.by_length.items()}
+    by_length = {f"of {name} token{'s' * (name != '1')}": statistics for name, statistics in report.by_length.items()}
     # Late positions rest on few outputs: go as far as half of them reach.
     positions = [place for place in report.by_position if 2 * place.count >= report.by_position[0].count]
     places = {

@@ -35,7 +35,7 @@ class LogPartitionReport:
     Attributes:
         overall: all positions.
         by_position: the first position of all outputs, the second, and so on; later ones have fewer outputs.
-        by_length: all positions of the outputs in each bin of length, named as by `bins_by_length`.
+        by_length: all positions of the outputs in each bin, by its shortest and longest length: "4-6", or "4".
     """
 
     overall: LogPartitionSummary
@@ -87,7 +87,7 @@ def log_partition_report(
         >>> [summary.mean for summary in report.by_position]
         [2.0, 5.0]
         >>> {name: summary.count for name, summary in report.by_length.items()}
-        {'0-2': 1, '2+': 2}
+        {'1': 1, '2': 2}
     """
     outputs = []
     for number, output_T in enumerate(log_partitions):
@@ -105,7 +105,14 @@ def log_partition_report(
             for place in range(max(lengths))
         ),
         {
-            name: summarize_log_partitions(torch.cat([outputs[index] for index in indices]))
-            for name, indices in bins_by_length(lengths, edges).items()
+            _name({lengths[index] for index in indices}): summarize_log_partitions(
+                torch.cat([outputs[index] for index in indices])
+            )
+            for indices in bins_by_length(lengths, edges).values()
         },
     )
+
+
+def _name(lengths: set[int]) -> str:
+    """Name a bin by the lengths in it, both ends included: "2-4" beside "4-6" would not say where 4 is."""
+    return "-".join(str(length) for length in sorted({min(lengths), max(lengths)}))
