@@ -553,7 +553,9 @@ def test_a_difference_that_may_be_chance_is_said_to_be_none() -> None:
     assert verdict([result("a", most), result("b", half)]).startswith("a is better than b: 80.0 against 50.0% acc")
     close = verdict([result("a", half), result("b", [1, *half[1:]])])
     assert close.startswith("b and a do not differ significantly: 51.0 against 50.0% accuracy, +1.0 points [")
-    assert "b is the best of 3 runs" in verdict([result("a", half), result("b", most), result("c", half)])
+    # Significantly better than the first alone: the third is as good but for one answer.
+    third = verdict([result("a", half), result("b", most), result("c", [0, *most[1:]])])
+    assert third.startswith("b is the best of 3 runs, and better than a: 80.0 against 50.0% accuracy")
     assert verdict([result("a", half)]).startswith("a gets 50.0% accuracy [4")
     assert comparable([result("a", half), result("b", most)]) == [[ANY, ANY]]
 

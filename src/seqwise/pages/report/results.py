@@ -147,11 +147,9 @@ def verdict(group: Sequence[Result]) -> str:
     if not enough_examples(best.chosen):
         return f"There are too few examples to compare {best.name} with {other.name}: {values}."
     if compared.p_value < ALIKE:
-        return (
-            f"{best.name} is the best{many}: {values}."
-            if many
-            else f"{best.name} is better than {other.name}: {values}."
-        )
+        # Of many runs, only one is compared with the best: another may be nearly as good.
+        better = f"the best{many}, and better than" if many else "better than"
+        return f"{best.name} is {better} {other.name}: {values}."
     return f"{best.name} and {other.name} do not differ significantly: {values}."
 
 
