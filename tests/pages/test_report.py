@@ -27,7 +27,7 @@ from seqwise.data.readers import Example
 from seqwise.evaluation import Counts, edit_distance
 from seqwise.objectives import log_partitions
 from seqwise.pages.report import watch_report
-from seqwise.pages.report.blocks import Folded, Ids, plain_number
+from seqwise.pages.report.blocks import Folded, Ids, Listing, Table, plain_number
 from seqwise.pages.report.chains import autocorrelation
 from seqwise.pages.report.curves import so_far
 from seqwise.pages.report.drawing import FAINTEST, Palette, draw_lattice, lattice_palette
@@ -36,7 +36,7 @@ from seqwise.pages.report.folders import Folder, StageLog
 from seqwise.pages.report.lattice import Lattice, Node, beam_lattice, drawn_steps
 from seqwise.pages.report.page import MARKER
 from seqwise.pages.report.plots import MOST_POINTS, thinned
-from seqwise.pages.report.results import Result, comparable, verdict
+from seqwise.pages.report.results import Output, Result, comparable, error_tables, output_listings, verdict
 from seqwise.runs import load_run, predict
 from seqwise.runs.inputs import read_examples
 
@@ -558,6 +558,19 @@ def test_a_difference_that_may_be_chance_is_said_to_be_none() -> None:
     assert third.startswith("b is the best of 3 runs, and better than a: 80.0 against 50.0% accuracy")
     assert verdict([result("a", half)]).startswith("a gets 50.0% accuracy [4")
     assert comparable([result("a", half), result("b", most)]) == [[ANY, ANY]]
+
+
+def test_errors_of_runs_that_are_not_compared_say_whose_they_are() -> None:
+    """Two taggers on different data have a group each, and a page shows both."""
+    for name in ("a", "b"):
+        outputs = [Output(("the", "cat"), [("D", "D"), ("D", "N")]), Output(("sat",), [("N", "V")])]
+        measures = {"beam": {"accuracy": Counts([0.5, 0])}}
+        group = [Result(name, 0, "data", f"digest {name}", "beam", "accuracy", 1, measures, outputs)]  # type: ignore[arg-type]
+        labels, counts = error_tables(group)
+        assert isinstance(labels, Table) and labels.caption == f"Labels with the most errors of {name} (in %)"
+        assert isinstance(counts, Table) and counts.columns == ["gold", "output", name]
+        headings = [listing.caption for listing in output_listings(group) if isinstance(listing, Listing)]
+        assert len(headings) == 2 and all(heading.startswith(f"{name}: ") for heading in headings)
 
 
 @pytest.mark.thorough

@@ -263,7 +263,7 @@ def _label_table(
     support = {label: max((each[label].support for each in scores if label in each), default=0) for label in worst}
     caption = f"{thing.capitalize()}s with the most errors (F1 in %)"
     if len(group) == 1:
-        caption = f"{thing.capitalize()}s with the most errors (in %)"
+        caption = f"{thing.capitalize()}s with the most errors of {group[0].name} (in %)"
         rows = [
             [label, f"{support[label]:,}", *(f"{100 * share:.0f}" for share in scores[0][label][:3])] for label in worst
         ]
@@ -283,7 +283,7 @@ def _confusion_table(group: Sequence[Result], wrong: Sequence[Counter[Pair]]) ->
         [gold or "(nothing)", output or "(nothing)", *(f"{counts[output, gold]:,}" for counts in wrong)]
         for (output, gold), _ in together.most_common(MOST_ROWS)
     ]
-    counted = ["count"] if len(group) == 1 else [result.name for result in group]
+    counted = [result.name for result in group]
     return Table("Most frequent confusions", ["gold", "output", *counted], rows, narrow=True)
 
 
@@ -300,9 +300,10 @@ def output_listings(group: Sequence[Result]) -> list[Block]:
         if group[0].is_tagger
         else "differences are marked, … is a missing token"
     )
-    blocks: list[Block] = [Listing(f"Worst first; {marked}", entries[:FIRST_SHOWN])]
+    names = ", ".join(result.name for result in group)  # a page has a list for each group
+    blocks: list[Block] = [Listing(f"{names}: worst first; {marked}", entries[:FIRST_SHOWN])]
     if len(entries) > FIRST_SHOWN:
-        blocks.append(Listing(f"The next {len(entries) - FIRST_SHOWN}", entries[FIRST_SHOWN:], folded=True))
+        blocks.append(Listing(f"{names}: the next {len(entries) - FIRST_SHOWN}", entries[FIRST_SHOWN:], folded=True))
     return blocks
 
 
