@@ -43,6 +43,31 @@ def test_the_decoder_has_the_type_of_the_encoder() -> None:
     assert len(outputs[0].tokens) == 2
 
 
+def test_an_encoder_of_half_precision_stays_as_it_is_and_is_loaded_as_it_was(tmp_path: Path) -> None:
+    """Rotary positions are float32 beside weights in bfloat16, and rounded ones would move every far token."""
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    transformers.LlamaModel(transformers.LlamaConfig(vocab_size=30, **sizes)).save_pretrained(tmp_path / "plain")
+    model = transformers.LlamaModel.from_pretrained(tmp_path / "plain", dtype=torch.bfloat16).eval()
+    ids = torch.arange(300)[None] % 30
+    with torch.no_grad():
+        before = model(ids).last_hidden_state
+        made_of_it = pretrained_tagger(model, num_labels=3, hidden_size=8)
+        assert torch.equal(model(ids).last_hidden_state, before)
+        save_tagger(made_of_it, tmp_path / "tagger")
+        loaded = load_tagger(tmp_path / "tagger")
+        assert torch.equal(loaded.encoder.backbone(ids).last_hidden_state, before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_tagger_that_was_cast_is_loaded_with_its_precision(dtype: torch.dtype, tmp_path: Path) -> None:
+    model = tagger().to(dtype)
+    save_tagger(model, tmp_path)
+    loaded = load_tagger(tmp_path)
+    assert {one.dtype for one in loaded.parameters()} == {dtype}
+    decoder = DECODERS["beam"](2, 1.0, None)
+    assert decode_examples(loaded, examples(), decoder) == decode_examples(model, examples(), decoder)
+
+
 def examples() -> list[EncodedExample]:
     return [EncodedExample(source, target) for source, target in zip(SOURCES, TARGETS, strict=True)]
 

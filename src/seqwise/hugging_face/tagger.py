@@ -206,7 +206,11 @@ def pretrained_tagger(
         dropout=dropout,
     )
     # One mode for both halves: training looks at the tagger's, and would leave the encoder without its dropout.
-    return tagger.to(next(backbone.parameters()).dtype).train(backbone.training)
+    # Of the encoder nothing is cast: rotary positions are kept in float32 beside weights of half precision.
+    for name, parameter in tagger.named_parameters():
+        if not name.startswith("encoder."):
+            parameter.data = parameter.data.to(next(backbone.parameters()).dtype)
+    return tagger.train(backbone.training)
 
 
 def word_pieces(tokenizer: Any, words: Sequence[str], *, piece: Piece = "first") -> tuple[int, ...]:
@@ -370,8 +374,11 @@ def load_tagger(folder: str | os.PathLike[str]) -> FixedAttentionTagger:
         problem = "the encoder has its own code (auto_map), which is never run"
         raise InputError(problem, path=folder / BACKBONE, hint="use a model class of transformers")
     config = AutoConfig.from_pretrained(folder / BACKBONE, local_files_only=True, trust_remote_code=False)
-    tagger = pretrained_tagger(AutoModel.from_config(config, trust_remote_code=False), **sizes)
-    missing, unexpected = tagger.load_state_dict(load_model_file(folder / WEIGHTS), strict=False)
+    weights = load_model_file(folder / WEIGHTS)
+    # The precision of the weights: the configuration may have another, or none.
+    dtype = weights["head.weight"].dtype if "head.weight" in weights else torch.float32
+    tagger = pretrained_tagger(AutoModel.from_config(config, trust_remote_code=False, dtype=dtype), **sizes)
+    missing, unexpected = tagger.load_state_dict(weights, strict=False)
     # What a head would have read, and nothing here reads, may be there or not.
     wrong = [name for name in (*missing, *unexpected) if not name.startswith("encoder.backbone.pooler.")]
     if wrong:
