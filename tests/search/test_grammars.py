@@ -298,3 +298,19 @@ def test_without_the_extra_grammars_say_what_to_install(monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "llguidance", None)
     with pytest.raises(InputError, match=r"pip install 'seqwise\[constraints\]'"):
         grammar('start: "a"', ["a"], end=1)
+
+
+def test_a_text_is_split_into_the_longest_parts_unless_the_grammar_is_one_pattern() -> None:
+    """As the guide says; a pattern has both outputs."""
+    texts = ["a", "b"]
+    for source, outputs in [
+        ('start: ("a" | "ab") "b"', {"abb"}),
+        ('root ::= ("a" | "ab") "b"', {"abb"}),
+        ("start: /(a|ab)b/", {"ab", "abb"}),
+    ]:
+        language = grammar(source, texts, end=2)
+        every = [ids for length in range(4) for ids in itertools.product(range(2), repeat=length)]
+        inside = {
+            "".join(texts[n] for n in ids) for ids in every if members(language, torch.tensor([[*ids, 2]])).item()
+        }
+        assert inside == outputs, source
