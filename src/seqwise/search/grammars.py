@@ -67,8 +67,8 @@ def grammar(
     """Make the language of a grammar or a JSON schema over the text of the tokens, joined without blanks.
 
     Needs the extra ``constraints`` (llguidance), which first splits a text into the quoted texts and patterns of the
-    grammar, the longest that may follow at each place: ``("a" | "ab") "b"`` is
-    only abb, and ``/(a|ab)b/`` is ab or abb.
+    grammar, the longest that may follow at each place: ``("a" | "ab") "b"`` is only abb, and ``/(a|ab)b/`` is ab or
+    abb.
 
     Args:
         source: a JSON schema; or the text of a grammar in the syntax of Lark, with a rule ``start``, or of llama.cpp
