@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,16 @@ def make_sealed(folder: Path, *steps: int) -> list[Path]:
 
 def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
+
+
+def test_whoever_may_read_the_manifest_may_read_the_weights(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        save_file({"a": torch.zeros(1)}, tmp_path / "model.safetensors")
+        seal(tmp_path)
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o640}
 
 
 def test_every_single_bit_flip_is_found_and_names_its_file(tmp_path: Path) -> None:

@@ -43,7 +43,8 @@ _log = logging.getLogger(__name__)
 def seal(folder: Path) -> None:
     """Seal a complete folder: flush its files to disk, then write ``manifest.json`` atomically.
 
-    The manifest lists every file and replaces an older one; links are refused.
+    The manifest lists every file and replaces an older one; links are refused. Whoever may read the manifest may read
+    the files: safetensors writes them for their owner alone.
 
     Example:
         >>> import tempfile
@@ -63,6 +64,9 @@ def seal(folder: Path) -> None:
         raise InputError("there is no file to seal", path=folder)
     partial = folder / f".{MANIFEST}.part"
     partial.write_text(json.dumps({"version": 1, "files": files}, indent=1, sort_keys=True), encoding="utf-8")
+    mode = partial.stat().st_mode
+    for name in files:
+        (folder / name).chmod((folder / name).stat().st_mode | mode)
     for inner in sorted({path.parent for path in folder.rglob("*")}):
         flush(inner)
     rename_durably(partial, folder / MANIFEST)
