@@ -565,7 +565,19 @@ def test_evaluate_prints_a_table_within_80_columns_or_json(
         found = json.loads(seqwise("evaluate", run, data / file, "--json", "--decoder=beam").out)
         assert list(found) == ["beam"] and [title for title in found["beam"] if title != "BLEU"] == titles
         for estimate in found["beam"].values():
-            assert estimate["low"] <= estimate["value"] <= estimate["high"]
+            few = estimate["low"] is None and estimate["high"] is None
+            assert few or estimate["low"] <= estimate["value"] <= estimate["high"]
+
+
+def test_one_example_has_a_value_and_no_interval(
+    seqwise: Command, data: Path, trained_tagger: Path, tmp_path: Path
+) -> None:
+    one = tmp_path / "one.conll"
+    one.write_text((data / "dev.conll").read_text().split("\n\n")[0] + "\n")
+    ended = seqwise("evaluate", trained_tagger, one, "--decoder=beam")
+    assert "1 example, too few for intervals" in ended.out and "[" not in ended.out
+    found = json.loads(seqwise("evaluate", trained_tagger, one, "--json", "--decoder=beam").out)["beam"]
+    assert all(estimate["low"] is None and estimate["value"] is not None for estimate in found.values())
 
 
 def test_a_wide_table_has_its_intervals_below(

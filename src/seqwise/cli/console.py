@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seqwise.errors import InputError
-from seqwise.names import measure_heading, measure_text
+from seqwise.names import interval_texts, measure_heading, measure_text
 from seqwise.training.processes import DEVICE, local_device, world_size
 
 if TYPE_CHECKING:  # rich is imported where something is printed: --help and completion need none
     import torch
     from rich.console import Console
     from rich.progress import Progress
+
+    from seqwise.evaluation.metrics import Sums
 
 
 @cache
@@ -97,6 +99,28 @@ def bar_for_each_stage(advance: Callable[..., None], stages: Sequence[str] = ())
         advance(f"{number}{stage}", step.step, step.steps, note=note, **times)
 
     return on_progress
+
+
+def estimate_of(sums: Sums) -> dict[str, float | None]:
+    """Return a measure and its interval, which is None for too few examples."""
+    from seqwise.evaluation.metrics import bootstrap_interval, enough_examples
+
+    return if_sure(bootstrap_interval(sums), enough_examples(sums))
+
+
+def if_sure(estimate: Any, sure: bool) -> dict[str, float | None]:
+    """Return the fields of an estimate; with too few examples, only the first is not None."""
+    return {
+        name: value if sure or place == 0 else None for place, (name, value) in enumerate(estimate._asdict().items())
+    }
+
+
+def shown_estimate(title: str, sums: Sums) -> tuple[str, str]:
+    """Format a measure with its interval in brackets, without it for too few examples."""
+    from seqwise.evaluation.metrics import bootstrap_interval, enough_examples
+
+    value, interval = interval_texts(title, bootstrap_interval(sums))
+    return value, interval if enough_examples(sums) else ""
 
 
 def print_measures(rows: Mapping[str, Mapping[str, tuple[str, str]]]) -> None:

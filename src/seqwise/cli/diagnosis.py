@@ -13,15 +13,17 @@ import typer
 from seqwise.cli.console import (
     bar_for_each_part,
     command_device,
+    estimate_of,
+    if_sure,
     out,
     print_measures,
     print_table,
     progress_bars,
     require_at_least_one,
+    shown_estimate,
 )
 from seqwise.cli.flags import BeamSize, GoldFile, RunFolder
 from seqwise.errors import InputError, warn
-from seqwise.names import interval_texts
 
 if TYPE_CHECKING:
     from seqwise.data.readers import Example
@@ -144,9 +146,9 @@ def _language_as_json(diagnosis: LanguageDiagnosis, names: Sequence[str]) -> dic
     return {
         "beam size": diagnosis.beam_size,
         "decoders": {
-            name: {title: _estimate(sums) for title, sums in row.items()} for name, row in diagnosis.decoders.items()
+            name: {title: estimate_of(sums) for title, sums in row.items()} for name, row in diagnosis.decoders.items()
         },
-        "changed": {name: _estimate(share) for name, share in diagnosis.changed.items()},
+        "changed": {name: estimate_of(share) for name, share in diagnosis.changed.items()},
         "masking": {
             "inputs": len(masking.inside),
             "listed": list(masking.listed),
@@ -171,7 +173,7 @@ def _print_language(
         f"Inside the language ({num_examples:,} example{'s' * (num_examples != 1)}, beams of {diagnosis.beam_size})"
     )
     rows = diagnosis.decoders.items()
-    print_measures({name: {title: _interval(title, sums) for title, sums in row.items()} for name, row in rows})
+    print_measures({name: {title: shown_estimate(title, sums) for title, sums in row.items()} for name, row in rows})
     _print_meaning(meaning, "decoders")
     masking = diagnosis.masking
     inputs = len(masking.inside)
@@ -221,24 +223,24 @@ def _as_json(
     if diagnosis.search is not None:
         found = diagnosis.search
         beams = {
-            size: {"missed": _estimate(missed), "lost": _estimate(found.lost[size])}
+            size: {"missed": estimate_of(missed), "lost": estimate_of(found.lost[size])}
             for size, missed in found.missed.items()
         }
         errors = {"beams": beams, "certified": found.certified, "inputs": found.inputs}
     if diagnosis.ranking is not None:
-        ranking = {title: _estimate(counts) for title, counts in vars(diagnosis.ranking).items()}
+        ranking = {title: estimate_of(counts) for title, counts in vars(diagnosis.ranking).items()}
         ranking["pairs"] = int(diagnosis.ranking.both.denominators_N.sum())
     return {
         "examples": num_examples,
         "beam size": diagnosis.beam_size,
         "decoders": {
-            name: {title: _estimate(sums) for title, sums in row.items()} for name, row in diagnosis.decoders.items()
+            name: {title: estimate_of(sums) for title, sums in row.items()} for name, row in diagnosis.decoders.items()
         },
         "constant": diagnosis.constant,
         "constant from": None if diagnosis.constant is None else constant_from,
         "log Z": None if diagnosis.log_partitions is None else asdict(diagnosis.log_partitions),
         "exposure gap": {
-            name: {"gold": _estimate(exposure.gold), "own": _estimate(exposure.own), "gap": _gap(exposure)}
+            name: {"gold": estimate_of(exposure.gold), "own": estimate_of(exposure.own), "gap": _gap(exposure)}
             for name, exposure in diagnosis.exposure.items()
         },
         "length bias": {
@@ -251,29 +253,18 @@ def _as_json(
     }
 
 
-def _estimate(sums: Sums) -> dict[str, float | None]:
-    from seqwise.evaluation.metrics import bootstrap_interval, enough_examples
-
-    return _if_sure(bootstrap_interval(sums), enough_examples(sums))
-
-
 def _gap(exposure: ExposureGap) -> dict[str, float | None]:
     from seqwise.evaluation.metrics import enough_examples, paired_bootstrap
 
-    return _if_sure(paired_bootstrap(exposure.own, exposure.gold), enough_examples(exposure.own))
-
-
-def _if_sure(estimate: Any, sure: bool) -> dict[str, float | None]:
-    """Return the fields of an estimate; with too few examples, only the first is not None."""
-    return {
-        name: value if sure or place == 0 else None for place, (name, value) in enumerate(estimate._asdict().items())
-    }
+    return if_sure(paired_bootstrap(exposure.own, exposure.gold), enough_examples(exposure.own))
 
 
 def _print(diagnosis: Diagnosis, meaning: Mapping[str, str], *, num_examples: int, constant_from: str) -> None:
     _heading(f"Decoders ({num_examples:,} example{'s' * (num_examples != 1)}, beams of {diagnosis.beam_size})")
     decoders = diagnosis.decoders.items()
-    print_measures({name: {title: _interval(title, sums) for title, sums in row.items()} for name, row in decoders})
+    print_measures(
+        {name: {title: shown_estimate(title, sums) for title, sums in row.items()} for name, row in decoders}
+    )
     _print_meaning(meaning, "decoders")
     if diagnosis.log_partitions is not None:
         _heading("log Z on gold prefixes, in nats")
@@ -306,7 +297,7 @@ def _print(diagnosis: Diagnosis, meaning: Mapping[str, str], *, num_examples: in
     if diagnosis.ranking is not None:
         ranking = diagnosis.ranking
         print_table(
-            ("by", "%", ""), [(text, *_interval(name, getattr(ranking, name))) for name, text in RANKED_BY.items()]
+            ("by", "%", ""), [(text, *shown_estimate(name, getattr(ranking, name))) for name, text in RANKED_BY.items()]
         )
         pairs, kept = int(ranking.both.denominators_N.sum()), 100 * ranking.on_beam.value
         out().print(f"{pairs:,} pairs; the right prefix is on the local beam at {kept:.1f}% of the steps")
@@ -335,12 +326,13 @@ def _length_rows(lengths: Mapping[str, Mapping[int, LengthBias]]) -> list[tuple[
 
 def _search_rows(errors: BeamErrors) -> list[tuple[str, ...]]:
     return [
-        (str(size), *_interval("missed", missed), *_nats(errors.lost[size])) for size, missed in errors.missed.items()
+        (str(size), *shown_estimate("missed", missed), *_nats(errors.lost[size]))
+        for size, missed in errors.missed.items()
     ]
 
 
 def _nats(sums: Sums) -> tuple[str, str]:
-    estimate = _estimate(sums)
+    estimate = estimate_of(sums)
     interval = "" if estimate["low"] is None else f"[{estimate['low']:.3f}, {estimate['high']:.3f}]"
     return f"{estimate['value']:.3f}", interval
 
@@ -364,14 +356,6 @@ def _shown_gap(exposure: ExposureGap) -> str:
     gap = _gap(exposure)
     difference = f"{gap['difference']:+.3f}"
     return difference if gap["low"] is None else f"{difference} [{gap['low']:+.3f}, {gap['high']:+.3f}]"
-
-
-def _interval(title: str, sums: Sums) -> tuple[str, str]:
-    """Format a value with its interval in brackets, without it for too few examples."""
-    from seqwise.evaluation.metrics import bootstrap_interval, enough_examples
-
-    value, interval = interval_texts(title, bootstrap_interval(sums))
-    return value, interval if enough_examples(sums) else ""
 
 
 def _heading(text: str) -> None:

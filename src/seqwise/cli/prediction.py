@@ -13,16 +13,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seqwise.cli.completion import choice_of
-from seqwise.cli.console import command_device, print_measures, print_table, require_at_least_one, require_files
+from seqwise.cli.console import (
+    command_device,
+    estimate_of,
+    print_measures,
+    print_table,
+    require_at_least_one,
+    require_files,
+    shown_estimate,
+)
 from seqwise.cli.flags import BeamSize, GoldFile, Language, ResumableOutput, RunFolder, decoder_option
 from seqwise.cli.layout import TEXT_OR_FILE
 from seqwise.errors import InputError, warn
-from seqwise.names import interval_texts
 
 if TYPE_CHECKING:
     from seqwise.data.readers import Example
     from seqwise.evaluation.entities import EntityCounts
-    from seqwise.evaluation.metrics import Estimate
+    from seqwise.evaluation.metrics import Sums
     from seqwise.runs import Prediction
     from seqwise.runs.run import OutputRun
 
@@ -260,7 +267,6 @@ def evaluate(
     may start several processes, which share the batches; the results are those of one.
     """
     from seqwise.evaluation.entities import EntityCounts
-    from seqwise.evaluation.metrics import bootstrap_interval
     from seqwise.runs import load_run
     from seqwise.runs.decoder_choice import choose_decoder, decoders_for, usual_decoder
     from seqwise.runs.hub import run_folder
@@ -296,10 +302,6 @@ def evaluate(
     measured = {name: measure_outputs(loaded, examples, outputs) for name, outputs in written.items()}
     unread = unread_sources(loaded, examples)
     warn(unread, unknown_sources(loaded, examples), unknown_targets(loaded, examples), missing_bleu(loaded))
-    estimates = {
-        name: {title: bootstrap_interval(sums) for title, sums in by_title.items()}
-        for name, by_title in measured.items()
-    }
     entities = {
         name: sums
         for name, by_title in measured.items()
@@ -307,9 +309,9 @@ def evaluate(
         if isinstance(sums, EntityCounts)
     }
     if as_json:
-        print(json.dumps(_plain(estimates, signatures(loaded, examples), entities), indent=1))
+        print(json.dumps(_plain(measured, signatures(loaded, examples), entities), indent=1))
     else:
-        _print_estimates(estimates, signatures(loaded, examples), num_examples=len(examples))
+        _print_measured(measured, signatures(loaded, examples), num_examples=len(examples))
         if entities:
             name = decoder or usual_decoder(loaded.settings)
             print(f"\nEntities by type, {name}")
@@ -320,13 +322,13 @@ def evaluate(
 
 
 def _plain(
-    estimates: Mapping[str, Mapping[str, Estimate]],
+    measured: Mapping[str, Mapping[str, Sums]],
     signed: Mapping[str, str],
     entities: Mapping[str, EntityCounts],
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the estimates as a JSON record, with the signature of BLEU and the scores of each entity type."""
+    """Return the measures as a JSON record, with the signature of BLEU and the scores of each entity type."""
     plain: dict[str, dict[str, dict[str, Any]]] = {
-        name: {title: estimate._asdict() for title, estimate in row.items()} for name, row in estimates.items()
+        name: {title: estimate_of(sums) for title, sums in row.items()} for name, row in measured.items()
     }
     for row in plain.values():
         for title, signature in signed.items():
@@ -336,14 +338,14 @@ def _plain(
     return plain
 
 
-def _print_estimates(
-    estimates: Mapping[str, Mapping[str, Estimate]], signed: Mapping[str, str], *, num_examples: int
+def _print_measured(
+    measured: Mapping[str, Mapping[str, Sums]], signed: Mapping[str, str], *, num_examples: int
 ) -> None:
-    rows = estimates.items()
-    print_measures(
-        {name: {title: interval_texts(title, estimate) for title, estimate in row.items()} for name, row in rows}
-    )
-    print(f"{num_examples} examples; in brackets bootstrap 95% intervals")
+    rows = {name: {title: shown_estimate(title, sums) for title, sums in row.items()} for name, row in measured.items()}
+    print_measures(rows)
+    has_intervals = any(interval for row in rows.values() for _, interval in row.values())
+    counted = f"{num_examples} example{'s' * (num_examples != 1)}"
+    print(f"{counted}; in brackets bootstrap 95% intervals" if has_intervals else f"{counted}, too few for intervals")
     for title, signature in signed.items():
         print(f"{title}: {signature}")
 
