@@ -231,8 +231,13 @@ def test_words_of_an_own_run_are_made_of_subwords(seqwise: Command, tmp_path: Pa
     assert original["token_log_probs"] == pytest.approx(score.token_log_probs_T.tolist(), abs=1e-3)
     assert original["token_log_probs"] != record["token_log_probs"]
     assert Scorer(run).score(["the catdog"])[0].log_prob == pytest.approx(record["log_prob"], abs=1e-3)
-    with pytest.raises(InputError, match="end: has no effect under a model that is masked"):
-        Scorer(run, end=True)
+    for name, said in {
+        "end": "has no effect under a model that is masked",
+        "bound": "is for",
+        "window": "is for",
+    }.items():
+        with pytest.raises(InputError, match=f"{name}: (it )?{said}"):
+            Scorer(run, **{name: True if name == "end" else 3})
 
 
 @pytest.mark.parametrize("kind", KINDS)
