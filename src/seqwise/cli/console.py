@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # rich is imported where something is printed: --help and com
     from rich.console import Console
     from rich.progress import Progress
 
-    from seqwise.evaluation.metrics import Sums
+    from seqwise.evaluation.metrics import Comparison, Estimate, Sums
 
 
 @cache
@@ -103,16 +103,18 @@ def bar_for_each_stage(advance: Callable[..., None], stages: Sequence[str] = ())
 
 def estimate_of(sums: Sums) -> dict[str, float | None]:
     """Return a measure and its interval, which is None for too few examples."""
-    from seqwise.evaluation.metrics import bootstrap_interval, enough_examples
+    from seqwise.evaluation.metrics import bootstrap_interval
 
-    return if_sure(bootstrap_interval(sums), enough_examples(sums))
+    return if_enough(bootstrap_interval(sums), sums)
 
 
-def if_sure(estimate: Any, sure: bool) -> dict[str, float | None]:
-    """Return the fields of an estimate; with too few examples, only the first is not None."""
-    return {
-        name: value if sure or place == 0 else None for place, (name, value) in enumerate(estimate._asdict().items())
-    }
+def if_enough(estimate: Estimate | Comparison, sums: Sums) -> dict[str, float | None]:
+    """Return the fields of an estimate over the examples of some sums; for too few, only the first is not None."""
+    from seqwise.evaluation.metrics import enough_examples
+
+    fields: dict[str, float | None] = estimate._asdict()
+    value, *interval = fields
+    return fields if enough_examples(sums) else {value: fields[value], **dict.fromkeys(interval)}
 
 
 def shown_estimate(title: str, sums: Sums) -> tuple[str, str]:
@@ -193,9 +195,9 @@ def require_at_least_one(flag: str, value: int | None) -> None:
 
 
 def require_files(output: Path | None, source: str | None) -> None:
-    """Raise an InputError if the output would replace the source, a text or a file.
+    """Raise an InputError if the output is the source, or several processes share standard input or output.
 
-    Or if several processes use standard input (source "-") or output (None).
+    The source may be a text or a file, or "-" for standard input; None for the output is standard output.
     """
     if output is not None and source is not None and _same_file(output, source):
         raise InputError("the output would replace the input", path=output, hint="give another --output")

@@ -351,14 +351,14 @@ def _of_texts(model: Any, tokenizer: Any, settings: ScoringSettings) -> _Scoring
 def _of_sequences(run: MaskedRun, settings: ScoringSettings) -> _Scoring:
     """Score the sequences of a masked model of seqwise."""
     refuse_unread(settings, "masked")
+    for name in ("bound", "window"):
+        if getattr(settings, name):
+            raise InputError(f"{name}: it is for Hugging Face models", hint="leave it out")
 
     def check(example: Example) -> None:
         (encoded,) = run.codec.encode([example])
         if not encoded.target_ids:
             raise InputError("there is no sequence to score", **place_of(example))
-        for name in ("bound", "window"):
-            if getattr(settings, name):
-                raise InputError(f"{name}: it is for Hugging Face models", hint="leave it out")
 
     def score(examples: Sequence[Example]) -> list[SequenceScore]:
         return _score_block(run, examples, settings)

@@ -51,10 +51,11 @@ TRIES = 500
 MOST_WAYS = 16
 """Number of finishes that are first tried after the tokens of a prefix."""
 
-SYNTAX = "write a JSON schema, or a grammar of Lark with a rule 'start' or of llama.cpp with a rule 'root'"
-
 WALKS, LONGEST = 8, 1_000
 """Number of random walks that look for any finish, and of tokens of each."""
+
+SYNTAX = "write a JSON schema, or a grammar of Lark with a rule 'start' or of llama.cpp with a rule 'root'"
+"""Hint for a grammar that cannot be read."""
 
 
 def grammar(
