@@ -7,6 +7,7 @@ that they stand for, which are defined elsewhere.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import isnan
 from typing import Literal, get_args
 
 __all__ = [
@@ -76,6 +77,8 @@ def measure_text(title: str, value: float) -> str:
 
 
 def interval_texts(title: str, estimate: Iterable[float]) -> tuple[str, str]:
-    """Format a measure and, in brackets, its interval."""
-    value, low, high = (measure_text(title, number) for number in estimate)
-    return value, f"[{low}, {high}]"
+    """Format a measure and, in brackets, its interval, without it if its ends are not numbers."""
+    value, low, high = estimate
+    return measure_text(title, value), "" if isnan(
+        low
+    ) else f"[{measure_text(title, low)}, {measure_text(title, high)}]"

@@ -272,16 +272,16 @@ def test_the_numbers_of_a_training_are_those_of_its_log(report: partial[Page], r
 
 @pytest.mark.thorough
 def test_results_log_z_and_spread_are_those_of_the_file(report: partial[Page], runs: Path, data: Path) -> None:
-    page = report(runs / "tagger", "--file", data / "dev.conll", "--examples=1")
+    page = report(runs / "tagger", "--file", data / "train.conll", "--examples=1")
     assert "These data also chose" not in page.text
     run = load_run(runs / "tagger")
-    examples = read_examples(run.settings, data / "dev.conll")
+    examples = read_examples(run.settings, data / "train.conll")
     from seqwise.runs import choose_decoder
 
     outputs = predict(run, examples, choose_decoder(run.settings, "beam"))
     right = [a == b for one, best in zip(examples, outputs, strict=True)
              for a, b in zip(one.target, best[0].tokens, strict=True)]  # fmt: skip
-    headings, *rows = page.table(f"tagger on {data / 'dev.conll'}")
+    headings, *rows = page.table(f"tagger on {data / 'train.conll'}")
     (beam,) = (row for row in rows if row[0] == "beam")
     cell = beam[headings.index("accuracy, %")]
     assert re.fullmatch(rf"{100 * sum(right) / len(right):.1f} \[\d+\.\d, \d+\.\d\]", cell)
@@ -523,24 +523,32 @@ def test_all_kinds_go_on_one_page(report: partial[Page], runs: Path, data: Path)
 
 
 @pytest.mark.thorough
-def test_the_verdict_is_that_of_evaluate(report: partial[Page], seqwise: Command, runs: Path, data: Path) -> None:
-    page = report(runs / "tagger", runs / "other", "--file", data / "dev.conll", "--examples=1")
+@pytest.mark.parametrize("enough", [True, False])
+def test_the_verdict_is_that_of_evaluate(
+    report: partial[Page], seqwise: Command, runs: Path, data: Path, enough: bool
+) -> None:
+    file = data / ("train.conll" if enough else "dev.conll")  # 40 sentences, and 9
+    page = report(runs / "tagger", runs / "other", "--file", file, "--examples=1")
     title, values = "accuracy", {}
+    (figure,) = (one for one in page.root.all("figure") if "Accuracy" in one.text)
     for name in ("tagger", "other"):
         best = json.loads((runs / name / "metrics.json").read_text())["dev"]["best decoder"]
-        found = json.loads(seqwise("evaluate", runs / name, data / "dev.conll", "--json").out)
+        found = json.loads(seqwise("evaluate", runs / name, file, "--json").out)
         values[name] = found[best][title]["value"]
+        headings, *rows = page.table(f"{name} on {file}")
+        cells = {row[0]: row[headings.index("accuracy, %")] for row in rows}
         for decoder, row in found.items():
-            value, low, high = (f"{100 * row[title][end]:.1f}" for end in ("value", "low", "high"))
-            assert f"{name}, {decoder}: {value}, between {low} and {high}." in page.text
+            ends = {end: f"{100 * number:.1f}" for end, number in row[title].items() if number is not None}
+            assert (len(ends) == 3) == enough
+            interval = f", between {ends['low']} and {ends['high']}." if enough else "."
+            assert f"{name}, {decoder}: {ends['value']}{interval}" in figure.text
+            assert cells[decoder] == ends["value"] + (f" [{ends['low']}, {ends['high']}]" if enough else "")
     difference = f"{100 * (values['other'] - values['tagger']):.1f}".replace("-", "−")
-    (figure,) = (one for one in page.root.all("figure") if "Accuracy" in one.text)
-    assert re.search(
-        rf"Paired difference, points: \+?{difference} points \[\S+, \S+\], p = [01]\.\d{{3}}\.", figure.text
-    )
+    interval = r" \[\S+, \S+\], p = [01]\.\d{3}" if enough else ""
+    assert re.search(rf"Paired difference, points: \+?{difference} points{interval}\.", figure.text)
+    assert ("too few examples for intervals" in figure.text) != enough
     (verdict,) = (one.text for one in page.root.all("p") if one.attributes.get("class") == "verdict")
-    # Nine sentences are too few.
-    assert verdict.startswith("There are too few examples to compare") and verdict.count("points") == 1
+    assert verdict.startswith("There are too few examples to compare") != enough and verdict.count("points") == 1
 
 
 def test_a_difference_that_may_be_chance_is_said_to_be_none() -> None:
@@ -557,6 +565,7 @@ def test_a_difference_that_may_be_chance_is_said_to_be_none() -> None:
     third = verdict([result("a", half), result("b", most), result("c", [0, *most[1:]])])
     assert third.startswith("b is the best of 3 runs, and better than a: 80.0 against 50.0% accuracy")
     assert verdict([result("a", half)]).startswith("a gets 50.0% accuracy [4")
+    assert verdict([result("a", [0, 1, 1, 1])]).startswith("a gets 75.0% accuracy on the data, decoded by beam")
     assert comparable([result("a", half), result("b", most)]) == [[ANY, ANY]]
 
 
@@ -643,14 +652,16 @@ def test_the_best_so_far_is_the_least_error_and_the_most_accuracy(
 
 
 def test_a_masked_model_is_scored_on_a_file(report: partial[Page], seqwise: Command, runs: Path, data: Path) -> None:
-    page = report(runs / "mlm", "--file", data / "dev.txt", "--example=3")
-    records = seqwise("score", runs / "mlm", data / "dev.txt").records
+    page = report(runs / "mlm", "--file", data / "train.txt", "--example=3")
+    records = seqwise("score", runs / "mlm", data / "train.txt").records
     tokens = sum(len(one["tokens"]) for one in records)
     perplexity = math.exp(-sum(one["log_prob"] for one in records) / tokens)
     rows = {row[0]: row[1:] for row in page.table("mlm on the file")[1:]}
     value, low, high = map(float, rows["pseudo-perplexity"])
     assert value == pytest.approx(perplexity, rel=5e-3) and low < value < high
-    assert rows["sequences"][0] == "9" and rows["tokens"][0] == str(tokens)
+    assert rows["sequences"][0] == "40" and rows["tokens"][0] == str(tokens)
+    few = report(runs / "mlm", "--file", data / "dev.txt", "--example=3").table("mlm on the file")
+    assert few[1][2:] == ["", ""] and few[2][1] == "9"
     (row,) = page.table("mlm: sequences of the file")[1:]
     expected = [f"{token}{value:.2f}".replace("-", "−") for token, value in
                 zip(records[2]["tokens"], records[2]["token_log_probs"], strict=True)]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import textwrap
@@ -103,26 +104,21 @@ def bar_for_each_stage(advance: Callable[..., None], stages: Sequence[str] = ())
 
 def estimate_of(sums: Sums) -> dict[str, float | None]:
     """Return a measure and its interval, which is None for too few examples."""
-    from seqwise.evaluation.metrics import bootstrap_interval
+    from seqwise.evaluation.metrics import bootstrap_interval, if_enough
 
-    return if_enough(bootstrap_interval(sums), sums)
+    return fields_of(if_enough(bootstrap_interval(sums), sums))
 
 
-def if_enough(estimate: Estimate | Comparison, sums: Sums) -> dict[str, float | None]:
-    """Return the fields of an estimate over the examples of some sums; for too few, only the first is not None."""
-    from seqwise.evaluation.metrics import enough_examples
-
-    fields: dict[str, float | None] = estimate._asdict()
-    value, *interval = fields
-    return fields if enough_examples(sums) else {value: fields[value], **dict.fromkeys(interval)}
+def fields_of(estimate: Estimate | Comparison) -> dict[str, float | None]:
+    """Return the fields of an estimate by name; None where they are not numbers."""
+    return {name: None if math.isnan(value) else value for name, value in estimate._asdict().items()}
 
 
 def shown_estimate(title: str, sums: Sums) -> tuple[str, str]:
     """Format a measure with its interval in brackets, without it for too few examples."""
-    from seqwise.evaluation.metrics import bootstrap_interval, enough_examples
+    from seqwise.evaluation.metrics import bootstrap_interval, if_enough
 
-    value, interval = interval_texts(title, bootstrap_interval(sums))
-    return value, interval if enough_examples(sums) else ""
+    return interval_texts(title, if_enough(bootstrap_interval(sums), sums))
 
 
 def print_measures(rows: Mapping[str, Mapping[str, tuple[str, str]]]) -> None:

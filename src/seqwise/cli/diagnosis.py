@@ -14,7 +14,7 @@ from seqwise.cli.console import (
     bar_for_each_part,
     command_device,
     estimate_of,
-    if_enough,
+    fields_of,
     out,
     print_measures,
     print_table,
@@ -254,9 +254,9 @@ def _as_json(
 
 
 def _gap(exposure: ExposureGap) -> dict[str, float | None]:
-    from seqwise.evaluation.metrics import paired_bootstrap
+    from seqwise.evaluation.metrics import if_enough, paired_bootstrap
 
-    return if_enough(paired_bootstrap(exposure.own, exposure.gold), exposure.own)
+    return fields_of(if_enough(paired_bootstrap(exposure.own, exposure.gold), exposure.own))
 
 
 def _print(diagnosis: Diagnosis, meaning: Mapping[str, str], *, num_examples: int, constant_from: str) -> None:

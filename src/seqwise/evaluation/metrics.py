@@ -9,6 +9,7 @@ Shapes: N examples, C sums, R resamples, S training seeds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias, TypeVar
@@ -115,6 +116,9 @@ class Comparison(NamedTuple):
     low: float
     high: float
     p_value: float
+
+
+E = TypeVar("E", Estimate, Comparison)
 
 
 def token_accuracy(predictions: Sequence[Tokens], references: Sequence[Tokens]) -> Counts:
@@ -375,6 +379,16 @@ def num_examples(sums: Sums) -> int:
         2
     """
     return int((sums.columns_NC != 0).any(axis=1).sum())
+
+
+def if_enough(estimate: E, sums: Sums) -> E:
+    """Return an estimate over the examples of some sums; for too few, all but its first field is not a number.
+
+    Example:
+        >>> if_enough(Estimate(0.5, 0.2, 0.8), Counts([1, 0]))
+        Estimate(value=0.5, low=nan, high=nan)
+    """
+    return estimate if enough_examples(sums) else type(estimate)(estimate[0], *[math.nan] * (len(estimate) - 1))
 
 
 def enough_examples(sums: Sums) -> bool:

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from seqwise.data.readers import Example
 from seqwise.data.records import is_number
-from seqwise.evaluation.metrics import Counts, bootstrap_interval
+from seqwise.evaluation.metrics import Counts, bootstrap_interval, if_enough
 from seqwise.pages.report.blocks import Block, Paragraph, Table, plain_number
 from seqwise.pages.report.curves import metrics_rows
 from seqwise.pages.report.drawing import Palette
@@ -60,11 +60,13 @@ def scored_blocks(
         if place in chosen:
             shown[place] = score
         on_progress(place + 1, len(examples))
-    value, low, high = (math.exp(min(end, 700.0)) for end in bootstrap_interval(Counts(losses, lengths)))
+    sums = Counts(losses, lengths)
+    estimate = if_enough(bootstrap_interval(sums), sums)
+    ends = ["" if math.isnan(end) else plain_number(math.exp(min(end, 700.0))) for end in estimate]
     summary = Table(
-        f"{name} on the file, with a bootstrap 95% interval over sequences",
+        f"{name} on the file" + ", with a bootstrap 95% interval over sequences" * bool(ends[-1]),
         ["measure", "value", "from", "to"],
-        [["pseudo-perplexity", *map(plain_number, (value, low, high))],
+        [["pseudo-perplexity", *ends],
          ["sequences", f"{len(losses):,}", "", ""], ["tokens", f"{sum(lengths):,}", "", ""]],
     )  # fmt: skip
     rows = [[str(place + 1), plain_number(score.log_prob), _tokens(score)] for place, score in shown.items()]

@@ -118,7 +118,7 @@ class Interval:
     """Value with its interval, a row of a plot."""
 
     name: str
-    ends: tuple[float, float, float]  # value, low, high
+    ends: tuple[float, float, float]  # value, low, high; without an interval, the last two are not numbers
     number: int = 0  # of its colour, from 0
     is_chosen: bool = True  # drawn as a filled dot with its values; others as a ring
 
@@ -156,7 +156,8 @@ def interval_plot(
             _draw_differences(parts[1], differences, difference_texts)
 
     text = " ".join(
-        f"{group.title}, {row.name}: {number_text(value)}, between {number_text(low)} and {number_text(high)}."
+        f"{group.title}, {row.name}: {number_text(value)}"
+        + ("." if math.isnan(low) else f", between {number_text(low)} and {number_text(high)}.")
         for group in groups
         for row in group.intervals
         for value, low, high in (row.ends,)
@@ -181,7 +182,9 @@ def _draw_groups(axes: Any, groups: Sequence[Rows], number_text: Callable[[float
             _draw_interval(axes, row, place)
             if row.is_chosen:
                 text = {"xytext": (4, 0), "textcoords": "offset points", "va": "center", "fontsize": 8}
-                axes.annotate(number_text(row.ends[0]), (row.ends[2], place), weight="bold", **text)
+                axes.annotate(
+                    number_text(row.ends[0]), (max(filter(math.isfinite, row.ends)), place), weight="bold", **text
+                )
         place += 1.3
     axes.set_yticks(ticks, labels)
     axes.set_ylim(place - 0.7, -0.6)
@@ -202,12 +205,13 @@ def _draw_interval(axes: Any, row: Interval, place: float) -> None:
 def _draw_differences(axes: Any, differences: Rows, texts: Sequence[str]) -> None:
     for place, (row, text) in enumerate(zip(differences.intervals, texts, strict=True)):
         _draw_interval(axes, row, place)
-        axes.annotate(text, (sum(row.ends[1:]) / 2, place), xytext=(0, 6), textcoords="offset points", ha="center",
+        middle = row.ends[0] if math.isnan(row.ends[1]) else sum(row.ends[1:]) / 2
+        axes.annotate(text, (middle, place), xytext=(0, 6), textcoords="offset points", ha="center",
                       fontsize=8, annotation_clip=False)  # fmt: skip
     axes.axvline(0, color=INK, linewidth=1)
     axes.set_yticks(range(len(texts)), [row.name for row in differences.intervals])
     axes.set_ylim(len(texts) - 0.6, -0.9)
-    ends = [0.0, *(end for row in differences.intervals for end in row.ends)]
+    ends = [0.0, *(end for row in differences.intervals for end in row.ends if math.isfinite(end))]
     margin = 0.75 * (max(ends) - min(ends)) or 1.0  # room for the text
     axes.set_xlim(min(ends) - margin, max(ends) + margin)
     axes.set_title(differences.title, fontsize=9, loc="left")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,15 @@ from markupsafe import Markup
 from seqwise.data.readers import Example
 from seqwise.data.records import is_number
 from seqwise.evaluation.errors import Pair, align, by_position, confusions, label_scores, num_errors
-from seqwise.evaluation.metrics import Comparison, Sums, bootstrap_interval, enough_examples, paired_bootstrap
+from seqwise.evaluation.metrics import (
+    Comparison,
+    Estimate,
+    Sums,
+    bootstrap_interval,
+    enough_examples,
+    if_enough,
+    paired_bootstrap,
+)
 from seqwise.evaluation.signature import sha256_of_examples
 from seqwise.names import interval_texts, measure_heading, measure_text
 from seqwise.pages.report.blocks import Block, Entry, Figure, Ids, Listing, Table
@@ -136,12 +145,11 @@ def verdict(group: Sequence[Result]) -> str:
     unit = best.title if "%" not in measure_heading(best.title) else f"% {best.title}"
     unit = unit if unit.startswith("%") else f" {unit}"
     if len(group) == 1:
-        _, low, high = (measure_text(best.title, end) for end in bootstrap_interval(best.chosen))
-        return (
-            f"{best.name} gets {value}{unit} [{low}, {high}] on {best.data}, decoded by {best.decoder}{_beside(best)}."
-        )
+        _, interval = interval_texts(best.title, _estimate(best.chosen))
+        measured = " ".join(filter(None, (f"{value}{unit}", interval)))
+        return f"{best.name} gets {measured} on {best.data}, decoded by {best.decoder}{_beside(best)}."
     other = ranked[1] if best is first else first
-    compared = paired_bootstrap(best.chosen, other.chosen)
+    compared = _compared(best, other)
     values = f"{value} against {measure_text(other.title, other.chosen.value)}{unit}, {difference_text(compared)}"
     many = f" of {len(group)} runs" if len(group) > 2 else ""
     if not enough_examples(best.chosen):
@@ -153,6 +161,14 @@ def verdict(group: Sequence[Result]) -> str:
     return f"{best.name} and {other.name} do not differ significantly: {values}."
 
 
+def _estimate(sums: Sums) -> Estimate:
+    return if_enough(bootstrap_interval(sums), sums)
+
+
+def _compared(result: Result, other: Result) -> Comparison:
+    return if_enough(paired_bootstrap(result.chosen, other.chosen), result.chosen)
+
+
 def _beside(result: Result) -> str:
     if result.baseline is None:
         return ""
@@ -160,7 +176,7 @@ def _beside(result: Result) -> str:
 
 
 def difference_text(compared: Comparison) -> str:
-    """Write a difference in points.
+    """Write a difference in points, without an interval if there is none.
 
     Example:
         >>> difference_text(Comparison(0.0544, 0.04, 0.07, 0.001))
@@ -170,7 +186,8 @@ def difference_text(compared: Comparison) -> str:
     """
     value, low, high = (f"{100 * end:.1f}".replace("-0.0", "0.0").replace("-", "−") for end in compared[:3])
     sign = "+" if compared.difference > 0 and value != "0.0" else ""
-    return f"{sign}{value} points [{low}, {high}], p = {compared.p_value:.3f}"
+    interval = "" if math.isnan(compared.low) else f" [{low}, {high}], p = {compared.p_value:.3f}"
+    return f"{sign}{value} points{interval}"
 
 
 def result_figure(group: Sequence[Result], *, ids: Ids) -> Figure:
@@ -183,7 +200,7 @@ def result_figure(group: Sequence[Result], *, ids: Ids) -> Figure:
             [
                 Interval(
                     name,
-                    _scaled(bootstrap_interval(by_title[result.title]), scale),
+                    _scaled(_estimate(by_title[result.title]), scale),
                     result.number,
                     is_chosen=name == result.decoder,
                 )
@@ -192,7 +209,7 @@ def result_figure(group: Sequence[Result], *, ids: Ids) -> Figure:
         )
         for result in group
     ]
-    compared = [paired_bootstrap(other.chosen, first.chosen) for other in others]
+    compared = [_compared(other, first) for other in others]
     rows = [
         Interval(f"{other.name} − {first.name}", _scaled(each[:3], scale), other.number)
         for other, each in zip(others, compared, strict=True)
@@ -200,7 +217,10 @@ def result_figure(group: Sequence[Result], *, ids: Ids) -> Figure:
     levels = {result.baseline for result in group}
     level = levels.pop() if len(levels) == 1 else None
     better = "More" if first.sign > 0 else "Less"
-    note = f"{better} is better; bootstrap 95% intervals over examples. Filled dot: best decoder on development data"
+    intervals = (
+        "bootstrap 95% intervals over examples" if enough_examples(first.chosen) else "too few examples for intervals"
+    )
+    note = f"{better} is better; {intervals}. Filled dot: best decoder on development data"
     note += "; differences by a paired bootstrap" if others else ""
     note += ", p-values uncorrected." if len(others) > 1 else "."
     if level is not None:
@@ -228,10 +248,11 @@ def result_tables(results: Sequence[Result]) -> list[Block]:
     for result in results:
         titles = list(result.measures[result.decoder])
         rows = [
-            [name, *(" ".join(interval_texts(title, bootstrap_interval(by_title[title]))) for title in titles)]
+            [name, *(" ".join(interval_texts(title, _estimate(by_title[title]))).strip() for title in titles)]
             for name, by_title in result.measures.items()
         ]
-        caption = f"{result.name} on {result.data}, with bootstrap 95% intervals over examples"
+        intervals = any("[" in cell for row in rows for cell in row[1:])
+        caption = f"{result.name} on {result.data}{', with bootstrap 95% intervals over examples' * intervals}"
         tables.append(Table(caption, ["decoder", *map(measure_heading, titles)], rows))
     return tables
 
