@@ -437,6 +437,21 @@ def test_features_need_a_name_and_sequences_of_their_own(judge: Callable[..., An
         judge(chains, features={"energy": feature})
     with pytest.raises(InputError, match="the sequences of all 10 counted sweeps; 5 are kept"):
         judge(chains.keep(lambda sweep: sweep % 2 == 0), discard=2, features={"first": feature})
+    for shapeless, shape in ((lambda y: y, "[12, 2, 2]"), (lambda y: y[..., 0].sum(1), "[12]")):
+        with pytest.raises(InputError, match=f"the feature 'first' has the shape {re.escape(shape)}, not that of"):
+            judge(chains, features={"first": shapeless})
+
+
+@pytest.mark.parametrize("judge", [diagnose_chains, to_datatree])
+@pytest.mark.parametrize(("num_sweeps", "discard"), [(12, 12), (12, 30), (0, 0)])
+def test_chains_without_a_counted_sweep_are_not_judged(
+    judge: Callable[..., Any], num_sweeps: int, discard: int
+) -> None:
+    pytest.importorskip("xarray")
+    target = local_energy(table_model(num_positions=2, vocab_size=3))
+    chains = sample_chains(exact_gibbs(target), start_chains(target, torch.zeros(2, 2).long()), num_sweeps)
+    with pytest.raises(InputError, match=f"no sweep counts: {discard} of {num_sweeps} are left out .*discard fewer"):
+        judge(chains, discard=discard)
 
 
 def test_without_xarray_the_hint_is_given(monkeypatch: pytest.MonkeyPatch) -> None:

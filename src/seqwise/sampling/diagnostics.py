@@ -116,7 +116,8 @@ def diagnose_chains(
         features: names and functions from tokens (S, B, T) to numbers (S, B).
 
     Raises:
-        InputError: fewer than 4 sweeps are left, ArviZ is missing, or a feature is named "energy" or lacks sequences.
+        InputError: fewer than 4 sweeps are left, ArviZ is missing, or a feature is named "energy", lacks sequences or
+            is not a number for each.
 
     Example:
         >>> import pytest, torch
@@ -190,7 +191,8 @@ def to_datatree(
         (chain, draw, position) of the sweeps whose sequences are kept.
 
     Raises:
-        InputError: xarray is missing, or a feature is named "energy" or lacks sequences.
+        InputError: no sweep is left, xarray is missing, or a feature is named "energy", lacks sequences or is not a
+            number for each.
 
     Example:
         >>> import pytest, torch
@@ -258,6 +260,9 @@ def sweeps_left_out(chains: Trace, discard: int = 0) -> int:
 
 def _values(chains: Trace, start: int, features: Mapping[str, Callable[[Tensor], Tensor]]) -> dict[str, Tensor]:
     """Return the energy and the features of the counted sweeps, (S, B)."""
+    if start >= len(chains):
+        problem = f"no sweep counts: {start} of {len(chains)} are left out as discarded ones or burn-in"
+        raise InputError(problem, hint="sample more sweeps, or discard fewer")
     if "energy" in features:
         raise InputError("a feature is called 'energy', the name of the chains' energy", hint="give it another name")
     values = {"energy": chains.energy_SB[start:]}
@@ -266,7 +271,12 @@ def _values(chains: Trace, start: int, features: Mapping[str, Callable[[Tensor],
         if len(kept) < len(values["energy"]):
             problem = f"features need the sequences of all {len(values['energy'])} counted sweeps; {len(kept)} are kept"
             raise InputError(problem, hint="give a trace that keeps them, or leave the features out")
-        values |= {name: feature(tokens_NBT) for name, feature in features.items()}
+        for name, feature in features.items():
+            values[name] = feature(tokens_NBT)
+            shape = list(values[name].shape)
+            if shape != list(tokens_NBT.shape[:2]):
+                problem = f"the feature {name!r} has the shape {shape}, not that of (sweeps, chains)"
+                raise InputError(problem, hint="map tokens (sweeps, chains, positions) to a number for each sequence")
     return values
 
 
