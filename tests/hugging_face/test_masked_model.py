@@ -506,6 +506,10 @@ BAD: dict[str, tuple[Any, str]] = {
     "chains": (lambda m, t: sample_texts(m, t, length=1, num_chains=0), "num_chains must be at least 1"),
     "sweeps": (lambda m, t: sample_texts(m, t, length=1, num_sweeps=0), "num_sweeps must be at least 1"),
     "every": (lambda m, t: sample_texts(m, t, length=1, every=0), "every must be at least 1"),
+    "every, too few": (
+        lambda m, t: infill(m, t, ["[MASK]"], num_sweeps=5, every=6),
+        "every: none of 5 sweeps would be returned, because 2 are discarded",
+    ),
     "discard": (lambda m, t: sample_texts(m, t, length=1, discard=33), "33 of 33 sweeps are discarded"),
     "max_tokens": (lambda m, t: pseudo_log_likelihoods(m, t, ["a"], max_tokens=0), "max_tokens must be at least 1"),
     "allowed": (lambda m, t: sample_texts(m, t, length=1, allowed=["zebra"]), "allowed: 'zebra' is a special"),

@@ -9,7 +9,7 @@ Shapes: S sweeps, B chains, T positions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -259,12 +259,15 @@ def _sampled(
     if not 0 <= discard < num_sweeps:
         raise InputError(f"discard: {discard} of {num_sweeps} sweeps are discarded", hint="discard fewer")
     discard = max(discard, settings.burn_in if settings.burn_in < num_sweeps else 0)
-    options |= {"phrase": codec.phrase, "spell": codec.plain}
-    chains = run_problems(adapted, problems, settings, num_sweeps=num_sweeps, **options)
-    sweeps: Iterable[int] = [num_sweeps]
+    sweeps = [num_sweeps]
     if every is not None:
         _at_least_one("every", every)
         sweeps = [sweep for sweep in range(discard + 1, num_sweeps + 1) if sweep % every == 0]
+        if not sweeps:
+            problem = f"every: none of {num_sweeps} sweeps would be returned, because {discard} are discarded"
+            raise InputError(problem, hint="sample more, or give a smaller number")
+    options |= {"phrase": codec.phrase, "spell": codec.plain}
+    chains = run_problems(adapted, problems, settings, num_sweeps=num_sweeps, **options)
     samples = []
     for problem, trace in zip(problems, chains, strict=True):
         given = () if texts is None else (texts[problem.problem],)
