@@ -528,10 +528,13 @@ def test_lengths_are_as_asked_for_or_as_in_training() -> None:
 
 
 def test_mask_predict_has_each_length_once_for_it_draws_nothing(command: Command, folders: dict[str, Path]) -> None:
-    flags = ["--kernel=mask-predict", "--length=2-4", "--count=9"]
+    flags = ["--kernel=mask-predict", "--length=2-4", "--count=3"]
     assert [len(one["text"].split()) for one in command(folders["words"], *flags).records] == [2, 3, 4]
     flags[-1] = "--count=2"
     assert len(command(folders["words"], *flags).records) == 2
+    flags[-1] = "--count=9"
+    complaint = command(folders["words"], *flags).complaint
+    assert "count: the kernel mask-predict draws nothing, so 9 sequences need as many lengths, not 3" in complaint
 
 
 def test_problems_go_the_same_way_alone_and_together() -> None:

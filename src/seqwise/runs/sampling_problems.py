@@ -127,10 +127,13 @@ def _from_nothing(run: MaskedRun, settings: SampleSettings) -> Iterator[Problem]
     if not lengths:
         hint = "give a number of tokens, or a range such as 5-9"
         raise InputError("length: the lengths of the training data are unknown", hint=hint)
+    # A kernel without draws would sample the same sequence for the same length.
+    if not settings.kernel.draws and settings.count > len(lengths):
+        problem = f"count: the kernel {settings.kernel.name} draws nothing, so {settings.count} sequences need as many"
+        raise InputError(f"{problem} lengths, not {len(lengths)}", hint="ask for fewer, or give a longer range")
     # Many problems wait in a file of their own.
     require_disk(Path(tempfile.gettempdir()), settings.count * (15 + 4 * lengths[0]), what="the problems")
     weights = torch.tensor([1.0 if settings.lengths else run.codec.lengths[length] for length in lengths]).log()
-    # A kernel without draws would sample the same sequence for the same length.
     likeliest = weights.sort(descending=True, stable=True).indices[: settings.count].tolist()
     chosen = _drawn(weights, settings) if settings.kernel.draws else likeliest
     return (Problem((FREE,) * lengths[choice], Example((), ())) for choice in chosen)
