@@ -1000,6 +1000,18 @@ def test_what_is_unusual_is_said_before_it_starts(command: Command, folders: dic
     assert "of other lengths" not in command(folders["words"], f"--length={longest}", "--chains=2", "--sweeps=1").err
 
 
+def test_marks_without_a_blank_between_are_no_fixed_word(folders: dict[str, Path], command: Command) -> None:
+    """Even where another position is free; characters need no blank."""
+    refused = "'__' is not 2 free positions; write _ _, or choose another token for free positions"
+    assert refused in command(folders["words"], "a __ _").complaint
+    assert "'???' is not 3 free positions" in command(folders["words"], "a ???", "--free=?").complaint
+    with pytest.raises(InputError, match="'__' is not 2 free positions"):
+        read_problems(build("subwords"), "a __ _", settings_of())
+    for kind, text in (("characters", "a__"), ("words", "a _ _")):
+        (problem,) = read_problems(build(kind), text, settings_of())
+        assert [token == FREE for token in problem.tokens] == [False, True, True]
+
+
 def test_unknown_fixed_tokens_are_said(tmp_path: Path) -> None:
     texts = [Example((), ("the", "dog")), Example((), ("the", "dog")), Example((), ("the", "cat"))]
     run = new_masked_run(texts, masked_settings(hidden_size=8))

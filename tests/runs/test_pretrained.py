@@ -71,6 +71,10 @@ def test_samples_keep_what_is_written(seqwise: Command, folder: Path) -> None:
     assert ended.err.startswith("3 chains, 7 of 8 sweeps counted: accepted ")
     for record in seqwise("sample", folder, "the x [MASK].", "--free=x", "--chains=2", "--sweeps=2").records:
         assert record["text"].startswith("the ") and record["text"].endswith(".") and "x" not in record["text"]
+    refused = "'__' is not 2 free positions; write _ _, or choose another token for free positions"
+    assert seqwise("sample", folder, "the __ sees _").complaint.endswith(refused)
+    command = ("sample", folder, "the __ [MASK][MASK]", "--free=[MASK]", "--chains=1", "--sweeps=1")
+    assert len(seqwise(*command).records) == 1
 
 
 @pytest.mark.thorough

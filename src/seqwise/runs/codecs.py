@@ -196,6 +196,15 @@ def place_of(example: Example) -> dict[str, Any]:
     return {"path": example.path or None, "line": example.line or None}
 
 
+def require_apart(example: Example, free: str) -> None:
+    """Raise an InputError for marks of free positions without a blank between them, which are read as a fixed word."""
+    for word in " ".join(example.target).split():
+        number = word.count(free)
+        if number > 1 and word == number * free:
+            hint = f"write {' '.join(number * [free])}, or choose another token for free positions"
+            raise InputError(f"{word!r} is not {number} free positions", **place_of(example), hint=hint)
+
+
 def set_derived(codec: Codec, **values: Any) -> None:
     """Set derived attributes of a frozen codec."""
     for name, value in values.items():
@@ -411,6 +420,7 @@ class MaskedCodec(SequenceCodec):
             raise InputError(f"free: {free!r} is a token of the run", hint=hint)
 
     def to_fill(self, example: Example, free: str) -> tuple[int, ...]:
+        require_apart(example, free)
         tokens: list[int] = []
         for part in self._parts(example.target, free):
             tokens += [FREE] if part is None else self.encode([replace(example, target=part)])[0].target_ids

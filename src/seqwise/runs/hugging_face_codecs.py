@@ -17,7 +17,7 @@ from seqwise.data.subwords import normalize_text
 from seqwise.data.tokenizer import TextUnits, Tokenizer, load_tokenizer, save_tokenizer
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError
-from seqwise.runs.codecs import OutputCodec, SequenceCodec, place_of, set_derived
+from seqwise.runs.codecs import OutputCodec, SequenceCodec, place_of, require_apart, set_derived
 from seqwise.runs.inputs import each_sequence
 from seqwise.runs.pretrained import is_causal, load_pretrained_tokenizer, quiet
 
@@ -374,6 +374,8 @@ class MaskedTextCodec(SequenceCodec):
 
     def to_fill(self, example: Example, free: str) -> tuple[int, ...]:
         """Return the ids of a text, FREE at mask tokens and at the mark of free positions as a word."""
+        if self.codec.tokenizer.mask_token not in example.target[0]:  # else others may be text
+            require_apart(example, free)
         return self._ids(example, lambda text: self.codec.ids_to_fill(self._marked(text, free)))
 
     def _ids(self, example: Example, encode: Callable[[str], tuple[int, ...]]) -> tuple[int, ...]:
