@@ -264,8 +264,8 @@ def _sampled(
         _at_least_one("every", every)
         sweeps = [sweep for sweep in range(discard + 1, num_sweeps + 1) if sweep % every == 0]
         if not sweeps:
-            problem = f"every: none of {num_sweeps} sweeps would be returned, because {discard} are discarded"
-            raise InputError(problem, hint="sample more, or give a smaller number")
+            reason = f"none of {num_sweeps} sweeps would be returned, because {discard} are discarded"
+            raise InputError(f"every: {reason}", hint="sample more, or give a smaller number")
     options |= {"phrase": codec.phrase, "spell": codec.plain}
     chains = run_problems(adapted, problems, settings, num_sweeps=num_sweeps, **options)
     samples = []
