@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from typing import Any
 
 import pytest
@@ -103,6 +104,19 @@ def test_constraints() -> None:
         (-1.0 * constraint(contains(1))).of_sequences(y)
     with pytest.raises(InputError, match="NaN or minus infinity"):
         sequence_energy(lambda tokens: tokens[:, 0] / torch.zeros(3)).of_sequences(torch.zeros(3, 3).long())
+
+
+@pytest.mark.parametrize(
+    ("function", "shape"),
+    [(lambda y: y.sum(), "[]"), (lambda y: y, "[3, 3]"), (lambda y: y.sum(1, keepdim=True), "[3, 1]")],
+)
+def test_an_energy_is_one_number_for_each_sequence(function: Any, shape: str) -> None:
+    """A sum over the batch would be added to all its sequences; three sequences of three tokens fit each other."""
+    energy, y = local_energy(MODEL) + sequence_energy(function), torch.tensor([[0, 1, 2], [2, 2, 1], [0, 0, 0]])
+    with pytest.raises(InputError, match=re.escape(f"an energy of 3 sequences has the shape {shape}")):
+        start_chains(energy, y)
+    with pytest.raises(InputError, match=r"has the shape \[3, 3\]"):
+        constraint(lambda tokens: tokens == 1).of_sequences(y)
 
 
 class Recording(TableModel):

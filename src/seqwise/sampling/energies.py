@@ -97,6 +97,9 @@ class Energy:
         energy_B = torch.zeros(len(tokens_BT), dtype=torch.float64)
         for term in self.sequence_terms:
             value_B = term.weight * term.function(tokens_BT).cpu().double()
+            if value_B.shape != energy_B.shape:  # broadcast, it would depend on the batch
+                problem = f"an energy of {len(tokens_BT)} sequences has the shape {list(value_B.shape)}"
+                raise InputError(problem, hint="return one number for each sequence, each of its own tokens only")
             if bool((value_B.isnan() | (value_B == -torch.inf)).any()):
                 raise InputError(
                     "the energy of a sequence is NaN or minus infinity",
