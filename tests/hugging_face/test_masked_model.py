@@ -537,6 +537,19 @@ def test_what_cannot_be_is_refused(name: str) -> None:
         call(made(bert(), dtype=torch.float32), word_tokenizer())
 
 
+def test_phrases_are_written_in_allowed_tokens_only() -> None:
+    """A chain could never leave another token, nor come back to it; the text that is given may have it."""
+    model, tokenizer = made(bert(), dtype=torch.float32), word_tokenizer()
+    options: dict[str, Any] = {"num_sweeps": 3, "allowed": ["dog", "a"]}
+    with pytest.raises(InputError, match="of length 3 was found that contains 'cat'; allow all tokens of the phrases"):
+        sample_texts(model, tokenizer, length=3, settings=wanted(contain=("cat",)), **options)
+    soft = wanted(contain=("cat",), penalty=1.0)
+    texts = sample_texts(model, tokenizer, length=3, settings=soft, **options).texts
+    assert {word for text in texts for word in text.split()} <= {"dog", "a"}
+    filled = infill(model, tokenizer, ["cat [MASK] [MASK]"], settings=wanted(contain=("cat a",)), **options).texts
+    assert {text.rsplit(" ", 1)[0] for text in filled} == {"cat a"}
+
+
 def test_byte_pairs_bring_their_blanks() -> None:
     """RoBERTa's way: a word in the text is another token than at its beginning, and the mask takes a blank with it."""
     tokenizer = byte_tokenizer()

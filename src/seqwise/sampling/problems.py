@@ -211,11 +211,15 @@ class ChainRunner:
             for phrase in phrases
         ]
         all_free = all(token == FREE for token in problem.tokens)
+        hint = f"{'choose a larger length' if all_free else 'leave more positions free'}, or give a penalty"
+        tokens = {token for ways in self.phrases.required for way in ways for token in way}
+        if self.allowed_V is not None and not bool(self.allowed_V[sorted(tokens)].all()):
+            hint = f"allow all tokens of the phrases, {hint}"
         return InputError(
             f"no sequence {f'of length {len(problem.tokens)} ' if all_free else ''}was found that {' and '.join(what)}",
             path=problem.path,
             line=problem.line,
-            hint=f"{'choose a larger length' if all_free else 'leave more positions free'}, or give a penalty",
+            hint=hint,
         )
 
 

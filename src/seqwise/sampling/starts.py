@@ -6,7 +6,7 @@ Shapes: B chains, T positions, V vocabulary, N some of the chains, M positions n
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 import torch
@@ -77,7 +77,15 @@ def dispersed_starts(
         avoided, again_N = forbidden if by_tokens else (), rows_N[:0]
         if required or avoided:
             drawn_NT, left_NT, fits_N = _write(
-                drawn_NT, left_NT, chain_B[rows_N], seed, attempt, required, avoided, keep=by_tokens
+                drawn_NT,
+                left_NT,
+                chain_B[rows_N],
+                seed,
+                attempt,
+                required,
+                avoided,
+                keep=by_tokens,
+                allowed_V=allowed_V,
             )
             if conditions is not None and by_tokens:
                 again_N = rows_N[~fits_N]
@@ -176,18 +184,27 @@ def _write(
     forbidden: Sequence[Phrase],
     *,
     keep: bool,
+    allowed_V: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Write the required phrases; return tokens, the remaining free positions, and bool (N,): whether they fit.
 
-    A phrase that is already there is kept, or may be written again.
+    A phrase that is already there is kept, or may be written again. Only allowed tokens are written: a chain could
+    never come back to others.
     """
+    allowed = None if allowed_V is None else set(allowed_V.nonzero().flatten().tolist())
     tokens_NT, free_NT, fits = tokens_NT.clone(), free_NT.clone(), []
     for row, chain in enumerate(chain_N.tolist()):
         chance = random.Random(f"{seed}/{chain}/{attempt}")
         # What is not known yet is None.
         known = [None if free else token for token, free in zip(tokens_NT[row].tolist(), free_NT[row], strict=True)]
         written = _placed(
-            known, chance.sample(list(required), len(required)), forbidden, chance, [MOST_PLACES], keep=keep
+            known,
+            chance.sample(list(required), len(required)),
+            forbidden,
+            chance,
+            [MOST_PLACES],
+            keep=keep,
+            allowed=allowed,
         )
         fits.append(written is not None)
         for place, token in enumerate(written or ()):
@@ -204,6 +221,7 @@ def _placed(
     left: list[int],
     *,
     keep: bool = True,
+    allowed: Container[int] | None = None,
 ) -> list[int | None] | None:
     """Place all phrases among the known tokens, or return None; ``left`` counts the remaining attempts."""
 
@@ -222,9 +240,12 @@ def _placed(
         left[0] -= 1
         if left[0] < 0:
             return None
-        if all(token is None or token == own for token, own in zip(here(place, phrase), phrase, strict=True)):
+        if all(
+            token == own or (token is None and (allowed is None or own in allowed))
+            for token, own in zip(here(place, phrase), phrase, strict=True)
+        ):
             following = [*known[:place], *phrase, *known[place + len(phrase) :]]
-            written = _placed(following, remaining, forbidden, chance, left, keep=keep)
+            written = _placed(following, remaining, forbidden, chance, left, keep=keep, allowed=allowed)
             if written is not None:
                 return written
     return None
