@@ -11,6 +11,8 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers  # noqa: E402
+
 from letters import letter_tokenizer  # noqa: E402
 from pretrained import byte_tokenizer, piece_tokenizer  # noqa: E402
 from seqwise import HardTopK, InputError, beam_search  # noqa: E402
@@ -19,12 +21,20 @@ from seqwise.hugging_face import step_model, text_grammar, text_language  # noqa
 from seqwise.hugging_face.language import token_texts  # noqa: E402
 from seqwise.sampling import sample_within  # noqa: E402
 from seqwise.search import Language, backtrace  # noqa: E402
+from seqwise.search.language import members  # noqa: E402
 
 TOKENIZERS: dict[str, Any] = {
     "byte pairs": byte_tokenizer,
     "word pieces": lambda: piece_tokenizer(["the", "dog", "##s", "##gy", "run", "."]),
     "words": letter_tokenizer,
+    "sentence pieces": lambda: sentence_piece_tokenizer(["\u2581", "\u2581a", "a", "b"]),
 }
+
+
+def sentence_piece_tokenizer(pieces: list[str]) -> Any:
+    core = Tokenizer(models.BPE({piece: place for place, piece in enumerate(["</s>", *pieces])}, []))
+    core.pre_tokenizer, core.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=core, eos_token="</s>")
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
@@ -79,6 +89,14 @@ def test_the_first_token_has_a_text_of_its_own() -> None:
     language = text_language(TOKENIZERS["word pieces"](), "(s|dogs) run", end=3)
     allowed = language.allowed(language.start(1, torch.device("cpu")), None)
     assert [token for token in allowed.flatten().tolist() if token >= 0] == [6]  # dog
+
+
+def test_the_tokenizer_s_own_tokens_of_a_text_are_in_the_language_of_a_pattern() -> None:
+    """Also if they begin with a blank as a piece of its own, which decodes to nothing there."""
+    tokenizer = sentence_piece_tokenizer(["\u2581", "\u2581a", "a", "b"])
+    language = text_language(tokenizer, "b a", end=0)
+    assert tokenizer.convert_ids_to_tokens(ids := tokenizer.encode("b a"))[0] == "\u2581"
+    assert bool(members(language, torch.tensor([[*ids, 0]])))
 
 
 @pytest.mark.parametrize(("pattern", "says"), [("[", "cannot be read"), ("é", "no sequence of tokens spells")])

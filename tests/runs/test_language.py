@@ -166,6 +166,22 @@ def test_outputs_that_cannot_be_written_are_named(speller: Path, seqwise: Comman
     assert "has no output" in seqwise("predict", speller, "abc", "--language", tmp_path / "blank.txt").complaint
 
 
+def test_subwords_may_begin_with_a_piece_that_is_only_a_blank(tmp_path: Path) -> None:
+    """The first letter of a rare word is a piece behind a piece that is only the blank."""
+    (tmp_path / "train.tsv").write_text("ab\tab ab\n" * 6 + "x\txab ab\n")
+    settings = train_settings(
+        task="transduce", train=tmp_path / "train.tsv", source_units="subwords", target_units="subwords",
+        subword_vocabulary=10, hidden_size=8, embedding_size=8,
+    )  # fmt: skip
+    examples = read_examples(settings, tmp_path / "train.tsv")
+    run = in_language(new_run(examples, settings), "[abx]+ [abx]+")
+    [*_, rare] = run.codec.encode(examples)
+    assert run.codec.target_vocabulary.tokens[rare.target_ids[0]] == "\u2581"
+    require_gold_inside(run, [rare], examples[-1:])
+    with pytest.raises(InputError, match="not in the language"):
+        require_gold_inside(in_language(run, "[abx]+"), [rare], examples[-1:])
+
+
 def test_gold_outside_is_named_by_its_line(data: Path, seqwise: Command, tmp_path: Path) -> None:
     (tmp_path / "few.txt").write_text("AB\n")
     command = ["train", *SPELLING, "--train", data / "train.tsv", *SHORT, "--language", tmp_path / "few.txt"]

@@ -195,6 +195,21 @@ def test_the_first_token_has_a_text_of_its_own() -> None:
     assert listed(language, 3) == expected
 
 
+def test_a_blank_that_the_beginning_drops_may_come_first() -> None:
+    texts, first, end = {0: " a", 1: "a", 2: " ", 3: "b"}, {0: "a", 2: ""}, 4
+    expected: set[Ids] = set()
+    language = grammar('start: "a" ("b" | " a")* | "b" "b"', texts, first=first, end=end)
+    for output in (output for length in range(5) for output in itertools.product(range(4), repeat=length)):
+        spelt = [(texts if place else first).get(token) for place, token in enumerate(output)]
+        is_inside = None not in spelt and bool(re.fullmatch("a(b| a)*|bb", "".join(map(str, spelt))))
+        expected |= {(*output, end)} if is_inside else set()
+        assert bool(members(language, torch.tensor([[*output, end]]))) == is_inside, output
+    assert (2, 3, 3, end) in expected and listed(language, 5) == expected
+    # No text begins without the blank.
+    language = grammar('start: "b"+', texts, first=first, end=end)
+    assert listed(language, 4) == {(2, 3, end), (2, 3, 3, end)}
+
+
 def nested(end: int = 1) -> tuple[grammars.Grammar, list[str]]:
     texts = ["x", "", "(", ")"]
     return grammar('start: "x" | "(" start ")"', texts, end=end), texts

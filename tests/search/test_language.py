@@ -135,7 +135,7 @@ def test_a_regular_expression_allows_what_re_matches(pattern: str) -> None:
 def test_tokens_may_be_spelt_differently_at_the_beginning(pattern: str) -> None:
     """As those of a sentence piece, whose blank the first one drops; also where a text may begin again, or be empty."""
     pytest.importorskip("interegular")
-    texts, first = {0: " a", 1: " b", 2: "b", 4: "é"}, {0: "a", 1: "b", 5: "ab"}
+    texts, first = {0: " a", 1: " b", 2: "b", 3: " ", 4: "é"}, {0: "a", 1: "b", 3: "", 5: "ab"}
     language = regular(pattern, texts, first=first, end=6)
     for length in range(4):
         for output in itertools.product(range(6), repeat=length):

@@ -31,8 +31,7 @@ def token_texts(tokenizer: Any) -> tuple[dict[int, str], dict[int, str]]:
     """
     special = set(tokenizer.all_special_ids)
     ids = [token for token in range(len(tokenizer)) if token not in special]
-    texts = [_decoded(tokenizer, [token]) for token in ids]
-    first = {token: text for token, text in zip(ids, texts, strict=True) if text and NO_TEXT not in text}
+    first = {token: text for token in ids if NO_TEXT not in (text := _decoded(tokenizer, [token]))}
     anchor, before = next(((token, text) for token, text in first.items() if text.strip()), (None, ""))
     texts = [] if anchor is None else [_decoded(tokenizer, [anchor, token]) for token in ids]
     behind = {
@@ -40,7 +39,8 @@ def token_texts(tokenizer: Any) -> tuple[dict[int, str], dict[int, str]]:
         for token, text in zip(ids, texts, strict=bool(texts))
         if text.startswith(before) and len(text) > len(before) and NO_TEXT not in text[len(before) :]
     }
-    return behind, first
+    # A blank alone, as a piece of its own, has no text at the beginning, and may come first all the same.
+    return behind, {token: text for token, text in first.items() if text or token in behind}
 
 
 def text_language(tokenizer: Any, pattern: str, *, end: int | None) -> Automaton:

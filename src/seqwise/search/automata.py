@@ -239,7 +239,8 @@ def regular(
         pattern: a regular expression that must match the whole text, as in ``re.fullmatch`` with ``re.ASCII``. Not
             understood: ``^``, ``$``, ``\\b``, lookaround, back-references.
         tokens: text of each token id; None or "" for tokens that are never written (special ones).
-        first: text of each token at the beginning, if that differs; tokens without one never come first.
+        first: text of each token at the beginning, if that differs, "" for a blank that is dropped there; tokens
+            without one never come first.
         end: end token of the model.
 
     Raises:
@@ -260,11 +261,8 @@ def regular(
         problem = f"the pattern {pattern!r} cannot be read ({str(error) or type(error).__name__})"
         hint = "write it for re.fullmatch with re.ASCII, without ^, $, \\b, lookaround and back-references"
         raise InputError(problem, hint=hint) from None
-    texts = tokens if isinstance(tokens, Mapping) else dict(enumerate(tokens))
-    spelt, spelt_first = (
-        _letters((token, text) for token, text in each.items() if text and token != end)
-        for each in (texts, texts if first is None else first)
-    )
+    texts, firsts = written_texts(tokens, first, end=end)
+    spelt, spelt_first = _letters(texts.items()), _letters(firsts.items())
     # A state of its own for the beginning, which tokens may lead back to.
     numbers: dict[object, int] = {None: 0}
     arcs, waiting = [], list[object]([None])
@@ -284,6 +282,24 @@ def regular(
     if not bool((language.allowed(language.start(1, torch.device("cpu")), None) >= 0).any()):
         raise InputError(f"no sequence of tokens spells a text that {pattern!r} matches", hint="check the vocabulary")
     return language
+
+
+def written_texts(
+    tokens: Sequence[str | None] | Mapping[int, str], first: Mapping[int, str] | None, *, end: int | None
+) -> tuple[dict[int, str], dict[int, str]]:
+    """Return the text of each token that may be written, behind others and at the beginning, where it may be empty.
+
+    Args: see :func:`regular`.
+
+    Example:
+        >>> written_texts({0: "a", 1: " ", 2: ""}, {0: "a", 1: "", 2: ""}, end=None)
+        ({0: 'a', 1: ' '}, {0: 'a', 1: ''})
+    """
+    every = tokens if isinstance(tokens, Mapping) else dict(enumerate(tokens))
+    texts = {token: text for token, text in every.items() if text and token != end}
+    if first is None:
+        return texts, texts
+    return texts, {token: text for token, text in first.items() if token != end and (text or token in texts)}
 
 
 def _automaton(arcs: Sequence[Sequence[int]], lasts: Iterable[int], *, num_states: int, end: int | None) -> Automaton:

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from seqwise.errors import InputError, first_line
+from seqwise.search.automata import written_texts
 from seqwise.search.language import NOWHERE
 
 Ids = tuple[int, ...]
@@ -75,7 +76,8 @@ def grammar(
         source: a JSON schema; or the text of a grammar in the syntax of Lark, with a rule ``start``, or of llama.cpp
             (GBNF), with a rule ``root``.
         tokens: text of each token id; None or "" for tokens that are never written (special ones).
-        first: text of each token at the beginning, if that differs; tokens without one never come first.
+        first: text of each token at the beginning, if that differs, "" for a blank that is dropped there; tokens
+            without one never come first.
         end: end token of the model.
 
     Raises:
@@ -94,12 +96,7 @@ def grammar(
     if end is None:
         problem = "a grammar needs an end token, and this model has none"
         raise InputError(problem, hint="use a pattern, or a list of outputs")
-    every = tokens if isinstance(tokens, Mapping) else dict(enumerate(tokens))
-    texts, firsts = (
-        {token: text for token, text in each.items() if text and token != end}
-        for each in (every, every if first is None else first)
-    )
-    return Grammar(source, texts, firsts, end)
+    return Grammar(source, *written_texts(tokens, first, end=end), end)
 
 
 @dataclass(eq=False)
@@ -151,12 +148,14 @@ class Grammar:
         self._size = max([self.end, *self.texts, *self.first]) + 1
         self._shift = self._size if self.first != self.texts else 0
         self._parser = self._parsed()
+        self._silent = [token for token, text in self.first.items() if not text]  # which the parser does not read
         by_length = sorted(self.texts, key=lambda token: (len(self.texts[token].encode()), token))
         self._short = by_length[:SHORT]
         self._beginning: dict[tuple[bool, int], list[int]] = {}  # tokens by the first byte of their text
         for is_first, texts in ((False, self.texts), (True, self.first)):
             for token, text in texts.items():
-                self._beginning.setdefault((is_first, text.encode()[0]), []).append(token)
+                if text:
+                    self._beginning.setdefault((is_first, text.encode()[0]), []).append(token)
         is_short = set(self._short)
         self._short_beginning = {
             key: [token for token in tokens if token in is_short] for key, tokens in self._beginning.items()
@@ -168,6 +167,9 @@ class Grammar:
         self._unused = count(ENDED + 1)
         root = self._prefixes[ROOT]
         root.finish = self._search(self._parser, [(self.end,)], shift=self._shift)
+        if root.finish is None and self._silent:
+            after = self._search(self._parser, [(self.end,)])
+            root.finish = None if after is None else (self._silent[0], *after)
         if root.finish is None:
             problem = "no sequence of tokens was found that spells a text of the grammar"
             raise InputError(problem, hint="check the vocabulary")
@@ -226,15 +228,18 @@ class Grammar:
             written: list[int] = []
             above: _Prefix | None = prefix
             while above is not None and above.parser is None:
-                written.insert(0, self._symbol(above.before, above.token))
+                written = [*self._symbols(above.before, above.token), *written]
                 above = above.before
             assert above is not None
             prefix.parser = _after(above.parser, written)
         return prefix
 
-    def _symbol(self, before: _Prefix | None, token: int) -> int:
-        """Return the token as the parser knows it."""
-        return token + (self._shift if before is not None and before.before is None else 0)
+    def _symbols(self, before: _Prefix | None, token: int) -> list[int]:
+        """Return what the parser reads of a token: the token as it knows it, or nothing."""
+        is_first = before is not None and before.before is None
+        if is_first and not self.first[token]:
+            return []
+        return [token + (self._shift if is_first else 0)]
 
     def _advance(self, number: int, token: int) -> int:
         if number == ENDED and token == self.end:
@@ -247,7 +252,10 @@ class Grammar:
         after = self._numbers.get((number, token))
         if after is None:
             texts = self.first if number == ROOT else self.texts
-            if token not in texts or before.parser.validate_tokens([self._symbol(before, token)]) != 1:
+            if token not in texts:
+                return NOWHERE
+            symbols = self._symbols(before, token)
+            if before.parser.validate_tokens(symbols) != len(symbols):
                 return NOWHERE
             after = self._numbers[number, token] = next(self._unused)
             self._prefixes[after] = _Prefix(before, token, (number, token))
@@ -308,6 +316,8 @@ class Grammar:
                 finish = self._search(_after(parser, [token + shift]), goals)
                 ways = ways if finish is None else _shortest({*ways, finish})
             finishes[token] = finish
+        if self._silent and prefix.before is None:
+            finishes |= dict.fromkeys(self._silent, self._search(parser, [(self.end,)]))
         prefix.ways = tuple(ways[:MOST_WAYS])
         return _Choices(finishes, alike_C)
 
@@ -333,7 +343,7 @@ class Grammar:
         """Look for shorter finishes of tokens that have none of at most so many tokens."""
         for token, finish in choices.finishes.items():
             if not _fits(finish, most) and choices.none_within.get(token, 0) < most:
-                after = _after(prefix.parser, [self._symbol(prefix, token)])
+                after = _after(prefix.parser, self._symbols(prefix, token))
                 found = self._search(after, [(self.end,)], most=most, num_walks=0)
                 choices.finishes[token] = found or finish
                 choices.none_within[token] = most
