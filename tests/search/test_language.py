@@ -152,6 +152,22 @@ def test_a_pattern_of_what_is_not_understood_is_refused_with_the_reason(pattern:
     assert "re.fullmatch with re.ASCII, without ^, $" in str(caught.value.hint)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "matches"), [("[^]]", "b"), ("[]a]+", "]a"), ("(a|b){1,2}+c", "abc"), ("a?+b", "ab")]
+)
+def test_what_is_read_otherwise_than_by_re_is_refused(pattern: str, matches: str) -> None:
+    """And the same characters where they have no such meaning are not."""
+    pytest.importorskip("interegular")
+    assert re.fullmatch(pattern, matches)
+    with pytest.raises(InputError, match="is not understood"):
+        regular(pattern, ["a", "b", "c", "]"])
+    for other, text in ((r"[^\]]", "a"), ("[[]a", "[a"), (r"\[]", "[]"), (r"[*+?+]\?+", "+??"), (r"a\*+", "a**")):
+        letters = sorted(set(text))
+        language = regular(other, letters)
+        assert re.fullmatch(other, text)
+        assert bool(members(language, torch.tensor([[letters.index(letter) for letter in text]])))
+
+
 def test_outputs_may_be_tensors() -> None:
     language = trie(torch.tensor([[1, 2, 1, 2], [1, 2, 1, 1]]).unbind())  # type: ignore[arg-type]
     assert len(language.arcs) == 5  # three that both share, and the last of each

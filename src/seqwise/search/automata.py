@@ -6,6 +6,7 @@ tokens allowed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import index
@@ -15,6 +16,9 @@ from torch import Tensor
 
 from seqwise.errors import InputError
 from seqwise.search.language import NOWHERE
+
+_PARTS = re.compile(r"\\.|(?P<misread>\[\^?\]|(?:[*+?]|\{\d*,?\d*\})\+)|\[(?:\\.|[^\]\\])*\]|.", re.DOTALL)
+"""Escapes, sets and characters of a pattern; and what interegular reads otherwise than ``re``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,7 +241,8 @@ def regular(
 
     Args:
         pattern: a regular expression that must match the whole text, as in ``re.fullmatch`` with ``re.ASCII``. Not
-            understood: ``^``, ``$``, ``\\b``, lookaround, back-references.
+            understood: ``^``, ``$``, ``\\b``, lookaround, back-references, possessive quantifiers (``a*+``), and a
+            bracket that comes first in a set without a backslash (``[^]]``).
         tokens: text of each token id; None or "" for tokens that are never written (special ones).
         first: text of each token at the beginning, if that differs, "" for a blank that is dropped there; tokens
             without one never come first.
@@ -255,6 +260,10 @@ def regular(
         import interegular
     except ModuleNotFoundError as error:
         raise InputError("patterns need interegular", hint="pip install 'seqwise[constraints]'") from error
+    for misread in (match["misread"] for match in _PARTS.finditer(pattern)):
+        if misread:  # without an error
+            hint = r"write a bracket in a set as \], and no + after a quantifier"
+            raise InputError(f"the pattern {pattern!r} cannot be read ({misread!r} is not understood)", hint=hint)
     try:
         machine = interegular.parse_pattern(pattern).to_fsm().reduce()
     except Exception as error:  # the library has one class of error for each part of the syntax, without a common base
