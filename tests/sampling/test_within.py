@@ -432,6 +432,24 @@ def never_written(sampler: Callable[..., object]) -> None:
     sampler(case.model, case.model.encode(case.batch), trie([(0, 1), (2, 1)]), num_steps=2)
 
 
+@pytest.mark.parametrize("method", ["metropolis", "budgeted"])
+def test_chains_start_where_the_model_gives_a_probability(method: str) -> None:
+    """Though every prefix is allowed and probable, all that may follow some of them is excluded."""
+    case = oracles.tagger_case(0, target_size=3, lengths=(2,))
+    with torch.no_grad():
+        case.model.head.bias[1] = -math.inf
+    language, context = trie([(0, 1), (2, 1), (2, 0), (2, 2)]), case.model.encode(case.batch)
+    few = {"num_passes": 1} if method == "budgeted" else {"num_passes": 20}
+    drawn = sample_within(case.model, context, language, num_steps=2, num_samples=400, method=method, **few)
+    assert not bool(drawn.exact_BN.any())
+    scores = oracles.forced_logits(case.oracles[0], (2, 0))[1]
+    share = math.exp(scores[0] - oracles.log_sum_exp([scores[0], scores[2]]))
+    outputs = list(map(tuple, drawn.tokens_BNT[0].tolist()))
+    assert set(outputs) == {(2, 0), (2, 2)}
+    assert abs(outputs.count((2, 0)) / 400 - share) < 4 * math.sqrt(share * (1 - share) / 400)
+    assert drawn.passes_B.item() > 400 * few["num_passes"]  # those that were drawn again count
+
+
 def sample(**options: object) -> None:
     case = WORLDS["tagger"].case
     steps = WORLDS["tagger"].num_steps

@@ -210,10 +210,15 @@ def sample_within(
         hint = "use budgeted or metropolis, or a model and a language that agree more"
         raise InputError(f"{MOST_DRAFTS:,} drafts of an output were rejected", hint=hint)
     if len(left_R):
+        context_R, inputs_R, steps_R = rows_of(context, rows_M[left_R]), rows_M[left_R], steps_M[left_R]
         draws = SeededDraws(seed, left_R, sweep=-1)
-        context_R = rows_of(context, rows_M[left_R])
-        draft = _draw(model, context_R, language, steps_M[left_R], rows_M[left_R], memory, draws)
-        chains = replace(_chains(draft, context_R, rows_M[left_R], memory), chain_B=left_R)
+        draft = _draw(model, context_R, language, steps_R, inputs_R, memory, draws)
+        chains = _chains(draft, context_R, inputs_R, memory, checked=False)
+        if bool(chains.energy_B.isinf().any()):
+            tokens_RT, again_R = _redrawn(model, context_R, language, steps_R, inputs_R, draft, left_R, seed)
+            chains = start_within(model, context_R, language, tokens_RT, inputs_B=inputs_R, memory=memory)
+            passes_M[left_R] += again_R
+        chains = replace(chains, chain_B=left_R)
         kernel = regrow_suffix(model, language, independence=independence)
         last = sample_chains(kernel, chains, reserved - 1, seed=seed).state
         tokens_MT[left_R, : last.tokens_BT.shape[1]] = last.tokens_BT
@@ -433,6 +438,38 @@ def _draw(
         return draws.categorical(weights_MW, live_M)
 
     return _write(model, context, language, steps_M, choose, inputs_M, memory)
+
+
+def _redrawn(
+    model: StepModel,
+    context: Any,
+    language: Language,
+    steps_M: Tensor,
+    inputs_M: Tensor,
+    draft: _Draft,
+    chain_M: Tensor,
+    seed: int,
+) -> tuple[Tensor, Tensor]:
+    """Draw outputs again until the model gives a probability to each; return them, and the passes that it took.
+
+    Some prefixes lead only to tokens that the model excludes. A memory learns them, so none is drawn twice.
+    """
+    tokens_MT, passes_M = draft.tokens_MT.clone(), torch.zeros_like(inputs_M)
+    learnt, is_dead_M = RejectionMemory(), draft.log_probs_MT.sum(1).isinf()
+    for number in range(MOST_DRAFTS):
+        rows_R = is_dead_M.nonzero().flatten()
+        if not len(rows_R):
+            break
+        draws = SeededDraws(seed, chain_M[rows_R], sweep=-2 - MOST_DRAFTS - number)  # behind those of rejection
+        again = _draw(model, rows_of(context, rows_R), language, steps_M[rows_R], inputs_M[rows_R], learnt, draws)
+        assert again.visits is not None
+        learnt.learn(again.visits)
+        if any(learnt.log_mass(root) == -math.inf for root in again.visits.roots):
+            raise never_written()
+        tokens_MT[rows_R, : again.tokens_MT.shape[1]] = again.tokens_MT
+        is_dead_M[rows_R] = again.log_probs_MT.sum(1).isinf()
+        passes_M[rows_R] += 1
+    return tokens_MT, passes_M
 
 
 def _write(
