@@ -14,7 +14,7 @@ import transformers
 
 from command_line import Command, run_main
 from letters import letter_pairs, letter_tokenizer
-from pretrained import saved
+from pretrained import byte_tokenizer, saved
 from seqwise import InputError
 from seqwise.data.readers import Example
 from seqwise.evaluation.entities import valid_transitions
@@ -256,6 +256,28 @@ def test_hugging_face_models_stay_in_a_file_or_a_pattern(kind: str, tmp_path: Pa
     run = in_language(run, "a b( c)?")
     for found in predict(run, [source for source, _ in pairs[:2] if len(source) > 1], "beam", n_best=2):
         assert {run.codec.target_text(best.tokens) for best in found} <= {"a b", "a b c"}
+
+
+@pytest.mark.parametrize("forced", [None, 0])
+def test_a_pattern_is_of_the_text_behind_the_special_tokens_of_a_target(forced: int | None, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    tokenizer = byte_tokenizer()
+    special = {"pad_token_id": 1, "eos_token_id": 2, "bos_token_id": 0, "decoder_start_token_id": 2}
+    small = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "forced_bos_token_id": forced}
+    config = transformers.BartConfig(vocab_size=len(tokenizer), **special, **small, **heads)
+    saved(tmp_path / "bart", transformers.BartForConditionalGeneration(config), tokenizer)
+    (tmp_path / "train.tsv").write_text("the dog\tab ab\na cat\tb ab\n")
+    settings = train_settings(task="transduce", model=str(tmp_path / "bart"), train=tmp_path / "train.tsv")
+    examples = read_examples(settings, tmp_path / "train.tsv")
+    run = in_language(new_run(examples, settings), "b? ?ab( ab)?")
+    gold = run.codec.encode(examples)
+    assert {each.target_ids[0] for each in gold} == {0}  # <s>, which no pattern spells
+    require_gold_inside(run, gold, examples)
+    [found] = predict(run, ["the dog"], "beam", n_best=2)
+    assert all(re.fullmatch("b? ?ab( ab)?", run.codec.target_text(best.tokens)) for best in found)
+    with pytest.raises(InputError, match="'b ab' is not in the language"):
+        require_gold_inside(in_language(run, "ab ab"), gold, examples)
 
 
 def test_a_pattern_of_subwords_is_of_their_text(data: Path, tmp_path: Path) -> None:

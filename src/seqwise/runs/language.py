@@ -55,7 +55,7 @@ def _language(run: OutputRun, language: str) -> Language:
         return _of_labels(run)
     if not names_a_file(language):
         texts, first = _texts(run)
-        return regular(language, texts, first=first, end=run.model.end)
+        return regular(language, texts, first=first, end=run.model.end).after(_before_outputs(run))
     path = Path(language)
     if path.suffix not in (SCHEMA, *GRAMMARS):
         return _of_file(run, path)
@@ -124,6 +124,17 @@ def _texts(run: OutputRun) -> tuple[dict[int, str], dict[int, str]]:
     return texts, {token: text[1:] for token, text in texts.items() if text.startswith(" ")}
 
 
+def _before_outputs(run: OutputRun) -> tuple[int, ...]:
+    """Return the special tokens before every output: those of an encoder-decoder's tokenizer, such as BART's."""
+    if run.settings.model:
+        from seqwise.hugging_face.tokens import before_targets
+        from seqwise.runs.hugging_face_codecs import GeneratorCodec
+
+        if isinstance(run.codec, GeneratorCodec) and run.codec.model.model.config.is_encoder_decoder:
+            return before_targets(run.codec.tokenizer, run.codec.model.forced_first)
+    return ()
+
+
 def require_gold_inside(run: OutputRun, encoded: Sequence[EncodedExample], examples: Sequence[Example]) -> None:
     """Raise an InputError for training data with an output outside the language, naming its line."""
     language = language_of(run.model)
@@ -134,7 +145,8 @@ def require_gold_inside(run: OutputRun, encoded: Sequence[EncodedExample], examp
         inside_B = members(language, pad_sequence(targets, batch_first=True, padding_value=IGNORE))
         if not bool(inside_B.all()):
             example = examples[start + int((~inside_B).nonzero()[0])]
-            text = run.codec.target_text(example.target)
+            is_raw = run.codec.writes_text
+            text = " ".join(example.target) if is_raw else run.codec.target_text(example.target)
             problem = f"the target {text[:60]!r} is not in the language {run.settings.language!r}"
             raise InputError(problem, **place_of(example), hint="drop the example, or widen the language")
 
