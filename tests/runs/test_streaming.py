@@ -317,8 +317,8 @@ def test_streams_stay_in_the_language(kind: str, commit: str) -> None:
          "renormalized"),
         (
             lambda: Stream(in_a_language(left_to_right("tagger"), last_V=torch.tensor([True, False, True]))),
-            "a stream needs a language whose outputs may end after every token, and may always go on; set "
-            "model.language to None, or predict whole sequences",
+            "a stream needs a language whose outputs may end after every token, and may always go on; "
+            "predict whole sequences, or in Python set model.language to None",
         ),
         (lambda: Stream(left_to_right("tagger"), k=0), "the beam size k must be at least 1, got 0"),
         (

@@ -91,7 +91,7 @@ class Streams:
         self._language = language_of(self._model)
         if self._language is not None and not getattr(self._language, "is_open_ended", False):
             problem = "a stream needs a language whose outputs may end after every token, and may always go on"
-            raise InputError(problem, hint="set model.language to None, or predict whole sequences")
+            raise InputError(problem, hint="predict whole sequences, or in Python set model.language to None")
         chosen = _decoder(run_or_model, decoder, k)
         if getattr(chosen.selector, "noise", no_noise) is not no_noise:
             raise InputError("a stream takes no selector with noise", hint="leave the noise out")
