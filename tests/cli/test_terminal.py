@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -190,6 +191,28 @@ main()
     ended = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=100)
     assert ended.returncode == 2 and " must be " in ended.stderr, ended.stderr
     assert ended.stdout == "imported:\n"
+
+
+@pytest.mark.parametrize("module", [True, False], ids=["python -m seqwise", "seqwise"])
+def test_an_interrupt_while_the_command_is_imported_leaves_no_traceback(module: bool) -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
+    script, _, main = project["scripts"]["seqwise"].partition(":")
+    start = "runpy.run_module('seqwise', run_name='__main__')" if module else f"{script}.{main}()"
+    program = f"""
+import os, runpy, signal, sys
+import seqwise.__main__
+
+class Interrupted:
+    def find_spec(self, name, path=None, target=None):
+        if name == "typer":
+            os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background is born deaf to it
+sys.meta_path.insert(0, Interrupted())
+{start}
+"""
+    ended = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=100)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
 
 
 @pytest.mark.thorough

@@ -84,7 +84,7 @@ app.add_typer(masked_model, name="masked-model")
 
 
 def main() -> None:
-    """Run the command line; the entry point of the ``seqwise`` script."""
+    """Run the command line, as ``seqwise.__main__`` does."""
     with _terminated_like_an_interrupt():
         run(app, "seqwise")
 
