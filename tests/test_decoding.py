@@ -356,3 +356,15 @@ def test_a_decoder_may_be_named(name: Any) -> None:
 def test_a_decoder_of_another_name_is_refused() -> None:
     with pytest.raises(InputError, match="no decoder is called 'bean'; choose one of greedy, beam"):
         decode_examples(tagger_case(0).model, [EncodedExample((1,), ())], "bean")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["greedy", "beam", "raw-beam", "soft-beam"])
+@pytest.mark.parametrize("case", CASES)
+def test_scores_that_are_not_numbers_are_refused(case: str, name: Any) -> None:
+    """Every comparison passes over them, so that any output would be the best."""
+    broken = CASES[case](0)
+    with torch.no_grad():
+        for weights in broken.model.parameters():
+            weights.fill_(math.nan)
+    with pytest.raises(InputError, match="the model's scores are not numbers; check its weights"):
+        decode_examples(broken.model, broken.examples, name)

@@ -5,6 +5,7 @@ Shapes: B batch, K slots, T steps.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -274,6 +275,9 @@ def decode_examples(
         decoder: see :func:`decode`.
         n_best, length_normalization: see :func:`hypotheses`.
         on_progress: called with the number of examples just done.
+
+    Raises:
+        InputError: a score is not a number.
     """
     results: list[list[Hypothesis]] = [[] for _ in examples]
     with evaluation_mode(model), torch.no_grad():
@@ -287,6 +291,8 @@ def decode_examples(
                 length_normalization=length_normalization,
             )
             for index, outputs in zip(indices, decoded, strict=True):
+                if any(math.isnan(output.score) for output in outputs):
+                    raise InputError("the model's scores are not numbers", hint="check its weights")
                 results[index] = outputs
             if on_progress is not None:
                 on_progress(len(indices))
