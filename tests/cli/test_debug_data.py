@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -91,9 +92,21 @@ def test_a_file_without_blank_lines_is_named(files: None, seqwise: Command) -> N
         ) is named
 
 
+def test_standard_input_is_read(files: None, seqwise: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    from_files = inspected(seqwise, "train.conll", "dev.conll")
+    for name, arguments in {"train.conll": ("-", "dev.conll"), "dev.conll": ("train.conll", "-")}.items():
+        with Path(name).open() as stream:
+            monkeypatch.setattr(sys, "stdin", stream)
+            from_input = json.dumps(inspected(seqwise, *arguments))
+        assert from_input.count('"name": "<stdin>"') == 1
+        assert json.loads(from_input.replace("<stdin>", name)) == from_files
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["train.conll", "dev.conll", "train.conll"], "train.conll: the file is given twice"),
+        (["-", "-"], "<stdin>: the file is given twice"),
         (["missing.conll"], "missing.conll"),
         (["train.conll", "--task", "both"], "--task must be tag or transduce"),
         (["train.conll", "--labels", "0"], "--labels must be at least 1"),

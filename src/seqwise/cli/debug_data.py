@@ -22,7 +22,7 @@ WIDTH = 80
 
 
 def debug_data(
-    train: Annotated[Path, typer.Argument(metavar="TRAIN", help="training data")],
+    train: Annotated[Path, typer.Argument(metavar="TRAIN", help="training data; - for standard input")],
     others: Annotated[
         list[Path] | None,
         typer.Argument(metavar="[FILE]...", help="development and test data, compared with the training data"),
@@ -42,7 +42,7 @@ def debug_data(
 
     Reads files like train, and does not change them.
     """
-    from seqwise.runs.inputs import read_examples
+    from seqwise.runs.inputs import read_examples, standard_input
     from seqwise.runs.inspection import inspect_data
     from seqwise.runs.settings import train_settings
 
@@ -54,7 +54,11 @@ def debug_data(
     else:
         raise InputError(f"--task must be tag or transduce, got {task!r}")
     settings = train_settings(task=task, **options)
-    files = {str(path): read_examples(settings, path) for path in (train, *(others or ()))}
+    paths = [standard_input() if str(path) == "-" else str(path) for path in (train, *(others or ()))]
+    twice = next((path for path in paths if paths.count(path) > 1), None)
+    if twice is not None:
+        raise InputError("the file is given twice", path=twice, hint="give each file once")
+    files = {path: read_examples(settings, path) for path in paths}
     inspections = inspect_data(files, tags=task == "tag")
     if as_json:
         print(json.dumps([asdict(file) for file in inspections], indent=1, ensure_ascii=False))
