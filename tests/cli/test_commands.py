@@ -813,6 +813,7 @@ def test_version(seqwise: Command) -> None:
         (["predict"], "missing argument 'RUN'"),
         (["predict", "x", "--n-best=two"], "invalid value for '--n-best'"),
         (["train", "--output=x"], "there is no training data; give --train FILE"),
+        (["train", "--train=.", "--output=x"], ".: this is a directory; name a file in it"),
     ],
 )
 def test_a_wrong_command_line(seqwise: Command, arguments: list[str], said: str) -> None:

@@ -373,7 +373,7 @@ def load_settings(path: Path | None, flags: Mapping[str, str] | None = None) -> 
 
 def check(settings: Settings) -> Settings:
     """Return settings; raise an InputError without training data, or for evaluations without development data."""
-    if settings.train == Path():
+    if settings.train == Path() and "train" not in settings.model_fields_set:  # the folder "." is another mistake
         raise InputError("there is no training data", hint="give --train FILE, or a line 'train: FILE' in the YAML")
     require_evaluation(settings, has_dev=settings.dev is not None)
     return settings
