@@ -104,7 +104,10 @@ REFUSED = {
         ["--init={run}", "--model=chain", "--objective=crf", "--task=tag"],
         "init: the run has another model (lstm, not chain)",
     ),
-    "unknown label": (["--init={run}", "--train={labels}"], "labels:1: "),
+    "unknown label": (
+        ["--init={run}", "--train={labels}"],
+        "labels:2: init: the run has no label 'new'; train a new run",
+    ),
 }
 
 
@@ -113,7 +116,7 @@ def test_a_run_that_does_not_fit_is_refused_in_one_line(
     case: str, before: Path, tmp_path: Path, seqwise: Command
 ) -> None:
     labels = tmp_path / "labels"
-    labels.write_text("a\tnew\n")
+    labels.write_text("a\tA\na\tnew\n")
     flags, message = REFUSED[case]
     flags = [flag.format(run=before, labels=labels) for flag in flags]
     ended = seqwise("train", "--train", before.parent / "train", *flags, "--output", tmp_path / "run")

@@ -325,6 +325,8 @@ def begin_run(
     """
     dev = [] if settings.dev is None else read_examples(settings, settings.dev)
     run = new_run(examples, settings)
+    if settings.init is not None and settings.task == "tag":
+        _require_labels_of_init(run, examples)
     encoded = run.codec.encode(examples)
     require_gold_inside(run, encoded, examples)
     unread = unread_sources(run, dev)
@@ -336,6 +338,16 @@ def begin_run(
             raise
         raise InputError(doubt, path=settings.train) from None
     return run, encoded, dev, unread
+
+
+def _require_labels_of_init(run: OutputRun, examples: Sequence[Example]) -> None:
+    """Raise an InputError for a label that the run in ``init``, whose labels stay, does not have."""
+    known = run.codec.writable
+    for example in examples:
+        for place, label in enumerate(example.target):
+            if label not in known:
+                problem, hint = f"init: the run has no label {label[:100]!r}", "train a new run, without init"
+                raise InputError(problem, path=example.path or None, line=example.line + place, hint=hint)
 
 
 def _signed(run: OutputRun, dev: Sequence[Example]) -> str:
