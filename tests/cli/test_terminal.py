@@ -193,6 +193,13 @@ main()
     assert ended.stdout == "imported:\n"
 
 
+def test_standard_streams_may_be_closed(seqwise: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    assert seqwise("debug-data", "-").complaint == "<stdin>: standard input is closed; give a file"
+    monkeypatch.setattr(sys, "stdout", None)
+    assert seqwise("--version") == (0, "", "")
+
+
 @pytest.mark.parametrize("module", [True, False], ids=["python -m seqwise", "seqwise"])
 def test_an_interrupt_while_the_command_is_imported_leaves_no_traceback(module: bool) -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]

@@ -134,7 +134,8 @@ def run(application: typer.Typer, name: str) -> None:
     try:
         with silence_other_ranks():
             status = application(prog_name=name, standalone_mode=False)
-            sys.stdout.flush()
+            if sys.stdout is not None:  # it was closed before the command began, as in some services
+                sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(INTERRUPTED)
     except (BrokenPipeError, SystemExit) as error:

@@ -83,7 +83,11 @@ def read_lines(path: FilePath) -> Iterator[tuple[int, str]]:
 
 def _opened(path: FilePath) -> AbstractContextManager[BufferedReader]:
     """Open a file; standard input stays open."""
-    return nullcontext(cast(BufferedReader, sys.stdin.buffer)) if os.fspath(path) == STDIN else open(path, "rb")
+    if os.fspath(path) != STDIN:
+        return open(path, "rb")
+    if sys.stdin is None:  # as in some services
+        raise InputError("standard input is closed", path=path, hint="give a file")
+    return nullcontext(cast(BufferedReader, sys.stdin.buffer))
 
 
 def _line_text(raw: bytes, path: FilePath, number: int) -> str:
