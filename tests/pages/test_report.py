@@ -15,6 +15,8 @@ from hashlib import sha256
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from unittest.mock import ANY
 
 import pytest
@@ -37,6 +39,7 @@ from seqwise.pages.report.lattice import Lattice, Node, beam_lattice, drawn_step
 from seqwise.pages.report.page import MARKER
 from seqwise.pages.report.plots import MOST_POINTS, thinned
 from seqwise.pages.report.results import Output, Result, comparable, error_tables, output_listings, verdict
+from seqwise.pages.report.sampling import sampling_verdict
 from seqwise.runs import load_run, predict
 from seqwise.runs.inputs import read_examples
 
@@ -762,7 +765,25 @@ def test_effective_sample_sizes_of_few_sweeps_are_unknown(
     page = report(few)
     assert page.table("R-hat and effective")[1][2:5] == ["unknown"] * 3
     assert page.table("All chains")[1][-3:-1] == ["—"] * 2
-    assert "at least 10 draws per chain are needed" in page.text
+    assert "at least 10 draws per chain are needed" in page.text and " nan" not in page.text
+
+
+@pytest.mark.parametrize(
+    ("judged", "said"),
+    [
+        ([(math.nan, math.nan)], "there is no R-hat, so convergence of the chains is unknown."),
+        ([(1.005, 40.2), (math.nan, math.nan)], "agree: the R-hat of the energy is at most 1.005, the effective sample "
+         "size at least 40."),
+        ([(1.2, math.nan)], "do not agree yet: the R-hat of the energy is at most 1.200. Take more sweeps."),
+        ([(1.0, 50.0), (math.inf, math.nan), (1.005, 40.0)], "do not agree yet: the R-hat of the energy is at most inf "
+         "over 3 sets of chains, the effective sample size at least 40. Take more sweeps."),
+    ],
+)  # fmt: skip
+def test_chains_that_stand_still_apart_do_not_agree(judged: list[tuple[float, float]], said: str) -> None:
+    """Their R-hat is infinite; that of chains that stand still together is not a number."""
+    reports = [SimpleNamespace(r_hat={"energy": r_hat}, ess={"energy": ess}) for r_hat, ess in judged]
+    sampling: Any = SimpleNamespace(problems=[SimpleNamespace(report=report) for report in reports])
+    assert sampling_verdict("s", sampling).endswith(said)
 
 
 def test_autocorrelation_is_its_definition() -> None:

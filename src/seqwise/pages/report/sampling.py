@@ -30,18 +30,22 @@ MOST_CHAINS = 2  # with tables of sequences, per problem
 def sampling_verdict(name: str, sampling: Sampling) -> str:
     """State whether the chains of all problems agree."""
     reports = [problem.report for problem in sampling.problems if problem.report is not None]
-    r_hats = [report.r_hat["energy"] for report in reports if math.isfinite(report.r_hat["energy"])]
+    r_hats = _r_hats(reports)
     if not r_hats:
         return f"{name}: there is no R-hat, so convergence of the chains is unknown."
     sizes = [report.ess["energy"] for report in reports if math.isfinite(report.ess["energy"])]
-    worst, smallest = max(r_hats), min(sizes, default=math.nan)
-    over = f"over {len(reports)} sets of chains" if len(reports) > 1 else "of its chains"
-    numbers = (
-        f"the R-hat of the energy is at most {worst:.3f} {over}, the effective sample size at least {smallest:.0f}"
-    )
+    worst = max(r_hats)
+    over = f" over {len(r_hats)} sets of chains" if len(r_hats) > 1 else ""
+    at_least = f", the effective sample size at least {min(sizes):.0f}" if sizes else ""
+    numbers = f"the R-hat of the energy is at most {worst:.3f}{over}{at_least}"
     if worst <= MOST_R_HAT:
         return f"{name}: chains from different starts agree: {numbers}."
     return f"{name}: the chains do not agree yet: {numbers}. Take more sweeps."
+
+
+def _r_hats(reports: Sequence[ChainReport]) -> list[float]:
+    """Return the R-hats of the energy that are numbers: infinity is one, of chains that stand still apart."""
+    return [report.r_hat["energy"] for report in reports if not math.isnan(report.r_hat["energy"])]
 
 
 def sampling_table(samplings: Mapping[str, Sampling]) -> Table:
@@ -59,7 +63,7 @@ def sampling_table(samplings: Mapping[str, Sampling]) -> Table:
             [getattr(report, name)["energy"] for report in reports if math.isfinite(getattr(report, name)["energy"])]
             for name in ("ess", "tail_ess")
         )
-        r_hats = [report.r_hat["energy"] for report in reports if math.isfinite(report.r_hat["energy"])]
+        r_hats = _r_hats(reports)
         num_sweeps = max(map(len, all_chains))
         rows.append(
             [
@@ -132,7 +136,7 @@ def _reports(sampling: Sampling) -> list[Block]:
     rows = [
         [
             name,
-            _finite(report.r_hat["energy"], ".3f"),
+            _number(report.r_hat["energy"], ".3f"),
             _ess(report, report.ess["energy"], ".0f"),
             _ess(report, report.tail_ess["energy"], ".0f"),
             _ess(report, report.ess_per_pass, ".2g"),
@@ -154,11 +158,11 @@ def _reports(sampling: Sampling) -> list[Block]:
 
 
 def _ess(report: ChainReport, value: float, form: str) -> str:
-    return "unknown" if report.num_sweeps < FEWEST_DRAWS else _finite(value, form)
+    return "unknown" if report.num_sweeps < FEWEST_DRAWS else _number(value, form)
 
 
-def _finite(value: float, form: str) -> str:
-    return format(value, form) if math.isfinite(value) else "not a number"
+def _number(value: float, form: str) -> str:
+    return "not a number" if math.isnan(value) else format(value, form)
 
 
 def _problem(problem: ProblemChains, sampling: Sampling, ids: Ids) -> Section:
