@@ -282,6 +282,15 @@ def test_what_the_hub_says_is_one_line(runs: Path, hub: FakeHub, monkeypatch: py
         push(upload_of(runs / "tagger", "ada/tagger"), api=hub)
 
 
+def test_a_hub_that_cannot_be_reached_is_no_matter_of_names(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, seqwise: Command
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    complaint = seqwise("push", runs / "tagger", "ada/tagger").complaint
+    assert complaint.startswith("ada/tagger: the hub cannot be reached (") and "log in" not in complaint
+    assert complaint.endswith("; check the network, and HF_HUB_OFFLINE")
+
+
 def test_a_name_that_the_hub_does_not_know_and_one_that_is_not_asked_for(
     hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seqwise: Command
 ) -> None:

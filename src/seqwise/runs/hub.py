@@ -76,4 +76,6 @@ def hub_refusals(name: str, problem: str, *, hint: str) -> Iterator[None]:
         raise
     except (transport, EntryNotFoundError, HFValidationError, OSError) as error:
         message = first_line(error).rstrip(" .")
+        if isinstance(error, transport | ConnectionError) and not isinstance(error, HfHubHTTPError):  # no answer
+            problem, hint = "the hub cannot be reached", "check the network, and HF_HUB_OFFLINE"
         raise InputError(f"{problem} ({message})", path=name, hint=hint) from error
