@@ -1,4 +1,4 @@
-"""The lock of an output folder with the calls of Windows, in their place a table of locked bytes."""
+"""The lock of an output folder: what is refused, and the calls of Windows, in their place a table of locked bytes."""
 
 from __future__ import annotations
 
@@ -32,3 +32,12 @@ def test_a_second_writer_is_refused_on_windows(tmp_path: Path, monkeypatch: pyte
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["file"]
     # What is locked lies behind the number of the process, which others read.
     assert {place for _, place in held} == {64}
+
+
+def test_a_folder_that_is_there_and_cannot_be_written_to_is_not_to_be_made(tmp_path: Path) -> None:
+    (tmp_path / lock.LOCK).mkdir()
+    with pytest.raises(InputError, match="the folder cannot be written to "), lock.sole_writer(tmp_path):
+        pass
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="the folder cannot be made "), lock.sole_writer(tmp_path / "file" / "folder"):
+        pass

@@ -96,7 +96,7 @@ def _lock(folder: Path) -> int:
         os.ftruncate(handle, 0)
         os.write(handle, str(os.getpid()).encode())
     except OSError as error:
-        problem = f"the folder cannot be made ({error.strerror})"
+        problem = f"the folder cannot be {'written to' if os.path.isdir(folder) else 'made'} ({error.strerror})"
         raise InputError(problem, path=folder, hint="give another --output") from error
     return handle
 
