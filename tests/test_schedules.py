@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -79,6 +80,12 @@ def test_bad_text_is_refused_with_its_hint(text: str, said: str) -> None:
     with pytest.raises(InputError) as error:
         parse_schedule(text)
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize("value", [None, [1, 4], {"start": 1}])  # as a YAML file has them
+def test_what_is_neither_number_nor_text_is_refused(value: Any) -> None:
+    with pytest.raises(InputError, match="is not a schedule; write a number or"):
+        parse_schedule(value)
 
 
 def test_not_finite_numbers_are_refused() -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic_core import core_schema
 
 from seqwise.configuration.config import WrongValue
-from seqwise.configuration.written import did_you_mean
+from seqwise.configuration.written import did_you_mean, shown
 from seqwise.errors import InputError
 
 __all__ = [
@@ -220,7 +220,11 @@ def parse_schedule(schedule: AnySchedule) -> Schedule:
     if callable(schedule):
         return Function(schedule)
     if not isinstance(schedule, str):
-        return constant(float(schedule))
+        try:
+            return constant(float(schedule))
+        except (TypeError, ValueError):  # of a list, or of a line of a file without a value
+            hint = "write a number or, for example, linear(1, 10)"
+            raise InputError(f"{shown(schedule)} is not a schedule", hint=hint) from None
     number = _number(schedule)
     if number is not None:
         return constant(number)
