@@ -225,6 +225,8 @@ def test_nested_and_flat_settings_give_equal_configurations(tmp_path: Path) -> N
         ("steps: 2\nsize: 0\n", 2, "size must be at least 1, got 0"),
         ("steps: 2\nheads: 2\n", 2, "heads: has no effect here; leave it out, or use model transformer"),
         ("model: [lstm]\n", 1, "model must be a name or a mapping, got a list"),
+        ("model: {name: [lstm]}\n", 1, "model.name must be one of lstm, transformer, got a list"),
+        ("model: {name: {size: 4}}\n", 1, "model.name must be one of lstm, transformer, got a mapping"),
         ("objective: {k: 3}\n", 1, "unknown key 'objective.k'"),
         ("objective:\n  name: beam\n  k: x\n", 3, "objective.k must be an integer, got 'x'"),
         ("sise: 2\n", 1, "unknown key 'sise'; did you mean 'size'?"),

@@ -171,6 +171,12 @@ def test_what_nothing_reads_is_refused(named: str, settings: dict[str, Any], tmp
         load_settings(path, {})
 
 
+def test_a_list_in_place_of_a_task_is_refused_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text("train: a\ntask: [tag]\n")
+    with pytest.raises(InputError, match=r"s\.yaml:2: task must be one of tag, transduce, got a list"):
+        load_settings(tmp_path / "s.yaml")
+
+
 def test_an_option_of_another_task_is_refused_with_that_task() -> None:
     with pytest.raises(InputError, match=r"or use task transduce with model lstm, transformer$"):
         train_settings(train=Path("train.conll"), model="lstm", source_units="characters")

@@ -167,13 +167,18 @@ class OneOf:
         """Expand text to a mapping; return anything else unchanged."""
         return self.short(value) if isinstance(value, str) else value
 
+    def find(self, name: Any) -> type[Config] | None:
+        """Look up an alternative by its tag; None if there is no such one."""
+        return self.members.get(name) if isinstance(name, str) else None  # a list has no hash
+
     def member(self, name: Any) -> type[Config]:
         """Look up an alternative by its tag."""
-        members = self.members
-        if name not in members:
+        member = self.find(name)
+        if member is None:
+            members = self.members
             hint = did_you_mean(str(name), members)
             raise wrong_value(f"one of {', '.join(members)}", name, hint=hint, key=self.base.tag)
-        return members[name]
+        return member
 
     def validate(self, value: Any) -> Config | None:
         """Return the alternative that a value describes."""
@@ -381,7 +386,7 @@ def _field_at(kind: type[Config], written: Written, loc: tuple[Any, ...]) -> tup
         nested = None if info is None else section_of(info)
         if isinstance(nested, OneOf):
             tag = _at(written, (*loc[:depth], nested.base.tag))
-            nested = None if tag is None else nested.members.get(tag.value)
+            nested = None if tag is None else nested.find(tag.value)
         if nested is None:  # the rest is inside a plain value
             break
         section, info = nested, nested.model_fields.get(str(key))

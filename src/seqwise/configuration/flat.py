@@ -298,8 +298,9 @@ def build(kind: type[T] | OneOf, given: Given) -> T:
 def _member_of_root(kind: OneOf, given: Given) -> type[Config]:
     tag = kind.base.tag
     name = given.value(tag)
-    if name in kind.members:
-        return kind.members[name]
+    member = kind.find(name)
+    if member is not None:
+        return member
     wrong = wrong_value(f"one of {', '.join(kind.members)}", name, hint=did_you_mean(str(name), kind.members))
     raise named(wrong, Written({**given.file, **given.flags}, "", given.path), (tag,))
 
@@ -350,9 +351,9 @@ def _placed_section(
         return inner if written or inner.value else None
     tag = section.base.tag
     name = merged[tag].plain() if tag in merged else section.usual or info.default
-    if name not in section.members:
+    member = section.find(name)
+    if member is None:
         return here if written else None
-    member = section.members[name]
     if given.start is not None:  # a new alternative alone takes over settings from elsewhere
         before = written[0].value.get(tag) if written and isinstance(written[0].value, Mapping) else None
         given = replace(given, file={}) if before is not None and before.plain() == name else given
