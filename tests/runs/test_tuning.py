@@ -100,6 +100,35 @@ def test_an_interruption_changes_no_choice(
     assert killed.config.read_text() == whole.config.read_text()
 
 
+def test_a_trial_that_goes_on_is_compared_at_the_evaluations_it_has_reached(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped at the second evaluation of its second stage, after three of the first; that one comes again."""
+    values = {"warm start": [0.1, 0.2, 0.3], "training": [0.4, 0.5, 0.6]}
+    todo = [(stage, step) for stage in values for step in (1, 2, 3)]
+
+    def train(own: Settings, folder: Path, *, on_progress: Any) -> dict[str, Any]:
+        folders = {stage.name: folder / stage.folder for stage in own.stages()}
+        begun = folder.exists()
+        for stage, step in todo[4:] if begun else todo:
+            measured = {"accuracy": values[stage][step - 1], "cross-entropy": 1.0}
+            folders[stage].mkdir(parents=True, exist_ok=True)
+            with (folders[stage] / "measurements.jsonl").open("a") as log:
+                log.write(json.dumps({"step": step, **measured}) + "\n")
+            if not begun and (stage, step) == todo[4]:
+                raise KeyboardInterrupt
+            on_progress(stage, Progress(step, 3, 0.5, 0.1, 1.0, {}, seconds=1.0, measured=measured))
+        return {"dev": {"best decoder": "beam", "decoders": {"beam": {"accuracy": 0.6}}}}
+
+    monkeypatch.setattr(tuning, "train_run", train)
+    chosen = settings.with_changes(objective="hard-hinge")
+    with pytest.raises(KeyboardInterrupt):
+        tune(chosen, tmp_path / "tuned", num_trials=1)
+    tune(chosen, tmp_path / "tuned", num_trials=1)
+    study = optuna.load_study(study_name="seqwise", storage=f"sqlite:///{tmp_path}/tuned/study.db")
+    assert study.trials[-1].intermediate_values == {1: 0.1, 2: 0.2, 3: 0.3, 4: 0.4, 5: 0.5, 6: 0.6}
+
+
 @pytest.mark.thorough
 def test_processes_share_the_trials_of_a_study(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -24,6 +24,7 @@ from typing import Any, Literal
 from seqwise.configuration import dump
 from seqwise.configuration.flat import differences
 from seqwise.data.durable import write_atomically
+from seqwise.data.records import read_json_lines
 from seqwise.errors import InputError
 from seqwise.runs.inputs import read_examples
 from seqwise.runs.measures import decisive
@@ -32,6 +33,7 @@ from seqwise.runs.sizing import sized
 from seqwise.runs.trainer_options import changed_setting_error, require_usable, with_absolute_paths
 from seqwise.runs.training import begin_run, train_run
 from seqwise.schedules import exponential
+from seqwise.training.checkpoints import MEASUREMENTS
 from seqwise.training.lock import InUseError, next_writer, sole_writer
 from seqwise.training.processes import as_one_process
 from seqwise.training.trainer import Progress
@@ -268,19 +270,27 @@ def _run_trial(
     folder, subwords = _folder(output, own), settings.target_units == "subwords"
     evaluations: dict[str, int] = {}  # of the stages so far
 
+    def report(stage: str, step: int, measured: Mapping[str, float]) -> None:
+        before = sum(evaluations.values())
+        evaluations[stage] = max(step // settings.evaluate_every, evaluations.get(stage, 0))
+        title, sign = decisive(measured, subwords=subwords)
+        value = sign * measured[title]
+        if math.isfinite(value) and sum(evaluations.values()) > before:  # else it is repeated after an interruption
+            trial.report(value, sum(evaluations.values()))
+
     def advance(stage: str, progress: Progress) -> None:
         if on_progress is not None:
             on_progress(stage, progress)
-        if not progress.measured or not settings.evaluate_every or progress.step % settings.evaluate_every:
-            return
-        evaluations[stage] = progress.step // settings.evaluate_every
-        title, sign = decisive(progress.measured, subwords=subwords)
-        value = sign * progress.measured[title]
-        if math.isfinite(value):
-            trial.report(value, sum(evaluations.values()))
-        if trial.should_prune():
-            raise optuna.TrialPruned
+        if progress.measured and _is_evaluated(progress.step, settings):
+            report(stage, progress.step, progress.measured)
+            if trial.should_prune():
+                raise optuna.TrialPruned
 
+    for stage in own.stages():  # those of a call that was interrupted
+        log = folder / stage.folder / MEASUREMENTS
+        for _, line in read_json_lines(log, hint="remove the folder of this trial") if log.exists() else ():
+            if _is_evaluated(line["step"], settings):
+                report(stage.name, line["step"], line)
     try:
         metrics = train_run(own, folder, on_progress=advance)
     except optuna.TrialPruned:
@@ -299,6 +309,11 @@ def _run_trial(
     title, value = _measure(metrics, subwords=subwords)
     with next_writer(output):
         _keep_best(study, trial, title, value, settings, output)
+
+
+def _is_evaluated(step: int, settings: Settings) -> bool:
+    """Whether trials are compared at a step; the evaluation after the last step may come at an odd one."""
+    return settings.evaluate_every > 0 and step % settings.evaluate_every == 0
 
 
 def _keep_best(study: Any, trial: Any, title: str, value: float, settings: Settings, output: Path) -> None:
