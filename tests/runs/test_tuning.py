@@ -19,6 +19,7 @@ from seqwise.errors import InputError  # noqa: E402
 from seqwise.runs import load_run, train_settings, tuning  # noqa: E402
 from seqwise.runs.settings import Settings, load_settings  # noqa: E402
 from seqwise.runs.tuning import tune  # noqa: E402
+from seqwise.training.checkpoints import saving  # noqa: E402
 from seqwise.training.trainer import Progress  # noqa: E402
 
 SIZES: dict[str, Any] = {"hidden_size": 4, "embedding_size": 4, "batch_size": 8, "epochs": 2.0, "evaluate_every": 1}
@@ -127,6 +128,25 @@ def test_a_trial_that_goes_on_is_compared_at_the_evaluations_it_has_reached(
     tune(chosen, tmp_path / "tuned", num_trials=1)
     study = optuna.load_study(study_name="seqwise", storage=f"sqlite:///{tmp_path}/tuned/study.db")
     assert study.trials[-1].intermediate_values == {1: 0.1, 2: 0.2, 3: 0.3, 4: 0.4, 5: 0.5, 6: 0.6}
+
+
+def test_a_full_disk_is_not_the_fault_of_a_trial(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = Trainings(monkeypatch)
+
+    def train_on_a_full_disk(own: Settings, folder: Path, **named: Any) -> Any:
+        (folder / "checkpoints").mkdir(parents=True)
+        with saving(folder / "checkpoints" / "checkpoint-2"):
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tuning, "train_run", train_on_a_full_disk)
+    with pytest.raises(InputError, match="No space left on device"):
+        tune(settings, tmp_path / "tuned", num_trials=1)
+    assert len([*(tmp_path / "tuned" / "trials").iterdir()]) == 1
+    monkeypatch.setattr(tuning, "train_run", train)
+    found = tune(settings, tmp_path / "tuned", num_trials=1)
+    assert [trial.state for trial in found.trials] == ["complete"]
 
 
 @pytest.mark.thorough

@@ -299,8 +299,9 @@ def _run_trial(
             shutil.rmtree(folder)
         return
     except InputError as error:
-        if not (folder / "checkpoints").exists() and not (folder / "warm-start").exists():
-            raise  # it did not come to any training: not the choices are wrong
+        not_trained = not (folder / "checkpoints").exists() and not (folder / "warm-start").exists()
+        if not_trained or error.__cause__ is not None:
+            raise  # it did not come to any training, or the disk is full: not the choices are wrong
         with next_writer(output):
             trial.set_user_attr("refused", str(error))
             study.tell(trial, state=states.FAIL)
