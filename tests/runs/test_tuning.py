@@ -101,6 +101,20 @@ def test_an_interruption_changes_no_choice(
     assert killed.config.read_text() == whole.config.read_text()
 
 
+def test_the_first_trial_has_the_settings_as_they_are(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Outside the ranges of the others, in digits and schedules that they do not have, and after an interruption."""
+    Trainings(monkeypatch, interrupted_at=1)
+    given = {"alpha": "linear(1, 40, 7)", "beam_size": 10, "cross_entropy_weight": 0.5, "learning_rate": 0.0123456}
+    chosen = settings.with_changes(objective="relaxed-beam", warm_start="none", **given)
+    with pytest.raises(KeyboardInterrupt):
+        tune(chosen, tmp_path / "tuned", num_trials=1)
+    found = tune(chosen, tmp_path / "tuned", num_trials=1)
+    assert found.trials[0].settings == {**given, "epochs": 2.0}
+    assert load_settings(found.config).objective == chosen.objective
+
+
 def test_a_trial_that_goes_on_is_compared_at_the_evaluations_it_has_reached(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

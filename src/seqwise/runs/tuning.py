@@ -38,6 +38,7 @@ from seqwise.training.lock import InUseError, next_writer, sole_writer
 from seqwise.training.processes import as_one_process
 from seqwise.training.trainer import Progress
 
+GIVEN = "given"  # the first trial's attribute with the settings as they are, which may be outside the ranges
 BEST, STUDY, SETTINGS = "best.yaml", "study.db", "settings.yaml"
 CROSS_ENTROPY_WEIGHTS = (0.0, 0.03, 0.1, 0.3, 1.0)
 FIRST_TRIALS = 4  # that are never pruned
@@ -123,7 +124,7 @@ def _tune(
             pruner=optuna.pruners.MedianPruner(n_startup_trials=FIRST_TRIALS, n_warmup_steps=1),
         )
         if not study.trials:
-            study.enqueue_trial(_as_they_are(settings))
+            study.enqueue_trial(_nearest_choice(settings), user_attrs={GIVEN: _as_they_are(settings)})
     num_ended, lock = -1, ExitStack()
     while num_ended < num_trials:
         with next_writer(output):
@@ -158,7 +159,8 @@ def _next_trial(study: Any, settings: Settings, output: Path, *, num_trials: int
         try:
             with sole_writer(_lock_of(output, trial)):
                 study.tell(trial.number, state=states.FAIL)
-                study.enqueue_trial(trial.params)
+                given = {name: value for name, value in trial.user_attrs.items() if name == GIVEN}
+                study.enqueue_trial(trial.params, user_attrs=given)
             shutil.rmtree(_lock_of(output, trial), ignore_errors=True)
         except InUseError:
             running.append(trial.user_attrs["settings"])
@@ -231,24 +233,42 @@ def _choices(trial: Any, settings: Settings) -> dict[str, float | str]:
         chosen["cross_entropy_weight"] = trial.suggest_categorical("cross_entropy_weight", CROSS_ENTROPY_WEIGHTS)
     if hasattr(objective, "k"):
         chosen["beam_size"] = trial.suggest_int("beam_size", 2, 8)
-    return chosen
+    return chosen | trial.user_attrs.get(GIVEN, {})
 
 
-def _as_they_are(settings: Settings) -> dict[str, float]:
-    """Return the settings as a choice, as far as they are within the ranges."""
+def _as_they_are(settings: Settings) -> dict[str, float | str]:
+    """Return the settings that are tuned, by flat names."""
+    objective, start = settings.objective, settings.warm_start
+    values: dict[str, float | str] = {"learning_rate": settings.learning_rate, "epochs": settings.epochs}
+    if start is not None and start.epochs > 0:
+        values |= {
+            "warm_start_learning_rate": settings.warm_start_learning_rate,
+            "warm_start_epochs": start.epochs,
+        }
+    if "alpha" in objective.schedules:
+        values["alpha"] = str(objective.schedules["alpha"])
+    if hasattr(objective, "cross_entropy_weight"):
+        values["cross_entropy_weight"] = objective.cross_entropy_weight
+    if hasattr(objective, "k"):
+        values["beam_size"] = objective.k
+    return values
+
+
+def _nearest_choice(settings: Settings) -> dict[str, float]:
+    """Return the choice within the ranges that is nearest to the settings."""
     values: dict[str, float] = {"learning_rate": settings.learning_rate, "epochs": settings.epochs}
     if settings.warm_start is not None:
         values["warm_start_learning_rate"] = settings.warm_start_learning_rate
         values["warm_start_epochs"] = settings.warm_start.epochs
     if "alpha" in settings.objective.schedules:
-        alpha = settings.objective.schedules["alpha"].over(1.0)
-        values["alpha_at_first"] = min(max(alpha(0.0), 0.1), 10.0)
-        values["alpha_growth"] = min(max(alpha(1.0) / alpha(0.0), 1.0), 30.0)
-    weight = getattr(settings.objective, "cross_entropy_weight", None)
-    if weight in CROSS_ENTROPY_WEIGHTS:
-        values["cross_entropy_weight"] = weight
-    if 2 <= getattr(settings.objective, "k", 0) <= 8:
-        values["beam_size"] = settings.objective.k  # type: ignore[attr-defined]
+        first, last = settings.objective.schedules["alpha"].ends
+        values["alpha_at_first"] = min(max(first, 0.1), 10.0)
+        values["alpha_growth"] = min(max(last / first, 1.0), 30.0)
+    weight, k = (getattr(settings.objective, name, None) for name in ("cross_entropy_weight", "k"))
+    if weight is not None:
+        values["cross_entropy_weight"] = min(CROSS_ENTROPY_WEIGHTS, key=lambda choice: abs(choice - weight))
+    if k is not None:
+        values["beam_size"] = min(max(k, 2), 8)
     return values
 
 
