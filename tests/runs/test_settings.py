@@ -10,7 +10,7 @@ import pytest
 from seqwise import InputError
 from seqwise.configuration import Config, OneOf, dump
 from seqwise.configuration.flat import flags_of, plain_values
-from seqwise.objectives import CRF, Hinge, ObjectiveConfig, RelaxedBeam, ScheduledSampling
+from seqwise.objectives import CRF, BeamCRF, CrossEntropy, Hinge, ObjectiveConfig, RelaxedBeam, ScheduledSampling
 from seqwise.runs.model_settings import LSTMTagger, TaggerModel, TransducerModel, TransformerTransducer
 from seqwise.runs.settings import (
     SETTINGS,
@@ -175,6 +175,32 @@ def test_a_list_in_place_of_a_task_is_refused_with_its_line(tmp_path: Path) -> N
     (tmp_path / "s.yaml").write_text("train: a\ntask: [tag]\n")
     with pytest.raises(InputError, match=r"s\.yaml:2: task must be one of tag, transduce, got a list"):
         load_settings(tmp_path / "s.yaml")
+
+
+def test_options_beside_auto_are_those_of_the_objective_it_chooses(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text("objective: {name: auto, label_smoothing: 0.1}\n")
+    assert load_settings(path).objective == CrossEntropy(label_smoothing=0.1)
+    path.write_text("encoder: left-to-right\nobjective:\n  name: auto\n  k: 3\n")
+    assert load_settings(path).objective == BeamCRF(k=3, score="global")
+    path.write_text("objective:\n  name: auto\n  k: 3\n")
+    with pytest.raises(InputError, match=r"s\.yaml:3: unknown key 'objective\.k'"):
+        load_settings(path)
+
+
+@pytest.mark.parametrize(("value", "said"), [("x", "a finite number, got 'x'"), ("-1", "at least 0, got -1")])
+@pytest.mark.parametrize("other", ["", "epochs: 2"])
+def test_a_wrong_number_of_epochs_of_a_warm_start_is_refused_by_its_name(
+    value: str, said: str, other: str, tmp_path: Path
+) -> None:
+    (tmp_path / "s.yaml").write_text(f"warm_start_epochs: {value}\n{other}\n")
+    with pytest.raises(InputError, match=rf"s\.yaml:1: warm_start_epochs must be {said}"):
+        load_settings(tmp_path / "s.yaml")
+
+
+def test_no_epochs_of_a_warm_start_add_nothing() -> None:
+    assert train_settings(warm_start_epochs=0) == train_settings()
+    assert "epochs" not in train_settings(warm_start_epochs=0).model_fields_set
 
 
 def test_an_option_of_another_task_is_refused_with_that_task() -> None:

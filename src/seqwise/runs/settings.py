@@ -5,8 +5,9 @@ Command-line flags and keys of a YAML file are these fields and those of the cho
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,7 +15,7 @@ from pydantic import PrivateAttr, field_validator, model_validator
 
 from seqwise.configuration import Config, OneOf, setting
 from seqwise.configuration.flat import build, changed, flat_values, plain_values
-from seqwise.configuration.written import Given, given_in_python, read_given
+from seqwise.configuration.written import Given, Written, given_in_python, read_given
 from seqwise.errors import InputError
 from seqwise.names import AlphaUnitName, ScoreName
 from seqwise.objectives.options import ALPHA_UNIT, BEAM, RELAXATION, ObjectiveConfig, Sampling
@@ -426,25 +427,40 @@ def _choose_objective(given: Given) -> None:
     whole input, nothing beat longer training with cross-entropy (Tables 4.1 and 4.2, g2p), so the epochs of a warm
     start are added.
     """
-    for name in ("score", "warm_start"):
+    for name in ("score", "objective.score", "warm_start"):
         if given.value(name) is not None:
             problem = f"{name}: the objective auto chooses it itself"
             raise given.error(name, problem, f"leave {name.replace('_', '-')} out, or name an objective")
     encoder = given.value("encoder", "model.encoder")
     if given.value("task") == "tag" and encoder == "left-to-right":
-        for name, value in (("objective", "beam-crf"), ("score", "global"), ("warm_start", "scheduled-sampling")):
+        _name_objective(given, "beam-crf")
+        for name, value in (("score", "global"), ("warm_start", "scheduled-sampling")):
             given.put(name, value)
         return
-    given.put("objective", "cross-entropy")
-    written = [value for name in ("warm_start_epochs", "epochs") if (value := given.value(name)) is not None]
-    if len(written) == 2:
-        try:
-            warm_start, epochs = map(float, written)
-        except (TypeError, ValueError):
-            return  # validation refuses it with its line
-        if warm_start >= 0 and epochs > 0:
-            given.drop("warm_start_epochs")
-            given.put("epochs", warm_start + epochs)
-    elif given.value("warm_start_epochs") is not None:
-        given.put("epochs", given.value("warm_start_epochs"))
-        given.drop("warm_start_epochs")
+    _name_objective(given, "cross-entropy")
+    written, epochs = given.value("warm_start_epochs"), given.value("epochs")
+    if written is None:
+        return
+    try:
+        added = CrossEntropyStart(epochs=written).epochs
+    except InputError as error:
+        raise given.error("warm_start_epochs", f"warm_start_{error.problem}", error.hint) from None
+    given.drop("warm_start_epochs")
+    if epochs is None:
+        if added > 0:
+            given.put("epochs", added)
+        return
+    try:
+        total = added + float(epochs)
+    except (TypeError, ValueError):
+        return  # validation refuses it with its line
+    if added < total < math.inf:
+        given.put("epochs", total)
+
+
+def _name_objective(given: Given, name: str) -> None:
+    """Replace the name of the objective, and keep options beside it."""
+    written = given.file.get("objective")
+    given.put("objective", name)
+    if written is not None and isinstance(written.value, Mapping):
+        given.file["objective"] = replace(written, value={**written.value, "name": Written(name, "objective.name")})
