@@ -115,6 +115,17 @@ def test_the_first_trial_has_the_settings_as_they_are(
     assert load_settings(found.config).objective == chosen.objective
 
 
+@pytest.mark.parametrize(("changed", "said"), [("train", "training data"), ("dev", "development data")])
+def test_trials_on_other_data_are_not_compared(
+    changed: str, said: str, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Trainings(monkeypatch)
+    tune(settings, tmp_path / "tuned", num_trials=1)
+    write(tmp_path / changed, seed=7)
+    with pytest.raises(InputError, match=f"tuned: the study was started with other {said}; give another --output"):
+        tune(settings, tmp_path / "tuned", num_trials=2)
+
+
 def test_a_trial_that_goes_on_is_compared_at_the_evaluations_it_has_reached(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

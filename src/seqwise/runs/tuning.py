@@ -26,6 +26,7 @@ from seqwise.configuration.flat import differences
 from seqwise.data.durable import write_atomically
 from seqwise.data.records import read_json_lines
 from seqwise.errors import InputError
+from seqwise.evaluation.signature import sha256_of_examples
 from seqwise.runs.inputs import read_examples
 from seqwise.runs.measures import decisive
 from seqwise.runs.settings import Settings, check, load_settings
@@ -39,6 +40,7 @@ from seqwise.training.processes import as_one_process
 from seqwise.training.trainer import Progress
 
 GIVEN = "given"  # the first trial's attribute with the settings as they are, which may be outside the ranges
+DATA = "data"  # the study's attribute with checksums of its data
 BEST, STUDY, SETTINGS = "best.yaml", "study.db", "settings.yaml"
 CROSS_ENTROPY_WEIGHTS = (0.0, 0.03, 0.1, 0.3, 1.0)
 FIRST_TRIALS = 4  # that are never pruned
@@ -110,7 +112,8 @@ def _tune(
     settings = sized(with_absolute_paths(settings, output), examples)
     require_usable(settings, has_lstm=not settings.model.parallel)
     _require_same_settings(output, settings)
-    begin_run(settings, examples)  # refuses bad data before there is a study
+    _, _, dev, _ = begin_run(settings, examples)  # refuses bad data before there is a study
+    data = {"training data": sha256_of_examples(examples), "development data": sha256_of_examples(dev)}
     with next_writer(output):
         _claim(output, settings)
         study = optuna.create_study(
@@ -123,6 +126,7 @@ def _tune(
             load_if_exists=True,
             pruner=optuna.pruners.MedianPruner(n_startup_trials=FIRST_TRIALS, n_warmup_steps=1),
         )
+        _require_same_data(study, data, output)
         if not study.trials:
             study.enqueue_trial(_nearest_choice(settings), user_attrs={GIVEN: _as_they_are(settings)})
     num_ended, lock = -1, ExitStack()
@@ -209,6 +213,15 @@ def _require_same_settings(output: Path, settings: Settings) -> None:
         return
     for name, (then, now) in differences(load_settings(saved), settings).items():
         raise changed_setting_error(output, name, then, now, what="the study was")
+
+
+def _require_same_data(study: Any, data: Mapping[str, str], output: Path) -> None:
+    """Raise an InputError if other trials of the study were trained or measured on different data."""
+    for name, fingerprint in study.user_attrs.get(DATA, data).items():
+        if data.get(name) != fingerprint:
+            hint = "give another --output, or remove this folder to start again"
+            raise InputError(f"the study was started with other {name}", path=output, hint=hint)
+    study.set_user_attr(DATA, dict(data))
 
 
 def _choices(trial: Any, settings: Settings) -> dict[str, float | str]:
