@@ -115,6 +115,23 @@ def test_the_first_trial_has_the_settings_as_they_are(
     assert load_settings(found.config).objective == chosen.objective
 
 
+def test_killed_before_it_writes_the_best_settings_it_writes_them_in_the_next_call(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Trainings(monkeypatch)
+
+    def be_killed(path: Path, text: str) -> None:
+        if path.name == "best.yaml":
+            raise KeyboardInterrupt
+        path.write_text(text)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(tuning, "write_atomically", be_killed)
+        tune(settings, tmp_path / "tuned", num_trials=1)
+    found = tune(settings, tmp_path / "tuned", num_trials=1)
+    assert load_settings(found.config).learning_rate == found.trials[0].settings["learning_rate"]
+
+
 @pytest.mark.parametrize(("changed", "said"), [("train", "training data"), ("dev", "development data")])
 def test_trials_on_other_data_are_not_compared(
     changed: str, said: str, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -357,13 +357,15 @@ def _keep_best(study: Any, trial: Any, title: str, value: float, settings: Setti
     folder = _folder(output, own)
     study.set_user_attr("title", title)
     before = [ended for ended in _ended(study) if ended.state == states.COMPLETE]
-    study.tell(trial, value)
     kept = max(before, key=lambda ended: ended.value, default=None)
-    if kept is not None and value <= kept.value:
+    is_best = kept is None or value > kept.value
+    if is_best:  # before the study says so, which the next call could not make up for
+        write_atomically(output / BEST, dump(own))
+    study.tell(trial, value)
+    if not is_best:
         if kept.user_attrs["settings"] != chosen:  # the same choice again has the same folder
             shutil.rmtree(folder)
         return
-    write_atomically(output / BEST, dump(own))
     in_use = [running.user_attrs["settings"] for running in study.get_trials(states=(states.RUNNING,))]
     for other in before:
         if other.user_attrs["settings"] in in_use:
