@@ -230,6 +230,7 @@ def test_nested_and_flat_settings_give_equal_configurations(tmp_path: Path) -> N
         ("objective: {k: 3}\n", 1, "unknown key 'objective.k'"),
         ("objective:\n  name: beam\n  k: x\n", 3, "objective.k must be an integer, got 'x'"),
         ("sise: 2\n", 1, "unknown key 'sise'; did you mean 'size'?"),
+        ("objective:\n  name: beam\n  beam_size: 3\n", 3, "unknown key 'objective.beam_size'; did you mean 'k'?"),
     ],
 )
 def test_a_mistake_in_an_alternative_names_its_line(tmp_path: Path, text: str, line: int, said: str) -> None:

@@ -326,7 +326,9 @@ def explained(error: ValidationError, kind: type[Config], written: Written) -> I
         return named(cause, written, loc)
     section, info = _field_at(kind, written, loc)
     if kind_of_error == "extra_forbidden":
-        suggestion = did_you_mean(str(loc[-1]), section.model_fields)
+        by_flag = {flat_name(name, field): name for name, field in section.model_fields.items()}
+        nested = by_flag.get(str(loc[-1]))  # a flag's name, where the section has a shorter one
+        suggestion = f"did you mean {nested!r}?" if nested else did_you_mean(str(loc[-1]), section.model_fields)
         return named(InputError(f"unknown key {_name(written, loc)!r}", hint=suggestion), written, loc)
     if kind_of_error == "missing":
         return named(InputError(f"{_name(written, loc)} is missing", hint=f"add a line '{loc[-1]}: ...'"), written, loc)
