@@ -240,6 +240,13 @@ def test_a_mistake_in_an_alternative_names_its_line(tmp_path: Path, text: str, l
     assert str(error.value).startswith(f"{path}:{line}: {said}")
 
 
+def test_none_in_a_file_is_no_number_and_may_be_a_path(tmp_path: Path) -> None:
+    assert load(Training, write(tmp_path, "beam_size: none\n")).beam_size is None
+    assert load(Settings, write(tmp_path, "data: none\n")).data == Path("none")
+    with pytest.raises(InputError, match="beam_size must be an integer, got 'null and void'"):
+        load(Training, write(tmp_path, "beam_size: null and void\n"))
+
+
 def test_a_flag_that_no_chosen_alternative_has_is_refused() -> None:
     with pytest.raises(InputError, match=r"^heads: has no effect here; leave it out, or use model transformer$"):
         load(Training, None, {"heads": "2"})

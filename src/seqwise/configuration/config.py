@@ -250,7 +250,12 @@ def _read_union(members: tuple[Any, ...], value: Any) -> Any:
     kinds = [member for member in members if member is not type(None)]
     if not isinstance(value, str):
         return _read(kinds[0], value) if len(kinds) == 1 else value
-    if len(kinds) < len(members) and isinstance(value, FlagText) and value.lower() in ("", "null", "none"):
+    # In a file, "none" may be the name of something, but no number.
+    if len(kinds) < len(members) and (
+        value.lower() in ("", "null", "none")
+        if isinstance(value, FlagText)
+        else value.lower() == "none" and {*kinds} <= {int, float}
+    ):
         return None
     for kind in kinds:
         read = _read(kind, value)
