@@ -357,7 +357,7 @@ def _keep_best(study: Any, trial: Any, title: str, value: float, settings: Setti
     folder = _folder(output, own)
     study.set_user_attr("title", title)
     before = [ended for ended in _ended(study) if ended.state == states.COMPLETE]
-    kept = max(before, key=lambda ended: ended.value, default=None)
+    kept: Any = max(before, key=lambda ended: ended.value, default=None)
     is_best = kept is None or value > kept.value
     if is_best:  # before the study says so, which the next call could not make up for
         write_atomically(output / BEST, dump(own))
