@@ -801,6 +801,7 @@ def test_a_model_made_for_each_training_is_adapted_each_time(tmp_path: Path) -> 
     ("options", "said"),
     [
         ({"objective": "relaxed-beem"}, "objective must be one of .*'relaxed-beem'; did you mean 'relaxed-beam'"),
+        ({"objective": ["hinge"]}, "objective must be a name or a mapping, got a list"),
         ({"objective": "crf"}, "crf needs scores that form a chain"),
         (
             {"objective": "hinge", "score": "globl"},

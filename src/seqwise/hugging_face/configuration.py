@@ -129,7 +129,7 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
             self.dataloader_pin_memory = False
         options = {name: getattr(self, name) for name in _OPTIONS if getattr(self, name) is not None}
         chosen: Any = self.objective
-        kind = type(chosen) if isinstance(chosen, ObjectiveConfig) else OneOf(ObjectiveConfig).members.get(chosen)
+        kind = type(chosen) if isinstance(chosen, ObjectiveConfig) else OneOf(ObjectiveConfig).find(chosen)
         known = {flag.name for flag in flags_of(kind)} if kind else {*_OPTIONS}
         options = {name: value for name, value in options.items() if name in known or name not in _COMPARED}
         if isinstance(chosen, ObjectiveConfig):
