@@ -509,6 +509,14 @@ def test_unknown_words_are_counted(seqwise: Command, trained: Path, tmp_path: Pa
     assert metrics["dev"]["unknown_tokens"] == 3
 
 
+def test_other_training_data_leave_the_run_as_it_is(trained: Path, tmp_path: Path) -> None:
+    before = {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
+    other = write(tmp_path / "other.txt", TINY["words"], seed=1)
+    with pytest.raises(InputError, match="the checkpoint was made with other training data"):
+        train_masked_model(other, trained, TINY["words"])
+    assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before
+
+
 def test_standard_input(seqwise: Command, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "some.txt"
     file.write_text("the dog\n")

@@ -50,7 +50,7 @@ from seqwise.runs.training_summary import (
 from seqwise.training.checkpoints import last_complete
 from seqwise.training.lock import sole_writer
 from seqwise.training.processes import from_main_process, init_process_group, is_main_process
-from seqwise.training.trainer import Progress, TrainingResult, read_losses
+from seqwise.training.trainer import Progress, TrainingResult, read_losses, require_same_data
 
 
 def new_masked_run(examples: Sequence[Example], settings: MaskedModelSettings) -> Run[MaskedModelSettings, MaskedCodec]:
@@ -173,6 +173,8 @@ def _train(
     warn(initial_warning(settings.init))
     encoded = run.codec.encode(examples)
     _check_held_out(run, examples, held_out)
+    fingerprints = fingerprints_of(settings, held_out)
+    from_main_process(lambda: require_same_data(output, encoded, fingerprints))
     from_main_process(lambda: _claim(output, settings))
     summary = summarize_masked_training(run, examples, encoded, held_out, run.codec.encode(held_out))
     if is_main_process():
