@@ -135,6 +135,12 @@ def test_only_what_is_not_given_is_sized() -> None:
     assert (fixed.evaluate_every, fixed.patience) == (0, None)
 
 
+def test_after_no_epochs_of_a_warm_start_weights_are_as_new_as_without_one() -> None:
+    without = sized(train_settings(objective="hinge", warm_start="none"), alike(40))
+    of_none = sized(train_settings(objective="hinge", warm_start_epochs=0.0), alike(40))
+    assert (of_none.epochs, of_none.learning_rate) == (without.epochs, without.learning_rate)
+
+
 def test_small_data_are_seen_more_often_where_development_data_can_stop_it() -> None:
     def epochs(count: int, **flags: Any) -> float:
         return sized(train_settings(**flags), alike(count)).epochs

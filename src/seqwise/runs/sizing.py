@@ -82,7 +82,7 @@ def sized(settings: Settings, examples: Sequence[Example]) -> Settings:
         enough_steps=ENOUGH_STEPS if _stops_early(settings) and not pretrained else 0,
     )
     first_rate = RATE_OF_PRETRAINED if pretrained else _rate(settings, sizes.batch_size)
-    goes_on = start is not None or settings.init is not None
+    goes_on = (start is not None and start.epochs > 0) or settings.init is not None
     if start is not None:
         of_start = {"epochs": sizes.epochs, "learning_rate": first_rate}
         changes = {name: value for name, value in of_start.items() if name not in start.model_fields_set}
