@@ -333,7 +333,7 @@ def _run_trial(
         return
     except InputError as error:
         not_trained = not (folder / "checkpoints").exists() and not (folder / "warm-start").exists()
-        if not_trained or error.__cause__ is not None:
+        if not_trained or isinstance(error.__cause__, OSError):
             raise  # it did not come to any training, or the disk is full: not the choices are wrong
         with next_writer(output):
             trial.set_user_attr("refused", str(error))
