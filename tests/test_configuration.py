@@ -285,7 +285,11 @@ def test_what_is_dumped_loads_back_equal(tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.mark.parametrize(
-    "room, base, member", [("objectives", "ObjectiveConfig", "hinge"), ("sampling", "KernelConfig", "gibbs")]
+    "room, base, member",
+    [
+        ("objectives", "ObjectiveConfig", "hinge"),
+        pytest.param("sampling", "KernelConfig", "gibbs", marks=pytest.mark.thorough),
+    ],
 )
 def test_a_base_class_comes_with_its_members(room: str, base: str, member: str) -> None:
     """In a new process, where nothing else has imported them."""

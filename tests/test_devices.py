@@ -14,6 +14,7 @@ from torch import Tensor
 
 import accelerator
 import oracles
+from parameters import quick
 from pretrained import bert, made, word_tokenizer
 from reproductions.goyal_2021.sampler_draws import refine_from_draws
 from seqwise import Decoder, decode
@@ -116,9 +117,7 @@ CASES: dict[str, Callable[[], oracles.Case]] = {
     "transformer": lambda: oracles.transformer_case(5),
 }
 
-FEW = [
-    pytest.param(kind, marks=[pytest.mark.thorough] if kind == "tagger" else []) for kind in ("tagger", "transformer")
-]
+FEW = quick(("tagger", "transformer"), "transformer")
 """Of the two recurrent models, distillation has the other one."""
 
 # ---------------------------------------------------------------------------------------- objectives
@@ -138,12 +137,15 @@ def loss_and_gradients(objective: ObjectiveConfig, case: oracles.Case, place: Pl
 
 @precision
 @pytest.mark.parametrize("kind", FEW)
-@pytest.mark.parametrize("name", [name for name in OBJECTIVES if name != "crf"])
+@pytest.mark.parametrize(
+    "name", quick([name for name in OBJECTIVES if name != "crf"], "cross-entropy", "hinge", "relaxed-beam", "beam-crf")
+)
 def test_an_objective(name: str, kind: str, float64: bool) -> None:
     kind = "encoder-decoder" if name == "distillation" else kind  # of which its teacher is
     compare(lambda place: loss_and_gradients(OBJECTIVES[name](), CASES[kind](), place), float64=float64)
 
 
+@pytest.mark.thorough
 @precision
 @pytest.mark.parametrize(
     ("name", "options"),
@@ -164,7 +166,7 @@ def test_options_of_an_objective(name: str, options: dict[str, Any], float64: bo
 
 @precision
 @pytest.mark.parametrize("alpha", [0.01, 5.0], ids=["all candidates", "few candidates"])
-@pytest.mark.parametrize("score", ["local", "global"])
+@pytest.mark.parametrize("score", quick(["local", "global"], "local"))
 def test_a_relaxed_beam_over_a_large_vocabulary(score: str, alpha: float, float64: bool) -> None:
     objective = OBJECTIVES["relaxed-beam"](score=score, k=3, alpha=str(alpha))
     compare(lambda place: loss_and_gradients(objective, large_case(), place), float64=float64)
@@ -225,7 +227,7 @@ SEARCHES: dict[str, Callable[[], Any]] = {
 
 @precision
 @pytest.mark.parametrize("kind", FEW)
-@pytest.mark.parametrize("name", SEARCHES)
+@pytest.mark.parametrize("name", quick(SEARCHES, "beam", "relaxed beam"))
 def test_a_search(name: str, kind: str, float64: bool) -> None:
     def compute(place: Place) -> Any:
         case, found = CASES[kind](), []
@@ -298,7 +300,7 @@ def test_waits_of_a_search(name: str, size: int, with_gradients: bool) -> None:
     assert sum(waits.values()) <= num_steps / 8, waits
 
 
-@pytest.mark.parametrize("name", ["cross-entropy", "hinge", "early-update", "beam-crf", "minimum-risk"])
+@pytest.mark.parametrize("name", quick(["cross-entropy", "hinge", "early-update", "beam-crf", "minimum-risk"], "hinge"))
 def test_waits_of_a_training_step(name: str) -> None:
     case = CASES["transformer"]()
     with accelerator.device(float64=False) as waits:
@@ -347,9 +349,7 @@ def adapted(name: str, place: Place) -> Any:
 
 
 @precision
-@pytest.mark.parametrize(
-    "name", ["Marian", "Llama", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("T5", "GPT-2"))]
-)
+@pytest.mark.parametrize("name", quick(["Marian", "Llama", "T5", "GPT-2"], "Marian"))
 def test_a_hugging_face_model(name: str, float64: bool) -> None:
     def compute(place: Place) -> Any:
         model, batch = adapted(name, place), place(BATCH)
@@ -433,7 +433,7 @@ def masked(kind: str, place: Place) -> Any:
         pytest.param("BERT", False, id="BERT-float32 only", marks=pytest.mark.thorough),
     ],
 )
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", quick(KERNELS, "metropolis-hastings", "gibbs", "mask-predict"))
 def test_a_kernel(kernel: str, kind: str, float64: bool) -> None:
     problems = [ChainProblem((FREE, 1, FREE, FREE), num_chains=3), ChainProblem((FREE, FREE, 2), first_chain=3)]
 
@@ -462,7 +462,7 @@ def test_prefetching_constraints_and_scores(float64: bool) -> None:
     compare(compute, float64=float64)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", quick(KERNELS, "metropolis-hastings"))
 def test_waits_of_a_sampler(kernel: str) -> None:
     """Two a visit: for what is proposed, and for its energy. Delayed acceptance has two energies to decide on."""
     num_visits, num_sweeps = 4, 2

@@ -36,6 +36,7 @@ def test_nothing_of_a_text_of_known_characters_is_lost(text: str, size: int) -> 
     assert set(pieces) <= set(subwords.pieces)
 
 
+@pytest.mark.thorough
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), min_size=1, max_size=4), st.integers(0, 20))
 @settings(deadline=None, max_examples=300)
 def test_whatever_was_learnt_from_comes_back(texts: list[str], more: int) -> None:
@@ -51,6 +52,7 @@ def test_whatever_was_learnt_from_comes_back(texts: list[str], more: int) -> Non
     assert len(subwords.pieces) <= size
 
 
+@pytest.mark.thorough
 @given(st.text())
 def test_normalising_twice_is_normalising_once(text: str) -> None:
     if any("\ud800" <= character <= "\udfff" for character in text):

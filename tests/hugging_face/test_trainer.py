@@ -24,6 +24,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from parameters import quick
+
 transformers = pytest.importorskip("transformers")
 
 from letters import letter_tokenizer  # noqa: E402
@@ -637,6 +639,7 @@ def test_dropout_of_an_adapter_is_drawn_anew_each_time() -> None:
     assert not torch.equal(first.memory[0][1], second.memory[0][1])
 
 
+@pytest.mark.thorough
 def test_lists_and_datasets_are_the_same_with_the_collator_of_transformers(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     from pretrained import word_tokenizer
@@ -923,7 +926,7 @@ def test_searches_in_training_stay_in_the_language(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("beams", [1, 3])
-@pytest.mark.parametrize("longest", [None, 4, 7])
+@pytest.mark.parametrize("longest", quick([None, 4, 7], None))
 @pytest.mark.parametrize("name", ["Marian", "GPT-2"])
 def test_evaluation_generates_inside_the_language(name: str, longest: int | None, beams: int, tmp_path: Path) -> None:
     """Every output is an item that fits, the best by the model's own beam; without the language none is."""

@@ -14,6 +14,7 @@ from torch import Tensor
 
 import oracles
 from oracles import Case, HardHypothesis, levenshtein, log_sum_exp, tagger_case, translation_case, until_end
+from parameters import quick
 from seqwise import InputError
 from seqwise.data import collate
 from seqwise.objectives import (
@@ -722,7 +723,7 @@ def test_gradcheck_of_the_losses_of_scores() -> None:
     assert torch.autograd.gradcheck(lambda s: expected_cost(s, costs_BN, live_BN, 1.5), (others_BN,))
 
 
-@each_model
+@pytest.mark.parametrize("name", quick(CASES, "tagger"))
 def test_gradcheck_of_the_beam_losses(name: str) -> None:
     """With respect to the head and the label embeddings, through the whole search."""
     case = CASES[name](7)

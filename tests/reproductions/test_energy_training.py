@@ -310,6 +310,7 @@ def test_the_weights_before_the_first_step_and_after_the_last_count_too() -> Non
     assert (fit.steps, fit.best_step) == (3, 3)
 
 
+@pytest.mark.thorough
 def test_of_several_learning_rates_the_best_on_the_development_data_is_kept() -> None:
     drawn = truth().sample(40, generator=torch.Generator().manual_seed(0))
     how: dict[str, Any] = {

@@ -116,6 +116,7 @@ def test_refusals() -> None:
         phoneme_sequences([("photo", ["F", "OW1", "T", "OW2"])], max_length=2)
 
 
+@pytest.mark.thorough
 def test_the_thesis_counts_phoneme_sequences_with_their_duplicates(corpora: Path) -> None:
     with gzip.open(corpora / "cmudict" / "cmudict-0.7b.gz", "rt", encoding="latin-1") as file:
         lexicon = read_lexicon(file)

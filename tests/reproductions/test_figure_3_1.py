@@ -165,6 +165,7 @@ def test_gold_fed_is_teacher_forcing_and_continuous(toy: Toy, swept: list[tuple[
 # ------------------------------------------------------------------ the parts
 
 
+@pytest.mark.thorough
 def test_one_parameter_moves_and_is_put_back(toy: Toy) -> None:
     before = {name: weight.clone() for name, weight in toy.model.state_dict().items()}
     panel = replace(sampling_panel(), curves={"hard": lambda toy: 0.0})
@@ -175,6 +176,7 @@ def test_one_parameter_moves_and_is_put_back(toy: Toy) -> None:
     assert {name: count for name, count in changed.items() if count} == {"encoder.embedding.weight": 1}
 
 
+@pytest.mark.thorough
 def test_every_switch_within_a_cell_is_found(toy: Toy) -> None:
     places = (-2.0, 0.5, 0.5001, 2.25)
 

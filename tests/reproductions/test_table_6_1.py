@@ -290,6 +290,7 @@ def test_the_phoneme_row_is_what_brute_force_gives(tmp_path: Path) -> None:
     assert found["-MLM of MLM"] == pytest.approx(-sum(local) / len(rows), abs=1e-5)
 
 
+@pytest.mark.thorough
 def test_a_cell_goes_on_where_it_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sequences = phoneme_sequences(LEXICON, max_length=3)
     whole, _ = phonemes.measure(sequences, "PLL", tmp_path / "whole", seed=1, setting=SMALL, report=ignore)
@@ -343,6 +344,7 @@ def test_training_lowers_its_objective_and_keeps_the_best_epoch(monkeypatch: pyt
         assert phonemes.mean_loss(model, loss, data.train) < before - 0.05, name
 
 
+@pytest.mark.thorough
 def test_of_several_learning_rates_the_best_epoch_of_the_best_one_is_kept() -> None:
     data = phonemes.split_sequences(phoneme_sequences(LEXICON, max_length=3), seed=0)
 

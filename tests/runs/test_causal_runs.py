@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from parameters import quick
+
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("tokenizers")
 
@@ -57,7 +59,7 @@ def options(files: Path, name: str, **more: Any) -> list[str]:
     return [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
 
 
-@pytest.fixture(scope="module", params=list(KINDS))
+@pytest.fixture(scope="module", params=quick(KINDS, "gpt2"))
 def run(request: pytest.FixtureRequest, files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / request.param
     learnt = {"objective": "cross-entropy", "epochs": 12, "learning_rate": 0.01, "dev": files / "dev.tsv"}

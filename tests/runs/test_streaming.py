@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oracles import randomised
+from parameters import quick
 from recording import NumbersComputed
 from seqwise import HardTopK, InputError, SoftTopK, Stream, Streams, Tagger, interpolated
 from seqwise.data import EncodedExample, Example
@@ -67,7 +68,7 @@ PIECES = st.sampled_from([1, 2, 4, 0])
 
 
 @pytest.mark.parametrize("selector", SELECTORS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", quick(KINDS, "tagger"))
 @settings(max_examples=10, deadline=None, derandomize=True)
 @given(st.data())
 def test_streams_end_as_the_whole_search_does(kind: str, selector: str, data: st.DataObject) -> None:
@@ -95,7 +96,7 @@ def test_streams_end_as_the_whole_search_does(kind: str, selector: str, data: st
     assert streams.names == ()
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", quick(RULES, "agree or delay(1)"))
 @settings(max_examples=10, deadline=None, derandomize=True)
 @given(st.data())
 def test_what_is_committed_depends_on_no_division_and_no_company(rule: str, data: st.DataObject) -> None:

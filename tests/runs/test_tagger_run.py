@@ -17,6 +17,8 @@ import pytest
 import torch
 import yaml
 
+from parameters import quick
+
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("tokenizers")
 
@@ -134,7 +136,7 @@ NEW = ("first_input_D", "label_embedding.", "decoder.", "head.")
 """What the names of the decoder's weights begin with."""
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=quick(KINDS, "BERT"))
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -253,12 +253,18 @@ def test_the_trial_of_a_dead_process_is_taken_over(
 @pytest.mark.parametrize(
     ("options", "names"),
     [
-        ({}, {"learning_rate", "epochs"}),
-        ({"objective": "hard-hinge"}, {"cross_entropy_weight", "beam_size"}),
-        ({"objective": "beam-crf", "warm_start": "none"}, {"cross_entropy_weight", "beam_size"}),
+        pytest.param({}, {"learning_rate", "epochs"}, marks=pytest.mark.thorough),
+        pytest.param({"objective": "hard-hinge"}, {"cross_entropy_weight", "beam_size"}, marks=pytest.mark.thorough),
+        pytest.param(
+            {"objective": "beam-crf", "warm_start": "none"},
+            {"cross_entropy_weight", "beam_size"},
+            marks=pytest.mark.thorough,
+        ),
         ({"objective": "relaxed-beam"}, {"cross_entropy_weight", "beam_size", "alpha"}),
-        ({"objective": "distillation"}, {"beam_size"}),
-        ({"objective": "scheduled-sampling", "feeding": "soft-greedy"}, {"alpha"}),
+        pytest.param({"objective": "distillation"}, {"beam_size"}, marks=pytest.mark.thorough),
+        pytest.param(
+            {"objective": "scheduled-sampling", "feeding": "soft-greedy"}, {"alpha"}, marks=pytest.mark.thorough
+        ),
     ],
 )
 def test_what_an_objective_has_is_tuned(

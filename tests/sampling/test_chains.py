@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from parameters import quick
 from seqwise import InputError
 from seqwise.models.protocols import MaskedModel
 from seqwise.sampling import (
@@ -159,7 +160,7 @@ def test_the_histogram_of_many_chains_is_the_target(name: str) -> None:
     assert excess < 4
 
 
-@pytest.mark.parametrize("num_ahead", [1, 2, 10])
+@pytest.mark.parametrize("num_ahead", quick([1, 2, 10], 2))
 def test_prefetching_gives_the_states_of_plain_sweeps(num_ahead: int) -> None:
     energy = ENERGY + constraint(contains(1), penalty=0.7) + constraint(lambda y: ~contains(2, 2, 2)(y))
     proposal = masked_conditionals(MODEL, temperature=2.0, nucleus=0.95)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 import oracles
+from parameters import quick
 from seqwise import InputError
 from seqwise.sampling import (
     LanguageChains,
@@ -210,7 +211,7 @@ def require_law(tokens_NT: Tensor, outputs: Sequence[Ids], law: dict[Ids, float]
 
 
 @pytest.mark.parametrize("independence", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", quick(NAMES, "tagger"))
 def test_the_transition_matrix_is_that_of_the_enumeration(name: str, independence: float) -> None:
     case = WORLDS[name].case
     kernel = regrow_suffix(case.model, WORLDS[name].language, independence=independence)
@@ -272,7 +273,7 @@ def test_chains_are_diagnosed_and_do_not_depend_on_the_batch() -> None:
 # ---------------------------------------------------------------------------------------- draws
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", quick(NAMES, "tagger"))
 def test_samples_of_chains_have_the_law_that_the_matrix_says(name: str) -> None:
     case, count = WORLDS[name].case, 4000
     context, language = case.model.encode(case.batch), WORLDS[name].language
@@ -319,7 +320,7 @@ def test_a_draft_is_kept_in_proportion_to_the_conditional(name: str) -> None:
 
 
 @pytest.mark.parametrize("independence", [0.3, 1.0])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", quick(NAMES, "tagger"))
 def test_chains_with_a_memory_keep_the_conditional_and_draw_what_it_says(name: str, independence: float) -> None:
     case, memory = WORLDS[name].case, some_memory(name)
     kernel = regrow_suffix(case.model, WORLDS[name].language, independence=independence)
@@ -341,7 +342,7 @@ def test_chains_with_a_memory_keep_the_conditional_and_draw_what_it_says(name: s
             assert float((after_N - target_N).abs().sum() / 2) <= (1 - kept) ** 2 + 1e-12
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", quick(NAMES, "tagger"))
 def test_rejection_draws_from_the_conditional(name: str) -> None:
     case, count = WORLDS[name].case, 4000
     context, language = case.model.encode(case.batch), WORLDS[name].language

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracles
+from parameters import quick
 from seqwise import InputError, best_first
 from seqwise.data import collate
 from seqwise.decoding import decode, hypotheses
@@ -132,7 +133,7 @@ def test_all_outputs(seed: int, k: int) -> None:
 
 @pytest.mark.parametrize("name", SCORES)
 @pytest.mark.parametrize("k", [1, 4])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", quick(range(3), 0))
 def test_outputs_of_a_trie(seed: int, k: int, name: str) -> None:
     draw = np.random.default_rng(seed)
     for case, at_once in zip(cases(seed), (2, 16, 1), strict=True):
@@ -323,7 +324,7 @@ def test_a_search_that_is_cut_short_says_so() -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 4])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", quick(range(4), 0))
 def test_no_more_is_opened_than_has_to_be(seed: int, at_once: int) -> None:
     """Every prefix better than the k-th output has to be; beyond that, as many as a beam that finds it opens."""
     for case, k in itertools.product(cases(seed), (1, 3)):

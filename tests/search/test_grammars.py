@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import oracles
+from parameters import quick
 from seqwise import InputError, beam_search
 from seqwise.sampling import sample_within
 from seqwise.search import Gumbel, HardTopK, SoftTopK, backtrace, best_first, grammar, grammars
@@ -174,7 +175,7 @@ def test_records_of_a_large_vocabulary_are_json_and_in_time() -> None:
         assert "name" in record and ("more" not in record or "a long name" in record["more"])
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", quick(CASES, "json"))
 def test_members_are_those_of_the_judge(name: str) -> None:
     source, texts, is_inside, _ = CASES[name]
     end = len(texts)
@@ -216,7 +217,7 @@ def nested(end: int = 1) -> tuple[grammars.Grammar, list[str]]:
 
 
 @pytest.mark.parametrize("alpha", [0.01, 1.0, 100.0])
-@pytest.mark.parametrize("make", [oracles.translation_case, oracles.transformer_case])
+@pytest.mark.parametrize("make", quick([oracles.translation_case, oracles.transformer_case], oracles.translation_case))
 def test_nothing_that_is_searched_or_drawn_leaves_the_grammar(make: Callable[..., Any], alpha: float) -> None:
     case = make(3, target_size=4, lengths=(2, 3))
     language, texts = nested()

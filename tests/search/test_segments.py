@@ -11,6 +11,7 @@ import transformers
 from torch import Tensor
 
 import oracles
+from parameters import quick
 from pretrained import made
 from seqwise.configuration import OneOf
 from seqwise.data import Batch, EncodedExample, collate
@@ -110,9 +111,7 @@ MODELS = ("tagger", "encoder-decoder", "transformer", "GPT-2", "Marian")
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.thorough if kind in MODELS[1:3] else []) for kind in MODELS]
-)
+@pytest.mark.parametrize("kind", quick(MODELS, "tagger", "GPT-2"))
 def test_losses_gradients_and_random_numbers_are_the_same(kind: str, name: str) -> None:
     objective = OneOf(ObjectiveConfig).members[name.partition(",")[0]](**OBJECTIVES[name])
     values = {name: schedule.over(10)(5) for name, schedule in objective.schedules.items()}
@@ -126,7 +125,7 @@ def test_losses_gradients_and_random_numbers_are_the_same(kind: str, name: str) 
 
 @pytest.mark.parametrize("form", [summed(), summed(tolerance=-1)], ids=["few candidates", "all candidates"])
 @pytest.mark.parametrize("score", [local, global_], ids=["local", "global"])
-@pytest.mark.parametrize("kind", ["tagger", "transformer", pytest.param("GPT-2", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("kind", quick(["tagger", "transformer", "GPT-2"], "tagger"))
 def test_a_large_vocabulary_and_its_deferred_gradients(kind: str, score: Any, form: Any) -> None:
     vocabulary = 300
     model, batch = a_model(kind, vocabulary=vocabulary), a_batch(vocabulary=vocabulary)
@@ -141,7 +140,7 @@ def test_a_large_vocabulary_and_its_deferred_gradients(kind: str, score: Any, fo
     require_same(model, loss)
 
 
-@pytest.mark.parametrize("kind", ["tagger", "transformer"])
+@pytest.mark.parametrize("kind", quick(["tagger", "transformer"], "tagger"))
 @pytest.mark.parametrize(
     "selector",
     [HardTopK(1, noise=Gumbel()), SoftArgmax(2.0, noise=Gumbel())],
