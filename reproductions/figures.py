@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from reproductions.outcome import HEADINGS
-from reproductions.report import Result, Table
+from reproductions.report import Curve, Result, Table
 
 # Okabe and Ito's palette: told apart by colour-blind readers too. Black last, because it stands out.
 BLUE, SKY, GREEN, ORANGE, RED, PINK, GREY, YELLOW, BLACK = PALETTE = (
@@ -62,24 +63,42 @@ def draw_by_decoder(table: Table, measure: str, path: Path, *, title: str) -> No
 
 
 def draw_curves(table: Table, path: Path) -> None:
-    """Draw the development metric of every run against CPU seconds, a colour a system, a dot at the best."""
+    """Draw a curve for each system: the mean over its seeds of the best development metric so far, by CPU seconds."""
     names = list(dict.fromkeys(curve.system for curve in table.curves))
-    first_seed = min(curve.seed for curve in table.curves)
     with panels(path, figsize=(9, 5)) as (figure, (axes,)):
-        for curve in table.curves:
-            colour = PALETTE[names.index(curve.system) % len(PALETTE)]
-            # A second stage begins where the stages before it ended.
-            seconds = [curve.start + after for after, _ in curve.points]
-            metric = [value for _, value in curve.points]
-            label = curve.system if curve.seed == first_seed else None
-            axes.plot(seconds, metric, color=colour, linewidth=1, alpha=0.7, label=label)
-            best = max(range(len(metric)), key=metric.__getitem__)
-            axes.plot(seconds[best], metric[best], "o", color=colour, markersize=4)
-        highest = max(value for curve in table.curves for _, value in curve.points)
-        plateau = min(max(value for _, value in curve.points) for curve in table.curves)
-        # What is far below where the worst run ends is the first minute of training, the same for all.
-        axes.set_ylim(plateau - 1.5 * (highest - plateau + 0.005), highest + 0.15 * (highest - plateau + 0.005))
+        ends = []
+        for number, name in enumerate(names):
+            seconds, metric = best_so_far([curve for curve in table.curves if curve.system == name])
+            colour = PALETTE[number % len(PALETTE)]
+            axes.step(seconds, metric, where="post", color=colour, linewidth=1.4, label=name)
+            axes.plot(seconds[-1], metric[-1], "o", color=colour, markersize=4)
+            ends.append(metric[-1])
+        room = max(ends) - min(ends) + 0.005
+        # What is far below where the worst system ends is the first minute of training, the same for all.
+        axes.set_ylim(min(ends) - 2 * room, max(ends) + 0.2 * room)
         axes.set(xlabel="CPU seconds, stages before included", ylabel=f"{table.curves[0].measure}, development data")
         axes.grid(alpha=0.3)
         axes.set_title(table.title, loc="left", fontsize=10)
         figure.legend(loc="outside lower center", frameon=False, ncols=3)
+
+
+def best_so_far(curves: Sequence[Curve]) -> tuple[list[float], list[float]]:
+    """Return the mean over runs of the best metric so far, where it changes, from where every run has been evaluated.
+
+    Seconds include the stages before, whose metric does not count.
+
+    Example:
+        >>> one = Curve("s", 0, "accuracy", 10.0, ((1, 0.5), (2, 0.25), (3, 1.0)))
+        >>> best_so_far([one, Curve("s", 1, "accuracy", 10.0, ((2, 0.75),))])
+        ([12.0, 13.0], [0.625, 0.875])
+    """
+    runs = [[(curve.start + seconds, value) for seconds, value in curve.points] for curve in curves]
+    begin = max(run[0][0] for run in runs)
+    times: list[float] = []
+    means: list[float] = []
+    for time in sorted({begin, *(seconds for run in runs for seconds, _ in run if seconds > begin)}):
+        mean = math.fsum(max(value for seconds, value in run if seconds <= time) for run in runs) / len(runs)
+        if not means or mean != means[-1]:
+            times.append(time)
+            means.append(mean)
+    return times, means
