@@ -878,7 +878,7 @@ def test_mistakes_end_in_one_line(seqwise: Command, runs: Path, data: Path, tmp_
     assert "--example must be at least 1" in said(runs / "tagger", "--example=0")
     assert "reads no data" in said(runs / "samples", "--file", data / "dev.txt")
     two = ["--file", data / "dev.conll"] * 2
-    assert "2 files for 1 runs" in said(runs / "tagger", runs / "samples", *two)
+    assert "2 files for 1 run that reads one" in said(runs / "tagger", runs / "samples", *two)
     assert "nowhere.conll" in said(runs / "tagger", "--file", data / "nowhere.conll")
     assert "dev.txt:3: 3 columns where" in said(runs / "tagger", "--file", data / "dev.txt")
     shutil.copytree(runs / "tagger", tmp_path / "tagger")

@@ -142,7 +142,7 @@ def test_a_masked_model_begins_with_what_it_found(tmp_path: Path, seqwise: Comma
     ended = seqwise("masked-model", "train", train, "--dev", dev, *flags, "--epochs=1", "--output", run)
     shown = " ".join(ended.out.split())
     assert "train 30 sequences, 70 tokens (3 different) dev 2 sequences, 4 tokens (3 different); 25.0% unseen" in shown
-    assert "stage 1 cross-entropy of masked tokens, at most 1 epoch, 1 steps; loss: nats per masked token" in shown
+    assert "stage 1 cross-entropy of masked tokens, at most 1 epoch, 1 step; loss: nats per masked token" in shown
     # a: 40 of 70, b: 20; one is added to the count of each of a, b, c and of any other token
     perplexity = (74**4 / (41 * 21 * 41 * 1)) ** 0.25
     method = "each token's frequency in the training data"

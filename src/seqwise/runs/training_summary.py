@@ -212,7 +212,9 @@ def summary_lines(summary: TrainingSummary) -> list[str]:
     evaluation = summary.evaluation
     most = "" if evaluation is None or evaluation.patience is None else "at most "
     for place, stage in enumerate(summary.stages, start=1):
-        steps = f"{most}{stage.epochs:g} epoch{'' if stage.epochs == 1 else 's'}, {stage.steps:,} steps"
+        steps = (
+            f"{most}{stage.epochs:g} epoch{'s' * (stage.epochs != 1)}, {stage.steps:,} step{'s' * (stage.steps != 1)}"
+        )
         rows.append((f"stage {place}", f"{stage.objective}, {steps}; loss: {stage.loss_unit}"))
     rates = dict.fromkeys(f"{stage.learning_rate:g}" for stage in summary.stages)
     rows.append(("batches", f"of {summary.batch}; learning rate {', then '.join(rates)}"))

@@ -407,7 +407,8 @@ def _share_files(folders: Sequence[Folder], files: Sequence[Path]) -> dict[str, 
     if not readers:
         raise InputError("--file: a report on samples alone reads no data", hint="leave it out")
     if len(files) not in (1, len(readers)):
-        problem = f"--file: {len(files)} files for {len(readers)} runs that read one"
+        runs = "runs that read" if len(readers) > 1 else "run that reads"
+        problem = f"--file: {len(files)} files for {len(readers)} {runs} one"
         raise InputError(problem, hint="give one file for all runs, or one for each, in order")
     given = files if len(files) == len(readers) else [files[0]] * len(readers)
     return {folder.name: file for folder, file in zip(readers, given, strict=True)}
