@@ -165,11 +165,20 @@ def _numbers(stem: str, settings: str, table: Table, heading: str) -> list[str]:
         lines.append(f"![{table.title}](../{stem}.png)\n")
     if picture and table.curves:
         lines.append(CURVES)
+    lines += _machines(table)
     if not (picture and stem.startswith("figure-")):
         lines.append(markdown_grid(*numbers_of(table)))
     if table.note:
         lines.append(table.note + "\n")
     return lines
+
+
+def _machines(table: Table) -> list[str]:
+    """Say that times are of several processors, if they are."""
+    machines = sorted({name for result in table.results for name in result.signature.machine.split("; ")})
+    if len({name.rpartition(", ")[0] for name in machines}) < 2:
+        return []
+    return [f"Seconds are of several machines, which differ in speed: {'; '.join(machines)}.\n"]
 
 
 def _claims(by_stem: Mapping[str, Table], kinds: Sequence[str]) -> list[str]:

@@ -140,6 +140,17 @@ def test_theorems_and_figures_are_not_counted_as_claims() -> None:
     assert "| The theorem. | seen |" in checked and "| The figure. | seen |" in checked and "The claim." not in checked
 
 
+@pytest.mark.parametrize(
+    ("machines", "mixed"), [("A, 2 cores; B, 2 cores", True), ("A, 1 core; A, 2 cores", False), ("A, 2 cores", False)]
+)
+def test_seconds_of_several_machines_are_said_to_be_so(machines: str, mixed: bool) -> None:
+    signature = replace(SIGNATURE, machine=machines)
+    whole = table()
+    whole = replace(whole, results=tuple(replace(one, signature=signature) for one in whole.results))
+    said = f"Seconds are of several machines, which differ in speed: {machines}."
+    assert (said in shown(table_4_1={"cpu": whole})) == mixed
+
+
 def test_files_without_values_are_named() -> None:
     whole = table()
     bare = replace(whole, results=tuple(replace(one, values=()) for one in whole.results))
