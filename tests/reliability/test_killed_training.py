@@ -180,7 +180,7 @@ SLOW = pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "whole, count",
-    [("tagger", 6), pytest.param("tagger", 50, marks=SLOW), pytest.param("bart", 10, marks=SLOW)],
+    [("tagger", 3), pytest.param("tagger", 50, marks=SLOW), pytest.param("bart", 10, marks=SLOW)],
     indirect=["whole"],
 )
 def test_killed_at_random_moments(whole: Whole, count: int, tmp_path: Path, promise: Any) -> None:
