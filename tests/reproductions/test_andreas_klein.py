@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from reproducing import no_progress, read_back, setup
-from reproductions import run_reproduction, workers
+from reproductions import run_reproduction
 from reproductions.andreas_klein_2015 import figure_1, language_models
 from reproductions.andreas_klein_2015 import tables as andreas_klein
 from reproductions.andreas_klein_2015.language_models import Size, Text, Translations, run_cells, split_words
@@ -282,7 +282,6 @@ def test_lists_are_made_by_a_translator_once(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(corpora_readers, "translation", lambda: Data(train=pairs * 4, dev=pairs, test=pairs))
     monkeypatch.setattr(language_models, "turned_translation", language_models.turned_translation.__wrapped__)
     monkeypatch.setattr(corpora_readers, "translation_references", references.get)
-    monkeypatch.setattr(workers, "WORKERS", 0)
     monkeypatch.setitem(language_models.SIZES, "cpu", replace(SIZE, translator_epochs=2.0, candidates=3))
     lists = language_models.translations(setup(tmp_path))
     assert lists.references == references

@@ -14,7 +14,6 @@ from reproductions.cells import CellJob, measure_by_seed, read_or_make, run_cell
 
 
 def test_a_cell_is_made_again_with_the_one_that_it_comes_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "WORKERS", 0)
     told, made = {"first": "1", "second": "1"}, list[str]()
 
     def make(name: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from reproducing import read_back, setup
-from reproductions import REPRODUCTIONS, workers
+from reproductions import REPRODUCTIONS
 from reproductions.beyond import protein_data, proteins
 from reproductions.beyond.protein_data import (
     Proteins,
@@ -459,7 +459,6 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> None:
     data = Proteins(examples(*sequences[:30]), examples(*sequences[30:35]), examples(*sequences[35:]), ("toy 1",))
     monkeypatch.setattr(proteins, "proteins", lambda: data)
     monkeypatch.setattr(proteins, "SIZES", {"cpu": TINY})
-    monkeypatch.setattr(workers, "WORKERS", 0)
 
 
 def run(folder: Path) -> Any:

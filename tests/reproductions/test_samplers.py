@@ -110,11 +110,6 @@ WITHOUT_SOURCE = SamplerTask(
 )
 
 
-@pytest.fixture(autouse=True)
-def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "WORKERS", 0)
-
-
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One folder for all tables, as it is meant to be."""

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from reproducing import read_back, setup
-from reproductions import workers
 from reproductions.comparison import judge_by_seed
 from reproductions.goyal_2021 import figure_6_1, figure_6_1_phonemes, phonemes, sequence_contrastive, table_6_1
 from reproductions.goyal_2021.enumerable import palindromes, phoneme_sequences
@@ -29,7 +28,6 @@ from seqwise.models import MaskedLSTM
 
 def short_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trainings of three steps in this process: the reproductions as they are, but quick."""
-    monkeypatch.setattr(workers, "WORKERS", 0)
     for constant in ("NOISE_STEPS", "NOISE_ORDERS"):
         monkeypatch.setattr(sequence_contrastive, constant, 2)
     for module in (table_6_1, figure_6_1, sequence_contrastive):

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from reproducing import no_progress, setup
-from reproductions import systems, workers
+from reproductions import systems
 from reproductions.beyond import transformer_translation
 from reproductions.beyond.transformer_translation import SIZES, family, make_marian, reproduce, subword_tokenizer
 from reproductions.cells import stopwatch, train_seconds
@@ -45,7 +45,6 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         with gzip.open(folder / f"{name}.tsv.gz", "wt", encoding="utf-8") as file:
             file.writelines(f"{source}\t{target}\n" for source, target in some)
     monkeypatch.setenv("SEQWISE_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr(workers, "WORKERS", 0)
     cached = [function for module in (corpora, transformer_translation) for function in vars(module).values()
               if hasattr(function, "cache_clear")]  # fmt: skip
     for function in cached:
