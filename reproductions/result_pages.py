@@ -65,9 +65,9 @@ P_VALUE = re.compile(r"p [<=] ([\d.]+)")
 NUMBERS = re.compile(r"[+-][\d.]+ \[-?[\d.]+, -?[\d.]+\]")
 
 CURVES = """\
-Development data during training: the best value so far of each system's last stage, averaged over seeds; dots mark
-the best checkpoints. Models with local scores are decoded by the beam with local scores, models with global scores by
-the raw beam.
+Development data during training: the best value so far of each system's last stage, averaged over seeds. A curve
+ends in a dot, where the last of its seeds has its best checkpoint. Models with local scores are decoded by the beam
+with local scores, models with global scores by the raw beam.
 """
 """Caption of a figure of curves."""
 

@@ -78,7 +78,6 @@ def measure_text(title: str, value: float) -> str:
 
 def interval_texts(title: str, estimate: Iterable[float]) -> tuple[str, str]:
     """Format a measure and, in brackets, its interval, without it if its ends are not numbers."""
-    value, low, high = estimate
-    return measure_text(title, value), "" if isnan(
-        low
-    ) else f"[{measure_text(title, low)}, {measure_text(title, high)}]"
+    value, *ends = estimate
+    interval = "" if isnan(ends[0]) else f"[{', '.join(measure_text(title, end) for end in ends)}]"
+    return measure_text(title, value), interval

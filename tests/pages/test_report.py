@@ -550,6 +550,7 @@ def test_the_verdict_is_that_of_evaluate(
     interval = r" \[\S+, \S+\], p = [01]\.\d{3}" if enough else ""
     assert re.search(rf"Paired difference, points: \+?{difference} points{interval}\.", figure.text)
     assert ("too few examples for intervals" in figure.text) != enough
+    assert ("with bootstrap 95% intervals over examples" in page.text) == enough  # the captions of tables
     (verdict,) = (one.text for one in page.root.all("p") if one.attributes.get("class") == "verdict")
     assert verdict.startswith("There are too few examples to compare") != enough and verdict.count("points") == 1
 

@@ -43,6 +43,7 @@ GIVEN = "given"  # the first trial's attribute with the settings as they are, wh
 DATA = "data"  # the study's attribute with checksums of its data
 BEST, STUDY, SETTINGS = "best.yaml", "study.db", "settings.yaml"
 CROSS_ENTROPY_WEIGHTS = (0.0, 0.03, 0.1, 0.3, 1.0)
+BEAM_SIZES = (2, 8)  # the least and the most
 FIRST_TRIALS = 4  # that are never pruned
 PATIENCE = 0.5  # seconds between looks at the trials of other processes
 SECONDS_TO_WRITE = 60.0  # that a process waits for another one's writing to the study
@@ -224,40 +225,31 @@ def _require_same_data(study: Any, data: Mapping[str, str], output: Path) -> Non
     study.set_user_attr(DATA, dict(data))
 
 
-def _choices(trial: Any, settings: Settings) -> dict[str, float | str]:
+def _choices(trial: Any, settings: Settings) -> dict[str, Any]:
     """Draw the settings of a trial, by flat names."""
-    objective, start = settings.objective, settings.warm_start
-
-    def around(name: str, value: float, factor: float) -> float:
-        return _rounded(trial.suggest_float(name, value / factor, value * factor, log=True))
-
-    chosen: dict[str, float | str] = {
-        "learning_rate": around("learning_rate", settings.learning_rate, 5.0),
-        "epochs": around("epochs", settings.epochs, 2.0),
-    }
-    if start is not None and start.epochs > 0:
-        chosen["warm_start_learning_rate"] = around("warm_start_learning_rate", settings.warm_start_learning_rate, 5.0)
-        chosen["warm_start_epochs"] = around("warm_start_epochs", start.epochs, 2.0)
-    if "alpha" in objective.schedules:
-        first = _rounded(trial.suggest_float("alpha_at_first", 0.1, 10.0, log=True))
-        growth = trial.suggest_float("alpha_growth", 1.0, 30.0, log=True)
-        chosen["alpha"] = str(exponential(first, _rounded(first * growth)))
-    if hasattr(objective, "cross_entropy_weight"):
-        chosen["cross_entropy_weight"] = trial.suggest_categorical("cross_entropy_weight", CROSS_ENTROPY_WEIGHTS)
-    if hasattr(objective, "k"):
-        chosen["beam_size"] = trial.suggest_int("beam_size", 2, 8)
+    chosen: dict[str, Any] = {}
+    for name, value in _as_they_are(settings).items():
+        if name == "alpha":
+            first = _rounded(trial.suggest_float("alpha_at_first", 0.1, 10.0, log=True))
+            growth = trial.suggest_float("alpha_growth", 1.0, 30.0, log=True)
+            chosen[name] = str(exponential(first, _rounded(first * growth)))
+        elif name == "cross_entropy_weight":
+            chosen[name] = trial.suggest_categorical(name, CROSS_ENTROPY_WEIGHTS)
+        elif name == "beam_size":
+            chosen[name] = trial.suggest_int(name, *BEAM_SIZES)
+        else:
+            factor = 5.0 if name.endswith("learning_rate") else 2.0
+            chosen[name] = _rounded(trial.suggest_float(name, value / factor, value * factor, log=True))
     return chosen | trial.user_attrs.get(GIVEN, {})
 
 
-def _as_they_are(settings: Settings) -> dict[str, float | str]:
+def _as_they_are(settings: Settings) -> dict[str, Any]:
     """Return the settings that are tuned, by flat names."""
     objective, start = settings.objective, settings.warm_start
-    values: dict[str, float | str] = {"learning_rate": settings.learning_rate, "epochs": settings.epochs}
+    values: dict[str, Any] = {"learning_rate": settings.learning_rate, "epochs": settings.epochs}
     if start is not None and start.epochs > 0:
-        values |= {
-            "warm_start_learning_rate": settings.warm_start_learning_rate,
-            "warm_start_epochs": start.epochs,
-        }
+        values["warm_start_learning_rate"] = settings.warm_start_learning_rate
+        values["warm_start_epochs"] = start.epochs
     if "alpha" in objective.schedules:
         values["alpha"] = str(objective.schedules["alpha"])
     if hasattr(objective, "cross_entropy_weight"):
@@ -267,21 +259,20 @@ def _as_they_are(settings: Settings) -> dict[str, float | str]:
     return values
 
 
-def _nearest_choice(settings: Settings) -> dict[str, float]:
+def _nearest_choice(settings: Settings) -> dict[str, Any]:
     """Return the choice within the ranges that is nearest to the settings."""
-    values: dict[str, float] = {"learning_rate": settings.learning_rate, "epochs": settings.epochs}
-    if settings.warm_start is not None:
-        values["warm_start_learning_rate"] = settings.warm_start_learning_rate
-        values["warm_start_epochs"] = settings.warm_start.epochs
-    if "alpha" in settings.objective.schedules:
+    values = _as_they_are(settings)
+    if "alpha" in values:
+        del values["alpha"]
         first, last = settings.objective.schedules["alpha"].ends
         values["alpha_at_first"] = min(max(first, 0.1), 10.0)
         values["alpha_growth"] = min(max(last / first, 1.0), 30.0)
-    weight, k = (getattr(settings.objective, name, None) for name in ("cross_entropy_weight", "k"))
-    if weight is not None:
-        values["cross_entropy_weight"] = min(CROSS_ENTROPY_WEIGHTS, key=lambda choice: abs(choice - weight))
-    if k is not None:
-        values["beam_size"] = min(max(k, 2), 8)
+    if "cross_entropy_weight" in values:
+        given = values["cross_entropy_weight"]
+        values["cross_entropy_weight"] = min(CROSS_ENTROPY_WEIGHTS, key=lambda weight: abs(weight - given))
+    if "beam_size" in values:
+        least, most = BEAM_SIZES
+        values["beam_size"] = min(max(values["beam_size"], least), most)
     return values
 
 

@@ -251,7 +251,7 @@ def result_tables(results: Sequence[Result]) -> list[Block]:
             [name, *(" ".join(interval_texts(title, _estimate(by_title[title]))).strip() for title in titles)]
             for name, by_title in result.measures.items()
         ]
-        intervals = any("[" in cell for row in rows for cell in row[1:])
+        intervals = any(enough_examples(sums) for row in result.measures.values() for sums in row.values())
         caption = f"{result.name} on {result.data}{', with bootstrap 95% intervals over examples' * intervals}"
         tables.append(Table(caption, ["decoder", *map(measure_heading, titles)], rows))
     return tables
