@@ -16,13 +16,14 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 
-from benchmarks.command import add_device
+from benchmarks.command import Ratio, add_device
 from seqwise.data.durable import write_atomically
+from seqwise.evaluation.signature import describe_machine
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, PAGE = ROOT / "results" / "benchmarks", ROOT / "docs" / "benchmarks.md"
@@ -72,37 +73,83 @@ ON_A_DEVICE: dict[str, list[str]] = {
 }
 """Those that can be run on a device, in order, with their arguments in full there."""
 
+NAMES = {"intel": "Intel", "amd": "AMD", "apple": "Apple", "other": "other"}
+"""Folders of results, and columns of the page, by maker of the processor."""
+
 CPU = torch.device("cpu")
 
 INTRODUCTION = """# Benchmarks
 
 This page compares the speed and memory of seqwise with named peers; `python -m benchmarks run` writes it. The systems
 take turns on the same work, round by round. Ratios are medians over rounds. A floor is the time of the matrix products
-alone; a target is the aim, reached or not. Further tables of a section are for two threads (`--threads 2`), or for the
-GPU that their signature names (`--device cuda`). Details: `benchmarks/README.md`.
+alone; a target is the aim, reached or not. Details: `benchmarks/README.md`.
+
+Every section has a table for each processor that has been measured, one thread before two (`--threads 2`), then one for
+the GPU (`--device cuda`); signatures name them. The first table has a column for each: a number above 1 says how many
+times as fast seqwise is, unless the target is a most one (≤). A target that is missed is in bold.
 """
 
 
 def write_page(results: Path, page: Path) -> None:
     """One section for each result that is there: the question, how it is put, the table, and the signature."""
-    sections = [INTRODUCTION]
+    columns = columns_of(results)
+    sections, compared = [], {}
     for name in BENCHMARKS:
-        paths = [folder / f"{name}.json" for folder in (results, *sorted(results.glob("threads-*")), results / "cuda")]
-        found = [json.loads(path.read_text("utf-8")) for path in paths if path.exists()]
+        paths = {column: folder / f"{name}.json" for column, folder in columns.items()}
+        found = {column: json.loads(path.read_text("utf-8")) for column, path in paths.items() if path.exists()}
         if not found:
             continue
         module = importlib.import_module(f"benchmarks.{name}")
         question, _, method = inspect.getdoc(module).partition("\n\n")  # type: ignore[union-attr]
-        tables = "\n".join(f"```text\n{module.table(result).strip()}\n```\n" for result in found)
+        tables = "\n".join(f"```text\n{module.table(result).strip()}\n```\n" for result in found.values())
         sections.append(f"## {question}\n\n{method.strip()}\n\n{tables}")
-    write_atomically(page, "\n".join(sections))
+        if hasattr(module, "ratios"):
+            compared[name] = {column: module.ratios(result) for column, result in found.items()}
+    write_atomically(page, "\n".join([INTRODUCTION, *summary(list(columns), compared), *sections]))
+
+
+def columns_of(results: Path) -> dict[str, Path]:
+    """Return the folders of results by what they were measured on: processors, one thread first, then devices."""
+    columns = {}
+    for folder, name in ((results / key, name) for key, name in NAMES.items()):
+        if folder.exists():
+            columns[name] = folder
+            others = sorted(folder.glob("threads-*"))
+            columns |= {f"{name}, {other.name.removeprefix('threads-')} threads": other for other in others}
+    return columns | ({"GPU": results / "cuda"} if (results / "cuda").exists() else {})
+
+
+def summary(columns: Sequence[str], compared: Mapping[str, Mapping[str, Sequence[Ratio]]]) -> list[str]:
+    """Return a table of all ratios with their targets, a column for each machine; nothing if there is none."""
+    lines = []
+    for by_column in compared.values():
+        rows: dict[str, dict[str, Ratio]] = {}
+        for column, found in by_column.items():
+            for ratio in found:
+                rows.setdefault(ratio.what, {})[column] = ratio
+        for what, row in rows.items():
+            one = next(iter(row.values()))
+            target = "" if one.least is None else f"{one.least:g}"
+            target = f"≤ {one.most:g}" if one.most is not None else target
+            cells = (_cell(row[column]) if column in row else "" for column in columns)
+            lines.append(f"| {what} | {target} | {' | '.join(cells)} |")
+    if not lines:
+        return []
+    return ["\n".join([f"| | target | {' | '.join(columns)} |", "|---" * (2 + len(columns)) + "|", *lines]) + "\n"]
+
+
+def _cell(ratio: Ratio) -> str:
+    shown = f"{ratio.value:.2f}" if ratio.value < 10 else f"{ratio.value:,.0f}"
+    return f"**{shown}**" if ratio.missed else shown
 
 
 def folder_of(threads: int, device: torch.device) -> Path:
-    """Where results on so many threads, or on a device, are kept."""
+    """Return where results on so many threads of this maker's processors, or on a device, are kept."""
     if device.type != "cpu":
         return RESULTS / device.type
-    return RESULTS if threads == 1 else RESULTS / f"threads-{threads}"
+    processor = describe_machine().lower()
+    maker = next((key for key in NAMES if key in processor), "other")
+    return RESULTS / maker if threads == 1 else RESULTS / maker / f"threads-{threads}"
 
 
 def measure(name: str, arguments: Sequence[str]) -> bool:

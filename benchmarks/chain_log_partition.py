@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.command import a_parser, run
+from benchmarks.command import Ratio, a_parser, run
 from benchmarks.timing import median_ratio, time_in_turn
 from seqwise.evaluation.signature import sign, signature_line
 from seqwise.models import linear_chain
@@ -175,6 +175,18 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "signature": asdict(signature),
         "signature_line": signature_line(signature),
     }
+
+
+def ratios(result: dict[str, Any]) -> list[Ratio]:
+    """For the summary: the speed with gradients over that of the peer, of the smallest and of the largest chain."""
+    rows = [row for row in result["rows"] if row["with gradients"]["ratio"] is not None]
+    return [
+        Ratio(
+            f"log Z with gradients, T = {row['steps']:,}, K = {row['labels']}, over {PEER}",
+            row["with gradients"]["ratio"],
+        )
+        for row in rows
+    ]
 
 
 def table(result: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,24 @@ from seqwise.data.durable import write_atomically
 from seqwise.devices import find_device
 from seqwise.errors import InputError
 
-__all__ = ["a_parser", "add_device", "run"]
+__all__ = ["Ratio", "a_parser", "add_device", "run"]
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """What the summary says of a benchmark: a number beside its target, which is a least or a most one."""
+
+    what: str
+    value: float
+    least: float | None = None
+    most: float | None = None
+
+    @property
+    def missed(self) -> bool:
+        """Whether there is a target, and it is not reached."""
+        return (self.least is not None and self.value < self.least) or (
+            self.most is not None and self.value > self.most
+        )
 
 
 def a_parser(name: str, description: str | None, *, rounds: int, seed: str) -> argparse.ArgumentParser:

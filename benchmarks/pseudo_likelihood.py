@@ -35,7 +35,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.command import a_parser, add_device, run
+from benchmarks.command import Ratio, a_parser, add_device, run
 from benchmarks.timing import clock_of, median_ratio, peak_bytes, products_a_second, time_in_turn
 from seqwise.evaluation.signature import sign, signature_line
 from seqwise.hugging_face import pseudo_log_likelihoods
@@ -252,6 +252,19 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "signature": asdict(signature),
         "signature_line": signature_line(signature),
     }
+
+
+def ratios(result: dict[str, Any]) -> list[Ratio]:
+    """For the summary: tokens a second over those of each peer."""
+    found = []
+    for row in result["rows"]:
+        what = f"pseudo-log-likelihoods, {row['shape']}"
+        if row.get("dtype", "float32") != "float32":
+            what += f", {row['dtype']}"
+        if row["against_minicons"] is not None:
+            found.append(Ratio(f"{what}, over minicons", row["against_minicons"], least=LEAST[row["shape"]]))
+        found.append(Ratio(f"{what}, over a careful loop", row["against_loop"], least=LEAST_OF_LOOP))
+    return found
 
 
 def table(result: dict[str, Any]) -> str:

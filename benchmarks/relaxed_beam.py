@@ -37,7 +37,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.command import a_parser, add_device, run
+from benchmarks.command import Ratio, a_parser, add_device, run
 from benchmarks.timing import clock_of, median_ratio, peak_bytes, time_in_turn
 from seqwise.data import Batch, EncodedExample, collate
 from seqwise.evaluation.signature import sign, signature_line
@@ -64,7 +64,7 @@ class Size:
 
 
 SIZES = (
-    Size(32_000, 256, 3, 16, 12, {"local": 1.35, "global": 0.7, "dense": 2.8}),
+    Size(32_000, 256, 3, 16, 12, {"local": 1.35, "global": 0.7, "dense": 2.6}),
     Size(1_284, 512, 5, 16, 20, {"local": 1.8}),
     Size(10, 64, 3, 32, 20, {"local": 2.3}),
 )
@@ -308,6 +308,20 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     shown = ", ".join(f"{name} {value}" for name, value in vars(options).items() if name != "output")
     signature = sign(f"relaxed beam beside cross-entropy, LSTM tagger; {shown}", seeds=[options.seed], data="random")
     return {"sizes": results, "signature": asdict(signature), "signature_line": signature_line(signature)}
+
+
+def ratios(result: dict[str, Any]) -> list[Ratio]:
+    """For the summary: the time of a beam element in cross-entropies."""
+    return [
+        Ratio(
+            f"relaxed beam, {row['system']}, V = {found['size']['vocabulary']:,}: beam element over cross-entropy",
+            row["per_element"],
+            most=row["target"],
+        )
+        for found in result["sizes"]
+        for row in found["rows"]
+        if row["target"] is not None
+    ]
 
 
 def table(result: dict[str, Any]) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.command import a_parser, run
+from benchmarks.command import Ratio, a_parser, run
 from benchmarks.timing import median_ratio
 from reproductions.andreas_klein_2015.log_linear import LogLinear, held_out
 from reproductions.andreas_klein_2015.log_linear_training import (
@@ -186,6 +186,12 @@ def compare(full: dict[str, Any], sampled: dict[str, Any], none: dict[str, Any],
         "speedup_met": speedup >= LEAST_SPEEDUP,
         "deviation_met": abs(difference) <= MOST_SPREAD,
     }
+
+
+def ratios(result: dict[str, Any]) -> list[Ratio]:
+    """For the summary: what sampling saves."""
+    what = "log-linear language model: speed of gamma = 0.1 over 1"
+    return [Ratio(what, result["comparison"]["speedup"], least=LEAST_SPEEDUP)]
 
 
 def table(result: dict[str, Any]) -> str:

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.command import a_parser, add_device, run
+from benchmarks.command import Ratio, a_parser, add_device, run
 from benchmarks.timing import clock_of, median_ratio, time_in_turn
 from seqwise.evaluation.signature import sign, signature_line
 from seqwise.models import MaskedTransformer
@@ -202,6 +202,18 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     shown = ", ".join(f"{name} {value}" for name, value in vars(options).items() if name != "output")
     signature = sign(f"samplers; {shown}", seeds=[options.seed], data=digest.hexdigest())
     return {"rows": rows, "signature": asdict(signature), "signature_line": signature_line(signature)}
+
+
+def ratios(result: dict[str, Any]) -> list[Ratio]:
+    """For the summary: proposals a second over those of each other way."""
+    return [
+        Ratio(f"sampler, {row['model']}, over {other}", row[f"against_{key}"]["seqwise"], least=least)
+        for row in result["rows"]
+        for other, key, least in (
+            ("Algorithm 4 as written", "literal", LEAST_OF_LITERAL),
+            ("batched", "batched", LEAST_OF_BATCHED),
+        )
+    ]
 
 
 def table(result: dict[str, Any]) -> str:

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.command import a_parser, add_device, run
+from benchmarks.command import Ratio, a_parser, add_device, run
 from benchmarks.timing import clock_of, median_ratio, time_in_turn
 from seqwise.evaluation.signature import sign, signature_line
 from seqwise.objectives import (
@@ -120,6 +120,17 @@ def compare(seconds: dict[str, list[float]]) -> dict[str, Any]:
         "speedup_over_cross_entropy": over_reference,
         "seconds_by_round": seconds,
     }
+
+
+def ratios(result: dict[str, Any]) -> list[Ratio]:
+    """For the summary: the cost in cross-entropies, and what sampling saves."""
+    found = []
+    for row in result["rows"]:
+        what = f"self-normalisation, N = {row['positions']:,}"
+        found.append(Ratio(f"{what}, over cross-entropy", row["in_cross_entropies"]["self-normalised"], most=MOST_COST))
+        speedup = row["speedup_of_a_tenth"]["sampled"]
+        found.append(Ratio(f"{what}, sampled: speed of gamma = 0.1 over 1", speedup, least=LEAST_SPEEDUP))
+    return found
 
 
 def table(result: dict[str, Any]) -> str:

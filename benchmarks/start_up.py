@@ -29,7 +29,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.command import a_parser, run
+from benchmarks.command import Ratio, a_parser, run
 from seqwise.evaluation.signature import sign, signature_line
 
 DATA = "the\tDT\ndog\tNN\nbarks\tVBZ\n\nPeter\tNNP\nruns\tVBZ\n\nEU\tNNP\nrejects\tVBZ\nthe\tDT\ncall\tNN\n"
@@ -93,6 +93,15 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     digest = hashlib.sha256(DATA.encode()).hexdigest()
     signature = sign(f"start_up; rounds {options.rounds}", seeds=[options.seed], data=digest)
     return {"rows": rows, "signature": asdict(signature), "signature_line": signature_line(signature)}
+
+
+def ratios(result: dict[str, Any]) -> list[Ratio]:
+    """For the summary: seconds over importing torch."""
+    return [
+        Ratio("`seqwise predict` of a sentence: seconds beyond torch", row["beyond_torch"], most=TARGET)
+        for row in result["rows"]
+        if row["program"] == PREDICT
+    ]
 
 
 def table(result: dict[str, Any]) -> str:

@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.command import a_parser, add_device, run
+from benchmarks.command import Ratio, a_parser, add_device, run
 from benchmarks.relaxed_beam import Size, a_batch, a_model
 from benchmarks.timing import clock_of, median_ratio, time_in_turn
 from seqwise.decoding import Decoder, decode
@@ -104,6 +104,20 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     shown = ", ".join(f"{name} {value}" for name, value in vars(options).items() if name != "output")
     signature = sign(f"streams beside whole searches, LSTM tagger; {shown}", seeds=[options.seed], data="random")
     return {"rows": rows, "signature": asdict(signature), "signature_line": signature_line(signature)}
+
+
+def ratios(result: dict[str, Any]) -> list[Ratio]:
+    """For the summary: the cost of a token over that of a whole search, and of a re-run over it."""
+    last = result["rows"][-1]
+    return [
+        Ratio(
+            f"{last['streams']} streams: time of a token over a whole search", last["over_whole"], most=MOST_OF_WHOLE
+        ),
+        *(
+            Ratio(f"re-run of a prefix over {row['streams']} streams", row["rerun_over_stream"], least=LEAST_OF_RERUN)
+            for row in result["rows"]
+        ),
+    ]
 
 
 def table(result: dict[str, Any]) -> str:

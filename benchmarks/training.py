@@ -31,7 +31,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers import MarianConfig, MarianMTModel
 
-from benchmarks.command import a_parser, run
+from benchmarks.command import Ratio, a_parser, run
 from benchmarks.timing import median_ratio, time_in_turn
 from seqwise.data import EncodedExample, collate
 from seqwise.data.batches import Batch, BatchSampler
@@ -238,6 +238,18 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     signature = sign(f"training; {shown}", seeds=[options.seed], data="random")
     signed = {"signature": asdict(signature), "signature_line": signature_line(signature)}
     return {"rows": rows, "marian": marian, "readers": readers, **signed}
+
+
+def ratios(result: dict[str, Any]) -> list[Ratio]:
+    """For the summary: times over those of a bare loop, and a beam element in cross-entropies."""
+    return [
+        *(Ratio(f"`fit`, {row['model']}: time over a bare loop", row["ratio"], most=MOST) for row in result["rows"]),
+        Ratio(
+            "relaxed beam, Marian, V = 8,000: beam element over cross-entropy",
+            result["marian"]["per_element"],
+            most=PER_ELEMENT,
+        ),
+    ]
 
 
 def table(result: dict[str, Any]) -> str:

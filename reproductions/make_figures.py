@@ -31,7 +31,7 @@ from seqwise.pages.report.lattice import Lattice, beam_lattice
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
-GROWTH = RESULTS / "benchmarks" / "scaling.json"
+GROWTH = RESULTS / "benchmarks" / "intel" / "scaling.json"
 
 # Reproductions whose figure is all in their table: the name of the table, and what draws it.
 BY_TABLE: dict[str, Callable[[Table, Path], None]] = {

@@ -67,7 +67,7 @@ def test_the_trainings_that_are_profiled_have_settings(benchmarks: ModuleType) -
 
 
 def test_what_the_profile_says_is_largest(benchmarks: ModuleType) -> None:
-    path = benchmarks.RESULTS / "training_profile.json"
+    path = benchmarks.RESULTS / "intel" / "training_profile.json"
     if not path.exists():
         pytest.skip("the profile has not been committed")
     rows = {row["training"]: row for row in json.loads(path.read_text("utf-8"))["rows"]}
@@ -116,6 +116,7 @@ def test_what_was_asked_for_runs_in_turn_and_what_is_quick_is_not_kept(
     monkeypatch.setattr(benchmarks.importlib, "import_module", lambda name: fake(name.removeprefix("benchmarks.")))
     monkeypatch.setattr(benchmarks, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(benchmarks, "PAGE", tmp_path / "page.md")
+    monkeypatch.setattr(benchmarks, "describe_machine", lambda: "AMD EPYC, 2 cores")
     benchmarks.main(["run", "--quick", "sampler"])
     assert called[0][:-2] == benchmarks.BENCHMARKS["sampler"][1]
     assert not (tmp_path / "results").exists() and not (tmp_path / "page.md").exists()
@@ -128,7 +129,7 @@ def test_what_was_asked_for_runs_in_turn_and_what_is_quick_is_not_kept(
     assert "Like this." in page and page.count("```text\n2.5 times\n```") == 2
     benchmarks.main(["run", "--threads", "2", "sampler"])
     assert called[-1] == [*benchmarks.BENCHMARKS["sampler"][0], "--threads", "2", "--output", called[-1][-1]]
-    assert Path(called[-1][-1]) == tmp_path / "results" / "threads-2" / "sampler.json"
+    assert Path(called[-1][-1]) == tmp_path / "results" / "amd" / "threads-2" / "sampler.json"
     more = (tmp_path / "page.md").read_text("utf-8")
     assert more.count("```text\n2.5 times\n```") == 3 and more.startswith(page.rstrip())
     monkeypatch.setattr(benchmarks, "RESULTS", tmp_path / "others")
@@ -148,6 +149,35 @@ def test_what_was_asked_for_runs_in_turn_and_what_is_quick_is_not_kept(
     path.write_text(json.dumps({"ratio": 7.5}), "utf-8")
     benchmarks.main(["page"])
     assert "```text\n7.5 times\n```" in (tmp_path / "page.md").read_text("utf-8")
+
+
+def test_the_summary_has_a_column_for_each_machine_and_shows_what_is_missed(benchmarks: ModuleType) -> None:
+    ratio = importlib.import_module("benchmarks.command").Ratio
+    found = {
+        "speed": {
+            "Intel": [ratio("speed over a peer", 2.504, least=2.5), ratio("time", 1.5, most=1.2)],
+            "AMD": [ratio("speed over a peer", 2.496, least=2.5)],
+        },
+        "cost": {"AMD": [ratio("without a target", 12.7)]},
+    }
+    (shown,) = benchmarks.summary(["Intel", "AMD"], found)
+    assert shown.splitlines() == [
+        "| | target | Intel | AMD |",
+        "|---|---|---|---|",
+        "| speed over a peer | 2.5 | 2.50 | **2.50** |",
+        "| time | ≤ 1.2 | **1.50** |  |",
+        "| without a target |  |  | 13 |",
+    ]
+    assert benchmarks.summary(["Intel"], {}) == []
+
+
+def test_results_lie_by_maker_of_the_processor(benchmarks: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = torch.device("cpu")
+    for machine, folder in (("Intel(R) Xeon(R) Processor", "intel"), ("Apple M2", "apple"), ("POWER9", "other")):
+        monkeypatch.setattr(benchmarks, "describe_machine", lambda machine=machine: f"{machine}, 2 cores")
+        assert benchmarks.folder_of(1, cpu) == benchmarks.RESULTS / folder
+        assert benchmarks.folder_of(2, cpu) == benchmarks.RESULTS / folder / "threads-2"
+    assert benchmarks.folder_of(1, torch.device("cuda")) == benchmarks.RESULTS / "cuda"
 
 
 @pytest.mark.thorough
@@ -179,7 +209,7 @@ def test_what_is_no_benchmark_is_refused(benchmarks: ModuleType, capsys: pytest.
 
 
 def test_the_speeds_of_the_page_on_scale_are_the_measured_ones(benchmarks: ModuleType) -> None:
-    rows = json.loads((benchmarks.RESULTS / "throughput.json").read_text("utf-8"))["rows"]
+    rows = json.loads((benchmarks.RESULTS / "intel" / "throughput.json").read_text("utf-8"))["rows"]
     (said,) = re.findall(r"^measured = \{(.*)\}$", (ROOT / "docs" / "scale.md").read_text("utf-8"), re.MULTILINE)
     shown = [int(speed) for speed in re.findall(r": (\d+)", said)]
     assert shown == [float(f"{row['tokens_per_second']:.2g}") for row in rows]
