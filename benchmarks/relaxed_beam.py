@@ -312,15 +312,17 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def ratios(result: dict[str, Any]) -> list[Ratio]:
     """For the summary: the time of a beam element in cross-entropies."""
+    targets = {(size.vocabulary, size.hidden): size.targets for size in (*SIZES, *GPU_SIZES)}
     return [
         Ratio(
-            f"relaxed beam, {row['system']}, V = {found['size']['vocabulary']:,}: beam element over cross-entropy",
+            f"relaxed beam, {row['system']}, V = {vocabulary:,}, H = {hidden:,}: element over cross-entropy",
             row["per_element"],
-            most=row["target"],
+            most=targets[vocabulary, hidden][row["system"]],
         )
         for found in result["sizes"]
+        for vocabulary, hidden in [(found["size"]["vocabulary"], found["size"]["hidden"])]
         for row in found["rows"]
-        if row["target"] is not None
+        if row["system"] in targets[vocabulary, hidden]
     ]
 
 

@@ -245,7 +245,7 @@ def ratios(result: dict[str, Any]) -> list[Ratio]:
     return [
         *(Ratio(f"`fit`, {row['model']}: time over a bare loop", row["ratio"], most=MOST) for row in result["rows"]),
         Ratio(
-            "relaxed beam, Marian, V = 8,000: beam element over cross-entropy",
+            "relaxed beam, Marian, V = 8,000: element over cross-entropy",
             result["marian"]["per_element"],
             most=PER_ELEMENT,
         ),

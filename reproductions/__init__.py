@@ -95,7 +95,7 @@ REPRODUCTIONS = {
     "wider-beams": Reproduction("reproductions.goyal_2019.wider_beams:reproduce", CONVERGED, "tables"),
     "raw-scores": Reproduction("reproductions.beyond.raw_scores:reproduce", {"cpu": 3}, "search-objectives"),
     "search-objectives": Reproduction("reproductions.beyond.search_objectives:reproduce", FIVE),
-    "frontier": Reproduction("reproductions.beyond.frontier:reproduce", FIVE),
+    "frontier": Reproduction("reproductions.beyond.frontier:reproduce", {**FIVE, "converged": 5}),
     "improvements": Reproduction("reproductions.beyond.improvements:reproduce", {"cpu": 3}, "search-objectives"),
     "andreas-klein-1": Reproduction("reproductions.andreas_klein_2015.tables:table_1", {"cpu": 3}, "andreas-klein"),
     "andreas-klein-2": Reproduction("reproductions.andreas_klein_2015.tables:table_2", {"cpu": 3}, "andreas-klein"),

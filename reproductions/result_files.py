@@ -104,7 +104,7 @@ CHAPTERS = (
         {
             "Label bias where the ceilings are known": ("label-bias-toy",),
             "Streaming stress assignment": ("stress",),
-            "When a label is final": tuple(f"frontier-{corpus}" for corpus in ("stress", "pmb", "ner")),
+            "When a label is final": tuple(f"frontier-{corpus}" for corpus in ("stress", "pmb", "ewt", "erg", "ner")),
             "Spelling to sound": ("g2p",),
             "Search-aware objectives": tuple(f"search-objectives-{corpus}" for corpus in ("pmb", "ner", "stress")),
             "What might improve on them": tuple(f"improvements-{corpus}" for corpus in ("pmb", "ner", "g2p")),

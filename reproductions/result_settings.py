@@ -134,8 +134,8 @@ def _searched(corpus: str, make: Callable[..., Mapping[str, System]], scale: str
 
 
 def _streamed(corpus: str, scale: str) -> str:
-    _, start, epochs = search_objectives.CORPORA[corpus]
-    return _listed(frontier.systems(start, epochs, 0).values(), scale)
+    line = _listed(frontier.systems(corpus, scale, 1, 0).values(), scale)
+    return f"{line.removesuffix('.')}; {_tuned()}" if scale == "converged" else line
 
 
 def _inside(name: str, scale: str) -> str:

@@ -34,7 +34,14 @@ from seqwise.runs.loading import load_run
 from seqwise.runs.run import OutputRun, predict
 from seqwise.runs.settings import Settings
 
-CORPORA = ("stress", "pmb", "ner")
+CORPORA = ("stress", "pmb", "ewt", "erg", "ner")
+EVALUATIONS, PATIENCE = 2, 6
+"""Times an epoch that development data are looked at, and so many without a better one end a stage, if they do."""
+TO_THE_END = {
+    "cross-entropy-longer": 20.0, "relaxed-beam": 2.5, "beam-crf-from-cross-entropy": 8.0, "sampling": 8.0,
+    "sampling-longer": 8.0, "dense-beam": 8.0, "beam-crf": 8.0,
+}  # fmt: skip
+"""The most epochs of each stage then."""
 DECODERS = BEAM, HALF_RAW, RAW = ("beam", "interpolated-beam", "raw-beam")
 DELAYS = (0, 1, 2, 4)
 AGREE, AT_THE_END = "agree", "never"
@@ -137,15 +144,31 @@ def commit_prefixes(outputs: Sequence[Labels], delay: int | None) -> Course:
     return course(shown, num_final)
 
 
-def systems(start: Settings, epochs: Mapping[str, float], seed: int) -> dict[str, System]:
+def plan(corpus: str, scale: str, num_examples: int) -> tuple[Settings, Mapping[str, float], tuple[float, float]]:
+    """Return the start of the systems of a corpus, the epochs of the other stages, and by how much they are slower.
+
+    At the scale "converged" development data end each stage, and all are tuned alike, from the rate of the start on.
+    """
+    _, start, epochs = search_objectives.CORPORA[corpus]
+    if scale != "converged":
+        return start, epochs, (2.0, 3.0)
+    start = start.with_changes(batch_size=16, learning_rate=5e-3, epochs=40.0)
+    assert start.batch_size is not None
+    steps_an_epoch = -(-num_examples // start.batch_size)
+    start = start.with_changes(evaluate_every=max(1, steps_an_epoch // EVALUATIONS), patience=PATIENCE)
+    return start, TO_THE_END, (1.0, 1.0)
+
+
+def systems(corpus: str, scale: str, num_examples: int, seed: int) -> dict[str, System]:
     """Return every system for one seed by key: some of the search objectives, others like them, a two-way model."""
-    start = start.with_changes(seed=seed)
+    start, epochs, slower = plan(corpus, scale, num_examples)
+    shared = search_objectives.family(start, epochs, seed, slower=slower)
+    start = shared["cross-entropy"].settings
+    crf = shared["beam-crf-from-cross-entropy"].settings
     relaxed = start.with_changes(
-        objective="relaxed-beam", score="global", alpha="exponential(0.5, 3)", learning_rate=start.learning_rate / 3,
+        objective="relaxed-beam", score="global", alpha="exponential(0.5, 3)", learning_rate=crf.learning_rate,
         epochs=2 * epochs["relaxed-beam"],
     )  # fmt: skip
-    shared = search_objectives.family(start, epochs, seed)
-    crf = shared["beam-crf-from-cross-entropy"].settings
     own = systems_of(
         {
             "relaxed-beam-from-cross-entropy": (relaxed, "cross-entropy"),
@@ -168,10 +191,9 @@ def reproduce(setup: Setup) -> Iterator[Outcome]:
 
 def run_corpus(name: str, corpus: str, setup: Setup) -> Outcome:
     """Make the table and the figure of one corpus."""
-    task, start, epochs = search_objectives.CORPORA[corpus]
-    task = replace(task, decoders=DECODERS)
+    task = replace(search_objectives.CORPORA[corpus][0], decoders=DECODERS)
     rows = rows_of({**PLAIN, **GLOBAL, **TRAINED, TWO_WAY: AGAIN})
-    measured = run_task(task, partial(systems, start, epochs), rows, name, setup)
+    measured = run_task(task, partial(systems, corpus, setup.scale, len(task.load_data().train)), rows, name, setup)
     with one_thread():
         found = dict(_stream_all(task, measured))
     best = best_on_dev(measured, GLOBAL, decoder=RAW).row.name

@@ -38,17 +38,26 @@ def _left_to_right(task: Task) -> Task:
     return replace(task, title=f"{task.title}, left to right")
 
 
-def family(start: Settings, epochs: Mapping[str, float], seed: int) -> dict[str, System]:
-    """Return every system for one seed by key; scores are global wherever a search is trained through."""
+def family(
+    start: Settings, epochs: Mapping[str, float], seed: int, *, slower: tuple[float, float] = (2.0, 3.0)
+) -> dict[str, System]:
+    """Return every system for one seed by key; scores are global wherever a search is trained through.
+
+    Args:
+        start: the cross-entropy training that the others start from.
+        epochs: of the other stages, by key.
+        seed: of weights, batches and noise.
+        slower: by how much learning rates are below that of the start, of a second stage and of a last one.
+    """
     start = start.with_changes(seed=seed)
-    after = start.with_changes(learning_rate=start.learning_rate / 2)
+    after = start.with_changes(learning_rate=start.learning_rate / slower[0])
     sampling = after.with_changes(objective="scheduled-sampling", gold_probability="linear(1, 0.25)")
-    last = partial(start.with_changes, learning_rate=start.learning_rate / 3, score="global")
+    last = partial(start.with_changes, learning_rate=start.learning_rate / slower[1], score="global")
     stages = {
         "cross-entropy-longer": (after, "cross-entropy"),
         "sampling": (sampling, "cross-entropy"),
         "sampling-longer": (
-            sampling.with_changes(gold_probability="0.25", learning_rate=start.learning_rate / 3), "sampling",
+            sampling.with_changes(gold_probability="0.25", learning_rate=start.learning_rate / slower[1]), "sampling",
         ),
         "dense-beam": (last(objective="dense-beam", cross_entropy_weight=0.0), "sampling"),
         "beam-crf": (last(objective="beam-crf"), "sampling"),
@@ -71,6 +80,15 @@ CORPORA: dict[str, tuple[Task, Settings, Mapping[str, float]]] = {
     "pmb": (
         _left_to_right(supertags("pmb")), _START.with_changes(epochs=6.0), _EPOCHS,
     ),
+    # Four and six times the text of the first.
+    "ewt": (
+        _left_to_right(supertags("ewt")), _START.with_changes(epochs=3.0),
+        {key: each / 4 for key, each in _EPOCHS.items()},
+    ),
+    "erg": (
+        _left_to_right(supertags("erg")), _START.with_changes(epochs=2.0),
+        {key: each / 6 for key, each in _EPOCHS.items()},
+    ),
     "ner": (
         _left_to_right(ENTITIES),
         _START.with_changes(hidden_size=96, label_embedding_size=16, epochs=8.0, learning_rate=6e-3),
@@ -92,11 +110,12 @@ CORPORA: dict[str, tuple[Task, Settings, Mapping[str, float]]] = {
     ),
 }  # fmt: skip
 """The corpora; what each key's stage trains for is chosen to take about the time of the other stages."""
+TABLES = ("pmb", "ner", "stress")
 
 
 def reproduce(setup: Setup) -> Iterator[Outcome]:
     """Train every system on every corpus, and put each objective to a test against the best control."""
-    tables = setup.chosen({f"search-objectives-{name}": name for name in CORPORA})
+    tables = setup.chosen({f"search-objectives-{name}": name for name in TABLES})
     for name in tables.values():
         CORPORA[name][0].require()
     rows = rows_of({**CONTROLS, **SEARCHED})

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from reproductions.beyond.frontier import AGREE, Course, commit_prefixes, course, read_again, stream
+import pytest
+
+from reproductions.beyond.frontier import (
+    AGREE,
+    CORPORA,
+    PATIENCE,
+    Course,
+    commit_prefixes,
+    course,
+    read_again,
+    stream,
+    systems,
+)
 from seqwise.data import Example
 from seqwise.runs import Run, predict, train_settings
 from seqwise.runs.loading import build_codec, build_model
@@ -20,6 +32,18 @@ def test_prefixes_are_final_after_a_delay_and_never_change_then() -> None:
     outputs = [("A",), ("B", "C"), ("B", "D", "E")]
     assert commit_prefixes(outputs, 1) == Course(("B", "D", "E"), 1 + 1 + 0, 1 + 1)
     assert commit_prefixes(outputs, None).labels == outputs[-1]
+
+
+@pytest.mark.parametrize("corpus", CORPORA)
+def test_all_systems_are_ended_by_development_data_and_tuned_from_one_rate_on(corpus: str) -> None:
+    """At the scale "converged"; at the quick one they have epochs and rates of their own."""
+    to_the_end = [system.settings for system in systems(corpus, "converged", 1_000, 0).values()]
+    assert {settings.patience for settings in to_the_end} == {PATIENCE}
+    assert {settings.evaluate_every for settings in to_the_end} == {31}  # twice in 63 batches of 16
+    assert len({settings.learning_rate for settings in to_the_end}) == 1
+    quick = [system.settings for system in systems(corpus, "cpu", 1_000, 0).values()]
+    assert {settings.evaluate_every for settings in quick} == {0}
+    assert len({settings.learning_rate for settings in quick}) == 3
 
 
 def test_streams_and_prefixes_end_as_the_whole_search_does() -> None:
