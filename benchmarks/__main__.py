@@ -122,20 +122,21 @@ def columns_of(results: Path) -> dict[str, Path]:
 def summary(columns: Sequence[str], compared: Mapping[str, Mapping[str, Sequence[Ratio]]]) -> list[str]:
     """Return a table of all ratios with their targets, a column for each machine; nothing if there is none."""
     lines = []
+    met: dict[str, list[bool]] = {column: [] for column in columns}
     for by_column in compared.values():
         rows: dict[str, dict[str, Ratio]] = {}
         for column, found in by_column.items():
+            met[column] += [not ratio.missed for ratio in found if ratio.target]
             for ratio in found:
                 rows.setdefault(ratio.what, {})[column] = ratio
         for what, row in rows.items():
-            one = next(iter(row.values()))
-            target = "" if one.least is None else f"{one.least:g}"
-            target = f"≤ {one.most:g}" if one.most is not None else target
             cells = (_cell(row[column]) if column in row else "" for column in columns)
-            lines.append(f"| {what} | {target} | {' | '.join(cells)} |")
+            lines.append(f"| {what} | {next(iter(row.values())).target} | {' | '.join(cells)} |")
     if not lines:
         return []
-    return ["\n".join([f"| | target | {' | '.join(columns)} |", "|---" * (2 + len(columns)) + "|", *lines]) + "\n"]
+    counts = " | ".join(f"{sum(each)} of {len(each)}" for each in met.values())
+    head = [f"| | target | {' | '.join(columns)} |", "|---" * (2 + len(columns)) + "|", f"| targets met | | {counts} |"]
+    return ["\n".join([*head, *lines]) + "\n"]
 
 
 def _cell(ratio: Ratio) -> str:

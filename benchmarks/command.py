@@ -28,6 +28,13 @@ class Ratio:
     most: float | None = None
 
     @property
+    def target(self) -> str:
+        """The target as text, or "" without one."""
+        if self.most is not None:
+            return f"≤ {self.most:g}"
+        return "" if self.least is None else f"{self.least:g}"
+
+    @property
     def missed(self) -> bool:
         """Whether there is a target, and it is not reached."""
         return (self.least is not None and self.value < self.least) or (

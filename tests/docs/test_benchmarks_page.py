@@ -164,6 +164,7 @@ def test_the_summary_has_a_column_for_each_machine_and_shows_what_is_missed(benc
     assert shown.splitlines() == [
         "| | target | Intel | AMD |",
         "|---|---|---|---|",
+        "| targets met | | 1 of 2 | 0 of 1 |",
         "| speed over a peer | 2.5 | 2.50 | **2.50** |",
         "| time | ≤ 1.2 | **1.50** |  |",
         "| without a target |  |  | 13 |",
