@@ -49,7 +49,7 @@ from seqwise.runs.inputs import read_sequences
 from seqwise.runs.loading import load_run
 from seqwise.runs.masked_model_settings import MaskedModelSettings, masked_settings
 from seqwise.runs.masked_model_training import train_masked_model
-from seqwise.runs.scoring import score_sequences
+from seqwise.runs.scoring import Scorer
 
 RUN = "model"
 
@@ -142,7 +142,7 @@ def train_model(folder: Path, settings: MaskedModelSettings, output: Path, repor
     """Train the model of one seed, from its last checkpoint where there is one, and measure it on development data."""
     dev = read_sequences(folder / "dev.fasta", settings)
     train_masked_model(folder / "train.fasta", output, settings, on_progress=watched(output, report))
-    scores = score_sequences(load_run(output), dev)
+    scores = Scorer(load_run(output), pieces="original").score_examples(dev)
     report(1, 1, "")
     return {
         "nats": [-float(score.token_log_probs_T[1:].double().sum()) for score in scores],

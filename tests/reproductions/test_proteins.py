@@ -46,7 +46,7 @@ from seqwise.evaluation.signature import sha256_of_examples, sign
 from seqwise.runs.inputs import read_sequences
 from seqwise.runs.loading import load_run
 from seqwise.runs.masked_model_settings import masked_settings
-from seqwise.runs.scoring import score_sequences
+from seqwise.runs.scoring import Scorer
 from seqwise.sampling import (
     examine as examine_matrix,
 )
@@ -492,7 +492,7 @@ def test_the_reproduction_from_end_to_end(tmp_path: Path, monkeypatch: pytest.Mo
     nats, residues = [], 0
     for home in (tmp_path / "one").glob("seed-*/model"):
         dev = read_sequences(tmp_path / "one" / "dev.fasta", TINY.settings)
-        for score in score_sequences(load_run(home), dev):
+        for score in Scorer(load_run(home), pieces="original").score_examples(dev):
             nats += score.token_log_probs_T.tolist()[1:]
             residues += len(score.tokens) - 1
     expected = math.exp(-sum(nats) / residues)

@@ -16,7 +16,7 @@ from letters import letter_tokenizer
 from pretrained import bert, made, saved, word_tokenizer
 from seqwise.data import Example, Tokenizer, Vocabulary
 from seqwise.errors import InputError
-from seqwise.runs import Run, load_run, masked_settings, new_run, predict, save_run, score_sequences
+from seqwise.runs import Run, Scorer, load_run, masked_settings, new_run, predict, save_run
 from seqwise.runs.masked_model_training import new_masked_run
 from seqwise.runs.run import fingerprint
 from seqwise.runs.settings import train_settings
@@ -82,7 +82,8 @@ def results(run: Run[Any, Any]) -> Any:
     if run.codec.purpose == "predict":
         return predict(run, ["a b" if run.codec.kind == "text" else "the dog"], n_best=2)
     examples = TEXTS if run.codec.kind == "masked-text" else SEQUENCES
-    return [(score.tokens, score.token_log_probs_T.tolist()) for score in score_sequences(run, examples)]
+    scores = Scorer(run, pieces="original").score_examples(examples)
+    return [(score.tokens, score.token_log_probs_T.tolist()) for score in scores]
 
 
 def test_a_run_of_any_kind_comes_back_by_its_kind(kind: str, tmp_path: Path) -> None:

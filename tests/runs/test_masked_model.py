@@ -29,13 +29,12 @@ from seqwise.runs import (
     masked_settings,
     read_sequences,
     save_run,
-    score_sequences,
     scoring,
 )
 from seqwise.runs.masked_model_settings import MASKED_SETTINGS
 from seqwise.runs.masked_model_training import measure_masked_run, new_masked_run, train_masked_model
 from seqwise.runs.run import MaskedRun
-from seqwise.runs.scoring import EACH_TOKEN
+from seqwise.runs.scoring import Scorer
 
 SIZES: dict[str, Any] = {"hidden_size": 8, "feedforward_size": 16, "epochs": 2.0, "batch_size": 8, "save_every": 5}
 TINY: dict[str, MaskedModelSettings] = {
@@ -125,7 +124,7 @@ def test_scores_are_those_of_single_positions(
     """In the order of the file, whatever shares a pass, and across the blocks that are sorted by length."""
     monkeypatch.setattr(scoring, "BLOCK", 5)
     run, examples = untrained(tmp_path, kind)
-    found = list(score_sequences(run, examples, EACH_TOKEN.replace(max_tokens=max_tokens)))
+    found = list(Scorer(run, pieces="original", max_tokens=max_tokens).score_examples(examples))
     assert [one.example for one in found] == examples
     for one, encoded in zip(found, run.codec.encode(examples), strict=True):
         by_hand = scores_one_by_one(run, encoded)
@@ -150,15 +149,15 @@ def test_no_pass_has_more_tokens_than_allowed(tmp_path: Path, kind: str) -> None
     lengths = [len(one.target) for one in examples]
     for max_tokens in (12, 90):
         given.clear()
-        list(score_sequences(run, examples, EACH_TOKEN.replace(max_tokens=max_tokens)))
+        list(Scorer(run, pieces="original", max_tokens=max_tokens).score_examples(examples))
         assert max(shape.numel() for shape in given) <= max_tokens
         assert sum(shape[0] for shape in given) == sum(lengths)
     # Sequences of equal length share a pass as far as there is room.
     assert len(given) < len(examples)
     with pytest.raises(InputError, match="max_tokens must be at least 1, got 0"):
-        EACH_TOKEN.replace(max_tokens=0)
+        Scorer(run, max_tokens=0)
     with pytest.raises(InputError, match=r"x\.txt:3: there is no sequence to score"):
-        score_sequences(run, [Example(("t",), (), "x.txt", 3)])
+        Scorer(run).score_examples([Example(("t",), (), "x.txt", 3)])
 
 
 @pytest.mark.parametrize("kind", ["lstm", "pairs"])
@@ -701,4 +700,4 @@ def test_too_little_memory_is_said_so(
 
     monkeypatch.setattr(scoring, "pseudo_log_likelihood", broken)
     with pytest.raises(RuntimeError, match="another reason"):
-        list(score_sequences(load_run(trained), read_sequences(tmp_path / "train.txt", TINY["words"])))
+        list(Scorer(load_run(trained)).score_examples(read_sequences(tmp_path / "train.txt", TINY["words"])))

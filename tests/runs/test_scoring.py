@@ -16,7 +16,7 @@ from pretrained import bert, made, piece_tokenizer, saved
 from seqwise import InputError
 from seqwise.evaluation.minimal_pairs import PairScore, pair_accuracies, wilson_interval
 from seqwise.hugging_face import score_texts
-from seqwise.runs import Scorer, load_run, score_sequences
+from seqwise.runs import Scorer, load_run
 
 PIECES = ["the", "dog", "##s", "##ge", "##d", "see", "cat", "."]
 
@@ -226,7 +226,7 @@ def test_words_of_an_own_run_are_made_of_subwords(seqwise: Command, tmp_path: Pa
     record = seqwise("score", tmp_path / "run", few).records[0]
     assert [word["word"] for word in record["words"]] == ["the", "catdog"] and len(record["tokens"]) > 2
     run = load_run(tmp_path / "run")
-    (score,) = score_sequences(run, run.codec.read(few))
+    (score,) = Scorer(run, pieces="original").score_examples(run.codec.read(few))
     original = seqwise("score", tmp_path / "run", few, "--pieces=original").records[0]
     assert original["token_log_probs"] == pytest.approx(score.token_log_probs_T.tolist(), abs=1e-3)
     assert original["token_log_probs"] != record["token_log_probs"]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from seqwise.runs.loading import load_run, new_run, save_run
     from seqwise.runs.masked_model_settings import MaskedModelSettings, masked_settings
     from seqwise.runs.run import Prediction, Run, predict
-    from seqwise.runs.scoring import Scorer, score_sequences
+    from seqwise.runs.scoring import Scorer
     from seqwise.runs.settings import Settings, train_settings
     from seqwise.runs.streaming import Stream, Streams, Update
     from seqwise.runs.training import train_run
@@ -50,7 +50,6 @@ __all__ = [
     "predict",
     "read_sequences",
     "save_run",
-    "score_sequences",
     "train_run",
     "train_settings",
 ]

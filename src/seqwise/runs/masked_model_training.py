@@ -33,7 +33,7 @@ from seqwise.runs.masked_model_settings import (
     save_masked_settings,
 )
 from seqwise.runs.run import MaskedRun, Run, measuring_can_wait, save_metrics
-from seqwise.runs.scoring import room_for, score_sequences
+from seqwise.runs.scoring import Scorer, room_for
 from seqwise.runs.sizing import evaluated_examples, sample_evenly, sized_masked, without_new_evaluations
 from seqwise.runs.trainer_options import changed_setting_error, require_evaluation, require_usable, with_absolute_paths
 from seqwise.runs.training import fingerprints_of, fit_stage
@@ -273,7 +273,7 @@ def measure_masked_run(
     """
     log_prob, tokens, unknown = 0.0, 0, 0
     unknown_tokens = set() if run.codec.unknown_id is None else set(run.codec.decode([run.codec.unknown_id]))
-    for place, score in enumerate(score_sequences(run, examples), start=1):
+    for place, score in enumerate(Scorer(run, pieces="original").score_examples(examples), start=1):
         log_prob += score.log_prob
         tokens += len(score.tokens)
         unknown += sum(token in unknown_tokens for token in score.tokens)

@@ -175,9 +175,9 @@ def _masked_card(run: MaskedRun, metrics: Mapping[str, Any], repo: str) -> Card:
     summary = f"A masked model (`{settings.model.name}`) of {settings.units}, trained with seqwise{size}."
     use = f"""\
 ```python
-from seqwise.runs import load_run, score_sequences
-run = load_run("{repo}")
-for score in score_sequences(run, run.codec.read("sequences.txt")):
+from seqwise.runs import Scorer
+scorer = Scorer("{repo}", pieces="original")
+for score in scorer.score_examples(scorer.run.codec.read("sequences.txt")):
     print(score.log_prob, *score.tokens)
 ```
 

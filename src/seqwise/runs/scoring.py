@@ -31,9 +31,6 @@ from seqwise.sampling.scoring_settings import ScoringSettings, refuse_unread
 
 BLOCK = 256  # sequences that are sorted by length together
 
-EACH_TOKEN = ScoringSettings(pieces="original")
-"""Settings that score each token given all others, like the local energy and the measures of training."""
-
 
 @contextmanager
 def room_for(what: str, *, hint: str) -> Iterator[None]:
@@ -60,10 +57,14 @@ class Scorer:
         model: a folder of ``seqwise masked-model train`` or ``save_pretrained``, or a loaded model: masked, causal or
             encoder-decoder.
         tokenizer: the tokenizer of a loaded Hugging Face model.
-        options: fields of ``ScoringSettings``.
+        options: fields of ``ScoringSettings``; with ``pieces="original"``, each token is scored given all others, like
+            the local energy and the measures of training.
 
     Raises:
         InputError: there is no such model, or it does not score texts; an option is unknown.
+
+    Source: Salazar et al. (ACL 2020), section 2. Not implemented: probabilities of lengths, which conditional models
+    have.
 
     Example:
         >>> from transformers import BertConfig, BertForMaskedLM, BertTokenizer
@@ -127,7 +128,9 @@ class Scorer:
 
     def check(self, examples: Sequence[Example]) -> None:
         """Raise an InputError for examples that cannot be scored."""
-        _check(self._scoring, examples)
+        for block in in_blocks(examples, BLOCK):
+            for example in block:
+                self._scoring.check(example)
 
     def check_pairs(self, examples: Sequence[Example]) -> None:
         """Raise an InputError for pairs of :func:`read_pairs_to_score` that cannot be scored."""
@@ -136,11 +139,15 @@ class Scorer:
             raise InputError(problem, hint="leave it out, or score the texts one by one")
         for block in in_blocks(examples, BLOCK):
             for example in block:
-                _check(self._scoring, self._sides(example))
+                self.check(self._sides(example))
 
     def score_examples(self, examples: Sequence[Example]) -> Iterator[SequenceScore]:
-        """Score examples read by the run's codec; all are checked first."""
-        return _scores(self._scoring, examples)
+        """Score examples read by the run's codec, in order; all are checked first.
+
+        Nearby sequences of equal length share passes of the model.
+        """
+        self.check(examples)
+        return (score for block in in_blocks(examples, BLOCK) for score in self._scoring.score(block))
 
     def score_pair_examples(self, examples: Sequence[Example]) -> Iterator[PairScore]:
         """Score pairs of :func:`read_pairs_to_score`; all are checked first."""
@@ -166,42 +173,6 @@ class Scorer:
             Example(self._scoring.split_source(prefix, suffix), self._scoring.split(text))
             for text, prefix, suffix in with_contexts(texts, prefixes, suffixes)
         ]
-
-
-def score_sequences(
-    run: MaskedRun, examples: Sequence[Example], settings: ScoringSettings = EACH_TOKEN
-) -> Iterator[SequenceScore]:
-    """Score sequences under a masked run, in order, with T masked copies of each sequence of T tokens.
-
-    All are encoded before the first is scored. Nearby sequences of equal length share passes of the model.
-
-    Args:
-        run: a masked model in evaluation mode.
-        examples: examples in the format of the run.
-        settings: masks and batches; by default each token is scored given all others.
-
-    Returns:
-        For each example, its tokens and ``token_log_probs_T``, in nats, and their sum ``log_prob``.
-
-    Raises:
-        InputError: an example cannot be encoded or has no tokens.
-
-    Source: Salazar et al. (ACL 2020), section 2. Not implemented: probabilities of lengths, which conditional models
-    have.
-    """
-    return _scores(_scoring_of(run, settings), examples)
-
-
-def _check(scoring: _Scoring, examples: Sequence[Example]) -> None:
-    for block in in_blocks(examples, BLOCK):
-        for example in block:
-            scoring.check(example)
-
-
-def _scores(scoring: _Scoring, examples: Sequence[Example]) -> Iterator[SequenceScore]:
-    """Check all examples, and score them lazily, block by block."""
-    _check(scoring, examples)
-    return (score for block in in_blocks(examples, BLOCK) for score in scoring.score(block))
 
 
 # ------------------------------------------------------------------------------------------------------------- files

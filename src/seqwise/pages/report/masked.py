@@ -15,7 +15,7 @@ from seqwise.pages.report.curves import metrics_rows
 from seqwise.pages.report.drawing import Palette
 from seqwise.pages.report.folders import Folder
 from seqwise.runs.run import MaskedRun
-from seqwise.runs.scoring import SequenceScore, score_sequences
+from seqwise.runs.scoring import Scorer, SequenceScore
 
 DEEPEST = 6.0  # nats; less likely tokens have the same colour
 
@@ -54,7 +54,7 @@ def scored_blocks(
     ``exp(-sum log p(token | all others) / tokens)``; intervals are by bootstrap over sequences.
     """
     losses, lengths, shown = [], [], {}
-    for place, score in enumerate(score_sequences(run, examples)):
+    for place, score in enumerate(Scorer(run, pieces="original").score_examples(examples)):
         losses.append(-score.log_prob)
         lengths.append(len(score.tokens))
         if place in chosen:
