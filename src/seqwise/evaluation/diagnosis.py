@@ -5,6 +5,7 @@ Shapes: B batch, T output length, V vocabulary, R optimal next tokens of one pos
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from seqwise.data.batches import EncodedExample, collate
 from seqwise.decoding import Hypothesis, evaluation_mode
 from seqwise.errors import InputError
-from seqwise.evaluation.metrics import Counts, pairs, pairs_with_many
+from seqwise.evaluation.metrics import Counts, edit_distances, pairs, pairs_with_many
 from seqwise.models.protocols import StepModel
 
 Ids = tuple[int, ...]
@@ -42,28 +43,13 @@ def optimal_next_tokens(output: Ids, references: Sequence[Ids], *, end: int | No
     if not all(references):
         raise InputError("a reference is empty", hint="end it with the end token")
     optimal: list[set[int]] = []
-    # Distances of the prefix to y*_1..j for every j short of the end token, which is what follows the last j.
-    rows = [list(range(len(reference))) for reference in references]
-    for place, token in enumerate(output):
-        best = min(min(row) for row in rows)
-        optimal.append(
-            {
-                reference[j]
-                for reference, row in zip(references, rows, strict=True)
-                for j, distance in enumerate(row)
-                if distance == best
-            }
-        )
-        rows = [_next_row(row, place, token, reference) for row, reference in zip(rows, references, strict=True)]
+    # Of each prefix to y*_1..j for every j short of the end token, which is what follows the last j.
+    distances = zip(*(edit_distances(output, reference[:-1]) for reference in references), strict=True)
+    for rows in itertools.islice(distances, len(output)):
+        best = min(map(min, rows))
+        following = itertools.chain.from_iterable(map(zip, references, rows))
+        optimal.append({token for token, distance in following if distance == best})
     return optimal
-
-
-def _next_row(row: Sequence[int], place: int, token: int, reference: Ids) -> list[int]:
-    """Update a row of Levenshtein distances by a token."""
-    after = [place + 1]
-    for j in range(1, len(row)):
-        after.append(min(row[j] + 1, after[j - 1] + 1, row[j - 1] + (token != reference[j - 1])))
-    return after
 
 
 def _by_hamming(output: Ids, references: Sequence[Ids]) -> list[set[int]]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -50,13 +51,6 @@ class Prefix:
     def local_mass(self) -> float:
         """``p(prefix)``, its share of the locally normalised distribution after any number of steps."""
         return math.exp(self.log_prob)
-
-    @property
-    def growth(self) -> float | None:
-        """Factor of the next step on the global share; None after the last step, or for share 0."""
-        if len(self.global_masses) < 2 or not self.global_masses[0]:
-            return None
-        return self.global_masses[1] / self.global_masses[0]
 
 
 @dataclass(frozen=True)
@@ -269,7 +263,7 @@ def _global_shares(
         kept_all = kept_all and int((scores_JV > -torch.inf).sum()) <= support
         scores_JV = scores_JV[slots.scores_BJ[0] > -torch.inf]
         ahead = scores_JV.logsumexp(-1).tolist()
-        total = _log_sum_exp(ahead)
+        total = np.logaddexp.reduce(ahead)
         below: dict[Ids, list[float]] = {}
         for state, log_mass in zip(states, ahead, strict=True):
             for length in range(len(state.tokens) + 1):
@@ -279,13 +273,8 @@ def _global_shares(
         for state in shown[step] if step < len(shown) else ():
             if len(state.tokens) == step and state.tokens[:-1] in still_open:
                 below[state.tokens] = [float(scores_JV[still_open[state.tokens[:-1]], state.tokens[-1]])]
-        shares.append({tokens: math.exp(_log_sum_exp(masses) - total) for tokens, masses in below.items()})
+        shares.append({tokens: math.exp(np.logaddexp.reduce(masses) - total) for tokens, masses in below.items()})
     return shares, exact, largest
-
-
-def _log_sum_exp(values: Sequence[float]) -> float:
-    highest = max(values)
-    return highest + math.log(sum(math.exp(value - highest) for value in values)) if highest > -math.inf else highest
 
 
 def draw_label_bias(
