@@ -463,9 +463,9 @@ def test_gold_with_an_unseen_label_is_shown_and_log_z_colours_what_has_no_gold(
 
 
 def test_a_dead_slot_is_not_drawn_and_colours_go_from_end_to_end() -> None:
-    live = Node(((0, 1.0),), (1.0,), -1.0, 0.5, 0.5, 2.0, 0.0, True)
-    dead = Node(((1, 1.0),), (1.0,), -math.inf, 0.0, 0.0, 0.0, 0.0, False)
-    after = Node(((1, 0.7), (0, 0.3)), (0.25, 0.75), -2.0, 1.0, 1.5, 2.0, 0.0, True)
+    live = Node(((0, 1.0),), (1.0,), -1.0, 0.5, 0.5, 2.0, True)
+    dead = Node(((1, 1.0),), (1.0,), -math.inf, 0.0, 0.0, 0.0, False)
+    after = Node(((1, 0.7), (0, 0.3)), (0.25, 0.75), -2.0, 1.0, 1.5, 2.0, True)
     drawing = draw_lattice(
         Lattice(((live, dead), (after,))), words=["<a>", "&b"], step_names=['"x"'], palette=Palette(0, 1),
         what="<it>", gold=(0, 0),
@@ -478,8 +478,8 @@ def test_a_dead_slot_is_not_drawn_and_colours_go_from_end_to_end() -> None:
 
 def test_boxes_of_long_labels_say_what_tells_them_apart() -> None:
     names = [f"dr(0,dl(0,lit(np),lit(s)),lit({end}))" for end in "abcde"]
-    nodes = tuple(Node(((place, 1.0),), (1.0,), -1.0, None, None, 2.0, 0.0, True) for place in range(5))
-    mixed = tuple(Node(((place, 0.6),), (1.0,), -1.0, None, None, 2.0, 0.0, True) for place in range(5))
+    nodes = tuple(Node(((place, 1.0),), (1.0,), -1.0, None, None, 2.0, True) for place in range(5))
+    mixed = tuple(Node(((place, 0.6),), (1.0,), -1.0, None, None, 2.0, True) for place in range(5))
 
     def texts(shown: Lattice, *, beside: tuple[Lattice, ...] = ()) -> list[str]:
         drawing = draw_lattice(shown, words=names, what="", step_names=[], palette=Palette(0, 1), beside=beside)

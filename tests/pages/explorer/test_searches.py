@@ -100,7 +100,7 @@ def test_one_unseen_token_does_not_hide_the_right_output(
     assert all(math.isfinite(one.log_prob) for one in found.outputs[:-1])
     # Costs count the unseen token as wrong, and all others as ever.
     for slot in range(3):
-        path = path_to(found.lattice, slot)
+        path = path_to(found.lattice, slot, end=run.model.end)
         node = found.lattice.steps[-1][slot]
         wrong = edit_distance(path, question.gold) if run.model.end is not None else hamming(path, question.gold)
         assert node.total_cost == pytest.approx(wrong)
@@ -113,14 +113,14 @@ def test_one_unseen_token_does_not_hide_the_right_output(
         assert "training never saw Z." in step_in_words(run, found, steps)
 
 
-def path_to(lattice: Lattice, slot: int) -> tuple[int, ...]:
-    """What a slot of the last step of a hard search has written; what has ended is held."""
+def path_to(lattice: Lattice, slot: int, *, end: int | None) -> tuple[int, ...]:
+    """What a slot of the last step of a hard search has written; one that has ended adds its end token again."""
     path = []
     for nodes in reversed(lattice.steps):
-        if nodes[slot].ended == 0:
-            path.append(nodes[slot].tokens[0][0])
+        path.append(nodes[slot].tokens[0][0])
         slot = max(range(len(nodes[slot].parents)), key=nodes[slot].parents.__getitem__)
-    return tuple(reversed(path))
+    written = tuple(reversed(path))
+    return written[: written.index(end) + 1] if end in written else written
 
 
 def hamming(path: Sequence[int], gold: Sequence[int] | None) -> int:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from seqwise.data.batches import EncodedExample
-from seqwise.decoding import encode_input, evaluation_mode, steps_after
+from seqwise.decoding import encode_input, evaluation_mode, has_ended, steps_after
 from seqwise.models.protocols import StepModel
 from seqwise.objectives.search_aware import hamming_cost
 from seqwise.search.beam import search_steps
@@ -37,7 +37,6 @@ class Node:
     cost: float | None  # added by the step; None without gold
     total_cost: float | None  # cumulative; None without gold
     log_partition: float  # log Z of the step, averaged over the parents
-    ended: float  # finished mass before the step
     is_live: bool  # whether its score is finite
 
 
@@ -72,7 +71,7 @@ def beam_lattice(
     with evaluation_mode(model):
         context = encode_input(model, source)
         cost = None if gold is None else _cost(model, torch.tensor([list(gold)], device=device))
-        before_BJ = ended_BJ = None
+        before_BJ = None
         for step in search_steps(model, context, selector, num_steps=num_steps, score=score, cost=cost):
             selection, beam = step.selection, step.beam
             num_slots = step.candidates.prefix_scores_BJ.shape[1]
@@ -80,7 +79,6 @@ def beam_lattice(
             dead_end_BJ = step.candidates.logits_BJV.logsumexp(-1)
             log_partitions_BJ = dead_end_BJ.masked_fill(dead_end_BJ == -torch.inf, 0.0).to(eye_BJJ.dtype)
             before_BJ = torch.zeros_like(eye_BJJ[:, 0]) if before_BJ is None else before_BJ
-            ended_BJ = torch.zeros_like(before_BJ) if ended_BJ is None else ended_BJ
             added_BK = beam.costs_BK - selection.follow(before_BJ)
             tokens_BV = torch.arange(model.embedding_VD.shape[0], device=device)[None]
             weights_BKM, tokens_BKM = selection.token_masses(tokens_BV).topk(min(most_tokens, tokens_BV.shape[1]))
@@ -92,10 +90,9 @@ def beam_lattice(
                 added_BK,
                 beam.costs_BK,
                 selection.follow(log_partitions_BJ),
-                selection.follow(ended_BJ),
             )
             steps.append(_nodes(columns, has_gold=gold is not None))
-            before_BJ, ended_BJ = beam.costs_BK, beam.finished_BK
+            before_BJ = beam.costs_BK
     return Lattice(tuple(steps))
 
 
@@ -106,13 +103,13 @@ def _cost(model: StepModel, gold_BT: Tensor) -> Cost:
 
 def _nodes(columns: Sequence[Tensor], *, has_gold: bool) -> tuple[Node, ...]:
     nodes = []
-    for tokens, weights, parents, score, added, total, log_partition, ended in zip(
+    for tokens, weights, parents, score, added, total, log_partition in zip(
         *(column[0].tolist() for column in columns), strict=True
     ):
         kept = tuple((token, weight) for token, weight in zip(tokens, weights, strict=True) if weight > 0)
         cost, total_cost = (added, total) if has_gold else (None, None)
         is_live = score != -math.inf
-        nodes.append(Node(kept, tuple(parents), score, cost, total_cost, log_partition, ended, is_live))
+        nodes.append(Node(kept, tuple(parents), score, cost, total_cost, log_partition, is_live))
     return tuple(nodes)
 
 
@@ -126,6 +123,6 @@ def drawn_steps(model: StepModel, source: EncodedExample, *, k: int, gold: Seque
         context = encode_input(model, source)
         for step in search_steps(model, context, HardTopK(k), num_steps=min(limit, MOST_STEPS)):
             needed += 1
-            if bool(((step.beam.finished_BK == 1) | (step.beam.scores_BK == -torch.inf)).all()):
+            if has_ended(step.beam):
                 break
     return min(max(needed, 0 if gold is None else len(gold) + 1), limit, MOST_STEPS)
