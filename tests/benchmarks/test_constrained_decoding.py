@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from benchmarks import constrained_decoding
-
-pytest.importorskip("transformers")
 
 
 def test_both_find_the_same_items(tmp_path: Path) -> None:

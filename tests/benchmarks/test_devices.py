@@ -13,8 +13,6 @@ import torch
 import accelerator
 from benchmarks import __main__ as benchmarks
 
-pytest.importorskip("transformers")
-
 SMALL: dict[str, list[str]] = {
     "relaxed_beam": [],
     "beam_decoding": [

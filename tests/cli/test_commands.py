@@ -663,7 +663,6 @@ def translations(count: int, *, seed: int) -> str:
 
 @pytest.fixture(scope="module")
 def translator(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("tokenizers")
     folder = tmp_path_factory.mktemp("translator")
     (folder / "train.tsv").write_text(translations(40, seed=0))
     (folder / "dev.tsv").write_text(translations(6, seed=1))

@@ -24,7 +24,6 @@ BLOCKS = dict(re.findall(r"^## (.+?)\n.*?```python\n(.*?)```", PAGE, flags=re.DO
 def test_a_block_runs_on_its_own(
     title: str, small_models: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("tokenizers")
     if title.startswith("Valid samples"):
         pytest.importorskip("arviz_stats")
     namespace: dict[str, Any] = {}

@@ -8,20 +8,18 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-transformers = pytest.importorskip("transformers")
-
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers  # noqa: E402
-
-from letters import letter_tokenizer  # noqa: E402
-from pretrained import byte_tokenizer, piece_tokenizer  # noqa: E402
-from seqwise import HardTopK, InputError, beam_search  # noqa: E402
-from seqwise.data import EncodedExample, collate  # noqa: E402
-from seqwise.hugging_face import step_model, text_grammar, text_language  # noqa: E402
-from seqwise.hugging_face.language import token_texts  # noqa: E402
-from seqwise.sampling import sample_within  # noqa: E402
-from seqwise.search import Language, backtrace  # noqa: E402
-from seqwise.search.language import members  # noqa: E402
+from letters import letter_tokenizer
+from pretrained import byte_tokenizer, piece_tokenizer
+from seqwise import HardTopK, InputError, beam_search
+from seqwise.data import EncodedExample, collate
+from seqwise.hugging_face import step_model, text_grammar, text_language
+from seqwise.hugging_face.language import token_texts
+from seqwise.sampling import sample_within
+from seqwise.search import Language, backtrace
+from seqwise.search.language import members
 
 TOKENIZERS: dict[str, Any] = {
     "byte pairs": byte_tokenizer,

@@ -17,18 +17,16 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
+from accelerate import FullyShardedDataParallelPlugin
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
-transformers = pytest.importorskip("transformers")
-
-from accelerate import FullyShardedDataParallelPlugin  # noqa: E402
-from torch.distributed.tensor import DTensor  # noqa: E402
-
-from seqwise.data import EncodedExample, collate  # noqa: E402
-from seqwise.errors import InputError  # noqa: E402
-from seqwise.hugging_face import SearchAwareConfig, SearchAwareTrainer, step_model  # noqa: E402
-from seqwise.hugging_face.sharding import classes_of_layers  # noqa: E402
-from seqwise.search import trie  # noqa: E402
+from seqwise.data import EncodedExample, collate
+from seqwise.errors import InputError
+from seqwise.hugging_face import SearchAwareConfig, SearchAwareTrainer, step_model
+from seqwise.hugging_face.sharding import classes_of_layers
+from seqwise.search import trie
 
 END, PAD, BOS, V = 0, 1, 2, 12  # four processes share each weight evenly: gloo gathers no empty part
 ONE_UNIT: dict[str, Any] = {"fsdp": True, "fsdp_config": {"version": 2, "auto_wrap_policy": "NO_WRAP"}}

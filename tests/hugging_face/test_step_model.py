@@ -13,31 +13,30 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor, nn
 from torch.func import functional_call
 
-transformers = pytest.importorskip("transformers")
-
-from seqwise import tree  # noqa: E402
-from seqwise.data import Batch, EncodedExample, collate  # noqa: E402
-from seqwise.decoding import (  # noqa: E402
+from seqwise import tree
+from seqwise.data import Batch, EncodedExample, collate
+from seqwise.decoding import (
     Decoder,
     Hypothesis,
     decode,
     hypotheses,
 )
-from seqwise.errors import InputError  # noqa: E402
-from seqwise.hugging_face import caches, generation, generation_selector, step_model  # noqa: E402
-from seqwise.hugging_face.caches import per_slot  # noqa: E402
-from seqwise.models.deferred_linear import DeferredLinear  # noqa: E402
-from seqwise.models.heads import ForcedFirst, linear_weights  # noqa: E402
-from seqwise.objectives import direct_loss, hamming_cost  # noqa: E402
-from seqwise.objectives.objective import cross_entropy_objective  # noqa: E402
-from seqwise.objectives.rescoring import beam_outputs, output_scores  # noqa: E402
-from seqwise.objectives.scheduled_sampling import scheduled_sampling_objective  # noqa: E402
-from seqwise.objectives.search_aware import hinge_objective, relaxed_beam_objective  # noqa: E402
-from seqwise.objectives.self_normalization import sampled_self_normalized_objective, self_normalized_objective  # noqa: E402
-from seqwise.search import (  # noqa: E402
+from seqwise.errors import InputError
+from seqwise.hugging_face import caches, generation, generation_selector, step_model
+from seqwise.hugging_face.caches import per_slot
+from seqwise.models.deferred_linear import DeferredLinear
+from seqwise.models.heads import ForcedFirst, linear_weights
+from seqwise.objectives import direct_loss, hamming_cost
+from seqwise.objectives.objective import cross_entropy_objective
+from seqwise.objectives.rescoring import beam_outputs, output_scores
+from seqwise.objectives.scheduled_sampling import scheduled_sampling_objective
+from seqwise.objectives.search_aware import hinge_objective, relaxed_beam_objective
+from seqwise.objectives.self_normalization import sampled_self_normalized_objective, self_normalized_objective
+from seqwise.search import (
     HardTopK,
     SoftTopK,
     backtrace,
@@ -49,8 +48,8 @@ from seqwise.search import (  # noqa: E402
     summed,
     trie,
 )
-from seqwise.search.feeding import fed_logits_in_two_passes  # noqa: E402
-from seqwise.search.large_vocabulary import relaxed  # noqa: E402
+from seqwise.search.feeding import fed_logits_in_two_passes
+from seqwise.search.large_vocabulary import relaxed
 
 transformers.logging.set_verbosity_error()
 

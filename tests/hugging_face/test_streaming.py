@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 
-transformers = pytest.importorskip("transformers")
-
-from pretrained import bert, made  # noqa: E402
-from seqwise import Decoder, HardTopK, InputError, SoftTopK, Stream, Streams, global_  # noqa: E402
-from seqwise.data import EncodedExample  # noqa: E402
-from seqwise.decoding import decode_examples  # noqa: E402
-from seqwise.hugging_face import pretrained_tagger  # noqa: E402
+from pretrained import bert, made
+from seqwise import Decoder, HardTopK, InputError, SoftTopK, Stream, Streams, global_
+from seqwise.data import EncodedExample
+from seqwise.decoding import decode_examples
+from seqwise.hugging_face import pretrained_tagger
 
 SIZES: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
 VOCABULARY = 12

@@ -10,20 +10,18 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor
 
-transformers = pytest.importorskip("transformers")
-pytest.importorskip("tokenizers")
-
-from pretrained import MODELS, byte_tokenizer, esm_tokenizer, made, word_tokenizer  # noqa: E402
-from seqwise import Decoder, HardTopK, beam_search, global_  # noqa: E402
-from seqwise.data import EncodedExample, collate  # noqa: E402
-from seqwise.decoding import DECODERS, decode_examples  # noqa: E402
-from seqwise.errors import InputError  # noqa: E402
-from seqwise.hugging_face import load_tagger, pretrained_tagger, save_tagger, word_pieces  # noqa: E402
-from seqwise.objectives import beam_crf_objective  # noqa: E402
-from seqwise.training.checkpoints import seal  # noqa: E402
-from seqwise.training.trainer import fit  # noqa: E402
+from pretrained import MODELS, byte_tokenizer, esm_tokenizer, made, word_tokenizer
+from seqwise import Decoder, HardTopK, beam_search, global_
+from seqwise.data import EncodedExample, collate
+from seqwise.decoding import DECODERS, decode_examples
+from seqwise.errors import InputError
+from seqwise.hugging_face import load_tagger, pretrained_tagger, save_tagger, word_pieces
+from seqwise.objectives import beam_crf_objective
+from seqwise.training.checkpoints import seal
+from seqwise.training.trainer import fit
 
 KINDS = ["BERT", "RoBERTa", "DistilBERT", "ModernBERT", "ESM"]
 # Special tokens around words of one, two and three pieces.

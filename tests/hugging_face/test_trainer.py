@@ -22,19 +22,17 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor
 
+from letters import letter_tokenizer
 from parameters import quick
-
-transformers = pytest.importorskip("transformers")
-
-from letters import letter_tokenizer  # noqa: E402
-from seqwise.data import Batch, EncodedExample, collate  # noqa: E402
-from seqwise.errors import InputError  # noqa: E402
-from seqwise.hugging_face import SearchAwareConfig, SearchAwareTrainer, step_model  # noqa: E402
-from seqwise.hugging_face.configuration import OBJECTIVES  # noqa: E402
-from seqwise.hugging_face.model_inputs import batch_from_inputs, target_labels  # noqa: E402
-from seqwise.objectives import (  # noqa: E402
+from seqwise.data import Batch, EncodedExample, collate
+from seqwise.errors import InputError
+from seqwise.hugging_face import SearchAwareConfig, SearchAwareTrainer, step_model
+from seqwise.hugging_face.configuration import OBJECTIVES
+from seqwise.hugging_face.model_inputs import batch_from_inputs, target_labels
+from seqwise.objectives import (
     BeamCRF,
     Objective,
     RelaxedBeam,
@@ -47,26 +45,26 @@ from seqwise.objectives import (  # noqa: E402
     relaxed_beam_objective,
     softmax_margin_objective,
 )
-from seqwise.objectives.beam_likelihood import dense_beam_objective, soft_dense_beam_objective  # noqa: E402
-from seqwise.objectives.contrastive import noise_contrastive_objective, noise_log_probs  # noqa: E402
-from seqwise.objectives.distillation import distillation_objective  # noqa: E402
-from seqwise.objectives.risk import edit_distances  # noqa: E402
-from seqwise.objectives.scheduled_sampling import scheduled_sampling_objective  # noqa: E402
-from seqwise.objectives.self_normalization import (  # noqa: E402
+from seqwise.objectives.beam_likelihood import dense_beam_objective, soft_dense_beam_objective
+from seqwise.objectives.contrastive import noise_contrastive_objective, noise_log_probs
+from seqwise.objectives.distillation import distillation_objective
+from seqwise.objectives.risk import edit_distances
+from seqwise.objectives.scheduled_sampling import scheduled_sampling_objective
+from seqwise.objectives.self_normalization import (
     log_partition_objective,
     sampled_self_normalized_objective,
     self_normalized_objective,
     unnormalized_likelihood_objective,
 )
-from seqwise.objectives.violations import (  # noqa: E402
+from seqwise.objectives.violations import (
     beam_search_optimization_objective,
     early_update_objective,
     hard_beam_hinge_objective,
 )
-from seqwise.schedules import linear  # noqa: E402
-from seqwise.search import global_, mean_squared_gap, trie  # noqa: E402
-from seqwise.search.feeding import fed_logits_in_two_passes  # noqa: E402
-from seqwise.search.language import members  # noqa: E402
+from seqwise.schedules import linear
+from seqwise.search import global_, mean_squared_gap, trie
+from seqwise.search.feeding import fed_logits_in_two_passes
+from seqwise.search.language import members
 
 transformers.logging.set_verbosity_error()
 

@@ -286,7 +286,6 @@ def test_raw_scores_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.thorough
 def test_source_lengths_are_in_words(corpora: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("tokenizers")
     monkeypatch.setenv("SEQWISE_DATA", str(corpora))
     lengths = label_bias_translation._source_lengths(TRANSLATION, "test")
     assert len(lengths) == len(TRANSLATION.load_data().test)
@@ -295,7 +294,6 @@ def test_source_lengths_are_in_words(corpora: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.thorough
 def test_long_sources_are_sentences_put_together(corpora: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("tokenizers")
     monkeypatch.setenv("SEQWISE_DATA", str(corpora))
     data, sentences = LONG_TRANSLATION.load_data(), TRANSLATION.load_data()
     assert len(sentences.train) == 27_473 and data.train[:164_834:6] == sentences.train

@@ -876,7 +876,6 @@ def test_phonemes_are_split_without_a_leak() -> None:
 
 @pytest.mark.slow
 def test_romanian_references_belong_to_their_sources(corpora: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("tokenizers")
     monkeypatch.setenv("SEQWISE_DATA", str(corpora))
     from seqwise.data.subwords import join_pieces
 

@@ -23,7 +23,6 @@ from seqwise.runs import load_run
 from seqwise.runs.settings import check
 
 pytest.importorskip("sacrebleu")
-pytest.importorskip("tokenizers")
 
 NOUNS = {"Hund": "dog", "Katze": "cat", "Vogel": "bird", "Fisch": "fish", "Baum": "tree"}
 VERBS = {"sieht": "sees", "mag": "likes", "sucht": "seeks"}

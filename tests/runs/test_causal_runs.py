@@ -8,21 +8,18 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 
+from command_line import Command, run_main
+from letters import LETTERS, TOKENS, letter_pairs, letter_tokenizer
 from parameters import quick
-
-transformers = pytest.importorskip("transformers")
-pytest.importorskip("tokenizers")
-
-from command_line import Command, run_main  # noqa: E402
-from letters import LETTERS, TOKENS, letter_pairs, letter_tokenizer  # noqa: E402
-from pretrained import byte_tokenizer, made, saved  # noqa: E402
-from seqwise.data.batches import collate  # noqa: E402
-from seqwise.data.readers import Example  # noqa: E402
-from seqwise.errors import InputError  # noqa: E402
-from seqwise.objectives import cross_entropy_objective  # noqa: E402
-from seqwise.runs import load_run, train_settings  # noqa: E402
-from seqwise.runs.loading import new_run  # noqa: E402
+from pretrained import byte_tokenizer, made, saved
+from seqwise.data.batches import collate
+from seqwise.data.readers import Example
+from seqwise.errors import InputError
+from seqwise.objectives import cross_entropy_objective
+from seqwise.runs import load_run, train_settings
+from seqwise.runs.loading import new_run
 
 IDS: dict[str, Any] = {"vocab_size": 10, "bos_token_id": 2, "eos_token_id": 0, "pad_token_id": 1}
 

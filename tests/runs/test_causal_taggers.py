@@ -9,20 +9,17 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-transformers = pytest.importorskip("transformers")
-pytest.importorskip("tokenizers")
-
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors  # noqa: E402
-
-from command_line import Command, run_main  # noqa: E402
-from pretrained import WORDS, bert, byte_tokenizer, made, saved, word_tokenizer  # noqa: E402
-from seqwise import Stream, Streams, load_run, predict  # noqa: E402
-from seqwise.data import Example  # noqa: E402
-from seqwise.errors import InputError  # noqa: E402
-from seqwise.hugging_face import word_pieces  # noqa: E402
-from seqwise.runs import new_run, save_run, train_settings  # noqa: E402
-from seqwise.runs.pretrained import is_causal  # noqa: E402
+from command_line import Command, run_main
+from pretrained import WORDS, bert, byte_tokenizer, made, saved, word_tokenizer
+from seqwise import Stream, Streams, load_run, predict
+from seqwise.data import Example
+from seqwise.errors import InputError
+from seqwise.hugging_face import word_pieces
+from seqwise.runs import new_run, save_run, train_settings
+from seqwise.runs.pretrained import is_causal
 
 SIZES: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
 LABELS = {"the": "D", "a": "D", "sees": "V", "runs": "V", ".": "P"}

@@ -12,26 +12,23 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 import yaml
+from huggingface_hub import ModelCard
+from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+from huggingface_hub.utils import filter_repo_objects
 
-transformers = pytest.importorskip("transformers")
-pytest.importorskip("tokenizers")
-
-from huggingface_hub import ModelCard  # noqa: E402
-from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError  # noqa: E402
-from huggingface_hub.utils import filter_repo_objects  # noqa: E402
-
-from command_line import Command, run_main  # noqa: E402
-from letters import letter_pairs, letter_tokenizer  # noqa: E402
-from pretrained import saved  # noqa: E402
-from seqwise.errors import InputError  # noqa: E402
-from seqwise.models import Tagger  # noqa: E402
-from seqwise.runs import choose_decoder, load_run, predict  # noqa: E402
-from seqwise.runs.hub import run_folder  # noqa: E402
-from seqwise.runs.inputs import input_units, inputs_of  # noqa: E402
-from seqwise.runs.model_card import CITATION  # noqa: E402
-from seqwise.runs.pushing import card_of, push, upload_of  # noqa: E402
-from seqwise.runs.run import fingerprint  # noqa: E402
+from command_line import Command, run_main
+from letters import letter_pairs, letter_tokenizer
+from pretrained import saved
+from seqwise.errors import InputError
+from seqwise.models import Tagger
+from seqwise.runs import choose_decoder, load_run, predict
+from seqwise.runs.hub import run_folder
+from seqwise.runs.inputs import input_units, inputs_of
+from seqwise.runs.model_card import CITATION
+from seqwise.runs.pushing import card_of, push, upload_of
+from seqwise.runs.run import fingerprint
 
 TINY = ["--hidden-size=8", "--embedding-size=8", "--batch-size=8", "--beam-size=3", "--epochs=1", "--warm-start=none"]
 TEXTS = {"tagger": "the dog", "bart": "a b", "gpt2": "a b"}

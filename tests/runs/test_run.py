@@ -579,7 +579,6 @@ def test_two_passes_are_another_objective() -> None:
 
 
 def test_a_run_of_subwords_reads_and_writes_text(tmp_path: Path) -> None:
-    pytest.importorskip("tokenizers")
     run = text_run()
     assert run.codec.source.subwords != run.codec.target.subwords  # each side its own
     (example, *_), (encoded, *_) = run.codec.split(TEXTS), run.codec.encode(TEXTS)
@@ -602,7 +601,6 @@ def test_a_run_of_subwords_reads_and_writes_text(tmp_path: Path) -> None:
 
 
 def test_one_side_may_be_made_of_subwords(tmp_path: Path) -> None:
-    pytest.importorskip("tokenizers")
     examples = [Example(("h", "i"), ("hi there",)), Example(("y", "o"), ("yo there",))]
     run = new_run(examples, SUBWORDS.with_changes(source_units="characters"))
     assert run.codec.source.subwords is None and run.codec.source.vocabulary.tokens == ("h", "i", "o", "y")
@@ -614,7 +612,6 @@ def test_one_side_may_be_made_of_subwords(tmp_path: Path) -> None:
 
 
 def test_rare_and_new_subwords_are_unknown_even_where_all_were_counted() -> None:
-    pytest.importorskip("tokenizers")
     run = text_run(SUBWORDS.with_changes(minimum_count=1))
     (encoded,) = run.codec.encode([Example(("β",), ())])
     assert run.codec.source.vocabulary.decode(encoded.source_ids)[-1] == "<unk>"
@@ -623,7 +620,6 @@ def test_rare_and_new_subwords_are_unknown_even_where_all_were_counted() -> None
 
 
 def test_outputs_of_subwords_are_measured_as_texts() -> None:
-    pytest.importorskip("tokenizers")
     pytest.importorskip("sacrebleu")
     told = {"Das Haus.": "The house.", "Das  Haus rennt": "The house runs on no"}
     run = text_run()
@@ -647,7 +643,6 @@ def test_outputs_of_subwords_are_measured_as_texts() -> None:
 
 
 def test_references_of_subwords_are_compared_in_the_form_of_the_outputs() -> None:
-    pytest.importorskip("tokenizers")
     decomposed = [Example(("Zoe\u0308 rennt",), ("Zoe\u0308  runs",))] * 2
     run = new_run(decomposed, SUBWORDS.with_changes(subword_vocabulary=30))
     right = run.codec.split(decomposed)[0].target
@@ -713,7 +708,6 @@ def test_targets_that_cannot_be_written_are_named() -> None:
     run = tiny_run(TINY.with_changes(task="transduce"))
     said = unknown_targets(run, [Example(("a",), ("A", "Z", "Z"), "dev.tsv", 5)])
     assert said and said.startswith("2 of 3 target tokens were never") and said.endswith("dev.tsv:5: 'Z'")
-    pytest.importorskip("tokenizers")
     said = unknown_targets(text_run(), [*TEXTS, Example(("Das",), ("Thé hoÛse",), "dev.tsv", 9)])
     assert said and said.startswith("2 of ") and "target characters were" in said and said.endswith("dev.tsv:9: 'é'")
 

@@ -15,18 +15,14 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 import yaml
 
+from command_line import Command, exit_code, run_main
+from letters import letter_pairs, letter_tokenizer
+from pages import DOCS, blocks, run_commands
 from parameters import quick
-
-transformers = pytest.importorskip("transformers")
-pytest.importorskip("tokenizers")
-
-
-from command_line import Command, exit_code, run_main  # noqa: E402
-from letters import letter_pairs, letter_tokenizer  # noqa: E402
-from pages import DOCS, blocks, run_commands  # noqa: E402
-from pretrained import (  # noqa: E402
+from pretrained import (
     MODELS,
     WORDS,
     byte_tokenizer,
@@ -37,24 +33,24 @@ from pretrained import (  # noqa: E402
     without,
     word_tokenizer,
 )
-from seqwise.data import EncodedExample, Example, load_tokenizer, read_columns  # noqa: E402
-from seqwise.decoding import DECODERS, decode_examples  # noqa: E402
-from seqwise.errors import InputError  # noqa: E402
-from seqwise.hugging_face import load_tagger, pretrained_tagger, word_pieces  # noqa: E402
-from seqwise.hugging_face.tagger import words_without_pieces  # noqa: E402
-from seqwise.models import Tagger  # noqa: E402
-from seqwise.objectives import cross_entropy_objective  # noqa: E402
-from seqwise.pages.explorer.answers import answer  # noqa: E402
-from seqwise.pages.explorer.questions import load_explored, read_question  # noqa: E402
-from seqwise.pages.explorer.searches import Setup  # noqa: E402
-from seqwise.runs import choose_decoder, load_run, new_run, predict, train_settings  # noqa: E402
-from seqwise.runs.inputs import inputs_of  # noqa: E402
-from seqwise.runs.model_card import model_card  # noqa: E402
-from seqwise.runs.pretrained import is_encoder, pretrained_source  # noqa: E402
-from seqwise.runs.pushing import upload_of  # noqa: E402
-from seqwise.runs.settings import load_settings  # noqa: E402
-from seqwise.training.checkpoints import seal, verify  # noqa: E402
-from seqwise.training.trainer import fit  # noqa: E402
+from seqwise.data import EncodedExample, Example, load_tokenizer, read_columns
+from seqwise.decoding import DECODERS, decode_examples
+from seqwise.errors import InputError
+from seqwise.hugging_face import load_tagger, pretrained_tagger, word_pieces
+from seqwise.hugging_face.tagger import words_without_pieces
+from seqwise.models import Tagger
+from seqwise.objectives import cross_entropy_objective
+from seqwise.pages.explorer.answers import answer
+from seqwise.pages.explorer.questions import load_explored, read_question
+from seqwise.pages.explorer.searches import Setup
+from seqwise.runs import choose_decoder, load_run, new_run, predict, train_settings
+from seqwise.runs.inputs import inputs_of
+from seqwise.runs.model_card import model_card
+from seqwise.runs.pretrained import is_encoder, pretrained_source
+from seqwise.runs.pushing import upload_of
+from seqwise.runs.settings import load_settings
+from seqwise.training.checkpoints import seal, verify
+from seqwise.training.trainer import fit
 
 KINDS = ["BERT", "RoBERTa", "DistilBERT", "ModernBERT", "ESM"]
 LABELS = {"the": "D", "a": "D", "sees": "V", "runs": "V", ".": "P"}

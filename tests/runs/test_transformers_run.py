@@ -15,24 +15,22 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 import yaml
 
-transformers = pytest.importorskip("transformers")
-pytest.importorskip("tokenizers")
-
-from command_line import Command, run_main  # noqa: E402
-from letters import letter_pairs, letter_tokenizer  # noqa: E402
-from pretrained import cut, saved, with_code  # noqa: E402
-from seqwise.data.readers import Example  # noqa: E402
-from seqwise.evaluation.slot_ranking import Slots, unroll_slots  # noqa: E402
-from seqwise.runs import load_run, predict  # noqa: E402
-from seqwise.runs.decoder_choice import choose_decoder  # noqa: E402
-from seqwise.runs.diagnosis import diagnose, explore  # noqa: E402
-from seqwise.runs.inputs import inputs_of  # noqa: E402
-from seqwise.runs.measures import changed_targets  # noqa: E402
-from seqwise.runs.model_settings import names_pretrained  # noqa: E402
-from seqwise.runs.settings import load_settings, train_settings  # noqa: E402
-from seqwise.training.checkpoints import verify  # noqa: E402
+from command_line import Command, run_main
+from letters import letter_pairs, letter_tokenizer
+from pretrained import cut, saved, with_code
+from seqwise.data.readers import Example
+from seqwise.evaluation.slot_ranking import Slots, unroll_slots
+from seqwise.runs import load_run, predict
+from seqwise.runs.decoder_choice import choose_decoder
+from seqwise.runs.diagnosis import diagnose, explore
+from seqwise.runs.inputs import inputs_of
+from seqwise.runs.measures import changed_targets
+from seqwise.runs.model_settings import names_pretrained
+from seqwise.runs.settings import load_settings, train_settings
+from seqwise.training.checkpoints import verify
 
 SIZES: dict[str, Any] = {
     "vocab_size": 10,  # two more than the tokenizer knows

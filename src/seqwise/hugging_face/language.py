@@ -22,8 +22,6 @@ def token_texts(tokenizer: Any) -> tuple[dict[int, str], dict[int, str]]:
     Special tokens and tokens of part of a character have none.
 
     Example:
-        >>> import pytest
-        >>> tokenizers = pytest.importorskip("tokenizers")
         >>> from transformers import BertTokenizer
         >>> pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "dog", "##s"]
         >>> token_texts(BertTokenizer(vocab={piece: place for place, piece in enumerate(pieces)}))

@@ -146,8 +146,6 @@ def sample_texts(
     Source: Goyal (2021), sections 6.3 and 6.4. Not implemented: moves between lengths.
 
     Example:
-        >>> import pytest
-        >>> tokenizers = pytest.importorskip("tokenizers")
         >>> from transformers import BertConfig, BertForMaskedLM, BertTokenizer
         >>> words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "dog", "sees", "a", "cat"]
         >>> tokenizer = BertTokenizer(vocab={word: place for place, word in enumerate(words)})
@@ -212,8 +210,6 @@ def infill(
     Source: Goyal (2021), sections 6.3 and 6.4. Not implemented: an unknown number of tokens.
 
     Example:
-        >>> import pytest
-        >>> tokenizers = pytest.importorskip("tokenizers")
         >>> from transformers import BertConfig, BertForMaskedLM, BertTokenizer
         >>> words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "dog", "sees", "a", "cat"]
         >>> tokenizer = BertTokenizer(vocab={word: place for place, word in enumerate(words)})

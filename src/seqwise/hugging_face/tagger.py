@@ -229,8 +229,6 @@ def word_pieces(tokenizer: Any, words: Sequence[str], *, piece: Piece = "first")
         InputError: there are no words, or a word has no pieces and the tokenizer no unknown token.
 
     Example:
-        >>> import pytest
-        >>> tokenizers = pytest.importorskip("tokenizers")
         >>> from transformers import BertTokenizer
         >>> pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "dog", "##s", "run"]
         >>> tokenizer = BertTokenizer(vocab={piece: place for place, piece in enumerate(pieces)})
@@ -247,8 +245,6 @@ def split_pieces(
     """Return the ids that :func:`word_pieces` joins: those before the words, of each word, and after them.
 
     Example:
-        >>> import pytest
-        >>> tokenizers = pytest.importorskip("tokenizers")
         >>> from transformers import BertTokenizer
         >>> pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "dog", "##s", "run"]
         >>> tokenizer = BertTokenizer(vocab={piece: place for place, piece in enumerate(pieces)})
@@ -283,8 +279,6 @@ def words_without_pieces(tokenizer: Any, words: Sequence[str]) -> tuple[int, ...
     r"""Return the indices of words without pieces, such as soft hyphens and zero-width blanks.
 
     Example:
-        >>> import pytest
-        >>> tokenizers = pytest.importorskip("tokenizers")
         >>> from transformers import BertTokenizer
         >>> tokenizer = BertTokenizer(vocab={"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4, "dog": 5})
         >>> words_without_pieces(tokenizer, ["dog", "\u200b", "cat"])

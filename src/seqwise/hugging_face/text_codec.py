@@ -25,8 +25,6 @@ class TextCodec:
     """Codec between text and ids of free tokens, by a Hugging Face tokenizer, fast or slow, with a mask token.
 
     Example:
-        >>> import pytest
-        >>> tokenizers = pytest.importorskip("tokenizers")
         >>> from transformers import BertTokenizer
         >>> words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "dog", "##s"]
         >>> codec = TextCodec(BertTokenizer(vocab={word: place for place, word in enumerate(words)}), vocab_size=8)

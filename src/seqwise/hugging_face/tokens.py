@@ -34,8 +34,6 @@ def text_tokens(tokenizer: Any, text: str, *, words: WordsName = "tokenizer", ta
         InputError: it is not text, or has no tokens.
 
     Example:
-        >>> import pytest
-        >>> tokenizers = pytest.importorskip("tokenizers")
         >>> from transformers import BertTokenizer
         >>> pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "dog", "##s", "."]
         >>> tokenizer = BertTokenizer(vocab={piece: place for place, piece in enumerate(pieces)})
