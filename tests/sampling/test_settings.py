@@ -32,6 +32,7 @@ from seqwise.sampling import (
     transition_matrix,
     unmasking_law,
 )
+from seqwise.sampling.chains import tally
 from seqwise.sampling.correctness import every_sequence
 from seqwise.sampling.problems import ChainProblem, ChainRunner, run_problems
 from seqwise.sampling.unmasking import Unmasking
@@ -191,7 +192,9 @@ def test_traces_follow_each_other() -> None:
     assert torch.equal(joined.energy_SB, whole.energy_SB) and len(joined) == 7
     assert sorted(joined.tokens) == [2, 4, 5, 6, 7]
     assert all(torch.equal(tokens_BT, whole.tokens[sweep]) for sweep, tokens_BT in joined.tokens.items())
-    assert joined.share("accepted", discard=2) == int(whole.accepted_SB[2:].sum()) / int(whole.proposals_SB[2:].sum())
+    assert tally([joined], sweeps=slice(2, None)).acceptance == int(whole.accepted_SB[2:].sum()) / int(
+        whole.proposals_SB[2:].sum()
+    )
 
 
 @pytest.mark.parametrize(("tokens", "has_room"), [((FREE, FREE, 0), True), ((0, FREE, 1), True), ((FREE, 0, 2), False)])

@@ -22,7 +22,7 @@ from seqwise.errors import InputError
 from seqwise.hugging_face.masked_model import HuggingFaceMaskedModel, masked_model
 from seqwise.hugging_face.text_codec import TextCodec, placed
 from seqwise.models.protocols import require_evaluation_mode
-from seqwise.sampling.chains import Trace
+from seqwise.sampling.chains import Trace, tally
 from seqwise.sampling.diagnostics import ChainReport, diagnose_chains
 from seqwise.sampling.problems import ChainProblem, Progress, run_problems, samples_of
 from seqwise.sampling.settings import ChainSettings
@@ -73,12 +73,12 @@ class SampledTexts:
     @property
     def acceptance(self) -> float:
         """Acceptance rate over counted sweeps, including proposals equal to the state."""
-        return self._share("accepted_SB")
+        return tally(self.chains, sweeps=slice(self.discard, None)).acceptance
 
     @property
     def novelty(self) -> float:
         """Share of proposals that were accepted and changed the state, over counted sweeps."""
-        return self._share("novel_SB")
+        return tally(self.chains, sweeps=slice(self.discard, None)).novelty
 
     def diagnose(self, features: Mapping[str, Callable[[Tensor], Tensor]] | None = None) -> list[ChainReport]:
         """Compute acceptance, R-hat, effective sample size and warnings for each problem.
@@ -91,10 +91,6 @@ class SampledTexts:
             InputError: fewer than 4 sweeps are counted, or ArviZ is missing.
         """
         return [diagnose_chains(trace, discard=self.discard, features=features) for trace in self.chains]
-
-    def _share(self, name: str) -> float:
-        proposals = sum(int(trace.proposals_SB[self.discard :].sum()) for trace in self.chains)
-        return sum(int(getattr(trace, name)[self.discard :].sum()) for trace in self.chains) / max(proposals, 1)
 
 
 def sample_texts(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from seqwise.runs.sampling import Group
 from seqwise.runs.sampling_settings import SampleSettings
+from seqwise.sampling.chains import tally
 from seqwise.sampling.diagnostics import FEWEST_DRAWS, ChainReport, diagnose_chains
 from seqwise.sampling.options import Proposing
 from seqwise.sampling.problems import by_problem
@@ -39,8 +40,7 @@ class SampleReport:
         for group in groups:
             trace, self._phrase = group.trace, max(self._phrase, group.longest_phrase)
             self._counts["chains"] += trace.energy_SB.shape[1]
-            for name in ("proposals", "accepted", "novel"):
-                self._counts[name] += int(getattr(trace, f"{name}_SB")[first:].sum())
+            self._counts.update(tally([trace], sweeps=slice(first, None))._asdict())
             self._counts["energies"] += trace.energy_SB[first:].numel()
             self._energy += float(trace.energy_SB[first:].sum())
             if diagnosed:

@@ -9,11 +9,11 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -82,11 +82,6 @@ class Trace:
         kept = [self.tokens[sweep] for sweep in sorted(self.tokens)]
         return torch.stack(kept) if kept else self.state.tokens_BT.new_zeros(0, *self.state.tokens_BT.shape)
 
-    def share(self, name: str, *, discard: int = 0) -> float:
-        """Return the share of "accepted" or "novel" proposals, after some discarded sweeps."""
-        proposals = max(int(self.proposals_SB[discard:].sum()), 1)
-        return int(getattr(self, f"{name}_SB")[discard:].sum()) / proposals
-
     def take(self, rows_N: Tensor) -> Trace:
         """Select chains, int64 (N,); the time remains that of all chains."""
         return replace(
@@ -107,6 +102,30 @@ class Trace:
     def keep(self, wanted: Callable[[int], bool]) -> Trace:
         """Return the trace with the sequences of the wanted sweeps only, counted from 1."""
         return replace(self, tokens={sweep: tokens for sweep, tokens in self.tokens.items() if wanted(sweep)})
+
+
+class Tally(NamedTuple):
+    """Counts over sweeps and chains: proposals, accepted ones, ones that changed the state, and forward passes."""
+
+    proposals: int
+    accepted: int
+    novel: int
+    passes: int
+
+    @property
+    def acceptance(self) -> float:
+        """Share of accepted proposals, including those equal to the state; 0 without proposals."""
+        return self.accepted / max(self.proposals, 1)
+
+    @property
+    def novelty(self) -> float:
+        """Share of proposals that were accepted and changed the state; 0 without proposals."""
+        return self.novel / max(self.proposals, 1)
+
+
+def tally(traces: Sequence[Trace], *, sweeps: slice = slice(None)) -> Tally:
+    """Sum the counts of some sweeps of all chains."""
+    return Tally(*(sum(int(getattr(trace, f"{name}_SB")[sweeps].sum()) for trace in traces) for name in Tally._fields))
 
 
 PER_CHAIN = ("energy_SB", "proposals_SB", "accepted_SB", "novel_SB", "passes_SB")

@@ -16,7 +16,7 @@ import numpy as np
 from torch import Tensor
 
 from seqwise.errors import InputError
-from seqwise.sampling.chains import Trace
+from seqwise.sampling.chains import Trace, tally
 
 FEWEST_DRAWS = 10
 """Smallest number of draws per chain for an effective sample size, whose estimate is a constant for 4 to 9."""
@@ -154,11 +154,11 @@ def diagnose_chains(
         elif value > MOST_R_HAT:
             advice = _advice(ess[name], num_sweeps=num_sweeps, num_chains=num_chains, left_out=start)
             warnings.append(f"R-hat of {name} is {value:.3f}, above {MOST_R_HAT}: the chains disagree, {advice}")
-    passes = int(chains.passes_SB.sum())
+    passes, counted = int(chains.passes_SB.sum()), tally([chains], sweeps=slice(start, None))
     return ChainReport(
         num_sweeps=len(chains) - start,
-        acceptance=chains.share("accepted", discard=start),
-        novelty=chains.share("novel", discard=start),
+        acceptance=counted.acceptance,
+        novelty=counted.novelty,
         mean_energy=float(values["energy"].mean()),
         ess=ess,
         tail_ess=tail_ess,

@@ -12,10 +12,11 @@ from sampled import sample
 from seqwise.configuration import configure
 from seqwise.errors import InputError
 from seqwise.pages.explorer.chain_views import energy_view, sequences_view, sweep_in_words
-from seqwise.pages.explorer.chains import MOST_CHAINS, Watched, adjust, advance, energies, pin, start, tally
+from seqwise.pages.explorer.chains import MOST_CHAINS, Watched, adjust, advance, energies, pin, start
 from seqwise.runs.sampling_problems import read_problems
 from seqwise.runs.sampling_settings import SampleSettings
 from seqwise.sampling import SeededDraws, in_order, local_energy, masked_conditionals, metropolis_hastings
+from seqwise.sampling.chains import tally
 from seqwise.sampling.state import evaluate
 
 
@@ -69,7 +70,7 @@ def test_pinned_positions_stay_until_they_are_freed() -> None:
     assert (freed.state.tokens_BT[:, 1] == 1).all()  # what the problem fixes is not freed
     everything = advance(pin(watched, [0, 2, 3]))
     assert torch.equal(everything.state.tokens_BT, watched.state.tokens_BT)
-    assert tally(everything.done[-1:]).acceptance is None
+    assert tally(everything.done[-1:]).proposals == 0
     assert "no proposals" in sweep_in_words(everything)
     assert "Every position is fixed: nothing can move." in sweep_in_words(everything)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from seqwise.pages.explorer.chains import Tally, Watched, energies, tally
+from seqwise.pages.explorer.chains import Watched, energies
 from seqwise.pages.report.blocks import Ids, Table, plain_number
 from seqwise.pages.report.page import render_block
 from seqwise.pages.report.plots import Line, line_plot
+from seqwise.sampling.chains import Tally, tally
 
 FEWEST_DRAWN = 2  # sweeps that make a line
 
@@ -56,7 +57,7 @@ def sweep_in_words(watched: Watched) -> str:
 
 
 def _shares(counts: Tally) -> str:
-    if counts.acceptance is None or counts.novelty is None:
+    if not counts.proposals:
         return "no proposals"
     return (
         f"{counts.acceptance:.0%} of {counts.proposals:,} proposals accepted, {counts.novelty:.0%} changed a sequence"
@@ -73,9 +74,10 @@ def energy_view(watched: Watched) -> Markup:
         Line(f"chain {chain + 1}", sweeps, values_SB[:, chain].tolist(), chain) for chain in range(values_SB.shape[1])
     ]
     counts = [tally([swept]) for swept in watched.done]
-    accepted = [count.accepted / max(count.proposals, 1) for count in counts]
-    novel = [count.novel / max(count.proposals, 1) for count in counts]
-    shares = [Line("accepted", sweeps, accepted, 0), Line("accepted and new", sweeps, novel, 1)]
+    shares = [
+        Line("accepted", sweeps, [count.acceptance for count in counts], 0),
+        Line("accepted and new", sweeps, [count.novelty for count in counts], 1),
+    ]
     drawn = (
         line_plot(
             "Energy by sweep, a line for each chain", lines, x_label="sweep", ids=ids, borders=borders, unit="nats"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -53,25 +52,6 @@ class Watched:
             return torch.zeros_like(self.state.free_BT)
         before_BT = self.done[-2].state.tokens_BT if len(self.done) > 1 else self.first.tokens_BT
         return self.state.tokens_BT != before_BT
-
-
-class Tally(NamedTuple):
-    """Counts over sweeps and chains: proposals, accepted ones, ones that changed the state, and forward passes."""
-
-    proposals: int
-    accepted: int
-    novel: int
-    passes: int
-
-    @property
-    def acceptance(self) -> float | None:
-        """Share of accepted proposals; None without proposals."""
-        return self.accepted / self.proposals if self.proposals else None
-
-    @property
-    def novelty(self) -> float | None:
-        """Share of proposals that changed the state; None without proposals."""
-        return self.novel / self.proposals if self.proposals else None
 
 
 def start(run: MaskedRun, text: str, settings: SampleSettings, *, source: str = "") -> Watched:
@@ -121,16 +101,6 @@ def pin(watched: Watched, pinned: Sequence[int]) -> Watched:
     free_BT = watched.first.free_BT.clone()
     free_BT[:, sorted(places)] = False
     return replace(watched, state=replace(watched.state, free_BT=free_BT), pinned=places, since=len(watched.done))
-
-
-def tally(sweeps: Sequence[Trace]) -> Tally:
-    """Sum the counts of sweeps."""
-    return Tally(
-        *(
-            sum(int(getattr(swept, f"{what}_SB").sum()) for swept in sweeps)
-            for what in ("proposals", "accepted", "novel", "passes")
-        )
-    )
 
 
 def energies(watched: Watched) -> Tensor:

@@ -18,6 +18,7 @@ from seqwise.pages.report.chains import ProblemChains, SampleLine, Sampling, aut
 from seqwise.pages.report.folders import Folder
 from seqwise.pages.report.plots import Line, line_plot
 from seqwise.sampling import ChainReport
+from seqwise.sampling.chains import tally
 from seqwise.sampling.diagnostics import FEWEST_DRAWS, MOST_R_HAT
 
 MOST_LAGS = 40
@@ -53,10 +54,7 @@ def sampling_table(samplings: Mapping[str, Sampling]) -> Table:
     rows = []
     for name, sampling in samplings.items():
         first, all_chains = sampling.first, [problem.chains for problem in sampling.problems]
-        proposals, accepted, novel = (
-            sum(int(getattr(chains, f"{what}_SB")[first:].sum()) for chains in all_chains)
-            for what in ("proposals", "accepted", "novel")
-        )
+        counts = tally(all_chains, sweeps=slice(first, None))
         energies = torch.cat([chains.energy_SB[first:].flatten() for chains in all_chains])
         reports = [problem.report for problem in sampling.problems if problem.report is not None]
         judged, tails = (
@@ -70,8 +68,8 @@ def sampling_table(samplings: Mapping[str, Sampling]) -> Table:
                 name,
                 f"{sum(chains.energy_SB.shape[1] for chains in all_chains):,}",
                 f"{num_sweeps - first} of {num_sweeps}",
-                f"{accepted / max(proposals, 1):.1%}",
-                f"{novel / max(proposals, 1):.1%}",
+                f"{counts.acceptance:.1%}",
+                f"{counts.novelty:.1%}",
                 plain_number(float(energies.mean())),
                 *(f"{math.fsum(each):,.0f}" if each else "—" for each in (judged, tails)),
                 f"{max(r_hats):.3f}" if r_hats else "—",
@@ -99,25 +97,13 @@ def sampling_section(folder: Folder, sampling: Sampling, shown: Sequence[int], *
 
 def _shares(folder: Folder, sampling: Sampling, ids: Ids) -> list[Block]:
     """Plot acceptance and novelty of all chains by sweep."""
-    num_sweeps = max(len(problem.chains) for problem in sampling.problems)
-    sums = {
-        what: [
-            sum(
-                int(getattr(problem.chains, f"{what}_SB")[sweep].sum())
-                for problem in sampling.problems
-                if sweep < len(problem.chains)
-            )
-            for sweep in range(num_sweeps)
-        ]
-        for what in ("proposals", "accepted", "novel")
-    }
-    if not any(sums["proposals"]):
+    all_chains = [problem.chains for problem in sampling.problems]
+    counts = [tally(all_chains, sweeps=slice(sweep, sweep + 1)) for sweep in range(max(map(len, all_chains)))]
+    if not any(count.proposals for count in counts):
         return [Paragraph("This kernel makes no proposals, so there is no acceptance rate.")]
-    sweeps = range(1, num_sweeps + 1)
-    accepted, novel = (
-        [count / total if total else math.nan for count, total in zip(sums[what], sums["proposals"], strict=True)]
-        for what in ("accepted", "novel")
-    )
+    sweeps = range(1, len(counts) + 1)
+    accepted = [count.acceptance if count.proposals else math.nan for count in counts]
+    novel = [count.novelty if count.proposals else math.nan for count in counts]
     lines = [Line("accepted", sweeps, accepted, 0), Line("accepted and new", sweeps, novel, 1)]
     title = f"{folder.name}: acceptance (solid) and novelty (dashed) by sweep, shares of proposals"
     return [line_plot(title, lines, x_label="sweep", ids=ids, shaded=_discarded(sampling))]
