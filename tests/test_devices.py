@@ -16,6 +16,7 @@ import accelerator
 import oracles
 from parameters import quick
 from pretrained import bert, made, word_tokenizer
+from reproductions.goyal_2021.length_beams import predict_with_lengths
 from reproductions.goyal_2021.sampler_draws import refine_from_draws
 from seqwise import Decoder, decode
 from seqwise.configuration import OneOf, configure
@@ -44,7 +45,6 @@ from seqwise.sampling import (
     start_chains,
 )
 from seqwise.sampling.problems import ChainProblem, ChainRunner, run_problems
-from seqwise.sampling.refinement import predict_with_lengths
 from seqwise.search import (
     Committing,
     HardTopK,

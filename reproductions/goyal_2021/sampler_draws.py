@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from reproductions.goyal_2021.length_beams import predict_with_lengths
 from seqwise.data.batches import FREE
 from seqwise.data.readers import Example
 from seqwise.data.spooled import in_blocks
@@ -28,7 +29,7 @@ from seqwise.runs.sampling_settings import SampleSettings
 from seqwise.sampling import ChainState, Draws, MaskPredict, SeededDraws, local_energy, raw_energy, start_chains
 from seqwise.sampling.energies import rows_of
 from seqwise.sampling.problems import ChainProblem, ChainRunner, encode_sources
-from seqwise.sampling.refinement import likeliest_lengths, predict_with_lengths
+from seqwise.sampling.refinement import likeliest_lengths
 
 AT_ONCE = 256  # sources that are read together
 

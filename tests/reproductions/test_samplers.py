@@ -21,6 +21,7 @@ from reproducing import no_progress, read_back, setup
 from reproductions import Setup, workers
 from reproductions.cells import make_cell
 from reproductions.goyal_2021 import sampler_figures, sampler_modes, sampler_tables
+from reproductions.goyal_2021.length_beams import predict_with_lengths
 from reproductions.goyal_2021.sampler_cells import SamplerCell, SamplerSpec, model_cell, run_samplers
 from reproductions.goyal_2021.sampler_draws import _num_passes, draw, refine_from_draws
 from reproductions.goyal_2021.sampler_figures import FIGURES, at_epochs, run_figure, shown_epochs
@@ -63,7 +64,7 @@ from seqwise.sampling import (
     start_chains,
     table_model,
 )
-from seqwise.sampling.refinement import likeliest_lengths, predict_with_lengths, refine
+from seqwise.sampling.refinement import likeliest_lengths, refine
 from seqwise.training.checkpoints import MEASUREMENTS
 
 PAIRS = masked_settings(

@@ -222,8 +222,7 @@ def mask_predict(
         allowed_V: bool, tokens that may be filled in; by default all.
         max_rows: number of sequences per call of the model.
 
-    Source: Ghazvininejad et al. (EMNLP 2019), section 4. Not implemented: several lengths at once; see
-    ``seqwise.sampling.refinement.predict_with_lengths``.
+    Source: Ghazvininejad et al. (EMNLP 2019), section 4. Not implemented: several lengths at once.
 
     Example:
         >>> from seqwise.sampling import SeededDraws, local_energy, start_chains, table_model

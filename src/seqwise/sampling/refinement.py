@@ -1,22 +1,20 @@
 """Mask-Predict: fill all free positions at once, then repeatedly mask and refill the least certain ones.
 
-If the length is unknown, it tries several lengths for each input.
-
 Shapes: B sequences or inputs, T positions, V vocabulary, M masked positions in all sequences, K lengths of each input,
-L the greatest length, N (input, length) pairs of one length T.
+L the greatest length.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from seqwise.errors import InputError
 from seqwise.models.protocols import MaskedModel
-from seqwise.sampling.energies import MAX_ROWS, checked_rows, joint_logits, rows_of
+from seqwise.sampling.energies import MAX_ROWS, joint_logits
 
 
 class Refinement(NamedTuple):
@@ -98,23 +96,6 @@ def refine(
     return tokens_BT, log_probs_BT.masked_fill(~free_BT.cpu(), 0.0)
 
 
-class LengthContext(Protocol):
-    """Encoding of B inputs, with a distribution of the output length."""
-
-    @property
-    def length_log_probs_BL(self) -> Tensor:
-        """Log-probability of length l at index l - 1, l = 1 .. L."""
-        ...
-
-
-class LengthPrediction(NamedTuple):
-    """Best output for one input."""
-
-    tokens: Tensor
-    log_prob: float  # mean over its tokens, each when it was last filled in
-    length: int
-
-
 def likeliest_lengths(
     length_log_probs_BL: Tensor, *, beam: int, shortest: int = 1, longest: int | None = None
 ) -> Tensor:
@@ -134,50 +115,3 @@ def likeliest_lengths(
         raise InputError(f"the model has lengths from 1 to {greatest}, not {asked}")
     order_BL = length_log_probs_BL[:, shortest - 1 : longest].argsort(dim=1, descending=True, stable=True)
     return order_BL[:, :beam] + shortest
-
-
-@torch.no_grad()
-def predict_with_lengths(
-    model: MaskedModel,
-    context: LengthContext,
-    *,
-    beam: int,
-    num_iterations: int,
-    allowed_V: Tensor | None = None,
-    shortest: int = 1,
-    max_rows: int = MAX_ROWS,
-) -> list[LengthPrediction]:
-    """Run Mask-Predict with the likeliest lengths of each input; return the best by mean log-probability per token.
-
-    ``argmax_l 1/l sum_t log p(y_t)`` over the ``beam`` likeliest lengths l, with p as in :func:`refine`. Ties go to the
-    likelier length. All pairs of one length are refined together, without padding.
-
-    Source: Ghazvininejad et al. (EMNLP 2019), section 4.
-    """
-    max_rows = checked_rows(max_rows)
-    lengths_BK = likeliest_lengths(context.length_log_probs_BL.cpu(), beam=beam, shortest=shortest)
-    predictions: dict[tuple[int, int], LengthPrediction] = {}
-    for length in lengths_BK.unique().tolist():
-        inputs_N, ranks_N = (lengths_BK == length).nonzero(as_tuple=True)
-        for first in range(0, len(inputs_N), max_rows):
-            rows_N = inputs_N[first : first + max_rows]
-            free_NT = torch.ones(len(rows_N), length, dtype=torch.bool)
-            tokens_NT, log_probs_NT = refine(
-                model,
-                torch.zeros_like(free_NT, dtype=torch.int64),
-                free_NT,
-                num_iterations=num_iterations,
-                context=rows_of(context, rows_N),
-                allowed_V=allowed_V,
-                max_rows=max_rows,
-            )
-            pairs = zip(rows_N.tolist(), ranks_N[first : first + max_rows].tolist(), strict=True)
-            means = log_probs_NT.mean(1).tolist()
-            for pair, tokens_T, mean in zip(pairs, tokens_NT, means, strict=True):
-                predictions[pair] = LengthPrediction(tokens_T, mean, length)
-    ranks = range(lengths_BK.shape[1])
-    # max keeps the first of equals, and the ranks are in the order of the lengths' probabilities.
-    return [
-        max((predictions[row, rank] for rank in ranks), key=lambda prediction: prediction.log_prob)
-        for row in range(len(lengths_BK))
-    ]
