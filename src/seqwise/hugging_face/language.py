@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
+from seqwise.hugging_face.tokens import decoded
 from seqwise.search.automata import Automaton, regular
 from seqwise.search.grammars import Grammar, grammar
 from seqwise.search.language import Language, allowed_tokens, nodes_along, require_output
@@ -29,9 +30,9 @@ def token_texts(tokenizer: Any) -> tuple[dict[int, str], dict[int, str]]:
     """
     special = set(tokenizer.all_special_ids)
     ids = [token for token in range(len(tokenizer)) if token not in special]
-    first = {token: text for token in ids if NO_TEXT not in (text := _decoded(tokenizer, [token]))}
+    first = {token: text for token in ids if NO_TEXT not in (text := decoded(tokenizer, [token]))}
     anchor, before = next(((token, text) for token, text in first.items() if text.strip()), (None, ""))
-    texts = [] if anchor is None else [_decoded(tokenizer, [anchor, token]) for token in ids]
+    texts = [] if anchor is None else [decoded(tokenizer, [anchor, token]) for token in ids]
     behind = {
         token: text[len(before) :]
         for token, text in zip(ids, texts, strict=bool(texts))
@@ -109,8 +110,3 @@ class InsideLanguage(LogitsProcessor):
         *_, nodes_B1 = nodes_along(self._language, input_ids[:, self._prompt_length :])
         allowed_BC = self._language.allowed(nodes_B1, self._longest - input_ids.shape[1])[:, 0]
         return scores.masked_fill(~allowed_tokens(allowed_BC, scores.shape[1]), -torch.inf)
-
-
-def _decoded(tokenizer: Any, ids: list[int]) -> str:
-    text: str = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-    return text

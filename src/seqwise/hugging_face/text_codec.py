@@ -18,7 +18,7 @@ import torch
 
 from seqwise.data.batches import FREE
 from seqwise.errors import InputError
-from seqwise.hugging_face.tokens import checked_text, special_around
+from seqwise.hugging_face.tokens import checked_text, decoded, special_around
 
 
 class TextCodec:
@@ -142,9 +142,7 @@ class TextCodec:
 
     def plain(self, ids: Sequence[int]) -> str:
         """Return the tokenizer's text of some tokens, with a blank between tokens that are separate words."""
-        # Without the clean-up, which some tokenizers refuse and others cannot take back.
-        text: str = self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        return text
+        return decoded(self.tokenizer, ids)
 
 
 @contextmanager

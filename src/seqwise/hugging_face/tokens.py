@@ -50,7 +50,7 @@ def text_tokens(tokenizer: Any, text: str, *, words: WordsName = "tokenizer", ta
     ids = tuple(encoded["input_ids"])
     if not ids:
         raise InputError("the text has no token", hint="fill it in or drop it")
-    pieces = [] if fast else [_decoded(tokenizer, [token]) for token in ids]
+    pieces = [] if fast else [decoded(tokenizer, [token]).strip() for token in ids]
     spans = _trimmed(text, encoded["offset_mapping"]) if fast else located(pieces, text)
     numbers = encoded.word_ids() if fast and tokenizer.backend_tokenizer.pre_tokenizer is not None else None
     if words == "blanks" and all(span is not None for span in spans):
@@ -119,9 +119,10 @@ def _blank_between(text: str, spans: Sequence[Span | None], place: int) -> bool:
 
 def _written_apart(tokenizer: Any, pair: Sequence[int]) -> bool:
     """Whether the tokenizer writes a blank between two tokens."""
-    return any(sign.isspace() for sign in _decoded(tokenizer, pair))
+    return any(sign.isspace() for sign in decoded(tokenizer, pair).strip())
 
 
-def _decoded(tokenizer: Any, ids: Sequence[int]) -> str:
+def decoded(tokenizer: Any, ids: Sequence[int]) -> str:
+    """Return the tokenizer's text of some tokens, without the clean-up, which some refuse and others cannot undo."""
     text: str = tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
-    return text.strip()
+    return text
