@@ -17,7 +17,6 @@ from seqwise.data.summary import (
     summarize,
     wrong_label_column,
 )
-from seqwise.errors import InputError
 from seqwise.evaluation.metrics import sequence_accuracy
 from seqwise.runs.measures import tagging_measures
 
@@ -64,9 +63,6 @@ class FileInspection:
 
 def inspect_data(files: Mapping[str, Sequence[Example]], *, tags: bool) -> list[FileInspection]:
     """Inspect files of examples, by name; the first is the training data."""
-    if not files or not all(files.values()):
-        empty = next((name for name, examples in files.items() if not examples), None)
-        raise InputError("there are no examples", path=empty, hint="give a file with at least one")
     train = next(iter(files.values()))
     return [_inspect(name, examples, train, tags=tags) for name, examples in files.items()]
 
