@@ -412,6 +412,8 @@ def test_what_is_refused() -> None:
         in_order(0)
     with pytest.raises(InputError, match="at least 1 iteration"):
         mask_predict(NETWORK, num_iterations=0)
+    with pytest.raises(InputError, match="at least one of them true"):
+        mask_predict(NETWORK, num_iterations=1, allowed_V=torch.zeros(4).bool())
     with pytest.raises(InputError, match="token 4 of an initial sequence"):
         start_chains(energy, torch.full((1, 5), 4))
     with pytest.raises(InputError, match="int64"):

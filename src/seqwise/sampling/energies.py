@@ -326,6 +326,15 @@ def _local_positions(tokens: Tensor, logits: Tensor) -> Tensor:
     return logits.logsumexp(-1) + _raw_positions(tokens, logits)
 
 
+def require_allowed(allowed_V: Tensor | None, vocab_size: int) -> None:
+    """Raise an :class:`InputError` if allowed tokens are not flags of the vocabulary, or none is true."""
+    if allowed_V is not None and (allowed_V.shape != (vocab_size,) or not bool(allowed_V.any())):
+        raise InputError(
+            f"the allowed tokens must be {vocab_size} flags, at least one of them true, got shape"
+            f" {list(allowed_V.shape)} with {int(allowed_V.sum())} true"
+        )
+
+
 def checked_rows(max_rows: int) -> int:
     """Check that the number of sequences per call is at least 1, and return it."""
     if max_rows < 1:

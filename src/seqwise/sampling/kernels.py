@@ -19,7 +19,7 @@ from seqwise.devices import moved
 from seqwise.errors import InputError
 from seqwise.models.protocols import MaskedModel
 from seqwise.sampling.draws import Draws
-from seqwise.sampling.energies import MAX_ROWS, Energy, joint_logits, lone_logits, rows_of
+from seqwise.sampling.energies import MAX_ROWS, Energy, joint_logits, lone_logits, require_allowed, rows_of
 from seqwise.sampling.proposals import Proposal, Visits, in_order
 from seqwise.sampling.refinement import refinements
 from seqwise.sampling.state import ChainState, Evaluated, Info, Kernel, evaluate
@@ -233,6 +233,7 @@ def mask_predict(
     """
     if num_iterations < 1:
         raise InputError(f"Mask-Predict needs at least 1 iteration, got {num_iterations}")
+    require_allowed(allowed_V, model.vocab_size)
 
     @torch.no_grad()
     def kernel(draws: Draws, state: ChainState) -> tuple[ChainState, Info]:

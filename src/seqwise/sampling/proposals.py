@@ -18,6 +18,7 @@ from seqwise.devices import moved
 from seqwise.errors import InputError
 from seqwise.models.protocols import MaskedModel
 from seqwise.sampling.draws import Draws
+from seqwise.sampling.energies import require_allowed
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,11 +96,7 @@ def masked_conditionals(
         raise InputError(f"the mass of the nucleus must be greater than 0 and at most 1, got {nucleus}")
     if not 0 <= full_share < 1:
         raise InputError(f"the share of the full distribution must be at least 0 and less than 1, got {full_share}")
-    if allowed_V is not None and (allowed_V.shape != (model.vocab_size,) or not bool(allowed_V.any())):
-        raise InputError(
-            f"the allowed tokens must be {model.vocab_size} flags, at least one of them true, got shape"
-            f" {list(allowed_V.shape)} with {int(allowed_V.sum())} true"
-        )
+    require_allowed(allowed_V, model.vocab_size)
     return Proposal(model, temperature, allowed_V, nucleus, full_share)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from seqwise.errors import InputError
 from seqwise.models.protocols import MaskedModel
-from seqwise.sampling.energies import MAX_ROWS, joint_logits
+from seqwise.sampling.energies import MAX_ROWS, joint_logits, require_allowed
 
 
 class Refinement(NamedTuple):
@@ -47,6 +47,7 @@ def refinements(
     """
     if num_iterations < 1:
         raise InputError(f"Mask-Predict needs at least 1 iteration, got {num_iterations}")
+    require_allowed(allowed_V, model.vocab_size)
     tokens_BT, free_BT = tokens_BT.cpu(), free_BT.cpu()
     log_probs_BT = torch.zeros_like(tokens_BT, dtype=torch.float64).masked_fill(~free_BT, torch.inf)
     for iteration in range(num_iterations):
