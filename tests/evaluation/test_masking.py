@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+import torch
 
 import oracles
 from seqwise import InputError
@@ -71,6 +72,29 @@ def test_draws_estimate_what_is_not_listed() -> None:
     assert all(abs(by_prefix.get(shift.prefix, shift.gain) - shift.gain) < 0.05 for shift in drawn.shifts)
 
 
+@pytest.mark.parametrize("outputs", [[(0, 1), (0, 2), (2, 0), (2, 2)], [(0, 1), (2, 1), (2, 0), (2, 2)]])
+def test_outputs_without_a_probability_count(outputs: list[tuple[int, ...]]) -> None:
+    """The model never writes 1: masking renormalises the rest, and gets stuck where nothing else is allowed."""
+    case = oracles.tagger_case(0, target_size=3, lengths=(2,))
+    with torch.no_grad():
+        case.model.head.bias[1] = -math.inf
+    case.model.language, masked, joint = trie(outputs), [], []
+    for output in outputs:
+        first, last = (
+            [0.0 if token == 1 else math.exp(logit) for token, logit in enumerate(logits)]
+            for logits in oracles.forced_logits(case.oracles[0], output)
+        )
+        joint.append(first[output[0]] / sum(first) * last[output[1]] / sum(last))
+        then = sum(last[other[1]] for other in outputs if other[0] == output[0])
+        masked.append(first[output[0]] / (first[0] + first[2]) * (last[output[1]] / then if then else 0.0))
+    apart = sum(abs(q - p / sum(joint)) for q, p in zip(masked, joint, strict=True)) + 1 - sum(masked)
+    bias = masking_bias(case.model, case.examples)
+    assert bias.inside == pytest.approx((sum(joint),)) and bias.distance == pytest.approx(apart / 2, abs=1e-12)
+    drawn = masking_bias(case.model, case.examples, most_outputs=2, num_draws=3000)
+    assert drawn.inside == pytest.approx((sum(joint),), rel=0.1)
+    assert abs(drawn.distance - bias.distance) < 4 * drawn.errors[0] + 1e-9
+
+
 def test_outputs_are_listed_that_fit() -> None:
     language = trie(OUTPUTS, end=1)
     for num_steps in (2, 3, 4):
@@ -84,6 +108,13 @@ def test_what_cannot_be_measured_is_refused() -> None:
     CASE.model.language = None
     with pytest.raises(InputError, match="the model has no language"):
         masking_bias(CASE.model, CASE.examples)
+    case = oracles.tagger_case(0, target_size=3, lengths=(2,))
+    with torch.no_grad():
+        case.model.head.bias[1] = -math.inf
+    case.model.language = trie([(0, 1), (2, 1)])
+    for most in (2000, 1):
+        with pytest.raises(InputError, match="no probability"):
+            masking_bias(case.model, case.examples, most_outputs=most, num_draws=20)
     CASE.model.language = trie([(2,) * 40], end=1)
     assert steps_after(CASE.examples[0].source_ids, CASE.model) < 40
     with pytest.raises(InputError, match="has no output that a search of"):

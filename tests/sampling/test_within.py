@@ -25,7 +25,9 @@ from seqwise.sampling import (
     local_energy,
     masked_draws,
     mixture,
+    parallel_tempering,
     regrow_suffix,
+    replicas,
     sample_chains,
     sample_within,
     start_chains,
@@ -426,6 +428,13 @@ def no_language_chains() -> None:
     sample_chains(regrow_suffix(case.model, WORLDS["tagger"].language), masked, 1)
 
 
+def tempered_within() -> None:
+    """Exchanges would leave the masses of the chains where they were."""
+    case, language = WORLDS["tagger"].case, WORLDS["tagger"].language
+    kernel = parallel_tempering(lambda temperature_B: regrow_suffix(case.model, language), [1.0, 2.0])
+    sample_chains(kernel, replicas(states_of("tagger", 0), 2), 1)
+
+
 def never_written(sampler: Callable[..., object]) -> None:
     case = oracles.tagger_case(0, target_size=3, lengths=(2,))
     with torch.no_grad():
@@ -467,6 +476,7 @@ def outside() -> None:
     ("refused", "says"),
     [
         (no_language_chains, "chains inside a language"),
+        (tempered_within, "only regrow_suffix moves chains inside a language"),
         (lambda: regrow_suffix(WORLDS["tagger"].case.model, trie([(0,)]), independence=1.5), "between 0 and 1"),
         (lambda: never_written(sample_within), "no probability"),
         (lambda: never_written(partial(sample_within, method="metropolis")), "no probability"),

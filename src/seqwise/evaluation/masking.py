@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,7 +23,7 @@ from seqwise.models.protocols import StepModel
 from seqwise.sampling.energies import rows_of
 from seqwise.sampling.within import masked_draws, start_within
 from seqwise.search.beam import HELD
-from seqwise.search.language import Language, language_of, require_output
+from seqwise.search.language import Language, language_of, never_written, require_output
 
 MOST_OUTPUTS = 2000
 """Number of outputs of a language up to which they are listed."""
@@ -114,7 +115,8 @@ def masking_bias(
     """Measure how far masking is from ``p(y | y in L)`` in the language of a model.
 
     With masked draws y of weight w = p(y) / q(y), p(y in L) is the mean weight, and the total variation is the mean of
-    ``|w / p(y in L) - 1| / 2``.
+    ``|w / p(y in L) - 1| / 2``. A draw gets stuck, and counts as a wrong output, at a prefix after which the model gives
+    no probability to the allowed tokens.
 
     Args:
         model: a step model with a language; it is in evaluation mode during the call.
@@ -124,7 +126,7 @@ def masking_bias(
         on_progress: called with the number of examples just done.
 
     Raises:
-        InputError: the model has no language, or an input has no output in it.
+        InputError: the model has no language, or an input has no output in it, or none that the model can write.
 
     Example:
         >>> from seqwise.models import Tagger
@@ -152,17 +154,23 @@ def masking_bias(
                 outputs_by_length[num_steps] = list_outputs(language, num_steps, most=most_outputs)
             outputs_NT = outputs_by_length[num_steps]
             if outputs_NT is None:
-                drawn = masked_draws(model, context, language, num_steps=num_steps, num_samples=num_draws, seed=number)
+                options: dict[str, Any] = {"num_steps": num_steps, "num_samples": num_draws, "seed": number}
+                drawn = masked_draws(model, context, language, **options, checked=False)
                 masked_N = torch.full((num_draws,), 1 / num_draws, dtype=torch.float64)
-                inside.append(float(drawn.log_weights_B.exp().mean()))
+                log_joint_N = masked_N.log() + drawn.log_weights_B.cpu()
             else:
                 rows_N = torch.zeros(len(outputs_NT), dtype=torch.long, device=model.embedding_VD.device)
-                drawn = start_within(model, rows_of(context, rows_N), language, outputs_NT.to(rows_N.device))
-                masked_N = (-drawn.energy_B - drawn.log_weights_B).exp().cpu()
-                inside.append(float((-drawn.energy_B).exp().sum()))
-            log_weights_N = drawn.log_weights_B.cpu()
-            conditional_N = (masked_N.log() + log_weights_N).softmax(0)
-            distances.append(float((masked_N - conditional_N).abs().sum() / 2))
+                outputs_NT = outputs_NT.to(rows_N.device)
+                drawn = start_within(model, rows_of(context, rows_N), language, outputs_NT, checked=False)
+                # Where the model excludes all that is allowed, masking has nothing to renormalise.
+                masked_N = (-drawn.energy_B - drawn.log_weights_B).exp().nan_to_num(0.0).cpu()
+                log_joint_N = -drawn.energy_B.cpu()
+            if bool((log_joint_N == -torch.inf).all()):
+                raise never_written()
+            log_weights_N, conditional_N = drawn.log_weights_B.cpu(), log_joint_N.softmax(0)
+            inside.append(float(log_joint_N.exp().sum()))
+            stuck = max(1 - float(masked_N.sum()), 0.0)
+            distances.append((float((masked_N - conditional_N).abs().sum()) + stuck) / 2)
             errors.append(0.0 if outputs_NT is not None else _standard_error(log_weights_N, seed=number))
             listed.append(None if outputs_NT is None else len(outputs_NT))
             _add_masses(masses, drawn.tokens_BT.cpu(), model.end, masked_N, conditional_N)

@@ -99,6 +99,11 @@ class LanguageChains(ChainState):
         """Select chains, int64 (N,), with their caches."""
         return replace(super().take(rows_N), log_mass_BT=self.log_mass_BT[rows_N], inputs_B=self.inputs_B[rows_N])
 
+    def under(self, energy: Energy) -> ChainState:
+        """Raise an InputError: kernels of other states would not update the masses."""
+        problem = "only regrow_suffix moves chains inside a language, alone or in mixtures and cycles of itself"
+        raise InputError(problem, hint="use sample_within, or regrow_suffix without tempering")
+
 
 class WithinSamples(NamedTuple):
     """Result of :func:`sample_within`.
@@ -238,13 +243,16 @@ def masked_draws(
     num_steps: int | Tensor,
     num_samples: int = 1,
     seed: int = 0,
+    checked: bool = True,
 ) -> LanguageChains:
     """Sample outputs with masking, from ``q(y) = prod_t p(y_t | y_<t) / Z_t``, with the weights ``p(y) / q(y)``.
 
     The mean weight is an unbiased estimate of p(y in L); weights divided by their sum estimate expectations under
     p(y | y in L).
 
-    Args: see :func:`sample_within`.
+    Args:
+        model, context, language, num_steps, num_samples, seed: see :func:`sample_within`.
+        checked: whether a draw to which the model gives no probability raises an error; its weight is 0.
 
     Returns:
         M = B N chains, grouped by input.
@@ -258,7 +266,8 @@ def masked_draws(
     rows_M, steps_M = _rows(model, context, num_steps, num_samples)
     draws = SeededDraws(seed, torch.arange(len(rows_M), device=rows_M.device), sweep=-1)  # chains begin at sweep 0
     context = rows_of(context, rows_M)
-    return _chains(_draw(model, context, language, steps_M, rows_M, None, draws), context, rows_M, None)
+    draft = _draw(model, context, language, steps_M, rows_M, None, draws)
+    return _chains(draft, context, rows_M, None, checked=checked)
 
 
 @torch.no_grad()
@@ -270,6 +279,7 @@ def start_within(
     *,
     inputs_B: Tensor | None = None,
     memory: RejectionMemory | None = None,
+    checked: bool = True,
 ) -> LanguageChains:
     """Start chains of :func:`regrow_suffix` at given outputs of a language.
 
@@ -278,6 +288,7 @@ def start_within(
         tokens_BT: int64, continued by end tokens, -1 beyond the steps of an input.
         inputs_B: int64, index of each input in the memory; by default 0 to B - 1.
         memory: improves q and is not extended.
+        checked: whether an output to which the model gives no probability raises an error; chains cannot run from it.
 
     Raises:
         InputError: an output is not in the language, or the model never writes it.
@@ -290,7 +301,7 @@ def start_within(
 
     width, num_steps_B = tokens_BT.shape[1], _num_steps(tokens_BT)
     draft = _write(model, context, language, num_steps_B, choose, inputs_B, memory, width=width)
-    return _chains(draft, context, inputs_B, memory)
+    return _chains(draft, context, inputs_B, memory, checked=checked)
 
 
 def regrow_suffix(model: StepModel, language: Language, *, independence: float = 0.5) -> Kernel:
