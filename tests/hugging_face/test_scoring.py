@@ -245,6 +245,9 @@ def test_a_causal_model_is_scored_from_left_to_right() -> None:
         for score in score_texts(model, tokenizer, TEXTS, settings=ScoringSettings(max_tokens=max_tokens)):
             ids = [2, *tokenizer(score.text)["input_ids"]]
             assert score.token_log_probs_T.tolist() == pytest.approx(log_probs_of_prefixes(model, ids, 1), abs=1e-10)
+            record = score.record()
+            assert record["perplexity"] == pytest.approx(math.exp(-score.mean_log_prob), rel=1e-3)
+            assert "pseudo_perplexity" not in record
     (given,) = score_texts(model, tokenizer, TEXTS[:1], settings=ScoringSettings(start="none"))
     ids = tokenizer(TEXTS[0])["input_ids"]
     assert given.token_log_probs_T.tolist() == pytest.approx(log_probs_of_prefixes(model, ids, 1), abs=1e-10)

@@ -111,7 +111,7 @@ class TextScorer:
         own = ids[:-1] if ids[-1] == self.tokenizer.eos_token_id and text.spans[-1] == (len(text.text),) * 2 else ids
         unknown = sum(token == self.tokenizer.unk_token_id for token in own)
         options: dict[str, Any] = {"words_T": words, "spans": text.spans, "prefix": text.prefix}
-        options["suffix"] = text.suffix
+        options |= {"suffix": text.suffix, "is_pseudo": self.kind == "masked"}
         if self._bound is not None:
             options["lower_bound"] = self._bound(text)
         return TextScore(tokens, log_probs_M, text.text, num_windows=num_windows, num_unknown=unknown, **options)

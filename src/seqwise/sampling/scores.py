@@ -150,6 +150,7 @@ class TextScore(TokenScores):
         num_windows: number of windows for a text longer than the model, else 0.
         num_unknown: number of unknown tokens.
         lower_bound: lower bound of log p(text) under a masked model as a diffusion model, if requested.
+        is_pseudo: whether a masked model gave the scores, so that their sum is not log p(text).
     """
 
     text: str
@@ -158,6 +159,7 @@ class TextScore(TokenScores):
     num_windows: int = 0
     num_unknown: int = 0
     lower_bound: float | None = None
+    is_pseudo: bool = True
 
     def record(self, unit: ScoreUnit = "nats") -> dict[str, Any]:
         """Return sums, means, tokens and words as a JSON record, in a named unit."""
@@ -170,7 +172,7 @@ class TextScore(TokenScores):
             {"word": word.word, "start": word.start, "end": word.end, "surprisal": in_unit(-word.log_prob)}
             for word in self.words(self.text)
         ]
-        record["pseudo_perplexity"] = round(self.pseudo_perplexity, 4)
+        record["pseudo_perplexity" if self.is_pseudo else "perplexity"] = round(self.pseudo_perplexity, 4)
         if self.lower_bound is not None:
             record["lower_bound"] = in_unit(self.lower_bound)
         counts = {"windows": self.num_windows, "unknown": self.num_unknown}
