@@ -139,6 +139,25 @@ def test_a_grammar_allows_every_spelling_of_its_texts_and_nothing_else(name: str
             assert bool((language.allowed(language.start(1, CPU), num_steps) < 0).all())
 
 
+@pytest.mark.parametrize("name", ["lark", "a long way"])
+def test_tokens_may_come_before_every_output(name: str) -> None:
+    """Whatever their text: one is a token of the grammar, the other has none, and is written twice."""
+    source, texts, is_inside, longest = CASES[name]
+    end, before = len(texts), (len(texts) + 1, 0, len(texts) + 1)
+    language = grammar(source, texts, end=end).after(before[1:]).after(before[:1])
+    for num_steps in range(1, longest + 4):
+        expected = {(*before, *output) for output in every(texts, is_inside, most=num_steps - 3, end=end)}
+        if expected:
+            assert listed(language, num_steps) == expected
+        else:
+            assert bool((language.allowed(language.start(1, CPU), num_steps) < 0).all())
+    output = max(expected)
+    again = pickle.loads(pickle.dumps(language))
+    for wrong in (output[1:], (0, *output[1:]), (*before, *output), output[:2]):
+        outputs_BT = torch.nn.utils.rnn.pad_sequence([*map(torch.tensor, (output, wrong))], True, -1)
+        assert members(again, outputs_BT).tolist() == [True, False]
+
+
 @pytest.mark.parametrize("name", ["lark", "counted", "repeated"])
 def test_prefixes_that_share_tokens_allow_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grammars, "MANY", 1)

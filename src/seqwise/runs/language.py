@@ -101,7 +101,7 @@ def _of_file(run: OutputRun, path: Path) -> Automaton:
 
 def _of_grammar(run: OutputRun, source: str | dict[str, Any]) -> Grammar:
     texts, first = _texts(run)
-    return grammar(source, texts, first=first, end=run.model.end)
+    return grammar(source, texts, first=first, end=run.model.end).after(_before_outputs(run))
 
 
 def _texts(run: OutputRun) -> tuple[dict[int, str], dict[int, str]]:

@@ -14,7 +14,7 @@ import json
 import random
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -135,13 +135,18 @@ class Grammar:
 
     Nodes are numbers of prefixes. A search runs on the CPU, one prefix after the other.
 
-    Args: see :func:`grammar`; without the end token.
+    Args:
+        source: see :func:`grammar`.
+        texts, first: text of each token behind others and at the beginning, without the end token.
+        end: end token of the model.
+        before: tokens that come before every output, whatever their text; see :meth:`after`.
     """
 
     source: str | Mapping[str, Any]
     texts: Mapping[int, str]
     first: Mapping[int, str]
     end: int
+    before: Ids = ()
 
     def __post_init__(self) -> None:
         # If tokens have another text at the beginning, the parser knows them twice.
@@ -164,7 +169,8 @@ class Grammar:
         self._prefixes = OrderedDict({ROOT: _Prefix(None, NOWHERE, (NOWHERE, NOWHERE), parser=self._parser)})
         self._parsing: OrderedDict[int, None] = OrderedDict()
         self._numbers: dict[tuple[int, int], int] = {}
-        self._unused = count(ENDED + 1)
+        self._opening = range(ENDED + 1, ENDED + 1 + len(self.before))  # nodes before each of these tokens
+        self._unused = count(self._opening.stop)
         root = self._prefixes[ROOT]
         root.finish = self._search(self._parser, [(self.end,)], shift=self._shift)
         if root.finish is None and self._silent:
@@ -175,11 +181,18 @@ class Grammar:
             raise InputError(problem, hint="check the vocabulary")
 
     def __reduce__(self) -> tuple[Any, ...]:  # a parser cannot be copied to another process
-        return Grammar, (self.source, self.texts, self.first, self.end)
+        return Grammar, (self.source, self.texts, self.first, self.end, self.before)
+
+    def after(self, tokens: Sequence[int]) -> Grammar:
+        """Return the language of the same outputs with these tokens before each.
+
+        Example: ``text_grammar(tokenizer, schema, end=model.end).after((bos,))``, for targets that begin with ``bos``.
+        """
+        return replace(self, before=(*tokens, *self.before)) if tokens else self
 
     def start(self, batch_size: int, device: torch.device) -> Tensor:
         """Return the node of the empty prefix for each input."""
-        return torch.full((batch_size, 1), ROOT, device=device)
+        return torch.full((batch_size, 1), self._opening.start if self.before else ROOT, device=device)
 
     def allowed(self, nodes_BJ: Tensor, steps_left: int | Tensor | None) -> Tensor:
         """Return tokens of the grammar with a known finish within the remaining steps."""
@@ -246,6 +259,11 @@ class Grammar:
             return ENDED
         if number in (NOWHERE, ENDED) or token < 0:
             return NOWHERE
+        if number in self._opening:
+            place = number - self._opening.start
+            if token != self.before[place]:
+                return NOWHERE
+            return number + 1 if number + 1 in self._opening else ROOT
         before = self._prefix(number)
         if token == self.end:
             return ENDED if before.parser.is_accepting() else NOWHERE
@@ -269,6 +287,16 @@ class Grammar:
     def _allowed(self, number: int, steps_left: int | None) -> np.ndarray:
         if number == NOWHERE:
             return np.zeros(0, dtype=np.int64)
+        if number in self._opening:
+            missing = self._opening.stop - number
+            left = None if steps_left is None else steps_left - missing
+            if (
+                steps_left is not None
+                and steps_left > 0
+                and (steps_left <= missing or not len(self._allowed(ROOT, left)))
+            ):
+                return np.zeros(0, dtype=np.int64)
+            return np.array([self.before[-missing]])
         if number == ENDED or (steps_left is not None and steps_left <= 0):
             return np.array([self.end])
         prefix = self._prefix(number)
