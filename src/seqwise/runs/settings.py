@@ -131,7 +131,7 @@ class _ExperimentOptions(Config):
     model: ModelConfig = setting(..., _MODEL, panel="Model")
     init: Path | None = setting(
         None,
-        "run to start from: its weights, vocabulary and model settings, and its objective unless one is given",
+        "run to start from: its weights, vocabulary and model settings, and its objective and language unless given",
         metavar="RUN",
     )
     objective: AnyObjective = setting(
@@ -399,8 +399,8 @@ def _built(given: Given) -> Settings:
 
 
 def _take_from_init(given: Given) -> None:
-    """Take task, model and objective from the run ``init``, unless given."""
-    missing = [name for name in ("task", "model", "objective") if given.value(name) is None]
+    """Take task, model, objective and language from the run ``init``, unless given."""
+    missing = [name for name in ("task", "model", "objective", "language") if given.value(name) is None]
     if given.value("init") is None or not missing:
         return
     saved = Path(str(given.value("init"))) / "configuration.yaml"
