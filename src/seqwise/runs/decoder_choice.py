@@ -59,7 +59,9 @@ def choose_decoder(settings: Settings, name: str | None = None, *, beam_size: in
     if name not in DECODERS:
         raise InputError(f"no decoder is called {name!r}", hint=did_you_mean(name, DECODERS))
     if name not in decoders_for(settings):
-        hint = f"choose one of {', '.join(decoders_for(settings))}"
-        raise InputError(f"{name} is for chains (--model chain), where a label sees only the previous one", hint=hint)
+        problem = f"{name} is for chains (--model chain), where a label sees only the previous one"
+        if name == "renormalized-beam":
+            problem = f"{name} sums over the tokens that a language allows, and this run has no language"
+        raise InputError(problem, hint=f"choose one of {', '.join(decoders_for(settings))}")
     _, final_alpha = settings.alpha.ends
     return DECODERS[name](beam_size or settings.beam_size, final_alpha, score, settings.divisor_of_alpha)
