@@ -114,8 +114,8 @@ def test_a_file_is_read_like_standard_input(seqwise: Command, run: Path, tmp_pat
     file.write_text("a c\nzebra\n")
     ended = seqwise("stream", run, file)
     assert (ended.code, ended.err.partition("; ")[0]) == (2, f"seqwise: {file}:2: unknown token 'zebra'")
-    problem = f"{tmp_path / 'none'}: No such file or directory; check free space and permissions"
-    assert seqwise("stream", run, tmp_path / "none").complaint == problem
+    assert seqwise("stream", run, tmp_path / "none").complaint == f"{tmp_path / 'none'}: no such file; check the name"
+    assert seqwise("stream", run, tmp_path).complaint == f"{tmp_path}: this is a directory; name a file in it"
 
 
 def test_an_input_without_a_token_has_no_updates(streamed: Callable[..., Ended], run: Path) -> None:

@@ -102,10 +102,12 @@ def _pieces(file: str, *, each_line: bool) -> Iterator[_Piece]:
 
 def _parts(file: str) -> Iterator[str]:
     """Yield the text that has arrived, without a last token that may be incomplete."""
+    from seqwise.data.readers import refused_files
+
     # As the readers of files: without a byte-order mark, and without NUL, which UTF-16 and binary files are full of.
     decoder, rest, line = codecs.getincrementaldecoder("utf-8-sig")(), "", 1
     path = STDIN if file == "-" else file
-    with nullcontext(sys.stdin.buffer) if file == "-" else open(file, "rb") as opened:
+    with refused_files(path), nullcontext(sys.stdin.buffer) if file == "-" else open(file, "rb") as opened:
         source: Any = opened  # of which a read waits for some bytes, and not for all that are asked for
         while True:
             read: bytes = source.read1(READ_AT_ONCE)

@@ -12,7 +12,7 @@ import re
 import sys
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from io import BufferedReader
 from typing import IO, Literal, TypeVar, cast, get_args
@@ -62,23 +62,32 @@ def read_lines(path: FilePath) -> Iterator[tuple[int, str]]:
     """
     number = 0
     try:
-        with _opened(path) as plain:
+        with refused_files(path), _opened(path) as plain:
             compressed = plain.peek(2)[:2] == b"\x1f\x8b"
             stream = cast(IO[bytes], gzip.GzipFile(fileobj=plain)) if compressed else plain
             # A limit on readline, not a check afterwards: a small gzip can hold one line of many gigabytes.
             for number, raw in enumerate(iter(lambda: stream.readline(MAX_LINE_BYTES + 3), b""), start=1):
                 yield number, _line_text(raw, path, number)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        hint = "copy or compress the file again"
+        raise InputError(f"damaged gzip file ({error})", path=path, line=number + 1, hint=hint) from None
+    if number == 0:
+        raise InputError("the file is empty", path=path, hint="give a file with at least one line")
+
+
+@contextmanager
+def refused_files(path: FilePath) -> Iterator[None]:
+    """Turn the errors of a file that cannot be opened or read into an InputError."""
+    try:
+        yield
+    except gzip.BadGzipFile:  # the only one that is about the contents
+        raise
     except FileNotFoundError:
         raise InputError("no such file", path=path, hint="check the name") from None
     except IsADirectoryError:
         raise InputError("this is a directory", path=path, hint="name a file in it") from None
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        hint = "copy or compress the file again"
-        raise InputError(f"damaged gzip file ({error})", path=path, line=number + 1, hint=hint) from None
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror or error})", path=path) from None
-    if number == 0:
-        raise InputError("the file is empty", path=path, hint="give a file with at least one line")
 
 
 def _opened(path: FilePath) -> AbstractContextManager[BufferedReader]:
