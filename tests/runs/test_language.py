@@ -17,6 +17,7 @@ from letters import letter_pairs, letter_tokenizer
 from pretrained import byte_tokenizer, saved
 from seqwise import InputError
 from seqwise.data.readers import Example
+from seqwise.decoding import as_decoder
 from seqwise.evaluation.entities import valid_transitions
 from seqwise.runs import language, load_run, predict
 from seqwise.runs.inputs import read_examples
@@ -75,8 +76,16 @@ def test_a_run_keeps_its_language(tagger: Path) -> None:
     free = in_language(run, "")
     every = [best.tokens for found in predict(free, texts, "beam", n_best=3) for best in found]
     assert not all(map(is_well_formed, every))
-    with pytest.raises(InputError, match="renormalized-beam"):
+    with pytest.raises(InputError, match="renormalized-beam sums .* this run has no language"):
         predict(free, texts, "renormalized-beam")
+
+
+def test_a_run_in_init_hands_its_language_on(tagger: Path, data: Path) -> None:
+    settings = train_settings(init=tagger, train=data / "train.conll")
+    assert settings.language == "bio" and settings.trained_score == "renormalized"
+    assert new_run([], settings).model.language is not None
+    free = train_settings(init=tagger, train=data / "train.conll", language="", objective="cross-entropy")
+    assert free.language == "" and new_run([], free).model.language is None
 
 
 def test_predict_stays_in_a_file_or_a_pattern(speller: Path, data: Path, seqwise: Command) -> None:
@@ -130,6 +139,14 @@ def test_diagnose_says_what_masking_does(speller: Path, data: Path, seqwise: Com
     found = json.loads(seqwise(*command, "--json").out)
     size = len((data / "catalogue.txt").read_text().split())
     masking = found["masking"]
+    errors = found["search errors"]
+    assert errors["beams"].keys() == {"1", "3"} and errors["certified"] == errors["inputs"] == masking["inputs"]
+    # The best word of the catalogue is known: a beam of all of them finds it.
+    run = in_language(load_run(speller), str(data / "catalogue.txt"))
+    sources = list(dict.fromkeys("".join(each.source) for each in read_examples(run.settings, data / "train.tsv")))
+    narrow, wide = ([best[0].tokens for best in predict(run, sources, as_decoder("beam", k=k))] for k in (3, 2 * size))
+    share = sum(a != b for a, b in zip(narrow, wide, strict=True)) / len(sources)
+    assert errors["beams"]["3"]["missed"]["value"] == pytest.approx(share)
     assert found["decoders"].keys() == {"beam", "renormalized-beam", "raw-beam"} and len(found["changed"]) == 2
     assert set(masking["listed"]) <= set(range(1, size + 1)) and masking["total variation"]["low"] is None
     assert 0 < masking["total variation"]["value"] < 1
@@ -258,8 +275,17 @@ def test_hugging_face_models_stay_in_a_file_or_a_pattern(kind: str, tmp_path: Pa
         assert {run.codec.target_text(best.tokens) for best in found} <= {"a b", "a b c"}
 
 
-@pytest.mark.parametrize("forced", [None, 0])
-def test_a_pattern_is_of_the_text_behind_the_special_tokens_of_a_target(forced: int | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("forced", "suffix"), [(None, ""), (0, ""), (None, ".lark"), (0, ".lark")])
+def test_a_language_is_of_the_text_behind_the_special_tokens_of_a_target(
+    forced: int | None, suffix: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("llguidance" if suffix else "interegular")
+
+    def named(pattern: str) -> str:
+        path = tmp_path / f"some{suffix}"
+        path.write_text(f"start: /{pattern}/") if suffix else None
+        return str(path) if suffix else pattern
+
     torch.manual_seed(0)
     tokenizer = byte_tokenizer()
     special = {"pad_token_id": 1, "eos_token_id": 2, "bos_token_id": 0, "decoder_start_token_id": 2}
@@ -270,14 +296,14 @@ def test_a_pattern_is_of_the_text_behind_the_special_tokens_of_a_target(forced: 
     (tmp_path / "train.tsv").write_text("the dog\tab ab\na cat\tb ab\n")
     settings = train_settings(task="transduce", model=str(tmp_path / "bart"), train=tmp_path / "train.tsv")
     examples = read_examples(settings, tmp_path / "train.tsv")
-    run = in_language(new_run(examples, settings), "b? ?ab( ab)?")
+    run = in_language(new_run(examples, settings), named("b? ?ab( ab)?"))
     gold = run.codec.encode(examples)
     assert {each.target_ids[0] for each in gold} == {0}  # <s>, which no pattern spells
     require_gold_inside(run, gold, examples)
     [found] = predict(run, ["the dog"], "beam", n_best=2)
     assert all(re.fullmatch("b? ?ab( ab)?", run.codec.target_text(best.tokens)) for best in found)
     with pytest.raises(InputError, match="'b ab' is not in the language"):
-        require_gold_inside(in_language(run, "ab ab"), gold, examples)
+        require_gold_inside(in_language(run, named("ab ab")), gold, examples)
 
 
 def test_a_pattern_of_subwords_is_of_their_text(data: Path, tmp_path: Path) -> None:

@@ -149,6 +149,7 @@ def _language_as_json(diagnosis: LanguageDiagnosis, names: Sequence[str]) -> dic
             name: {title: estimate_of(sums) for title, sums in row.items()} for name, row in diagnosis.decoders.items()
         },
         "changed": {name: estimate_of(share) for name, share in diagnosis.changed.items()},
+        "search errors": _errors_as_json(diagnosis.search),
         "masking": {
             "inputs": len(masking.inside),
             "listed": list(masking.listed),
@@ -175,6 +176,7 @@ def _print_language(
     rows = diagnosis.decoders.items()
     print_measures({name: {title: shown_estimate(title, sums) for title, sums in row.items()} for name, row in rows})
     _print_meaning(meaning, "decoders")
+    _print_search(diagnosis.search, meaning)
     masking = diagnosis.masking
     inputs = len(masking.inside)
     _heading(f"Masking, against p(y | y in L) ({inputs:,} input{'s' * (inputs != 1)})")
@@ -219,14 +221,6 @@ def _as_json(
     diagnosis: Diagnosis, meaning: Mapping[str, str], *, num_examples: int, constant_from: str
 ) -> dict[str, Any]:
     ranking: dict[str, Any] | None = None
-    errors: dict[str, Any] | None = None
-    if diagnosis.search is not None:
-        found = diagnosis.search
-        beams = {
-            size: {"missed": estimate_of(missed), "lost": estimate_of(found.lost[size])}
-            for size, missed in found.missed.items()
-        }
-        errors = {"beams": beams, "certified": found.certified, "inputs": found.inputs}
     if diagnosis.ranking is not None:
         ranking = {title: estimate_of(counts) for title, counts in vars(diagnosis.ranking).items()}
         ranking["pairs"] = int(diagnosis.ranking.both.denominators_N.sum())
@@ -247,10 +241,20 @@ def _as_json(
             name: {size: {title: counts.value for title, counts in vars(bias).items()} for size, bias in row.items()}
             for name, row in diagnosis.lengths.items()
         },
-        "search errors": errors,
+        "search errors": _errors_as_json(diagnosis.search),
         "slot ranking": ranking,
         "meaning": dict(meaning),
     }
+
+
+def _errors_as_json(found: BeamErrors | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    beams = {
+        size: {"missed": estimate_of(missed), "lost": estimate_of(found.lost[size])}
+        for size, missed in found.missed.items()
+    }
+    return {"beams": beams, "certified": found.certified, "inputs": found.inputs}
 
 
 def _gap(exposure: ExposureGap) -> dict[str, float | None]:
@@ -283,16 +287,7 @@ def _print(diagnosis: Diagnosis, meaning: Mapping[str, str], *, num_examples: in
         columns = ("scores", "beam", "empty, %", "shorter than half, %", "never ended, %", "length ratio")
         print_table(columns, _length_rows(diagnosis.lengths))
         _print_meaning(meaning, "length bias")
-    if diagnosis.search is not None:
-        _heading("Search errors of beams by log-probability, against the exact best output")
-        if diagnosis.search.certified:
-            print_table(("beam", "missed, %", "", "lost, nats", ""), _search_rows(diagnosis.search), names=1)
-        certified, inputs = diagnosis.search.certified, diagnosis.search.inputs
-        out().print(
-            f"measured on {certified:,} of {inputs:,} inputs, those for which the search proved its output optimal",
-            highlight=False,
-        )
-        _print_meaning(meaning, "search errors")
+    _print_search(diagnosis.search, meaning)
     _heading("Slot ranking: how often the right prefix scores above the best wrong one")
     if diagnosis.ranking is not None:
         ranking = diagnosis.ranking
@@ -302,6 +297,20 @@ def _print(diagnosis: Diagnosis, meaning: Mapping[str, str], *, num_examples: in
         pairs, kept = int(ranking.both.denominators_N.sum()), 100 * ranking.on_beam.value
         out().print(f"{pairs:,} pairs; the right prefix is on the local beam at {kept:.1f}% of the steps")
     _print_meaning(meaning, "slot ranking")
+
+
+def _print_search(errors: BeamErrors | None, meaning: Mapping[str, str]) -> None:
+    if errors is None:
+        return
+    _heading("Search errors of beams by log-probability, against the exact best output")
+    if errors.certified:
+        print_table(("beam", "missed, %", "", "lost, nats", ""), _search_rows(errors), names=1)
+    out().print(
+        f"measured on {errors.certified:,} of {errors.inputs:,} inputs, those for which the search proved its output"
+        " optimal",
+        highlight=False,
+    )
+    _print_meaning(meaning, "search errors")
 
 
 def _exposure_rows(gaps: Mapping[str, ExposureGap]) -> list[tuple[str, ...]]:

@@ -115,8 +115,8 @@ def masking_bias(
     """Measure how far masking is from ``p(y | y in L)`` in the language of a model.
 
     With masked draws y of weight w = p(y) / q(y), p(y in L) is the mean weight, and the total variation is the mean of
-    ``|w / p(y in L) - 1| / 2``. A draw gets stuck, and counts as a wrong output, at a prefix after which the model gives
-    no probability to the allowed tokens.
+    ``|w / p(y in L) - 1| / 2``. A draw gets stuck, and counts as a wrong output, at a prefix after which the model
+    gives no probability to the allowed tokens.
 
     Args:
         model: a step model with a language; it is in evaluation mode during the call.

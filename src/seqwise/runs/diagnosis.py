@@ -30,7 +30,7 @@ from seqwise.runs.run import METRICS, OutputRun, restricts_outputs
 from seqwise.search.candidates import Score, global_, local, renormalized, shifted
 from seqwise.search.selectors import HardTopK
 
-MOST_INPUTS = 100  # whose masking is measured
+MOST_INPUTS = 100  # whose masking and search errors in a language are measured
 CANDIDATES_AT_ONCE = 2**24  # that global shares are summed over: bounds memory
 
 Ids = tuple[int, ...]
@@ -131,22 +131,24 @@ def diagnose(
 def diagnose_language(
     run: OutputRun, examples: Sequence[Example], *, beam_size: int | None = None, on_progress: OnProgress | None = None
 ) -> LanguageDiagnosis:
-    """Diagnose a run whose model has a language: what masking does to draws, and other scores to a beam."""
+    """Diagnose a run whose model has a language: what masking does to draws, other scores to a beam, and its errors."""
     if restricts_outputs(run):
         raise InputError("the generation config restricts outputs too", hint="remove its restrictions")
     k, data = _beam_size(run, beam_size), _prepare(run, examples)
     scores: dict[str, Score] = {"beam": local, "renormalized-beam": renormalized, "raw-beam": global_}
     searches = [(name, k, score) for name, score in scores.items()]
     outputs = {name: found for (name, _), found in _search(run, data.sources, searches, on_progress).items()}
+    sources = data.sources[:MOST_INPUTS]
+    [greedy] = _search(run, sources, [("greedy", 1, local)], on_progress).values()
+    search = _beam_errors(run, sources, {1: greedy, k: outputs["beam"][: len(sources)]}, on_progress)
     measured = {name: measure_outputs(run, examples, found) for name, found in outputs.items()}
     changed = {
         name: Counts([a.tokens != b.tokens for a, b in zip(found, outputs["beam"], strict=True)])
         for name, found in outputs.items()
         if name != "beam"
     }
-    sources = data.sources[:MOST_INPUTS]
     advance = _counter(on_progress, "masking", len(sources))
-    return LanguageDiagnosis(k, measured, changed, masking_bias(run.model, sources, on_progress=advance))
+    return LanguageDiagnosis(k, measured, changed, search, masking_bias(run.model, sources, on_progress=advance))
 
 
 def _beam_size(run: OutputRun, beam_size: int | None) -> int:

@@ -58,12 +58,14 @@ class LanguageDiagnosis:
     Attributes:
         decoders: by beam (masked log-probabilities), renormalized-beam and raw-beam.
         changed: share of inputs whose output another decoder than beam changes.
-        masking: bias of masked draws, over the first inputs.
+        search: errors of greedy search and of the beam, over the first inputs.
+        masking: bias of masked draws, over the same inputs.
     """
 
     beam_size: int
     decoders: Mapping[str, Mapping[str, Sums]]
     changed: Mapping[str, Sums]
+    search: BeamErrors | None
     masking: MaskingBias
 
 
@@ -105,7 +107,8 @@ def meanings_inside(diagnosis: LanguageDiagnosis, *, subwords: bool = False) -> 
             f"{100 * distance:.0f}% of the mass of masked draws lies on the wrong outputs: draw with sample_within; "
             "beam is not affected, because its scores inside the language are log p(y)"
         )
-    return {"decoders": "; ".join(parts), "masking": masking}
+    search = _about_search(diagnosis.search, diagnosis.beam_size)
+    return {"decoders": "; ".join(parts), "search errors": search, "masking": masking}
 
 
 def _too_few(sums: Sums) -> str:
