@@ -161,6 +161,24 @@ def test_pairs_are_won_by_the_likelier_text(
     assert f"all {100 * won / 3:.1f} {100 * low:.1f} to {100 * high:.1f} 3 0 " in " ".join(rows[-1].split())
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("some.txt", ["--by", "mean"], "--by has no effect without --pairs; leave it out, or add --pairs"),
+        ("some.txt", ["--category", "UID"], "--category has no effect without --pairs; leave it out, or add --pairs"),
+        ("pairs.jsonl", ["--pairs", "--category", "field"], "pairs.jsonl: no pair has the key 'field'; check --cat"),
+        ("pairs.tsv", ["--pairs", "--category", "UID"], "pairs.tsv: no pair has the key 'UID'; check --cat"),
+    ],
+)
+def test_options_of_pairs_without_an_effect_are_refused(
+    seqwise: Command, folders: dict[str, Path], tmp_path: Path, name: str, options: list[str], says: str
+) -> None:
+    texts = {"some.txt": "the cat\n", "pairs.tsv": "the cat\tcat\tagreement\n"}
+    texts["pairs.jsonl"] = json.dumps({"sentence_good": "the cat", "sentence_bad": "cat", "UID": "agreement"})
+    file = write(tmp_path / name, texts[name])
+    assert seqwise("score", folders["bert"], file, *options).complaint.removeprefix(f"{tmp_path}/").startswith(says)
+
+
 def test_pairs_are_scored_between_a_prefix_and_a_suffix(
     seqwise: Command, folders: dict[str, Path], tmp_path: Path
 ) -> None:

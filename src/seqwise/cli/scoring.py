@@ -14,6 +14,7 @@ import typer
 
 from seqwise.cli.console import command_device, progress_bars, require_files
 from seqwise.cli.flags import ResumableOutput, ScoredModel, given_flags
+from seqwise.errors import InputError
 
 if TYPE_CHECKING:
     from seqwise.data.readers import Example
@@ -53,11 +54,19 @@ def score(
     from seqwise.runs.scoring import Scorer, read_pairs_to_score, read_texts_to_score
 
     require_files(output, str(file))
-    scorer = Scorer(model, **given_flags(flags))
+    given = given_flags(flags)
+    for name in ("by", "category"):
+        if name in given and not pairs:
+            raise InputError(f"--{name} has no effect without --pairs", hint="leave it out, or add --pairs")
+    scorer = Scorer(model, **given)
     scorer.run.model.to(command_device())
     path = standard_input() if str(file) == "-" else file
     if pairs:
         examples = read_pairs_to_score(path, category=scorer.settings.category)
+        has_keys = str(path).endswith(".jsonl") and any(example.key for example in examples)
+        if "category" in given and not has_keys:
+            hint = "check --category; in a table, the third column is the category"
+            raise InputError(f"no pair has the key {str(given['category'])!r}", path=path, hint=hint)
     else:
         examples = read_texts_to_score(scorer.run, path)
     lines_of, totals = (_pair_lines, _PairTotals()) if pairs else (_lines, _Totals())
