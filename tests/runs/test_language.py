@@ -20,6 +20,7 @@ from seqwise.data.readers import Example
 from seqwise.decoding import as_decoder
 from seqwise.evaluation.entities import valid_transitions
 from seqwise.runs import language, load_run, predict
+from seqwise.runs.diagnosis import diagnose_language
 from seqwise.runs.inputs import read_examples
 from seqwise.runs.language import in_language, require_gold_inside
 from seqwise.runs.loading import new_run
@@ -76,7 +77,7 @@ def test_a_run_keeps_its_language(tagger: Path) -> None:
     free = in_language(run, "")
     every = [best.tokens for found in predict(free, texts, "beam", n_best=3) for best in found]
     assert not all(map(is_well_formed, every))
-    with pytest.raises(InputError, match="renormalized-beam sums .* this run has no language"):
+    with pytest.raises(InputError, match=r"renormalized-beam sums .* this run has no language"):
         predict(free, texts, "renormalized-beam")
 
 
@@ -141,12 +142,6 @@ def test_diagnose_says_what_masking_does(speller: Path, data: Path, seqwise: Com
     masking = found["masking"]
     errors = found["search errors"]
     assert errors["beams"].keys() == {"1", "3"} and errors["certified"] == errors["inputs"] == masking["inputs"]
-    # The best word of the catalogue is known: a beam of all of them finds it.
-    run = in_language(load_run(speller), str(data / "catalogue.txt"))
-    sources = list(dict.fromkeys("".join(each.source) for each in read_examples(run.settings, data / "train.tsv")))
-    narrow, wide = ([best[0].tokens for best in predict(run, sources, as_decoder("beam", k=k))] for k in (3, 2 * size))
-    share = sum(a != b for a, b in zip(narrow, wide, strict=True)) / len(sources)
-    assert errors["beams"]["3"]["missed"]["value"] == pytest.approx(share)
     assert found["decoders"].keys() == {"beam", "renormalized-beam", "raw-beam"} and len(found["changed"]) == 2
     assert set(masking["listed"]) <= set(range(1, size + 1)) and masking["total variation"]["low"] is None
     assert 0 < masking["total variation"]["value"] < 1
@@ -155,6 +150,25 @@ def test_diagnose_says_what_masking_does(speller: Path, data: Path, seqwise: Com
     assert f"total variation  {masking['total variation']['value']:.3f}" in shown
     assert " ".join(found["meaning"]["masking"].split())[:40] in " ".join(shown.split())
     assert "two diagnoses" in seqwise(*command, "--example=1").complaint
+
+
+def test_diagnose_says_what_beams_miss_inside(speller: Path, data: Path) -> None:
+    """Against a beam that is as wide as the catalogue."""
+    run = in_language(load_run(speller), str(data / "catalogue.txt"))
+    with torch.no_grad():
+        torch.manual_seed(1)
+        run.model.head.weight.copy_(10 * torch.randn_like(run.model.head.weight))
+    size = len((data / "catalogue.txt").read_text().split())
+    examples = read_examples(run.settings, data / "train.tsv")
+    sources = list(dict.fromkeys("".join(each.source) for each in examples))
+    best = {k: [found[0] for found in predict(run, sources, as_decoder("beam", k=k))] for k in (1, 2, size)}
+    errors = diagnose_language(run, examples, beam_size=2).search
+    assert errors is not None and errors.certified == len(sources)
+    for k in (1, 2):
+        lost = [wide.score - narrow.score for wide, narrow in zip(best[size], best[k], strict=True)]
+        assert errors.missed[k].value == pytest.approx(sum(nats > 1e-6 for nats in lost) / len(sources))
+        assert errors.lost[k].value == pytest.approx(sum(lost) / len(sources), abs=1e-5)
+    assert errors.lost[1].value > errors.lost[2].value > 0
 
 
 @pytest.mark.parametrize(
