@@ -240,6 +240,15 @@ def test_a_mistake_in_an_alternative_names_its_line(tmp_path: Path, text: str, l
     assert str(error.value).startswith(f"{path}:{line}: {said}")
 
 
+@pytest.mark.parametrize(
+    ("kind", "text", "names"),
+    [(Training, "model: zzz\n", "lstm, transformer"), (Optimiser, "decay: zzz\n", "linear, constant")],
+)
+def test_names_are_listed_once(kind: type[Config], text: str, names: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=rf":1: \w+ must be one of {names}, got 'zzz'$"):
+        load(kind, write(tmp_path, text))
+
+
 def test_none_in_a_file_is_no_number_and_may_be_a_path(tmp_path: Path) -> None:
     assert load(Training, write(tmp_path, "beam_size: none\n")).beam_size is None
     assert load(Settings, write(tmp_path, "data: none\n")).data == Path("none")

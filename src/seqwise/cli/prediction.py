@@ -175,12 +175,11 @@ def _problems_by_line(run: OutputRun, examples: Sequence[Example], *, beam_size:
 
 def _layout(layout: str, *, task: str | None, n_best: int | None) -> str:
     """Return the output format; raise an InputError if the run cannot write it."""
-    from seqwise.configuration.written import did_you_mean
+    from seqwise.configuration.written import nearest
 
     if layout not in FORMATS:
-        raise InputError(
-            f"--format must be one of {', '.join(FORMATS)}, got {layout!r}", hint=did_you_mean(layout, FORMATS)
-        )
+        problem = f"--format must be one of {', '.join(FORMATS)}, got {layout!r}"
+        raise InputError(problem, hint=nearest(layout, FORMATS))
     if layout == "columns" and task != "tag":
         raise InputError("--format columns is for taggers, which write a label for each token", hint="leave it out")
     if layout == "columns" and (n_best or 1) > 1:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic.fields import FieldInfo
 from pydantic_core import core_schema
 
-from seqwise.configuration.written import FlagText, Written, compose, did_you_mean, shown, written_from
+from seqwise.configuration.written import FlagText, Written, compose, did_you_mean, nearest, shown, written_from
 from seqwise.errors import InputError
 
 T = TypeVar("T", bound="Config")
@@ -176,7 +176,7 @@ class OneOf:
         member = self.find(name)
         if member is None:
             members = self.members
-            hint = did_you_mean(str(name), members)
+            hint = nearest(str(name), members)
             raise wrong_value(f"one of {', '.join(members)}", name, hint=hint, key=self.base.tag)
         return member
 
@@ -342,7 +342,7 @@ def explained(error: ValidationError, kind: type[Config], written: Written) -> I
     begin = kind_of_error.partition("_")[0]
     if kind_of_error == "literal_error":
         names = [str(choice) for choice in _choices(info)]
-        expected, hint = f"one of {', '.join(names)}", did_you_mean(str(got), names)
+        expected, hint = f"one of {', '.join(names)}", nearest(str(got), names)
     elif begin in ("greater", "less"):
         expected = _range(info)
     elif kind_of_error == "too_short":

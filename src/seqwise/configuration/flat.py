@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from seqwise.configuration.config import Config, OneOf, WrongValue, explained, flat_name, named, section_of, wrong_value
-from seqwise.configuration.written import FlagText, Given, Written, did_you_mean, given_in_python, read_given
+from seqwise.configuration.written import FlagText, Given, Written, did_you_mean, given_in_python, nearest, read_given
 from seqwise.errors import InputError
 
 T = TypeVar("T", bound=Config)
@@ -301,7 +301,7 @@ def _member_of_root(kind: OneOf, given: Given) -> type[Config]:
     member = kind.find(name)
     if member is not None:
         return member
-    wrong = wrong_value(f"one of {', '.join(kind.members)}", name, hint=did_you_mean(str(name), kind.members))
+    wrong = wrong_value(f"one of {', '.join(kind.members)}", name, hint=nearest(str(name), kind.members))
     raise named(wrong, Written({**given.file, **given.flags}, "", given.path), (tag,))
 
 

@@ -21,8 +21,19 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         ("did you mean 'raw-beam'?", 'known are beam')
     """
     names = sorted(known)
+    return nearest(name, names) or f"known are {', '.join(names) or 'none'}"
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Make a hint with the nearest known name, or one that begins with an unknown one, for errors that list all names.
+
+    Example:
+        >>> nearest("raw", ["beam", "raw-beam"]), nearest("x", ["beam"])
+        ("did you mean 'raw-beam'?", None)
+    """
+    names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1) or [known for known in names if name and known.startswith(name)]
-    return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names) or 'none'}"
+    return f"did you mean {near[0]!r}?" if near else None
 
 
 class FlagText(str):

@@ -11,7 +11,7 @@ from pydantic import field_validator, model_validator
 
 from seqwise.configuration import Config, OneOf, setting
 from seqwise.configuration.config import WrongValue
-from seqwise.configuration.written import did_you_mean
+from seqwise.configuration.written import nearest
 from seqwise.errors import InputError
 
 Direction = Literal["left-to-right", "bidirectional"]
@@ -245,7 +245,7 @@ def model_of(text: str) -> dict[str, Any]:
     if names_pretrained(text):
         return {"name": "pretrained", "path": text}
     expected = f"one of {', '.join(ARCHITECTURES)}, a folder, or a name on the hub"
-    raise WrongValue(f"{{name}} must be {expected}, got {text!r}", hint=did_you_mean(text, ARCHITECTURES))
+    raise WrongValue(f"{{name}} must be {expected}, got {text!r}", hint=nearest(text, ARCHITECTURES))
 
 
 class ModelsOf(OneOf):

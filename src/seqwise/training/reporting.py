@@ -24,8 +24,8 @@ def require_integrations(names: Sequence[str]) -> None:
     """
     for name in names:
         if name not in INTEGRATION_TO_CALLBACK:
-            hint = did_you_mean(name, INTEGRATION_TO_CALLBACK) or f"use one of {', '.join(INTEGRATION_TO_CALLBACK)}"
-            raise InputError(f"report_to: the Trainer has no integration {name!r}", hint=hint)
+            problem = f"report_to: the Trainer has no integration {name!r}"
+            raise InputError(problem, hint=did_you_mean(name, INTEGRATION_TO_CALLBACK))
         try:
             INTEGRATION_TO_CALLBACK[name]()
         except (ImportError, RuntimeError) as error:
