@@ -117,3 +117,14 @@ def test_a_file_with_a_name_like_a_part_is_left_alone(tmp_path: Path) -> None:
         (tmp_path / name).write_text("mine")
     write_in_blocks(tmp_path / "out", NUMBERS, squares, claim=CLAIM, block=BLOCK)
     assert len(list(tmp_path.iterdir())) == 4 and (tmp_path / "out").read_text() == WHOLE
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_link_stays_and_its_file_is_written(tmp_path: Path, exists: bool) -> None:
+    (tmp_path / "there").mkdir()
+    if exists:
+        (tmp_path / "there" / "out").write_text("before")
+    (tmp_path / "link").symlink_to("there/out")
+    write_in_blocks(tmp_path / "link", NUMBERS, squares, claim=CLAIM, block=BLOCK)
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "there" / "out").read_text() == WHOLE
+    assert {path.name for path in tmp_path.rglob("*")} == {"link", "there", "out"}

@@ -59,6 +59,8 @@ def write_in_blocks(
     ``on_begin`` is called with the number of items of this process.
     """
     init_process_group(timeout=NO_TIMEOUT)
+    if path.is_file() or not path.exists():  # neither a folder nor a device
+        path = Path(os.path.realpath(path))  # a link stays, and its file is written
     count = -(-len(items) // block)
     mine = shard(from_main_process(lambda: _begin(path, {**claim, "block": str(block)}, count)))
     part = _part(path, rank())
