@@ -37,6 +37,7 @@ from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.masked_model_training import fit_masked_run, measure_masked_run, new_masked_run
 from seqwise.runs.run import MaskedRun
 from seqwise.runs.sampling_settings import SampleSettings
+from seqwise.runs.training import fingerprints_of
 from seqwise.sampling.diagnostics import effective_sample_size, split_r_hat
 
 Numbers = Mapping[str, npt.NDArray[Any]]
@@ -128,7 +129,15 @@ def _train(task: SamplerTask, scale: str, seed: int, output: Path, report: Repor
     run = new_masked_run(data.train, settings)
     progress = watched(output, report, every=settings.evaluate_every)
     encoded = run.codec.encode(data.train)
-    result = fit_masked_run(run, encoded, data.train, data.dev.examples, output=output, on_progress=progress)
+    result = fit_masked_run(
+        run,
+        encoded,
+        data.train,
+        data.dev.examples,
+        output=output,
+        fingerprints=fingerprints_of(run.settings, data.dev.examples),
+        on_progress=progress,
+    )
     run.model.cpu()
     save_run(run, output)
     measured = measure_masked_run(run, task.part("dev", scale).examples)

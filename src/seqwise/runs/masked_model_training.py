@@ -179,7 +179,9 @@ def _train(
     summary = summarize_masked_training(run, examples, encoded, held_out, run.codec.encode(held_out))
     if is_main_process():
         begin_summary(summary, output, on_start)
-    result = fit_masked_run(run, encoded, examples, held_out, output=output, on_progress=on_progress)
+    result = fit_masked_run(
+        run, encoded, examples, held_out, output=output, fingerprints=fingerprints, on_progress=on_progress
+    )
     metrics: dict[str, Any] = {
         "steps": result.steps,
         "mean_loss": result.mean_loss,
@@ -227,6 +229,7 @@ def fit_masked_run(
     held_out: Sequence[Example],
     *,
     output: Path,
+    fingerprints: Mapping[str, str],
     on_progress: Callable[[Progress], None] | None,
 ) -> TrainingResult:
     """Train the run's model in place, resuming from the checkpoints in output, and leave it in evaluation mode."""
@@ -255,7 +258,7 @@ def fit_masked_run(
             metric=metric if settings.evaluate_every else None,
             examples=examples,
             warmup_steps=round(settings.warmup * settings.num_steps(encoded)),
-            fingerprints=fingerprints_of(settings, held_out),
+            fingerprints=fingerprints,
             on_progress=on_progress,
         )
     run.model.eval()
