@@ -20,6 +20,7 @@ from seqwise.runs import load_run, train_settings, tuning  # noqa: E402
 from seqwise.runs.settings import Settings, load_settings  # noqa: E402
 from seqwise.runs.tuning import tune  # noqa: E402
 from seqwise.training.checkpoints import saving  # noqa: E402
+from seqwise.training.lock import sole_writer  # noqa: E402
 from seqwise.training.trainer import Progress  # noqa: E402
 
 SIZES: dict[str, Any] = {"hidden_size": 4, "embedding_size": 4, "batch_size": 8, "epochs": 2.0, "evaluate_every": 1}
@@ -99,6 +100,21 @@ def test_an_interruption_changes_no_choice(
     assert killed.trials == whole.trials and killed.best == whole.best
     assert len(again.learning_rates) == 8 + 1
     assert killed.config.read_text() == whole.config.read_text()
+
+
+def test_the_folder_of_a_trial_in_which_another_process_trains_is_left_to_it(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Trainings(monkeypatch, interrupted_at=1)
+    with pytest.raises(KeyboardInterrupt):
+        tune(settings, tmp_path / "tuned", num_trials=1)
+    monkeypatch.undo()
+    (folder,) = (tmp_path / "tuned" / "trials").iterdir()
+    with sole_writer(folder), pytest.raises(InputError, match=f"{folder}: process .* is writing to this folder"):
+        tune(settings, tmp_path / "tuned", num_trials=1)
+    assert (folder / "checkpoints").is_dir()
+    Trainings(monkeypatch)
+    assert [trial.state for trial in tune(settings, tmp_path / "tuned", num_trials=1).trials] == ["complete"]
 
 
 def test_the_first_trial_has_the_settings_as_they_are(

@@ -322,6 +322,8 @@ def _run_trial(
             study.tell(trial, state=states.PRUNED)
             shutil.rmtree(folder)
         return
+    except InUseError:
+        raise  # the folder is another process's
     except InputError as error:
         not_trained = not (folder / "checkpoints").exists() and not (folder / "warm-start").exists()
         if not_trained or isinstance(error.__cause__, OSError):
