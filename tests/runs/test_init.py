@@ -160,6 +160,17 @@ def test_a_masked_model_goes_on_with_the_weights_of_another_run(masked: Path, tm
     assert load_run(tmp_path / "run").settings.learning_rate == pytest.approx(0.4 * before.settings.learning_rate)
 
 
+def test_a_masked_model_does_not_go_on_without_the_run_it_started_from(
+    masked: Path, tmp_path: Path, seqwise: Command
+) -> None:
+    flags = ["--epochs=1", "--learning-rate=1e-3", "--batch-size=8", "--output", tmp_path / "run"]
+    sizes = ["--format=pairs", "--masking=0.5", "--minimum-count=1", "--hidden-size=8", "--num-heads=2"]
+    command = ["masked-model", "train", pairs(tmp_path / "train", seed=1), *flags]
+    assert seqwise(*command, "--init", masked).code == 0
+    ended = seqwise(*command, *sizes, "--num-layers=1", "--feedforward-size=8")
+    assert ended.complaint.startswith(f"{tmp_path}/run: the run was started with another init ({masked} then, None now)")
+
+
 @pytest.mark.parametrize("kind", ["tagger", "masked model"])
 def test_a_run_that_is_worse_than_its_baseline_is_a_poor_start(
     kind: str, before: Path, masked: Path, tmp_path: Path, seqwise: Command

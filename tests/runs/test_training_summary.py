@@ -174,6 +174,18 @@ def test_a_masked_model_of_pairs_counts_its_sources(tmp_path: Path, seqwise: Com
     assert "stopping no early stopping without --dev" in shown and "on train by each token's" in shown
 
 
+@pytest.mark.parametrize("kind", ["tagger", "masked model"])
+def test_without_development_data_the_last_losses_are_shown(kind: str, tmp_path: Path, seqwise: Command) -> None:
+    (tmp_path / "train").write_text("a\tX\nb\tY\n\na\tX\n\n" if kind == "tagger" else "a b\na b a\n")
+    flags = ["--hidden-size=4", "--batch-size=1", "--minimum-count=1", "--epochs=5", "--output", tmp_path / "run"]
+    train = {"tagger": ["train", "--train"], "masked model": ["masked-model", "train", "--num-heads=1"]}[kind]
+    ended = seqwise(*train, tmp_path / "train", *flags)
+    log = [json.loads(line)["loss"] for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    before, last = ((log[at] + log[at + 1]) / 2 for at in (6, 8))
+    change = f"{'fell' if last < before else 'rose'} from {before:.4g} to {last:.4g} in the last two fifths"
+    assert f"fixed number of steps, not evaluated during training: the loss {change}" in " ".join(ended.out.split())
+
+
 @pytest.mark.parametrize(
     ("patience", "earliest"), [(None, [4, 23, 22, 11, 0]), (1, [1, 0, 0, 0, 0]), (2, [3, 12, 11, 0, 0])]
 )

@@ -14,6 +14,8 @@ from seqwise.cli.console import (
     bar_for_each_part,
     bar_for_each_stage,
     command_device,
+    last_losses,
+    print_filled,
     print_summary,
     print_warnings,
     progress_bars,
@@ -92,6 +94,7 @@ def _print_metrics(metrics: dict[str, Any], settings: Any) -> None:
             f"best after epoch {best['epoch']:.3g}, step {best['step']:,} (cross-entropy of masked tokens "
             f"{best['masked_cross_entropy']:.3f} on the evaluated sample); {ended} step {metrics['steps']:,}"
         )
+    print_filled(*last_losses(metrics))
     if "dev" not in metrics:
         return
     dev = metrics["dev"]

@@ -14,6 +14,7 @@ from seqwise.cli.console import (
     bar_for_each_part,
     bar_for_each_stage,
     command_device,
+    last_losses,
     print_filled,
     print_measures,
     print_summary,
@@ -95,13 +96,7 @@ def _lengths(metrics: dict[str, Any]) -> list[str]:
                 f"{name}: best after epoch {best['epoch']:.3g}, step {best['step']:,} ({title} "
                 f"{measure_text(title, best[title])} on the evaluated sample); {ended} step {stage['steps']:,}"
             )
-    falls = metrics["training"].get("loss_of_last_fifths", ())
-    if len(falls) == 2:
-        before, last = falls
-        fell = "fell" if last < before else "rose"
-        lines.append(f"fixed number of steps, not evaluated during training: the loss {fell} from {before:.4g} to "
-                     f"{last:.4g} in the last two fifths of the steps")  # fmt: skip
-    return lines
+    return lines + last_losses(metrics["training"])
 
 
 def _print_dev(dev: dict[str, Any]) -> None:

@@ -44,6 +44,7 @@ from seqwise.runs.training_summary import (
     below,
     best_of_stage,
     initial_warning,
+    last_losses,
     loss_warnings,
     summarize_masked_training,
 )
@@ -192,8 +193,11 @@ def _train(
     }
     if not is_main_process():
         return metrics
+    losses = read_losses(output / "log.jsonl")
+    if not settings.evaluate_every:
+        metrics |= last_losses(losses)
     metrics["warnings"] = loss_warnings(
-        read_losses(output / "log.jsonl"),
+        losses,
         unit=MASKED_UNIT,
         learning_rate=settings.learning_rate,
         epochs=settings.epochs,
@@ -336,7 +340,7 @@ def _require_same_settings(output: Path, settings: MaskedModelSettings) -> None:
     if not (output / MODEL).exists() and last_complete(output / "checkpoints") is None:
         return  # without a checkpoint, settings may be corrected
     for name, (then, now) in differences(before, settings).items():
-        if name not in ("init", "save_every", "report_to"):
+        if name not in ("init", "save_every", "report_to") or now is None:
             raise changed_setting_error(output, name, then, now)
 
 

@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import torch
@@ -50,7 +49,7 @@ from seqwise.runs.training_summary import (
     begin_summary,
     best_of_stage,
     initial_warning,
-    last_fifths,
+    last_losses,
     summarize_training,
     token_of,
     warnings_of,
@@ -300,7 +299,7 @@ def _train_run(
         metrics["dev"]["signature"] = _signed(run, dev)
     losses = read_losses(output / "log.jsonl")
     if not settings.evaluate_every:
-        metrics["training"]["loss_of_last_fifths"] = [fmean(part) for part in last_fifths(losses) if part]
+        metrics["training"] |= last_losses(losses)
     metrics["warnings"] = warnings_of(
         losses, settings, baseline=summary.baseline, dev=metrics.get("dev"), best_step=result.best_step
     )

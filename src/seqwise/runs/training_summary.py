@@ -363,6 +363,11 @@ def best_of_stage(
     return {"best": measured | {"epoch": epoch}, "stopped_early": result.steps < settings.num_steps(encoded)}
 
 
+def last_losses(losses: Sequence[float]) -> dict[str, Any]:
+    """Return the mean losses of the last two fifths of the steps, for a stage that is not evaluated."""
+    return {"loss_of_last_fifths": [statistics.fmean(part) for part in last_fifths(losses) if part]}
+
+
 def last_fifths(losses: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
     """Return the losses of the last two fifths of the steps."""
     size = max(1, len(losses) // 5)
