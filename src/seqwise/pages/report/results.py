@@ -146,7 +146,7 @@ def verdict(group: Sequence[Result]) -> str:
     unit = unit if unit.startswith("%") else f" {unit}"
     if len(group) == 1:
         _, interval = interval_texts(best.title, _estimate(best.chosen))
-        measured = " ".join(filter(None, (f"{value}{unit}", interval)))
+        measured = f"{value}{unit} {interval or '(too few examples for an interval)'}"
         return f"{best.name} gets {measured} on {best.data}, decoded by {best.decoder}{_beside(best)}."
     other = ranked[1] if best is first else first
     compared = _compared(best, other)
