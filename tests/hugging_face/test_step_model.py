@@ -1211,3 +1211,18 @@ def test_what_generate_would_do_otherwise_is_refused_by_name(name: str, settings
 def test_settings_without_effect_are_no_obstacle() -> None:
     neutral = {"repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "min_length": 0, "num_beams": 5, "do_sample": True}
     assert generation_selector(HardTopK(2), _with("GPT-2", **neutral)).excluded == ()
+
+
+def test_a_causal_model_with_padding_never_warns_that_a_mask_is_missing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    library = transformers.logging.get_logger("transformers")
+    type(library).warning_once.cache_clear()  # it warns once in a process
+    monkeypatch.setattr(library, "handlers", [caplog.handler])
+    transformers.logging.set_verbosity_warning()
+    try:
+        step_model(_of("GPT-2", pad_token_id=PAD))
+        assert transformers.logging.get_verbosity() == transformers.logging.WARNING
+    finally:
+        transformers.logging.set_verbosity_error()
+    assert not caplog.records

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from transformers.utils import logging as transformers_logging
 
 from seqwise import tree
 from seqwise.data.batches import Batch, EncodedExample, collate
@@ -219,7 +220,9 @@ def _tolerance(scores: Tensor) -> float:
 
 @contextmanager
 def _examined(model: nn.Module) -> Iterator[None]:
-    """Run without dropout and gradients, and report errors in terms of the model."""
+    """Run without dropout, gradients and warnings about padding, and report errors in terms of the model."""
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()  # the probe writes padding without a mask
     try:
         with evaluation_mode(model), torch.no_grad():
             yield
@@ -230,6 +233,8 @@ def _examined(model: nn.Module) -> Iterator[None]:
             f"{type(model).__name__} cannot be run as a step model: {error}",
             hint="see whether it runs by itself, on tokens and on embeddings, with a cache",
         ) from error
+    finally:
+        transformers_logging.set_verbosity(verbosity)
 
 
 @contextmanager
