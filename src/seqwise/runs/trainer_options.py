@@ -119,7 +119,7 @@ def require_usable(options: TrainerOptions, *, has_lstm: bool) -> None:
     if options.fp16 and not torch.cuda.is_available():
         raise InputError("fp16: float16 needs a GPU, and there is none", hint="leave it out")
     if options.bf16 and has_lstm and not torch.cuda.is_available():
-        hint = "leave it out, or use --model transformer"
+        hint = "leave it out, or use another --model"
         raise InputError("bf16: without a GPU, an LSTM does not compute in bfloat16", hint=hint)
     require_integrations(options.integrations)
 
