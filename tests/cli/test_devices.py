@@ -97,10 +97,22 @@ def test_a_device_that_is_not_there(
     assert DEVICE not in os.environ
 
 
-def test_training_on_a_device_that_is_not_there(seqwise: Command, files: dict[str, Path], tmp_path: Path) -> None:
-    refused = seqwise("train", "--train", files["data"], "--output", tmp_path / "run", "--device", "mps")
+@pytest.mark.parametrize("command", ["train", "masked-model", "tune"])
+def test_training_says_where_it_runs(command: str, seqwise: Command, files: dict[str, Path], tmp_path: Path) -> None:
+    if command == "tune":
+        pytest.importorskip("optuna")
+    settings, run = tmp_path / "settings.yaml", tmp_path / "run"
+    settings.write_text(f"train: {files['data']}\ndev: {files['data']}\nhidden_size: 4\nepochs: 1\n")
+    arguments: dict[str, list[object]] = {
+        "train": ["--config", settings],
+        "masked-model": ["train", files["lines"], *MASKED],
+        "tune": [settings, "--trials=1"],
+    }
+    refused = seqwise(command, *arguments[command], "--output", run, "--device", "mps")
     assert refused.complaint.startswith("this machine has no device 'mps'")
-    assert not (tmp_path / "run").exists()
+    assert not run.exists()
+    ended = seqwise(command, *arguments[command], "--output", run, "--device", "cpu")
+    assert ended.code == 0 and ended.err.splitlines()[0] == "running on cpu"
 
 
 def test_one_of_several_gpus(seqwise: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -168,7 +168,9 @@ def test_a_masked_model_does_not_go_on_without_the_run_it_started_from(
     command = ["masked-model", "train", pairs(tmp_path / "train", seed=1), *flags]
     assert seqwise(*command, "--init", masked).code == 0
     ended = seqwise(*command, *sizes, "--num-layers=1", "--feedforward-size=8")
-    assert ended.complaint.startswith(f"{tmp_path}/run: the run was started with another init ({masked} then, None now)")
+    assert ended.complaint.startswith(
+        f"{tmp_path}/run: the run was started with another init ({masked} then, None now)"
+    )
 
 
 @pytest.mark.parametrize("kind", ["tagger", "masked model"])

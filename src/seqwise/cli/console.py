@@ -182,7 +182,9 @@ def last_losses(stage: Mapping[str, Any]) -> list[str]:
     if len(losses) < 2:
         return []
     before, last = losses
-    change = f"{'fell' if last < before else 'rose'} from {before:.4g} to {last:.4g} in the last two fifths of the steps"
+    change = (
+        f"{'fell' if last < before else 'rose'} from {before:.4g} to {last:.4g} in the last two fifths of the steps"
+    )
     return [f"fixed number of steps, not evaluated during training: the loss {change}"]
 
 

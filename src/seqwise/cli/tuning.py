@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from seqwise.cli.console import print_table, progress_bars
+from seqwise.cli.console import command_device, print_table, progress_bars
 from seqwise.cli.flags import given_flags
 from seqwise.names import measure_text
 
@@ -39,6 +39,7 @@ def tune(
     # The rest takes seconds to import, and wrong settings need none of it.
     from seqwise.runs.tuning import tune as tune_settings
 
+    command_device()
     with progress_bars() as progress:
         bar = progress.add_task("trials", total=max(trials, 1), note="")
         ended = 0
