@@ -825,6 +825,7 @@ def test_a_model_made_for_each_training_is_adapted_each_time(tmp_path: Path) -> 
         ({"label_smoothing_factor": 0.1}, "label_smoothing_factor: .*; give label_smoothing"),
         ({"label_smoothing": 0.1, "objective": "beam-crf"}, "label_smoothing: has no effect here"),
         ({"torch_compile": True}, "torch_compile: a search is not compiled"),
+        ({"deepspeed": {"zero_optimization": {"stage": 2}}}, "deepspeed: it gathers weights where the model is called"),
     ],
 )
 def test_settings_that_cannot_be_trained_with_are_refused(options: dict[str, Any], said: str, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -124,6 +123,9 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
     )
 
     def __post_init__(self) -> None:
+        for name, (problem, hint) in _UNSUPPORTED.items():  # first: Transformers looks for DeepSpeed
+            if getattr(self, name):
+                raise InputError(f"{name}: {problem}", hint=hint)
         super().__post_init__()
         if not torch.accelerator.is_available():  # torch warns of pinned memory that no device copies
             self.dataloader_pin_memory = False
@@ -139,9 +141,11 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
                 options.setdefault("feeding_passes", "two-pass")
             self.minimised = configure(_Minimised, objective=chosen, **options)
         self.objective = self.minimised.objective
-        for fault in (self._not_trainable(), self._not_supported()):
-            if fault is not None:
-                raise fault
+        fault = self._not_trainable()
+        if fault is None and self.fsdp:
+            fault = not_shardable(self.fsdp_plugin_args, self.minimised.objective)
+        if fault is not None:
+            raise fault
 
     def to_dict(self) -> dict[str, Any]:
         """Return all arguments like ``TrainingArguments.to_dict``, with the objective and schedules as text."""
@@ -169,26 +173,19 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
             return InputError("log_partition_fraction: there is no penalty", hint="give log_partition_weight")
         return None
 
-    def _not_supported(self) -> InputError | None:
-        unsupported: Mapping[str, Any] = {
-            "label_smoothing_factor": "it would smooth the evaluation as well",
-            "torch_compile": "a search is not compiled",
-            "deepspeed": "it gathers weights where the model is called, and a search calls parts",
-        }
-        for name, problem in unsupported.items():
-            if getattr(self, name, None):
-                hint = "give label_smoothing" if name == "label_smoothing_factor" else "leave it out"
-                return InputError(f"{name}: {problem}", hint=hint)
-        if self.fsdp:
-            return not_shardable(self.fsdp_plugin_args, self.minimised.objective)
-        return None
-
 
 def _as_text(value: Any) -> Any:
     if isinstance(value, ObjectiveConfig):
         return value.name
     return getattr(value, "__qualname__", repr(value)) if callable(value) else value
 
+
+_UNSUPPORTED = {
+    "label_smoothing_factor": ("it would smooth the evaluation as well", "give label_smoothing"),
+    "torch_compile": ("a search is not compiled", "leave it out"),
+    "deepspeed": ("it gathers weights where the model is called, and a search calls parts", "leave it out"),
+}
+"""Arguments of the Trainer that are refused, with the reason and a hint."""
 
 _COMPARED = ("beam_size", "alpha")
 """Options that are accepted even if the objective lacks them, so that one script can compare several."""
