@@ -88,6 +88,14 @@ def test_numbers_of_the_streaming_guide_are_the_saved_ones() -> None:
     assert [number for number in saved if f"{number:.1f}" not in shown] == []
 
 
+def test_intervals_of_the_guide_to_constraints_are_the_saved_ones() -> None:
+    claims = load_table(RESULTS / "training-inside-ner-converged.json").claims
+    saved = {found for claim in claims for found in re.findall(r"\[-?[0-9.]+, -?[0-9.]+\]", claim.evidence)}
+    guide = (RESULTS.parent / "docs" / "guides" / "constraints.md").read_text(encoding="utf-8")
+    shown = re.findall(r"\[-?[0-9]\.[0-9], -?[0-9]\.[0-9]\]", guide)
+    assert len(shown) == 3 and set(shown) <= saved
+
+
 def test_results_made_again_are_compared_bit_for_bit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = load_table(RESULTS / "figure-3.1.json")
     save_table(table, tmp_path / "figure-3.1.json")
