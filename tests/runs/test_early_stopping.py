@@ -175,7 +175,7 @@ def test_a_tagger_reads_characters_where_many_words_will_be_unknown(tmp_path: Pa
         train_settings(characters=False),
         train_settings(minimum_count=1),  # refuses unknown words
         train_settings(task="transduce"),
-        train_settings(task="tag", init=tmp_path, model="lstm", objective="cross-entropy"),
+        train_settings(task="tag", init=tmp_path, model="lstm", objective="cross-entropy", language=""),
     ]
     for settings in decided:
         assert sized(settings, rare).model == settings.model
