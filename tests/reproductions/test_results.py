@@ -86,8 +86,7 @@ def test_numbers_of_the_streaming_guide_are_the_saved_ones() -> None:
         right[crf, "delay(4)"] - right[local, "delay(4)"],
     ]
     saved += [
-        value("frontier-pmb", "delay(1): accuracy", system)
-        for system in (crf, "cross-entropy, half-normalised", local)
+        value("frontier-pmb", "delay(1): accuracy", system) for system in (crf, "cross-entropy, half-normalised", local)
     ]
     guide = (RESULTS.parent / "docs" / "guides" / "streaming.md").read_text(encoding="utf-8")
     shown = re.findall(r"[0-9]+\.[0-9]", guide)

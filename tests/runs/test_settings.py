@@ -261,6 +261,13 @@ def test_the_same_settings_in_python() -> None:
     )
 
 
+def test_options_beside_an_objective_replace_its_own() -> None:
+    made = train_settings(objective=RelaxedBeam(k=3, score="local", alpha="2"), score="global", beam_size=4, epochs=2)
+    assert made == train_settings(objective="relaxed-beam", beam_size=4, score="global", alpha="2", epochs=2)
+    with pytest.raises(InputError, match="gold_probability: has no effect here"):
+        train_settings(objective=RelaxedBeam(), gold_probability="1")
+
+
 def test_changes_keep_what_the_new_alternatives_have() -> None:
     settings = train_settings(objective="relaxed-beam", beam_size=3, score="global", alpha="2", cost="edit-distance")
     hinge = settings.with_changes(objective="hinge")

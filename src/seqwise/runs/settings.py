@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import PrivateAttr, field_validator, model_validator
 
 from seqwise.configuration import Config, OneOf, setting
-from seqwise.configuration.flat import build, changed, flat_values, plain_values
+from seqwise.configuration.flat import build, changed, flags_of, flat_values, plain_values
 from seqwise.configuration.written import Given, Written, given_in_python, read_given
 from seqwise.errors import InputError
 from seqwise.names import AlphaUnitName, ScoreName
@@ -357,6 +357,8 @@ def _trains_new_weights(objective: Any) -> bool:
 def train_settings(**flat: Any) -> Settings:
     """Make settings of ``seqwise train`` from flat ones, named like its flags.
 
+    ``objective`` is a name or an object; options given beside an object replace its own.
+
     Raises:
         InputError: a setting cannot be used.
 
@@ -364,7 +366,11 @@ def train_settings(**flat: Any) -> Settings:
         >>> train_settings(encoder="left-to-right").objective.name, train_settings().objective.name
         ('beam-crf', 'cross-entropy')
     """
-    return _built(given_in_python(flat))
+    objective, beside = flat.get("objective"), set[str]()
+    if isinstance(objective, ObjectiveConfig):
+        beside = {flag.name for flag in flags_of(type(objective))} & {*flat}
+    settings = _built(given_in_python({name: value for name, value in flat.items() if name not in beside}))
+    return settings.with_changes(**{name: flat[name] for name in beside}) if beside else settings
 
 
 def load_settings(path: Path | None, flags: Mapping[str, str] | None = None) -> Settings:
