@@ -18,6 +18,7 @@ from seqwise.data.durable import holds_nothing, write_atomically
 from seqwise.data.readers import Example
 from seqwise.errors import InputError
 from seqwise.evaluation.signature import sha256_of_examples
+from seqwise.training.lock import next_writer
 from seqwise.training.trainer import Progress
 
 SECONDS = "train_seconds.json"
@@ -44,17 +45,37 @@ def run_cells(cells: Sequence[CellJob], *, progress: ProgressFactory) -> list[di
     for cell in cells:  # in order, because a cell depends on the one that it comes after
         if (cell.after is None or cell.after in done) and read_cell(cell.path, cell.fingerprint()) is not None:
             done.add(cell.name)
-    jobs = [Job(cell.name, partial(make_cell, cell), cell.after) for cell in cells if cell.name not in done]
+    missing = [cell for cell in cells if cell.name not in done]
+    jobs = [Job(cell.name, partial(make_cell, cell, before=_written(cell.path)), cell.after) for cell in missing]
     run_jobs(jobs, progress=progress)
     return [json.loads(cell.path.read_text("utf-8")) for cell in cells]
 
 
-def make_cell(cell: CellJob, report: Report) -> None:
-    """Make one cell, in a worker process."""
+def make_cell(cell: CellJob, report: Report, *, before: int | None = None) -> None:
+    """Make one cell, in a worker process, unless another command makes it at the same time: then wait for that.
+
+    Args:
+        cell: the cell.
+        report: called with the progress.
+        before: when the record was written that was found outdated; None if there was none.
+    """
     fingerprint = cell.fingerprint()
-    if cell.folder is not None:
-        claim_folder(cell.folder, fingerprint)
-    write_cell(cell.path, fingerprint, cell.make(report))
+    with next_writer(lock_of(cell)):
+        if _written(cell.path) != before and read_cell(cell.path, fingerprint) is not None:
+            return
+        if cell.folder is not None:
+            claim_folder(cell.folder, fingerprint)
+        write_cell(cell.path, fingerprint, cell.make(report))
+
+
+def _written(path: Path) -> int | None:
+    return path.stat().st_mtime_ns if path.exists() else None
+
+
+def lock_of(cell: CellJob) -> Path:
+    """Return the folder whose lock the maker of a cell holds: beside the cell's own, which training locks itself."""
+    made = cell.folder or cell.path
+    return made.parent / f".{made.name}"
 
 
 def measure_by_seed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,18 @@ import torch
 
 from reproducing import no_progress, setup
 from reproductions import workers
-from reproductions.cells import CellJob, measure_by_seed, read_or_make, run_cells
+from reproductions.cells import (
+    CellJob,
+    claim_folder,
+    lock_of,
+    make_cell,
+    measure_by_seed,
+    read_cell,
+    read_or_make,
+    run_cells,
+    write_cell,
+)
+from seqwise.training.lock import sole_writer
 
 
 def test_a_cell_is_made_again_with_the_one_that_it_comes_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,6 +56,28 @@ def test_a_cell_is_made_again_with_the_one_that_it_comes_after(tmp_path: Path, m
     assert run() == [4, 5] and made[3:] == ["first", "second"]
     assert sorted(path.name for path in (tmp_path / "first").iterdir()) == ["cell.json", "fingerprint", "left by 2"]
     assert (tmp_path / "second" / "left by 1").exists(), "no folder of its own, so nothing is removed"
+
+
+def test_a_cell_that_another_command_makes_is_waited_for_and_not_made_twice(tmp_path: Path) -> None:
+    made = list[str]()
+
+    def make(report: workers.Report) -> dict[str, Any]:
+        made.append("a cell")
+        return {"number": 1}
+
+    cell = CellJob("cell", tmp_path / "cell" / "cell.json", lambda: "told", make, folder=tmp_path / "cell")
+    with ThreadPoolExecutor() as others:
+        with sole_writer(lock_of(cell)):  # as the other command holds it
+            waiting = others.submit(make_cell, cell, lambda *_: None)
+            with pytest.raises(TimeoutError):
+                waiting.result(timeout=0.3)
+            claim_folder(tmp_path / "cell", "told")
+            write_cell(cell.path, "told", {"number": 7})
+        waiting.result(timeout=10)
+    assert made == [] and read_cell(cell.path, "told") == {"fingerprint": "told", "number": 7}
+    assert [path.name for path in tmp_path.iterdir()] == ["cell"]
+    make_cell(cell, lambda *_: None, before=cell.path.stat().st_mtime_ns)  # its record was found outdated
+    assert made == ["a cell"]
 
 
 def test_what_is_measured_in_place_is_measured_seed_by_seed_on_one_thread(tmp_path: Path) -> None:
