@@ -40,7 +40,7 @@ from seqwise.hugging_face import generation_selector, step_model
 
 ENGINE = "ctranslate2"
 LEAST, LEAST_OF_ENGINE = 2.5, 1.0
-"""Target: tokens a second against those of generate."""
+"""Targets: tokens a second against those of generate, and of the engine."""
 
 
 def marian(options: argparse.Namespace) -> Any:

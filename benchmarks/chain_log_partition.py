@@ -178,7 +178,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def ratios(result: dict[str, Any]) -> list[Ratio]:
-    """For the summary: the speed with gradients over that of the peer, of the smallest and of the largest chain."""
+    """For the summary: the speed with gradients over that of the peer."""
     rows = [row for row in result["rows"] if row["with gradients"]["ratio"] is not None]
     return [
         Ratio(

@@ -274,7 +274,6 @@ def measure_size(size: Size, options: argparse.Namespace) -> dict[str, Any]:
                 "ratio": ratio,
                 "per_element": ratio / elements,
                 "wall_per_element": median_ratio(system.wall, reference.wall) / elements,
-                "target": size.targets.get(system.name),
                 "saved": system.saved / base["saved"],
                 "peak": system.peak / base["peak"],
                 "certified": share,
@@ -310,19 +309,25 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     return {"sizes": results, "signature": asdict(signature), "signature_line": signature_line(signature)}
 
 
+def target_of(size: dict[str, Any], system: str) -> float | None:
+    """Return the target of a system, whenever it was measured: the most cross-entropies that an element may take."""
+    targets = {(one.vocabulary, one.hidden): one.targets for one in (*SIZES, *GPU_SIZES)}
+    return targets[size["vocabulary"], size["hidden"]].get(system)
+
+
 def ratios(result: dict[str, Any]) -> list[Ratio]:
-    """For the summary: the time of a beam element in cross-entropies."""
-    targets = {(size.vocabulary, size.hidden): size.targets for size in (*SIZES, *GPU_SIZES)}
+    """For the summary: the time of a beam element in cross-entropies, of the systems that have a target."""
     return [
         Ratio(
-            f"relaxed beam, {row['system']}, V = {vocabulary:,}, H = {hidden:,}: element over cross-entropy",
+            "relaxed beam, {}, V = {vocabulary:,}, H = {hidden:,}: element over cross-entropy".format(
+                row["system"], **found["size"]
+            ),
             row["per_element"],
-            most=targets[vocabulary, hidden][row["system"]],
+            most=most,
         )
         for found in result["sizes"]
-        for vocabulary, hidden in [(found["size"]["vocabulary"], found["size"]["hidden"])]
         for row in found["rows"]
-        if row["system"] in targets[vocabulary, hidden]
+        if (most := target_of(found["size"], row["system"])) is not None
     ]
 
 
@@ -337,7 +342,8 @@ def table(result: dict[str, Any]) -> str:
             f"{'':14}      ms  ratio  per element (by wall)  target  floor  saved   peak  certified  kept",
         ]
         for row in found["rows"]:
-            target = "" if row["target"] is None else f"{row['target']:.2f}"
+            most = target_of(size, row["system"])
+            target = "" if most is None else f"{most:.2f}"
             lines.append(
                 f"{row['system']:14} {row['milliseconds']:7.1f}  {row['ratio']:5.2f}  {row['per_element']:11.2f}"
                 f"  {row['wall_per_element']:8.2f}"

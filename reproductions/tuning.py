@@ -15,9 +15,13 @@ from reproductions.systems import Cell, Data, System, run_systems
 from reproductions.workers import ProgressFactory
 from seqwise.data.durable import write_atomically
 from seqwise.evaluation.metrics import Sums
+from seqwise.runs.settings import Settings
 
 RATES = (1.0, 0.4, 0.15)
 """Learning rates that are tried, as parts of the one that a system comes with."""
+
+PATIENCE = 6
+"""Evaluations without a better one that end a stage."""
 
 TRIALS = "trials"
 """The folder of the trials."""
@@ -29,6 +33,16 @@ class Trial:
 
     system: System  # a cell of its own
     part: float  # of the learning rate that the system came with
+
+
+def ended_on_dev(start: Settings, num_examples: int, *, evaluations: int = 2) -> Settings:
+    """Return settings with which development data end a stage: looked at so many times an epoch, six without a better.
+
+    Stages that are derived from them are ended in the same way.
+    """
+    assert start.batch_size is not None
+    steps_an_epoch = -(-num_examples // start.batch_size)
+    return start.with_changes(evaluate_every=max(1, steps_an_epoch // evaluations), patience=PATIENCE)
 
 
 def rates_of(scale: str) -> tuple[float, ...]:

@@ -23,6 +23,7 @@ from reproductions.outcome import Outcome
 from reproductions.report import Claim, Result, Table
 from reproductions.systems import System, systems_of
 from reproductions.tasks import Task, run_task
+from reproductions.tuning import ended_on_dev
 from reproductions.verdicts import student_result
 from reproductions.workers import one_thread
 from seqwise import Streams
@@ -32,16 +33,10 @@ from seqwise.evaluation.signature import Signature
 from seqwise.runs.decoder_choice import choose_decoder
 from seqwise.runs.loading import load_run
 from seqwise.runs.run import OutputRun, predict
-from seqwise.runs.settings import Settings
 
 CORPORA = ("stress", "pmb", "ewt", "erg", "ner")
-EVALUATIONS, PATIENCE = 2, 6
-"""Times an epoch that development data are looked at, and so many without a better one end a stage, if they do."""
-TO_THE_END = {
-    "cross-entropy-longer": 20.0, "relaxed-beam": 2.5, "beam-crf-from-cross-entropy": 8.0, "sampling": 8.0,
-    "sampling-longer": 8.0, "dense-beam": 8.0, "beam-crf": 8.0,
-}  # fmt: skip
-"""The most epochs of each stage then."""
+MOST_EPOCHS = {"cross-entropy-longer": 20.0, "relaxed-beam": 2.5}
+"""Of a stage that development data end, where it is not eight."""
 DECODERS = BEAM, HALF_RAW, RAW = ("beam", "interpolated-beam", "raw-beam")
 DELAYS = (0, 1, 2, 4)
 AGREE, AT_THE_END = "agree", "never"
@@ -144,24 +139,16 @@ def commit_prefixes(outputs: Sequence[Labels], delay: int | None) -> Course:
     return course(shown, num_final)
 
 
-def plan(corpus: str, scale: str, num_examples: int) -> tuple[Settings, Mapping[str, float], tuple[float, float]]:
-    """Return the start of the systems of a corpus, the epochs of the other stages, and by how much they are slower.
+def systems(corpus: str, scale: str, num_examples: int, seed: int) -> dict[str, System]:
+    """Return every system for one seed by key: some of the search objectives, others like them, a two-way model.
 
     At the scale "converged" development data end each stage, and all are tuned alike, from the rate of the start on.
     """
     _, start, epochs = search_objectives.CORPORA[corpus]
-    if scale != "converged":
-        return start, epochs, (2.0, 3.0)
-    start = start.with_changes(batch_size=16, learning_rate=5e-3, epochs=40.0)
-    assert start.batch_size is not None
-    steps_an_epoch = -(-num_examples // start.batch_size)
-    start = start.with_changes(evaluate_every=max(1, steps_an_epoch // EVALUATIONS), patience=PATIENCE)
-    return start, TO_THE_END, (1.0, 1.0)
-
-
-def systems(corpus: str, scale: str, num_examples: int, seed: int) -> dict[str, System]:
-    """Return every system for one seed by key: some of the search objectives, others like them, a two-way model."""
-    start, epochs, slower = plan(corpus, scale, num_examples)
+    slower = search_objectives.SLOWER
+    if scale == "converged":
+        start = ended_on_dev(start.with_changes(batch_size=16, learning_rate=5e-3, epochs=40.0), num_examples)
+        epochs, slower = {**dict.fromkeys(epochs, 8.0), **MOST_EPOCHS}, search_objectives.ALIKE
     shared = search_objectives.family(start, epochs, seed, slower=slower)
     start = shared["cross-entropy"].settings
     crf = shared["beam-crf-from-cross-entropy"].settings

@@ -38,8 +38,14 @@ def _left_to_right(task: Task) -> Task:
     return replace(task, title=f"{task.title}, left to right")
 
 
+SLOWER = {"second": 2.0, "last": 3.0}
+"""By how much learning rates are below that of the start."""
+ALIKE = dict.fromkeys(SLOWER, 1.0)
+"""The same where each system's rate is chosen by :func:`reproductions.tuning.tune`."""
+
+
 def family(
-    start: Settings, epochs: Mapping[str, float], seed: int, *, slower: tuple[float, float] = (2.0, 3.0)
+    start: Settings, epochs: Mapping[str, float], seed: int, *, slower: Mapping[str, float] = SLOWER
 ) -> dict[str, System]:
     """Return every system for one seed by key; scores are global wherever a search is trained through.
 
@@ -47,17 +53,18 @@ def family(
         start: the cross-entropy training that the others start from.
         epochs: of the other stages, by key.
         seed: of weights, batches and noise.
-        slower: by how much learning rates are below that of the start, of a second stage and of a last one.
+        slower: by how much learning rates are below that of the start, of a "second" stage and of a "last" one.
     """
     start = start.with_changes(seed=seed)
-    after = start.with_changes(learning_rate=start.learning_rate / slower[0])
+    after = start.with_changes(learning_rate=start.learning_rate / slower["second"])
     sampling = after.with_changes(objective="scheduled-sampling", gold_probability="linear(1, 0.25)")
-    last = partial(start.with_changes, learning_rate=start.learning_rate / slower[1], score="global")
+    last = partial(start.with_changes, learning_rate=start.learning_rate / slower["last"], score="global")
     stages = {
         "cross-entropy-longer": (after, "cross-entropy"),
         "sampling": (sampling, "cross-entropy"),
         "sampling-longer": (
-            sampling.with_changes(gold_probability="0.25", learning_rate=start.learning_rate / slower[1]), "sampling",
+            sampling.with_changes(gold_probability="0.25", learning_rate=start.learning_rate / slower["last"]),
+            "sampling",
         ),
         "dense-beam": (last(objective="dense-beam", cross_entropy_weight=0.0), "sampling"),
         "beam-crf": (last(objective="beam-crf"), "sampling"),

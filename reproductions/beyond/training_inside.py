@@ -24,6 +24,7 @@ from reproductions.outcome import Outcome
 from reproductions.report import Claim
 from reproductions.systems import Data, System, systems_of
 from reproductions.tasks import ENTITIES, Task, make_table
+from reproductions.tuning import ended_on_dev
 from seqwise.data.durable import write_atomically
 from seqwise.runs.language import BIO
 from seqwise.runs.settings import Settings, train_settings
@@ -40,7 +41,6 @@ TRAINED = {
 SOURCE = "not in the papers"
 EVERY = 10
 """One in so many words of the dictionary is trained on, or there would be little left for a catalogue to tell."""
-PATIENCE = 6
 EPOCHS = {"cross-entropy": 20.0, "relaxed-beam": 5.0, "beam-crf": 8.0}
 """The most epochs of a second stage, which development data end."""
 
@@ -90,9 +90,7 @@ TASKS = {
 
 def family(inside: ConstrainedTask, num_examples: int, language: str, seed: int) -> dict[str, System]:
     """Return every system for one seed by key; their learning rates are tuned as parts of that of the start."""
-    assert inside.start.batch_size is not None
-    every = -(-num_examples // inside.start.batch_size) // 2  # twice an epoch
-    start = inside.start.with_changes(seed=seed, language=language, evaluate_every=every, patience=PATIENCE)
+    start = ended_on_dev(inside.start.with_changes(seed=seed, language=language), num_examples)
 
     def after(objective: str, **options: Any) -> tuple[Settings, str]:
         return start.with_changes(objective=objective, epochs=EPOCHS[objective], **options), "cross-entropy"

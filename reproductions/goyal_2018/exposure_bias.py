@@ -14,6 +14,7 @@ from typing import Any
 
 from reproductions.systems import System, systems_of
 from reproductions.tasks import Family, Task
+from reproductions.tuning import ended_on_dev
 from seqwise.runs.settings import Settings, train_settings
 
 # Decay is counted in the papers' epochs, of which they trained 50; ours are shorter trainings with the same decay.
@@ -76,7 +77,7 @@ class Plan:
         options: dict[str, Any] = {"steps_an_epoch": steps_an_epoch, "label_costs": self.label_costs}
         if scale != "converged":
             return start, {**options, "budget": self.budget}
-        start = start.with_changes(evaluate_every=max(1, steps_an_epoch // self.evaluations), patience=6)
+        start = ended_on_dev(start, num_examples, evaluations=self.evaluations)
         return start, {**options, "budget": self.most, "slower": ALIKE, "cross_entropy_weight": 0.0}
 
 

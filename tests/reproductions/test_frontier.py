@@ -7,7 +7,6 @@ import pytest
 from reproductions.beyond.frontier import (
     AGREE,
     CORPORA,
-    PATIENCE,
     Course,
     commit_prefixes,
     course,
@@ -15,6 +14,7 @@ from reproductions.beyond.frontier import (
     stream,
     systems,
 )
+from reproductions.tuning import PATIENCE
 from seqwise.data import Example
 from seqwise.runs import Run, predict, train_settings
 from seqwise.runs.loading import build_codec, build_model

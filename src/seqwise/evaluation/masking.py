@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -154,8 +153,9 @@ def masking_bias(
                 outputs_by_length[num_steps] = list_outputs(language, num_steps, most=most_outputs)
             outputs_NT = outputs_by_length[num_steps]
             if outputs_NT is None:
-                options: dict[str, Any] = {"num_steps": num_steps, "num_samples": num_draws, "seed": number}
-                drawn = masked_draws(model, context, language, **options, checked=False)
+                drawn = masked_draws(
+                    model, context, language, num_steps=num_steps, num_samples=num_draws, seed=number, checked=False
+                )
                 masked_N = torch.full((num_draws,), 1 / num_draws, dtype=torch.float64)
                 log_joint_N = masked_N.log() + drawn.log_weights_B.cpu()
             else:

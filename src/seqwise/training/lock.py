@@ -68,7 +68,7 @@ def sole_writer(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def next_writer(folder: Path) -> Iterator[None]:
-    """Wait until no other process writes to a folder, and lock it as `sole_writer` does; for short work."""
+    """Wait until no other process writes to a folder, and lock it as `sole_writer` does."""
     with ExitStack() as lock:
         while True:
             try:
