@@ -30,6 +30,7 @@ from seqwise.hugging_face import (
     sample_texts,
     step_model,
 )
+from seqwise.hugging_face.scoring import prepared, text_scorer
 from seqwise.models import ChainTagger, ConditionalMaskedTransformer, MaskedLSTM, MaskedTransformer
 from seqwise.objectives import ObjectiveConfig, hamming_cost
 from seqwise.objectives.contrastive import noise_log_probs
@@ -37,6 +38,7 @@ from seqwise.objectives.masked_likelihood import conditional_masked_objective, m
 from seqwise.objectives.options import Context
 from seqwise.sampling import (
     ChainSettings,
+    ScoringSettings,
     SeededDraws,
     constraint,
     contains,
@@ -53,6 +55,7 @@ from seqwise.search import (
     backtrace,
     beam_search,
     best_first,
+    candidates,
     delay,
     edit_distance_cost,
     global_,
@@ -283,11 +286,33 @@ def test_a_search_over_a_large_vocabulary(selector: Any, float64: bool) -> None:
     compare(compute, float64=float64)
 
 
+@precision
+@pytest.mark.parametrize("most_expanded", [0, candidates.MANY_ON_A_DEVICE])
+def test_a_beam_over_a_large_vocabulary(most_expanded: int, float64: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(candidates, "MANY_ON_A_DEVICE", most_expanded)
+
+    @torch.no_grad()
+    def compute(place: Place) -> Any:
+        case, found = large_case(1), []
+        model, batch = place(case.model), place(case.batch)
+        for score in (local, global_):
+            beam = beam_search(model, model.encode(batch), HardTopK(3), num_steps=6, score=score)
+            found.append((beam.scores_BK, backtrace(beam)))
+        return found
+
+    compare(compute, float64=float64)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("with_gradients", [False, True], ids=["decoding", "training"])
-@pytest.mark.parametrize("size", [4, LARGE])
+@pytest.mark.parametrize(
+    ("size", "most_expanded"), [(4, 0), (LARGE, 0), (LARGE, candidates.MANY_ON_A_DEVICE)], ids=["few", "many", "some"]
+)
 @pytest.mark.parametrize("name", SEARCHES)
-def test_waits_of_a_search(name: str, size: int, with_gradients: bool) -> None:
+def test_waits_of_a_search(
+    name: str, size: int, most_expanded: int, with_gradients: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(candidates, "MANY_ON_A_DEVICE", most_expanded)
     num_steps, case = 16, large_case() if size == LARGE else CASES["transformer"]()
     with accelerator.device(float64=False) as waits:
         model, batch = case.model.float().to(accelerator.NAME), case.batch.to(accelerator.NAME)
@@ -487,6 +512,35 @@ def test_masked_scores_of_tokens_on_the_cpu_wait_for_nothing(kind: str) -> None:
                 model.masked_logits(tokens_NT, masked_NT)
         # Transformers looks whether its mask hides anything.
         assert sum(waits.values()) <= (1 if kind == "BERT" else 0), waits
+
+
+SCORED = ["the dog runs", "a cat sees the dog .", "runs", "the cat sees a dog that runs ."]
+
+
+@pytest.mark.parametrize("pieces", ["original", "within-word-l2r", "whole-word"])
+def test_texts_of_several_lengths_share_a_pass_where_it_costs_as_much_as_one(pieces: Any) -> None:
+    tokenizer, passes = word_tokenizer(), list[int]()
+
+    def compute(place: Place) -> Any:
+        model = place(made(bert()))
+        passes.append(0)
+        model.register_forward_pre_hook(lambda *_: passes.__setitem__(-1, passes[-1] + 1))
+        return [one.token_log_probs_T for one in pseudo_log_likelihoods(model, tokenizer, SCORED, pieces=pieces)]
+
+    compare(compute, float64=False)
+    on_the_cpu, on_the_device = passes
+    assert on_the_device == on_the_cpu - 3
+
+
+def test_scores_of_texts_wait_once_for_all() -> None:
+    """Once, and once a pass for Transformers, which looks whether its mask hides anything."""
+    tokenizer = word_tokenizer()
+    with accelerator.device(float64=False) as waits:
+        scorer = text_scorer(made(bert()).float().to(accelerator.NAME), tokenizer, ScoringSettings())
+        texts = prepared(scorer, SCORED, None, None)
+        waits.clear()
+        scorer.scores(texts)
+    assert sum(waits.values()) <= 2, waits
 
 
 def conditional_model() -> Any:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from seqwise import InputError
+from seqwise.models import MaskedTransformer
 from seqwise.sampling import (
     Energy,
     SeededDraws,
@@ -228,3 +229,29 @@ def test_a_kernel_for_an_equal_energy_takes_over_what_is_known() -> None:
     other: Energy = raw_energy(OTHER)
     assert torch.allclose(state.under(other).energy_B, evaluate(other, SEQUENCES).energy_B)
     assert state.under(other).energy == other
+
+
+@pytest.mark.parametrize("pieces", ["original", "within-word-l2r", "whole-word"])
+def test_padded_sequences_have_the_log_probabilities_of_each_alone(pieces: Any) -> None:
+    sizes = {"hidden_size": 8, "num_layers": 2, "num_heads": 2, "feedforward_size": 9}
+    torch.manual_seed(2)
+    model = MaskedTransformer(vocab_size=7, **sizes).double().eval()
+    rows, words = [[1, 2, 3, 4, 0], [5, 6], [3]], [[0, 1, 1, 1, 2], [0, 0], [0]]
+    scored = [[True, False, True, True, True], [True, True], [True]]
+
+    def padded(values: list[list[Any]], padding: Any) -> Tensor:
+        return torch.tensor([row + [padding] * (5 - len(row)) for row in values])
+
+    together_BT = pseudo_log_likelihood(
+        model,
+        padded(rows, -100),
+        words_BT=padded(words, -1),
+        pieces=pieces,
+        scored_BT=padded(scored, False),
+        max_rows=3,
+    )
+    for found_T, ids, of_word, asked in zip(together_BT, rows, words, scored, strict=True):
+        alone = {"words_BT": torch.tensor([of_word]), "scored_BT": torch.tensor([asked])}
+        alone_1T = pseudo_log_likelihood(model, torch.tensor([ids]), pieces=pieces, **alone)
+        torch.testing.assert_close(found_T[: len(ids)], alone_1T[0], rtol=1e-9, atol=1e-9, equal_nan=True)
+        assert found_T[len(ids) :].isnan().all()

@@ -70,7 +70,7 @@ class HuggingFaceMaskedModel(nn.Module):
         num_special = len(self.before) + len(self.after)
         positions = num_positions(model)
         self.max_length = None if positions is None else positions - num_special
-        self._reads_attention_mask = "attention_mask" in inspect.signature(unwrapped(model).forward).parameters
+        self.reads_attention_mask = "attention_mask" in inspect.signature(unwrapped(model).forward).parameters
         self.narrowed_at: str | None = None
         _check(self)
 
@@ -135,7 +135,7 @@ class HuggingFaceMaskedModel(nn.Module):
         inputs: dict[str, Any] = {"input_ids": moved(ids_NL, self.device), "return_dict": True}
         if not bool(attended_NL.all()):
             inputs["attention_mask"] = moved(attended_NL, self.device)
-        if "attention_mask" in inputs and not self._reads_attention_mask:
+        if "attention_mask" in inputs and not self.reads_attention_mask:
             raise InputError("the model takes no attention mask, so that rows cannot be padded", hint="sort by length")
         with nullcontext() if self.narrowed_at is None else _gathered(self.model, self.narrowed_at, places):
             logits = self.model(**inputs).logits

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from seqwise.data.batches import IGNORE
+from seqwise.devices import at_least_float32, moved, reading_is_free
 from seqwise.errors import InputError
 from seqwise.hugging_face.adapter import HuggingFaceStepModel
 from seqwise.hugging_face.masked_model import HuggingFaceMaskedModel, num_positions, unwrapped
@@ -25,7 +27,7 @@ from seqwise.hugging_face.tokens import TextTokens, before_targets, checked_text
 from seqwise.models.protocols import require_evaluation_mode
 from seqwise.names import Pieces
 from seqwise.sampling.any_order import any_order_bound
-from seqwise.sampling.energies import pseudo_log_likelihood
+from seqwise.sampling.energies import scored_passes
 from seqwise.sampling.problems import of_one_length
 from seqwise.sampling.scores import Span, TextScore, with_contexts
 from seqwise.sampling.scoring_settings import ScoringSettings, refuse_unread
@@ -85,17 +87,19 @@ class TextScorer:
 
     @torch.no_grad()
     def scores(self, texts: Sequence[ScoredText]) -> list[TextScore]:
-        """Score texts; rows of different texts share passes."""
-        rows = [self._rows_of(number, text) for number, text in enumerate(texts)]
-        values = [torch.full((len(text.ids),), torch.nan, dtype=torch.float64) for text in texts]
-        for row, log_probs_M in self._log_probs([row for group in rows for row in group]):
+        """Score texts; rows of different texts share passes, and are read when all are on their way."""
+        groups = [self._rows_of(number, text) for number, text in enumerate(texts)]
+        found = [*self._log_probs([row for group in groups for row in group])]
+        values = torch.cat([log_probs_M for _, log_probs_M in found]).cpu().double() if found else torch.zeros(0)
+        log_probs = [torch.full((len(text.ids),), torch.nan, dtype=torch.float64) for text in texts]
+        for (row, _), log_probs_M in zip(found, values.split([len(row.places) for row, _ in found]), strict=True):
             if bool(log_probs_M.isnan().any()):
                 problem = f"the model's scores of {texts[row.text].text[:60]!r} are not numbers"
                 raise InputError(problem, hint="check its weights; score in float32")
-            values[row.text][list(row.places)] = log_probs_M.cpu().double()
+            log_probs[row.text][list(row.places)] = log_probs_M
         return [
             self._result(text, value_T[list(text.scored)], num_windows=self._num_windows(text, group))
-            for text, value_T, group in zip(texts, values, rows, strict=True)
+            for text, value_T, group in zip(texts, log_probs, groups, strict=True)
         ]
 
     def _num_windows(self, text: ScoredText, rows: Sequence[_Row]) -> int:
@@ -109,7 +113,7 @@ class TextScorer:
         words = tuple(text.words[place] for place in text.scored)
         # GPT-2 names its end token as the unknown one too.
         own = ids[:-1] if ids[-1] == self.tokenizer.eos_token_id and text.spans[-1] == (len(text.text),) * 2 else ids
-        unknown = sum(token == self.tokenizer.unk_token_id for token in own)
+        unknown = own.count(self.tokenizer.unk_token_id)
         options: dict[str, Any] = {"words_T": words, "spans": text.spans, "prefix": text.prefix}
         options |= {"suffix": text.suffix, "is_pseudo": self.kind == "masked"}
         if self._bound is not None:
@@ -276,22 +280,31 @@ def _masked_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> Tex
     def most_rows(length: int) -> int:
         return max(1, min(settings.max_tokens // (length + num_special), MOST_SCORES // adapted.vocab_size))
 
-    def log_probs(rows: Sequence[_Row]) -> Iterator[tuple[_Row, Tensor]]:
+    def groups(rows: Sequence[_Row]) -> Iterator[list[_Row]]:
+        if adapted.reads_attention_mask and not reading_is_free(next(adapted.parameters())):
+            # Where a pass of few rows costs as much as one of many, rows of several lengths share it.
+            yield from _by_budget(rows, settings.max_tokens, special=num_special, passes=lambda row: len(row.scored))
+            return
         for places in of_one_length([len(row.ids) for row in rows], most_rows):
-            group = [rows[place] for place in places]
-            length = len(group[0].ids)
-            scored_BT = torch.zeros(len(group), length, dtype=torch.bool, device=adapted.device)
+            yield [rows[place] for place in places]
+
+    def log_probs(rows: Sequence[_Row]) -> Iterator[tuple[_Row, Tensor]]:
+        for group in groups(rows):
+            ids_BT = _filled([row.ids for row in group], IGNORE)
+            scored_BT = torch.zeros_like(ids_BT, dtype=torch.bool)
             for number, row in enumerate(group):
                 scored_BT[number, list(row.scored)] = True
-            values_BT = pseudo_log_likelihood(
+            passes = scored_passes(
                 adapted,
-                torch.tensor([row.ids for row in group], device=adapted.device),
-                words_BT=torch.tensor([row.words for row in group], device=adapted.device),
+                ids_BT,
+                words_BT=_filled([row.words for row in group], -1),
                 pieces=settings.pieces,
                 scored_BT=scored_BT,
-                max_rows=most_rows(length),
-            ).cpu()
-            yield from ((row, values_T[list(row.scored)]) for row, values_T in zip(group, values_BT, strict=True))
+                max_rows=most_rows(ids_BT.shape[1]),
+            )
+            rows_A, places_A, values_A = map(torch.cat, zip(*passes, strict=True))
+            order_A = moved((rows_A * ids_BT.shape[1] + places_A).argsort(), values_A.device)
+            yield from zip(group, values_A[order_A].split([len(row.scored) for row in group]), strict=True)
 
     bound_of = bound if settings.bound else None
     return TextScorer("masked", prepare, window, adapted, tokenizer, log_probs, rows_of, bound_of)
@@ -416,21 +429,27 @@ def _left_to_right(
         masks = {"attention_mask": mask_BL} if reads_mask else {}
         logits_BLV = model(**inputs(ids_BL, masks, group), use_cache=False, return_dict=True).logits
         for row, logits_LV in zip(group, logits_BLV, strict=True):
-            places_M = torch.tensor(row.scored, device=device)
-            logits_MV = logits_LV[places_M - 1].float() if logits_LV.dtype != torch.float64 else logits_LV[places_M - 1]
-            tokens_M = torch.tensor([row.ids[place] for place in row.scored], device=device)
+            places_M = moved(torch.tensor(row.scored), device)
+            logits_MV = at_least_float32(logits_LV[places_M - 1])
+            tokens_M = moved(torch.tensor([row.ids[place] for place in row.scored]), device)
             yield row, logits_MV.gather(-1, tokens_M[:, None]).squeeze(-1) - logits_MV.logsumexp(-1)
 
 
-def _by_budget(rows: Sequence[_Row], budget: int) -> Iterator[list[_Row]]:
-    """Group rows of similar length, shortest first, within a token budget with padding, but at least one row."""
-    group: list[_Row] = []
+def _by_budget(
+    rows: Sequence[_Row], budget: int, *, special: int = 0, passes: Callable[[_Row], int] = lambda _: 1
+) -> Iterator[list[_Row]]:
+    """Group rows of similar length, shortest first, within a token budget with padding, but at least one row.
+
+    A row may have special tokens that it does not list, and pass more than once.
+    """
+    group, count = list[_Row](), 0
     for row in sorted(rows, key=lambda row: (len(row.ids), len(row.source))):
-        width = max([len(row.ids), *(len(other.source) for other in (*group, row))])
-        if group and (len(group) + 1) * width > budget:
+        width = special + max([len(row.ids), *(len(other.source) for other in (*group, row))])
+        if group and (count + passes(row)) * width > budget:
             yield group
-            group = []
+            group, count = [], 0
         group.append(row)
+        count += passes(row)
     if group:
         yield group
 
@@ -510,7 +529,12 @@ def _smaller(limit: int | None, asked: int | None) -> int | None:
 
 def _padded(rows: Sequence[Sequence[int]], padding: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return ids (B, L), padded on the right, and their mask as int64."""
-    ids_BL = pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=padding)
+    ids_BL = _filled(rows, padding)
     lengths_B = torch.tensor([len(row) for row in rows])
     mask_BL = (torch.arange(ids_BL.shape[1]) < lengths_B[:, None]).long()
-    return ids_BL.to(device), mask_BL.to(device)
+    return moved(ids_BL, device), moved(mask_BL, device)
+
+
+def _filled(rows: Sequence[Sequence[int]], padding: int) -> Tensor:
+    """Return int64 rows of one width on the CPU, padded on the right."""
+    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=padding)

@@ -21,7 +21,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
 
 from seqwise.hugging_face.caches import Layers, cache_of
-from seqwise.models.shared_cache import SharedCache
+from seqwise.models.shared_cache import SharedCache, additive
 
 NAME = "seqwise_shared_cache"
 # What attention may be told and needs not know, as positions and places are those of the shared cache.
@@ -56,15 +56,19 @@ class SharedCall:
         )
         return self._own_keys, all_values
 
-    def mask(self, keys: Tensor, per_slot: int) -> Tensor | None:
-        """Attention mask of the slots, with several heads for each: (B, 1, J G, C) or broadcastable to it."""
-        if keys is self._own_keys:
-            if per_slot not in self._masks:
-                self._masks[per_slot] = self.shared.mask.repeat_interleave(per_slot, dim=2)
-            return self._masks[per_slot]
-        if any(keys is own for own in self._memory_keys):
-            return self._memory_mask
-        raise NotImplementedError("attention to keys made of those that were kept")
+    def mask(self, keys: Tensor, per_slot: int, dtype: torch.dtype) -> Tensor | None:
+        """Numbers that attention adds, with several heads for each slot: (B, 1, J G, C) or broadcastable to it."""
+        is_own = keys is self._own_keys
+        if not is_own and not any(keys is own for own in self._memory_keys):
+            raise NotImplementedError("attention to keys made of those that were kept")
+        if not is_own and self._memory_mask is None:
+            return None
+        case = per_slot if is_own else 0
+        if case not in self._masks:
+            mask = self.shared.mask if is_own else self._memory_mask
+            assert mask is not None
+            self._masks[case] = additive(mask.repeat_interleave(per_slot, dim=2) if case > 1 else mask, dtype)
+        return self._masks[case]
 
 
 class _CacheLayer(DynamicLayer):
@@ -170,7 +174,7 @@ def attend(
     shape_JGA = (call.num_slots, query.shape[1] // key.shape[1], query.shape[3])
     # Heads that read the same keys are more queries of them, as the slots are.
     queries = query.reshape(len(key), call.num_slots, key.shape[1], *shape_JGA[1:]).transpose(1, 2).flatten(2, 3)
-    mask = call.mask(key, shape_JGA[1])
+    mask = call.mask(key, shape_JGA[1], query.dtype)
     attended = F.scaled_dot_product_attention(queries, key, value, attn_mask=mask, scale=scaling)
     return attended.unflatten(2, shape_JGA[:2]).transpose(1, 2).reshape(len(query), 1, query.shape[1], -1), None
 

@@ -142,6 +142,21 @@ class SharedCache:
         return self._mask
 
 
+def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return 0 where a mask is true and minus infinity elsewhere, for all layers to add to their scores.
+
+    Torch's attention makes these numbers of a mask at every call, and a GPU's kernel copies those whose rows do not
+    start at multiples of 16; here they do.
+
+    Example:
+        >>> additive(torch.tensor([[True, False]]), torch.float32)
+        tensor([[0., -inf]])
+    """
+    columns = mask.shape[-1]
+    roomy = torch.full((*mask.shape[:-1], -(-columns // 16) * 16), -torch.inf, dtype=dtype, device=mask.device)
+    return roomy[..., :columns].masked_fill_(mask, 0.0)
+
+
 Past = SharedCache | tuple[KeysValues, ...]
 """Past of a Transformer: one cache for all slots, or keys and values (B, J, N, T, A) for each layer."""
 

@@ -18,7 +18,7 @@ from seqwise.data.batches import Batch
 from seqwise.errors import InputError
 from seqwise.models.hub import HubModel
 from seqwise.models.recurrent import shifted_right
-from seqwise.models.shared_cache import KeysValues, Past, SharedCache
+from seqwise.models.shared_cache import KeysValues, Past, SharedCache, additive
 
 
 class TransformerContext(NamedTuple):
@@ -93,7 +93,7 @@ class Attention(nn.Module):
         return self._heads(self.key(hidden)), self._heads(self.value(hidden))
 
     def forward(self, hidden: Tensor, keys_values: KeysValues, mask: Tensor | None = None) -> Tensor:
-        """Attend from each hidden vector (..., L, H) to the keys; a false mask hides a key from a query."""
+        """Attend from each hidden vector (..., L, H) to the keys; a mask that is false or -inf hides a key."""
         queries, (keys, values) = self._heads(self.query(hidden)), keys_values
         # Four dimensions, because the fused kernels take no others.
         found = F.scaled_dot_product_attention(
@@ -169,12 +169,18 @@ class DecoderLayer(nn.Module):
         return self._after_own(hidden_BLH, memory, mask_B11S)
 
     def shared_step(
-        self, hidden_BJH: Tensor, layer: int, shared: SharedCache, memory: KeysValues, mask_B11S: Tensor
+        self,
+        hidden_BJH: Tensor,
+        layer: int,
+        shared: SharedCache,
+        mask_B1JC: Tensor,
+        memory: KeysValues,
+        mask_B11S: Tensor,
     ) -> Tensor:
         """Take a step with one cache for all slots, and write this layer's keys and values to it."""
         normal_BJH = self.own_norm(hidden_BJH)
         cache = shared.put(layer, *self.own.read(normal_BJH))
-        hidden_BJH = hidden_BJH + self.dropout(self.own(normal_BJH, cache, shared.mask))
+        hidden_BJH = hidden_BJH + self.dropout(self.own(normal_BJH, cache, mask_B1JC))
         return self._after_own(hidden_BJH, memory, mask_B11S)
 
     def _after_own(self, hidden_BLH: Tensor, memory: KeysValues, mask_B11S: Tensor) -> Tensor:
@@ -301,8 +307,9 @@ class Transformer(nn.Module, HubModel):
             state = state.dense()
         if isinstance(state, SharedCache):
             grown = state.step()
+            own_B1JC, mask_B11S = (additive(mask, hidden_BJH.dtype) for mask in (grown.mask, mask_B11S))
             for number, (layer, memory) in enumerate(zip(self._decoder_layers(), context.memories, strict=True)):
-                hidden_BJH = layer.shared_step(hidden_BJH, number, grown, memory, mask_B11S)
+                hidden_BJH = layer.shared_step(hidden_BJH, number, grown, own_B1JC, memory, mask_B11S)
             return self.dropout(self.decoder_norm(hidden_BJH)), grown
         caches = []
         for layer, cache, memory in zip(self._decoder_layers(), state, context.memories, strict=True):

@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from seqwise import tree
+from seqwise.data.batches import IGNORE
 from seqwise.devices import device_of, moved
 from seqwise.errors import InputError
 from seqwise.models.protocols import MaskedModel
@@ -250,11 +251,11 @@ def pseudo_log_likelihood(
 
     Args:
         model: a masked model in evaluation mode.
-        tokens_BT: int64; all sequences have one length.
-        words_BT: int64, equal at the tokens of a word; by default each token is a word.
+        tokens_BT: int64; ``IGNORE`` after the end of shorter sequences, if the model takes it.
+        words_BT: int64, equal at the tokens of a word and nowhere else; by default each token is a word.
         pieces: tokens masked with the scored one: "original" none, "within-word-l2r" the rest of its word,
             "whole-word" the whole word.
-        scored_BT: bool, positions to score; by default all.
+        scored_BT: bool, positions to score; by default all tokens.
         context: see :func:`lone_logits`.
         max_rows: number of masked sequences per call of the model, whose scores are held.
 
@@ -269,17 +270,40 @@ def pseudo_log_likelihood(
         >>> pseudo_log_likelihood(table_model(num_positions=2, vocab_size=3), torch.tensor([[0, 1]])).shape
         torch.Size([1, 2])
     """
-    asked_on, tokens_BT = tokens_BT.device, tokens_BT.cpu()
+    log_probs_BT: Tensor | None = None
+    options: dict[str, Any] = {"words_BT": words_BT, "pieces": pieces, "scored_BT": scored_BT}
+    made = [*scored_passes(model, tokens_BT, **options, context=context, max_rows=max_rows)]
+    for rows_A, places_A, values_A in made:  # read when all are on their way
+        if log_probs_BT is None:
+            log_probs_BT = values_A.new_full(tokens_BT.shape, math.nan, device="cpu")
+        log_probs_BT[rows_A, places_A] = values_A.cpu()
+    return (torch.full(tokens_BT.shape, math.nan) if log_probs_BT is None else log_probs_BT).to(tokens_BT.device)
+
+
+def scored_passes(
+    model: MaskedModel,
+    tokens_BT: Tensor,
+    *,
+    words_BT: Tensor | None = None,
+    pieces: Pieces = "original",
+    scored_BT: Tensor | None = None,
+    context: Any = None,
+    max_rows: int = MAX_ROWS,
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield rows, positions and log-probabilities of each pass of :func:`pseudo_log_likelihood`, (A,) each.
+
+    The log-probabilities are on the device of the model, and the host has not waited for them.
+    """
+    tokens_BT = tokens_BT.cpu()
     positions_T = torch.arange(tokens_BT.shape[1])
     words_BT = positions_T.expand_as(tokens_BT) if words_BT is None else words_BT.cpu()
-    scored_BT = torch.ones_like(tokens_BT, dtype=torch.bool) if scored_BT is None else scored_BT.cpu()
+    scored_BT = tokens_BT != IGNORE if scored_BT is None else scored_BT.cpu()
     passes_BT = scored_BT
     if pieces == "whole-word":
         # The scored tokens of a word share a pass: that of the first of them.
         shared_BTT = (words_BT[:, :, None] == words_BT[:, None, :]) & scored_BT[:, None, :]
         passes_BT = scored_BT & (shared_BTT.int().argmax(-1) == positions_T)
     rows_M, places_M = passes_BT.nonzero(as_tuple=True)
-    log_probs_BT: Tensor | None = None
     for rows_N, places_N in zip(rows_M.split(checked_rows(max_rows)), places_M.split(max_rows), strict=True):
         if not len(rows_N):
             break
@@ -294,11 +318,7 @@ def pseudo_log_likelihood(
         rows_A, places_A = rows_N[parts_K[asked_K]], masked_K[asked_K]
         if not bool(asked_K.all()):
             logits_KV = logits_KV[moved(asked_K.nonzero().flatten(), logits_KV.device)]
-        values_A = -_local_positions(moved(tokens_BT[rows_A, places_A], logits_KV.device), logits_KV).cpu()
-        if log_probs_BT is None:
-            log_probs_BT = values_A.new_full(tokens_BT.shape, math.nan)
-        log_probs_BT[rows_A, places_A] = values_A
-    return (torch.full(tokens_BT.shape, math.nan) if log_probs_BT is None else log_probs_BT).to(asked_on)
+        yield rows_A, places_A, -_local_positions(moved(tokens_BT[rows_A, places_A], logits_KV.device), logits_KV)
 
 
 def rows_of(context: Any, rows_N: Tensor) -> Any:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from seqwise import tree
-from seqwise.devices import at_least_float32
+from seqwise.devices import at_least_float32, reading_is_free
 from seqwise.errors import InputError
 from seqwise.models.deferred_linear import Matrices
 from seqwise.names import NormalizedOver, ScoreName
@@ -26,6 +26,8 @@ from seqwise.search.selection import Asked
 
 # J x V from which it pays not to expand the candidates; below, launching operations dominates.
 MANY = 4096
+# The same on a device, for B x J x V: its passes are fast, and a host that launches few calls keeps it busy.
+MANY_ON_A_DEVICE = 2**25
 
 
 @dataclass(frozen=True)
@@ -301,8 +303,8 @@ class Candidates:
             tensor([[0, 2]])
         """
         # Gradients and cost-augmented scores need the expanded form.
-        expand = torch.is_grad_enabled() or self.augmented or not self.many or 2 * (k + self.num_excluded) > MANY
-        if expand:
+        needed = torch.is_grad_enabled() or self.augmented
+        if needed or not self.many or self._few_for_a_device or 2 * (k + self.num_excluded) > MANY:
             scores_BK, parents_BK, columns_BK = hard_top_k(self.scores_BJW, min(k, self.scores_BJW.shape[1:].numel()))
             return scores_BK, parents_BK, self.tokens_at(parents_BK, columns_BK)
         linear = None if matrices is None else matrices.of_head(self.head, self.features_BJH.shape[-1])
@@ -322,6 +324,12 @@ class Candidates:
         if self.embedding_VD is None or self.allowed_BJC is not None or "logits_BJV" in self.__dict__:
             return False
         return self.prefix_scores_BJ[:1].numel() * len(self.embedding_VD) >= MANY
+
+    @property
+    def _few_for_a_device(self) -> bool:
+        if reading_is_free(self.prefix_scores_BJ):
+            return False
+        return self.prefix_scores_BJ.numel() * self.vocabulary_size < MANY_ON_A_DEVICE
 
     @property
     def log_allowed_mass_BJ(self) -> Tensor:
