@@ -250,6 +250,8 @@ def test_padded_sequences_have_the_log_probabilities_of_each_alone(pieces: Any) 
         scored_BT=padded(scored, False),
         max_rows=3,
     )
+    every_BT = pseudo_log_likelihood(model, padded(rows, -100), words_BT=padded(words, -1), pieces=pieces)
+    assert every_BT.isfinite().equal(padded(rows, -100) >= 0)
     for found_T, ids, of_word, asked in zip(together_BT, rows, words, scored, strict=True):
         alone = {"words_BT": torch.tensor([of_word]), "scored_BT": torch.tensor([asked])}
         alone_1T = pseudo_log_likelihood(model, torch.tensor([ids]), pieces=pieces, **alone)

@@ -302,9 +302,9 @@ def _masked_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> Tex
                 scored_BT=scored_BT,
                 max_rows=most_rows(ids_BT.shape[1]),
             )
-            rows_A, places_A, values_A = map(torch.cat, zip(*passes, strict=True))
-            order_A = moved((rows_A * ids_BT.shape[1] + places_A).argsort(), values_A.device)
-            yield from zip(group, values_A[order_A].split([len(row.scored) for row in group]), strict=True)
+            # In the order of rows and their tokens, as the words of a text are.
+            values_A = torch.cat([values_A for _, _, values_A in passes])
+            yield from zip(group, values_A.split([len(row.scored) for row in group]), strict=True)
 
     bound_of = bound if settings.bound else None
     return TextScorer("masked", prepare, window, adapted, tokenizer, log_probs, rows_of, bound_of)
