@@ -4,9 +4,9 @@ All systems score the same texts of 8 to 30 words, each word one token, with the
 vocabulary of 30,522. There are two shapes: a small one, in which the output layer dominates, and that of bert-base, in
 which it does not.
 
-- seqwise: ``pseudo_log_likelihoods`` of a model adapted once, as minicons makes its scorer once. Texts of one length, on
-  a GPU of several lengths, share passes, with the output layer and the last feed-forward network at masked positions
-  only.
+- seqwise: ``pseudo_log_likelihoods`` of a model adapted once, as minicons makes its scorer once. Texts of one length
+  share passes, on a GPU those of several lengths; the output layer and the last feed-forward network are computed at
+  masked positions only.
 - minicons: ``MaskedLMScorer.sequence_score`` on batches of ten texts, as documented, with the output layer at every
   position of every masked copy. Only the tokenizer is called beforehand, because transformers 5 no longer has the
   method that minicons calls. Without the package, the others are timed alone.

@@ -860,6 +860,10 @@ def test_only_reports_are_replaced(seqwise: Command, runs: Path, tmp_path: Path)
     assert "page.html: the file is not a seqwise report" in seqwise("report", runs / "mlm", "-o", page).complaint
     assert page.read_text() == "my own notes" and [one.name for one in page.parent.iterdir()] == ["page.html"]
     assert "the output is a folder" in seqwise("report", runs / "mlm", "-o", tmp_path).complaint
+    link = tmp_path / "link.html"
+    link.symlink_to(tmp_path / "linked.html")
+    assert seqwise("report", runs / "mlm", "-o", link).code == 0
+    assert link.is_symlink() and (tmp_path / "linked.html").read_text() == first
 
 
 @pytest.mark.thorough

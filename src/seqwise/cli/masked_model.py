@@ -54,21 +54,27 @@ def train_command(
 
     command_device()
     with progress_bars() as bars:
-        advance = bar_for_each_part(bars)
+        advance, trained_stages = bar_for_each_part(bars), set[str]()
+        show = bar_for_each_stage(advance)
+
+        def on_progress(step: Any) -> None:
+            trained_stages.add("training")
+            show("training", step)
+
         metrics = train_masked_model(
             train,
             output,
             settings,
             dev=dev,
             on_start=None if as_json else print_summary,
-            on_progress=partial(bar_for_each_stage(advance), "training"),
+            on_progress=on_progress,
             on_measured=partial(advance, "development data"),
         )
     print_warnings(metrics)
     if as_json:
         print(json.dumps(metrics))
         return
-    _print_metrics(metrics, settings)
+    _print_metrics(metrics, settings, trained_now=bool(trained_stages))
     if "diverged" in metrics.get("warnings", {}):
         return
     run = shlex.quote(str(output))
@@ -83,10 +89,11 @@ masked_model.command(
 )(without_flags(train_command))
 
 
-def _print_metrics(metrics: dict[str, Any], settings: Any) -> None:
+def _print_metrics(metrics: dict[str, Any], settings: Any, *, trained_now: bool) -> None:
+    steps = f"{'' if trained_now else 'already trained for '}{metrics['steps']:,} steps"
     print(
         f"{metrics['sequences']:,} sequences of {metrics['tokens']:,} tokens, a vocabulary of "
-        f"{metrics['vocabulary']:,}; {metrics['steps']:,} steps, mean of the last losses {metrics['mean_loss']:.3f}"
+        f"{metrics['vocabulary']:,}; {steps}, mean of the last losses {metrics['mean_loss']:.3f}"
     )
     if "best" in metrics:
         best, ended = metrics["best"], "stopped early, at" if metrics["stopped_early"] else "ended with"

@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from seqwise.configuration.config import Config, OneOf, WrongValue, explained, flat_name, named, section_of, wrong_value
-from seqwise.configuration.written import FlagText, Given, Written, did_you_mean, given_in_python, nearest, read_given
+from seqwise.configuration.written import FlagText, Given, Written, given_in_python, nearest, read_given
 from seqwise.errors import InputError
 
 T = TypeVar("T", bound=Config)
@@ -379,7 +379,7 @@ def _without_effect(kind: type[Config] | OneOf, written: Written) -> InputError:
     line = written.key_line or written.line
     if not owners:
         what = "setting" if isinstance(written.value, FlagText) else "key"
-        hint = did_you_mean(written.name, {leaf.flag for leaf in leaves})
+        hint = nearest(written.name, {leaf.flag for leaf in leaves}) or "see the options of the command (--help)"
         return InputError(f"unknown {what} {written.name!r}", path=written.path, line=line, hint=hint)
     alternatives = " or ".join(f"{choice} {', '.join(names)}" for choice, names in owners.items())
     # An LSTM tagger has no source units, but an LSTM transducer has: name the task where one alone has the option.

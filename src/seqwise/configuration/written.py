@@ -12,16 +12,22 @@ import yaml
 
 from seqwise.errors import InputError
 
+MANY = 40
+"""So many names are no longer a hint."""
+
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Make a hint with the nearest known name for an unknown one, one that begins with it, or all names.
+    """Make a hint with the nearest known name for an unknown one, one that begins with it, or all names if few.
 
     Example:
         >>> did_you_mean("raw", ["beam", "raw-beam"]), did_you_mean("x", ["beam"])
         ("did you mean 'raw-beam'?", 'known are beam')
+        >>> did_you_mean("x", map(str, range(1000)))
+        'none of the 1,000 known names is like it'
     """
     names = sorted(known)
-    return nearest(name, names) or f"known are {', '.join(names) or 'none'}"
+    several = f"none of the {len(names):,} known names is like it"
+    return nearest(name, names) or (several if len(names) > MANY else f"known are {', '.join(names) or 'none'}")
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib import resources
@@ -118,4 +119,4 @@ def save_page(page: str, output: Path) -> None:
         output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"the folder cannot be made ({error.strerror})", path=output.parent) from error
-    write_atomically(output, page)
+    write_atomically(os.path.realpath(output), page)  # a link stays, and its file is written
