@@ -13,7 +13,7 @@ import yaml
 from seqwise.errors import InputError
 
 MANY = 40
-"""So many names are no longer a hint."""
+"""More names than these are not listed."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
