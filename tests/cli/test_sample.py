@@ -747,7 +747,7 @@ def test_an_output_that_cannot_be_used_is_refused(command: Command, folders: dic
     assert "the output is a file" in command(*run, tmp_path / "file").complaint
     assert "holds no samples" in command(*run, tmp_path).complaint
     mine = command(*run, folders["words"]).complaint
-    assert mine == f"{folders['words']}: the folder holds no samples; give another --output"
+    assert mine == f"{folders['words']}: the folder is not empty and holds no samples; give another --output"
     assert command(*run, tmp_path / "a").code == 0
     history = tmp_path / "a" / "chains" / "0000.jsonl"
     lines = history.read_text().splitlines()

@@ -108,6 +108,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sizes = ["--hidden-size=8", "--num-heads=1", "--num-layers=1", "--feedforward-size=8", "--epochs=1"]
     text = ["masked-model", "train", folder / "train.txt", "--dev", folder / "train.txt", *sizes]
     run_main(*text, "--output", folder / "masked")
+    run_main(*text[:5], "--epochs=1", "--init", folder / "masked", "--output", folder / "continued")
     return folder
 
 
@@ -132,7 +133,7 @@ def test_a_pushed_run_is_the_run(name: str, runs: Path, hub: FakeHub, seqwise: C
     assert kinds <= {".json", ".yaml", ".safetensors", ".md", ".jinja"} and ".safetensors" in kinds
 
 
-@pytest.mark.parametrize("name", ["tagger", "bart", "gpt2", "masked"])
+@pytest.mark.parametrize("name", ["tagger", "bart", "gpt2", "masked", "continued"])
 def test_nothing_of_this_machine_goes_along(name: str, runs: Path, hub: FakeHub) -> None:
     folder = pushed(hub, runs, name)
     for path in folder.rglob("*"):
@@ -183,9 +184,7 @@ def test_what_a_card_shows_runs_as_it_stands(
     name: str, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(runs / name / "model", tmp_path / "own" / name)
-    for file in ("configuration.yaml", "settings.json"):
-        if (runs / name / file).exists():
-            shutil.copy(runs / name / file, tmp_path / "own" / name)
+    shutil.copy(runs / name / "configuration.yaml", tmp_path / "own" / name)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sequences.txt").write_text("the dog sees a cat\n")
     card = card_of(runs / name, repo=f"own/{name}")

@@ -16,8 +16,8 @@ from command_line import Command
 from seqwise.errors import InputError
 from seqwise.runs import load_run, masked_settings, new_run, train_run, train_settings
 from seqwise.runs.inputs import read_examples, read_sequences
-from seqwise.runs.loading import load_settings
 from seqwise.runs.masked_model_training import new_masked_run, train_masked_model
+from seqwise.runs.settings import load_settings
 from seqwise.runs.training import train_stage
 from seqwise.training.trainer import Progress
 

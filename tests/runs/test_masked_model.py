@@ -260,7 +260,7 @@ def test_killed_and_resumed_it_is_the_same(tmp_path: Path, kind: str) -> None:
         tmp_path / "train.txt", output, settings, on_progress=lambda step: seen.append(step.step)
     )
     assert seen == list(range(11, 17))
-    for name in ("model/model.safetensors", "log.jsonl", "metrics.json", "settings.json", "model/manifest.json"):
+    for name in ("model/model.safetensors", "log.jsonl", "metrics.json", "configuration.yaml", "model/manifest.json"):
         assert (output / name).read_bytes() == (whole / name).read_bytes(), name
     seen.clear()
     again = train_masked_model(
@@ -345,8 +345,8 @@ def test_fasta_has_characters_unless_told_otherwise(seqwise: Command, tmp_path: 
     for name, more in (("one", []), ("two", ["--units", "characters"])):
         ended = seqwise("masked-model", "train", tmp_path / "a.fasta", *small, *more, "--output", tmp_path / name)
         assert ended.code == 0, ended.err
-    assert (tmp_path / "one" / "settings.json").read_text() == (tmp_path / "two" / "settings.json").read_text()
-    assert '"units": "characters"' in (tmp_path / "one" / "settings.json").read_text()
+    one, two = ((tmp_path / name / "configuration.yaml").read_text() for name in ("one", "two"))
+    assert one == two and "units: characters\n" in one
 
 
 @pytest.mark.parametrize(
@@ -643,8 +643,9 @@ def test_outputs_of_others_are_left_alone(seqwise: Command, trained: Path, tmp_p
     assert said.endswith("run: the run was started with another num_heads (2 then, 4 now); give another --output, or "
                          "remove this folder to start again")  # fmt: skip
     (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "thesis.tex").write_text("precious")
-    assert "full: the folder is not empty and holds no masked model" in seqwise(*begin, tmp_path / "full").complaint
+    (tmp_path / "full" / "log.jsonl").write_text("precious")
+    said = seqwise(*begin, tmp_path / "full").complaint
+    assert "full: the folder holds log.jsonl but no configuration.yaml, so it is not a run; give another" in said
     assert seqwise(*begin, text).complaint.endswith("train.txt: the output is a file; name a folder")
     tagged = tmp_path / "tags.tsv"
     tagged.write_text("the\tD\ndog\tN\n\n" * 3)
@@ -652,6 +653,20 @@ def test_outputs_of_others_are_left_alone(seqwise: Command, trained: Path, tmp_p
     assert ended.code == 0, ended.err
     said = seqwise("score", tmp_path / "tagger", text).complaint
     assert "holds a run of seqwise train, which is not a masked model; use it with seqwise predict" in said
+    of_another_kind = {
+        (*begin, tmp_path / "tagger"): "tagger: the folder holds a run of seqwise train; give another --output",
+        (
+            *begin,
+            tmp_path / "next",
+            "--init",
+            tmp_path / "tagger",
+        ): "tagger is not a run of seqwise masked-model train; ",
+        ("train", "--train", tagged, "-o", trained): "run: the folder holds a run of seqwise masked-model train; give ",
+        ("train", "--train", tagged, "-o", tmp_path / "next", "--init", trained): "run is not a run of seqwise train; ",
+        ("predict", trained, "the dog"): "the folder holds a masked model, which predicts no outputs; use it with ",
+    }
+    for command, complaint in of_another_kind.items():
+        assert complaint in seqwise(*command).complaint, command
     shutil.rmtree(trained / "model")
     assert (
         "wait for its training, or if it was stopped run the same command again"
@@ -670,19 +685,39 @@ def test_damage_is_noticed(seqwise: Command, trained: Path, tmp_path: Path, name
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "complaint"),
+    ("before", "after", "complaint"),
     [
-        ("model", {"name": "lstm", "num_heads": 2}, "these are not the settings of a masked model"),  # for it has heads
-        ("hidden_size", "many", "these are not the settings of a masked model"),
-        ("format", "pairs", "source/tokenizer_config.json: no such file"),
+        ("name: transformer", "name: lstm", "configuration.yaml:9: unknown key 'model.num_layers'; known are"),
+        (
+            "hidden_size: 8",
+            "hidden_size: many",
+            "configuration.yaml:7: model.hidden_size must be an integer, got 'many'",
+        ),
+        ("format: sequences", "format: pairs", "source/tokenizer_config.json: no such file"),
     ],
 )
 def test_settings_that_were_changed_by_hand(
-    seqwise: Command, trained: Path, tmp_path: Path, name: str, value: object, complaint: str
+    seqwise: Command, trained: Path, tmp_path: Path, before: str, after: str, complaint: str
 ) -> None:
-    path = trained / "settings.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
+    path = trained / "configuration.yaml"
+    assert before in path.read_text()
+    path.write_text(path.read_text().replace(before, after))
     assert complaint in seqwise("score", trained, tmp_path / "train.txt").complaint
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("task: tag\n", "these settings are not of this kind of model; restore it as it was saved"),
+        (None, "the file does not exist; restore it as it was saved"),
+    ],
+)
+def test_a_model_with_settings_of_another_kind_or_without_any(
+    seqwise: Command, trained: Path, tmp_path: Path, text: str | None, complaint: str
+) -> None:
+    path = trained / "configuration.yaml"
+    path.unlink() if text is None else path.write_text(text)
+    assert seqwise("score", trained, tmp_path / "train.txt").complaint == f"{path}: {complaint}"
 
 
 def test_too_little_memory_is_said_so(

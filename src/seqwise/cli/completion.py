@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 
-MARKS = {"configuration.yaml", "settings.json", "config.json", "metrics.json"}  # of runs and models
+MARKS = {"configuration.yaml", "settings.json", "config.json", "metrics.json"}  # of runs, samples and models
 DEPTH = 2  # levels of folders below the one that is typed
 
 

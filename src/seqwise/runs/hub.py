@@ -2,8 +2,8 @@
 
 In a repository, the model files of a run are in the root, where ``from_pretrained`` reads them::
 
-    configuration.yaml or settings.json, metrics.json, README.md    as in RUN/
-    config.json, model.safetensors, vocabularies, manifest.json     as in RUN/model/
+    configuration.yaml, metrics.json, README.md                    as in RUN/
+    config.json, model.safetensors, vocabularies, manifest.json    as in RUN/model/
 
 Weights are safetensors only, and downloaded files are never executed.
 """

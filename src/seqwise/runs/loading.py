@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,7 @@ from seqwise.runs.hugging_face_codecs import (
     masked_text_codec,
 )
 from seqwise.runs.language import in_language, load_language, save_language
-from seqwise.runs.masked_model_settings import (
-    MaskedModelSettings,
-    load_masked_settings,
-    masked_settings,
-    save_masked_settings,
-)
+from seqwise.runs.masked_model_settings import MaskedModelSettings, masked_settings, saved_masked_settings
 from seqwise.runs.model_settings import HUB_NAME, PretrainedEncoder
 from seqwise.runs.pretrained import (
     holds_pretrained,
@@ -51,11 +47,12 @@ from seqwise.runs.pretrained import (
     writes_text,
 )
 from seqwise.runs.run import MaskedRun, OutputRun, Run, require_purpose
-from seqwise.runs.settings import Settings, load_settings
+from seqwise.runs.settings import Settings, saved_settings
 from seqwise.runs.sizing import sized_like
+from seqwise.runs.trainer_options import CONFIGURATION, TrainerOptions
 from seqwise.training.checkpoints import load_model_file, publishing, verify
 
-MODEL, CODEC, CONFIGURATION, SETTINGS = "model", "codec.json", "configuration.yaml", "settings.json"
+MODEL, CODEC = "model", "codec.json"
 
 OutputModel = Tagger | ChainTagger | EncoderDecoder | Transformer
 
@@ -223,24 +220,27 @@ def save_run(run: Run[Any, Codec], folder: str | os.PathLike[str]) -> None:
     """Save settings and model; the model folder is complete or missing."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    with publishing(folder / MODEL) as partial:
-        run.codec.save(run.model, partial)
-        write_atomically(partial / CODEC, json.dumps({"kind": run.codec.kind}) + "\n")
+    with publishing(folder / MODEL) as unpublished:
+        run.codec.save(run.model, unpublished)
+        write_atomically(unpublished / CODEC, json.dumps({"kind": run.codec.kind}) + "\n")
+        save_settings(run.settings, folder)
         if run.codec.purpose == "predict":
-            save_settings(run.settings, folder)
-            save_language(run.model, partial)
-        else:
-            save_masked_settings(run.settings, folder / SETTINGS)
+            save_language(run.model, unpublished)
 
 
-def save_settings(settings: Settings, folder: Path) -> None:
+def save_settings(settings: TrainerOptions, folder: Path) -> None:
     """Write ``configuration.yaml``, unless the file there, perhaps with comments, has the same settings."""
-    path = folder / CONFIGURATION
-    if not path.exists() or sized_like(load_settings(path), settings) != settings:
-        write_atomically(path, dump(settings))
+    saved = read_settings(folder)
+    if saved is None or sized_like(saved, settings) != settings:
+        write_atomically(folder / CONFIGURATION, dump(settings))
 
 
 # ------------------------------------------------------------------------------------------------------ loaded
+
+
+def read_settings(folder: Path) -> Settings | MaskedModelSettings | None:
+    """Read the settings of a run of either kind; None if the folder holds none."""
+    return saved_settings(folder) or saved_masked_settings(folder)
 
 
 def load_run(
@@ -279,7 +279,11 @@ def _load(name: str | os.PathLike[str], *, to: Purpose | None) -> Run[Any, Any]:
     codec_class, load = _LOADERS[record["kind"]]
     if to is not None:
         require_purpose(codec_class, to, path=folder)
-    return load_language(load(folder, inside), inside)
+    settings = read_settings(folder)
+    if isinstance(settings, Settings) != (codec_class.purpose == "predict") or settings is None:
+        problem = "the file does not exist" if settings is None else "these settings are not of this kind of model"
+        raise InputError(problem, path=folder / CONFIGURATION, hint="restore it as it was saved")
+    return load_language(load(settings, folder, inside), inside)
 
 
 def load_run_to_score(name: str | os.PathLike[str]) -> Run[Any, Any]:
@@ -342,8 +346,8 @@ def _trained_model(folder: Path, give: str) -> Path:
     return inside
 
 
-def _load_own_run(folder: Path, inside: Path, codec: TokenizerCodec) -> OutputRun:
-    settings = load_settings(folder / CONFIGURATION)
+def _load_own_run(kind: type[TokenizerCodec], settings: Settings, folder: Path, inside: Path) -> OutputRun:
+    codec = kind.load(inside)
     try:
         model = build_model(settings, codec)
     except InputError as error:
@@ -358,15 +362,14 @@ def _load_own_run(folder: Path, inside: Path, codec: TokenizerCodec) -> OutputRu
     return Run(settings, model.eval(), codec)
 
 
-def _load_tagger_run(folder: Path, inside: Path) -> OutputRun:
+def _load_tagger_run(settings: Settings, folder: Path, inside: Path) -> OutputRun:
     from seqwise.hugging_face.tagger import load_tagger
 
-    settings, model = load_settings(folder / CONFIGURATION), load_tagger(inside)
+    model = load_tagger(inside)
     return Run(settings, model, TaggerCodec.load(inside, model))
 
 
-def _load_masked_run(folder: Path, inside: Path) -> MaskedRun:
-    settings = load_masked_settings(folder / SETTINGS)
+def _load_masked_run(settings: MaskedModelSettings, folder: Path, inside: Path) -> MaskedRun:
     codec = MaskedCodec.load(inside, format=settings.format)
     return Run(settings, _load_masked_model(settings, folder, codec.sequence, codec.source), codec)
 
@@ -400,15 +403,15 @@ def _load_masked_model(
     return model.eval()
 
 
-_LOADERS: dict[str, tuple[type[Codec], Callable[[Path, Path], Run[Any, Any]]]] = {
+_LOADERS: dict[str, tuple[type[Codec], Callable[[Any, Path, Path], Run[Any, Any]]]] = {
     codec.kind: (codec, load)
     for codec, load in (
-        (TokenizerCodec, lambda folder, inside: _load_own_run(folder, inside, TokenizerCodec.load(inside))),
-        (SpellingCodec, lambda folder, inside: _load_own_run(folder, inside, SpellingCodec.load(inside))),
-        (GeneratorCodec, lambda folder, inside: _generator_run(load_settings(folder / CONFIGURATION), inside)),
+        (TokenizerCodec, partial(_load_own_run, TokenizerCodec)),
+        (SpellingCodec, partial(_load_own_run, SpellingCodec)),
+        (GeneratorCodec, lambda settings, folder, inside: _generator_run(settings, inside)),
         (TaggerCodec, _load_tagger_run),
         (MaskedCodec, _load_masked_run),
-        (MaskedTextCodec, lambda folder, inside: _masked_text_run(load_masked_settings(folder / SETTINGS), inside)),
+        (MaskedTextCodec, lambda settings, folder, inside: _masked_text_run(settings, inside)),
     )
 }
-"""Codec, and function that loads a run from its folder and model folder, by the kind in ``codec.json``."""
+"""Codec, and function that loads a run from its settings, folder and model folder, by the kind in ``codec.json``."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ from seqwise.configuration.flat import build, changed, plain_values
 from seqwise.configuration.written import Given, given_in_python, read_given
 from seqwise.errors import InputError
 from seqwise.runs.model_settings import Units, require_heads_that_divide
-from seqwise.runs.trainer_options import SIZED, TrainerOptions
+from seqwise.runs.trainer_options import SIZED, TrainerOptions, read_saved
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -257,11 +256,10 @@ _KEPT = ("format", "units", "source_units", "subword_vocabulary", "minimum_count
 def _take_from_init(given: Given) -> None:
     """Take settings from the run ``init``."""
     folder = Path(str(given.value("init")))
-    try:
-        before = load_masked_settings(folder / "settings.json")
-    except InputError:
+    before = saved_masked_settings(folder)
+    if before is None:
         problem = f"init: {folder} is not a run of seqwise masked-model train"
-        raise given.error("init", problem, "give the --output of one") from None
+        raise given.error("init", problem, "give the --output of one")
     kept = {name: value for name, value in plain_values(before).items() if name in _KEPT}
     for name in (*kept, *kept["model"]):
         if name != "name" and given.value(name) is not None:
@@ -272,25 +270,7 @@ def _take_from_init(given: Given) -> None:
         given.put("masking", before.masking)
 
 
-def save_masked_settings(settings: MaskedModelSettings, path: Path) -> None:
-    """Write the settings of a run, as JSON."""
-    from seqwise.data.durable import write_atomically
-
-    write_atomically(path, json.dumps(plain_values(settings), indent=1) + "\n")
-
-
-def load_masked_settings(path: Path) -> MaskedModelSettings:
-    """Read the settings of a run.
-
-    Example:
-        >>> file = getfixture("tmp_path") / "settings.json"
-        >>> _ = file.write_text('{"alpha": 1.0}')
-        >>> load_masked_settings(file)
-        Traceback (most recent call last):
-        seqwise.errors.InputError: ...settings.json: these are not the settings of a masked model; ...
-    """
-    try:
-        return build(MASKED_SETTINGS, read_given(path))
-    except InputError:
-        problem = "these are not the settings of a masked model"
-        raise InputError(problem, path=path, hint="give the --output of a seqwise masked-model train") from None
+def saved_masked_settings(folder: Path) -> MaskedModelSettings | None:
+    """Read the settings of a run of ``seqwise masked-model train``; None if the folder holds none."""
+    given = read_saved(folder, MASKED_SETTINGS)
+    return None if given is None else build(MASKED_SETTINGS, given)

@@ -7,14 +7,13 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from seqwise.configuration.flat import differences
 from seqwise.data.batches import EncodedExample, collate
-from seqwise.data.durable import discard_partials, holds_nothing
 from seqwise.data.readers import Example
 from seqwise.data.summary import overlap_warning
 from seqwise.data.tokenizer import reading_tokenizer, writing_tokenizer
@@ -26,17 +25,13 @@ from seqwise.models.conditional import ConditionalMaskedTransformer
 from seqwise.objectives.masked_likelihood import conditional_masked_objective, masked_cross_entropy, masked_objective
 from seqwise.runs.codecs import MaskedCodec, place_of
 from seqwise.runs.inputs import read_sequences
-from seqwise.runs.loading import MODEL, SETTINGS, load_run, save_run
-from seqwise.runs.masked_model_settings import (
-    MaskedModelSettings,
-    load_masked_settings,
-    save_masked_settings,
-)
+from seqwise.runs.loading import load_run, save_run
+from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.run import MaskedRun, Run, measuring_can_wait, save_metrics
 from seqwise.runs.scoring import Scorer, room_for
-from seqwise.runs.sizing import evaluated_examples, sample_evenly, sized_masked, without_new_evaluations
-from seqwise.runs.trainer_options import changed_setting_error, require_evaluation, require_usable, with_absolute_paths
-from seqwise.runs.training import fingerprints_of, fit_stage
+from seqwise.runs.sizing import evaluated_examples, sample_evenly, sized_masked
+from seqwise.runs.trainer_options import require_evaluation, require_usable
+from seqwise.runs.training import claim, fit_stage, settings_for_folder
 from seqwise.runs.training_summary import (
     MASKED_UNIT,
     TrainingSummary,
@@ -48,10 +43,9 @@ from seqwise.runs.training_summary import (
     loss_warnings,
     summarize_masked_training,
 )
-from seqwise.training.checkpoints import last_complete
 from seqwise.training.lock import sole_writer
-from seqwise.training.processes import from_main_process, init_process_group, is_main_process
-from seqwise.training.trainer import Progress, TrainingResult, read_losses, require_same_data
+from seqwise.training.processes import init_process_group, is_main_process
+from seqwise.training.trainer import Progress, TrainingResult, read_losses
 
 
 def new_masked_run(examples: Sequence[Example], settings: MaskedModelSettings) -> Run[MaskedModelSettings, MaskedCodec]:
@@ -166,17 +160,15 @@ def _train(
     examples = read_sequences(train, given)
     held_out = [] if dev is None else read_sequences(dev, given)
     require_evaluation(given, has_dev=dev is not None)
-    settings = _sized_for_folder(given, output, len(examples), evaluated=bool(held_out))
-    from_main_process(lambda: _require_same_settings(output, settings))
+    choose = partial(sized_masked, num_examples=len(examples), evaluated=bool(held_out))
+    settings = settings_for_folder(given, output, choose)
     if settings.format == "sequences" and examples[0].target[0].startswith(">"):
         warn(f"{train} begins with '>'; if it is FASTA, use --format fasta")
     run = new_masked_run(examples, settings)
     warn(initial_warning(settings.init))
     encoded = run.codec.encode(examples)
     _check_held_out(run, examples, held_out)
-    fingerprints = fingerprints_of(settings, held_out)
-    from_main_process(lambda: require_same_data(output, encoded, fingerprints))
-    from_main_process(lambda: _claim(output, settings))
+    fingerprints = claim(output, settings, encoded, held_out)
     summary = summarize_masked_training(run, examples, encoded, held_out, run.codec.encode(held_out))
     if is_main_process():
         begin_summary(summary, output, on_start)
@@ -213,17 +205,6 @@ def _train(
         metrics["signature"] = signature_line(signed)
     save_metrics(output, metrics)
     return metrics
-
-
-def _sized_for_folder(
-    given: MaskedModelSettings, output: Path, num_examples: int, *, evaluated: bool
-) -> MaskedModelSettings:
-    """Choose settings that were not given, without evaluations if the run in the folder was trained without them."""
-    settings = sized_masked(with_absolute_paths(given, output), num_examples, evaluated=evaluated)
-    finished = (output / MODEL).exists() and (output / SETTINGS).exists()
-    if finished and "evaluate_every" not in given.model_fields_set:
-        return without_new_evaluations(settings, load_masked_settings(output / SETTINGS))
-    return settings
 
 
 def fit_masked_run(
@@ -323,28 +304,3 @@ def _check_held_out(run: MaskedRun, examples: Sequence[Example], held_out: Seque
     if run.codec.conditional:
         require_short(held_out, lengths, max_length=run.model.max_length)
     warn(overlap_warning(examples, held_out))
-
-
-def _require_same_settings(output: Path, settings: MaskedModelSettings) -> None:
-    """Raise an InputError if the output folder contains anything but a run with the same settings."""
-    saved = output / SETTINGS
-    if not saved.exists():
-        if not holds_nothing(output):
-            problem = "the folder is not empty and holds no masked model"
-            raise InputError(problem, path=output, hint="give another --output")
-        return
-    try:
-        before = load_masked_settings(saved)
-    except InputError as error:
-        raise InputError(error.problem, path=saved, hint="give another --output") from None
-    if not (output / MODEL).exists() and last_complete(output / "checkpoints") is None:
-        return  # without a checkpoint, settings may be corrected
-    for name, (then, now) in differences(before, settings).items():
-        if name not in ("init", "save_every", "report_to") or now is None:
-            raise changed_setting_error(output, name, then, now)
-
-
-def _claim(output: Path, settings: MaskedModelSettings) -> None:
-    """Write the settings first."""
-    discard_partials(output)
-    save_masked_settings(settings, output / SETTINGS)

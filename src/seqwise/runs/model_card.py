@@ -14,10 +14,11 @@ from seqwise.errors import InputError
 from seqwise.names import measure_heading, measure_text
 from seqwise.runs.codecs import Codec
 from seqwise.runs.decoder_choice import usual_decoder
-from seqwise.runs.masked_model_settings import MaskedModelSettings
+from seqwise.runs.inputs import names_a_file
 from seqwise.runs.model_settings import HUB_NAME
 from seqwise.runs.run import MaskedRun, OutputRun, Run
 from seqwise.runs.settings import Settings
+from seqwise.runs.trainer_options import AnyOptions, TrainerOptions
 
 CITATION = """\
 @software{seqwise,
@@ -38,13 +39,16 @@ The model was trained on raw scores, which are not normalised at every step. `ge
 for something else. Decode with `seqwise predict {repo} "a text"`, which uses the raw-score beam."""
 
 
-def public_settings(settings: Settings) -> Settings:
+def public_settings(settings: AnyOptions) -> AnyOptions:
     """Reduce the paths in settings to the names of files and folders."""
-    model: Any = settings.model
-    if model.pretrained and not _base_model(settings):
-        model = model.replace(path=f"./{Path(model.path).name}")
-    dev = None if settings.dev is None else Path(settings.dev.name)
-    return settings.model_copy(update={"train": Path(settings.train.name), "dev": dev, "model": model})
+    changes: dict[str, Any] = {name: Path(value.name) for name, value in settings if isinstance(value, Path)}
+    if isinstance(settings, Settings):
+        model: Any = settings.model
+        if model.pretrained and not _base_model(settings):
+            changes["model"] = model.replace(path=f"./{Path(model.path).name}")
+        if names_a_file(settings.language):
+            changes["language"] = Path(settings.language).name
+    return settings.model_copy(update=changes)
 
 
 def model_card(run: Run[Any, Codec], metrics: Mapping[str, Any], *, repo: str) -> str:
@@ -118,7 +122,7 @@ def _parts(run: OutputRun, metrics: Mapping[str, Any], *, what: str, use: str) -
     return [summary, f"## Use\n\n{use}", f"## Results\n\n{results}", _settings(public_settings(settings))]
 
 
-def _settings(settings: Settings | MaskedModelSettings) -> str:
+def _settings(settings: TrainerOptions) -> str:
     """List the settings that differ from their defaults."""
     plain = flat_values(settings, only_changed=True)
     written = yaml.safe_dump(plain, sort_keys=False).strip() if plain else "# none"
@@ -182,7 +186,7 @@ for score in scorer.score_examples(scorer.run.codec.read("sequences.txt")):
 ```
 
 Or `seqwise score {repo} sequences.txt`; `seqwise sample {repo}` draws sequences and fills in."""
-    parts = [summary, f"## Use\n\n{use}", f"## Results\n\n{_measured(metrics)}", _settings(settings)]
+    parts = [summary, f"## Use\n\n{use}", f"## Results\n\n{_measured(metrics)}", _settings(public_settings(settings))]
     return _tagged("masked-lm", "energy-based-model"), parts
 
 

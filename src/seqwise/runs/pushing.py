@@ -13,6 +13,7 @@ from seqwise.runs.hub import HUB_RUN, hub_refusals, model_folder
 from seqwise.runs.loading import load_run
 from seqwise.runs.model_card import model_card, public_settings
 from seqwise.runs.run import METRICS, Run, read_metrics
+from seqwise.runs.trainer_options import CONFIGURATION
 
 CARD = "README.md"
 
@@ -48,10 +49,7 @@ def upload_of(folder: Path, repo: str) -> Upload:
         for path in sorted(inside.rglob("*"))
         if path.is_file() and not path.name.startswith(".")
     }
-    if run.codec.purpose == "predict":
-        files["configuration.yaml"] = dump(public_settings(run.settings)).encode()
-    else:
-        files["settings.json"] = folder / "settings.json"
+    files[CONFIGURATION] = dump(public_settings(run.settings)).encode()
     if (folder / METRICS).is_file():
         files[METRICS] = folder / METRICS
     files[CARD] = _card(folder, run, repo).encode()

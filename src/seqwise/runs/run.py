@@ -2,7 +2,7 @@
 
 ::
 
-    RUN/configuration.yaml   every setting (of a masked model settings.json)
+    RUN/configuration.yaml   every setting
     RUN/model/               model.safetensors, config.json, codec.json, a folder for each tokenizer (of a Hugging Face
                              model what from_pretrained reads), and a manifest with their SHA-256
     RUN/metrics.json         results on the development data

@@ -31,7 +31,7 @@ from seqwise.runs.model_settings import (
     Units,
     names_pretrained,
 )
-from seqwise.runs.trainer_options import SIZED, TrainerOptions, require_evaluation
+from seqwise.runs.trainer_options import SIZED, TrainerOptions, read_saved, require_evaluation
 from seqwise.schedules import Alpha
 
 if TYPE_CHECKING:
@@ -378,6 +378,12 @@ def load_settings(path: Path | None, flags: Mapping[str, str] | None = None) -> 
     return _built(read_given(path, flags))
 
 
+def saved_settings(folder: Path) -> Settings | None:
+    """Read the settings of a run of ``seqwise train``; None if the folder holds none."""
+    given = read_saved(folder, SETTINGS)
+    return None if given is None else _built(given)
+
+
 def check(settings: Settings) -> Settings:
     """Return settings; raise an InputError without training data, or for evaluations without development data."""
     if settings.train == Path() and "train" not in settings.model_fields_set:  # the folder "." is another mistake
@@ -409,10 +415,10 @@ def _take_from_init(given: Given) -> None:
     missing = [name for name in ("task", "model", "objective", "language") if given.value(name) is None]
     if given.value("init") is None or not missing:
         return
-    saved = Path(str(given.value("init"))) / "configuration.yaml"
-    if not saved.is_file():
-        raise given.error("init", f"init: {saved.parent} is not a run of seqwise train", "give the --output of one")
-    before = load_settings(saved)
+    folder = Path(str(given.value("init")))
+    before = saved_settings(folder)
+    if before is None:
+        raise given.error("init", f"init: {folder} is not a run of seqwise train", "give the --output of one")
     if "task" not in missing and given.value("task") != before.task:
         problem = f"init: the run is of another task ({before.task}, not {given.value('task')})"
         raise given.error("init", problem, "give a run of this task, or leave the task out")

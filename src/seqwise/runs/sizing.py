@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, TypeGuard
 
 from seqwise.data.readers import Example
 from seqwise.data.summary import estimated_unseen_share
 from seqwise.runs.masked_model_settings import MaskedModelSettings
-from seqwise.runs.model_settings import MANY_UNSEEN, ModelConfig, NewTagger
+from seqwise.runs.model_settings import MANY_UNSEEN, NewTagger
 from seqwise.runs.settings import RATE_OF_PRETRAINED, Settings
-from seqwise.runs.trainer_options import TrainerOptions
-
-AnySettings = TypeVar("AnySettings", Settings, MaskedModelSettings)
+from seqwise.runs.trainer_options import AnyOptions, TrainerOptions
 
 FEW = 16
 """Batch size for small data."""
@@ -109,7 +107,7 @@ def _stops_early(settings: Settings) -> bool:
     return evaluated and settings.dev is not None and settings.patience is not None
 
 
-def _leaves_characters_open(model: ModelConfig) -> TypeGuard[NewTagger]:
+def _leaves_characters_open(model: object) -> TypeGuard[NewTagger]:
     """Whether this is a tagger that may read characters, without a setting for it."""
     return isinstance(model, NewTagger) and "characters" not in model.model_fields_set
 
@@ -126,17 +124,17 @@ def sized_masked(settings: MaskedModelSettings, num_examples: int, *, evaluated:
     )
 
 
-def _with_choices(settings: AnySettings, **choices: Any) -> AnySettings:
+def _with_choices(settings: AnyOptions, **choices: Any) -> AnyOptions:
     """Set values that were not given; without evaluations, there is no patience."""
     given = settings.model_fields_set
     chosen = settings.model_copy(update={name: value for name, value in choices.items() if name not in given})
     return chosen if chosen.evaluate_every else chosen.model_copy(update={"patience": None})
 
 
-def sized_like(settings: Settings, other: Settings) -> Settings:
-    """Copy the values that ``sized`` would choose from other settings, unless given."""
+def sized_like(settings: AnyOptions, other: TrainerOptions) -> AnyOptions:
+    """Copy the values that sizing would choose from other settings, unless given."""
     changes: dict[str, Any] = {name: getattr(other, name) for name in _SIZES if name not in settings.model_fields_set}
-    start, other_start = settings.warm_start, other.warm_start
+    start, other_start = (getattr(each, "warm_start", None) for each in (settings, other))
     if start is not None and other_start is not None:
         names = {"epochs", "learning_rate"} - start.model_fields_set
         changes["warm_start"] = start.model_copy(update={name: getattr(other_start, name) for name in names})
@@ -146,7 +144,7 @@ def sized_like(settings: Settings, other: Settings) -> Settings:
     return settings.model_copy(update=changes)
 
 
-def without_new_evaluations(settings: AnySettings, saved: AnySettings) -> AnySettings:
+def without_new_evaluations(settings: AnyOptions, saved: TrainerOptions) -> AnyOptions:
     """Switch off evaluations during training if the run was started without them.
 
     Development data added later only measure the trained model.

@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import model_validator
 
-from seqwise.configuration import Config, setting
+from seqwise.configuration import Config, OneOf, setting
+from seqwise.configuration.written import Given, read_given
 from seqwise.errors import InputError
 
 if TYPE_CHECKING:
     from seqwise.data.batches import BatchSampler, EncodedExample
 
 AnyOptions = TypeVar("AnyOptions", bound="TrainerOptions")
+
+CONFIGURATION = "configuration.yaml"
+"""Settings in the folder of a run, of either kind."""
 
 SIZED = "sized to the data"
 """Help for settings that ``sizing`` chooses if they are not given."""
@@ -23,7 +27,9 @@ SIZED = "sized to the data"
 class TrainerOptions(Config):
     """Trainer options, for the settings of a command; see the help of each field."""
 
-    if TYPE_CHECKING:
+    if TYPE_CHECKING:  # of every kind of settings, with its own defaults
+        model: Any
+        init: Path | None
         epochs: float
         learning_rate: float
 
@@ -94,6 +100,19 @@ class TrainerOptions(Config):
     def num_steps(self, encoded: Sequence[EncodedExample]) -> int:
         """Return the number of steps: epochs times batches per epoch."""
         return max(1, round(self.epochs * len(self.batches(encoded))))
+
+
+def read_saved(folder: Path, kind: OneOf) -> Given | None:
+    """Read the settings in a folder without interpreting them; None if there are none, or those of another kind.
+
+    A file without a tag is written by hand, for ``seqwise train``.
+    """
+    path = folder / CONFIGURATION
+    given = read_given(path) if path.exists() else None
+    if given is None:
+        return None
+    tag = next((tag for tag in ("task", "format") if tag in given.file), "task")
+    return given if tag == kind.base.tag else None
 
 
 def with_absolute_paths(settings: AnyOptions, output: Path) -> AnyOptions:

@@ -27,7 +27,7 @@ from seqwise.objectives.options import Context
 from seqwise.runs.hub import model_folder
 from seqwise.runs.inputs import read_examples
 from seqwise.runs.language import require_gold_inside
-from seqwise.runs.loading import CONFIGURATION, new_run, save_run, save_settings
+from seqwise.runs.loading import new_run, read_settings, save_run, save_settings
 from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.measures import (
     changed_targets,
@@ -40,11 +40,19 @@ from seqwise.runs.measures import (
 )
 from seqwise.runs.model_settings import PretrainedEncoder
 from seqwise.runs.monitoring import CROSS_ENTROPY, monitor
-from seqwise.runs.run import OutputRun, measuring_can_wait, save_metrics
-from seqwise.runs.settings import WARM_START_FOLDERS, Settings, check, load_settings
+from seqwise.runs.run import METRICS, OutputRun, measuring_can_wait, save_metrics
+from seqwise.runs.settings import WARM_START_FOLDERS, Settings, check
 from seqwise.runs.sizing import sized, sized_like, without_new_evaluations
-from seqwise.runs.trainer_options import TrainerOptions, changed_setting_error, require_usable, with_absolute_paths
+from seqwise.runs.trainer_options import (
+    CONFIGURATION,
+    AnyOptions,
+    TrainerOptions,
+    changed_setting_error,
+    require_usable,
+    with_absolute_paths,
+)
 from seqwise.runs.training_summary import (
+    SUMMARY,
     TrainingSummary,
     begin_summary,
     best_of_stage,
@@ -175,7 +183,82 @@ _HAIR = 1e-6
 """Weight of the cross-entropy in the metric of early stopping, smaller than one right answer."""
 
 
-def fingerprints_of(settings: Settings | MaskedModelSettings, dev: Sequence[Example]) -> dict[str, str]:
+# Settings that may change between calls: checkpoints compare the data, and the others do not touch the weights.
+_MAY_DIFFER = {"train", "dev", "init", "save_every", "report_to", "gradient_checkpointing"}
+_WRITTEN = (
+    "model", "model.partial", "checkpoints", *WARM_START_FOLDERS, "log.jsonl", MEASUREMENTS, SUMMARY, METRICS,
+)  # fmt: skip
+
+
+def settings_for_folder(given: AnyOptions, output: Path, choose: Callable[[AnyOptions], AnyOptions]) -> AnyOptions:
+    """Choose the settings that were not given, without evaluations if the run in the folder was started without them.
+
+    Raises:
+        InputError: the folder contains anything but a run with the same settings.
+    """
+    settings, saved = choose(with_absolute_paths(given, output)), read_settings(output)
+    if saved is not None and "evaluate_every" not in given.model_fields_set:
+        settings = without_new_evaluations(settings, saved)
+    from_main_process(lambda: _require_same_settings(output, saved, settings, given.model_fields_set))
+    return settings
+
+
+def _require_same_settings(
+    output: Path, saved: Settings | MaskedModelSettings | None, settings: AnyOptions, given: Container[str]
+) -> None:
+    """Raise an InputError if the output folder contains anything but a run with the same settings.
+
+    Settings that were not given depend on the training data, so that other data are named in their place.
+    """
+    if saved is None:
+        leftover = next((name for name in _WRITTEN if (output / name).exists()), None)
+        if leftover is not None:
+            problem = f"the folder holds {leftover} but no {CONFIGURATION}, so it is not a run"
+            raise InputError(problem, path=output, hint="give another --output")
+        return
+    if saved.tag != settings.tag:
+        command = "train" if isinstance(saved, Settings) else "masked-model train"
+        raise InputError(f"the folder holds a run of seqwise {command}", path=output, hint="give another --output")
+    changed = differences(sized_like(saved, settings), settings)
+    for name, (then, now) in changed.items():
+        if (name not in _MAY_DIFFER or now is None) and not _left_no_checkpoint(output):
+            if name not in given and "train" in changed:
+                name, then, now = "training file", *changed["train"]
+            raise changed_setting_error(output, name, then, now)
+
+
+def _left_no_checkpoint(output: Path) -> bool:
+    """Whether training began here and left no checkpoint."""
+    kept = [output / folder / "checkpoints" for folder in ("", *WARM_START_FOLDERS)]
+    begun = any(folder.exists() for folder in kept) and not (output / "model").exists()
+    return begun and not any(last_complete(folder) for folder in kept)
+
+
+def claim(
+    output: Path,
+    settings: TrainerOptions,
+    encoded: Sequence[EncodedExample],
+    dev: Sequence[Example],
+    *,
+    first_stage: str = "",
+) -> dict[str, str]:
+    """Write the settings, and return the checksums of other inputs of training than the data.
+
+    Raises:
+        InputError: the first stage in the folder was trained on other data; nothing is written.
+    """
+
+    def write() -> None:
+        discard_partials(output)
+        save_settings(settings, output)
+
+    fingerprints = fingerprints_of(settings, dev)
+    from_main_process(lambda: require_same_data(output / first_stage, encoded, fingerprints))
+    from_main_process(write)
+    return fingerprints
+
+
+def fingerprints_of(settings: TrainerOptions, dev: Sequence[Example]) -> dict[str, str]:
     """Return checksums of other inputs of training: the development data, and the run ``init``."""
     fingerprints = {}
     if settings.evaluate_every:
@@ -253,12 +336,9 @@ def _train_run(
     on_measured: Callable[[int, int], None] | None,
 ) -> dict[str, Any]:
     examples = read_examples(given, given.train)
-    settings = _sized_for_folder(given, output, examples)
-    from_main_process(lambda: _require_same_settings(output, settings, given.model_fields_set))
+    settings = settings_for_folder(given, output, lambda settings: sized(settings, examples))
     run, encoded, dev, unread = begin_run(settings, examples)
-    fingerprints = fingerprints_of(settings, dev)
-    from_main_process(lambda: require_same_data(output / settings.stages()[0].folder, encoded, fingerprints))
-    from_main_process(lambda: _claim(output, settings))
+    fingerprints = claim(output, settings, encoded, dev, first_stage=settings.stages()[0].folder)
     doubt = (wrong_label_column(examples) or missing_blank_lines(examples)) if settings.task == "tag" else None
     warn(
         initial_warning(settings.init),
@@ -307,14 +387,6 @@ def _train_run(
     return metrics
 
 
-def _sized_for_folder(given: Settings, output: Path, examples: Sequence[Example]) -> Settings:
-    """Choose settings that were not given; no evaluations if the run in the folder was started without them."""
-    settings, saved = sized(with_absolute_paths(given, output), examples), output / CONFIGURATION
-    if saved.exists() and "evaluate_every" not in given.model_fields_set:
-        return without_new_evaluations(settings, load_settings(saved))
-    return settings
-
-
 def begin_run(
     settings: Settings, examples: Sequence[Example]
 ) -> tuple[OutputRun, list[EncodedExample], list[Example], str | None]:
@@ -353,46 +425,6 @@ def _signed(run: OutputRun, dev: Sequence[Example]) -> str:
     """Return the signature of the results on development data."""
     method = f"{run.settings.objective.name}, {run.settings.trained_score} scores, beam {run.settings.beam_size}"
     return signature_line(sign(method, seeds=[run.settings.seed], data=sha256_of_examples(dev)))
-
-
-# Settings that may change between calls: checkpoints compare the data, and the others do not touch the weights.
-_MAY_DIFFER = {"train", "dev", "init", "save_every", "report_to", "gradient_checkpointing"}
-_WRITTEN = (
-    "model", "model.partial", "checkpoints", *WARM_START_FOLDERS, "log.jsonl", MEASUREMENTS, "metrics.json",
-)  # fmt: skip
-
-
-def _require_same_settings(output: Path, settings: Settings, given: Container[str]) -> None:
-    """Raise an InputError if the output folder contains anything but a run with the same settings.
-
-    Settings that were not given depend on the training data, so that other data are named in their place.
-    """
-    saved = output / CONFIGURATION
-    if not saved.exists():
-        leftover = next((name for name in _WRITTEN if (output / name).exists()), None)
-        if leftover is not None:
-            problem = f"the folder holds {leftover} but no configuration.yaml, so it is not a run"
-            raise InputError(problem, path=output, hint="give another --output")
-        return
-    changed = differences(sized_like(load_settings(saved), settings), settings)
-    for name, (then, now) in changed.items():
-        if (name not in _MAY_DIFFER or now is None) and not _left_no_checkpoint(output):
-            if name not in given and "train" in changed:
-                name, then, now = "training file", *changed["train"]
-            raise changed_setting_error(output, name, then, now)
-
-
-def _left_no_checkpoint(output: Path) -> bool:
-    """Whether training began here and left no checkpoint."""
-    kept = [output / folder / "checkpoints" for folder in ("", *WARM_START_FOLDERS)]
-    begun = any(folder.exists() for folder in kept) and not (output / "model").exists()
-    return begun and not any(last_complete(folder) for folder in kept)
-
-
-def _claim(output: Path, settings: Settings) -> None:
-    """Write the settings first."""
-    discard_partials(output)
-    save_settings(settings, output)
 
 
 def _named(on_progress: OnProgress, stage: str) -> Callable[[Progress], None]:

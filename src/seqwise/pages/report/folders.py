@@ -10,9 +10,10 @@ from typing import Any, Literal
 from seqwise.configuration.flat import flat_values
 from seqwise.data.records import read_json_lines, read_json_object
 from seqwise.errors import InputError
-from seqwise.runs.masked_model_settings import load_masked_settings
+from seqwise.runs.loading import read_settings
+from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.run import read_metrics
-from seqwise.runs.settings import load_settings
+from seqwise.runs.settings import Settings
 from seqwise.training.checkpoints import MANIFEST, MEASUREMENTS
 
 Kind = Literal["training", "masked model", "samples"]
@@ -70,26 +71,25 @@ def read_folder(path: Path) -> Folder:
     """Read a folder."""
     if not path.is_dir():
         raise InputError("there is no such folder", path=path, hint=_FOLDER_HINT)
-    if (path / "configuration.yaml").is_file():
-        return _training(path)
-    if (path / "settings.json").is_file():
-        if (path / "chains").is_dir():
-            return Folder(path, path.resolve().name, "samples", _read_json(path / "settings.json"))
-        if (path / "model" / "codec.json").is_file() or (path / "log.jsonl").is_file():
-            return _masked(path)
+    settings = read_settings(path)
+    if settings is not None:
+        return _run(path, settings)
+    if (path / "settings.json").is_file() and (path / "chains").is_dir():
+        return Folder(path, path.resolve().name, "samples", _read_json(path / "settings.json"))
     raise InputError("the folder contains no run", path=path, hint=_FOLDER_HINT)
 
 
-def _training(path: Path) -> Folder:
-    settings = load_settings(path / "configuration.yaml")
-    logs = []
-    for stage in settings.stages():
-        file = path / stage.folder / "log.jsonl"
-        logs += _stage_logs(stage.name, stage.settings.objective.name, file)
-    shown = {**flat_values(settings), "score": settings.trained_score}
+def _run(path: Path, settings: Settings | MaskedModelSettings) -> Folder:
+    kind: Kind
+    if isinstance(settings, Settings):
+        kind, shown = "training", {**flat_values(settings), "score": settings.trained_score}
+        stages = [(stage.name, stage.settings.objective.name, stage.folder) for stage in settings.stages()]
+    else:
+        kind, shown = "masked model", flat_values(settings)
+        stages = [("training", "masked cross-entropy", "")]
+    logs = [log for name, objective, at in stages for log in _stage_logs(name, objective, path / at / "log.jsonl")]
     loss_unit, baseline = _summarized(path)
-    name = path.resolve().name
-    return _with_model(Folder(path, name, "training", shown, logs, loss_unit=loss_unit, baseline=baseline))
+    return _with_model(Folder(path, path.resolve().name, kind, shown, logs, loss_unit=loss_unit, baseline=baseline))
 
 
 def _summarized(path: Path) -> tuple[str, float | None]:
@@ -108,12 +108,6 @@ def _stage_logs(name: str, objective: str, file: Path) -> list[StageLog]:
     if not columns:
         return []
     return [StageLog(name, objective, columns, _read_columns(measurements) if measurements.is_file() else {})]
-
-
-def _masked(path: Path) -> Folder:
-    settings = load_masked_settings(path / "settings.json")
-    logs = _stage_logs("training", "masked cross-entropy", path / "log.jsonl")
-    return _with_model(Folder(path, path.resolve().name, "masked model", flat_values(settings), logs))
 
 
 def _read_json(path: Path) -> dict[str, Any]:
