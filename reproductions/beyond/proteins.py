@@ -141,7 +141,8 @@ def _jobs(folder: Path, size: Size, data: Proteins, wild_types: Sequence[Example
 def train_model(folder: Path, settings: MaskedModelSettings, output: Path, report: Report) -> dict[str, Any]:
     """Train the model of one seed, from its last checkpoint where there is one, and measure it on development data."""
     dev = read_sequences(folder / "dev.fasta", settings)
-    train_masked_model(folder / "train.fasta", output, settings, on_progress=watched(output, report))
+    watch = watched(output, report)
+    train_masked_model(folder / "train.fasta", output, settings, on_progress=lambda _, progress: watch(progress))
     scores = Scorer(load_run(output), pieces="original").score_examples(dev)
     report(1, 1, "")
     return {

@@ -792,7 +792,7 @@ def test_trainings_say_their_metrics_as_json(seqwise: Command, data: Path, tmp_p
         assert ended.code == 0, ended.err
         assert json.loads(ended.out) == json.loads((tmp_path / name / "metrics.json").read_text()), name
     again = seqwise(*trainings["masked"], "--output", tmp_path / "masked").out
-    assert "a vocabulary of 3; already trained for " in again
+    assert "\nalready trained for 1 step; mean loss over the last steps " in again
 
 
 def test_version(seqwise: Command) -> None:

@@ -544,9 +544,9 @@ def test_an_interrupted_run_ends_with_the_same_numbers(tmp_path: Path, monkeypat
     whole_measure, whole_train = proteins.measure_wild_type, proteins.train_masked_model
     stops = {"training": 1, "measuring": 1}
 
-    def stopped_while_training(*given: Any, on_progress: Callable[[Any], None], **how: Any) -> Any:
-        def on_step(step: Any) -> None:
-            on_progress(step)
+    def stopped_while_training(*given: Any, on_progress: Callable[[str, Any], None], **how: Any) -> Any:
+        def on_step(stage: str, step: Any) -> None:
+            on_progress(stage, step)
             if step.step == 5 and stops["training"]:
                 stops["training"] = 0
                 raise KeyboardInterrupt

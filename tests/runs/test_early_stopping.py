@@ -260,11 +260,15 @@ def test_a_masked_model_stops_at_its_best(tmp_path: Path, seqwise: Command) -> N
     metrics = json.loads(seqwise("masked-model", "train", *options, *evaluated, "--json").out)
     seen = measurements(tmp_path / "run")
     best = min(seen, key=lambda line: line["masked_cross_entropy"])
-    assert metrics["best"] == best | {"epoch": best["step"] / 3}
-    assert metrics["stopped_early"] and metrics["steps"] == best["step"] + 2 * 3 == seen[-1]["step"] < 120
+    trained = metrics["training"]
+    assert trained["best"] == best | {"epoch": best["step"] / 3}
+    assert trained["stopped_early"] and trained["steps"] == best["step"] + 2 * 3 == seen[-1]["step"] < 120
     assert metrics["dev"]["masked_cross_entropy"] == pytest.approx(best["masked_cross_entropy"], rel=1e-5)
     before = (tmp_path / "run" / "model" / "model.safetensors").read_bytes()
-    assert seqwise("masked-model", "train", *options, *evaluated).code == 0
+    said = " ".join(seqwise("masked-model", "train", *options, *evaluated).out.split())
+    of_best = f"step {best['step']} (masked cross entropy {best['masked_cross_entropy']:.3f} on the evaluated sample)"
+    assert f"already trained for {trained['steps']} steps; mean loss over the last steps " in said
+    assert f"{of_best}; stopped early, at step {trained['steps']}" in said
     assert (tmp_path / "run" / "model" / "model.safetensors").read_bytes() == before
     for flag, message in (("--patience=2", "patience: nothing is evaluated"), ("--evaluate-every=2", "evaluate_every")):
         assert seqwise("masked-model", "train", *options, flag).complaint.startswith(message)

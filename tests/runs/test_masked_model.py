@@ -245,7 +245,7 @@ def test_killed_and_resumed_it_is_the_same(tmp_path: Path, kind: str) -> None:
     whole, output = train(tmp_path, settings), tmp_path / "again"
     for stop in (2, 13):
 
-        def on_progress(step: Any, stop: int = stop) -> None:
+        def on_progress(stage: str, step: Any, stop: int = stop) -> None:
             assert step.steps == 16
             if step.step == stop:
                 raise KeyboardInterrupt
@@ -257,7 +257,7 @@ def test_killed_and_resumed_it_is_the_same(tmp_path: Path, kind: str) -> None:
         (torn / "model.safetensors").write_bytes(b"half")
     seen: list[int] = []
     metrics = train_masked_model(
-        tmp_path / "train.txt", output, settings, on_progress=lambda step: seen.append(step.step)
+        tmp_path / "train.txt", output, settings, on_progress=lambda _, step: seen.append(step.step)
     )
     assert seen == list(range(11, 17))
     for name in ("model/model.safetensors", "log.jsonl", "metrics.json", "configuration.yaml", "model/manifest.json"):
@@ -267,7 +267,7 @@ def test_killed_and_resumed_it_is_the_same(tmp_path: Path, kind: str) -> None:
         tmp_path / "train.txt",
         output,
         settings.with_changes(save_every=9),
-        on_progress=lambda step: seen.append(step.step),
+        on_progress=lambda _, step: seen.append(step.step),
     )
     assert seen == [] and again == metrics
 

@@ -20,7 +20,7 @@ from seqwise.data import Example
 from seqwise.data.summary import most_frequent_labels, most_frequent_outputs, summarize, wrong_label_column
 from seqwise.data.synthetic import label_bias_toy
 from seqwise.runs import train_settings
-from seqwise.runs.training_summary import Baseline, loss_warnings, warnings_of
+from seqwise.runs.training_summary import Baseline, below, loss_warnings
 from seqwise.training import trainer
 
 SENTENCES = [
@@ -161,7 +161,7 @@ def test_words_that_are_too_rare_for_a_masked_model_are_counted_as_they_are(tmp_
     ended = seqwise("masked-model", "train", train, "--dev", dev, *flags, "--epochs=1", "--output", run)
     shown = " ".join(ended.out.split())
     assert "train 12 sequences, 24 tokens (4 different) dev 2 sequences, 4 tokens (3 different); 25.0% unseen" in shown
-    assert "parameters, a vocabulary of 2 " in shown and "12 sequences of 24 tokens, a vocabulary of 2;" in shown
+    assert "parameters, a vocabulary of 2 " in shown and "trained for 1 step on 12 examples; mean loss" in shown
     assert "2 sequences of 4 tokens (2 unknown)" in shown
 
 
@@ -220,7 +220,8 @@ def noisy(*values: float, noise: float = 0.3) -> list[float]:
 
 
 def kinds(losses: list[float], **settings: str) -> list[str]:
-    return list(warnings_of(losses, train_settings(**{"objective": "cross-entropy", **settings})))
+    chosen = train_settings(**{"objective": "cross-entropy", **settings})
+    return list(loss_warnings(losses, chosen, unit="nats", schedules=chosen.objective.schedules))
 
 
 def test_a_loss_that_still_falls_is_told_from_one_that_has_come_to_rest() -> None:
@@ -241,15 +242,14 @@ def test_a_loss_that_has_risen_is_told_from_one_that_has_not() -> None:
     assert kinds(rising, objective="relaxed-beam", alpha="linear(1, 9)") == []
     assert kinds([2.0, 1.1e10]) == kinds([2.0] * 200 + [1.1e10] * 200, objective="relaxed-beam") == ["diverged"]
     assert kinds([-3.0] * 100 + [-1.0] * 100) == ["diverged"]
-    assert "--learning-rate 0.001" in loss_warnings([1.0, 99.0], unit="", learning_rate=0.01, epochs=1)["diverged"]
+    warnings = loss_warnings([1.0, 99.0], train_settings(learning_rate=0.01), unit="")
+    assert "--learning-rate 0.001" in warnings["diverged"]
 
 
 @pytest.mark.parametrize(("title", "sign", "value"), [("accuracy", 1, 0.4), ("word error", -1, 0.6)])
 def test_a_model_below_the_baseline_is_told(title: str, sign: int, value: float) -> None:
     def told(value: float, file: str = "dev") -> bool:
-        dev = {"best decoder": "beam", "decoders": {"beam": {title: value}}}
-        baseline = Baseline("guessing", file, title, sign, {title: 0.5})
-        return bool(warnings_of([1.0], train_settings(objective="cross-entropy"), baseline=baseline, dev=dev))
+        return bool(below(Baseline("guessing", file, title, sign, {title: 0.5}), {title: value}))
 
     assert told(value) and not told(0.5) and not told(1 - value) and not told(value, file="train")
 

@@ -176,18 +176,6 @@ def print_warnings(metrics: Mapping[str, Any]) -> None:
         print(textwrap.fill(f"seqwise: {warning}", 80, subsequent_indent="  ", break_on_hyphens=False), file=sys.stderr)
 
 
-def last_losses(stage: Mapping[str, Any]) -> list[str]:
-    """Return a line about the last losses of a stage that was not evaluated, or none."""
-    losses = stage.get("loss_of_last_fifths", ())
-    if len(losses) < 2:
-        return []
-    before, last = losses
-    change = (
-        f"{'fell' if last < before else 'rose'} from {before:.4g} to {last:.4g} in the last two fifths of the steps"
-    )
-    return [f"fixed number of steps, not evaluated during training: the loss {change}"]
-
-
 def command_device() -> torch.device:
     """Return the device that the command runs on; say which on standard error, unless it is the CPU unasked."""
     device = local_device()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from functools import partial
 from pathlib import Path
@@ -10,19 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from seqwise.cli.console import (
-    bar_for_each_part,
-    bar_for_each_stage,
-    command_device,
-    last_losses,
-    print_filled,
-    print_summary,
-    print_warnings,
-    progress_bars,
-)
 from seqwise.cli.examples import examples
 from seqwise.cli.flags import MetricsAsJson, command_with_flags, given_flags, without_flags
 from seqwise.cli.layout import Group
+from seqwise.cli.training import train_and_print
 
 masked_model = typer.Typer(cls=Group, rich_markup_mode=None, epilog=examples("masked-model"))
 
@@ -52,34 +42,14 @@ def train_command(
     # The rest takes seconds to import, and wrong settings need none of it.
     from seqwise.runs.masked_model_training import train_masked_model
 
-    command_device()
-    with progress_bars() as bars:
-        advance, trained_stages = bar_for_each_part(bars), set[str]()
-        show = bar_for_each_stage(advance)
-
-        def on_progress(step: Any) -> None:
-            trained_stages.add("training")
-            show("training", step)
-
-        metrics = train_masked_model(
-            train,
-            output,
-            settings,
-            dev=dev,
-            on_start=None if as_json else print_summary,
-            on_progress=on_progress,
-            on_measured=partial(advance, "development data"),
-        )
-    print_warnings(metrics)
-    if as_json:
-        print(json.dumps(metrics))
-        return
-    _print_metrics(metrics, settings, trained_now=bool(trained_stages))
-    if "diverged" in metrics.get("warnings", {}):
-        return
     run = shlex.quote(str(output))
     sources = " FILE" if settings.conditional else ""
-    print(f"the model is in {output}; try: seqwise score {run} FILE, or seqwise sample {run}{sources}")
+    train_and_print(
+        partial(train_masked_model, train, output, settings, dev=dev),
+        print_dev=_print_dev,
+        hint=f"the model is in {output}; try: seqwise score {run} FILE, or seqwise sample {run}{sources}",
+        as_json=as_json,
+    )
 
 
 masked_model.command(
@@ -89,24 +59,9 @@ masked_model.command(
 )(without_flags(train_command))
 
 
-def _print_metrics(metrics: dict[str, Any], settings: Any, *, trained_now: bool) -> None:
-    steps = f"{'' if trained_now else 'already trained for '}{metrics['steps']:,} steps"
-    print(
-        f"{metrics['sequences']:,} sequences of {metrics['tokens']:,} tokens, a vocabulary of "
-        f"{metrics['vocabulary']:,}; {steps}, mean of the last losses {metrics['mean_loss']:.3f}"
-    )
-    if "best" in metrics:
-        best, ended = metrics["best"], "stopped early, at" if metrics["stopped_early"] else "ended with"
-        print(
-            f"best after epoch {best['epoch']:.3g}, step {best['step']:,} (cross-entropy of masked tokens "
-            f"{best['masked_cross_entropy']:.3f} on the evaluated sample); {ended} step {metrics['steps']:,}"
-        )
-    print_filled(*last_losses(metrics))
-    if "dev" not in metrics:
-        return
-    dev = metrics["dev"]
+def _print_dev(dev: dict[str, Any]) -> None:
     unknown = f" ({dev['unknown_tokens']:,} unknown)" if dev["unknown_tokens"] else ""
-    length = f", of the length {dev['length_cross_entropy']:.3f}" if settings.conditional else ""
+    length = f", of the length {dev['length_cross_entropy']:.3f}" if "length_cross_entropy" in dev else ""
     print(
         f"development data, {dev['sequences']:,} sequences of {dev['tokens']:,} tokens{unknown}: pseudo-perplexity "
         f"{dev['pseudo_perplexity']:.4g}; cross-entropy of masked tokens {dev['masked_cross_entropy']:.3f} nats{length}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +15,6 @@ from seqwise.cli.console import (
     bar_for_each_part,
     bar_for_each_stage,
     command_device,
-    last_losses,
     print_filled,
     print_measures,
     print_summary,
@@ -48,55 +48,84 @@ def train(
     # The rest takes seconds to import, and wrong settings need none of it.
     from seqwise.runs.training import train_run
 
+    train_and_print(
+        partial(train_run, settings, output),
+        stages=[stage.name for stage in settings.stages()],
+        note="decoders",
+        print_dev=_print_dev,
+        hint=f"the run is in {output}; try: seqwise predict {shlex.quote(str(output))} TEXT",
+        as_json=as_json,
+    )
+
+
+def train_and_print(
+    train: Callable[..., dict[str, Any]],
+    *,
+    stages: Sequence[str] = ("training",),
+    note: str = "",
+    print_dev: Callable[[dict[str, Any]], None],
+    hint: str,
+    as_json: bool,
+) -> None:
+    """Train with progress bars and print the metrics.
+
+    Args:
+        train: trains and returns metrics, given ``on_start``, ``on_progress`` and ``on_measured``.
+        stages: names of the stages.
+        note: note beside the bar of the measurement on development data.
+        print_dev: prints the metrics on development data.
+        hint: last line, unless the training diverged.
+        as_json: print the metrics as JSON, and nothing else on standard output.
+    """
     command_device()
     with progress_bars() as progress:
         advance, trained_stages = bar_for_each_part(progress), set[str]()
-        show = bar_for_each_stage(advance, [stage.name for stage in settings.stages()])
+        show = bar_for_each_stage(advance, stages)
 
         def on_progress(stage: str, step: Any) -> None:
             trained_stages.add(stage)
             show(stage, step)
 
-        metrics = train_run(
-            settings,
-            output,
+        metrics = train(
             on_start=None if as_json else print_summary,
             on_progress=on_progress,
-            on_measured=partial(advance, "development data", note="decoders"),
+            on_measured=partial(advance, "development data", note=note),
         )
     print_warnings(metrics)
     if as_json:
         print(json.dumps(metrics))
         return
-    trained = metrics["training"]
-    stages = [stage for stage in metrics.values() if isinstance(stage, dict) and "loss_unit" in stage]
-    total = sum(stage["steps"] for stage in stages)
-    steps = f"{total:,} step{'' if total == 1 else 's'}{f' in {len(stages)} stages' if len(stages) > 1 else ''}"
-    count = metrics["train_examples"]
-    trained_now = f"trained for {steps} on {count:,} example{'' if count == 1 else 's'}"
-    steps_text = trained_now if trained_stages else f"already trained for {steps}"
-    loss = f"mean loss over the last steps {trained['mean_loss']:.4g} ({trained['loss_unit']})"
-    print_filled(f"{steps_text}; {loss}", *_lengths(metrics))
+    print_filled(*_closing_lines(metrics, trained_now=bool(trained_stages)))
     if "dev" in metrics:
-        _print_dev(metrics["dev"])
-    if "diverged" in metrics.get("warnings", {}):
-        return
-    print(f"the run is in {output}; try: seqwise predict {shlex.quote(str(output))} TEXT")
+        print_dev(metrics["dev"])
+    if "diverged" not in metrics.get("warnings", {}):
+        print(hint)
 
 
-def _lengths(metrics: dict[str, Any]) -> list[str]:
-    """Summarize each stage: its best step on development data or, without evaluations, the decrease of its loss."""
-    lines = []
-    for name, stage in metrics.items():
-        if isinstance(stage, dict) and "best" in stage:
+def _closing_lines(metrics: dict[str, Any], *, trained_now: bool) -> list[str]:
+    """Summarize training: its steps and last losses, and the best step of each stage on development data."""
+    stages = {name: stage for name, stage in metrics.items() if isinstance(stage, dict) and "loss_unit" in stage}
+    total = sum(stage["steps"] for stage in stages.values())
+    steps = f"{total:,} step{'' if total == 1 else 's'}{f' in {len(stages)} stages' if len(stages) > 1 else ''}"
+    count, last = metrics["train_examples"], metrics["training"]
+    done = f"trained for {steps} on {count:,} example{'' if count == 1 else 's'}"
+    loss = f"mean loss over the last steps {last['mean_loss']:.4g} ({last['loss_unit']})"
+    lines = [f"{done if trained_now else f'already trained for {steps}'}; {loss}"]
+    for name, stage in stages.items():
+        if "best" in stage:
             best = stage["best"]
             title = next(title for title in best if title not in ("step", "epoch"))
             ended = "stopped early, at" if stage["stopped_early"] else "ended with"
             lines.append(
-                f"{name}: best after epoch {best['epoch']:.3g}, step {best['step']:,} ({title} "
+                f"{name}: best after epoch {best['epoch']:.3g}, step {best['step']:,} ({title.replace('_', ' ')} "
                 f"{measure_text(title, best[title])} on the evaluated sample); {ended} step {stage['steps']:,}"
             )
-    return lines + last_losses(metrics["training"])
+    losses = last.get("loss_of_last_fifths", ())
+    if len(losses) == 2:
+        change = f"{'fell' if losses[1] < losses[0] else 'rose'} from {losses[0]:.4g} to {losses[1]:.4g}"
+        problem = "fixed number of steps, not evaluated during training"
+        lines.append(f"{problem}: the loss {change} in the last two fifths of the steps")
+    return lines
 
 
 def _print_dev(dev: dict[str, Any]) -> None:

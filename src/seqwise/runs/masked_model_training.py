@@ -20,32 +20,29 @@ from seqwise.data.tokenizer import reading_tokenizer, writing_tokenizer
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.decoding import evaluation_mode
 from seqwise.errors import InputError, warn
-from seqwise.evaluation.signature import sha256_of_examples, sign, signature_line
 from seqwise.models.conditional import ConditionalMaskedTransformer
 from seqwise.objectives.masked_likelihood import conditional_masked_objective, masked_cross_entropy, masked_objective
 from seqwise.runs.codecs import MaskedCodec, place_of
 from seqwise.runs.inputs import read_sequences
-from seqwise.runs.loading import load_run, save_run
+from seqwise.runs.loading import load_run
 from seqwise.runs.masked_model_settings import MaskedModelSettings
-from seqwise.runs.run import MaskedRun, Run, measuring_can_wait, save_metrics
+from seqwise.runs.run import MaskedRun, Run
 from seqwise.runs.scoring import Scorer, room_for
 from seqwise.runs.sizing import evaluated_examples, sample_evenly, sized_masked
 from seqwise.runs.trainer_options import require_evaluation, require_usable
-from seqwise.runs.training import claim, fit_stage, settings_for_folder
+from seqwise.runs.training import OnProgress, claim, finish_run, fit_stage, settings_for_folder
 from seqwise.runs.training_summary import (
     MASKED_UNIT,
+    PSEUDO_PERPLEXITY,
     TrainingSummary,
     begin_summary,
-    below,
-    best_of_stage,
     initial_warning,
-    last_losses,
-    loss_warnings,
+    metrics_of_stage,
     summarize_masked_training,
 )
 from seqwise.training.lock import sole_writer
-from seqwise.training.processes import init_process_group, is_main_process
-from seqwise.training.trainer import Progress, TrainingResult, read_losses
+from seqwise.training.processes import init_process_group
+from seqwise.training.trainer import Progress, TrainingResult
 
 
 def new_masked_run(examples: Sequence[Example], settings: MaskedModelSettings) -> Run[MaskedModelSettings, MaskedCodec]:
@@ -130,7 +127,7 @@ def train_masked_model(
     *,
     dev: str | os.PathLike[str] | None = None,
     on_start: Callable[[TrainingSummary], None] | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: OnProgress | None = None,
     on_measured: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
     """Train a masked model on a file and save a run in the output folder.
@@ -139,6 +136,7 @@ def train_masked_model(
     same weights, bit for bit.
     """
     train, output, dev = Path(train), Path(output), None if dev is None else Path(dev)
+    require_evaluation(settings, has_dev=dev is not None)
     require_usable(settings, has_lstm=settings.model.name == "lstm")
     init_process_group()
     with sole_writer(output):
@@ -154,12 +152,11 @@ def _train(
     *,
     dev: Path | None,
     on_start: Callable[[TrainingSummary], None] | None,
-    on_progress: Callable[[Progress], None] | None,
+    on_progress: OnProgress | None,
     on_measured: Callable[[int, int], None] | None,
 ) -> dict[str, Any]:
     examples = read_sequences(train, given)
     held_out = [] if dev is None else read_sequences(dev, given)
-    require_evaluation(given, has_dev=dev is not None)
     choose = partial(sized_masked, num_examples=len(examples), evaluated=bool(held_out))
     settings = settings_for_folder(given, output, choose)
     if settings.format == "sequences" and examples[0].target[0].startswith(">"):
@@ -170,40 +167,30 @@ def _train(
     _check_held_out(run, examples, held_out)
     fingerprints = claim(output, settings, encoded, held_out)
     summary = summarize_masked_training(run, examples, encoded, held_out, run.codec.encode(held_out))
-    if is_main_process():
-        begin_summary(summary, output, on_start)
+    begin_summary(summary, output, on_start)
     result = fit_masked_run(
-        run, encoded, examples, held_out, output=output, fingerprints=fingerprints, on_progress=on_progress
+        run,
+        encoded,
+        examples,
+        held_out,
+        output=output,
+        fingerprints=fingerprints,
+        on_progress=None if on_progress is None else partial(on_progress, "training"),
     )
     metrics: dict[str, Any] = {
-        "steps": result.steps,
-        "mean_loss": result.mean_loss,
-        "sequences": len(encoded),
+        "train_examples": len(encoded),
+        "dev_examples": len(held_out),
         "tokens": sum(length * count for length, count in run.codec.lengths.items()),
         "vocabulary": int(run.codec.allowed_V.sum()),
-        **best_of_stage(result, settings, encoded, output),
+        "training": metrics_of_stage(result, settings, encoded, output, loss_unit=MASKED_UNIT),
     }
-    if not is_main_process():
-        return metrics
-    losses = read_losses(output / "log.jsonl")
-    if not settings.evaluate_every:
-        metrics |= last_losses(losses)
-    metrics["warnings"] = loss_warnings(
-        losses,
-        unit=MASKED_UNIT,
-        learning_rate=settings.learning_rate,
-        epochs=settings.epochs,
-        best_step=result.best_step,
-    )
-    save_run(run, output)
-    if held_out:
-        with measuring_can_wait():
-            metrics["dev"] = measure_masked_run(run, held_out, on_measured=on_measured)
-        if summary.baseline is not None:
-            metrics["warnings"] |= below(summary.baseline, metrics["dev"]["pseudo_perplexity"])
-        signed = sign(f"masked {settings.model.name}", seeds=[settings.seed], data=sha256_of_examples(held_out))
-        metrics["signature"] = signature_line(signed)
-    save_metrics(output, metrics)
+
+    def measure() -> tuple[dict[str, Any], Mapping[str, float]]:
+        measured = measure_masked_run(run, held_out, on_measured=on_measured)
+        return measured, {PSEUDO_PERPLEXITY: measured["pseudo_perplexity"]}
+
+    method = f"masked {settings.model.name}"
+    finish_run(run, output, metrics, held_out, measure, method=method, baseline=summary.baseline)
     return metrics
 
 

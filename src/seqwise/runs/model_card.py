@@ -175,7 +175,7 @@ def _results(dev: Mapping[str, Any], settings: Settings) -> str:
 
 def _masked_card(run: MaskedRun, metrics: Mapping[str, Any], repo: str) -> Card:
     settings = run.settings
-    size = f" on {metrics['sequences']:,} sequences" if "sequences" in metrics else ""
+    size = f" on {metrics['train_examples']:,} sequences" if "train_examples" in metrics else ""
     summary = f"A masked model (`{settings.model.name}`) of {settings.units}, trained with seqwise{size}."
     use = f"""\
 ```python
@@ -192,11 +192,12 @@ Or `seqwise score {repo} sequences.txt`; `seqwise sample {repo}` draws sequences
 
 def _measured(metrics: Mapping[str, Any]) -> str:
     """Return a table of the measures on the development data."""
-    dev = {name: value for name, value in metrics.get("dev", {}).items() if isinstance(value, int | float)}
+    dev = metrics.get("dev", {})
     if not dev:
         return "None: there were no development data."
-    lines = [f"| {name.replace('_', ' ')} | {_plain(value)} |" for name, value in dev.items()]
-    signed = f"\n\n`{metrics['signature']}`" if "signature" in metrics else ""
+    numbers = {name: value for name, value in dev.items() if isinstance(value, int | float)}
+    lines = [f"| {name.replace('_', ' ')} | {_plain(value)} |" for name, value in numbers.items()]
+    signed = f"\n\n`{dev['signature']}`" if "signature" in dev else ""
     return "On the development data:\n\n| measure | value |\n| --- | --- |\n" + "\n".join(lines) + signed
 
 

@@ -24,6 +24,7 @@ from seqwise.evaluation.signature import sha256_of_examples, sign, signature_lin
 from seqwise.objectives.contrastive import noise_log_probs
 from seqwise.objectives.objective import Objective
 from seqwise.objectives.options import Context
+from seqwise.runs.codecs import Codec
 from seqwise.runs.hub import model_folder
 from seqwise.runs.inputs import read_examples
 from seqwise.runs.language import require_gold_inside
@@ -40,7 +41,7 @@ from seqwise.runs.measures import (
 )
 from seqwise.runs.model_settings import PretrainedEncoder
 from seqwise.runs.monitoring import CROSS_ENTROPY, monitor
-from seqwise.runs.run import METRICS, OutputRun, measuring_can_wait, save_metrics
+from seqwise.runs.run import METRICS, OutputRun, Run, measuring_can_wait, save_metrics
 from seqwise.runs.settings import WARM_START_FOLDERS, Settings, check
 from seqwise.runs.sizing import sized, sized_like, without_new_evaluations
 from seqwise.runs.trainer_options import (
@@ -53,14 +54,16 @@ from seqwise.runs.trainer_options import (
 )
 from seqwise.runs.training_summary import (
     SUMMARY,
+    Baseline,
     TrainingSummary,
     begin_summary,
-    best_of_stage,
+    below,
     initial_warning,
     last_losses,
+    loss_warnings,
+    metrics_of_stage,
     summarize_training,
     token_of,
-    warnings_of,
 )
 from seqwise.schedules import Schedule
 from seqwise.training.checkpoints import MANIFEST, MEASUREMENTS, last_complete
@@ -350,8 +353,7 @@ def _train_run(
         missing_bleu(run) if dev else None,
     )
     summary = summarize_training(run, examples, encoded, dev, settings)
-    if is_main_process():
-        begin_summary(summary, output, on_start)
+    begin_summary(summary, output, on_start)
     metrics: dict[str, Any] = {"train_examples": len(examples), "dev_examples": len(dev)}
     for stage in settings.stages():
         result = train_stage(
@@ -362,29 +364,61 @@ def _train_run(
             examples=examples,
             dev=dev,
             fingerprints=fingerprints,
-            on_progress=None if on_progress is None else _named(on_progress, stage.name),
+            on_progress=None if on_progress is None else partial(on_progress, stage.name),
         )
-        metrics[stage.name] = {
-            "steps": result.steps,
-            "mean_loss": result.mean_loss,
-            "loss_unit": stage.settings.objective.loss_unit(token_of(settings)),
-            **best_of_stage(result, stage.settings, encoded, output / stage.folder),
-        }
+        unit = stage.settings.objective.loss_unit(token_of(settings))
+        metrics[stage.name] = metrics_of_stage(result, stage.settings, encoded, output / stage.folder, loss_unit=unit)
+
+    def measure() -> tuple[dict[str, Any], Mapping[str, float]]:
+        measured = measure_decoders(run, dev, on_measured=on_measured)
+        return measured, measured["decoders"][measured["best decoder"]]
+
+    method = f"{settings.objective.name}, {settings.trained_score} scores, beam {settings.beam_size}"
+    schedules = settings.objective.schedules
+    finish_run(run, output, metrics, dev, measure, method=method, baseline=summary.baseline, schedules=schedules)
+    return metrics
+
+
+def finish_run(
+    run: Run[TrainerOptions, Codec],
+    output: Path,
+    metrics: dict[str, Any],
+    dev: Sequence[Example],
+    measure: Callable[[], tuple[dict[str, Any], Mapping[str, float]]],
+    *,
+    method: str,
+    baseline: Baseline | None,
+    schedules: Mapping[str, Schedule] | None = None,
+) -> None:
+    """Save a trained run, measure it on development data, and write its metrics, in the main process.
+
+    Args:
+        run: the trained run.
+        output: its folder.
+        metrics: metrics of each stage, to which those of the last losses and of the development data are added.
+        dev: development data, which may be empty.
+        measure: returns metrics on the development data, and those comparable to the baseline by title.
+        method: method in the signature of these metrics.
+        baseline: measures without learning.
+        schedules: schedules of the last stage.
+    """
     if not is_main_process():
-        return metrics
+        return
+    settings, stage, losses = run.settings, metrics["training"], read_losses(output / "log.jsonl")
+    if not settings.evaluate_every:
+        stage |= last_losses(losses)
+    best_step = stage.get("best", {}).get("step")
+    metrics["warnings"] = loss_warnings(
+        losses, settings, unit=stage["loss_unit"], schedules=schedules, best_step=best_step
+    )
     save_run(run, output)
     if dev:
         with measuring_can_wait():
-            metrics["dev"] = measure_decoders(run, dev, on_measured=on_measured)
-        metrics["dev"]["signature"] = _signed(run, dev)
-    losses = read_losses(output / "log.jsonl")
-    if not settings.evaluate_every:
-        metrics["training"] |= last_losses(losses)
-    metrics["warnings"] = warnings_of(
-        losses, settings, baseline=summary.baseline, dev=metrics.get("dev"), best_step=result.best_step
-    )
+            metrics["dev"], measures = measure()
+        signature = sign(method, seeds=[settings.seed], data=sha256_of_examples(dev))
+        metrics["dev"]["signature"] = signature_line(signature)
+        metrics["warnings"] |= below(baseline, measures)
     save_metrics(output, metrics)
-    return metrics
 
 
 def begin_run(
@@ -419,13 +453,3 @@ def _require_labels_of_init(run: OutputRun, examples: Sequence[Example]) -> None
             if label not in known:
                 problem, hint = f"init: the run has no label {label[:100]!r}", "train a new run, without init"
                 raise InputError(problem, path=example.path or None, line=example.line + place, hint=hint)
-
-
-def _signed(run: OutputRun, dev: Sequence[Example]) -> str:
-    """Return the signature of the results on development data."""
-    method = f"{run.settings.objective.name}, {run.settings.trained_score} scores, beam {run.settings.beam_size}"
-    return signature_line(sign(method, seeds=[run.settings.seed], data=sha256_of_examples(dev)))
-
-
-def _named(on_progress: OnProgress, stage: str) -> Callable[[Progress], None]:
-    return lambda progress: on_progress(stage, progress)

@@ -23,6 +23,7 @@ from seqwise.runs.sizing import evaluated_examples
 from seqwise.runs.trainer_options import TrainerOptions
 from seqwise.schedules import Schedule
 from seqwise.training.checkpoints import MEASUREMENTS
+from seqwise.training.processes import is_main_process
 from seqwise.training.trainer import TrainingResult
 
 SUMMARY = "summary.json"
@@ -191,7 +192,9 @@ def _baseline(run: OutputRun, train: Sequence[Example], dev: Sequence[Example]) 
 
 
 def begin_summary(summary: TrainingSummary, folder: Path, on_start: Callable[[TrainingSummary], None] | None) -> None:
-    """Write ``summary.json``, and call ``on_start`` with the summary."""
+    """Write ``summary.json``, and call ``on_start`` with the summary, in the main process."""
+    if not is_main_process():
+        return
     write_atomically(folder / SUMMARY, json.dumps(asdict(summary), indent=1) + "\n")
     if on_start is not None:
         on_start(summary)
@@ -270,31 +273,11 @@ def _shown(baseline: Baseline, value: float) -> str:
     return f"{100 * value:.1f}" if baseline.title == "BLEU" else f"{100 * value:.1f}%"
 
 
-def warnings_of(
-    losses: Sequence[float],
-    settings: Settings,
-    *,
-    baseline: Baseline | None = None,
-    dev: Mapping[str, Any] | None = None,
-    best_step: int | None = None,
-) -> dict[str, str]:
-    """Return the warnings of ``loss_warnings``, and one if the model is worse than the baseline."""
-    warnings = loss_warnings(
-        losses,
-        unit=settings.objective.loss_unit(token_of(settings)),
-        learning_rate=settings.learning_rate,
-        epochs=settings.epochs,
-        schedules=[schedule.over(len(losses)) for schedule in settings.objective.schedules.values()],
-        best_step=best_step,
-    )
-    if baseline is not None and dev is not None and baseline.file == "dev":
-        warnings |= below(baseline, dev["decoders"][dev["best decoder"]][baseline.title])
-    return warnings
-
-
-def below(baseline: Baseline, value: float) -> dict[str, str]:
-    """Return a warning if the model is worse than the baseline."""
-    least = baseline.measures[baseline.title]
+def below(baseline: Baseline | None, measures: Mapping[str, float]) -> dict[str, str]:
+    """Return a warning if the model's measures on development data, by title, are worse than the baseline's."""
+    if baseline is None or baseline.file != "dev":
+        return {}
+    value, least = measures[baseline.title], baseline.measures[baseline.title]
     if baseline.sign * (value - least) >= 0:
         return {}
     values = (
@@ -316,11 +299,10 @@ def initial_warning(init: Path | None) -> str | None:
 
 def loss_warnings(
     losses: Sequence[float],
+    settings: TrainerOptions,
     *,
     unit: str,
-    learning_rate: float,
-    epochs: float,
-    schedules: Sequence[Schedule] = (),
+    schedules: Mapping[str, Schedule] | None = None,
     best_step: int | None = None,
 ) -> dict[str, str]:
     """Warn if the loss has risen ("diverged") or was "still falling", by the mean losses of fifths of the steps.
@@ -334,33 +316,36 @@ def loss_warnings(
     size = len(last)
     first = losses[:size]
     start, end = statistics.fmean(first), statistics.fmean(last)
+    over_steps = [schedule.over(len(losses)) for schedule in (schedules or {}).values()]
 
     def steady(since: int) -> bool:
-        constant = all(schedule(since) == schedule(len(losses) - 1) for schedule in schedules)
+        constant = all(schedule(since) == schedule(len(losses) - 1) for schedule in over_steps)
         return len(losses) >= FEWEST_STEPS and constant
 
     risen = steady(0) and end - start > max(3 * _error(first, last), abs(start) / 10)
     if risen or end > 10 * max(abs(losses[0]), 1):
         problem = f"the loss rose from {min(start, losses[0]):.4g} to {end:.4g} ({unit}): training diverged"
-        return {"diverged": f"{problem}; try --learning-rate {learning_rate / 10:g}"}
+        return {"diverged": f"{problem}; try --learning-rate {settings.learning_rate / 10:g}"}
     if steady(len(losses) - 2 * size) and best_step in (None, len(losses)):
         fall = statistics.fmean(before) - end
         if fall > 2 * _error(before, last) and fall > (start - end) / 100:
             fell = f"from {end + fall:.4g} to {end:.4g} ({unit}) in the last two fifths of the steps"
-            return {"still falling": f"the loss was still falling, {fell}; try --epochs {2 * epochs:g}"}
+            return {"still falling": f"the loss was still falling, {fell}; try --epochs {2 * settings.epochs:g}"}
     return {}
 
 
-def best_of_stage(
-    result: TrainingResult, settings: TrainerOptions, encoded: Sequence[EncodedExample], folder: Path
+def metrics_of_stage(
+    result: TrainingResult, settings: TrainerOptions, encoded: Sequence[EncodedExample], folder: Path, *, loss_unit: str
 ) -> dict[str, Any]:
-    """Return the measurement and the epoch of the best step of a stage, and whether it stopped early, if it has one."""
+    """Return steps and loss of a stage, and the measurement and epoch of its best step and whether it stopped early."""
+    metrics: dict[str, Any] = {"steps": result.steps, "mean_loss": result.mean_loss, "loss_unit": loss_unit}
     if result.best_step is None:
-        return {}
+        return metrics
     lines = (folder / MEASUREMENTS).read_text(encoding="utf-8").splitlines()
     measured = next(line for line in map(json.loads, lines) if line["step"] == result.best_step)
     epoch = measured["step"] / len(settings.batches(encoded))
-    return {"best": measured | {"epoch": epoch}, "stopped_early": result.steps < settings.num_steps(encoded)}
+    stopped_early = result.steps < settings.num_steps(encoded)
+    return metrics | {"best": measured | {"epoch": epoch}, "stopped_early": stopped_early}
 
 
 def last_losses(losses: Sequence[float]) -> dict[str, Any]:
