@@ -31,7 +31,7 @@ from seqwise.objectives import log_partitions
 from seqwise.pages.report import watch_report
 from seqwise.pages.report.blocks import Folded, Ids, Listing, Table, plain_number
 from seqwise.pages.report.chains import autocorrelation
-from seqwise.pages.report.curves import so_far
+from seqwise.pages.report.curves import so_far, training_figures
 from seqwise.pages.report.drawing import FAINTEST, Palette, draw_lattice, lattice_palette
 from seqwise.pages.report.examples import ALPHAS, lattice_blocks, lattice_legend, search_example
 from seqwise.pages.report.folders import Folder, StageLog
@@ -642,15 +642,22 @@ def test_watching_ends_with_the_run_and_measures_it_then(runs: Path, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "quantity, last_and_best",
-    [("word error", ("40.0", "30.0")), ("accuracy", ("40.0", "50.0")), ("cross-entropy of it", ("0.4", "0.3"))],
+    "quantity, last_and_best, curve",
+    [
+        ("word error", ("40.0", "30.0"), "word error, %: x: 50 at step 1, 40 at step 3"),
+        ("accuracy", ("40.0", "50.0"), "accuracy, %: x: 50 at step 1"),
+        ("cross-entropy of it", ("0.4", "0.3"), "cross-entropy of it, nats: x: 0.5 at step 1"),
+        ("masked_cross_entropy", ("0.4", "0.3"), "masked cross entropy, nats: x: 0.5 at step 1"),
+    ],
 )
 def test_the_best_so_far_is_the_least_error_and_the_most_accuracy(
-    quantity: str, last_and_best: tuple[str, str]
+    quantity: str, last_and_best: tuple[str, str], curve: str
 ) -> None:
     log = StageLog("training", "any", {"step": [1, 2], "loss": [2, 1]}, {"step": [1, 2, 3], quantity: [0.5, 0.3, 0.4]})
     last, best = last_and_best
-    assert so_far(Folder(Path("x"), "x", "training", {}, [log])).endswith(f"{last}, best {best}.")
+    folder = Folder(Path("x"), "x", "training", {}, [log])
+    assert so_far(folder).endswith(f"{last}, best {best}.")
+    assert f"Development data: {curve}" in training_figures([folder], ids=Ids())[-1].text  # type: ignore[union-attr]
 
 
 # ---- Masked models and samples --------------------------------------------------------------------------------------

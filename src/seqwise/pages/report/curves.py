@@ -105,17 +105,17 @@ def _decisive(folder: Folder) -> str | None:
 
 def _heading(quantity: str) -> str:
     """Return the name of a quantity with its unit."""
-    return f"{quantity}, nats" if quantity.startswith("cross-entropy") else measure_heading(quantity)
+    return f"{quantity.replace('_', ' ')}, nats" if "entropy" in quantity else measure_heading(quantity)
 
 
 def _value(quantity: str, value: float) -> str:
     """Write a quantity in the unit of its heading."""
-    return plain_number(value) if quantity.startswith("cross-entropy") else measure_text(quantity, value)
+    return plain_number(value) if "entropy" in quantity else measure_text(quantity, value)
 
 
 def _shown(quantity: str, line: Line) -> Line:
     """Convert a quantity to the unit of its heading."""
-    scale = 1.0 if "ratio" in quantity or quantity.startswith("cross-entropy") else 100.0
+    scale = 1.0 if "ratio" in quantity or "entropy" in quantity else 100.0
     return Line(line.name, line.xs, [scale * y for y in line.ys], line.number)
 
 
@@ -130,9 +130,9 @@ def so_far(folder: Folder) -> str:
     values = [value for log in folder.logs for value in log.measured.get(quantity or "", ())]
     if quantity is None or not values:
         return f"{text}."
-    best_of = min if "error" in quantity or quantity.startswith("cross-entropy") else max
+    best_of = min if "error" in quantity or "entropy" in quantity else max
     last, best = (_value(quantity, value) for value in (values[-1], best_of(values)))
-    return f"{text}; {quantity} on development data {last}, best {best}."
+    return f"{text}; {quantity.replace('_', ' ')} on development data {last}, best {best}."
 
 
 def more_curves(folders: Sequence[Folder], *, ids: Ids) -> list[Block]:
@@ -158,7 +158,7 @@ def _measured_plots(folders: Sequence[Folder], ids: Ids) -> list[Block]:
     blocks: list[Block] = []
     for quantity in [name for name in quantities if name not in drawn]:
         lines = _lines(folders, lambda log: log.measured, quantity)
-        title = f"{quantity[:1].upper()}{quantity[1:]}, on a sample of the development data"
+        title = f"{quantity[:1].upper()}{quantity[1:].replace('_', ' ')}, on a sample of the development data"
         blocks += _plot(title, lines, borders=_borders(folders), ids=ids)
     return blocks
 
