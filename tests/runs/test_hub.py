@@ -23,10 +23,10 @@ from letters import letter_pairs, letter_tokenizer
 from pretrained import saved
 from seqwise.errors import InputError
 from seqwise.models import Tagger
-from seqwise.runs import choose_decoder, load_run, predict
+from seqwise.runs import choose_decoder, load_run, predict, train_settings
 from seqwise.runs.hub import run_folder
 from seqwise.runs.inputs import input_units, inputs_of
-from seqwise.runs.model_card import CITATION
+from seqwise.runs.model_card import CITATION, public_settings
 from seqwise.runs.pushing import card_of, push, upload_of
 from seqwise.runs.run import fingerprint
 
@@ -309,3 +309,10 @@ def test_a_repository_that_was_damaged_is_refused(runs: Path, hub: FakeHub) -> N
     path.write_bytes(path.read_bytes()[:-4] + b"\0\0\0\1")
     with pytest.raises(InputError, match=r"model\.safetensors: the file differs from its checksum"):
         load_run("ada/tagger")
+
+
+def test_paths_of_pushed_settings_are_reduced_to_names() -> None:
+    paths = {"train": Path("/home/ada/train.tsv"), "dev": Path("/home/ada/dev.tsv"), "language": "/home/ada/names.txt"}
+    public = public_settings(train_settings(**paths))
+    assert (public.train, public.dev, public.language) == (Path("train.tsv"), Path("dev.tsv"), "names.txt")
+    assert public_settings(train_settings(language="/[ab]+")).language == "/[ab]+"

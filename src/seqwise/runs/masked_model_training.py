@@ -207,16 +207,11 @@ def fit_masked_run(
     """Train the run's model in place, resuming from the checkpoints in output, and leave it in evaluation mode."""
     settings, longest = run.settings, max(run.codec.lengths)
     objective = (conditional_masked_objective if settings.conditional else masked_objective)(settings.masks)
-    measured: dict[str, float] = {}
     sample = sample_evenly(held_out, evaluated_examples(settings), key=lambda example: (example.source, example.target))
 
     def measure(_: Mapping[str, float]) -> dict[str, float]:
         with evaluation_mode(run.model):
-            measured.update(_cross_entropies(run, sample))
-        return dict(measured)
-
-    def metric() -> float:
-        return -sum(measured.values())
+            return _cross_entropies(run, sample)
 
     largest = max(map(len, settings.batches(encoded)))
     with room_for(f"{largest} sequences of up to {longest} tokens", hint="give a smaller --batch-size"):
@@ -227,7 +222,7 @@ def fit_masked_run(
             settings,
             folder=output,
             measure=measure if settings.evaluate_every else None,
-            metric=metric if settings.evaluate_every else None,
+            metric=lambda measured: -sum(measured.values()),
             examples=examples,
             warmup_steps=round(settings.warmup * settings.num_steps(encoded)),
             fingerprints=fingerprints,

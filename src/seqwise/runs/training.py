@@ -83,17 +83,24 @@ def fit_stage(
     *,
     folder: Path,
     measure: Callable[[Mapping[str, float]], Mapping[str, float]] | None,
-    metric: Callable[[], float] | None,
+    metric: Callable[[Mapping[str, float]], float],
     examples: Sequence[Example] = (),
     schedules: Mapping[str, Schedule] | None = None,
     **options: Any,
 ) -> TrainingResult:
     """Train a model in place, resuming from the folder's checkpoints, and check that its last loss is finite.
 
-    With a metric, computed after each measurement, the model ends with its best weights. Error messages name the
-    examples; further options are those of ``fit``.
+    If it is measured during training, the model ends with the weights of which the metric is greatest. Error messages
+    name the examples; further options are those of ``fit``.
     """
     steps, schedules = settings.num_steps(encoded), schedules or {}
+    measured: Mapping[str, float] = {}
+
+    def keep(values: Mapping[str, float]) -> Mapping[str, float]:
+        nonlocal measured
+        measured = measure(values) if measure is not None else {}
+        return measured
+
     result = fit(
         model,
         objective,
@@ -102,10 +109,10 @@ def fit_stage(
         steps=steps,
         learning_rate=settings.learning_rate,
         schedules=schedules,
-        measure=measure,
+        measure=None if measure is None else keep,
         measure_every=max(1, settings.evaluate_every),
-        evaluate=metric,
-        patience=None if metric is None else settings.patience,
+        evaluate=None if measure is None else lambda: metric(measured),
+        patience=None if measure is None else settings.patience,
         example_names=(lambda index: f"{examples[index].path}:{examples[index].line}") if examples else None,
         **settings.fit_options(),
         **options,
@@ -138,15 +145,15 @@ def train_stage(
     """
     objective = settings.objective.build(context_of(run.codec.target_vocabulary, encoded=encoded, start=run.model))
     steps = settings.num_steps(encoded)
-    evaluation = _DevEvaluation(run, dev, settings) if dev and settings.evaluate_every else None
+    is_evaluated = dev and settings.evaluate_every
     return fit_stage(
         run.model,
         objective,
         encoded,
         settings,
         folder=folder,
-        measure=None if evaluation is None else evaluation.measure,
-        metric=None if evaluation is None else evaluation.metric,
+        measure=monitor(run, dev, settings) if is_evaluated else None,
+        metric=lambda measured: _metric(measured, subwords=run.codec.writes_text, path=dev[0].path),
         examples=examples,
         schedules={name: schedule.over(steps) for name, schedule in settings.objective.schedules.items()},
         rates=_rates(run, settings),
@@ -156,30 +163,17 @@ def train_stage(
     )
 
 
-class _DevEvaluation:
-    """Evaluation by the deciding measure, minus a small multiple of the cross-entropy.
+def _metric(measured: Mapping[str, float], *, subwords: bool, path: str) -> float:
+    """Return the deciding measure, minus a small multiple of the cross-entropy.
 
     So a learning model improves even while it finds no entity and no output is right.
     """
-
-    def __init__(self, run: OutputRun, dev: Sequence[Example], settings: Settings) -> None:
-        self._monitor, self._dev = monitor(run, dev, settings), dev
-        self._subwords = run.codec.writes_text
-        self._measured: dict[str, float] = {}
-
-    def measure(self, values: Mapping[str, float]) -> dict[str, float]:
-        self._measured = self._monitor(values)
-        return self._measured
-
-    def metric(self) -> float:
-        title, sign = decisive(self._measured, subwords=self._subwords)
-        value = self._measured[title]
-        if not math.isfinite(value):
-            path = self._dev[0].path or None
-            hint = "give other development data, or --evaluate-every 0"
-            raise InputError(f"{title} is {value} on the development data", path=path, hint=hint)
-        cross_entropy = self._measured.get(CROSS_ENTROPY, 0.0)
-        return sign * value - _HAIR * min(cross_entropy, 100.0)
+    title, sign = decisive(measured, subwords=subwords)
+    value = measured[title]
+    if not math.isfinite(value):
+        hint = "give other development data, or --evaluate-every 0"
+        raise InputError(f"{title} is {value} on the development data", path=path or None, hint=hint)
+    return sign * value - _HAIR * min(measured.get(CROSS_ENTROPY, 0.0), 100.0)
 
 
 _HAIR = 1e-6
