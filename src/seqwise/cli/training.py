@@ -67,16 +67,7 @@ def train_and_print(
     hint: str,
     as_json: bool,
 ) -> None:
-    """Train with progress bars and print the metrics.
-
-    Args:
-        train: trains and returns metrics, given ``on_start``, ``on_progress`` and ``on_measured``.
-        stages: names of the stages.
-        note: note beside the bar of the measurement on development data.
-        print_dev: prints the metrics on development data.
-        hint: last line, unless the training diverged.
-        as_json: print the metrics as JSON, and nothing else on standard output.
-    """
+    """Train with progress bars; print the metrics, or nothing else as JSON, and a hint unless the loss diverged."""
     command_device()
     with progress_bars() as progress:
         advance, trained_stages = bar_for_each_part(progress), set[str]()

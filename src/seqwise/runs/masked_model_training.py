@@ -140,58 +140,45 @@ def train_masked_model(
     require_usable(settings, has_lstm=settings.model.name == "lstm")
     init_process_group()
     with sole_writer(output):
-        return _train(
-            train, output, settings, dev=dev, on_start=on_start, on_progress=on_progress, on_measured=on_measured
+        examples = read_sequences(train, settings)
+        held_out = [] if dev is None else read_sequences(dev, settings)
+        choose = partial(sized_masked, num_examples=len(examples), evaluated=bool(held_out))
+        settings = settings_for_folder(settings, output, choose)
+        if settings.format == "sequences" and examples[0].target[0].startswith(">"):
+            warn(f"{train} begins with '>'; if it is FASTA, use --format fasta")
+        run = new_masked_run(examples, settings)
+        encoded, encoded_dev = run.codec.encode(examples), run.codec.encode(held_out)
+        if settings.conditional:
+            lengths = (len(example.target_ids) for example in encoded_dev)
+            require_short(held_out, lengths, max_length=run.model.max_length)
+        warn(initial_warning(settings.init), overlap_warning(examples, held_out))
+        fingerprints = claim(output, settings, encoded, held_out)
+        summary = summarize_masked_training(run, examples, encoded, held_out, encoded_dev)
+        begin_summary(summary, output, on_start)
+        result = fit_masked_run(
+            run,
+            encoded,
+            examples,
+            held_out,
+            output=output,
+            fingerprints=fingerprints,
+            on_progress=None if on_progress is None else partial(on_progress, "training"),
         )
+        metrics: dict[str, Any] = {
+            "train_examples": len(encoded),
+            "dev_examples": len(held_out),
+            "tokens": sum(length * count for length, count in run.codec.lengths.items()),
+            "vocabulary": int(run.codec.allowed_V.sum()),
+            "training": metrics_of_stage(result, settings, encoded, output, loss_unit=MASKED_UNIT),
+        }
 
+        def measure() -> tuple[dict[str, Any], Mapping[str, float]]:
+            measured = measure_masked_run(run, held_out, on_measured=on_measured)
+            return measured, {PSEUDO_PERPLEXITY: measured["pseudo_perplexity"]}
 
-def _train(
-    train: Path,
-    output: Path,
-    given: MaskedModelSettings,
-    *,
-    dev: Path | None,
-    on_start: Callable[[TrainingSummary], None] | None,
-    on_progress: OnProgress | None,
-    on_measured: Callable[[int, int], None] | None,
-) -> dict[str, Any]:
-    examples = read_sequences(train, given)
-    held_out = [] if dev is None else read_sequences(dev, given)
-    choose = partial(sized_masked, num_examples=len(examples), evaluated=bool(held_out))
-    settings = settings_for_folder(given, output, choose)
-    if settings.format == "sequences" and examples[0].target[0].startswith(">"):
-        warn(f"{train} begins with '>'; if it is FASTA, use --format fasta")
-    run = new_masked_run(examples, settings)
-    warn(initial_warning(settings.init))
-    encoded = run.codec.encode(examples)
-    _check_held_out(run, examples, held_out)
-    fingerprints = claim(output, settings, encoded, held_out)
-    summary = summarize_masked_training(run, examples, encoded, held_out, run.codec.encode(held_out))
-    begin_summary(summary, output, on_start)
-    result = fit_masked_run(
-        run,
-        encoded,
-        examples,
-        held_out,
-        output=output,
-        fingerprints=fingerprints,
-        on_progress=None if on_progress is None else partial(on_progress, "training"),
-    )
-    metrics: dict[str, Any] = {
-        "train_examples": len(encoded),
-        "dev_examples": len(held_out),
-        "tokens": sum(length * count for length, count in run.codec.lengths.items()),
-        "vocabulary": int(run.codec.allowed_V.sum()),
-        "training": metrics_of_stage(result, settings, encoded, output, loss_unit=MASKED_UNIT),
-    }
-
-    def measure() -> tuple[dict[str, Any], Mapping[str, float]]:
-        measured = measure_masked_run(run, held_out, on_measured=on_measured)
-        return measured, {PSEUDO_PERPLEXITY: measured["pseudo_perplexity"]}
-
-    method = f"masked {settings.model.name}"
-    finish_run(run, output, metrics, held_out, measure, method=method, baseline=summary.baseline)
-    return metrics
+        method = f"masked {settings.model.name}"
+        finish_run(run, output, metrics, held_out, measure, method=method, baseline=summary.baseline)
+        return metrics
 
 
 def fit_masked_run(
@@ -276,13 +263,3 @@ def _cross_entropies(run: MaskedRun, examples: Sequence[Example]) -> dict[str, f
             masked += count
     lengths = {"length_cross_entropy": length_total / len(encoded)} if run.codec.conditional else {}
     return {"masked_cross_entropy": total / masked, **lengths}
-
-
-def _check_held_out(run: MaskedRun, examples: Sequence[Example], held_out: Sequence[Example]) -> None:
-    """Raise an InputError for development data that the run cannot score; warn of overlap with the training data."""
-    if not held_out:
-        return
-    lengths = [len(encoded.target_ids) for encoded in run.codec.encode(held_out)]
-    if run.codec.conditional:
-        require_short(held_out, lengths, max_length=run.model.max_length)
-    warn(overlap_warning(examples, held_out))

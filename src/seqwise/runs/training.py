@@ -321,56 +321,47 @@ def train_run(
     require_usable(settings, has_lstm=not settings.model.parallel)
     init_process_group()
     with sole_writer(output):
-        return _train_run(settings, output, on_start=on_start, on_progress=on_progress, on_measured=on_measured)
-
-
-def _train_run(
-    given: Settings,
-    output: Path,
-    *,
-    on_start: Callable[[TrainingSummary], None] | None,
-    on_progress: OnProgress | None,
-    on_measured: Callable[[int, int], None] | None,
-) -> dict[str, Any]:
-    examples = read_examples(given, given.train)
-    settings = settings_for_folder(given, output, lambda settings: sized(settings, examples))
-    run, encoded, dev, unread = begin_run(settings, examples)
-    fingerprints = claim(output, settings, encoded, dev, first_stage=settings.stages()[0].folder)
-    doubt = (wrong_label_column(examples) or missing_blank_lines(examples)) if settings.task == "tag" else None
-    warn(
-        initial_warning(settings.init),
-        doubt,
-        unread,
-        overlap_warning(examples, dev),
-        changed_targets(run, examples),
-        unknown_targets(run, dev),
-        missing_bleu(run) if dev else None,
-    )
-    summary = summarize_training(run, examples, encoded, dev, settings)
-    begin_summary(summary, output, on_start)
-    metrics: dict[str, Any] = {"train_examples": len(examples), "dev_examples": len(dev)}
-    for stage in settings.stages():
-        result = train_stage(
-            run,
-            encoded,
-            stage.settings,
-            folder=output / stage.folder,
-            examples=examples,
-            dev=dev,
-            fingerprints=fingerprints,
-            on_progress=None if on_progress is None else partial(on_progress, stage.name),
+        examples = read_examples(settings, settings.train)
+        settings = settings_for_folder(settings, output, partial(sized, examples=examples))
+        run, encoded, dev, unread = begin_run(settings, examples)
+        fingerprints = claim(output, settings, encoded, dev, first_stage=settings.stages()[0].folder)
+        doubt = (wrong_label_column(examples) or missing_blank_lines(examples)) if settings.task == "tag" else None
+        warn(
+            initial_warning(settings.init),
+            doubt,
+            unread,
+            overlap_warning(examples, dev),
+            changed_targets(run, examples),
+            unknown_targets(run, dev),
+            missing_bleu(run) if dev else None,
         )
-        unit = stage.settings.objective.loss_unit(token_of(settings))
-        metrics[stage.name] = metrics_of_stage(result, stage.settings, encoded, output / stage.folder, loss_unit=unit)
+        summary = summarize_training(run, examples, encoded, dev, settings)
+        begin_summary(summary, output, on_start)
+        metrics: dict[str, Any] = {"train_examples": len(examples), "dev_examples": len(dev)}
+        for stage in settings.stages():
+            result = train_stage(
+                run,
+                encoded,
+                stage.settings,
+                folder=output / stage.folder,
+                examples=examples,
+                dev=dev,
+                fingerprints=fingerprints,
+                on_progress=None if on_progress is None else partial(on_progress, stage.name),
+            )
+            unit = stage.settings.objective.loss_unit(token_of(settings))
+            metrics[stage.name] = metrics_of_stage(
+                result, stage.settings, encoded, output / stage.folder, loss_unit=unit
+            )
 
-    def measure() -> tuple[dict[str, Any], Mapping[str, float]]:
-        measured = measure_decoders(run, dev, on_measured=on_measured)
-        return measured, measured["decoders"][measured["best decoder"]]
+        def measure() -> tuple[dict[str, Any], Mapping[str, float]]:
+            measured = measure_decoders(run, dev, on_measured=on_measured)
+            return measured, measured["decoders"][measured["best decoder"]]
 
-    method = f"{settings.objective.name}, {settings.trained_score} scores, beam {settings.beam_size}"
-    schedules = settings.objective.schedules
-    finish_run(run, output, metrics, dev, measure, method=method, baseline=summary.baseline, schedules=schedules)
-    return metrics
+        method = f"{settings.objective.name}, {settings.trained_score} scores, beam {settings.beam_size}"
+        schedules = settings.objective.schedules
+        finish_run(run, output, metrics, dev, measure, method=method, baseline=summary.baseline, schedules=schedules)
+        return metrics
 
 
 def finish_run(
@@ -386,15 +377,7 @@ def finish_run(
 ) -> None:
     """Save a trained run, measure it on development data, and write its metrics, in the main process.
 
-    Args:
-        run: the trained run.
-        output: its folder.
-        metrics: metrics of each stage, to which those of the last losses and of the development data are added.
-        dev: development data, which may be empty.
-        measure: returns metrics on the development data, and those comparable to the baseline by title.
-        method: method in the signature of these metrics.
-        baseline: measures without learning.
-        schedules: schedules of the last stage.
+    ``measure`` returns metrics on development data, and by title those that the baseline has.
     """
     if not is_main_process():
         return
