@@ -280,7 +280,7 @@ def _load(name: str | os.PathLike[str], *, to: Purpose | None) -> Run[Any, Any]:
     if to is not None:
         require_purpose(codec_class, to, path=folder)
     settings = read_settings(folder)
-    if isinstance(settings, Settings) != (codec_class.purpose == "predict") or settings is None:
+    if settings is None or isinstance(settings, Settings) != (codec_class.purpose == "predict"):
         problem = "the file does not exist" if settings is None else "these settings are not of this kind of model"
         raise InputError(problem, path=folder / CONFIGURATION, hint="restore it as it was saved")
     return load_language(load(settings, folder, inside), inside)

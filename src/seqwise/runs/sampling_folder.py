@@ -56,7 +56,7 @@ def claim(folder: Path, settings: SampleSettings, fingerprints: Mapping[str, str
     path = folder / _SETTINGS
     if path.exists():
         then = _begun(path, [*fingerprints, "kernel"])
-        if then is None:  # perhaps a run, which nobody should be advised to remove
+        if then is None:  # of something else, which nobody should be advised to remove
             raise InputError("the folder holds no samples", path=folder, hint="give another --output")
         for name, value in now.items():
             if name in fingerprints and value != then[name]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -108,9 +109,9 @@ def read_saved(folder: Path, kind: OneOf) -> Given | None:
     A file without a tag is written by hand, for ``seqwise train``.
     """
     path = folder / CONFIGURATION
-    given = read_given(path) if path.exists() else None
-    if given is None:
+    if not os.path.exists(path):  # unlike a Path, this takes any text for the name of a folder
         return None
+    given = read_given(path)
     tag = next((tag for tag in ("task", "format") if tag in given.file), "task")
     return given if tag == kind.base.tag else None
 
