@@ -258,6 +258,15 @@ def test_what_cannot_be_scored_or_sampled_is_refused(
     assert complaint.format(**names) in seqwise(*filled).complaint
 
 
+@pytest.mark.parametrize("command", ["predict", "evaluate", "diagnose"])
+def test_commands_that_decode_refuse_a_masked_model(
+    seqwise: Command, folder: Path, tmp_path: Path, command: str
+) -> None:
+    (tmp_path / "some.tsv").write_text("the\tdog\n")
+    complaint = seqwise(command, folder, tmp_path / "some.tsv").complaint
+    assert complaint == f"{folder}: the folder holds no trained model; give the --output of a seqwise train"
+
+
 def test_a_name_on_the_hub_is_looked_up_only_where_there_is_no_such_path(
     seqwise: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,7 +78,7 @@ def diagnose(
     from seqwise.runs.run import readable, require_enough_candidates
 
     folder = run_folder(run)
-    loaded = load_run(folder, device=command_device())
+    loaded = load_run(folder, to="predict", device=command_device())
     if language is not None:
         loaded = in_language(loaded, language)
     examples = read_examples(loaded.settings, file)
