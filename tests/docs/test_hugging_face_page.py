@@ -13,6 +13,7 @@ import transformers
 
 from pages import run_python
 from seqwise.hugging_face import masked_model
+from seqwise.runs import load_run
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "hugging-face.md").read_text(encoding="utf-8")
@@ -43,6 +44,13 @@ def trained_bart(namespace: dict[str, Any], lines: list[str]) -> None:
 
 def two_outputs(namespace: dict[str, Any], lines: list[str]) -> None:
     assert len(lines) == 2
+
+
+def a_run(namespace: dict[str, Any], lines: list[str]) -> None:
+    """The weights are those of the model."""
+    weights = transformers.AutoModelForSeq2SeqLM.from_pretrained("my-bart").state_dict()
+    loaded = load_run("runs/as-it-is").model.model.state_dict()
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in weights.items())
 
 
 def raw_score(namespace: dict[str, Any], lines: list[str]) -> None:
@@ -91,6 +99,7 @@ def two_folders(namespace: dict[str, Any], lines: list[str]) -> None:
 CHECKS = {
     "Fine-tune a BART through a relaxed beam": trained_bart,
     "Choose a search": two_outputs,
+    "Find out why a beam makes outputs worse": a_run,
     "Self-normalise a GPT-2, and score without the softmax": raw_score,
     "Score sentences with a BERT": two_scores,
     "Tag with a BERT that conditions on the last label": three_labels,
@@ -102,7 +111,7 @@ CHECKS = {
 
 
 def test_the_page_has_what_the_checks_are_of() -> None:
-    assert len(BLOCKS) == 10 and set(CHECKS) <= set(BLOCKS)
+    assert len(BLOCKS) == 11 and set(CHECKS) <= set(BLOCKS)
     assert callable(masked_model)
 
 
