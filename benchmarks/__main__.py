@@ -85,8 +85,8 @@ take turns on the same work, round by round. Ratios are medians over rounds. A f
 alone; a target is the aim, reached or not. Details: `benchmarks/README.md`.
 
 Every section has a table for each processor that has been measured, one thread before two (`--threads 2`), then one for
-the GPU (`--device cuda`); signatures name them. The first table has a column for each: a number above 1 says how many
-times as fast seqwise is, unless the target is a most one (≤). A target that is missed is in bold.
+the GPU (`--device cuda`); signatures name them. The first table has a column for each: a number says how many times as
+fast seqwise is, and of a target with ≤, how many times as long or as much it takes. A missed target is in bold.
 """
 
 

@@ -3,14 +3,14 @@
 An LSTM tagger that reads from left to right, with a random head scaled to a perplexity, k = 5, raw scores; labels are
 committed by ``agree or delay(50)``. All systems label the same tokens, and take turns, round by round:
 
-- stream: ``Streams.feed`` with the next token of each of 1, 16 or 256 streams in one call, as in live use.
+- stream: ``Streams.feed`` with the next token of every stream in one call, as in live use.
 - whole: one search of the whole sequences, as one batch. It needs all tokens to have arrived.
 - re-run: after each token, one search of each prefix, as without a stream. Its cost grows with the prefix; the table
   has the search of the prefixes of 50 tokens.
 
 Times are CPU seconds, on a GPU seconds of the wall clock. ``x whole`` is the cost of a token in the streams over its
 cost in the whole search; ``re-run`` is the cost of a re-run over that of the stream. Latencies are those of a call, in
-milliseconds of wall-clock time.
+milliseconds of wall-clock time. ``labels`` has the share of streams whose labels are those of the whole search.
 
     python -m benchmarks.streaming
 """
@@ -106,15 +106,18 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     return {"rows": rows, "signature": asdict(signature), "signature_line": signature_line(signature)}
 
 
+def _streams(number: int) -> str:
+    return "1 stream" if number == 1 else f"{number:,} streams"
+
+
 def ratios(result: dict[str, Any]) -> list[Ratio]:
     """For the summary: the cost of a token over that of a whole search, and of a re-run over it."""
     last = result["rows"][-1]
+    title = f"{_streams(last['streams'])}: time of a token over a whole search"
     return [
-        Ratio(
-            f"{last['streams']} streams: time of a token over a whole search", last["over_whole"], most=MOST_OF_WHOLE
-        ),
+        Ratio(title, last["over_whole"], most=MOST_OF_WHOLE),
         *(
-            Ratio(f"re-run of a prefix over {row['streams']} streams", row["rerun_over_stream"], least=LEAST_OF_RERUN)
+            Ratio(f"re-run of a prefix over {_streams(row['streams'])}", row["rerun_over_stream"], least=LEAST_OF_RERUN)
             for row in result["rows"]
         ),
     ]
