@@ -189,7 +189,7 @@ def test_what_a_card_shows_runs_as_it_stands(
     (tmp_path / "sequences.txt").write_text("the dog sees a cat\n")
     card = card_of(runs / name, repo=f"own/{name}")
     (block,) = re.findall(r"```python\n(.*?)```", card, flags=re.DOTALL)
-    assert len(block.splitlines()) == (4 if name == "masked" else 5)
+    assert len(block.splitlines()) <= 5, "short is the point"
     capsys.readouterr()
     exec(compile(block.replace("a text", TEXTS.get(name, "")), f"card of {name}", "exec"), {})
     assert capsys.readouterr().out.strip()

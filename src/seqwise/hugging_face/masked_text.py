@@ -123,7 +123,7 @@ def sample_texts(
         num_chains: number of chains for a length; by default 5.
         num_sweeps: sweeps of each chain; a sweep visits every position.
         discard: initial sweeps to discard; by default 7, or half of all if there are fewer than 14.
-        every: return the texts after every so many counted sweeps; None for the last sweep only.
+        every: return the texts of every n-th counted sweep (thinning); None for the last sweep only.
         seed: random seed.
         allowed: tokens that may be proposed, as in the vocabulary (such as residues); by default all but special
             ones.

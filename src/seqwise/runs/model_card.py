@@ -132,11 +132,10 @@ def _settings(settings: TrainerOptions) -> str:
 def _use(repo: str) -> str:
     return f"""\
 ```python
-from seqwise.runs import choose_decoder, load_run, predict
-from seqwise.runs.inputs import input_units, inputs_of
+from seqwise import load_run, predict
+
 run = load_run("{repo}")
-examples = inputs_of("a text", units=input_units(run.settings))
-print(run.codec.target_text(predict(run, examples, choose_decoder(run.settings))[0][0].tokens))
+print(run.codec.target_text(predict(run, ["a text"])[0][0].tokens))
 ```
 
 Or `seqwise predict {repo} "a text"`."""
