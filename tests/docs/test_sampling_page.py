@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from pages import blocks, run_python
 from reproductions import REPRODUCTIONS
+from reproductions.command import app as reproductions_app
 from reproductions.report import load_table
 from seqwise.cli import app
 from seqwise.sampling.diagnostics import MOST_R_HAT
@@ -81,12 +82,9 @@ def test_reproductions_and_linked_files_exist() -> None:
 
 def test_every_flag_exists() -> None:
     command: Any = typer.main.get_command(app)
-    known = {
-        option
-        for name in (("sample",), ("score",), ("masked-model", "train"))
-        for parameter in _parameters(_command(command, *name))
-        for option in parameter.opts
-    }
+    commands = [_command(command, *name) for name in (("sample",), ("score",), ("masked-model", "train"))]
+    commands.append(typer.main.get_command(reproductions_app))
+    known = {option for each in commands for parameter in _parameters(each) for option in parameter.opts}
     assert set(re.findall(r"--[a-z][a-z-]+", PAGE)) <= known
     kernels = re.search(r"`--kernel ([a-z-]+)`, `([a-z-]+)`, `([a-z-]+)`", PAGE)
     assert kernels is not None and "--kernel" in known
