@@ -264,7 +264,10 @@ def test_commands_that_decode_refuse_a_masked_model(
 ) -> None:
     (tmp_path / "some.tsv").write_text("the\tdog\n")
     complaint = seqwise(command, folder, tmp_path / "some.tsv").complaint
-    assert complaint == f"{folder}: the folder holds no trained model; give the --output of a seqwise train"
+    assert complaint == (
+        f"{folder}: the folder holds a Hugging Face model, not a run; "
+        f"fine-tune it with seqwise train --model {folder}, or give the --output of a seqwise train"
+    )
 
 
 def test_a_name_on_the_hub_is_looked_up_only_where_there_is_no_such_path(

@@ -341,8 +341,10 @@ def _trained_model(folder: Path, give: str) -> Path:
     if not inside.is_dir():
         unfinished = (folder / "checkpoints").is_dir() or (folder / "warm-start").is_dir()
         finish = "wait for its training, or if it was stopped run the same command again"
-        hint = finish if unfinished else give
-        raise InputError("the folder holds no trained model", path=folder, hint=hint)
+        if holds_pretrained(folder) and not (folder / CODEC).exists():
+            problem = "the folder holds a Hugging Face model, not a run"
+            raise InputError(problem, path=folder, hint=f"fine-tune it with seqwise train --model {folder}, or {give}")
+        raise InputError("the folder holds no trained model", path=folder, hint=finish if unfinished else give)
     return inside
 
 
