@@ -770,7 +770,7 @@ def test_help_names_every_command_and_every_setting(seqwise: Command) -> None:
     assert "Examples:" in train and "--config" in train and "--output" in train
     for command, flags in (
         (["predict"], ["RUN", "TEXT|FILE", "--decoder", "--beam-size", "--n-best", "--length-normalization", "--json"]),
-        (["evaluate"], ["RUN", "FILE", "--decoder", "--beam-size", "--json"]),
+        (["evaluate"], ["RUN", "FILE", "--decoder", "--beam-size", "--length-normalization", "--json"]),
         (["diagnose"], ["RUN", "FILE", "--beam-size", "--example", "--plot", "--json"]),
         (["report"], ["RUN...", "--output", "--file", "--examples", "--example", "Examples:"]),
     ):
@@ -974,6 +974,29 @@ def test_tokens_that_are_not_known(
 )
 def test_a_wrong_question(seqwise: Command, trained_tagger: Path, arguments: list[str], said: str) -> None:
     assert said in seqwise("predict", trained_tagger, *arguments).complaint
+
+
+@pytest.mark.thorough
+def test_an_evaluation_ranks_by_the_given_length_normalization(
+    seqwise: Command, data: Path, trained_speller: Path
+) -> None:
+    file = data / "dev.tsv"
+
+    def length_ratio(*options: str) -> float:
+        (row,) = json.loads(
+            seqwise("evaluate", trained_speller, file, "--decoder=beam", "--json", *options).out
+        ).values()
+        return float(row["length ratio"]["value"])
+
+    def predicted_length(*options: str) -> int:
+        lines = seqwise("predict", trained_speller, file, "--decoder=beam", "--json", *options).out.splitlines()
+        return sum(len(json.loads(line)["outputs"][0]["output"].split()) for line in lines)
+
+    power = "--length-normalization=8"
+    assert predicted_length(power) > predicted_length()
+    assert length_ratio(power) / length_ratio() == pytest.approx(predicted_length(power) / predicted_length())
+    said = seqwise("evaluate", trained_speller, file, "--length-normalization=inf").complaint
+    assert "--length-normalization must be finite" in said
 
 
 @pytest.mark.thorough

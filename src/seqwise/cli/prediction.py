@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 
 BLOCK = 1024  # inputs that are decoded together, and kept together in a file
 FORMATS = ("lines", "json", "columns")
+LengthNormalization = Annotated[
+    float,
+    typer.Option(metavar="P", show_default=False, help="rank by score / length^P, counting the end token [0]"),
+]
 
 
 def predict(
@@ -56,10 +60,7 @@ def predict(
         int | None,
         typer.Option(metavar="N", help="outputs per input; by default up to 5 for one text, 1 for a file"),
     ] = None,
-    length_normalization: Annotated[
-        float,
-        typer.Option(metavar="P", show_default=False, help="rank by score / length^P, counting the end token [0]"),
-    ] = 0.0,
+    length_normalization: LengthNormalization = 0.0,
     layout: Annotated[
         str,
         typer.Option(
@@ -187,14 +188,18 @@ def _layout(layout: str, *, task: str | None, n_best: int | None) -> str:
     return layout
 
 
+def _require_finite(length_normalization: float) -> None:
+    if not math.isfinite(length_normalization):
+        raise InputError(f"--length-normalization must be finite, got {length_normalization}")
+
+
 def _require_possible(
     run: OutputRun, decoder: str | None, *, beam_size: int | None, n_best: int | None, length_normalization: float
 ) -> None:
     """Raise an InputError for numbers that a search cannot use."""
     require_at_least_one("--beam-size", beam_size)
     require_at_least_one("--n-best", n_best)
-    if not math.isfinite(length_normalization):
-        raise InputError(f"--length-normalization must be finite, got {length_normalization}")
+    _require_finite(length_normalization)
     slots = 1 if decoder == "greedy" else beam_size or run.settings.beam_size
     if n_best is not None and n_best > slots:
         hint = "choose another decoder" if decoder == "greedy" else f"add --beam-size {n_best}"
@@ -253,6 +258,7 @@ def evaluate(
     decoder: Annotated[str | None, decoder_option("all of them")] = None,
     beam_size: BeamSize = None,
     language: Language = None,
+    length_normalization: LengthNormalization = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table")] = False,
 ) -> None:
     """Evaluate a run on a file, with bootstrap 95% intervals.
@@ -292,12 +298,14 @@ def evaluate(
     require_known_target(loaded, examples)
     decoder = _named(decoder, folder)
     require_at_least_one("--beam-size", beam_size)
+    _require_finite(length_normalization)
     if beam_size is not None:
         require_enough_candidates(loaded, examples, beam_size)
     names = decoders_for(loaded.settings) if decoder is None else [decoder]
     decoders = {name: choose_decoder(loaded.settings, name, beam_size=beam_size) for name in names}
     init_process_group(timeout=NO_TIMEOUT)
-    written = {name: decode(loaded, examples, chosen, search=predict_together) for name, chosen in decoders.items()}
+    search = partial(predict_together, length_normalization=length_normalization)
+    written = {name: decode(loaded, examples, chosen, search=search) for name, chosen in decoders.items()}
     measured = {name: measure_outputs(loaded, examples, outputs) for name, outputs in written.items()}
     unread = unread_sources(loaded, examples)
     warn(unread, unknown_sources(loaded, examples), unknown_targets(loaded, examples), missing_bleu(loaded))

@@ -172,14 +172,17 @@ def predict(
     return [[Prediction(tuple(decode(best.tokens)), best.score) for best in outputs] for outputs in hypotheses]
 
 
-def predict_together(run: OutputRun, examples: Sequence[Example], decoder: Decoder) -> list[list[Prediction]]:
+def predict_together(
+    run: OutputRun, examples: Sequence[Example], decoder: Decoder, *, length_normalization: float = 0.0
+) -> list[list[Prediction]]:
     """Search for the best output of each example in all processes together: the same batches, dealt out in turn.
 
     Returns in every process what :func:`predict` returns in one, to the last bit.
     """
     batches = list(batches_by_length(run.model, run.codec.encode_sources(examples)))
     own = [place for batch in shard(batches) for place in batch]
-    outputs = dict(zip(own, predict(run, [examples[place] for place in own], decoder), strict=True))
+    found_here = predict(run, [examples[place] for place in own], decoder, length_normalization=length_normalization)
+    outputs = dict(zip(own, found_here, strict=True))
     for found in from_all_processes(outputs):
         outputs |= found
     return [outputs[place] for place in range(len(examples))]
