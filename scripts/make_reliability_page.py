@@ -32,7 +32,7 @@ HEAD = """\
 `make reliability` and `make soak` write this page from the tests in `tests/reliability/`; do not edit it. Each row
 held in all of its cases; otherwise the page is not written. *Killed* means SIGKILL; in half of the cases, data that had
 not been flushed to disk are lost too. `make test-all` runs most of these tests with fewer cases, `make test-slow` the
-others.
+others. A row holds for its revision of the code; the signatures at the end say when and where it was tested.
 """
 
 
@@ -43,8 +43,9 @@ def page(*tables: Table) -> str:
     for file, title in PARTS.items():
         rows = [result for result in results if result.measure == file]
         if rows:
-            lines = ((row.system, f"{row.value:,.0f}", row.note) for row in rows)
-            parts.append(f"## {title}\n\n" + markdown_grid(("test", "cases", "result in every case"), lines))
+            lines = ((row.system, f"{row.value:,.0f}", row.note, row.signature.revision or "") for row in rows)
+            columns = ("test", "cases", "result in every case", "revision")
+            parts.append(f"## {title}\n\n" + markdown_grid(columns, lines))
     signatures = dict.fromkeys(f"`{signature_line(result.signature)}`\n" for result in results)
     return "\n".join([*parts, *signatures])
 
