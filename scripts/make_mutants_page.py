@@ -18,7 +18,8 @@ HEAD = """\
 `make mutants` writes this page; do not edit it. A mutant is the code with one small change: another operator, number or
 argument. A sample of all mutants of search, objectives and sampling, drawn with a fixed seed, is run through the tests
 that reach the changed function, and through mypy if no test fails. A mutant that neither catches has survived: either
-the change makes no difference, for the reason given, or something is not tested.
+the change makes no difference (an equivalent mutant), for the reason given, or something is not tested. Files and lines
+are those of the revision in the signature at the end.
 """
 
 
