@@ -10,7 +10,10 @@ committed by ``agree or delay(50)``. All systems label the same tokens, and take
 
 Times are CPU seconds, on a GPU seconds of the wall clock. ``x whole`` is the cost of a token in the streams over its
 cost in the whole search; ``re-run`` is the cost of a re-run over that of the stream. Latencies are those of a call, in
-milliseconds of wall-clock time. ``labels`` has the share of streams whose labels are those of the whole search.
+milliseconds of wall-clock time. ``labels`` has the share of streams whose labels are those of the whole search. On a
+GPU, the whole search reads its tokens by cuDNN, which rounds products to TF32 unless
+``torch.backends.cudnn.allow_tf32`` is false, and a stream by single steps in float32: near ties may be decided
+otherwise.
 
     python -m benchmarks.streaming
 """
