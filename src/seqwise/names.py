@@ -66,6 +66,16 @@ STDIN = "<stdin>"
 """Path that stands for standard input, to read and in messages."""
 
 
+def count_of(number: int, thing: str) -> str:
+    """Return a number with its noun.
+
+    Example:
+        >>> count_of(1, "sentence"), count_of(1200, "token")
+        ('1 sentence', '1,200 tokens')
+    """
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
 def measure_heading(title: str) -> str:
     """Return the name of a measure with its unit."""
     return title if title in ("length ratio", "BLEU") else f"{title}, %"

@@ -13,7 +13,7 @@ import typer
 
 from seqwise.cli.console import require_at_least_one
 from seqwise.errors import InputError
-from seqwise.names import measure_text
+from seqwise.names import count_of, measure_text
 
 if TYPE_CHECKING:
     from seqwise.runs.inspection import FileInspection, Lengths
@@ -75,7 +75,7 @@ def _rows(file: FileInspection, *, tags: bool, most: int) -> Iterator[tuple[str,
 
     counts = file.summary
     thing = "sentence" if tags else "pair"
-    yield "examples", _count(counts.examples, thing)
+    yield "examples", count_of(counts.examples, thing)
     yield "tokens", _tokens(counts.source_tokens, counts.source_types, counts.unseen_source_tokens)
     yield "lengths", _in_words(file.source_lengths)
     kind = "labels" if tags else "targets"
@@ -90,21 +90,17 @@ def _rows(file: FileInspection, *, tags: bool, most: int) -> Iterator[tuple[str,
         if new:
             yield "", f"not in the training data: {', '.join(new[:most])}" + (" ..." if len(new) > most else "")
     if file.odd_inside:
-        odd = f"{_count(file.odd_inside, 'I- label')} not after a B- or I- of the same type"
+        odd = f"{count_of(file.odd_inside, 'I- label')} not after a B- or I- of the same type"
         yield "BIO errors", f"{odd}, first in {file.first_odd}"
-    contradictions = f"{_count(file.contradictions, 'source')} with different {kind}"
-    yield "duplicates", f"{_count(file.duplicates, thing)}; {contradictions}"
+    contradictions = f"{count_of(file.contradictions, 'source')} with different {kind}"
+    yield "duplicates", f"{count_of(file.duplicates, thing)}; {contradictions}"
     if file.leaked is not None:
-        yield "in training", f"{_count(file.leaked, thing)}, {_count(file.seen_sources or 0, 'source')}"
+        yield "in training", f"{count_of(file.leaked, thing)}, {count_of(file.seen_sources or 0, 'source')}"
     if tags or file.leaked is not None:  # among the training pairs, nearly every source has its own target
         measures = ", ".join(f"{name} {measure_text(name, value)}" for name, value in file.baseline.items())
         yield "baseline", f"{measures} (%), by {MOST_FREQUENT['tag' if tags else 'transduce']}"
     if file.warning is not None:
         yield "warning", file.warning
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def _tokens(tokens: int, types: int, unseen: int | None) -> str:

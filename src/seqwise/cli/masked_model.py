@@ -13,6 +13,7 @@ from seqwise.cli.examples import examples
 from seqwise.cli.flags import MetricsAsJson, command_with_flags, given_flags, without_flags
 from seqwise.cli.layout import Group
 from seqwise.cli.training import train_and_print
+from seqwise.names import count_of
 
 masked_model = typer.Typer(cls=Group, rich_markup_mode=None, epilog=examples("masked-model"))
 
@@ -63,6 +64,7 @@ def _print_dev(dev: dict[str, Any]) -> None:
     unknown = f" ({dev['unknown_tokens']:,} unknown)" if dev["unknown_tokens"] else ""
     length = f", of the length {dev['length_cross_entropy']:.3f}" if "length_cross_entropy" in dev else ""
     print(
-        f"development data, {dev['sequences']:,} sequences of {dev['tokens']:,} tokens{unknown}: pseudo-perplexity "
+        f"development data, {count_of(dev['sequences'], 'sequence')} of {count_of(dev['tokens'], 'token')}{unknown}: "
+        f"pseudo-perplexity "
         f"{dev['pseudo_perplexity']:.4g}; cross-entropy of masked tokens {dev['masked_cross_entropy']:.3f} nats{length}"
     )

@@ -15,6 +15,7 @@ import typer
 from seqwise.cli.console import command_device, progress_bars, require_files
 from seqwise.cli.flags import ResumableOutput, ScoredModel, given_flags
 from seqwise.errors import InputError
+from seqwise.names import count_of
 
 if TYPE_CHECKING:
     from seqwise.data.readers import Example
@@ -158,7 +159,8 @@ class _Totals:
         measure = "pseudo-perplexity" if scorer.kind == "masked" else "perplexity"
         number = pseudo_perplexity(nats, self.tokens)
         windows = f"; {self.windowed:,} too long for the model, scored in windows" if self.windowed else ""
-        return f"{self.sequences:,} sequences, {self.tokens:,} tokens{known}: {measure} {number:.4g}{windows}"
+        counts = f"{count_of(self.sequences, 'sequence')}, {count_of(self.tokens, 'token')}"
+        return f"{counts}{known}: {measure} {number:.4g}{windows}"
 
 
 @dataclass

@@ -22,7 +22,7 @@ from seqwise.cli.console import (
     progress_bars,
 )
 from seqwise.cli.flags import MetricsAsJson, given_flags
-from seqwise.names import measure_text
+from seqwise.names import count_of, measure_text
 
 
 def train(
@@ -97,9 +97,9 @@ def _closing_lines(metrics: dict[str, Any], *, trained_now: bool) -> list[str]:
     """Summarize training: its steps and last losses, and the best step of each stage on development data."""
     stages = {name: stage for name, stage in metrics.items() if isinstance(stage, dict) and "loss_unit" in stage}
     total = sum(stage["steps"] for stage in stages.values())
-    steps = f"{total:,} step{'' if total == 1 else 's'}{f' in {len(stages)} stages' if len(stages) > 1 else ''}"
-    count, last = metrics["train_examples"], metrics["training"]
-    done = f"trained for {steps} on {count:,} example{'' if count == 1 else 's'}"
+    steps = f"{count_of(total, 'step')}{f' in {len(stages)} stages' if len(stages) > 1 else ''}"
+    last = metrics["training"]
+    done = f"trained for {steps} on {count_of(metrics['train_examples'], 'example')}"
     loss = f"mean loss over the last steps {last['mean_loss']:.4g} ({last['loss_unit']})"
     lines = [f"{done if trained_now else f'already trained for {steps}'}; {loss}"]
     for name, stage in stages.items():

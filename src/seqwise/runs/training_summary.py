@@ -16,6 +16,7 @@ from seqwise.data.batches import EncodedExample
 from seqwise.data.durable import write_atomically
 from seqwise.data.readers import Example
 from seqwise.data.summary import MOST_FREQUENT, DataSummary, most_frequent_labels, most_frequent_outputs, summarize
+from seqwise.names import count_of
 from seqwise.runs.measures import decisive, measure_outputs, references_by_source
 from seqwise.runs.run import METRICS, MaskedRun, OutputRun
 from seqwise.runs.settings import Settings
@@ -243,27 +244,30 @@ def _stopping(summary: TrainingSummary) -> str:
     )
     if evaluation.patience is None:
         return measured
-    evaluations = f"{evaluation.patience} evaluation{'' if evaluation.patience == 1 else 's'}"
+    evaluations = count_of(evaluation.patience, "evaluation")
     return f"{measured}; a stage stops after {evaluations} without improvement"
 
 
 def _counts(summary: TrainingSummary, data: DataSummary) -> str:
-    things, tokens = _NAMES[summary.task if summary.task != "masked" or not data.source_tokens else "transduce"]
-    text = f"{data.examples:,} {things}{'' if data.examples == 1 else 's'}"
-    if tokens:
-        text += f", {data.source_tokens:,} {tokens} ({data.source_types:,} different)"
+    thing, source_token = _NAMES[summary.task if summary.task != "masked" or not data.source_tokens else "transduce"]
+    text = count_of(data.examples, thing)
+    if source_token:
+        text += f", {count_of(data.source_tokens, source_token)} ({data.source_types:,} different)"
     if summary.task == "tag":
-        text += f", {data.target_types:,} labels"
+        text += f", {count_of(data.target_types, 'label')}"
     else:
-        text += f", {data.target_tokens:,} {'target ' if tokens else ''}tokens ({data.target_types:,} different)"
+        token = "target token" if source_token else "token"
+        text += f", {count_of(data.target_tokens, token)} ({data.target_types:,} different)"
     unseen = data.unseen_target_tokens if summary.task == "masked" else data.unseen_source_tokens
     if unseen is None:
         return text
-    of = data.target_tokens if summary.task == "masked" else data.source_tokens
-    return f"{text}; {unseen / max(of, 1):.1%} unseen{' target' if summary.task == 'masked' and tokens else ''} tokens"
+    of, target = data.source_tokens, ""
+    if summary.task == "masked":
+        of, target = data.target_tokens, "target " if source_token else ""
+    return f"{text}; {unseen / max(of, 1):.1%} unseen {target}tokens"
 
 
-_NAMES = {"tag": ("sentence", "tokens"), "transduce": ("pair", "source tokens"), "masked": ("sequence", "")}
+_NAMES = {"tag": ("sentence", "token"), "transduce": ("pair", "source token"), "masked": ("sequence", "")}
 """Names of the examples and of the input-only tokens, by task."""
 
 
