@@ -121,7 +121,7 @@ REPRODUCTIONS = {
 
 OF_SEVERAL_TABLES = {"table-3.1", "table-4.1", *(f"table-5.{number}" for number in (1, 2, 3))}
 OF_SEVERAL_TABLES |= {*(f"table-6.{number}" for number in range(2, 7)), *(f"figure-6.{number}" for number in (2, 3, 4))}
-OF_SEVERAL_TABLES |= {"search-objectives", "frontier", "training-inside"}
+OF_SEVERAL_TABLES |= {"search-objectives", "frontier", "training-inside", "wider-beams"}
 """Those that make only the tables that :meth:`Setup.chosen` returns."""
 
 

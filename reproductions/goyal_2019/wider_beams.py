@@ -56,12 +56,18 @@ def reproduce(setup: Setup) -> Iterator[Outcome]:
     Source: Goyal et al. (NAACL 2019), footnotes 3 and 4. Not implemented: training with these beams.
     """
     translation, tagging = translation_at(setup.scale), supertags("pmb")
-    for task in (tagging, translation):
+    tables: dict[str, tuple[str, Task, int, int, str]] = {
+        **{
+            f"wider-beams-pmb-{key}": (f"{tagging.title}, {name}", tagging, 10, 3, key)
+            for key, name in DIRECTIONS.items()
+        },
+        "wider-beams-translation": (translation.title, translation, 5, 4, "bi"),
+    }
+    chosen = setup.chosen(tables)
+    for _, task, *_ in chosen.values():
         task.require()
-    for direction in DIRECTIONS:
-        title = f"{tagging.title}, {DIRECTIONS[direction]}"
-        yield _table(f"wider-beams-pmb-{direction}", title, tagging, 10, 3, setup, direction)
-    yield _table("wider-beams-translation", translation.title, translation, 5, 4, setup, "bi")
+    for name, (title, task, wide, footnote, direction) in chosen.items():
+        yield _table(name, title, task, wide, footnote, setup, direction)
 
 
 def decoder_of(key: str) -> str:

@@ -188,8 +188,8 @@ def test_one_of_several_tables_is_made(tmp_path: Path, monkeypatch: pytest.Monke
         made.append(name)
         return name
 
-    tables, bias = (importlib.import_module(f"reproductions.{name}") for name in (
-        "goyal_2018.tables", "goyal_2019.label_bias_tables",
+    tables, bias, beams = (importlib.import_module(f"reproductions.{name}") for name in (
+        "goyal_2018.tables", "goyal_2019.label_bias_tables", "goyal_2019.wider_beams",
     ))  # fmt: skip
     samplers, modes, figures = (
         importlib.import_module(f"reproductions.goyal_2021.sampler_{name}") for name in ("tables", "modes", "figures")
@@ -200,7 +200,11 @@ def test_one_of_several_tables_is_made(tmp_path: Path, monkeypatch: pytest.Monke
     )
     monkeypatch.setattr(Task, "require", lambda task: None)
     monkeypatch.setattr(samplers.SamplerTask, "require", lambda task: None)
-    for module, name in ((tables, "_table"), *((module, "make_table") for module in (bias, objectives, inside))):
+    for module, name in (
+        (tables, "_table"),
+        (beams, "_table"),
+        *((module, "make_table") for module in (bias, objectives, inside)),
+    ):
         monkeypatch.setattr(module, name, outcome)
     unread = {
         name: replace(one, task=replace(one.task, load_data=lambda: Data([], [])), language=lambda _: "")
