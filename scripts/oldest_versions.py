@@ -24,7 +24,9 @@ def oldest(requirements: list[str]) -> list[str]:
 def main() -> None:
     project = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]
     declared = [*project["dependencies"], *(one for extra in EXTRAS for one in project["optional-dependencies"][extra])]
-    print("\n".join(dict.fromkeys(oldest(declared))))
+    # An extra may need a newer version than the core does.
+    by_name = {re.split(r"[><=\[]", requirement)[0]: requirement for requirement in oldest(declared)}
+    print("\n".join(by_name.values()))
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ def test_killed_while_renewing_a_complete_environment(tree: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "still_complete"),
     [
-        ('"rich>=13"', '"rich>=14"', False),
+        ('"rich>=13.8"', '"rich>=14"', False),
         ("hatchling>=1.26", "hatchling>=1.27", False),
         ("line-length = 120", "line-length = 100", True),
     ],
