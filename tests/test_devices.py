@@ -290,9 +290,17 @@ def test_a_search_over_a_large_vocabulary(selector: Any, float64: bool) -> None:
 @pytest.mark.parametrize("most_expanded", [0, candidates.MANY_ON_A_DEVICE])
 def test_a_beam_over_a_large_vocabulary(most_expanded: int, float64: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(candidates, "MANY_ON_A_DEVICE", most_expanded)
+    best_of_many, calls = candidates.best_of_many, list[int]()
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        calls[-1] += 1
+        return best_of_many(*arguments, **options)
+
+    monkeypatch.setattr(candidates, "best_of_many", counted)
 
     @torch.no_grad()
     def compute(place: Place) -> Any:
+        calls.append(0)
         case, found = large_case(1), []
         model, batch = place(case.model), place(case.batch)
         for score in (local, global_):
@@ -301,6 +309,8 @@ def test_a_beam_over_a_large_vocabulary(most_expanded: int, float64: bool, monke
         return found
 
     compare(compute, float64=float64)
+    on_the_cpu, on_the_device = calls
+    assert on_the_cpu > 0 and on_the_device == (0 if most_expanded else on_the_cpu)
 
 
 @pytest.mark.thorough

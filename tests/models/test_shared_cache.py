@@ -17,7 +17,7 @@ from seqwise import tree
 from seqwise.data import EncodedExample, collate
 from seqwise.hugging_face import shared_attention, step_model
 from seqwise.models import Transformer
-from seqwise.models.shared_cache import SharedCache
+from seqwise.models.shared_cache import SharedCache, additive
 from seqwise.search import HardTopK, SoftTopK, backtrace, beam_search
 
 BATCH, HEADS, SIZE, LAYERS = 3, 2, 4, 2
@@ -405,3 +405,11 @@ def test_half_precision_keeps_its_columns_in_it(name: str) -> None:
         beam = beam_search(adapted, adapted.encode(families._batch(families.SOURCES)), HardTopK(3), num_steps=4)
     assert beam.scores_BK.isfinite().all() and beam.scores_BK.dtype == torch.float32
     assert all(leaf.dtype == torch.bfloat16 for layer in beam.state.dense() for leaf in layer)
+
+
+@pytest.mark.parametrize("columns", [1, 15, 16, 17])
+def test_an_additive_mask_has_rows_that_a_gpu_reads_without_a_copy(columns: int) -> None:
+    mask = torch.rand(2, 1, 3, columns, generator=torch.Generator().manual_seed(columns)) < 0.5
+    added = additive(mask, torch.float32)
+    assert added.exp().equal(mask.float())
+    assert all(stride % 16 == 0 for stride in added.stride()[:-1]) and added.stride(-1) == 1

@@ -63,8 +63,8 @@ masked_model.command(
 def _print_dev(dev: dict[str, Any]) -> None:
     unknown = f" ({dev['unknown_tokens']:,} unknown)" if dev["unknown_tokens"] else ""
     length = f", of the length {dev['length_cross_entropy']:.3f}" if "length_cross_entropy" in dev else ""
+    counts = f"{count_of(dev['sequences'], 'sequence')} of {count_of(dev['tokens'], 'token')}{unknown}"
     print(
-        f"development data, {count_of(dev['sequences'], 'sequence')} of {count_of(dev['tokens'], 'token')}{unknown}: "
-        f"pseudo-perplexity "
-        f"{dev['pseudo_perplexity']:.4g}; cross-entropy of masked tokens {dev['masked_cross_entropy']:.3f} nats{length}"
+        f"development data, {counts}: pseudo-perplexity {dev['pseudo_perplexity']:.4g}; cross-entropy of masked tokens "
+        f"{dev['masked_cross_entropy']:.3f} nats{length}"
     )

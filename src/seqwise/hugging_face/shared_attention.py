@@ -58,17 +58,16 @@ class SharedCall:
 
     def mask(self, keys: Tensor, per_slot: int, dtype: torch.dtype) -> Tensor | None:
         """Numbers that attention adds, with several heads for each slot: (B, 1, J G, C) or broadcastable to it."""
-        is_own = keys is self._own_keys
-        if not is_own and not any(keys is own for own in self._memory_keys):
+        mask: Tensor | None
+        if keys is self._own_keys:
+            rows, mask = per_slot, self.shared.mask
+        elif any(keys is own for own in self._memory_keys):
+            rows, mask = 0, self._memory_mask  # one row for all slots
+        else:
             raise NotImplementedError("attention to keys made of those that were kept")
-        if not is_own and self._memory_mask is None:
-            return None
-        case = per_slot if is_own else 0
-        if case not in self._masks:
-            mask = self.shared.mask if is_own else self._memory_mask
-            assert mask is not None
-            self._masks[case] = additive(mask.repeat_interleave(per_slot, dim=2) if case > 1 else mask, dtype)
-        return self._masks[case]
+        if mask is not None and rows not in self._masks:
+            self._masks[rows] = additive(mask.repeat_interleave(rows, dim=2) if rows > 1 else mask, dtype)
+        return self._masks.get(rows)
 
 
 class _CacheLayer(DynamicLayer):

@@ -271,9 +271,10 @@ def pseudo_log_likelihood(
         torch.Size([1, 2])
     """
     log_probs_BT: Tensor | None = None
-    options: dict[str, Any] = {"words_BT": words_BT, "pieces": pieces, "scored_BT": scored_BT}
-    made = [*scored_passes(model, tokens_BT, **options, context=context, max_rows=max_rows)]
-    for rows_A, places_A, values_A in made:  # read when all are on their way
+    passes = scored_passes(
+        model, tokens_BT, words_BT=words_BT, pieces=pieces, scored_BT=scored_BT, context=context, max_rows=max_rows
+    )
+    for rows_A, places_A, values_A in list(passes):  # read when all are on their way
         if log_probs_BT is None:
             log_probs_BT = values_A.new_full(tokens_BT.shape, math.nan, device="cpu")
         log_probs_BT[rows_A, places_A] = values_A.cpu()
