@@ -104,6 +104,13 @@ def _of(name: str, *, scale_embedding: bool = False, **more: Any) -> Any:
         "T5": lambda: t.T5ForConditionalGeneration(t.T5Config(**(T5_SIZES | T5_TOKENS | more))),
         "GPT-2": lambda: t.GPT2LMHeadModel(t.GPT2Config(**(GPT2_SIZES | CAUSAL_TOKENS | more))),
         "Llama": lambda: t.LlamaForCausalLM(t.LlamaConfig(**(LLAMA_SIZES | more))),
+        # Windows of fewer steps than most outputs have, in all layers or in one of two.
+        "Mistral": lambda: t.MistralForCausalLM(t.MistralConfig(**(LLAMA_SIZES | {"sliding_window": 3} | more))),
+        "Gemma 3": lambda: t.Gemma3ForCausalLM(
+            t.Gemma3TextConfig(
+                **(LLAMA_SIZES | {"sliding_window": 3, "layer_types": ["sliding_attention", "full_attention"]} | more)
+            )
+        ),
         "Qwen2": lambda: t.Qwen2ForCausalLM(t.Qwen2Config(**(LLAMA_SIZES | more))),
         "OPT": lambda: t.OPTForCausalLM(
             t.OPTConfig(**(OPT_SIZES | CAUSAL_TOKENS | {"max_position_embeddings": POSITIONS} | more))
@@ -172,7 +179,7 @@ def _own_logits(model: Any, source: list[int], target: list[int]) -> Tensor:
 
 
 EXACT = ["Marian", "BART", "mBART", "GPT-2", "OPT", "GPT-Neo"]
-CASTING = ["T5", "Llama", "Qwen2", "BLOOM", "MPT", "Gemma 2", "Cohere", "Granite"]
+CASTING = ["T5", "Llama", "Mistral", "Gemma 3", "Qwen2", "BLOOM", "MPT", "Gemma 2", "Cohere", "Granite"]
 """These compute norms or attention weights in float32 whatever the type of the model is."""
 
 
@@ -214,7 +221,7 @@ def test_steps_and_all_at_once_and_the_model_itself_agree(name: str, scale_embed
 
 
 @pytest.mark.filterwarnings("error::FutureWarning")  # they take no argument that Transformers will drop
-@pytest.mark.parametrize("name", ["Marian", "T5", "GPT-2", "Llama"])
+@pytest.mark.parametrize("name", ["Marian", "T5", "GPT-2", "Llama", "Mistral"])
 def test_nothing_depends_on_padding_or_on_the_order_of_a_batch(name: str) -> None:
     adapted = step_model(_model(name))
     steps = torch.tensor([4, 5, 3, 5])
@@ -338,13 +345,13 @@ def _greedy_as_generated(model: Any, selector: Any, *, num_models: int, steps: i
     return outputs
 
 
-PARITY = ["Marian", "BART", "T5", "GPT-2", "Llama"]
+PARITY = ["Marian", "BART", "T5", "GPT-2", "Llama", "Mistral", "Gemma 3"]
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", PARITY)
-def test_hard_beams_are_those_of_generate_on_a_hundred_random_models(name: str) -> None:
-    """20 models of each of 5 kinds, where nothing ends, so that the definitions are the same: all k outputs, in order.
+def test_hard_beams_are_those_of_generate_on_many_random_models(name: str) -> None:
+    """20 models of each kind, where nothing ends, so that the definitions are the same: all k outputs, in order.
 
     ``generate`` runs on one unpadded row at a time, the adapter on the whole batch.
     """
@@ -544,7 +551,7 @@ def test_best_first_search_is_a_beam_that_holds_everything(name: str) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("score", [local, global_], ids=["local", "global"])
-@pytest.mark.parametrize("name", ["Marian", "BART", "T5", "GPT-2", "Llama"])
+@pytest.mark.parametrize("name", ["Marian", "BART", "T5", "GPT-2", "Llama", "Mistral"])
 def test_a_relaxed_beam_of_large_alpha_is_the_hard_beam(name: str, score: Any) -> None:
     adapted = step_model(_model(name, seed=3))
     with torch.no_grad():
@@ -749,7 +756,7 @@ def test_dropout_follows_the_mode_of_the_model(name: str) -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("name", ["Marian", "T5", "GPT-2", "Llama"])
+@pytest.mark.parametrize("name", ["Marian", "T5", "GPT-2", "Llama", "Mistral"])
 def test_gradient_checkpointing_changes_no_gradient(name: str) -> None:
     model = _model(name, dropout_rate=0.0) if name == "T5" else _model(name)
     for part in model.modules():
@@ -1090,10 +1097,6 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (_whisper, "WhisperForConditionalGeneration reads input_features"),
     (_m2m100, "M2M100ForConditionalGeneration cannot be adapted: .* after padding was written"),
     (lambda: transformers.BartModel(transformers.BartConfig(**SEQ2SEQ_SIZES)), "no language model head"),
-    (
-        lambda: transformers.MistralForCausalLM(transformers.MistralConfig(**LLAMA_SIZES)),
-        "config.sliding_window to None",
-    ),
     (_mamba, "MambaForCausalLM keeps (no such cache|a LinearAttentionLayer)"),
     (lambda: _with("Llama", eos_token_id=[0, 1]), r"eos_token_id is \[0, 1\]"),
     (lambda: _with("Marian", decoder_start_token_id=[1, 2]), "decoder_start_token_id"),
@@ -1129,6 +1132,19 @@ def _prompted() -> Any:
 def test_what_cannot_be_reproduced_is_refused_by_name(make: Callable[[], Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         step_model(make())
+
+
+def test_attention_in_chunks_is_refused() -> None:
+    """Its cache is that of a window, and its mask goes by places, which padding moves."""
+    with pytest.raises(InputError, match="Some model keeps a DynamicSlidingWindowLayer"):
+        caches.require_plain_layers(transformers.Llama4TextConfig(attention_chunk_size=4), "Some model")
+
+
+def test_a_window_is_as_wide_as_before_once_the_model_has_been_tried() -> None:
+    model = _of("Gemma 3", sliding_window=9)
+    step_model(model)
+    assert model.config.sliding_window == 9
+    assert [layer.self_attn.sliding_window for layer in model.model.layers] == [9, None]
 
 
 @pytest.mark.parametrize("settings", [{"suppress_tokens": [PAD]}, {"bad_words_ids": [[PAD]]}], ids=str)

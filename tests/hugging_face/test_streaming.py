@@ -30,12 +30,18 @@ def llama() -> Any:
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=VOCABULARY, **own))
 
 
+def mistral() -> Any:
+    """Attention within a window of three pieces, fewer than most of the sources have."""
+    own = {**SIZES, "num_key_value_heads": 1, "sliding_window": 3, "max_position_embeddings": 40}
+    return transformers.MistralForCausalLM(transformers.MistralConfig(vocab_size=VOCABULARY, **own))
+
+
 def bloom() -> Any:
     config = transformers.BloomConfig(vocab_size=VOCABULARY, hidden_size=16, n_layer=2, n_head=2)
     return transformers.BloomForCausalLM(config)
 
 
-MODELS: dict[str, Callable[[], Any]] = {"GPT-2": gpt2, "Llama": llama, "BLOOM": bloom}
+MODELS: dict[str, Callable[[], Any]] = {"GPT-2": gpt2, "Llama": llama, "Mistral": mistral, "BLOOM": bloom}
 
 # Words of one to three pieces.
 SOURCES: dict[str, list[tuple[int, ...]]] = {
@@ -90,7 +96,7 @@ def test_an_encoder_that_sees_what_follows_cannot_stream() -> None:
 
 
 def test_a_cache_that_cannot_be_followed_is_refused() -> None:
-    own = {**SIZES, "num_key_value_heads": 1, "sliding_window": 3, "max_position_embeddings": 40}
-    model = transformers.MistralModel(transformers.MistralConfig(vocab_size=VOCABULARY, **own)).eval()
-    with pytest.raises(InputError, match="MistralModel keeps a DynamicSlidingWindowLayer"):
+    config = transformers.MambaConfig(vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=1, state_size=4)
+    model = transformers.MambaModel(config).eval()
+    with pytest.raises(InputError, match="MambaModel keeps a LinearAttentionLayer"):
         Stream(pretrained_tagger(model, num_labels=3))

@@ -66,8 +66,10 @@ def test_every_slot_holds_what_it_came_by(width: int) -> None:
                 assert torch.equal(layers[place // 2][place % 2][b, j], wanted_NTA)
 
 
+@pytest.mark.parametrize("window", [None, 1, 4, 10, 12, 99])
 @pytest.mark.parametrize("width", [0, 5])
-def test_attention_to_all_columns_is_attention_to_the_slots_own(width: int) -> None:
+def test_attention_to_all_columns_is_attention_to_the_slots_own(width: int, window: int | None) -> None:
+    """All of them, or the last so many of prompt and path."""
     prompt = nothing(width)
     is_real_BP = torch.arange(width) >= torch.tensor([0, 2, 4])[:, None]
     cache, held = searched(SharedCache.start(prompt, is_real_BP), steps=9)
@@ -75,13 +77,14 @@ def test_attention_to_all_columns_is_attention_to_the_slots_own(width: int) -> N
     queries_BNJA = torch.randn(BATCH, HEADS, len(held[0]), SIZE).double()
     for layer in range(LAYERS):
         keys, values = grown.put(layer, new[2 * layer], new[2 * layer + 1])
-        found = F.scaled_dot_product_attention(queries_BNJA, keys, values, attn_mask=grown.mask)
+        found = F.scaled_dot_product_attention(queries_BNJA, keys, values, attn_mask=grown.mask(window))
         for b in range(BATCH):
             real = [prompt[layer][side][b][:, is_real_BP[b]] for side in (0, 1)]
             for j, past in enumerate(held[b]):
                 own = [torch.stack([step[2 * layer + side] for step in past], dim=1) for side in (0, 1)]
                 last = [new[2 * layer + side][b, :, j : j + 1] for side in (0, 1)]
                 k, v = (torch.cat([real[side], own[side], last[side]], dim=1) for side in (0, 1))
+                k, v = (k, v) if window is None else (k[:, -window:], v[:, -window:])
                 weights = (k @ queries_BNJA[b, :, j, :, None] / SIZE**0.5).softmax(1)
                 torch.testing.assert_close(found[b, :, j], (weights * v).sum(1), rtol=0, atol=1e-12)
 
@@ -149,7 +152,7 @@ def test_our_transformer_searches_with_shared_slots_as_with_copies(selector: str
     assert isinstance(state, tuple)
 
 
-SHARING = ["Marian", "BART", "mBART", "GPT-2", "OPT", "Llama", "Qwen2", "Cohere", "Granite"]
+SHARING = ["Marian", "BART", "mBART", "GPT-2", "OPT", "Llama", "Mistral", "Gemma 3", "Qwen2", "Cohere", "Granite"]
 
 
 @pytest.mark.parametrize("name", SHARING)
@@ -173,7 +176,7 @@ def test_models_of_transformers_search_with_shared_slots_as_with_copies(name: st
 
 @pytest.mark.parametrize("name", ["T5", "GPT-Neo", "BLOOM", "Gemma 2"])
 def test_attention_that_is_more_than_that_keeps_its_copies(name: str) -> None:
-    """Relative positions, windows, slopes and caps: found out when the model is adapted."""
+    """Relative positions, windows that a model makes itself, slopes and caps: found out when the model is adapted."""
     adapted = step_model(families._model(name))
     assert not adapted.shares
     with torch.no_grad():
@@ -196,8 +199,14 @@ def test_what_attention_is_told_beyond_that_is_refused() -> None:
             shared_attention.attend(None, query, keys, values, mask + 1)
         with pytest.raises(NotImplementedError, match="keys"):
             shared_attention.attend(None, query, keys + 0, values, mask)
-        with pytest.raises(NotImplementedError, match="window"):
-            shared_attention.mask_of(mask_function=masking_utils.sliding_window_causal_mask_function(4096))
+        in_window = masking_utils.sliding_window_causal_mask_function(4096)
+        window = shared_attention.mask_of(mask_function=in_window, local_size=4096)
+        shared_attention.attend(None, query, keys, values, window, sliding_window=4096)
+        for other in (None, 4095):  # as of attention in chunks
+            with pytest.raises(NotImplementedError, match="window"):
+                shared_attention.attend(None, query, keys, values, window, sliding_window=other)
+        with pytest.raises(NotImplementedError, match="parts"):
+            shared_attention.mask_of(mask_function=in_window)
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
@@ -255,7 +264,7 @@ def test_columns_that_no_slot_comes_by_are_left_out() -> None:
     """What is kept is the prompt and what slots need, and no more than copies would have."""
     prompt = nothing(3)
     cache, held = searched(SharedCache.start(prompt), steps=300, seed=4)
-    assert cache.mask.shape[-1] < 3 + 300 + 2 * 128
+    assert cache.mask().shape[-1] < 3 + 300 + 2 * 128
     for b in range(BATCH):
         for j, past in enumerate(held[b]):
             wanted = [torch.stack([step[place] for step in past], dim=1) for place in range(2 * LAYERS)]
@@ -264,7 +273,7 @@ def test_columns_that_no_slot_comes_by_are_left_out() -> None:
     grown, new = written(cache, seed=0)
     keys, values = grown.put(1, new[2], new[3])
     assert torch.equal(keys[:, :, :3], prompt[1][0]) and torch.equal(values[:, :, :3], prompt[1][1])
-    assert grown.mask[..., :3].all() and (grown.mask.sum(-1) == 3 + 301).all()
+    assert grown.mask()[..., :3].all() and (grown.mask().sum(-1) == 3 + 301).all()
 
 
 def test_more_slots_than_there_is_room_for() -> None:

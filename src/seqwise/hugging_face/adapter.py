@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from seqwise import tree
 from seqwise.data.batches import Batch
 from seqwise.errors import InputError
-from seqwise.hugging_face.caches import Layers, cache_argument
+from seqwise.hugging_face.caches import Layers, cache_argument, require_plain_layers
 from seqwise.hugging_face.generation import SpecialTokens
 from seqwise.hugging_face.heads import head_of
 from seqwise.hugging_face.sharding import Lockstep
@@ -43,6 +43,7 @@ class HuggingFaceStepModel(nn.Module, ABC):
         self.shares = False  # whether slots share their keys and values where there are no gradients
         self.lockstep: Lockstep | None = None  # set where layers are sharded over processes
         self.steps_singly = True  # whether sources are read for single steps too, not only for all steps at once
+        require_plain_layers(model.get_decoder().config, type(model).__name__)
         self._cache = cache_argument(model.get_decoder())
         self._takes_positions = "position_ids" in inspect.signature(model.get_decoder().forward).parameters
         head = head_of(model)

@@ -30,6 +30,9 @@ HALF_PRECISION_TOLERANCE = 5e-2
 # Large enough to show what a head does to large scores, such as a soft cap.
 PROBE = 100.0
 
+# Steps within a sliding window while a model is probed, so that a few steps leave it.
+PROBED_WINDOW = 2
+
 FORBID_PADDING = (
     "forbid it: generation_config.suppress_tokens = [pad_token_id], and search with a generation_selector; or report "
     "this model"
@@ -219,12 +222,12 @@ def _tolerance(scores: Tensor) -> float:
 
 
 @contextmanager
-def _examined(model: nn.Module) -> Iterator[None]:
+def _examined(model: Any) -> Iterator[None]:
     """Run without dropout, gradients and warnings about padding, and report errors in terms of the model."""
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()  # the probe writes padding without a mask
     try:
-        with evaluation_mode(model), torch.no_grad():
+        with evaluation_mode(model), narrow_windows(model.get_decoder()), torch.no_grad():
             yield
     except InputError:
         raise
@@ -235,6 +238,25 @@ def _examined(model: nn.Module) -> Iterator[None]:
         ) from error
     finally:
         transformers_logging.set_verbosity(verbosity)
+
+
+@contextmanager
+def narrow_windows(decoder: Any) -> Iterator[None]:
+    """Temporarily narrow the sliding windows of a decoder, if it has any."""
+    parts = [part for part in (decoder.config, *decoder.modules()) if _window(part) > PROBED_WINDOW]
+    windows = [_window(part) for part in parts]
+    try:
+        for part in parts:
+            part.sliding_window = PROBED_WINDOW
+        yield
+    finally:
+        for part, window in zip(parts, windows, strict=True):
+            part.sliding_window = window
+
+
+def _window(part: Any) -> int:
+    window = getattr(part, "sliding_window", None)
+    return window if isinstance(window, int) else 0
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from transformers import DynamicCache, EncoderDecoderCache
-from transformers.cache_utils import DynamicLayer
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from seqwise import tree
 from seqwise.errors import InputError
@@ -22,8 +22,23 @@ Layers = tuple[KeysValues, ...]
 """Keys and values for each layer."""
 
 
+def require_plain_layers(config: Any, model_name: str) -> None:
+    """Raise an InputError if layers with this config keep anything but keys and values.
+
+    Those of attention within a window may be kept beyond it, where the mask hides them.
+    """
+    in_chunks = getattr(config, "attention_chunk_size", None) is not None
+    kept = (DynamicLayer,) if in_chunks else (DynamicLayer, DynamicSlidingWindowLayer)
+    for layer in DynamicCache(config=config).layers:
+        if type(layer) not in kept:
+            raise _cannot_follow(model_name, f"a {type(layer).__name__}")
+
+
 def cache_of(layers: Layers) -> Any:
-    """Make a growing cache of these keys and values, (B, N, T, A) each, without copying them."""
+    """Make a growing cache of these keys and values, (B, N, T, A) each, without copying them; of none, an empty one.
+
+    It keeps all steps. The one that a model makes for itself forgets those that leave a sliding window.
+    """
     cache = DynamicCache()
     for keys, values in layers:
         layer = DynamicLayer()
@@ -108,12 +123,7 @@ tree.register_empty(SlotCopies)
 
 
 def _cannot_follow(model_name: str, kind: str) -> InputError:
-    hint = "use a model with plain attention over all steps"
-    if "Sliding" in kind:
-        hint = (
-            "where no output is longer than the window, set config.sliding_window to None (and all config.layer_types "
-            "to 'full_attention'), and load the model again"
-        )
     return InputError(
-        f"{model_name} keeps {kind}, and only plain keys and values of all steps can be gathered and mixed", hint=hint
+        f"{model_name} keeps {kind}, and only plain keys and values of all steps can be gathered and mixed",
+        hint="use a model with plain attention, over all steps or within a sliding window",
     )

@@ -58,7 +58,12 @@ class CausalModel(HuggingFaceStepModel):
             return Prompt(moved_BS, mask_BP, lengths_B, (), ())
         # At least one token, since only a cache that something was put in tells its shape.
         with self._reading_ahead():
-            output = self._decoder(input_ids=tokens_BS[:, : max(before, 1)], use_cache=True, return_dict=True)
+            output = self._decoder(
+                input_ids=tokens_BS[:, : max(before, 1)],
+                use_cache=True,
+                return_dict=True,
+                **{self._cache: cache_of(())},
+            )
         read = layers_of(cache_in(output), self._name)
         from_BP = (columns_S[:before] - gaps_B1) % max(before, 1)
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, EncoderDecoderCache
+from transformers import EncoderDecoderCache
 
 from seqwise import tree
 from seqwise.data.batches import Batch
@@ -55,6 +55,7 @@ class Seq2SeqModel(HuggingFaceStepModel):
                 encoder_hidden_states=hidden_BSH,
                 encoder_attention_mask=mask_BS,
                 use_cache=True,
+                **{self._cache: EncoderDecoderCache(cache_of(()), cache_of(()))},
             )
         own, memory = two_caches_of(cache_in(output), self._name)
         return Source(hidden_BSH, mask_BS, batch.source_lengths_B, memory, no_steps(own), SlotCopies())
@@ -97,7 +98,7 @@ class Seq2SeqModel(HuggingFaceStepModel):
     def _all_steps(self, inputs_BTD: Tensor, context: Source) -> Tensor:
         self._require_positions(inputs_BTD.shape[1], "the longest target")
         keeps = bool(context.memory) and self._keeps_cache
-        cache = EncoderDecoderCache(DynamicCache(), cache_of(context.memory)) if keeps else None
+        cache = EncoderDecoderCache(cache_of(()), cache_of(context.memory)) if keeps else None
         hidden_BTH: Tensor = self._run(
             inputs_BTD,
             encoder_hidden_states=context.hidden_BSH,

@@ -25,7 +25,7 @@ from seqwise.models.shared_cache import SharedCache, additive
 
 NAME = "seqwise_shared_cache"
 # What attention may be told and needs not know, as positions and places are those of the shared cache.
-KNOWN = ("position_ids", "cache_position", "use_cache", "is_causal", "return_dict")
+KNOWN = ("position_ids", "cache_position", "use_cache", "is_causal", "return_dict", "sliding_window")
 PLAIN = (causal_mask_function, bidirectional_mask_function)
 
 
@@ -36,15 +36,15 @@ class SharedCall:
         self, shared: SharedCache, *, num_seen: int, memory: Layers = (), is_real_BS: Tensor | None = None
     ) -> None:
         self.shared, self.num_slots, self.is_over = shared, shared.columns_BJT.shape[1], False
-        # What the decoder takes for the caches of its self-attention and cross-attention, and for its mask. Whatever it
-        # makes of the mask is another tensor, and not done here.
+        # What the decoder takes for the caches of its self-attention and cross-attention, and for its masks, by window.
+        # Whatever it makes of a mask is another tensor, and not done here.
         self.cache = DynamicCache()
         self.cache.layers.extend(_CacheLayer(self, layer, num_seen) for layer in range(shared.num_layers))
         self.memory, self._memory_keys = cache_of(memory), [keys for keys, _ in memory]
-        self.plain = torch.zeros(1, 1, 1, 1)
+        self._windows: dict[int | None, Tensor] = {}
         self._memory_mask = None if is_real_BS is None else is_real_BS[:, None, None]
         self._own_keys: Tensor | None = None
-        self._masks: dict[int, Tensor] = {}
+        self._masks: dict[tuple[int, int | None], Tensor] = {}
 
     def put(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Write keys and values (B J, N, 1, A), and return all of them, (B, N, C, A)."""
@@ -56,18 +56,32 @@ class SharedCall:
         )
         return self._own_keys, all_values
 
-    def mask(self, keys: Tensor, per_slot: int, dtype: torch.dtype) -> Tensor | None:
+    def placeholder(self, window: int | None) -> Tensor:
+        """Return what the decoder takes for its mask within a window, or over all steps."""
+        return self._windows.setdefault(window, torch.zeros(1, 1, 1, 1))
+
+    def window_of(self, mask: Tensor | None) -> int | None:
+        """Return the window of a placeholder; any other mask raises a NotImplementedError."""
+        if mask is None:
+            return None
+        for window, placeholder in self._windows.items():
+            if mask is placeholder:
+                return window
+        raise NotImplementedError("attention with a mask of its own")
+
+    def mask(self, keys: Tensor, per_slot: int, dtype: torch.dtype, *, window: int | None) -> Tensor | None:
         """Numbers that attention adds, with several heads for each slot: (B, 1, J G, C) or broadcastable to it."""
         mask: Tensor | None
         if keys is self._own_keys:
-            rows, mask = per_slot, self.shared.mask
+            rows, mask = per_slot, self.shared.mask(window)
         elif any(keys is own for own in self._memory_keys):
             rows, mask = 0, self._memory_mask  # one row for all slots
         else:
             raise NotImplementedError("attention to keys made of those that were kept")
-        if mask is not None and rows not in self._masks:
-            self._masks[rows] = additive(mask.repeat_interleave(rows, dim=2) if rows > 1 else mask, dtype)
-        return self._masks.get(rows)
+        place = rows, window
+        if mask is not None and place not in self._masks:
+            self._masks[place] = additive(mask.repeat_interleave(rows, dim=2) if rows > 1 else mask, dtype)
+        return self._masks.get(place)
 
 
 class _CacheLayer(DynamicLayer):
@@ -132,17 +146,20 @@ def _usual(config: Any) -> str:
     return before if before != NAME else "sdpa"
 
 
-def mask_of(*, config: Any = None, mask_function: Any = causal_mask_function, **others: Any) -> Any:
+def mask_of(
+    *, config: Any = None, mask_function: Any = causal_mask_function, local_size: int | None = None, **others: Any
+) -> Any:
     """Return the mask that a decoder requests; a shared step gets a placeholder tensor."""
     call = _current()
     if call is None:
         usual = _usual(config)
-        mask = AttentionMaskInterface()[usual](config=config, mask_function=mask_function, **others)
+        others |= {"config": config, "mask_function": mask_function, "local_size": local_size}
+        mask = AttentionMaskInterface()[usual](**others)
         # "eager" hides by the lowest number there is, which torch's attention, if it comes to that, cannot add to.
         return mask.clamp(min=max(torch.finfo(mask.dtype).min / 2, -1e30)) if usual == "eager" else mask
-    if mask_function not in PLAIN:
-        raise NotImplementedError("attention within a window, or to parts")
-    return call.plain
+    if mask_function not in PLAIN and local_size is None:
+        raise NotImplementedError("attention to parts")
+    return call.placeholder(local_size)
 
 
 def attend(
@@ -165,15 +182,16 @@ def attend(
         usual = AttentionInterface().get_interface(_usual(module.config), sdpa_attention_forward)
         attended, weights = usual(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **others)
         return attended, weights
+    window = call.window_of(attention_mask)
     unknown = [name for name, what in others.items() if what is not None and what is not False and name not in KNOWN]
-    if attention_mask is not None and attention_mask is not call.plain:
-        unknown.append("a mask of its own")
+    if others.get("sliding_window") != window:  # a mask of one kind and attention of another, such as in chunks
+        unknown.append("another sliding_window than that of its mask")
     if unknown or dropout or query.shape[2] != 1:
         raise NotImplementedError(f"attention with {', '.join(unknown) or 'dropout or several queries'}")
     shape_JGA = (call.num_slots, query.shape[1] // key.shape[1], query.shape[3])
     # Heads that read the same keys are more queries of them, as the slots are.
     queries = query.reshape(len(key), call.num_slots, key.shape[1], *shape_JGA[1:]).transpose(1, 2).flatten(2, 3)
-    mask = call.mask(key, shape_JGA[1], query.dtype)
+    mask = call.mask(key, shape_JGA[1], query.dtype, window=window)
     attended = F.scaled_dot_product_attention(queries, key, value, attn_mask=mask, scale=scaling)
     return attended.unflatten(2, shape_JGA[:2]).transpose(1, 2).reshape(len(query), 1, query.shape[1], -1), None
 

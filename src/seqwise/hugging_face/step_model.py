@@ -23,11 +23,12 @@ def step_model(model: nn.Module, *, generation_config: GenerationConfig | None =
     search: :func:`~seqwise.hugging_face.generation.generation_selector` excludes them as ``generate`` does.
 
     The keys and values of the output so far are the decoder state, which selections gather or mix; those of the source
-    (or the prompt of a causal model) are kept once per input. Without gradients, and if the model has plain scaled
-    dot-product attention, the slots of an input share all keys and values (``shares``): a hard selection then moves
-    indices (``SharedCache``). Input embeddings are the model's own, including their scale. Construction checks that the
-    adapter agrees with the model on a padded batch and on outputs that contain padding. (M2M100 and NLLB skip padding
-    when they count positions: they raise unless ``generation_config.suppress_tokens`` forbids writing it.)
+    (or the prompt of a causal model) are kept once per input. Those that leave a sliding window are kept too, and
+    hidden. Without gradients, and if the model has plain scaled dot-product attention, the slots of an input share all
+    keys and values (``shares``): a hard selection then moves indices (``SharedCache``). Input embeddings are the
+    model's own, including their scale. Construction checks that the adapter agrees with the model on a padded batch
+    and on outputs that contain padding, with windows of two steps if it has any. (M2M100 and NLLB skip padding when
+    they count positions: they raise unless ``generation_config.suppress_tokens`` forbids writing it.)
 
     Args:
         model: a model with a head (``AutoModelForSeq2SeqLM``, ``AutoModelForCausalLM``); its weights are shared,
@@ -42,8 +43,8 @@ def step_model(model: nn.Module, *, generation_config: GenerationConfig | None =
 
     Raises:
         InputError: the model has no head, no start token or several end tokens; it does not write token by token, or
-            its parts cannot be called separately; its cache cannot follow a selection (static, sliding, quantised,
-            recurrent); or the adapter does not agree with it. Later: a prompt is empty, a position has no embedding
+            its parts cannot be called separately; its cache cannot follow a selection (static, quantised, recurrent,
+            of chunks); or the adapter does not agree with it. Later: a prompt is empty, a position has no embedding
             (or, with longrope or dynamic rope, would change those of other inputs of its batch), a target does not
             begin with the forced token, or a model in training with layer drop takes single steps.
 

@@ -22,7 +22,8 @@ from seqwise import tree
 from seqwise.data.records import read_record
 from seqwise.decoding import evaluation_mode
 from seqwise.errors import InputError
-from seqwise.hugging_face.caches import Layers, cache_argument, cache_in, cache_of, layers_of
+from seqwise.hugging_face.agreement import narrow_windows
+from seqwise.hugging_face.caches import Layers, cache_argument, cache_in, cache_of, layers_of, require_plain_layers
 from seqwise.hugging_face.masked_model import num_positions
 from seqwise.models.recurrent import LEFT_TO_RIGHT, READS_BOTH_WAYS, Context, FixedAttentionTagger
 from seqwise.training.checkpoints import load_model_file, seal, verify
@@ -65,12 +66,13 @@ class PieceEncoder(nn.Module):
         Runs pieces through the model at once and in two parts.
         """
         kind = type(self.backbone).__name__
+        require_plain_layers(self.backbone.config, kind)
         vocabulary_size = self.backbone.get_input_embeddings().num_embeddings
         device = next(self.backbone.parameters()).device
         draw = torch.Generator().manual_seed(0)
         sources_BS = ~torch.randint(vocabulary_size, (2, 7), generator=draw).to(device)
         lengths_B = torch.full((2,), 7, device=device)
-        with evaluation_mode(self.backbone), torch.no_grad():
+        with evaluation_mode(self.backbone), narrow_windows(self.backbone), torch.no_grad():
             whole_BSM = self(sources_BS, lengths_B).memory_BSM
             prefix_BPM = self(sources_BS[:, :4], lengths_B - 3).memory_BSM
             scale = float(whole_BSM.abs().max())
@@ -90,6 +92,12 @@ class PieceEncoder(nn.Module):
         """Read the next words of sources, the same number of each; the past holds keys, values and their mask."""
         pieces = self._pieces(sources_BS, lengths_B)
         layers, seen_BP = ((), pieces.mask_BS[:, :0]) if past is None else past
+        if not bool(seen_BP.all()):
+            # Leave padding out, as far as all inputs have some. The rest comes first: what is within a sliding window
+            # of the next pieces has no gap.
+            kept_BW = seen_BP.byte().argsort(dim=1, stable=True)[:, -int(seen_BP.sum(1).max()) :]
+            layers = tree.map(lambda leaf: leaf.take_along_dim(kept_BW[:, None, :, None], dim=2), layers)
+            seen_BP = seen_BP.gather(1, kept_BW)
         mask_BC = torch.cat([seen_BP, pieces.mask_BS], dim=1)
         self._require_positions(int(mask_BC.sum(1).max()))
         positions_BS = seen_BP.sum(1, keepdim=True) + torch.arange(sources_BS.shape[1], device=sources_BS.device)
@@ -98,14 +106,10 @@ class PieceEncoder(nn.Module):
             input_ids=pieces.ids_BS,
             attention_mask=mask_BC.long(),
             use_cache=True,
-            **{cache_argument(self.backbone): cache_of(layers) if layers else None},
+            **{cache_argument(self.backbone): cache_of(layers)},
             **({"position_ids": positions_BS * pieces.mask_BS} if takes_positions else {}),
         )
         layers = layers_of(cache_in(output), type(self.backbone).__name__)
-        if not bool(mask_BC.all()):  # leave padding out, as far as all inputs have some
-            kept_BW = (~mask_BC).byte().argsort(dim=1, stable=True)[:, : int(mask_BC.sum(1).max())]
-            layers = tree.map(lambda leaf: leaf.take_along_dim(kept_BW[:, None, :, None], dim=2), layers)
-            mask_BC = mask_BC.gather(1, kept_BW)
         return _of_words(output.last_hidden_state, pieces.marked_BS), (layers, mask_BC)
 
     def _pieces(self, sources_BS: Tensor, lengths_B: Tensor) -> _Pieces:

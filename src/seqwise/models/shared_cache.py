@@ -24,7 +24,7 @@ class SharedCache:
     """Decoder state of a Transformer without gradients: columns written so far, and the column indices of each slot.
 
     A step appends a column for each slot, and each slot keeps the indices of the columns on its path. All slots of an
-    input attend to all columns at once, and :attr:`mask` hides from each slot the columns of the others. A hard
+    input attend to all columns at once, and :meth:`mask` hides from each slot the columns of the others. A hard
     selection therefore moves (B, J, T) integers; separate keys and values for each slot would have to be moved and
     extended at every step. A soft selection makes separate copies, :meth:`dense`, and mixes them.
 
@@ -50,7 +50,7 @@ class SharedCache:
         >>> second.columns_BJT
         tensor([[[0, 1],
                  [0, 2]]])
-        >>> second.mask
+        >>> second.mask()
         tensor([[[[ True,  True, False],
                   [ True, False,  True]]]])
     """
@@ -58,7 +58,7 @@ class SharedCache:
     def __init__(self, store: _Store, columns_BJT: Tensor, num_columns: int, prompt_B1P: Tensor) -> None:
         self.columns_BJT = columns_BJT
         self._store, self._num_columns, self._prompt_B1P = store, num_columns, prompt_B1P
-        self._mask: Tensor | None = None
+        self._masks: dict[int | None, Tensor] = {}
 
     @property
     def num_layers(self) -> int:
@@ -131,15 +131,21 @@ class SharedCache:
         place, first = 2 * layer, self._num_columns - keys_BNJA.shape[2]
         return self._store.put(place, first, keys_BNJA), self._store.put(place + 1, first, values_BNJA)
 
-    @property
-    def mask(self) -> Tensor:
-        """Attention mask over all columns: true on each slot's path and its prompt; bool (B, 1, J, C)."""
-        if self._mask is None:
-            batch_size, num_slots, _ = self.columns_BJT.shape
+    def mask(self, window: int | None = None) -> Tensor:
+        """Return the attention mask over all columns: true on each slot's path and its prompt; bool (B, 1, J, C).
+
+        A window of W leaves the last W of these steps and prompt columns, the newest included, as sliding-window
+        attention does. Computed once.
+        """
+        if window not in self._masks:
+            batch_size, num_slots, num_steps = self.columns_BJT.shape
+            width = self._prompt_B1P.shape[2]
+            hidden = 0 if window is None else max(width + num_steps - window, 0)  # of prompt and steps, from the left
             seen_BJC = self._prompt_B1P.new_zeros(batch_size, num_slots, self._num_columns)
-            seen_BJC[:, :, : self._prompt_B1P.shape[2]] = self._prompt_B1P
-            self._mask = seen_BJC.scatter_(2, self.columns_BJT, True)[:, None]
-        return self._mask
+            seen_BJC[:, :, hidden:width] = self._prompt_B1P[:, :, hidden:]
+            within_BJT = self.columns_BJT[:, :, max(hidden - width, 0) :]
+            self._masks[window] = seen_BJC.scatter_(2, within_BJT, True)[:, None]
+        return self._masks[window]
 
 
 def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:

@@ -307,7 +307,7 @@ class Transformer(nn.Module, HubModel):
             state = state.dense()
         if isinstance(state, SharedCache):
             grown = state.step()
-            own_B1JC, mask_B11S = (additive(mask, hidden_BJH.dtype) for mask in (grown.mask, mask_B11S))
+            own_B1JC, mask_B11S = (additive(mask, hidden_BJH.dtype) for mask in (grown.mask(), mask_B11S))
             for number, (layer, memory) in enumerate(zip(self._decoder_layers(), context.memories, strict=True)):
                 hidden_BJH = layer.shared_step(hidden_BJH, number, grown, own_B1JC, memory, mask_B11S)
             return self.dropout(self.decoder_norm(hidden_BJH)), grown
