@@ -111,6 +111,7 @@ def _of(name: str, *, scale_embedding: bool = False, **more: Any) -> Any:
                 **(LLAMA_SIZES | {"sliding_window": 3, "layer_types": ["sliding_attention", "full_attention"]} | more)
             )
         ),
+        "T5Gemma": lambda: _t5gemma(**more),
         "Qwen2": lambda: t.Qwen2ForCausalLM(t.Qwen2Config(**(LLAMA_SIZES | more))),
         "OPT": lambda: t.OPTForCausalLM(
             t.OPTConfig(**(OPT_SIZES | CAUSAL_TOKENS | {"max_position_embeddings": POSITIONS} | more))
@@ -137,6 +138,16 @@ def _of(name: str, *, scale_embedding: bool = False, **more: Any) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return makers[name]().to(torch.float64).eval()
+
+
+def _t5gemma(**more: Any) -> Any:
+    """A decoder whose window, and whose soft cap of scores, are settings of its own; it does not see padding."""
+    own: dict[str, Any] = {"sliding_window": 3, "cross_attention_hidden_size": 8, "final_logit_softcapping": 2.0}
+    one = transformers.T5GemmaModuleConfig(**(LLAMA_SIZES | own | {"pad_token_id": PAD} | more))
+    config = transformers.T5GemmaConfig(
+        encoder=one, decoder=one, vocab_size=VOCABULARY, **(T5_TOKENS | {"decoder_start_token_id": 5})
+    )
+    return transformers.T5GemmaForConditionalGeneration(config)
 
 
 def _drawn(model: Any, seed: int, spread: float = 0.6) -> Any:
@@ -179,7 +190,7 @@ def _own_logits(model: Any, source: list[int], target: list[int]) -> Tensor:
 
 
 EXACT = ["Marian", "BART", "mBART", "GPT-2", "OPT", "GPT-Neo"]
-CASTING = ["T5", "Llama", "Mistral", "Gemma 3", "Qwen2", "BLOOM", "MPT", "Gemma 2", "Cohere", "Granite"]
+CASTING = ["T5", "T5Gemma", "Llama", "Mistral", "Gemma 3", "Qwen2", "BLOOM", "MPT", "Gemma 2", "Cohere", "Granite"]
 """These compute norms or attention weights in float32 whatever the type of the model is."""
 
 
@@ -345,7 +356,7 @@ def _greedy_as_generated(model: Any, selector: Any, *, num_models: int, steps: i
     return outputs
 
 
-PARITY = ["Marian", "BART", "T5", "GPT-2", "Llama", "Mistral", "Gemma 3"]
+PARITY = ["Marian", "BART", "T5", "T5Gemma", "GPT-2", "Llama", "Mistral", "Gemma 3"]
 
 
 @pytest.mark.thorough

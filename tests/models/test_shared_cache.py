@@ -260,6 +260,15 @@ def test_a_mask_that_the_model_makes_itself_is_not_overlooked() -> None:
     assert not step_model(model).shares
 
 
+def test_a_wide_window_is_tried_where_it_is_narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else nothing would leave it in the few steps that a model is tried on."""
+    model = families._of("Mistral", sliding_window=4096)
+    assert step_model(model).shares
+    over_all = SharedCache.mask
+    monkeypatch.setattr(SharedCache, "mask", lambda cache, window=None: over_all(cache))
+    assert not step_model(model).shares
+
+
 def test_columns_that_no_slot_comes_by_are_left_out() -> None:
     """What is kept is the prompt and what slots need, and no more than copies would have."""
     prompt = nothing(3)

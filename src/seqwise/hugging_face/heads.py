@@ -60,7 +60,7 @@ class OutputHead(nn.Module):
     def _operations(self) -> tuple[float | None, float | None, float | None]:
         """The factor (Cohere), divisor (Granite) and soft cap (Gemma 2)."""
         model: Any = self._model[0]
-        config = model.config
+        config = model.config.get_text_config(decoder=True)
         return (
             getattr(model, "logit_scale", None),
             getattr(config, "logits_scaling", None),
