@@ -6,7 +6,7 @@ mutmut makes all mutants of search, objectives and sampling; a sample of them, d
 those tests that run the mutated function. What these let through, mypy checks, which `make test` runs as well. Results
 are kept in the folder, so that a run that was stopped goes on; --again tests with today's tests what was not caught.
 [tool.mutmut] in pyproject.toml says what is mutated and which tests are run, scripts/equivalent_mutants.toml which
-survivors change nothing, and why.
+survivors change nothing, and why; two kinds, words of messages and devices, are recognised here.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ EQUIVALENT = ROOT / "scripts" / "equivalent_mutants.toml"
 STATUS = {0: "survived", 1: "killed", 3: "killed", 5: "not run by any test", 33: "not run by any test"}
 TIMED_OUT = (24, -24, 36, 152, 255)
 UNCAUGHT = ("survived", "not run by any test")
+MESSAGE = "Only the words of a message differ, which tests do not pin."
+ON_THE_CPU = "Where no device is named, it is the CPU that the tests run on; the pretended device has its own checks."
 TYPES = "type_errors.json"
 COPIED = ("benchmarks", "docs", "reproductions", "scripts", "src", "tests", "README.md", "pyproject.toml")
 
@@ -151,11 +153,14 @@ def _report(folder: Path, chosen: list[str], seed: int) -> dict[str, Any]:
         if errors.get(name):
             statuses[name] = "refused by mypy"
             continue
-        mutant = {**_described(folder, name), "status": statuses[name], "reason": ""}
-        for reason in reasons:
-            if all(mutant[key] == reason[key] for key in ("file", "before", "after")):
-                mutant["reason"], statuses[name] = reason["reason"], "changes nothing"
-        survivors.append(mutant)
+        described = _described(folder, name)
+        known = (
+            one["reason"] for one in reasons if all(described[key] == one[key] for key in ("file", "before", "after"))
+        )
+        reason = next(known, "") or reason_of_kind(described["before"], described["after"])
+        survivors.append({**described, "status": statuses[name], "reason": reason})
+        if reason:
+            statuses[name] = "changes nothing"
     files = sorted(folder.glob("src/seqwise/*/**/*.py"))
     signature = sign(f"mutants of {len(codes)}, sampled", seeds=[seed], data=f"{len(files)} files")
     return {
@@ -166,6 +171,51 @@ def _report(folder: Path, chosen: list[str], seed: int) -> dict[str, Any]:
         "survivors": sorted(survivors, key=lambda survivor: (survivor["file"], survivor["line"])),
         "signature": asdict(signature),
     }
+
+
+def reason_of_kind(before: str, after: str) -> str:
+    """Return why a mutant changes nothing, if it is of a kind of which this is known, else an empty string.
+
+    Example:
+        >>> reason_of_kind('raise InputError("no label", hint="give one")', 'raise InputError("no label", hint=None)')
+        'Only the words of a message differ, which tests do not pin.'
+        >>> reason_of_kind('raise InputError("no label")', "raise InputError(None)")
+        ''
+    """
+    one, other = _parsed(before), _parsed(after)
+    if one is None or other is None:
+        return ""
+    if "InputError(" in before or before.startswith("hint="):
+        return MESSAGE if ast.dump(_Worded().visit(one)) == ast.dump(_Worded().visit(other)) else ""
+    return ON_THE_CPU if ast.dump(_Placed().visit(one)) == ast.dump(_Placed().visit(other)) else ""
+
+
+def _parsed(line: str) -> ast.Module | None:
+    for source in (line, f"_({line})"):  # a statement, or an argument on a line of its own
+        try:
+            return ast.parse(source)
+        except SyntaxError:
+            continue
+    return None
+
+
+class _Worded(ast.NodeTransformer):
+    """Leave out hints and all words."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        node.keywords = [keyword for keyword in node.keywords if keyword.arg != "hint"]
+        return self.generic_visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        return ast.Constant("") if isinstance(node.value, str) else node
+
+
+class _Placed(ast.NodeTransformer):
+    """Leave out devices."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        node.keywords = [keyword for keyword in node.keywords if keyword.arg != "device"]
+        return self.generic_visit(node)
 
 
 def _by_room(statuses: dict[str, str]) -> dict[str, Counter[str]]:

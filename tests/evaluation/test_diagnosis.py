@@ -20,7 +20,7 @@ from seqwise import InputError
 from seqwise.cli.console import out
 from seqwise.cli.diagnosis import _best_of_steps
 from seqwise.data.readers import Example, read_columns, read_pairs
-from seqwise.decoding import Decoder, Hypothesis, decode, decode_examples
+from seqwise.decoding import Decoder, Hypothesis, decode_examples
 from seqwise.evaluation import (
     BeamErrors,
     Counts,
@@ -42,7 +42,7 @@ from seqwise.runs.diagnosis import _prepare, development_constant, diagnose, exp
 from seqwise.runs.findings import BEAM_SIZES, Diagnosis, LanguageDiagnosis, meanings, meanings_inside
 from seqwise.runs.measures import log_partitions_of, measure
 from seqwise.runs.run import OutputRun
-from seqwise.search import HardTopK, beam_search, global_, local, shifted
+from seqwise.search import HardTopK, global_, local
 
 Ids = tuple[int, ...]
 END = 0
@@ -216,68 +216,6 @@ def test_length_bias_by_hand() -> None:
     assert found.ratio.value == 17 / 19
     with pytest.raises(InputError, match="5 predictions for 1 references"):
         length_bias(outputs, [3])
-
-
-# -------------------------------------------------------------------------------------------- shifted scores
-
-
-class Normalized:
-    """A model whose log Z is the same constant everywhere."""
-
-    def __init__(self, model: Any, constant: float) -> None:
-        self.model, self.constant = model, constant
-        self.end, self.embedding_VD = model.end, model.embedding_VD
-        self.start, self.step = model.start, model.step
-
-    def head(self, features: torch.Tensor) -> torch.Tensor:
-        return self.model.head(features).log_softmax(-1) + self.constant
-
-
-@torch.no_grad()
-def test_where_log_z_is_one_constant_the_shifted_search_is_the_local_one() -> None:
-    case = translation_case(0, lengths=(3, 4, 2))
-    context, model = case.model.encode(case.batch), Normalized(case.model, 5.0)
-    steps = torch.tensor([5, 6, 4])
-    found = beam_search(model, context, HardTopK(4), num_steps=steps, score=shifted(5.0))
-    wanted = beam_search(case.model, context, HardTopK(4), num_steps=steps, score=local)
-    torch.testing.assert_close(found.scores_BK, wanted.scores_BK, rtol=0, atol=1e-10)
-    assert all(torch.equal(one, other) for one, other in zip(found.tokens, wanted.tokens, strict=True))
-    raw = decode(model, context, Decoder(HardTopK(4), global_), num_steps=steps)
-    assert [len(best[0].tokens) for best in raw] == steps.tolist(), "5 nats a token: raw scores never end"
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("constant", [-1.5, 0.8])
-def test_a_shifted_beam_takes_the_constant_off_every_token_up_to_the_end_token(constant: float) -> None:
-    case = translation_case(4, lengths=(3, 4, 2))
-    beam = beam_search(case.model, case.model.encode(case.batch), HardTopK(3), num_steps=4, score=shifted(constant))
-    for row, oracle in enumerate(case.oracles):
-        oracle.weight = oracle.weight.copy()
-        oracle.bias = oracle.bias - constant
-        expected = [one.score for one in hard_beam(oracle, k=3, num_steps=4, log_partition_weight=0.0)]
-        assert beam.scores_BK[row].tolist() == pytest.approx(expected, abs=1e-10)
-
-
-@torch.no_grad()
-def test_where_lengths_are_fixed_a_constant_changes_no_order() -> None:
-    case = tagger_case(4)
-    context, steps = case.model.encode(case.batch), case.batch.source_lengths_B
-    one, other = (
-        beam_search(case.model, context, HardTopK(4), num_steps=steps, score=score) for score in (global_, shifted(3.0))
-    )
-    assert all(torch.equal(a, b) for a, b in zip(one.tokens, other.tokens, strict=True))
-    torch.testing.assert_close(one.scores_BK - 3.0 * steps[:, None], other.scores_BK, rtol=0, atol=1e-10)
-
-
-def test_a_constant_and_log_z_can_both_be_taken_off() -> None:
-    from dataclasses import replace
-
-    logits = torch.tensor([[1.0, -torch.inf, 2.0]], dtype=torch.float64)
-    torch.testing.assert_close(replace(local, constant=2.0)(logits), logits.log_softmax(-1) - 2.0)
-    assert shifted(0.0)(logits) is logits
-    for bad in (math.nan, math.inf):
-        with pytest.raises(InputError, match="must be finite"):
-            shifted(bad)
 
 
 # ------------------------------------------------------------------------------------------------- runs

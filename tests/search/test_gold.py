@@ -12,10 +12,11 @@ from oracles import ManyModels
 from seqwise.search import (
     Candidates,
     HardTopK,
+    SoftSelection,
     SoftTopK,
     global_,
 )
-from seqwise.search.gold import never_lost, no_rivals, out_of_beam, unroll_with_gold
+from seqwise.search.gold import _gold_first, never_lost, no_rivals, out_of_beam, unroll_with_gold
 
 
 def test_excluded_candidates_score_minus_infinity_and_no_others() -> None:
@@ -33,6 +34,26 @@ def test_excluded_candidates_score_minus_infinity_and_no_others() -> None:
     assert everything.scores_BJV is everything.all_scores_BJW
     (gradient,) = torch.autograd.grad(fewer.scores_BJV[fewer.scores_BJV > -torch.inf].sum(), scores_BJV)
     assert torch.equal(gradient.flatten(1), (wanted_BN > -torch.inf).double())
+
+
+def test_gold_is_put_before_mixtures_of_few_tokens() -> None:
+    """Of a language, where its column is one of its own; as before mixtures over all tokens."""
+    ids_BX, weights_BKX = torch.tensor([[3, 0], [1, 4]]), torch.rand(2, 2, 2).softmax(-1)
+    full_BKV = torch.zeros(2, 2, 5).scatter_(2, ids_BX[:, None].expand(-1, 2, -1), weights_BKX)
+    scores_BK, tokens_BK = torch.zeros(2, 3), torch.tensor([[2, 3, 0], [4, 1, 1]])
+    parents_BK, before_BKJ = torch.zeros(2, 3, dtype=torch.long), torch.rand(2, 2, 2).softmax(-1)
+    few, full = (
+        _gold_first(
+            SoftSelection(scores_BK[:, 1:], parents_BK[:, 1:], tokens_BK[:, 1:], before_BKJ, weights, ids),
+            scores_BK, parents_BK, tokens_BK,
+        )
+        for weights, ids in ((weights_BKX, ids_BX), (full_BKV, None))
+    )  # fmt: skip
+    embedding_VD = torch.randn(5, 3)
+    torch.testing.assert_close(few.embed(embedding_VD), full.embed(embedding_VD))
+    assert torch.equal(few.embed(embedding_VD)[:, 0], embedding_VD[tokens_BK[:, 0]])
+    for token in range(5):
+        torch.testing.assert_close(few.token_mass(token), full.token_mass(token))
 
 
 def test_an_excluded_candidate_is_chosen_by_no_selector() -> None:

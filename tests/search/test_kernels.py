@@ -39,6 +39,7 @@ from seqwise.search import (
     interpolated,
     local,
     mean_squared_gap,
+    shifted,
     unroll,
 )
 from seqwise.search.large_vocabulary.blocks import best_candidates, block_maxima, excluded_mass_bound
@@ -186,6 +187,65 @@ def test_values_and_gradients_equal_the_plain_form(
     plain, other = search(model, expanded, **options), search(model, form, **options)
     for part in ("scores_BK", "costs_BK", "finished_BK", "inputs_BKD"):
         torch.testing.assert_close(getattr(other, part), getattr(plain, part), atol=1e-9, rtol=1e-9)
+
+
+@pytest.mark.parametrize("form", [CERTIFIED, DENSE], ids=["certified", "dense"])
+def test_a_constant_is_taken_off_every_token_but_after_the_end(form: Form) -> None:
+    model, options = a_model("encoder-decoder"), {"score": shifted(0.7), "k": 3, "alpha": 3.0}
+    with selections() as seen:
+        found = loss_of(model, form, **options)
+    assert (certified_share(seen) > 0.5) is (form is CERTIFIED)
+    assert_same(loss_of(model, expanded, **options), found, model)
+    assert search(model, expanded, **options).finished_BK.max() > 0.5
+
+
+def test_the_default_tolerance_of_float64_is_finer_than_that_of_float32() -> None:
+    """60 candidates that together weigh some 1e-8 of the mass are not left out."""
+    scores_BJV = torch.full((1, 1, 200), -50.0)
+    scores_BJV[0, 0, :2], scores_BJV[0, 0, 70:130] = torch.tensor([0.0, -0.1]), -4.7
+    assert 1e-9 < 60 * math.exp(-(4.7**2)) < 1e-7
+    found, plain = (
+        SoftTopK(2, 1.0, form=form)(a_step(scores_BJV), None, None)[0].scores_BK for form in (summed(), expanded)
+    )
+    torch.testing.assert_close(found, plain, rtol=0, atol=1e-11)
+
+
+def a_step(scores_BJV: Tensor) -> Candidates:
+    """Candidates of a linear head, one hot feature for each slot, which a search would feed."""
+    batch_size, num_slots, vocabulary = scores_BJV.shape
+    head = nn.Linear(num_slots, vocabulary)
+    with torch.no_grad():
+        head.weight.copy_(scores_BJV[0].T)
+        head.bias.zero_()
+    return Candidates(
+        prefix_scores_BJ=torch.zeros(batch_size, num_slots),
+        features_BJH=torch.eye(num_slots).expand(batch_size, -1, -1),
+        head=head,
+        score=global_,
+        finished_BJ=torch.zeros(batch_size, num_slots),
+        embedding_VD=torch.zeros(vocabulary, 1),
+    )
+
+
+@pytest.mark.parametrize("form", [CERTIFIED, DENSE], ids=["certified", "dense"])
+def test_a_cost_that_is_learned_has_its_gradient(form: Form) -> None:
+    model, costs_BV = a_model("tagger"), torch.rand(3, V, requires_grad=True)
+
+    def gradient(chosen: Form) -> Tensor:
+        selector = SoftTopK(3, 2.0, form=chosen)
+        beam = beam_search(
+            model,
+            model.encode(a_batch()),
+            selector,
+            num_steps=2,
+            score=cost_augmented(global_),
+            cost=lambda _: costs_BV,
+        )
+        return torch.autograd.grad(direct_loss(beam, 2.0), costs_BV)[0]
+
+    expected = gradient(expanded)
+    assert expected.abs().max() > 1e-2
+    torch.testing.assert_close(gradient(form), expected, rtol=1e-9, atol=1e-12)
 
 
 def test_inputs_of_one_step_may_take_different_ways() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Context, Decimal
 from fractions import Fraction
 from typing import Any
@@ -320,6 +321,32 @@ def test_forcing_a_token_leaves_the_scores() -> None:
         expected = torch.where(mask_B[:, None], embedding_VD[forced_B], chosen.embed(embedding_VD)[:, 0])
         torch.testing.assert_close(forced.embed(embedding_VD)[:, 0], expected, **TOLERANCE)
         assert torch.equal(forced.tokens_BK[:, 0], torch.where(mask_B, forced_B, chosen.tokens_BK[:, 0]))
+
+
+def test_forcing_a_token_of_a_mixture_of_few() -> None:
+    """Even one that is not among them, as inside a language."""
+    scores_BJV, allowed_BJC = torch.randn(3, 1, 6).double(), torch.tensor([[[0, 2, 5]], [[1, 3, -1]], [[4, 2, 0]]])
+    embedding_VD = torch.randn(6, 2).double()
+    mask_B, forced_B = torch.tensor([True, False, True]), torch.tensor([4, 5, 2])
+    few = SoftTopK(1, 0.3)(replace(Candidates.of_scores(scores_BJV), allowed_BJC=allowed_BJC), None, None)[0]
+    forced = few.forced(mask_B, forced_B)
+    assert isinstance(few, SoftSelection) and few.token_ids_BX is not None
+    expected = torch.where(mask_B[:, None], embedding_VD[forced_B], few.embed(embedding_VD)[:, 0])
+    torch.testing.assert_close(forced.embed(embedding_VD)[:, 0], expected, **TOLERANCE)
+    assert torch.equal(forced.token_mass(4)[:, 0], torch.tensor([1.0, 0.0, 0.0]).double())
+
+
+@pytest.mark.parametrize("selector", [SoftTopK(2, 0.5, form=summed()), SoftTopK(2, 0.5)])
+def test_a_few_allowed_tokens_are_weighed_by_alpha_however_they_are_summed(selector: SoftTopK) -> None:
+    scores_BJV, allowed_BJC = torch.randn(2, 1, 6).double(), torch.tensor([[[0, 2, 5]], [[1, 3, 4]]])
+    some = replace(Candidates.of_scores(scores_BJV), allowed_BJC=allowed_BJC)
+    allowed_BC = scores_BJV[:, 0].gather(1, allowed_BJC[:, 0])
+    found = selector(some, None, None)[0]
+    for row, scores_C in enumerate(allowed_BC.tolist()):
+        for rank, maximum in enumerate(sorted(scores_C, reverse=True)[:2]):
+            weights = [math.exp(-0.5 * (score - maximum) ** 2) for score in scores_C]
+            mixed = sum(weight * score for weight, score in zip(weights, scores_C, strict=True)) / sum(weights)
+            assert float(found.scores_BK[row, rank]) == pytest.approx(mixed, abs=1e-12)
 
 
 def test_soft_selections_tend_to_hard_ones() -> None:

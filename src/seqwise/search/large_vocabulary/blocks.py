@@ -100,7 +100,7 @@ def best_candidates(blocks: Blocks, inputs_B: Tensor, n: int) -> Best:
 def takes_all(blocks: Blocks, n: int) -> bool:
     """Whether the n best blocks contain all candidates."""
     _, num_slots, vocabulary_size = blocks.values_BJV.shape
-    return vocabulary_size < BLOCK or n * BLOCK >= num_slots * vocabulary_size or n > blocks.maxima_BM.shape[1]
+    return vocabulary_size < BLOCK or n * BLOCK >= num_slots * vocabulary_size
 
 
 def _best_of_all(blocks: Blocks, inputs_B: Tensor, n: int) -> Best:
@@ -155,7 +155,7 @@ def excluded_mass_bound(blocks: Blocks, inputs_B: Tensor, best: Best, k: int, al
     last_B1 = best.scores_BX[:, -1:]
     maxima_BM = torch.cat([last_B1, blocks.maxima_BM[inputs_B], blocks.extra_BE[inputs_B]], dim=1)
     reached_BM = torch.minimum(maxima_BM, last_B1).to(dtype)
-    gaps_BM = worst_maximum(best.scores_BX, k).to(dtype)[:, None] - reached_BM
+    gaps_BM = worst_maximum(best.scores_BX, k)[:, None] - reached_BM
     # Exponents are cut where the mass would vanish, and the sum is rounded upwards: never below the truth. The rounding
     # of an exponent is at most 4 eps of itself, so that of its mass at most 4 eps times it; a sum of n adds n eps.
     largest = 700.0 if dtype == torch.float64 else 80.0
