@@ -130,6 +130,12 @@ def test_a_codec_that_there_is_not_is_refused(content: str, said: str, tmp_path:
         load_run(tmp_path / "run")
 
 
+def test_a_part_of_a_run_is_not_the_run(tmp_path: Path) -> None:
+    save_run(tagger(tmp_path), tmp_path / "run")
+    with pytest.raises(InputError, match=r"run/model: the folder is a part of a run; give the run, .*/run$"):
+        load_run(tmp_path / "run" / "model")
+
+
 def changed_weight(run: Any) -> Any:
     with torch.no_grad():
         next(run.model.parameters()).add_(1.0)

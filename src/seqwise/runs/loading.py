@@ -337,6 +337,8 @@ def _trained_model(folder: Path, give: str) -> Path:
         raise InputError("a file where a run folder was expected", path=folder, hint=f"{give}, before any file")
     if not folder.is_dir():
         raise InputError("there is no such run folder", path=folder, hint=give)
+    if folder.name == MODEL and (folder.parent / CONFIGURATION).is_file():
+        raise InputError("the folder is a part of a run", path=folder, hint=f"give the run, {folder.parent}")
     inside = model_folder(folder)
     if not inside.is_dir():
         unfinished = (folder / "checkpoints").is_dir() or (folder / "warm-start").is_dir()
