@@ -39,7 +39,8 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "stop_strings": ([],),
     "dola_layers": (),
 }
-MOVABLE_CACHES = (None, "dynamic", "dynamic_full", "offloaded")
+# The last two are of models with sliding windows, where `generate` no longer heeds them either.
+MOVABLE_CACHES = (None, "dynamic", "dynamic_full", "offloaded", "hybrid", "sliding_window")
 
 
 class SpecialTokens(NamedTuple):
