@@ -109,12 +109,13 @@ def every(texts: list[str | None], is_inside: Callable[[str], bool], *, most: in
     return {(*ids, end) for ids in outputs if is_inside("".join(texts[token] or "" for token in ids))}
 
 
-def listed(language: grammars.Grammar, num_steps: int) -> set[Ids]:
+def listed(language: grammars.Grammar, num_steps: int | None) -> set[Ids]:
     """All outputs of a language, by what it allows; no prefix is a dead end."""
     found, waiting = set(), [((), language.start(1, CPU))]
     while waiting:
         written, node_11 = waiting.pop()
-        allowed = language.allowed(node_11, num_steps - len(written)).flatten().tolist()
+        steps_left = None if num_steps is None else num_steps - len(written)
+        allowed = language.allowed(node_11, steps_left).flatten().tolist()
         tokens = [token for token in allowed if token >= 0]
         assert tokens and len(set(tokens)) == len(tokens)
         for token in tokens:
@@ -158,13 +159,45 @@ def test_tokens_may_come_before_every_output(name: str) -> None:
         assert members(again, outputs_BT).tolist() == [True, False]
 
 
-@pytest.mark.parametrize("name", ["lark", "counted", "repeated"])
-def test_prefixes_that_share_tokens_allow_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grammars, "MANY", 1)
+@pytest.mark.parametrize("name", ["a long way", "what no token spells", "a shorter way that is not the known one"])
+def test_without_a_limit_a_finite_grammar_allows_all_its_outputs(name: str) -> None:
+    source, texts, is_inside, _ = CASES[name]
+    assert listed(grammar(source, texts, end=len(texts)), None) == every(texts, is_inside, most=7, end=len(texts))
+
+
+def test_where_no_step_is_left_an_output_can_only_end() -> None:
+    """As in a batch whose other inputs take more steps."""
+    language, _ = nested(end=1)
+    nodes_B1 = language.start(3, CPU)
+    allowed_BC = language.allowed(nodes_B1, torch.tensor([0, 1, 2]))[:, 0]
+    assert [[token for token in row if token >= 0] for row in allowed_BC.tolist()] == [[1], [], [0]]
+
+
+@pytest.mark.parametrize(
+    ("name", "bounds"),
+    [
+        ("lark", {"MANY": 1}),
+        ("counted", {"MANY": 1}),
+        ("repeated", {"MANY": 1}),
+        ("counted", {"FEW_STEPS": 0}),
+        ("json", {"FEW_STEPS": 0}),
+        ("a shorter way that is not the known one", {"FEW_STEPS": 3, "FEW_TOKENS": 2}),
+        ("gbnf", {"TRIES": 0}),
+        ("counted", {"TRIES": 0}),
+    ],
+    ids=str,
+)
+def test_it_makes_no_difference_how_finishes_are_found(
+    name: str, bounds: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once for all prefixes that share the list, not again when steps are few, again up to a bound, or by walks."""
+    for bound, number in bounds.items():
+        monkeypatch.setattr(grammars, bound, number)
     source, texts, is_inside, longest = CASES[name]
-    language = grammar(source, texts, end=len(texts))
-    assert listed(language, longest) == every(texts, is_inside, most=longest, end=len(texts))
-    assert language._alike
+    for num_steps in (longest - 2, longest):
+        language = grammar(source, texts, end=len(texts))
+        assert listed(language, num_steps) == every(texts, is_inside, most=num_steps, end=len(texts))
+        assert bool(language._alike) == ("MANY" in bounds)
 
 
 @pytest.mark.thorough
@@ -228,6 +261,27 @@ def test_a_blank_that_the_beginning_drops_may_come_first() -> None:
     # No text begins without the blank.
     language = grammar('start: "b"+', texts, first=first, end=end)
     assert listed(language, 4) == {(2, 3, end), (2, 3, 3, end)}
+
+
+@pytest.mark.parametrize("tries", [grammars.TRIES, 0])
+def test_only_the_first_token_has_the_text_of_the_beginning(tries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a finish is found by a walk."""
+    monkeypatch.setattr(grammars, "TRIES", tries)
+    texts, first, end = {0: " a", 1: " b", 2: " "}, {0: "a", 1: "b", 2: ""}, 3
+    assert listed(grammar('start: "a" " b" " a"', texts, first=first, end=end), 4) == {(0, 1, 0, end)}
+    assert listed(grammar('start: " a"', texts, first=first, end=end), 3) == {(2, 0, end)}
+    for source in ('start: "aa"', 'start: "c"'):
+        with pytest.raises(InputError, match="no sequence of tokens was found"):
+            grammar(source, texts, first=first, end=end)
+    with pytest.raises(InputError, match="no sequence of tokens was found"):
+        grammar('start: "c"', {**texts, 4: "c"}, first={0: "a"}, end=end)
+
+
+@pytest.mark.parametrize("first", [None, {0: "a", 1: "b", 2: ""}])
+def test_the_end_token_writes_no_text(first: dict[int, str] | None) -> None:
+    """Whatever its text: one that the grammar has, or a blank that the beginning drops."""
+    language = grammar('start: "a" "b"*', ["a", "b", "b"], first=first, end=2)
+    assert listed(language, 3) == {(0, 2), (0, 1, 2)}
 
 
 def nested(end: int = 1) -> tuple[grammars.Grammar, list[str]]:
