@@ -32,6 +32,7 @@ from seqwise.search import (
     never,
     unroll,
 )
+from seqwise.search.candidates import Candidates
 from seqwise.search.commits import COMMITTED, any_of, as_commit_rule, best_labels
 
 SCORES = {"local": local, "global": global_, "interpolated": interpolated(0.5)}
@@ -129,6 +130,8 @@ def test_a_committing_beam_is_the_beam_of_loops(name: str, score_name: str) -> N
             for b, labels in enumerate(step.carry.committed_BT.tolist()):
                 final[b] += tuple(label for label in labels if label != COMMITTED)
                 steps_B[b].append(final[b])
+                if any(label != COMMITTED for label in labels):
+                    assert float(step.beam.scores_BK[b].max()) == 0.0  # rebased, so that they stay small
         for b, oracle in enumerate(case.oracles):
             history, slots = committed_beam(
                 oracle,
@@ -195,6 +198,16 @@ def test_a_search_goes_on_from_a_beam(selector: Selector) -> None:
     assert torch.equal(backtrace(beam), backtrace(whole))
     with pytest.raises(InputError, match="continues from a beam takes no cost"):
         next(unroll(case.model, context, selector, num_steps=1, beam=beam, cost=lambda step: torch.zeros(2, 4)))
+
+
+@pytest.mark.parametrize("rule", [agree, margin(0.0), delay(0), never], ids=["agree", "margin", "delay", "never"])
+def test_an_input_without_live_slots_stays_without_them(rule: CommitRule) -> None:
+    """And nothing is taken off its scores, while another input of the batch goes on."""
+    scores_BJV = torch.tensor([[[-math.inf, -math.inf]], [[-3.0, -5.0]]])
+    selection, carry = Committing(HardTopK(2), rule)(Candidates.of_scores(scores_BJV), None, None)
+    assert selection.scores_BK[0].tolist() == [-math.inf, -math.inf]
+    assert carry.dropped_B[0] == 0.0
+    assert (selection.scores_BK[1].max() + carry.dropped_B[1]) == -3.0
 
 
 @pytest.mark.parametrize(

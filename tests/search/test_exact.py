@@ -354,6 +354,19 @@ def prefix_scores(oracle: Any, num_steps: int) -> list[float]:
     ]
 
 
+def test_a_model_step_takes_no_more_slots_than_prefixes_are_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    for case in cases(3):
+        context, step, num_slots = case.model.encode(collate(case.examples[:1])), case.model.step, list[int]()
+
+        def watched(inputs_BJD: torch.Tensor, *rest: Any, step: Any = step, counts: list[int] = num_slots) -> Any:
+            counts.append(inputs_BJD.shape[1])
+            return step(inputs_BJD, *rest)
+
+        monkeypatch.setattr(case.model, "step", watched)
+        found = best_first(case.model, context, 2, num_steps=3, at_once=4)
+        assert [sum(num_slots)] == found.expansions_B.tolist()
+
+
 def test_queues_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     model = EncoderDecoder(source_size=5, target_size=300, end=0, embedding_size=4, hidden_size=4).eval()

@@ -41,7 +41,7 @@ from seqwise.search import (
     trie,
     viterbi,
 )
-from seqwise.search.language import allowed_logits, members, nodes_along
+from seqwise.search.language import allowed_logits, members, nodes_along, require_members
 from seqwise.search.selectors import Selector
 
 CPU = torch.device("cpu")
@@ -410,6 +410,11 @@ def test_gold_outside_the_language_is_refused_by_losses_that_follow_it() -> None
     for objective in (dense_beam_objective(k=2, score="global"), cross_entropy_objective(score=renormalized)):
         with pytest.raises(InputError, match="is not in the language"):
             objective(case.model, case.batch, {})
+
+
+def test_an_output_outside_the_language_is_named_without_its_padding() -> None:
+    with pytest.raises(InputError, match=r"output \[2, 0\] is not in the language"):
+        require_members(trie([(2, 0, 1), (0,)]), torch.tensor([[0, -1, -1], [2, 0, -1]]))
 
 
 # ---------------------------------------------------------------------------------------- particular selections
