@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -16,13 +17,17 @@ from seqwise.errors import InputError
 from seqwise.sampling import (
     ChainSettings,
     MetropolisHastings,
-    ParallelTempering,
-    Trace,
     boltzmann,
-    contains,
+    delayed_acceptance,
+    exact_gibbs,
     examine,
+    gibbs,
+    local_energy,
     low_confidence_remasking,
+    mask_predict,
     masked_conditionals,
+    metropolis_hastings,
+    parallel_tempering,
     random_unmasking,
     remasking_diffusion,
     sample_chains,
@@ -32,9 +37,10 @@ from seqwise.sampling import (
     transition_matrix,
     unmasking_law,
 )
-from seqwise.sampling.chains import tally
-from seqwise.sampling.correctness import every_sequence
-from seqwise.sampling.problems import ChainProblem, ChainRunner, run_problems
+from seqwise.sampling.correctness import TableModel, every_sequence
+from seqwise.sampling.problems import ChainProblem, ChainRunner
+from seqwise.sampling.proposals import VISITS, Visits
+from seqwise.sampling.state import Kernel
 from seqwise.sampling.unmasking import Unmasking
 
 MODEL = table_model(num_positions=3, vocab_size=3, seed=2)
@@ -48,6 +54,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "delayed-acceptance": {"window": 0, "temperature": 1.5, "nucleus": 0.9, "full_share": 0.2},
     "exact-gibbs": {"temperature": 0.7, "visits": "anywhere"},
 }
+
+NEEDED: dict[str, dict[str, Any]] = {"parallel-tempering": {"temperatures": (1.0, 2.0)}}
 
 
 def settings_of(name: str, **options: Any) -> ChainSettings:
@@ -93,13 +101,78 @@ def test_a_named_decoder_has_the_law_of_the_one_with_its_options(
         assert float((law(**without) - expected).abs().max()) > 1e-4
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("exact-gibbs", "mask-predict")])
+@pytest.mark.parametrize("name", NAMES)
 def test_what_is_not_allowed_is_not_proposed(name: str) -> None:
-    settings = settings_of(name, **({"temperatures": (1.0, 2.0)} if name == "parallel-tempering" else {}))
+    settings = settings_of(name, **NEEDED.get(name, {}))
     target = settings.build_energy(MODEL)
     kernel = settings.build_kernel(MODEL, target, allowed_V=torch.tensor([True, False, True]))
     trace = sample_chains(kernel, start_chains(target, torch.zeros(8, 3, dtype=torch.long)), 10, seed=1)
     assert set(trace.tokens_SBT.unique().tolist()) == {0, 2}
+
+
+class Counting(TableModel):
+    """Keeps the largest number of sequences that it is given at once."""
+
+    most = 0
+
+    def masked_logits(self, tokens_NT: Tensor, masked_NT: Tensor, context: Tensor | None = None) -> Tensor:
+        self.most = max(self.most, len(tokens_NT))
+        return super().masked_logits(tokens_NT, masked_NT, context)
+
+
+@pytest.mark.parametrize("starts", ["dispersed", "greedy"])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_memory_limit_holds_in_every_call_and_changes_nothing(
+    name: str, starts: Literal["dispersed", "greedy"]
+) -> None:
+    traces = []
+    for max_rows in (2, 64):
+        model = Counting(MODEL.table)
+        settings = settings_of(name, max_rows=max_rows, **NEEDED.get(name, {}))
+        runner = ChainRunner(model, settings, seed=5, starts=starts)
+        traces.append(runner.advance(runner.start([ChainProblem((FREE,) * 3, num_chains=7)]), 2)[0])
+        assert (model.most <= 2) == (max_rows == 2)
+    assert torch.equal(traces[0].tokens_SBT, traces[1].tokens_SBT)
+
+
+@pytest.mark.parametrize("visits", VISITS)
+@pytest.mark.parametrize(
+    "name", ["metropolis-hastings", "delayed-acceptance", "gibbs", "parallel-tempering", "exact-gibbs"]
+)
+def test_a_named_kernel_visits_as_it_is_told_to(name: str, visits: str) -> None:
+    """With blocks of 3, 2 and 1 positions in successive sweeps: the chains are those of each kernel in turn."""
+    blocks = (1, 1, 1) if name == "exact-gibbs" else (3, 2, 1)
+    target, proposal = local_energy(MODEL), masked_conditionals(MODEL)
+    made: dict[str, Callable[[Visits], Kernel]] = {
+        "metropolis-hastings": lambda own: metropolis_hastings(target, proposal, visits=own),
+        "delayed-acceptance": lambda own: delayed_acceptance(target, proposal, visits=own),
+        "gibbs": lambda own: gibbs(proposal, visits=own),
+        "parallel-tempering": lambda own: parallel_tempering(
+            lambda t_B: metropolis_hastings(target, proposal, visits=own, temperature=t_B), (1.0, 2.0)
+        ),
+        "exact-gibbs": lambda own: exact_gibbs(target, visits=own),
+    }
+    given = {"visits": visits, **NEEDED.get(name, {}), **({} if name == "exact-gibbs" else {"blocks": blocks})}
+    named = configure(ChainSettings, kernel=name, **given).build_kernel(MODEL, target)
+    state = start_chains(target, every_sequence(3, 3)[:26])
+    found = sample_chains(named, state, 3, seed=2)
+    for sweep, block in enumerate(blocks):
+        own = sample_chains(made[name](VISITS[visits](block)), state, 1, seed=2)
+        assert torch.equal(found.tokens[sweep + 1], own.tokens[1])
+        assert torch.equal(found.proposals_SB[sweep], own.proposals_SB[0])
+        state = own.state
+
+
+def test_mask_predict_searches_as_often_as_it_is_told_to() -> None:
+    target, state = local_energy(MODEL), start_chains(local_energy(MODEL), torch.zeros(1, 3).long())
+    found = []
+    for iterations in (1, 2, 3):
+        kernel = settings_of("mask-predict", iterations=iterations).build_kernel(MODEL, target)
+        trace = sample_chains(kernel, state, 1)
+        expected = sample_chains(mask_predict(MODEL, num_iterations=iterations), state, 1)
+        assert torch.equal(trace.tokens_SBT, expected.tokens_SBT) and torch.equal(trace.passes_SB, expected.passes_SB)
+        found.append(int(trace.passes_SB))
+    assert len(set(found)) == 3
 
 
 def test_forced_sweeps_accept_everything_and_do_not_count() -> None:
@@ -145,8 +218,7 @@ VALUES: dict[str, Any] = {
 @pytest.mark.parametrize("option", READ_BY)
 def test_an_option_is_taken_where_it_is_read_and_refused_elsewhere(name: str, option: str) -> None:
     given = {"kernel": name, option: VALUES[option]}
-    if name == "parallel-tempering":
-        given["temperatures"] = (1.0, 2.0)
+    given |= {key: value for key, value in NEEDED.get(name, {}).items() if key != option}
     if option == "anneal":
         given["temperature"] = 0.5
     if name in READ_BY[option]:
@@ -163,57 +235,6 @@ def test_what_is_no_list_of_numbers_is_refused(text: str) -> None:
     assert MetropolisHastings(blocks="3,2,1").blocks == (3, 2, 1) == MetropolisHastings(blocks=[3, 2, 1]).blocks
     with pytest.raises(InputError, match=r"blocks(\..)? must be an? (integer|list), got "):
         MetropolisHastings(blocks=text)
-
-
-def test_problems_of_any_lengths_come_to_what_each_comes_to_alone() -> None:
-    """Chains are told apart by their numbers; of replicas one is kept, with the passes of all."""
-    settings = ChainSettings(kernel=ParallelTempering(temperatures=(1.0, 2.0, 4.0)))
-    fixed, free = (FREE, 1, FREE), (FREE,) * 3
-    problems = [ChainProblem(fixed, num_chains=2), ChainProblem(free, num_chains=3, first_chain=2)]
-    both = run_problems(MODEL, problems, settings, num_sweeps=6, seed=3)
-    for problem, trace in zip(problems, both, strict=True):
-        (alone,) = run_problems(MODEL, [problem], settings, num_sweeps=6, seed=3)
-        assert torch.equal(alone.tokens_SBT, trace.tokens_SBT) and torch.equal(alone.passes_SB, trace.passes_SB)
-        assert trace.energy_SB.shape == (6, problem.num_chains)
-        runner = ChainRunner(MODEL, settings, seed=3)
-        every = sample_chains(runner.kernel, runner.start([problem]), 6, seed=3)
-        assert torch.equal(trace.tokens_SBT, every.tokens_SBT[:, ::3])
-        assert torch.equal(trace.passes_SB, every.passes_SB.view(6, -1, 3).sum(2))
-    assert bool((both[0].tokens_SBT[..., 1] == 1).all())
-
-
-def test_traces_follow_each_other() -> None:
-    runner = ChainRunner(MODEL, ChainSettings(), seed=1)
-    state = runner.start([ChainProblem((FREE,) * 3, num_chains=4)])
-    whole, _ = runner.advance(state, 7)
-    first, between = runner.advance(state, 3)
-    second, _ = runner.advance(between, 4)
-    joined = Trace.none(state) + first.keep(lambda sweep: sweep == 2) + second
-    assert torch.equal(joined.energy_SB, whole.energy_SB) and len(joined) == 7
-    assert sorted(joined.tokens) == [2, 4, 5, 6, 7]
-    assert all(torch.equal(tokens_BT, whole.tokens[sweep]) for sweep, tokens_BT in joined.tokens.items())
-    assert tally([joined], sweeps=slice(2, None)).acceptance == int(whole.accepted_SB[2:].sum()) / int(
-        whole.proposals_SB[2:].sum()
-    )
-
-
-@pytest.mark.parametrize(("tokens", "has_room"), [((FREE, FREE, 0), True), ((0, FREE, 1), True), ((FREE, 0, 2), False)])
-def test_a_phrase_without_room_is_refused(tokens: tuple[int, ...], has_room: bool) -> None:
-    """Of two ways one fits: (2, 1) does over what is free or stands there already, (1, 1, 1, 1) nowhere."""
-    ways = {"wanted": [(1, 1, 1, 1), (2, 1)]}
-    runner = ChainRunner(MODEL, ChainSettings(contain=("wanted",)), phrase=lambda text: ways[text])
-    problem = ChainProblem(tokens, num_chains=2)
-    if has_room:
-        assert bool(contains(2, 1)(runner.start([problem]).tokens_BT).all())
-        return
-    with pytest.raises(InputError, match="no sequence was found that contains 'wanted'"):
-        runner.start([problem])
-
-
-def test_a_phrase_longer_than_a_free_sequence_is_refused_by_its_length() -> None:
-    runner = ChainRunner(MODEL, ChainSettings(contain=("wanted",)), phrase=lambda _: [(1, 1, 1, 1)])
-    with pytest.raises(InputError, match="no sequence of length 3 was found"):
-        runner.start([ChainProblem((FREE,) * 3)])
 
 
 def test_settings_are_flat_as_json_has_them() -> None:

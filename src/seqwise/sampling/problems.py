@@ -3,14 +3,14 @@
 The random numbers of a chain depend only on the seed, its number and the sweep. So it takes the same path in any group,
 if the model's scores do not depend on the batch.
 
-Shapes: S sweeps, B chains, T positions, V vocabulary, R replicas of a chain.
+Shapes: S sweeps, B chains, T positions, V vocabulary, R replicas of a chain, N some of the chains.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, groupby
+from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -271,8 +271,7 @@ def of_one_length(lengths: Sequence[int], most: Callable[[int], int]) -> Iterato
 def by_problem(trace: Trace, problems: Sequence[ChainProblem]) -> list[Trace]:
     """Split the trace of a group into those of its problems."""
     counts = [problem.num_chains for problem in problems]
-    rows_B = torch.arange(sum(counts), device=trace.energy_SB.device)
-    return [trace.take(rows_B[end - count : end]) for count, end in zip(counts, accumulate(counts), strict=True)]
+    return [trace.take(rows_N) for rows_N in torch.arange(sum(counts)).split(counts)]
 
 
 def _has_room(tokens: Sequence[int], ways: Sequence[Sequence[int]]) -> bool:
