@@ -41,7 +41,7 @@ from seqwise.search import (
     trie,
     viterbi,
 )
-from seqwise.search.language import allowed_logits, members, nodes_along, require_members
+from seqwise.search.language import allowed_logits, members, nodes_along, require_an_output, require_members
 from seqwise.search.selectors import Selector
 
 CPU = torch.device("cpu")
@@ -171,6 +171,14 @@ def test_what_is_read_otherwise_than_by_re_is_refused(pattern: str, matches: str
 def test_outputs_may_be_tensors() -> None:
     language = trie(torch.tensor([[1, 2, 1, 2], [1, 2, 1, 1]]).unbind())  # type: ignore[arg-type]
     assert len(language.arcs) == 5  # three that both share, and the last of each
+
+
+def test_the_language_of_the_empty_output_leads_nowhere() -> None:
+    language = trie([()])
+    start_B1 = language.start(2, CPU)
+    assert language.allowed(start_B1, None).tolist() == language.allowed(start_B1, 1).tolist() == [[[-1]], [[-1]]]
+    assert language.advance(start_B1, torch.tensor([[0, 0], [0, 0]]), torch.tensor([[0, 1], [5, -1]])).eq(-1).all()
+    assert not members(language, torch.tensor([[0], [5]])).any()
 
 
 def test_members_are_exact_lengths_and_batches() -> None:
@@ -410,6 +418,19 @@ def test_gold_outside_the_language_is_refused_by_losses_that_follow_it() -> None
     for objective in (dense_beam_objective(k=2, score="global"), cross_entropy_objective(score=renormalized)):
         with pytest.raises(InputError, match="is not in the language"):
             objective(case.model, case.batch, {})
+
+
+def test_only_inputs_with_steps_left_need_an_output() -> None:
+    none_B1C = torch.full((2, 1, 1), -1)
+    require_an_output(none_B1C, torch.tensor([0, 0]))
+    require_an_output(none_B1C, 0)
+    require_an_output(torch.tensor([[[-1]], [[-1]], [[4]]]), torch.tensor([0, -1, 2]))
+    with pytest.raises(InputError, match="a search of 1 step can"):
+        require_an_output(none_B1C, torch.tensor([0, 1]))
+    with pytest.raises(InputError, match="a search of 1 step can"):
+        require_an_output(none_B1C, 1)
+    with pytest.raises(InputError, match="the language is empty"):
+        require_an_output(none_B1C, None)
 
 
 def test_an_output_outside_the_language_is_named_without_its_padding() -> None:
