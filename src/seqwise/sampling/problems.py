@@ -271,7 +271,8 @@ def of_one_length(lengths: Sequence[int], most: Callable[[int], int]) -> Iterato
 def by_problem(trace: Trace, problems: Sequence[ChainProblem]) -> list[Trace]:
     """Split the trace of a group into those of its problems."""
     counts = [problem.num_chains for problem in problems]
-    return [trace.take(rows_N) for rows_N in torch.arange(sum(counts)).split(counts)]
+    rows_B = torch.arange(sum(counts), device=trace.energy_SB.device)
+    return [trace.take(rows_N) for rows_N in rows_B.split(counts)]
 
 
 def _has_room(tokens: Sequence[int], ways: Sequence[Sequence[int]]) -> bool:
