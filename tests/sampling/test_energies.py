@@ -31,6 +31,7 @@ from seqwise.sampling import (
 )
 from seqwise.sampling.correctness import TableModel, every_sequence
 from seqwise.sampling.draws import choice_at
+from seqwise.sampling.energies import joint_logits, lone_logits
 from seqwise.sampling.state import evaluate
 
 MODEL = table_model(num_positions=3, vocab_size=3, seed=1)
@@ -229,6 +230,41 @@ def test_a_kernel_for_an_equal_energy_takes_over_what_is_known() -> None:
     other: Energy = raw_energy(OTHER)
     assert torch.allclose(state.under(other).energy_B, evaluate(other, SEQUENCES).energy_B)
     assert state.under(other).energy == other
+
+
+@pytest.mark.parametrize("max_rows", [1, 64])
+@pytest.mark.parametrize("pieces", ["original", "within-word-l2r", "whole-word"])
+def test_a_token_is_scored_with_what_is_masked_beside_it(pieces: Any, max_rows: int) -> None:
+    """Against one pass for each; the first token of a word may be one that is not scored."""
+    model = table_model(num_positions=5, vocab_size=3, seed=6)
+    tokens, words = [[0, 2, 1, 1, 0], [2, 2, 0, 1, 2]], [[0, 1, 1, 1, 2], [3, 3, 3, 4, 4]]
+    scored = [[True, False, True, True, False], [False, True, True, True, True]]
+    found_BT = pseudo_log_likelihood(
+        model, torch.tensor(tokens), words_BT=torch.tensor(words), pieces=pieces, scored_BT=torch.tensor(scored),
+        max_rows=max_rows,
+    )  # fmt: skip
+    for row, place in itertools.product(range(2), range(5)):
+        if not scored[row][place]:
+            assert found_BT[row, place].isnan()
+            continue
+        same = [words[row][other] == words[row][place] for other in range(5)]
+        masked = {
+            "original": [other == place for other in range(5)],
+            "within-word-l2r": [same[other] and other >= place for other in range(5)],
+            "whole-word": same,
+        }[pieces]
+        logits_KV = model.masked_logits(torch.tensor([tokens[row]]), torch.tensor([masked]))
+        expected = log_prob(logits_KV[sum(masked[:place])].tolist(), tokens[row][place])
+        assert found_BT[row, place].item() == pytest.approx(expected, abs=1e-12)
+
+
+def test_where_nothing_is_masked_the_model_is_not_asked() -> None:
+    assert isinstance(MODEL, TableModel)
+    model, none_BT = Recording(MODEL.table), torch.zeros(2, 3).bool()
+    for logits_of in (lone_logits, joint_logits):
+        assert logits_of(model, SEQUENCES[:2], none_BT).shape == (0, 3)
+    assert pseudo_log_likelihood(model, SEQUENCES[:2], scored_BT=none_BT).isnan().all()
+    assert model.rows == []
 
 
 @pytest.mark.parametrize("pieces", ["original", "within-word-l2r", "whole-word"])

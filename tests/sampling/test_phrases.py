@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from functools import partial
 from typing import Any
@@ -32,7 +33,7 @@ from seqwise.sampling import (
 )
 from seqwise.sampling.correctness import every_sequence
 from seqwise.sampling.energies import Energy
-from seqwise.sampling.phrases import Phrases, phrase_starts
+from seqwise.sampling.phrases import Phrases, has_words, phrase_starts
 
 wanted = partial(configure, ChainSettings)
 """From flat settings, as of flags."""
@@ -117,6 +118,59 @@ def test_a_word_at_the_beginning_of_byte_pairs_is_there_already() -> None:
         model, tokens_BT, free_BT, phrases, chain_B=chain_B, greedy_B=greedy_B, seed=0, allowed_V=codec.allowed_V
     )
     assert bool(found_B.all()) and all("cat runs" in codec.plain(row) for row in started_BT.tolist())
+
+
+@pytest.mark.parametrize(
+    ("text", "phrase", "there"),
+    [
+        ("a cat, not dogs", "cat", True),
+        ("a cat, not dogs", "dog", False),
+        ("dogs", "ogs", False),
+        ("concat cat", "cat", True),  # further on
+        ("cat concat", "cat", True),
+        ("cat_5", "cat", False),
+        ("cat5", "cat", False),
+        ("5 cats.", "cats.", True),  # what ends in a full stop ends there
+        ("dogs.com", "dogs.", True),
+        ("caté", "cat", False),
+        ("cat\u0301", "cat", False),  # the accent of its last letter
+        ("cat٣", "cat", False),
+        ("cat—x", "cat", True),
+        ("白い猫です", "猫", True),  # a script without blanks
+        ("แมวดำ", "ดำ", True),
+        ("", "cat", False),
+    ],
+)
+def test_a_word_ends_where_no_letter_digit_or_accent_follows(text: str, phrase: str, there: bool) -> None:
+    assert has_words(text, phrase) == there
+
+
+@pytest.mark.parametrize("penalty", [1.0, math.inf])
+def test_a_start_takes_the_first_way_that_fits(penalty: float) -> None:
+    """Of three ways, and in one chain none; each chain has its own room, and constraints that are hard need some."""
+    model = table_model(num_positions=3, vocab_size=4)
+    ways = [(3, 3, 3), (2, 1), (1,)]
+    tokens_BT = torch.tensor([[0, 0, 0], [0, 2, 0], [0, 0, 0], [0, 0, 0]])
+    free_BT = torch.tensor([[1, 1, 1], [1, 0, 1], [1, 0, 1], [0, 0, 0]]).bool()
+    options: dict[str, Any] = {"chain_B": torch.arange(4), "greedy_B": torch.zeros(4).bool(), "seed": 0}
+    phrases = Phrases(required=[ways], penalty=penalty)
+    started_BT, found_B = phrase_starts(model, tokens_BT, free_BT, phrases, **options)
+    there_BW = torch.stack([contains(*way)(started_BT) for way in ways], 1)
+    assert [int(there_W.long().argmax()) if there_W.any() else None for there_W in there_BW] == [0, 1, 2, None]
+    assert found_B.tolist() == [True, True, True, penalty < math.inf]
+
+
+@pytest.mark.parametrize("penalty", [1.0, math.inf])
+def test_a_forbidden_phrase_is_avoided_where_it_is_forbidden_strictly(penalty: float) -> None:
+    model = table_model(num_positions=3, vocab_size=2)
+    options: dict[str, Any] = {"chain_B": torch.arange(40), "greedy_B": torch.zeros(40).bool(), "seed": 0}
+    blank_BT, free_BT = torch.zeros(40, 3).long(), torch.ones(40, 3).bool()
+    for phrases in (
+        Phrases(forbidden=[(1,)], penalty=penalty),
+        Phrases(forbidden=[], penalty=penalty, conditions=[lambda tokens_BT: ~contains(1)(tokens_BT)]),
+    ):
+        started_BT, found_B = phrase_starts(model, blank_BT, free_BT, phrases, **options)
+        assert bool(found_B.all()) and bool(started_BT.any()) == (penalty < math.inf)
 
 
 def test_a_soft_phrase_without_room_leaves_ordinary_starts() -> None:

@@ -157,6 +157,22 @@ def test_constraints_are_kept_exactly_where_they_can_be() -> None:
     assert min(known.values()) > 40  # both happen
 
 
+def test_a_phrase_is_written_with_allowed_tokens_alone() -> None:
+    """Others may stand there already, where they are fixed."""
+    model, allowed_V = table_model(num_positions=4, vocab_size=3), torch.tensor([True, False, True])
+    options: dict[str, Any] = {"required": [(2, 1)], "allowed_V": allowed_V}
+    assert starts(model, [-1, -1, 1, -1], 9, **options)[1] == [True] * 9
+    assert starts(model, [-1, -1, 0, -1], 9, **options)[1] == [False] * 9
+    assert starts(model, [-1, -1, 0, -1], 9, required=[(2, 1)])[1] == [True] * 9
+
+
+def test_no_chains_have_no_starts() -> None:
+    none_BT = torch.zeros(0, 3).long()
+    options: dict[str, Any] = {"chain_B": torch.arange(0), "greedy_B": torch.zeros(0).bool(), "seed": 0}
+    found_BT, found_B = dispersed_starts(MODEL, none_BT, none_BT.bool(), required=[(1, 2)], forbidden=[(0,)], **options)
+    assert found_BT.shape == (0, 3) and found_B.shape == (0,)
+
+
 def test_many_phrases_that_cannot_fit_are_given_up() -> None:
     """They need nine different pairs of neighbours, and 8 positions have seven; trying all places would take long."""
     model = table_model(num_positions=8, vocab_size=3)

@@ -232,9 +232,11 @@ def joint_logits(
     tokens_BT, masked_BT = tokens_BT.cpu(), masked_BT.cpu()
     rows_N = masked_BT.any(1).nonzero().flatten()
     parts = [
-        model.masked_logits(tokens_BT[part], masked_BT[part], rows_of(context, part)) for part in rows_N.split(max_rows)
+        model.masked_logits(tokens_BT[part], masked_BT[part], rows_of(context, part))
+        for part in rows_N.split(max_rows)
+        if len(part)
     ]
-    return torch.cat(parts) if len(rows_N) else torch.zeros(0, model.vocab_size, device=device_of(model))
+    return torch.cat(parts) if parts else torch.zeros(0, model.vocab_size, device=device_of(model))
 
 
 def pseudo_log_likelihood(
@@ -305,9 +307,8 @@ def scored_passes(
         shared_BTT = (words_BT[:, :, None] == words_BT[:, None, :]) & scored_BT[:, None, :]
         passes_BT = scored_BT & (shared_BTT.int().argmax(-1) == positions_T)
     rows_M, places_M = passes_BT.nonzero(as_tuple=True)
-    for rows_N, places_N in zip(rows_M.split(checked_rows(max_rows)), places_M.split(max_rows), strict=True):
-        if not len(rows_N):
-            break
+    for first in range(0, len(rows_M), checked_rows(max_rows)):
+        rows_N, places_N = rows_M[first : first + max_rows], places_M[first : first + max_rows]
         masked_NT = positions_T == places_N[:, None]
         if pieces != "original":
             masked_NT = words_BT[rows_N] == words_BT[rows_N, places_N][:, None]

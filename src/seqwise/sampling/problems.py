@@ -277,7 +277,7 @@ def by_problem(trace: Trace, problems: Sequence[ChainProblem]) -> list[Trace]:
 
 def _has_room(tokens: Sequence[int], ways: Sequence[Sequence[int]]) -> bool:
     return any(
-        all(token in (FREE, written) for token, written in zip(tokens[place:], phrase, strict=False))
+        all(tokens[place + offset] in (FREE, written) for offset, written in enumerate(phrase))
         for phrase in ways
         for place in range(len(tokens) - len(phrase) + 1)
     )

@@ -34,10 +34,10 @@ class Proposal:
     """
 
     model: MaskedModel
-    temperature: float
-    allowed_V: Tensor | None
-    nucleus: float
-    full_share: float
+    temperature: float = 1.0
+    allowed_V: Tensor | None = None
+    nucleus: float = 1.0
+    full_share: float = 0.0
 
     def log_probs(self, logits: Tensor) -> Tensor:
         """Compute log q of every token from the model's scores: (..., V) to (..., V), minus infinity where q is 0."""

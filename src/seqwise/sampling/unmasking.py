@@ -267,14 +267,13 @@ def _num_revealed(partial: Partial, iteration: int, num_iterations: int) -> Tens
 
 def _certainty(proposal: Proposal, logits_BTV: Tensor) -> Tensor:
     """Compute log-probabilities at temperature 1 over all allowed tokens, (B, T, V)."""
-    return replace(proposal, temperature=1.0, nucleus=1.0).log_probs(logits_BTV)
+    return Proposal(proposal.model, allowed_V=proposal.allowed_V).log_probs(logits_BTV)
 
 
 def _draw(draws: Draws, log_q_BTV: Tensor, places_BT: Tensor) -> Tensor:
     """Draw a token at each of some positions, independently; tokens elsewhere are arbitrary."""
     places = range(places_BT.shape[1])
-    drawn_BT = torch.stack([draws.categorical(log_q_BTV[:, t], places_BT[:, t]) for t in places], 1)
-    return drawn_BT.clamp(0, log_q_BTV.shape[2] - 1)
+    return torch.stack([draws.categorical(log_q_BTV[:, t], places_BT[:, t]) for t in places], 1)
 
 
 def _reveal(partial: Partial, reveal_BT: Tensor, drawn_BT: Tensor) -> Partial:
