@@ -11,9 +11,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from oracles import Case, forced_logits, tagger_case, translation_case
 from recording import LargestTensor
 from seqwise import InputError
-from seqwise.objectives.contrastive import noise_contrastive_loss, noise_log_probs, sampled_noise_contrastive_loss
+from seqwise.objectives.contrastive import (
+    noise_contrastive_loss,
+    noise_contrastive_objective,
+    noise_log_probs,
+    sampled_noise_contrastive_loss,
+)
 
 LOG_NOISE = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64).log()
 # Six targets of one context: p = (1/2, 1/3, 1/6).
@@ -199,6 +205,25 @@ def test_only_the_rows_of_gold_and_noise_are_scored() -> None:
     with LargestTensor() as seen:
         expected_noise_contrastive_loss(features @ head.T, targets, log_noise, num_noise=3)
     assert seen.numbers >= N * V, "the recorder does not see what it should"
+
+
+@pytest.mark.parametrize("case", [tagger_case(1), translation_case(1)], ids=["tagger", "translation"])
+def test_the_objective_scores_gold_and_noise_with_the_whole_head(case: Case) -> None:
+    """Against the scores of all tokens, biases included, at the same noise; padding draws none."""
+    log_noise_V = noise_log_probs(torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    torch.manual_seed(7)
+    found = noise_contrastive_objective(log_noise_V, num_noise=3)(case.model, case.batch, {})
+    golds = [token for example in case.examples for token in example.target_ids]
+    torch.manual_seed(7)
+    noise = torch.multinomial(log_noise_V.double().exp(), 3 * len(golds), replacement=True).view(-1, 3).tolist()
+    rows = [
+        row
+        for oracle, example in zip(case.oracles, case.examples, strict=True)
+        for row in forced_logits(oracle, example.target_ids)
+    ]
+    probs = log_noise_V.double().exp().tolist()
+    expected = [one_example(*one, probs) for one in zip(golds, map(tuple, noise), rows, strict=True)]
+    assert found.item() == pytest.approx(np.mean(expected), abs=1e-9)
 
 
 def test_the_generator_decides_and_no_targets_cost_nothing() -> None:

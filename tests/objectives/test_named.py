@@ -11,7 +11,16 @@ from oracles import Case, tagger_case, translation_case
 from seqwise import InputError
 from seqwise.configuration import OneOf
 from seqwise.models import ChainTagger
-from seqwise.objectives import CRF, BeamCRF, Distillation, Hinge, NoiseContrastive, ObjectiveConfig
+from seqwise.objectives import (
+    CRF,
+    BeamCRF,
+    Distillation,
+    Hinge,
+    MinimumRisk,
+    NoiseContrastive,
+    ObjectiveConfig,
+    RelaxedBeam,
+)
 from seqwise.objectives.contrastive import noise_log_probs
 from seqwise.objectives.options import Context
 from seqwise.search import trie
@@ -117,6 +126,15 @@ def test_the_unit_names_what_is_added() -> None:
         BeamCRF(cross_entropy_weight=0.0, direct_loss_weight=0.25).loss_unit("label").startswith(f"{plain}, + 0.25 x")
     )
     assert BeamCRF(cross_entropy_weight=0.5).loss_unit("label").startswith(f"{plain}, + 0.5 x")
+
+
+def test_the_unit_of_a_loss_tells_costs_apart() -> None:
+    for kind in (RelaxedBeam, MinimumRisk):
+        assert "wrong labels" in kind().loss_unit("label") and "wrong tokens" in kind().loss_unit("token")
+        edits = kind(cost="edit-distance").loss_unit("label")
+        assert "edits" in edits and "wrong" not in edits
+    weighted = RelaxedBeam(wrong_label_costs="O=2").loss_unit("label")
+    assert "wrong" not in weighted and "edits" not in weighted
 
 
 def test_a_label_that_does_not_exist_is_named() -> None:

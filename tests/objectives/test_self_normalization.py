@@ -6,12 +6,15 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from oracles import Case, forced_logits, log_sum_exp, tagger_case, translation_case
 from recording import LargestTensor
 from seqwise import InputError
 from seqwise.objectives import (
@@ -20,6 +23,7 @@ from seqwise.objectives import (
     self_normalized_cross_entropy,
     unnormalized_likelihood_loss,
 )
+from seqwise.objectives.self_normalization import log_partition_objective
 
 LOSSES = {"unnormalised": unnormalized_likelihood_loss, "sampled": sampled_self_normalized_cross_entropy}
 IGNORED = -100
@@ -155,6 +159,36 @@ def test_the_head_scores_ceil_of_gamma_n_positions(
     features, head, bias, targets = problem(0, num_positions=count)
     LOSSES[name](features, head, bias, targets, weight=1.0, fraction=fraction)
     assert scored == [expected]
+
+
+@pytest.mark.parametrize("case", [tagger_case(2), translation_case(2)], ids=["tagger", "translation"])
+def test_the_penalty_alone_is_the_mean_square_of_log_z_along_gold(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all positions, and of each draw of some of them."""
+    squares = [
+        log_sum_exp(row) ** 2
+        for oracle, example in zip(case.oracles, case.examples, strict=True)
+        for row in forced_logits(oracle, example.target_ids)
+    ]
+    assert float(log_partition_objective()(case.model, case.batch, {})) == pytest.approx(np.mean(squares))
+    for fraction in (0.01, 0.3, 0.5):
+        size = math.ceil(fraction * len(squares))
+        monkeypatch.setattr(torch, "randperm", lambda count, **_: torch.arange(count).flip(0))
+        expected = np.mean(squares[len(squares) - size :])
+        objective = log_partition_objective(fraction=fraction)
+        assert float(objective(case.model, case.batch, {})) == pytest.approx(expected)
+
+
+def test_the_penalty_alone_needs_a_fraction_and_is_nothing_without_targets() -> None:
+    for fraction in (0.0, -0.5, 1.5, math.nan):
+        with pytest.raises(InputError, match="fraction"):
+            log_partition_objective(fraction=fraction)
+    case = tagger_case(2)
+    nothing = replace(case.batch, targets_BT=torch.full_like(case.batch.targets_BT, IGNORED))
+    loss = log_partition_objective()(case.model, nothing, {})
+    loss.backward()
+    assert loss.item() == 0 and not any(
+        parameter.grad.any() for parameter in case.model.parameters() if parameter.grad is not None
+    )
 
 
 # ---------------------------------------------------------------------------------------- optima

@@ -353,6 +353,24 @@ def test_what_speaks_against_chains_is_said() -> None:
     assert any("is constant over" in line for line in diagnose_chains(same).warnings)
 
 
+def test_what_is_the_same_throughout_has_no_effective_sample_size() -> None:
+    """A feature of chains that move; and all of chains that stand still, wherever each does."""
+    pytest.importorskip("arviz_stats")
+    good = sample_chains(exact_gibbs(local_energy(MILD)), start_chains(ENERGY, every_sequence(3, 4)[::20]), 50)
+    features: dict[str, Feature] = {"first": lambda y: y[..., 0].double(), "one": lambda y: torch.ones(y.shape[:2])}
+    moving = diagnose_chains(good, features=features)
+    still = replace(good, energy_SB=torch.arange(5.0).expand(50, -1), novel_SB=torch.zeros_like(good.novel_SB))
+    standing = diagnose_chains(still, features=features)
+    for sizes in (moving.ess, moving.tail_ess):
+        assert {name: math.isnan(size) for name, size in sizes.items()} == {
+            "energy": False,
+            "first": False,
+            "one": True,
+        }
+    for sizes in (standing.ess, standing.tail_ess):
+        assert all(map(math.isnan, sizes.values())) and len(sizes) == 3
+
+
 @pytest.mark.parametrize("num_still", [1, 5])
 def test_chains_that_do_not_move_are_told_what_may_set_them_free(num_still: int) -> None:
     """Accepted proposals that change nothing ask for bolder ones, rejected ones for more timid ones."""
