@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any, Literal
 
 import pytest
@@ -16,12 +17,15 @@ from seqwise.data.batches import FREE
 from seqwise.errors import InputError
 from seqwise.sampling import (
     ChainSettings,
+    DelayedAcceptance,
+    Gibbs,
     MetropolisHastings,
     boltzmann,
     delayed_acceptance,
     exact_gibbs,
     examine,
     gibbs,
+    in_order,
     local_energy,
     low_confidence_remasking,
     mask_predict,
@@ -38,6 +42,7 @@ from seqwise.sampling import (
     unmasking_law,
 )
 from seqwise.sampling.correctness import TableModel, every_sequence
+from seqwise.sampling.options import MOST_SWEEPS
 from seqwise.sampling.problems import ChainProblem, ChainRunner
 from seqwise.sampling.proposals import VISITS, Visits
 from seqwise.sampling.state import Kernel
@@ -161,6 +166,79 @@ def test_a_named_kernel_visits_as_it_is_told_to(name: str, visits: str) -> None:
         assert torch.equal(found.tokens[sweep + 1], own.tokens[1])
         assert torch.equal(found.proposals_SB[sweep], own.proposals_SB[0])
         state = own.state
+
+
+@pytest.mark.parametrize("name", ["metropolis-hastings", "delayed-acceptance"])
+def test_a_named_kernel_is_forced_and_annealed_by_sweep(name: str) -> None:
+    """One forced sweep, then temperatures 0.75 and 0.5; only the last temperature counts."""
+    target, proposal = local_energy(MODEL), masked_conditionals(MODEL, temperature=1.5)
+    makers: dict[str, Callable[..., Kernel]] = {
+        "metropolis-hastings": metropolis_hastings,
+        "delayed-acceptance": delayed_acceptance,
+    }
+    settings = configure(
+        ChainSettings, kernel=name, forced=1, temperature=0.5, anneal=0.25, blocks=(2, 1), proposal_temperature=1.5
+    )
+    state = start_chains(target, every_sequence(3, 3))
+    found = sample_chains(settings.build_kernel(MODEL, target), state, 4, seed=2)
+    kernels = [
+        gibbs(proposal, visits=in_order(2)),
+        *(makers[name](target, proposal, temperature=t) for t in (0.75, 0.5, 0.5)),
+    ]
+    for sweep, kernel in enumerate(kernels):
+        own = sample_chains(kernel, state, 1, seed=2)
+        assert torch.equal(found.tokens[sweep + 1], own.tokens[1])
+        state = own.state
+    assert found.invariant_S.tolist() == [False, False, True, True] and settings.burn_in == 2
+
+
+@pytest.mark.parametrize(
+    ("temperature", "anneal"), [(0.9, 0.1), (0.7, 0.1), (0.3, 0.1), (0.25, 0.5), (0.4, 0.7), (0.01, 0.01)]
+)
+def test_annealing_subtracts_as_long_as_it_stays_above_the_temperature(temperature: float, anneal: float) -> None:
+    """Against exact decimals; at least as many sweeps warm up as are forced."""
+    at, exact = Fraction(1), []
+    while at > Fraction(str(temperature)):
+        exact.append(float(at))
+        at -= Fraction(str(anneal))
+    kernel = MetropolisHastings(temperature=temperature, anneal=anneal)
+    assert kernel.annealed == pytest.approx((*exact, temperature)) and kernel.annealed[-1] == temperature
+    assert kernel.burn_in == len(exact)
+    for forced in (len(exact) - 1, len(exact) + 1):
+        kernel = MetropolisHastings(temperature=temperature, anneal=anneal, forced=forced)
+        assert kernel.burn_in == max(forced, len(exact))
+
+
+def test_annealing_goes_down_in_a_bounded_number_of_sweeps() -> None:
+    for temperature in (1.0, 2.0):
+        assert MetropolisHastings(temperature=temperature).annealed == (temperature,)
+        with pytest.raises(InputError, match="anneal goes from temperature 1 down"):
+            MetropolisHastings(temperature=temperature, anneal=0.1)
+    assert MetropolisHastings(temperature=0.5, anneal=0.5 / MOST_SWEEPS).anneal is not None
+    for anneal, sweeps in ((0.5 / (MOST_SWEEPS + 1), "1,000,001"), (1e-300, "5e[+]299")):
+        with pytest.raises(InputError, match=f"it takes {sweeps} sweeps"):
+            MetropolisHastings(temperature=0.5, anneal=anneal)
+
+
+@pytest.mark.parametrize("kind", [MetropolisHastings, DelayedAcceptance, Gibbs])
+def test_options_of_a_proposal_reach_it(kind: type[MetropolisHastings | DelayedAcceptance | Gibbs]) -> None:
+    logits_NV = torch.randn(20, 3, dtype=torch.float64)
+    allowed_V = torch.tensor([True, True, False])
+    options = {"nucleus": 0.7, "full_share": 0.2, "proposal_temperature": 0.5}
+    every = {"nucleus": 0.7, "full_share": 0.2, "temperature": 0.5}
+    found_NV = kind(**options).proposal(MODEL, allowed_V).log_probs(logits_NV)
+    assert torch.equal(found_NV, masked_conditionals(MODEL, allowed_V=allowed_V, **every).log_probs(logits_NV))
+    for without in ({"full_share": 0.2}, {"nucleus": 0.7, "full_share": 0.2}, {"proposal_temperature": 0.5}):
+        others = {name: value for name, value in options.items() if name not in without}
+        assert not torch.equal(kind(**others).proposal(MODEL, allowed_V).log_probs(logits_NV), found_NV)
+    assert not torch.equal(kind(**options).proposal(MODEL, None).log_probs(logits_NV), found_NV)
+    with pytest.raises(InputError, match="full_share: the nucleus holds the whole distribution"):
+        kind(full_share=0.2)
+
+
+def test_the_largest_block_is_that_of_the_last_sweeps() -> None:
+    assert MetropolisHastings(blocks=(3, 1, 2)).largest_block == 2
+    assert settings_of("exact-gibbs").kernel.largest_block == settings_of("mask-predict").kernel.largest_block == 1
 
 
 def test_mask_predict_searches_as_often_as_it_is_told_to() -> None:
