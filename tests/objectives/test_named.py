@@ -22,7 +22,8 @@ from seqwise.objectives import (
     RelaxedBeam,
 )
 from seqwise.objectives.contrastive import noise_log_probs
-from seqwise.objectives.options import Context
+from seqwise.objectives.options import Context, parse_label_costs
+from seqwise.objectives.search_aware import hamming_cost
 from seqwise.search import trie
 
 MEMBERS = OneOf(ObjectiveConfig).members
@@ -104,6 +105,8 @@ def test_what_an_objective_needs_is_asked_for() -> None:
 def test_what_only_added_loss_reads_is_refused_without_it() -> None:
     with pytest.raises(InputError, match=r"^cost: beam-crf does not use it; leave it out, or give direct_loss"):
         BeamCRF(cost="edit-distance")
+    with pytest.raises(InputError, match=r"^wrong_label_costs: dense-beam does not use it"):
+        MEMBERS["dense-beam"](wrong_label_costs="a=2")
     with pytest.raises(InputError, match="edit-distance weighs all labels alike"):
         Hinge(cost="edit-distance", wrong_label_costs="a=2")
 
@@ -118,6 +121,44 @@ def test_added_loss_is_added_whatever_its_weight() -> None:
     assert losses[2] - losses[1] == pytest.approx(2 * added, rel=1e-9)
     assert losses[0] - plain == pytest.approx(added, rel=1e-9)
     assert abs(added) > 1e-3
+
+
+@pytest.mark.parametrize("score", ["local", "global"])
+def test_added_loss_is_that_of_a_relaxed_beam_of_the_same_size_and_score(score: str) -> None:
+    case, shared = tagger_case(5), {"k": 2, "score": score, "alpha": "2", "unit": "gaps", "wrong_label_costs": "b=3"}
+    plain = loss_of(BeamCRF(k=2, score=score), case)
+    relaxed = loss_of(RelaxedBeam(**shared, cross_entropy_weight=0.0), case)
+    both = loss_of(BeamCRF(**shared, direct_loss_weight=0.5), case)
+    assert both == pytest.approx(plain + 0.5 * relaxed, rel=1e-9)
+
+
+def test_gradients_flow_through_steps_where_a_search_is_not_rescored() -> None:
+    rescored = {"beam-crf", "distillation", "minimum-risk", "softmax-margin"}
+    singly = {name for name, kind in MEMBERS.items() if kind.searches} | {"scheduled-sampling"}
+    assert {name for name, kind in MEMBERS.items() if kind().steps_singly} == singly
+    assert {name for name, kind in MEMBERS.items() if kind().unrolls} == singly - rescored
+    assert BeamCRF(direct_loss_weight=0.5).unrolls
+    assert not MEMBERS["scheduled-sampling"](feeding_passes="two-pass").unrolls
+
+
+@pytest.mark.parametrize(
+    "text", ["O", "O=", "=2", "O=0", "O=-1", "O=inf", "O=nan", "O=x", "O 2", "O=2,V", "O=2,V=1,O=2"]
+)
+def test_what_is_no_cost_of_a_label_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match=r"^wrong_label_costs: .*(is not the cost of a label|has two costs)"):
+        Hinge(wrong_label_costs=text)
+
+
+def test_costs_of_labels_are_read_and_the_others_cost_one() -> None:
+    """A label may contain "="; a comma at the end does no harm."""
+    assert parse_label_costs(" a=b=2, c = .5,") == {"a=b": 2.0, "c": 0.5} and parse_label_costs("") == {}
+    case = tagger_case(3)
+    context = Context(tokens=("N", "V", "O=", "X"))
+    cost = Hinge(wrong_label_costs="V=2,O==.5").token_cost(context)["cost"](case.batch.targets_BT, 4)
+    expected = hamming_cost(case.batch.targets_BT, 4, weights=torch.tensor([1.0, 2.0, 0.5, 1.0]))
+    assert Hinge().token_cost(context) == {}
+    for step in range(case.batch.targets_BT.shape[1]):
+        assert torch.equal(cost(step), expected(step))
 
 
 def test_the_unit_names_what_is_added() -> None:
