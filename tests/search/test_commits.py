@@ -19,6 +19,7 @@ from seqwise.search import (
     CommitRule,
     Committing,
     HardTopK,
+    Selection,
     Selector,
     SoftTopK,
     agree,
@@ -198,6 +199,15 @@ def test_a_search_goes_on_from_a_beam(selector: Selector) -> None:
     assert torch.equal(backtrace(beam), backtrace(whole))
     with pytest.raises(InputError, match="continues from a beam takes no cost"):
         next(unroll(case.model, context, selector, num_steps=1, beam=beam, cost=lambda step: torch.zeros(2, 4)))
+
+
+def test_the_selector_that_commits_carries_what_the_inner_one_does() -> None:
+    def counted(candidates: Candidates, steps: int | None, generator: torch.Generator | None) -> tuple[Selection, int]:
+        return HardTopK(2)(candidates, None, generator)[0], (steps or 0) + 1
+
+    case = tagger_case(0, bidirectional=False)
+    steps = unroll(case.model, case.model.encode(case.batch), Committing(counted, agree), num_steps=4)
+    assert [step.carry.inner for step in steps] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("rule", [agree, margin(0.0), delay(0), never], ids=["agree", "margin", "delay", "never"])
