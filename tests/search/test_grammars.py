@@ -263,6 +263,28 @@ def test_a_blank_that_the_beginning_drops_may_come_first() -> None:
     assert listed(language, 4) == {(2, 3, end), (2, 3, 3, end)}
 
 
+@pytest.mark.parametrize("name", ["lark", "counted", "json"])
+def test_what_is_allowed_can_be_finished_without_another_search(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A finish that was known when a token was allowed is still known after it."""
+    source, texts, is_inside, longest = CASES[name]
+    language = grammar(source, texts, end=len(texts))
+    monkeypatch.setattr(grammars.Grammar, "_search", lambda *_, **__: None)
+    outputs = listed(language, longest)
+    assert outputs and outputs <= every(texts, is_inside, most=longest, end=len(texts))
+
+
+def test_what_may_follow_a_prefix_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, texts, _, longest = CASES["counted"]
+    language = grammar(source, texts, end=len(texts))
+    outputs = listed(language, longest)
+
+    def again(*_: Any) -> None:
+        raise AssertionError("looked for what may follow once more")
+
+    monkeypatch.setattr(grammars.Grammar, "_choices", again)
+    assert listed(language, longest) == outputs
+
+
 @pytest.mark.parametrize("tries", [grammars.TRIES, 0])
 def test_only_the_first_token_has_the_text_of_the_beginning(tries: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where a finish is found by a walk."""
