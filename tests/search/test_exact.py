@@ -32,7 +32,7 @@ from seqwise.search import (
     transitions,
     trie,
 )
-from seqwise.search.exact import _Open
+from seqwise.search.exact import _Open, _Opened
 
 Ids = tuple[int, ...]
 SCORES = {"masked": local, "renormalized": renormalized}
@@ -365,6 +365,20 @@ def test_a_model_step_takes_no_more_slots_than_prefixes_are_open(monkeypatch: py
         monkeypatch.setattr(case.model, "step", watched)
         found = best_first(case.model, context, 2, num_steps=3, at_once=4)
         assert [sum(num_slots)] == found.expansions_B.tolist()
+
+
+def test_states_are_found_by_their_rows_in_a_buffer_that_doubles() -> None:
+    opened, kept, sizes = _Opened(), list[int](), set[int]()
+    for number in range(40):
+        states_BJ3 = torch.tensor([[[3 * number], [3 * number + 1]], [[3 * number + 2], [-1]]]).expand(-1, -1, 3)
+        live_BJ = torch.tensor([[True, number % 3 == 0], [number % 2 == 0, False]])
+        rows_BJ = opened.add(states_BJ3, live_BJ)
+        kept += states_BJ3[live_BJ][:, 0].tolist()
+        assert torch.equal(opened.get(rows_BJ)[live_BJ], states_BJ3[live_BJ])
+        sizes.add(opened._leaves.shape[1])
+    every_1J = torch.arange(len(kept))[None]
+    assert opened.get(every_1J)[0].tolist() == [[number] * 3 for number in kept]
+    assert max(sizes) <= 2 * len(kept) and len(sizes) <= 8  # room is made few times
 
 
 def test_queues_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -251,10 +251,16 @@ def test_segments() -> None:
     assert list(segments(5, None)) == [(range(5), False)]
     assert list(segments(0, root)) == []
     assert list(segments(1, root)) == [(range(1), False)]
-    cut = list(segments(128, root))
-    assert [step for steps, _ in cut for step in steps] == list(range(128))
-    assert [again for _, again in cut] == [False, *[True] * (len(cut) - 2), False]
-    assert [len(steps) for steps, _ in cut] == [16, *[8] * 14]
+    assert [len(steps) for steps, _ in segments(128, root)] == [16, *[8] * 14]
+
+
+@pytest.mark.parametrize("length", [root, lambda _: 1, lambda _: 5], ids=["root", "1", "5"])
+def test_segments_take_every_step_once_and_all_but_the_first_and_last_again(length: Callable[[int], int]) -> None:
+    for num_steps in range(1, 40):
+        cut = list(segments(num_steps, length))
+        assert [step for steps, _ in cut for step in steps] == list(range(num_steps))
+        assert [again for _, again in cut] == [False, *[True] * (len(cut) - 2), *[False] * (len(cut) > 1)]
+        assert len(cut[0][0]) == min(2 * length(num_steps), num_steps)
 
 
 def test_a_function_is_called_again_with_its_state() -> None:
