@@ -273,6 +273,16 @@ def test_what_is_allowed_can_be_finished_without_another_search(name: str, monke
     assert outputs and outputs <= every(texts, is_inside, most=longest, end=len(texts))
 
 
+def test_a_few_tokens_and_then_the_rest_of_a_known_finish_are_found_by_a_short_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    language = grammar('start: ("x" | "y" "z") "abcde"', list("xyzabcde"), end=8)
+    monkeypatch.setattr(grammars, "TRIES", 3)
+    monkeypatch.setattr(grammars.Grammar, "_walk", lambda *_: None)
+    rest = (*range(3, 8), 8)
+    assert listed(language, 9) == {(0, *rest), (1, 2, *rest)}
+
+
 def test_what_may_follow_a_prefix_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
     source, texts, _, longest = CASES["counted"]
     language = grammar(source, texts, end=len(texts))

@@ -41,6 +41,7 @@ from seqwise.search import (
     trie,
     viterbi,
 )
+from seqwise.search.automata import written_texts
 from seqwise.search.language import allowed_logits, members, nodes_along, require_an_output, require_members
 from seqwise.search.selectors import Selector
 
@@ -166,6 +167,15 @@ def test_what_is_read_otherwise_than_by_re_is_refused(pattern: str, matches: str
         language = regular(other, letters)
         assert re.fullmatch(other, text)
         assert bool(members(language, torch.tensor([[letters.index(letter) for letter in text]])))
+
+
+def test_what_has_no_text_and_the_end_token_are_never_written() -> None:
+    texts = {0: "a", 1: "", 2: None, 3: "b"}
+    assert written_texts(texts, None, end=3) == ({0: "a"}, {0: "a"})  # type: ignore[arg-type]
+    assert written_texts(["a", "", None, "b"], None, end=None) == ({0: "a", 3: "b"}, {0: "a", 3: "b"})
+    pytest.importorskip("interegular")
+    language = regular("a+b?", ["a", "", None, "b"], end=3)
+    assert language.allowed(language.start(1, CPU), None).flatten().tolist() == [0]
 
 
 def test_outputs_may_be_tensors() -> None:
