@@ -6,13 +6,14 @@ mutmut makes all mutants of search, objectives and sampling; a sample of them, d
 those tests that run the mutated function. What these let through, mypy checks, which `make test` runs as well. Results
 are kept in the folder, so that a run that was stopped goes on; --again tests with today's tests what was not caught.
 [tool.mutmut] in pyproject.toml says what is mutated and which tests are run, scripts/equivalent_mutants.toml which
-survivors change nothing, and why; two kinds, words of messages and devices, are recognised here.
+survivors change nothing, and why; some kinds, such as words of messages, are recognised here.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import copy
 import hashlib
 import json
 import os
@@ -39,6 +40,7 @@ TIMED_OUT = (24, -24, 36, 152, 255)
 UNCAUGHT = ("survived", "not run by any test")
 MESSAGE = "Only the words of a message differ, which tests do not pin."
 ON_THE_CPU = "Where no device is named, it is the CPU that the tests run on; the pretended device has its own checks."
+AS_LONG = "What is taken together has the same length; to say so finds mistakes in this code, and nobody else's."
 TYPES = "type_errors.json"
 COPIED = ("benchmarks", "docs", "reproductions", "scripts", "src", "tests", "README.md", "pyproject.toml")
 
@@ -189,9 +191,16 @@ def reason_of_kind(before: str, after: str) -> str:
     one, other = _parsed(before), _parsed(after)
     if one is None or other is None:
         return ""
-    if "InputError(" in before or before.startswith("hint="):
-        return MESSAGE if ast.dump(_Worded().visit(one)) == ast.dump(_Worded().visit(other)) else ""
-    return ON_THE_CPU if ast.dump(_Placed().visit(one)) == ast.dump(_Placed().visit(other)) else ""
+    if "InputError(" in before or before.startswith(("hint=", "problem = ", "hint = ")):
+        return MESSAGE if _alike(_Worded(), one, other) else ""
+    for name, reason in (("device", ON_THE_CPU), ("strict", AS_LONG)):
+        if _alike(_Without(name), one, other):
+            return reason
+    return ""
+
+
+def _alike(without: ast.NodeTransformer, one: ast.Module, other: ast.Module) -> bool:
+    return ast.dump(without.visit(copy.deepcopy(one))) == ast.dump(without.visit(copy.deepcopy(other)))
 
 
 def _parsed(line: str) -> ast.Module | None:
@@ -214,11 +223,14 @@ class _Worded(ast.NodeTransformer):
         return ast.Constant("") if isinstance(node.value, str) else node
 
 
-class _Placed(ast.NodeTransformer):
-    """Leave out devices."""
+class _Without(ast.NodeTransformer):
+    """Leave out an argument."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        node.keywords = [keyword for keyword in node.keywords if keyword.arg != "device"]
+        node.keywords = [keyword for keyword in node.keywords if keyword.arg != self.name]
         return self.generic_visit(node)
 
 

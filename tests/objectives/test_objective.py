@@ -30,7 +30,7 @@ from seqwise.objectives import (
     self_normalized_cross_entropy,
 )
 from seqwise.objectives.beam_likelihood import dense_beam_objective, soft_dense_beam_objective
-from seqwise.objectives.objective import search_targets, teacher_forced_logits
+from seqwise.objectives.objective import Mean, SumOfMeans, search_targets, teacher_forced_logits
 from seqwise.objectives.scheduled_sampling import scheduled_sampling_objective
 from seqwise.objectives.self_normalization import self_normalized_objective
 from seqwise.objectives.violations import (
@@ -92,6 +92,13 @@ def test_a_weight_is_paid_for_choosing_its_token_wrongly() -> None:
 
 
 # ---------------------------------------------------------------------------------------- losses of a beam
+
+
+def test_a_sum_of_means_passes_on_what_it_is_given() -> None:
+    def means(model: Any, batch: Any, values: Any) -> list[Mean]:
+        return [Mean(torch.tensor(float(values["weight"] * len(model))), None), Mean(torch.tensor(float(batch)), None)]
+
+    assert SumOfMeans(means)("abc", 5, {"weight": 2}) == 11
 
 
 def test_losses_equal_their_definitions() -> None:

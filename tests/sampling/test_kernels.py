@@ -216,6 +216,13 @@ def every_kernel() -> dict[str, Kernel]:
     }
 
 
+def test_replicas_are_numbered_after_their_chain() -> None:
+    """So that each has random numbers of its own, and those of a chain are told from its number."""
+    state = start_chains(local_energy(MODELS["table"]), START_BT, chain_B=3 * torch.arange(len(START_BT)) + 1)
+    numbers = replicas(state, 4).chain_B.view(-1, 4).tolist()
+    assert numbers == [[4 * (3 * chain + 1) + own for own in range(4)] for chain in range(len(START_BT))]
+
+
 @pytest.mark.parametrize("name", list(every_kernel()))
 def test_what_is_kept_is_what_would_be_computed(name: str) -> None:
     kernel = every_kernel()[name]

@@ -166,6 +166,27 @@ def test_a_phrase_is_written_with_allowed_tokens_alone() -> None:
     assert starts(model, [-1, -1, 0, -1], 9, required=[(2, 1)])[1] == [True] * 9
 
 
+def test_a_phrase_that_is_there_is_kept_or_may_be_written_again() -> None:
+    """As pieces that are there may be a part of a word, which says nothing of the word."""
+    tokens_NT, free_NT = torch.tensor([[1, 0, 0]] * 20), torch.tensor([[False, True, True]] * 20)
+    for keep in (True, False):
+        written_NT, left_NT, fits_N = starts_module._write(
+            tokens_NT, free_NT, torch.arange(20), 0, 0, [(1,)], [], keep=keep, allowed_V=None
+        )
+        assert fits_N.tolist() == [True] * 20 and fits_N.dtype == torch.bool
+        places = {tuple(row) for row in left_NT.tolist()}
+        again = {(False, False, True), (False, True, False)}
+        assert places == {(False, True, True)} | (set() if keep else again)
+        assert bool((written_NT[~left_NT] == 1).all())
+
+
+def test_a_forbidden_phrase_that_is_too_long_does_not_hide_a_shorter_one() -> None:
+    draws, forbidden = SeededDraws(0, torch.arange(40), sweep=0), [(0, 0, 0, 0), (2,)]
+    free_BT = torch.ones(40, 3).bool()
+    found_BT, _ = fill_in_turn(draws, MODEL, torch.zeros(40, 3).long(), free_BT, forbidden=forbidden)
+    assert not bool((found_BT == 2).any())
+
+
 def test_no_chains_have_no_starts() -> None:
     none_BT = torch.zeros(0, 3).long()
     options: dict[str, Any] = {"chain_B": torch.arange(0), "greedy_B": torch.zeros(0).bool(), "seed": 0}

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from seqwise import InputError
+from seqwise.models import ConditionalMaskedTransformer
 from seqwise.sampling import (
     SeededDraws,
     boltzmann,
@@ -27,7 +28,7 @@ from seqwise.sampling import (
     unmasking_law,
 )
 from seqwise.sampling.correctness import every_sequence
-from seqwise.sampling.unmasking import Unmasking
+from seqwise.sampling.unmasking import Partial, Unmasking
 
 SIZE, LENGTH = 3, 3
 MODEL = table_model(num_positions=LENGTH, vocab_size=SIZE, seed=4)
@@ -258,8 +259,27 @@ def test_tokens_that_are_not_allowed_are_never_drawn() -> None:
     assert allowed_V[trace.tokens_SBT].all() and (trace.tokens_SBT == 2).any()
 
 
+def test_each_sequence_is_scored_with_its_own_source() -> None:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 8, "num_heads": 2, "num_layers": 1, "feedforward_size": 8}
+    model = ConditionalMaskedTransformer(source_size=6, vocab_size=3, max_length=4, **sizes).double().eval()
+    decoder = random_unmasking(masked_conditionals(model), num_iterations=2)
+    masked_BT = torch.tensor([[True, False, True], [False, True, True]])
+    partial = Partial(torch.zeros(2, 3).long(), masked_BT, torch.ones(2, 3).bool())
+    context = model.encode(torch.tensor([[1, 2, 3], [5, 4, 0]]), torch.tensor([3, 2]))
+    with torch.no_grad():
+        scores_BTV = decoder.scores(partial, context)
+        for row, source in enumerate(([1, 2, 3], [5, 4])):
+            own = model.encode(torch.tensor([source]), torch.tensor([len(source)]))
+            part = slice(row, row + 1)
+            alone_MV = model.masked_logits(partial.tokens_BT[part], masked_BT[part], own)
+            torch.testing.assert_close(scores_BTV[row, masked_BT[row]], alone_MV)
+        assert bool((scores_BTV[~masked_BT] == 0).all())
+
+
 def test_options_out_of_their_range_are_refused() -> None:
     for make in (random_unmasking, low_confidence_remasking, remasking_diffusion):
+        assert make(PROPOSAL, num_iterations=1).num_iterations == 1
         with pytest.raises(InputError, match="at least 1 iteration, got 0"):
             make(PROPOSAL, num_iterations=0)
     with pytest.raises(InputError, match=r"from 0 to 1, got 1\.5"):

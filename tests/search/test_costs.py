@@ -109,6 +109,15 @@ def test_edit_costs_do_not_depend_on_the_batch() -> None:
             torch.testing.assert_close(paid_BNT[row], alone_NT, atol=0, rtol=0)
 
 
+@pytest.mark.parametrize("outside", [3, 4, 9])
+def test_gold_that_cannot_be_written_is_matched_by_no_token(outside: int) -> None:
+    """As a token beyond the vocabulary of a model, the first one included."""
+    outputs = outputs_of(3, 3, None)
+    (paid_NT,) = costs_along(edit_distance_cost(torch.tensor([[1, outside, 2]]), 3), outputs, 1)
+    wanted = [levenshtein(output, (1, outside, 2)) for output in outputs]
+    assert paid_NT.sum(1).tolist() == wanted and min(wanted) == 1
+
+
 def test_one_insertion_costs_one_where_hamming_charges_all_that_follows() -> None:
     gold, late = (1, 2, 1, 2, 1, 0), (2, 1, 2, 1, 2, 1, 0)
     paid_T = costs_along(edit_distance_cost(torch.tensor([[*gold, 0]]), 3, end=0), [late], 1)[0, 0]

@@ -42,7 +42,14 @@ from seqwise.search import (
     viterbi,
 )
 from seqwise.search.automata import written_texts
-from seqwise.search.language import allowed_logits, members, nodes_along, require_an_output, require_members
+from seqwise.search.language import (
+    allowed_logits,
+    members,
+    nodes_along,
+    require_an_output,
+    require_members,
+    require_output,
+)
 from seqwise.search.selectors import Selector
 
 CPU = torch.device("cpu")
@@ -167,6 +174,15 @@ def test_what_is_read_otherwise_than_by_re_is_refused(pattern: str, matches: str
         language = regular(other, letters)
         assert re.fullmatch(other, text)
         assert bool(members(language, torch.tensor([[letters.index(letter) for letter in text]])))
+
+
+def test_tokens_may_come_before_every_output_of_an_automaton() -> None:
+    for outputs, before in (([(2, 0), (1,)], (3, 2)), ([(2, 0)], ()), ([(0, 1, 1)], (0,))):
+        language = trie(outputs, end=4).after(before)
+        for length in range(5):
+            for output in itertools.product(range(4), repeat=length):
+                is_one = output[: len(before)] == before and output[len(before) :] in outputs
+                assert members(language, torch.tensor([[*output, 4]])).item() == is_one
 
 
 def test_what_has_no_text_and_the_end_token_are_never_written() -> None:
@@ -441,6 +457,15 @@ def test_only_inputs_with_steps_left_need_an_output() -> None:
         require_an_output(none_B1C, 1)
     with pytest.raises(InputError, match="the language is empty"):
         require_an_output(none_B1C, None)
+
+
+def test_a_language_without_an_output_of_so_many_steps_is_refused() -> None:
+    """By what its first tokens lead to."""
+    language = trie([(2, 0), (0, 1)])
+    require_output(language, 2)
+    require_output(None, 7)
+    with pytest.raises(InputError, match="a search of 3 steps can"):
+        require_output(language, 3)
 
 
 def test_an_output_outside_the_language_is_named_without_its_padding() -> None:

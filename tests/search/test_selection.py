@@ -347,6 +347,10 @@ def test_a_few_allowed_tokens_are_weighed_by_alpha_however_they_are_summed(selec
             weights = [math.exp(-0.5 * (score - maximum) ** 2) for score in scores_C]
             mixed = sum(weight * score for weight, score in zip(weights, scores_C, strict=True)) / sum(weights)
             assert float(found.scores_BK[row, rank]) == pytest.approx(mixed, abs=1e-12)
+    by_gaps = replace(selector, unit=mean_squared_gap)
+    scaled = replace(some, features_BJH=7.0 * scores_BJV)
+    weights = [by_gaps(each, None, None)[0].token_weights_BKX for each in (some, scaled)]
+    torch.testing.assert_close(*weights, **TOLERANCE)  # whose unit follows the scores
 
 
 def test_soft_selections_tend_to_hard_ones() -> None:
