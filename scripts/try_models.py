@@ -47,7 +47,8 @@ UNFORCED = {"forced_eos_token_id": None, "forced_bos_token_id": None}
 SIZES: dict[str, Any] = {
     **dict.fromkeys(("vocab_size",), VOCABULARY),
     **dict.fromkeys(("hidden_size", "d_model", "n_embd", "word_embed_proj_dim", "embedding_size"), 16),
-    **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "encoder_layers"), 2),
+    **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers"), 2),
+    **dict.fromkeys(("decoder_layers", "encoder_layers"), 2),
     **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads", "num_key_value_heads"), 2),
     **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads", "num_experts_per_tok"), 2),
     **dict.fromkeys(("intermediate_size", "d_ff", "encoder_ffn_dim", "decoder_ffn_dim", "ffn_dim", "n_inner"), 32),
@@ -153,10 +154,9 @@ def attempt(name: str) -> tuple[str, str]:
         return UNTRIED, f"it reads {model.main_input_name}"
     model.generation_config.update(**TOKENS, suppress_tokens=[PAD], min_new_tokens=STEPS)
     try:
-        adapted = step_model(model)
+        adapted, selector = step_model(model), generation_selector(HardTopK(BEAM_SIZE), model)
     except InputError as error:
         return REFUSED, error.problem
-    selector = generation_selector(HardTopK(BEAM_SIZE), model)
     with torch.no_grad():
         context = adapted.encode(collate([EncodedExample(source, ()) for source in SOURCES]))
         found = backtrace(beam_search(adapted, context, selector, num_steps=STEPS))[:, 0].tolist()
@@ -238,6 +238,7 @@ def _reason(outcome: tuple[str, str]) -> str:
         ("its scores differ", "scores otherwise from embeddings, or with padding, than from tokens alone"),
         ("cannot be run as a step model", "cannot be run on embeddings, with a cache of keys and values"),
         ("embeds", "scores other tokens than it embeds"),
+        ("generation_config", "is made with settings of `generate` that change scores"),
     ):
         if words in detail:
             return reason

@@ -1106,6 +1106,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: transformers.BertForMaskedLM(transformers.BertConfig(**LLAMA_SIZES)), "BertForMaskedLM writes no outputs"),
     (_fsmt, "FSMTForConditionalGeneration cannot be run as a step model"),
     (_whisper, "WhisperForConditionalGeneration reads input_features"),
+    (lambda: _musicgen(), "a head for each of several outputs"),
     (_m2m100, "M2M100ForConditionalGeneration cannot be adapted: .* after padding was written"),
     (lambda: transformers.BartModel(transformers.BartConfig(**SEQ2SEQ_SIZES)), "no language model head"),
     (_mamba, "MambaForCausalLM keeps (no such cache|a LinearAttentionLayer)"),
@@ -1125,6 +1126,11 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
         "BartForCausalLM cannot be",
     ),
 ]
+
+
+def _musicgen() -> Any:
+    sizes = {"hidden_size": 8, "ffn_dim": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "num_codebooks": 2}
+    return transformers.MusicgenForCausalLM(transformers.MusicgenDecoderConfig(vocab_size=VOCABULARY, **sizes))
 
 
 def _bert_to_gpt2() -> Any:

@@ -30,6 +30,7 @@ from seqwise.sampling import (
     contains,
     delayed_acceptance,
     diagnose_chains,
+    diagnostics,
     exact_gibbs,
     gibbs,
     in_order,
@@ -259,6 +260,19 @@ def test_r_hat_tells_chains_that_disagree_and_chains_that_drift() -> None:
     assert split_r_hat(drifting) > 1.05
 
 
+@pytest.mark.parametrize("ess", [0.0, 0.5, 2.0, 400.0])
+def test_the_advice_is_as_many_sweeps_as_such_an_ess_needs(ess: float) -> None:
+    """``R-hat^2 - 1 = 4 / ESS``, and the ESS of S sweeps grows with S; without any there is no such number."""
+    advice = diagnostics._advice(ess, num_sweeps=1000, num_chains=4, left_out=0)
+    numbers = re.findall(r"[\d,]{2,}", advice)
+    if ess in (0.0, 400.0):
+        assert advice == "run longer" and diagnostics.MOST_R_HAT**2 > 1 + 4 / 400
+        return
+    needed = int(numbers[0].replace(",", ""))
+    for share, enough in ((1.0, True), (0.85, False)):  # two digits, rounded upwards
+        assert (1 + 4 / (ess * share * needed / 1000) <= diagnostics.MOST_R_HAT**2) is enough
+
+
 def test_effective_sample_sizes_of_few_draws_are_unknown() -> None:
     """ArviZ gives a constant for 4 to 9 draws a chain, whatever they are."""
     pytest.importorskip("arviz_stats")
@@ -305,6 +319,8 @@ def test_a_report_leaves_out_what_warms_up_and_counts_what_it_costs() -> None:
     assert set(report.tail_ess) == {"energy", "ones"}
     assert report.ess_per_second == pytest.approx(report.ess["energy"] / 2)
     assert report.ess_per_pass == pytest.approx(report.ess["energy"] / int(chains.passes_SB.sum()))
+    free = replace(chains, invariant_S=flags_S, seconds=0.0, passes_SB=torch.zeros_like(chains.passes_SB))
+    assert math.isnan(diagnose_chains(free).ess_per_second) and math.isnan(diagnose_chains(free).ess_per_pass)
     assert diagnose_chains(chains, discard=20).num_sweeps == 180
     with pytest.raises(InputError, match="at least 4 sweeps"):
         diagnose_chains(chains, discard=198)

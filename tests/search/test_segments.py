@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -274,3 +275,24 @@ def test_a_function_is_called_again_with_its_state() -> None:
     found.backward()
     assert calls == [5, 5]
     torch.testing.assert_close(weight.grad, torch.tensor(2.0) * torch.tensor(6.0).exp() * torch.tensor(2.0).sin())
+
+
+def test_the_second_call_keeps_none_of_its_results() -> None:
+    """Each may hold its past."""
+    kept: list[bool] = []
+
+    def steps(x: Tensor) -> Iterator[Tensor]:
+        before: Any = None
+        for number in range(3):
+            y = x * x * (number + 1.0)
+            if before is not None:
+                kept.append(before() is not None)
+            before = weakref.ref(y)
+            yield y
+
+    x = torch.ones(2, requires_grad=True)
+    results = computed_again(steps, x)
+    assert kept == [True, True]
+    sum(results).sum().backward()  # type: ignore[union-attr]
+    assert len(kept) > 2 and not any(kept[2:])  # it may stop early
+    assert x.grad is not None and x.grad.tolist() == [12.0, 12.0]

@@ -78,6 +78,9 @@ def step_model(model: nn.Module, *, generation_config: GenerationConfig | None =
             f"{type(plain).__name__} has no language model head",
             hint="load it with AutoModelForSeq2SeqLM or AutoModelForCausalLM",
         )
+    if isinstance(plain.get_output_embeddings(), nn.ModuleList):
+        problem = f"{type(plain).__name__} has a head for each of several outputs at a time"
+        raise InputError(problem, hint="use a model that writes one token after the other")
     if not plain.can_generate():
         raise InputError(
             f"{type(plain).__name__} writes no outputs: it is neither an encoder-decoder nor a causal language model",
