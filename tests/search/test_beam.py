@@ -147,6 +147,12 @@ def test_the_hard_beam_equals_algorithm_1(model_name: str, score_name: str) -> N
                     assert bool(beam.finished_BK[b, r]) == hypothesis.finished
 
 
+def test_a_search_of_no_steps_has_written_nothing() -> None:
+    case = tagger_case(0)
+    tokens_BK0 = backtrace(beam_search(case.model, case.model.encode(case.batch), HardTopK(3), num_steps=0))
+    assert tokens_BK0.shape == (3, 1, 0) and tokens_BK0.dtype == torch.int64
+
+
 def test_a_full_beam_is_exhaustive_search() -> None:
     """K = V^T on taggers: every output, in the order of its score."""
     for seed, score in itertools.product(range(5), (local, global_)):
