@@ -17,7 +17,7 @@ SCALES = ("converged", "gpu", QUICK)
 Tables: TypeAlias = Mapping[str, Mapping[str, Table]]
 """Results by the name of the table and by scale, the best evidence first."""
 
-ELSEWHERE = ("mutants", "reliability", "soak")
+ELSEWHERE = ("hugging-face-models", "mutants", "reliability", "soak")
 """Results that pages of their own show."""
 
 

@@ -72,9 +72,9 @@ HEAD = """\
 # Which Hugging Face models
 
 `python scripts/try_models.py` writes this page; do not edit it. Every causal and seq2seq architecture of the
-Transformers named at the end was made small, with random weights. Of {tried} that could be tried, {works} work: they
-take every search and objective, and a hard beam writes what `generate` writes. The others are refused, with the reason,
-before anything is trained or searched. Architectures count, not sizes or weights.
+Transformers named at the end was made small, with random weights. Of {tried} that could be tried, {works} work: scores
+agree with the model's own, by step and at once, and a hard beam writes what `generate` writes. The others are refused,
+with the reason, before anything is trained or searched. Architectures count, not sizes or weights.
 
 In a hard beam without gradients, the slots of an input share all keys and values, or each has copies, which takes
 more time and memory. Several end tokens, and settings of `generate` that change scores, are refused for all of them:
@@ -96,7 +96,7 @@ def main() -> None:
         print(f"{kind} {model_type}: {': '.join(filter(None, outcome))}", file=sys.stderr, flush=True)
     if options.types:
         return
-    signature = sign(f"transformers {transformers.__version__}", seeds=[0], data=f"{len(found)} architectures")
+    signature = sign(f"transformers {transformers.__version__}", seeds=[0], data=f"{len(found)} models")
     result = {"models": found, "signature": asdict(signature)}
     write_atomically(options.results, json.dumps(result, indent=1) + "\n")
     write_atomically(PAGE, page(result))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -154,6 +155,45 @@ def is_cited(entry: str, before: str) -> bool:
 def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The scripts can be imported."""
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+
+
+@pytest.mark.parametrize(
+    ("script", "result", "page"),
+    [
+        ("make_mutants_page", "mutants.json", "mutants.md"),
+        ("try_models", "hugging-face-models.json", "hugging-face-models.md"),
+    ],
+)
+def test_a_page_is_that_of_its_results(scripts: None, script: str, result: str, page: str) -> None:
+    made = importlib.import_module(script).page(json.loads((ROOT / "results" / result).read_text("utf-8")))
+    assert (DOCS / page).read_text("utf-8") == made
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "detail"),
+    [
+        ("MistralForCausalLM", "works", "shared"),
+        ("T5ForConditionalGeneration", "works", "copies"),
+        ("MambaForCausalLM", "refused", "LinearAttentionLayer"),
+        ("BertLMHeadModel", "refused", "unknown steps"),
+        ("LlamaConfig", "not tried", "AttributeError"),
+    ],
+)
+def test_models_of_transformers_are_tried(scripts: None, name: str, status: str, detail: str) -> None:
+    import try_models
+
+    found, said = try_models.attempt(name)
+    assert found == status and detail in said
+
+
+def test_a_model_that_searches_otherwise_than_generate_is_said_to_differ(
+    scripts: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import try_models
+
+    beam_of = try_models.generated
+    monkeypatch.setattr(try_models, "generated", lambda model, source: beam_of(model, source[1:]))
+    assert try_models.attempt("LlamaForCausalLM") == ("differs", "its beam is not that of generate")
 
 
 def test_the_figure_shows_the_way_from_an_average_to_one_candidate(scripts: None, tmp_path: Path) -> None:

@@ -82,6 +82,9 @@ def test_those_of_some_inputs_are_those_of_all(allowed: torch.Tensor | None) -> 
     order_I = torch.tensor([2, 0])
     assert torch.equal(some.of_inputs(order_I).scores_BJW, some.scores_BJW[order_I])
     assert (some.scores_BJW == -torch.inf).flatten(1).any(1).all()
+    whole = replace(some, excluded_BX=None)
+    with torch.no_grad():  # where rows of a head would do, if it were linear
+        assert torch.equal(replace(whole).scores_BJW, whole.scores_BJW)
     again = replace(some, cost_again=lambda: some.cost).of_inputs(order_I).cost_again
     assert again is not None and some.cost is not None and torch.equal(again(), some.cost[order_I])
     assert some.of_inputs(order_I).cost_again is None
