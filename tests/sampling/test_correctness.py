@@ -504,6 +504,13 @@ def test_a_report_on_matrices_that_are_known() -> None:
     assert examine(one_way, torch.tensor([0.0, 1.0])).holds()
 
 
+def test_one_draw_from_each_state_is_enough_to_be_examined() -> None:
+    even = torch.tensor([0.5, 0.5])
+    assert examine_draws(torch.eye(2), even, num_draws=1).holds()
+    with pytest.raises(InputError, match="at least 1, got 0"):
+        examine_draws(torch.eye(2), even, num_draws=0)
+
+
 def test_what_the_kit_refuses() -> None:
     energy = local_energy(MODEL)
     states = listed(energy)

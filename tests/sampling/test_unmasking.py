@@ -27,7 +27,7 @@ from seqwise.sampling import (
     transition_matrix,
     unmasking_law,
 )
-from seqwise.sampling.correctness import every_sequence
+from seqwise.sampling.correctness import TableModel, every_sequence
 from seqwise.sampling.unmasking import Partial, Unmasking
 
 SIZE, LENGTH = 3, 3
@@ -275,6 +275,18 @@ def test_each_sequence_is_scored_with_its_own_source() -> None:
             alone_MV = model.masked_logits(partial.tokens_BT[part], masked_BT[part], own)
             torch.testing.assert_close(scores_BTV[row, masked_BT[row]], alone_MV)
         assert bool((scores_BTV[~masked_BT] == 0).all())
+
+
+def test_certainty_is_over_the_tokens_that_are_allowed() -> None:
+    """As of a model that never says the others."""
+    silent = TableModel(MODEL.table.clone())
+    silent.table[..., 1] = -1e9
+    allowed_V = torch.tensor([True, False, True])
+    laws = [
+        unmasking_law(low_confidence_remasking(proposal, num_iterations=2), LENGTH).probs_N
+        for proposal in (masked_conditionals(MODEL, allowed_V=allowed_V), masked_conditionals(silent))
+    ]
+    torch.testing.assert_close(*laws, rtol=0, atol=1e-9)
 
 
 def test_options_out_of_their_range_are_refused() -> None:

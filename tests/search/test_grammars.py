@@ -404,6 +404,7 @@ def test_a_grammar_can_be_copied_to_another_process() -> None:
     [
         ("start: a b", "cannot be read"),
         ({"type": "nonsense"}, "cannot be read .*nonsense"),
+        ({"enum": {"a"}}, "cannot be read .*set"),  # which is nothing that JSON has
         ('start: "z"', "no sequence of tokens was found"),
     ],
 )

@@ -336,8 +336,9 @@ def test_forcing_a_token_of_a_mixture_of_few() -> None:
     assert torch.equal(forced.token_mass(4)[:, 0], torch.tensor([1.0, 0.0, 0.0]).double())
 
 
-@pytest.mark.parametrize("selector", [SoftTopK(2, 0.5, form=summed()), SoftTopK(2, 0.5)])
-def test_a_few_allowed_tokens_are_weighed_by_alpha_however_they_are_summed(selector: SoftTopK) -> None:
+@pytest.mark.parametrize("form", [summed, lambda: expanded], ids=["summed", "expanded"])
+def test_a_few_allowed_tokens_are_weighed_by_alpha_however_they_are_summed(form: Callable[[], Form]) -> None:
+    selector = SoftTopK(2, 0.5, form=form())
     scores_BJV, allowed_BJC = torch.randn(2, 1, 6).double(), torch.tensor([[[0, 2, 5]], [[1, 3, 4]]])
     some = replace(Candidates.of_scores(scores_BJV), allowed_BJC=allowed_BJC)
     allowed_BC = scores_BJV[:, 0].gather(1, allowed_BJC[:, 0])
