@@ -149,8 +149,10 @@ def test_the_hard_beam_equals_algorithm_1(model_name: str, score_name: str) -> N
 
 def test_a_search_of_no_steps_has_written_nothing() -> None:
     case = tagger_case(0)
-    tokens_BK0 = backtrace(beam_search(case.model, case.model.encode(case.batch), HardTopK(3), num_steps=0))
-    assert tokens_BK0.shape == (3, 1, 0) and tokens_BK0.dtype == torch.int64
+    beam = beam_search(case.model, case.model.encode(case.batch), HardTopK(3), num_steps=0)
+    assert backtrace(beam).shape == (3, 1, 0) and backtrace(beam).dtype == torch.int64
+    assert torch.equal(beam.scores_BK, torch.zeros(3, 1, dtype=torch.float64))  # of a model of such numbers
+    assert beam.scores_BK.dtype == torch.float64
 
 
 def test_a_full_beam_is_exhaustive_search() -> None:
