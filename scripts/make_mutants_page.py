@@ -18,8 +18,9 @@ HEAD = """\
 `make mutants` writes this page; do not edit it. A mutant is the code with one small change: another operator, number or
 argument. A sample of all mutants of search, objectives and sampling, drawn with a fixed seed, is run through the tests
 that reach the changed function, and through mypy if no test fails. A mutant that neither catches has survived: either
-the change makes no difference (an equivalent mutant), for the reason given, or something is not tested. Files and lines
-are those of the revision in the signature at the end.
+the change makes no difference (an equivalent mutant), for the reason given, or something is not tested. Tests have
+been written for what runs of this sample let through, so that of other mutants fewer would be caught; `--seed` of
+`scripts/run_mutants.py` draws others. Files and lines are those of the revision in the signature at the end.
 """
 
 
