@@ -266,6 +266,7 @@ def test_a_row_without_candidates_weighs_nothing() -> None:
     (weights * torch.randn(2, 3)).sum().backward()
     assert (weights == 0).all()
     assert (scores.grad == 0).all()
+    assert peaked_softmax(torch.zeros(2, 0), 2.0).shape == (2, 0)
     table_BJV = torch.full((1, 2, 3), -torch.inf, dtype=torch.float64, requires_grad=True)
     weights_BKJV = soft_top_k(table_BJV, 2, 2.0)
     (weights_BKJV * torch.randn(1, 2, 2, 3)).sum().backward()
