@@ -82,7 +82,7 @@ reliability: setup
 mutants: setup
 	@$(BIN)/python -c 'import mutmut' 2>/dev/null || $(BIN)/python -m pip install --quiet --editable '.[mutants]'
 	OMP_NUM_THREADS=1 nice -n 10 $(BIN)/python scripts/run_mutants.py
-	$(BIN)/python scripts/make_mutants_page.py
+	$(BIN)/python -m scripts.make_mutants_page
 
 soak: setup
 	SEQWISE_SOAK_SECONDS=600 $(BIN)/python -m pytest -m slow -k for_long --write-figures results/soak.json \

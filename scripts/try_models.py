@@ -1,6 +1,6 @@
 """Try `step_model` on every causal and seq2seq model of the installed Transformers: writes docs/hugging-face-models.md.
 
-Usage: python scripts/try_models.py [--results results/hugging-face-models.json] [MODEL_TYPE ...]
+Usage: python -m scripts.try_models [--results results/hugging-face-models.json] [MODEL_TYPE ...]
 
 Each architecture is made small, with random weights, in a process of its own. If it is adapted, a hard beam of three
 writes ten tokens for each of three inputs of different lengths in one batch; they must be those of `generate` for one
@@ -71,7 +71,7 @@ WORKS, REFUSED, OTHERWISE, UNTRIED = "works", "refused", "differs", "not tried"
 HEAD = """\
 # Which Hugging Face models
 
-`python scripts/try_models.py` writes this page; do not edit it. Every causal and seq2seq architecture of the
+`python -m scripts.try_models` writes this page; do not edit it. Every causal and seq2seq architecture of the
 Transformers named at the end was made small, with random weights. Of {tried} that could be tried, {works} work: scores
 agree with the model's own, by step and at once, and a hard beam writes what `generate` writes. The others are refused,
 with the reason, before anything is trained or searched. Architectures count, not sizes or weights.

@@ -5,7 +5,10 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
+import os
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -167,6 +170,16 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_page_is_that_of_its_results(scripts: None, script: str, result: str, page: str) -> None:
     made = importlib.import_module(script).page(json.loads((ROOT / "results" / result).read_text("utf-8")))
     assert (DOCS / page).read_text("utf-8") == made
+
+
+@pytest.mark.parametrize("script", ["try_models", "make_mutants_page"])
+def test_a_script_that_imports_reproductions_is_run_as_a_module(script: str) -> None:
+    """From a clone, without any path set: as a file, it would find the folder of scripts alone."""
+    where = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    code = f"import scripts.{script}"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=where, capture_output=True).returncode == 0
+    for file in (ROOT / "Makefile", ROOT / "scripts" / f"{script}.py", *DOCS.glob("*.md")):
+        assert f"python scripts/{script}.py" not in file.read_text("utf-8")
 
 
 @pytest.mark.parametrize(

@@ -1244,7 +1244,8 @@ def test_what_generate_would_do_otherwise_is_refused_by_name(name: str, settings
 def test_settings_without_effect_are_no_obstacle() -> None:
     neutral = {"repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "min_length": 0, "num_beams": 5, "do_sample": True}
     assert generation_selector(HardTopK(2), _with("GPT-2", **neutral)).excluded == ()
-    assert step_model(_with("Gemma 3", cache_implementation="hybrid")).shares
+    for cache in ("hybrid", "sliding_window"):
+        assert step_model(_with("Gemma 3", cache_implementation=cache)).shares
 
 
 def test_a_causal_model_with_padding_never_warns_that_a_mask_is_missing(

@@ -39,7 +39,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "stop_strings": ([],),
     "dola_layers": (),
 }
-# The last two are of models with sliding windows, where `generate` no longer heeds them either.
+# The last two say how keys within a sliding window are stored, which changes no score.
 MOVABLE_CACHES = (None, "dynamic", "dynamic_full", "offloaded", "hybrid", "sliding_window")
 
 
