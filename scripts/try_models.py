@@ -58,9 +58,14 @@ SIZES: dict[str, Any] = {
     **dict.fromkeys(("max_position_embeddings", "n_positions", "n_ctx"), 64),
     **dict.fromkeys(("num_local_experts", "num_experts", "n_routed_experts"), 4),
     **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size"), 16),
-    **dict.fromkeys(("sliding_window", "rotary_dim"), 4),
+    **dict.fromkeys(("sliding_window", "rotary_dim", "linear_num_value_heads"), 4),
+    **dict.fromkeys(("linear_num_key_heads", "mamba_n_heads", "n_mamba_heads", "attn_layer_period"), 2),
+    **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim", "mamba_d_head", "mamba_d_state"), 8),
+    **dict.fromkeys(("mamba_d_ssm",), 16),
+    **dict.fromkeys(("expand", "mamba_expand", "mamba_n_groups", "attn_layer_offset"), 1),
     "cross_attention_hidden_size": 16,
     "partial_rotary_factor": 0.5,
+    "attn_layer_indices": [1],
     "is_decoder": True,
 }
 OTHER_PARTS = {"vision_config", "audio_config", "encoder_config", "speech_config"}
@@ -185,8 +190,25 @@ def small_config(kind: Any) -> Any:
     for base in kind.__mro__:
         known |= {*getattr(base, "__annotations__", {}), *inspect.signature(base.__init__).parameters}
     settings = {key: value for key, value in {**SIZES, **UNFORCED, **TOKENS}.items() if key in known or key in TOKENS}
+    layers = _layer_types(kind)
+    if len(layers) > 1 and "layer_types" in known:
+        settings |= {"layer_types": layers, "num_hidden_layers": len(layers)}
     parts = {name: part for name, part in kind.sub_configs.items() if part is not transformers.AutoConfig}
     return kind(**settings, **{name: small_config(part) for name, part in parts.items()})
+
+
+def _layer_types(kind: Any) -> list[str]:
+    """Return one layer of each type that a configuration with recurrences has; their caches count steps by attention."""
+    name = kind.attribute_map.get("layer_types", "layer_types")
+    if isinstance(getattr(kind, name, None), property):
+        return []  # it follows from other settings
+    try:
+        types = list(dict.fromkeys(getattr(kind(), name, None) or ()))
+    except Exception:  # it cannot be made without settings
+        return []
+    if "linear_attention" not in types:
+        return []
+    return types if len(types) > 1 else [*types, "full_attention"]
 
 
 def generated(model: Any, source: tuple[int, ...]) -> list[int]:
@@ -231,9 +253,8 @@ def _reason(outcome: tuple[str, str]) -> str:
     if status == OTHERWISE:
         return f"**{detail}**"
     for words, reason in (
-        ("LinearAttention", "keeps the state of a recurrence"),
         ("Indexed", "keeps an index of what to attend to"),
-        ("and only plain keys and values", "keeps more than keys and values"),
+        ("cannot be gathered and mixed", "keeps more than keys and values"),
         ("unknown steps between", "has layers between its decoder and its output embeddings"),
         ("its scores differ", "scores otherwise from embeddings, or with padding, than from tokens alone"),
         ("cannot be run as a step model", "cannot be run on embeddings, with a cache of keys and values"),

@@ -19,7 +19,14 @@ from torch import Tensor, nn
 from seqwise import tree
 from seqwise.data.batches import Batch
 from seqwise.errors import InputError
-from seqwise.hugging_face.caches import Layers, cache_argument, require_plain_layers
+from seqwise.hugging_face.caches import (
+    EMPTY,
+    WITH_RECURRENCES,
+    Layers,
+    cache_argument,
+    has_recurrences,
+    require_plain_layers,
+)
 from seqwise.hugging_face.generation import SpecialTokens
 from seqwise.hugging_face.heads import head_of
 from seqwise.hugging_face.sharding import Lockstep
@@ -43,7 +50,10 @@ class HuggingFaceStepModel(nn.Module, ABC):
         self.shares = False  # whether slots share their keys and values where there are no gradients
         self.lockstep: Lockstep | None = None  # set where layers are sharded over processes
         self.steps_singly = True  # whether sources are read for single steps too, not only for all steps at once
-        require_plain_layers(model.get_decoder().config, type(model).__name__)
+        decoder_config, is_causal = model.get_decoder().config, not model.config.is_encoder_decoder
+        besides = (*WITH_RECURRENCES, *EMPTY) if is_causal else ()
+        require_plain_layers(decoder_config, type(model).__name__, besides=besides)
+        self.recurs = has_recurrences(decoder_config)  # whether a layer keeps other than keys and values
         self._cache = cache_argument(model.get_decoder())
         self._takes_positions = "position_ids" in inspect.signature(model.get_decoder().forward).parameters
         head = head_of(model)
@@ -158,8 +168,8 @@ class HuggingFaceStepModel(nn.Module, ABC):
 
     @property
     def _keeps_cache(self) -> bool:
-        """Whether a pass over all steps can use the cache of a source."""
-        return not (self.gradient_checkpointing or self._drops_layers or self.lockstep is not None)
+        """Whether a pass over all steps can use the cache of a source; recurrences continue by single steps only."""
+        return not (self.recurs or self.gradient_checkpointing or self._drops_layers or self.lockstep is not None)
 
     @property
     def _reads_ahead(self) -> bool:

@@ -1,4 +1,4 @@
-"""Conversion between key-value caches of Hugging Face models and nests of tensors that can be gathered and mixed.
+"""Conversion between caches of Hugging Face models and nests of tensors that can be gathered and mixed.
 
 Shapes: B batch, J slots, N heads, S source or prompt length, T steps so far, A size of a head; keys and values of one
 layer are (B J, N, T, A) in a cache and (B, J, N, T, A) in a decoder state.
@@ -7,45 +7,155 @@ layer are (B J, N, T, A) in a cache and (B, J, N, T, A) in a decoder state.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Hashable
-from typing import Any
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, NamedTuple
 
 import torch
-from transformers import DynamicCache, EncoderDecoderCache
-from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from transformers import DynamicCache, EncoderDecoderCache, cache_utils
+from transformers.cache_utils import (
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    LinearAttentionAndFullAttentionLayer,
+    LinearAttentionAndSlidingWindowAttentionLayer,
+    LinearAttentionLayer,
+)
 
 from seqwise import tree
 from seqwise.errors import InputError
 from seqwise.models.shared_cache import KeysValues
 
-Layers = tuple[KeysValues, ...]
-"""Keys and values for each layer."""
+
+class Recurrence(NamedTuple):
+    """What a layer with a recurrence keeps, (B, ...) each."""
+
+    convolved: tuple[Tensor, ...]  # the last inputs of its convolutions
+    recurrent: tuple[Tensor, ...]  # its recurrent states
+    keys_values: tuple[Tensor, ...]  # of attention beside it, or nothing
 
 
-def require_plain_layers(config: Any, model_name: str) -> None:
-    """Raise an InputError if layers with this config keep anything but keys and values.
+Layers = tuple[KeysValues | Recurrence | tuple[()], ...]
+"""What each layer keeps: keys and values, the states of a recurrence, or nothing."""
+
+# Layers that keep nothing, but have a place in a cache; older versions of transformers have none.
+EMPTY: tuple[Any, ...] = tuple(filter(None, [getattr(cache_utils, "DummyLayer", None)]))
+WITH_RECURRENCES: tuple[Any, ...] = (
+    LinearAttentionLayer,
+    LinearAttentionAndFullAttentionLayer,
+    LinearAttentionAndSlidingWindowAttentionLayer,
+)
+
+
+def require_plain_layers(config: Any, model_name: str, *, besides: tuple[Any, ...] = ()) -> None:
+    """Raise an InputError if layers with this config keep anything but keys and values, or are of the types besides.
 
     Those of attention within a window may be kept beyond it, where the mask hides them.
     """
     in_chunks = getattr(config, "attention_chunk_size", None) is not None
     kept = (DynamicLayer,) if in_chunks else (DynamicLayer, DynamicSlidingWindowLayer)
     for layer in DynamicCache(config=config).layers:
-        if type(layer) not in kept:
+        if type(layer) not in (*kept, *besides):
             raise _cannot_follow(model_name, f"a {type(layer).__name__}")
 
 
+def has_recurrences(config: Any) -> bool:
+    """Whether a layer with this config keeps the state of a recurrence, or nothing."""
+    return any(isinstance(layer, (LinearAttentionLayer, *EMPTY)) for layer in DynamicCache(config=config).layers)
+
+
 def cache_of(layers: Layers) -> Any:
-    """Make a growing cache of these keys and values, (B, N, T, A) each, without copying them; of none, an empty one.
+    """Make a growing cache of what layers keep, (B, ...) each, without copying keys and values; of none, an empty one.
 
     It keeps all steps. The one that a model makes for itself forgets those that leave a sliding window.
     """
     cache = DynamicCache()
-    for keys, values in layers:
-        layer = DynamicLayer()
-        layer.lazy_initialization(keys, values)
-        layer.keys, layer.values = keys, values
-        cache.layers.append(layer)
+    for kept in layers:
+        if isinstance(kept, Recurrence):
+            cache.layers.append(_recurrent_layer(kept))
+        else:
+            cache.layers.append(_filled(DynamicLayer(), *kept) if kept else EMPTY[0]())
     return cache
+
+
+def empty_cache_of(config: Any) -> Any:
+    """Make an empty growing cache for a model with recurrences, whose layers cannot be told from their first states."""
+    cache = DynamicCache(config=config)
+    for place, layer in enumerate(cache.layers):
+        if type(layer) is DynamicSlidingWindowLayer:
+            cache.layers[place] = DynamicLayer()
+        elif type(layer) is LinearAttentionAndSlidingWindowAttentionLayer:
+            cache.layers[place] = LinearAttentionAndFullAttentionLayer(layer.number_of_states)
+    return cache
+
+
+def _filled(layer: Any, keys: Tensor, values: Tensor) -> Any:
+    layer.lazy_initialization(keys, values)
+    layer.keys, layer.values = keys, values
+    return layer
+
+
+def _recurrent_layer(kept: Recurrence) -> Any:
+    number_of_states = max(len(kept.convolved), len(kept.recurrent))
+    if kept.keys_values:
+        layer = _filled(LinearAttentionAndFullAttentionLayer(number_of_states), *kept.keys_values)
+    else:
+        layer = LinearAttentionLayer(number_of_states)
+    for number, state in enumerate(kept.convolved):
+        layer.lazy_initialization(conv_states=state, state_idx=number)
+        layer.has_previous_state[number] = True
+    for number, state in enumerate(kept.recurrent):
+        layer.lazy_initialization(recurrent_states=state, state_idx=number)
+    # Clones, since kernels for a GPU write over them.
+    layer.conv_states.update((number, state.clone()) for number, state in enumerate(kept.convolved))
+    layer.recurrent_states.update((number, state.clone()) for number, state in enumerate(kept.recurrent))
+    return layer
+
+
+class replacing_states(TorchFunctionMode):  # noqa: N801
+    """Let a model put new states into a cache where it would write over the old ones.
+
+    So gradients flow through the states of a recurrence, which its steps read before they write them.
+
+    Args:
+        cache: the cache that the model is given.
+        model_name: for messages.
+
+    Raises:
+        InputError: on exit, gradients are computed, and a state was written over in another way, without gradients.
+    """
+
+    def __init__(self, cache: Any, model_name: str) -> None:
+        super().__init__()
+        self.cache, self.model_name = cache, model_name
+        self.given = [states[number] for states, number in self._places()]
+
+    def _places(self) -> Iterator[tuple[dict[int, Any], int]]:
+        """Yield each state as the dictionary that holds it, and its key there."""
+        for layer in self.cache.layers:
+            if isinstance(layer, LinearAttentionLayer):
+                for states in (layer.conv_states, layer.recurrent_states):
+                    yield from ((states, number) for number in states)
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        """Replace a state that is written over; call anything else."""
+        if func is Tensor.copy_:
+            for states, number in self._places():
+                if states[number] is args[0]:
+                    states[number] = args[1].to(args[0].dtype).expand_as(args[0])
+                    return states[number]
+        return func(*args, **(kwargs or {}))
+
+    def __exit__(self, *exception: Any) -> None:
+        """Check that states were replaced where there are gradients."""
+        super().__exit__(*exception)
+        if exception[0] is None and torch.is_grad_enabled():
+            for before, (states, number) in zip(self.given, self._places(), strict=True):
+                if before is not None and states[number] is before:
+                    raise InputError(
+                        f"{self.model_name} writes over the state of a recurrence, which then has no gradient",
+                        hint="train it without the kernels that replace the functions of its recurrence",
+                    )
 
 
 def cache_argument(module: Any) -> str:
@@ -60,16 +170,48 @@ def cache_in(output: Any) -> Any:
 
 
 def layers_of(cache: Any, model_name: str) -> Layers:
-    """Return the contents of a cache; raise an InputError unless it holds plain keys and values of all steps."""
+    """Return the contents of a cache; raise an InputError unless layers hold all keys and values, or recurrences."""
     if type(cache) is not DynamicCache:
         kind = "no such cache" if cache is None else f"a {type(cache).__name__}"
         raise _cannot_follow(model_name, kind)
-    for layer in cache.layers:
-        if type(layer) is not DynamicLayer or not layer.is_initialized:
-            raise _cannot_follow(model_name, f"a {type(layer).__name__}")
     if not cache.layers:
         raise _cannot_follow(model_name, "an empty cache")
-    return tuple((layer.keys, layer.values) for layer in cache.layers)
+    return tuple(_kept_by(layer, model_name) for layer in cache.layers)
+
+
+def _kept_by(layer: Any, model_name: str) -> KeysValues | Recurrence | tuple[()]:
+    if isinstance(layer, EMPTY):
+        return ()
+    with_attention = isinstance(layer, DynamicLayer)
+    if type(layer) not in (DynamicLayer, *WITH_RECURRENCES[:2]) or (with_attention and not layer.is_initialized):
+        raise _cannot_follow(model_name, f"a {type(layer).__name__}")
+    if not isinstance(layer, LinearAttentionLayer):
+        return layer.keys, layer.values
+    convolved, recurrent = (
+        tuple(state for state in states.values() if state is not None)
+        for states in (layer.conv_states, layer.recurrent_states)
+    )
+    return Recurrence(convolved, recurrent, (layer.keys, layer.values) if with_attention else ())
+
+
+def map_kept(
+    columns: Callable[..., Tensor], states: Callable[..., Tensor], layers: Layers, *others: Layers
+) -> Layers:
+    """Map what layers keep: keys and values, which have columns, by one function, and states of recurrences by another.
+
+    Example:
+        >>> layers = ((torch.ones(1), torch.ones(1)), Recurrence((), (torch.ones(1),), ()))
+        >>> map_kept(lambda leaf: leaf * 2, lambda leaf: leaf * 3, layers)
+        ((tensor([2.]), tensor([2.])), Recurrence(convolved=(), recurrent=(tensor([3.]),), keys_values=()))
+    """
+
+    def of_layer(kept: Any, *same: Any) -> Any:
+        if not isinstance(kept, Recurrence):
+            return tree.map(columns, kept, *same)
+        functions = Recurrence(states, states, columns)
+        return Recurrence(*(tree.map(*parts) for parts in zip(functions, kept, *same, strict=True)))
+
+    return tuple(of_layer(*same) for same in zip(layers, *others, strict=True))
 
 
 def two_caches_of(cache: Any, model_name: str) -> tuple[Layers, Layers]:
@@ -80,8 +222,8 @@ def two_caches_of(cache: Any, model_name: str) -> tuple[Layers, Layers]:
 
 
 def no_steps(layers: Layers) -> Layers:
-    """Make empty caches for one slot: (B, N, T, A) to (B, 1, N, 0, A)."""
-    return tree.map(lambda leaf: leaf[:, None, :, :0], layers)
+    """Return what one slot keeps before its first step: no columns, (B, N, T, A) to (B, 1, N, 0, A), but the states."""
+    return map_kept(lambda leaf: leaf[:, None, :, :0], lambda leaf: leaf[:, None], layers)
 
 
 def per_slot(layers: Layers, num_slots: int) -> Layers:
@@ -124,6 +266,6 @@ tree.register_empty(SlotCopies)
 
 def _cannot_follow(model_name: str, kind: str) -> InputError:
     return InputError(
-        f"{model_name} keeps {kind}, and only plain keys and values of all steps can be gathered and mixed",
+        f"{model_name} keeps {kind}, which cannot be gathered and mixed as keys and values of all steps can",
         hint="use a model with plain attention, over all steps or within a sliding window",
     )

@@ -7,17 +7,28 @@ a head, D embedding, H hidden size.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
 
 from seqwise import tree
 from seqwise.data.batches import Batch
 from seqwise.errors import InputError
 from seqwise.hugging_face.adapter import HuggingFaceStepModel
-from seqwise.hugging_face.caches import Layers, cache_in, cache_of, layers_of, no_steps
+from seqwise.hugging_face.caches import (
+    Layers,
+    cache_in,
+    cache_of,
+    empty_cache_of,
+    layers_of,
+    map_kept,
+    no_steps,
+    replacing_states,
+)
 from seqwise.hugging_face.shared_attention import SharedCall, shared_call
 from seqwise.models.shared_cache import SharedCache
 
@@ -28,7 +39,7 @@ class Prompt(NamedTuple):
     tokens_BS: Tensor  # padded on the left
     mask_BP: Tensor  # 1 where a prompt token is, the last one left out: it is what the first step is fed
     lengths_B: Tensor
-    memory: Layers  # keys and values of all prompt tokens but the last, (B, N, P, A); none where steps cannot be taken
+    memory: Layers  # what layers keep of all prompt tokens but the last, (B, N, P, A); none where steps cannot be taken
     nothing: Layers  # the same of no steps
 
 
@@ -36,7 +47,8 @@ class CausalModel(HuggingFaceStepModel):
     """Causal language model that continues a prompt step by step; made by :func:`~seqwise.hugging_face.step_model`.
 
     Prompts are read with padding on the right, where a causal model does not see it. Their cache is then shifted to the
-    right, so that steps follow the prompt without a gap; the attention mask hides the columns before it.
+    right, so that steps follow the prompt without a gap; the attention mask hides the columns before it. A model with
+    recurrences reads them with padding on the left, which its own mask keeps out of their states.
     """
 
     def encode(self, batch: Batch) -> Prompt:
@@ -56,6 +68,9 @@ class CausalModel(HuggingFaceStepModel):
         moved_BS, mask_BP = tokens_BS.gather(1, from_BS), (columns_S[:before] >= gaps_B1).long()
         if not self._reads_ahead:
             return Prompt(moved_BS, mask_BP, lengths_B, (), ())
+        if self.recurs:
+            memory = self._read_after_padding(moved_BS, mask_BP)
+            return Prompt(moved_BS, mask_BP, lengths_B, memory, no_steps(memory))
         # At least one token, since only a cache that something was put in tells its shape.
         with self._reading_ahead():
             output = self._decoder(
@@ -71,6 +86,24 @@ class CausalModel(HuggingFaceStepModel):
             return leaf_BNPA.take_along_dim(from_BP[:, None, :, None], dim=2)
 
         return Prompt(moved_BS, mask_BP, lengths_B, tree.map(moved, read), no_steps(read))
+
+    def _read_after_padding(self, tokens_BP: Tensor, mask_BP: Tensor) -> Layers:
+        """Read prompts with padding on the left, which leaves the states of recurrences as they are at the start."""
+        before = mask_BP.shape[1]
+        # At least one token, since only a cache that something was put in tells its shape.
+        mask_BC = mask_BP if before else mask_BP.new_ones(len(mask_BP), 1)
+        placed = {"attention_mask": mask_BC, "position_ids": (mask_BC.cumsum(1) - 1).clamp(min=0)}
+        if not self._takes_positions:
+            del placed["position_ids"]
+        cache = empty_cache_of(self._decoder.config)
+        with self._reading_ahead():
+            self._run_cached(self._embed(tokens_BP[:, : max(before, 1)]), cache, placed)
+        nothing_B = mask_BP.sum(1) == 0
+
+        def states(leaf: Tensor) -> Tensor:
+            return leaf.masked_fill(nothing_B.view(-1, *[1] * (leaf.dim() - 1)), 0.0)
+
+        return map_kept(lambda leaf: leaf[:, :, :before], states, layers_of(cache, self._name))
 
     def most_steps(self, source_ids: Sequence[int]) -> int | None:
         """Return the number of steps with positions after the prompt, whose last token is the first step's input."""
@@ -103,7 +136,7 @@ class CausalModel(HuggingFaceStepModel):
             # The shared cache has its own, and a GPU would be asked whether anything is masked.
             del placed["attention_mask"]
         with shared_call(self._decoder, call):
-            return self._stepped(inputs_BJD, call.cache, placed)
+            return self._run_cached(inputs_BJD.flatten(0, 1)[:, None], call.cache, placed)
 
     def _one_step(self, inputs_BJD: Tensor, state: Layers, context: Prompt, step: int) -> tuple[Tensor, Layers]:
         before, num_slots = context.mask_BP.shape[1], inputs_BJD.shape[1]
@@ -112,31 +145,31 @@ class CausalModel(HuggingFaceStepModel):
         def behind_prompt(prompt: Tensor, steps: Tensor) -> Tensor:
             return torch.cat([prompt[:, None].expand(-1, num_slots, *prompt.shape[1:]), steps], dim=-2).flatten(0, 1)
 
-        cache = cache_of(tree.map(behind_prompt, context.memory, state))
-        hidden = self._stepped(inputs_BJD, cache, self._placed(context, num_slots, step, 1))
-        grown: Layers = tree.map(lambda leaf: leaf[:, :, before:], layers_of(cache, self._name))
-        return hidden, grown
+        # The states of recurrences have read the prompt.
+        cache = cache_of(map_kept(behind_prompt, lambda _, leaf: leaf.flatten(0, 1), context.memory, state))
+        placed = self._placed(context, num_slots, step, 1)
+        if not any(isinstance(layer, DynamicLayer) for layer in cache.layers):
+            del placed["attention_mask"]  # of the columns, which there are none of
+        hidden = self._run_cached(inputs_BJD.flatten(0, 1)[:, None], cache, placed)
+        return hidden, map_kept(lambda leaf: leaf[:, :, before:], lambda leaf: leaf, layers_of(cache, self._name))
 
-    def _stepped(self, inputs_BJD: Tensor, cache: DynamicCache, placed: dict[str, Tensor]) -> Tensor:
-        hidden: Tensor = self._run(
-            inputs_BJD.flatten(0, 1)[:, None], use_cache=True, **{self._cache: cache}, **placed
-        ).last_hidden_state
-        return hidden
+    def _run_cached(self, inputs_BLD: Tensor, cache: DynamicCache, placed: dict[str, Tensor]) -> Tensor:
+        with replacing_states(cache, self._name) if self.recurs else nullcontext():
+            output = self._run(inputs_BLD, use_cache=True, **{self._cache: cache}, **placed)
+        hidden_BLH: Tensor = output.last_hidden_state
+        return hidden_BLH
 
     def _all_steps(self, inputs_BTD: Tensor, context: Prompt) -> Tensor:
         before, num_steps = context.mask_BP.shape[1], inputs_BTD.shape[1]
         self._require_positions(before + num_steps, "the longest target")
         placed = self._placed(context, 1, 0, num_steps)
-        hidden_BTH: Tensor
         if context.memory and self._keeps_cache:
-            output = self._run(inputs_BTD, use_cache=True, **{self._cache: cache_of(context.memory)}, **placed)
-            hidden_BTH = output.last_hidden_state
-            return hidden_BTH
+            return self._run_cached(inputs_BTD, cache_of(context.memory), placed)
         # Without a cache the prompt is read along.
         if "position_ids" in placed:
             prompt_BP = (context.mask_BP.cumsum(1) - 1).clamp(min=0)
             placed["position_ids"] = torch.cat([prompt_BP, placed["position_ids"]], dim=1)
         prompt_BPD = self._embed(context.tokens_BS[:, :before])
         output = self._run(torch.cat([prompt_BPD, inputs_BTD], dim=1), use_cache=False, **placed)
-        hidden_BTH = output.last_hidden_state[:, before:]
+        hidden_BTH: Tensor = output.last_hidden_state[:, before:]
         return hidden_BTH

@@ -24,7 +24,7 @@ def step_model(model: nn.Module, *, generation_config: GenerationConfig | None =
 
     The keys and values of the output so far are the decoder state, which selections gather or mix; those of the source
     (or the prompt of a causal model) are kept once per input. Those that leave a sliding window are kept too, and
-    hidden. Without gradients, and if the model has plain scaled dot-product attention, the slots of an input share all
+    hidden. The states of recurrences (Mamba, Qwen 3.5) are gathered or mixed likewise. Without gradients, and if the model has plain scaled dot-product attention, the slots of an input share all
     keys and values (``shares``): a hard selection then moves indices (``SharedCache``). Input embeddings are the
     model's own, including their scale. Construction checks that the adapter agrees with the model on a padded batch
     and on outputs that contain padding, with windows of two steps if it has any. (M2M100 and NLLB skip padding when
@@ -43,10 +43,11 @@ def step_model(model: nn.Module, *, generation_config: GenerationConfig | None =
 
     Raises:
         InputError: the model has no head, no start token or several end tokens; it does not write token by token, or
-            its parts cannot be called separately; its cache cannot follow a selection (static, quantised, recurrent,
+            its parts cannot be called separately; its cache cannot follow a selection (static, quantised,
             of chunks); or the adapter does not agree with it. Later: a prompt is empty, a position has no embedding
             (or, with longrope or dynamic rope, would change those of other inputs of its batch), a target does not
-            begin with the forced token, or a model in training with layer drop takes single steps.
+            begin with the forced token, a model in training with layer drop takes single steps, or a kernel writes
+            over the state of a recurrence, which then has no gradient.
 
     With the model's own gradient checkpointing, all steps at once are computed again by layers, and the steps of a
     search by segments (``seqwise.search.segments``).
@@ -60,7 +61,7 @@ def step_model(model: nn.Module, *, generation_config: GenerationConfig | None =
     Not implemented: encoders that do not read tokens; ``EncoderDecoderModel``; prompt and prefix tuning; models split
     over devices by FSDP or DeepSpeed, whose parts cannot be called separately, except in the training of a
     :class:`~seqwise.hugging_face.SearchAwareTrainer`; shared keys and values in training, or with more complex
-    attention (T5's relative positions, ALiBi, soft caps), where each slot has copies.
+    attention (T5's relative positions, ALiBi, soft caps) or recurrences, where each slot has copies.
 
     Example:
         >>> from seqwise.data import EncodedExample, collate
@@ -99,5 +100,5 @@ def step_model(model: nn.Module, *, generation_config: GenerationConfig | None =
     kind = Seq2SeqModel if plain.config.is_encoder_decoder else CausalModel
     adapted = kind(plain, tokens, feature_scale(plain))
     require_agreement(adapted, model)
-    adapted.shares = slots_may_share(adapted)
+    adapted.shares = not adapted.recurs and slots_may_share(adapted)
     return adapted
