@@ -62,7 +62,7 @@ SIZES: dict[str, Any] = {
     **dict.fromkeys(("linear_num_key_heads", "mamba_n_heads", "n_mamba_heads", "attn_layer_period"), 2),
     **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim", "mamba_d_head", "mamba_d_state"), 8),
     **dict.fromkeys(("mamba_d_ssm",), 16),
-    **dict.fromkeys(("expand", "mamba_expand", "mamba_n_groups", "attn_layer_offset"), 1),
+    **dict.fromkeys(("expand", "mamba_expand", "mamba_n_groups", "n_groups", "attn_layer_offset"), 1),
     "cross_attention_hidden_size": 16,
     "partial_rotary_factor": 0.5,
     "attn_layer_indices": [1],
@@ -206,7 +206,7 @@ def _layer_types(kind: Any) -> list[str]:
         types = list(dict.fromkeys(getattr(kind(), name, None) or ()))
     except Exception:  # it cannot be made without settings
         return []
-    if "linear_attention" not in types:
+    if not {"linear_attention", "conv"} & set(types):
         return []
     return types if len(types) > 1 else [*types, "full_attention"]
 
