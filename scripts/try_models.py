@@ -198,7 +198,7 @@ def small_config(kind: Any) -> Any:
 
 
 def _layer_types(kind: Any) -> list[str]:
-    """Return one layer of each type that a configuration with recurrences has; their caches count steps by attention."""
+    """Return one layer of each type, of a configuration with recurrences; their caches count steps by attention."""
     name = kind.attribute_map.get("layer_types", "layer_types")
     if isinstance(getattr(kind, name, None), property):
         return []  # it follows from other settings

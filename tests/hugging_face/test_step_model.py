@@ -215,7 +215,8 @@ def _own_logits(model: Any, source: list[int], target: list[int]) -> Tensor:
 
 EXACT = ["Marian", "BART", "mBART", "GPT-2", "OPT", "GPT-Neo"]
 RECURRENT = ["Mamba", "Qwen 3.5", "Falcon-H1", "Nemotron-H"]
-CASTING = ["T5", "T5Gemma", "Llama", "Mistral", "Gemma 3", "Qwen2", "BLOOM", "MPT", "Gemma 2", "Cohere", "Granite", *RECURRENT]
+CASTING = ["T5", "T5Gemma", "Llama", "Mistral", "Gemma 3", "Qwen2", "BLOOM", "MPT", "Gemma 2", "Cohere", "Granite"]
+CASTING += RECURRENT
 """These compute norms or attention weights in float32 whatever the type of the model is."""
 
 
@@ -342,13 +343,14 @@ def test_a_state_that_is_written_over_without_gradients_is_refused() -> None:
     """As kernels for a GPU do; without gradients, slots that read it later still find it as it was."""
     kept = caches.Recurrence((torch.zeros(1, 2, 3),), (torch.zeros(1, 2),), ())
     cache = caches.cache_of((kept,))
-    with torch.no_grad(), caches.replacing_states(cache, "Mamba"):
+    with torch.no_grad(), caches.ReplacedStates(cache, "Mamba"):
         cache.layers[0].conv_states[0].add_(1.0)
         cache.layers[0].recurrent_states[0].add_(1.0)
     assert not kept.convolved[0].any() and not kept.recurrent[0].any()
-    with pytest.raises(InputError, match="Mamba writes over the state"), caches.replacing_states(cache, "Mamba"):
+    with pytest.raises(InputError, match="Mamba writes over the state"), caches.ReplacedStates(cache, "Mamba"):
         cache.layers[0].recurrent_states[0].add_(1.0)
-    with caches.replacing_states(cache, "Mamba"):
+    with caches.ReplacedStates(cache, "Mamba"):
+        cache.layers[0].update_conv_state(torch.ones(1, 2, 1))
         cache.layers[0].update_recurrent_state(torch.ones(1, 2))
 
 

@@ -35,8 +35,8 @@ class Recurrence(NamedTuple):
     keys_values: tuple[Tensor, ...]  # of attention beside it, or nothing
 
 
-Layers = tuple[KeysValues | Recurrence | tuple[()], ...]
-"""What each layer keeps: keys and values, the states of a recurrence, or nothing."""
+Layers = tuple[Any, ...]
+"""What each layer keeps: keys and values (``KeysValues``), a :class:`Recurrence`, or ()."""
 
 # Layers that keep nothing, but have a place in a cache; older versions of transformers have none.
 EMPTY: tuple[Any, ...] = tuple(filter(None, [getattr(cache_utils, "DummyLayer", None)]))
@@ -112,7 +112,7 @@ def _recurrent_layer(kept: Recurrence) -> Any:
     return layer
 
 
-class replacing_states(TorchFunctionMode):  # noqa: N801
+class ReplacedStates(TorchFunctionMode):
     """Let a model put new states into a cache where it would write over the old ones.
 
     So gradients flow through the states of a recurrence, which its steps read before they write them.
@@ -194,9 +194,7 @@ def _kept_by(layer: Any, model_name: str) -> KeysValues | Recurrence | tuple[()]
     return Recurrence(convolved, recurrent, (layer.keys, layer.values) if with_attention else ())
 
 
-def map_kept(
-    columns: Callable[..., Tensor], states: Callable[..., Tensor], layers: Layers, *others: Layers
-) -> Layers:
+def map_kept(columns: Callable[..., Tensor], states: Callable[..., Tensor], layers: Layers, *others: Layers) -> Layers:
     """Map what layers keep: keys and values, which have columns, by one function, and states of recurrences by another.
 
     Example:
@@ -208,8 +206,8 @@ def map_kept(
     def of_layer(kept: Any, *same: Any) -> Any:
         if not isinstance(kept, Recurrence):
             return tree.map(columns, kept, *same)
-        functions = Recurrence(states, states, columns)
-        return Recurrence(*(tree.map(*parts) for parts in zip(functions, kept, *same, strict=True)))
+        fields = zip((states, states, columns), zip(kept, *same, strict=True), strict=True)
+        return Recurrence(*(tree.map(function, *parts) for function, parts in fields))
 
     return tuple(of_layer(*same) for same in zip(layers, *others, strict=True))
 

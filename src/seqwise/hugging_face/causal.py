@@ -21,13 +21,13 @@ from seqwise.errors import InputError
 from seqwise.hugging_face.adapter import HuggingFaceStepModel
 from seqwise.hugging_face.caches import (
     Layers,
+    ReplacedStates,
     cache_in,
     cache_of,
     empty_cache_of,
     layers_of,
     map_kept,
     no_steps,
-    replacing_states,
 )
 from seqwise.hugging_face.shared_attention import SharedCall, shared_call
 from seqwise.models.shared_cache import SharedCache
@@ -154,7 +154,7 @@ class CausalModel(HuggingFaceStepModel):
         return hidden, map_kept(lambda leaf: leaf[:, :, before:], lambda leaf: leaf, layers_of(cache, self._name))
 
     def _run_cached(self, inputs_BLD: Tensor, cache: DynamicCache, placed: dict[str, Tensor]) -> Tensor:
-        with replacing_states(cache, self._name) if self.recurs else nullcontext():
+        with ReplacedStates(cache, self._name) if self.recurs else nullcontext():
             output = self._run(inputs_BLD, use_cache=True, **{self._cache: cache}, **placed)
         hidden_BLH: Tensor = output.last_hidden_state
         return hidden_BLH

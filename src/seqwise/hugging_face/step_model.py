@@ -24,11 +24,12 @@ def step_model(model: nn.Module, *, generation_config: GenerationConfig | None =
 
     The keys and values of the output so far are the decoder state, which selections gather or mix; those of the source
     (or the prompt of a causal model) are kept once per input. Those that leave a sliding window are kept too, and
-    hidden. The states of recurrences (Mamba, Qwen 3.5) are gathered or mixed likewise. Without gradients, and if the model has plain scaled dot-product attention, the slots of an input share all
-    keys and values (``shares``): a hard selection then moves indices (``SharedCache``). Input embeddings are the
-    model's own, including their scale. Construction checks that the adapter agrees with the model on a padded batch
-    and on outputs that contain padding, with windows of two steps if it has any. (M2M100 and NLLB skip padding when
-    they count positions: they raise unless ``generation_config.suppress_tokens`` forbids writing it.)
+    hidden. The states of recurrences (Mamba, Qwen 3.5) are gathered or mixed likewise. Without gradients, and if the
+    model has plain scaled dot-product attention, the slots of an input share all keys and values (``shares``): a hard
+    selection then moves indices (``SharedCache``). Input embeddings are the model's own, including their scale.
+    Construction checks that the adapter agrees with the model on a padded batch and on outputs that contain padding,
+    with windows of two steps if it has any. (M2M100 and NLLB skip padding when they count positions: they raise unless
+    ``generation_config.suppress_tokens`` forbids writing it.)
 
     Args:
         model: a model with a head (``AutoModelForSeq2SeqLM``, ``AutoModelForCausalLM``); its weights are shared,
