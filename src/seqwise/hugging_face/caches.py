@@ -38,6 +38,8 @@ class Recurrence(NamedTuple):
 Layers = tuple[Any, ...]
 """What each layer keeps: keys and values (``KeysValues``), a :class:`Recurrence`, or ()."""
 
+# The name that models have for a cache, and older ones: of most, and of Mamba.
+CACHE_NAMES = ("cache", "past_key_values", "cache_params")
 # Layers that keep nothing, but have a place in a cache; older versions of transformers have none.
 EMPTY: tuple[Any, ...] = tuple(filter(None, [getattr(cache_utils, "DummyLayer", None)]))
 WITH_RECURRENCES: tuple[Any, ...] = (
@@ -159,14 +161,15 @@ class ReplacedStates(TorchFunctionMode):
 
 
 def cache_argument(module: Any) -> str:
-    """Return the name of the cache argument of a model's forward; ``past_key_values`` is the older name."""
-    return "cache" if "cache" in inspect.signature(module.forward).parameters else "past_key_values"
+    """Return the name of the cache argument of a model's forward."""
+    parameters = inspect.signature(module.forward).parameters
+    return next((name for name in CACHE_NAMES if name in parameters), CACHE_NAMES[1])
 
 
 def cache_in(output: Any) -> Any:
-    """Return the cache in the output of a model, under its newer or older name, or None."""
+    """Return the cache in the output of a model, or None."""
     fields = output.keys()
-    return next((output[name] for name in ("cache", "past_key_values") if name in fields), None)
+    return next((output[name] for name in CACHE_NAMES if name in fields), None)
 
 
 def layers_of(cache: Any, model_name: str) -> Layers:
