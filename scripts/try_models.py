@@ -82,7 +82,7 @@ agree with the model's own, by step and at once, and a hard beam writes what `ge
 with the reason, before anything is trained or searched. Architectures count, not sizes or weights.
 
 In a hard beam without gradients, the slots of an input share all keys and values, or each has copies, which takes
-more time and memory. Several end tokens, and settings of `generate` that change scores, are refused for all of them:
+more time and memory. Settings of `generate` that change scores are refused for all of them:
 [not supported](hugging-face.md#not-supported).
 """
 

@@ -969,6 +969,18 @@ def test_a_language_may_be_a_pattern_of_the_tokenizers_texts(tmp_path: Path) -> 
         made_trainer(made("Marian"), data, tmp_path, language="a")
 
 
+def test_of_several_end_tokens_a_search_ends_with_the_tokenizers(tmp_path: Path) -> None:
+    data, model = rows(pairs(8), "GPT-2"), made("GPT-2")
+    model.generation_config.eos_token_id = [V - 1, END]
+    with pytest.raises(InputError, match="has 2 end tokens"):
+        made_trainer(model, data, tmp_path)
+    options = {"objective": "relaxed-beam", "beam_size": 2, "processing_class": letter_tokenizer()}
+    trainer = made_trainer(model, data, tmp_path, **options)
+    trainer.train()
+    assert trainer.adapted().end == END
+    assert sorted(trainer.model.generation_config.eos_token_id) == [END, V - 1], "what generate ends with stays"
+
+
 @pytest.mark.parametrize("forced", [None, 2])
 def test_a_pattern_is_of_what_follows_the_special_tokens_of_a_target(forced: int | None, tmp_path: Path) -> None:
     """As those of a BART, which begin with the start token whether or not generation forces it."""

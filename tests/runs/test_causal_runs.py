@@ -163,6 +163,27 @@ def test_what_does_not_fit_into_the_positions_is_refused_before_training(
     assert "the longest source has 20 tokens, which leave 5 positions for a target of 20" in said
 
 
+def test_of_several_end_tokens_that_of_the_tokenizer_ends_outputs(tmp_path: Path) -> None:
+    """Chat models have several; targets end with the tokenizer's, and the others are never written."""
+    from seqwise.runs import choose_decoder, predict
+
+    other, end = 9, 0
+    model = gpt2()
+    with torch.no_grad():
+        model.lm_head.weight[other] *= 20.0  # what it would write otherwise
+    model.generation_config.eos_token_id = [other, end]
+    run = new_run([], train_settings(model=str(saved(tmp_path / "gpt2", model, letter_tokenizer("$A")))))
+    assert run.model.end == end and run.codec.encode([Example(("a",), ("b",))])[0].target_ids[-1] == end
+    examples = [Example((text,), ()) for text in ("a b", "c", "d d d a")]
+    for decoder in ("greedy", "beam"):
+        outputs = [best for best, *_ in predict(run, examples, choose_decoder(run.settings, decoder))]
+        written = run.codec.target_vocabulary.tokens[other]
+        assert not any(written in output.tokens for output in outputs)
+    run.model.model.generation_config.eos_token_id = end
+    outputs = [best for best, *_ in predict(run, examples, choose_decoder(run.settings, "greedy"))]
+    assert any(written in output.tokens for output in outputs), "where it is an ordinary token"
+
+
 def test_a_prompt_near_the_last_position_is_continued_as_far_as_there_are_any(files: Path, seqwise: Command) -> None:
     run = new_run([], train_settings(model=str(files / "gpt2")))
     run.model.model.generation_config.suppress_tokens = [0]  # so that nothing ends by itself

@@ -5,6 +5,7 @@ Shapes: B batch, J slots, V vocabulary, X excluded candidates.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -50,6 +51,27 @@ class SpecialTokens(NamedTuple):
     first: int  # what the decoder is fed first: 0 for a causal model, which is fed its prompt
     forced_first: int | None  # what the first output has to be
     padding: int | None  # if it may be written
+
+
+def ended_by(generation_config: GenerationConfig, tokenizer: Any) -> GenerationConfig:
+    """Return a generation config in which, of several end tokens, only the tokenizer's may be written.
+
+    Targets end with it. ``generate`` ends an output at any of them, as chat models need, which a search does not.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> several = GenerationConfig(eos_token_id=[5, 6])
+        >>> one = ended_by(several, SimpleNamespace(eos_token_id=6))
+        >>> one.eos_token_id, one.suppress_tokens, several.eos_token_id
+        (6, [5], [5, 6])
+    """
+    ends, end = generation_config.eos_token_id, getattr(tokenizer, "eos_token_id", None)
+    if not isinstance(ends, list | tuple) or end not in ends or len(ends) == 1:
+        return generation_config
+    changed = copy.deepcopy(generation_config)
+    changed.eos_token_id = end
+    changed.suppress_tokens = sorted({*(generation_config.suppress_tokens or ()), *ends} - {end})
+    return changed
 
 
 def special_tokens(model: Any, generation_config: GenerationConfig) -> SpecialTokens:

@@ -25,6 +25,7 @@ from seqwise.data.batches import Batch, EncodedExample, collate
 from seqwise.errors import InputError, first_line
 from seqwise.hugging_face.adapter import HuggingFaceStepModel
 from seqwise.hugging_face.configuration import SearchAwareConfig
+from seqwise.hugging_face.generation import ended_by
 from seqwise.hugging_face.language import InsideLanguage, text_language
 from seqwise.hugging_face.model_inputs import NEEDED, batch_from_inputs, target_labels
 from seqwise.hugging_face.sharding import (
@@ -174,7 +175,8 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
 
     def _within(self, plain: Any) -> HuggingFaceStepModel:
         """Adapt a model, and set its language."""
-        model, language = step_model(plain), self.args.language
+        config = ended_by(plain.generation_config, self.processing_class)
+        model, language = step_model(plain, generation_config=config), self.args.language
         model.steps_singly = self.args.objective.steps_singly
         if isinstance(language, str):
             if self.processing_class is None:

@@ -119,8 +119,9 @@ class GeneratorCodec(OutputCodec):
         from transformers import GenerationConfig
 
         from seqwise.hugging_face import generation_selector
+        from seqwise.hugging_face.generation import ended_by
 
-        own = self.model.model.generation_config
+        own = ended_by(self.model.model.generation_config, self.tokenizer)
         forbidden = {name: getattr(own, name, None) for name in FORBIDDING}
         # Only single tokens can be excluded, no sequences of tokens.
         forbidden["bad_words_ids"] = [word for word in forbidden["bad_words_ids"] or [] if len(word) == 1] or None

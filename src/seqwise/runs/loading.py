@@ -182,11 +182,12 @@ def _new_tagger_run(examples: Sequence[Example], settings: Settings) -> OutputRu
 def _generator_run(settings: Settings, source: Path | str) -> OutputRun:
     """Load an encoder-decoder or causal model from a folder or the hub."""
     from seqwise.hugging_face import step_model
+    from seqwise.hugging_face.generation import ended_by
 
     kind = "encoder-decoder or causal language model"
     model, tokenizer = load_model_and_tokenizer(source, _generator_loader, kind=kind, dtype=torch.float32)
     with one_line(source, kind):
-        adapted = step_model(model.eval())
+        adapted = step_model(model.eval(), generation_config=ended_by(model.generation_config, tokenizer))
     if adapted.end is None:
         raise InputError("the model has no end token", path=source, hint="set eos_token_id in its generation config")
     return Run(settings, adapted, GeneratorCodec(tokenizer, adapted))
