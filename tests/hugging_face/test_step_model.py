@@ -339,17 +339,22 @@ def test_states_of_recurrences_have_gradients(name: str) -> None:
         torch.testing.assert_close(kept, then, rtol=0, atol=0)
 
 
-def test_a_state_that_is_written_over_without_gradients_is_refused() -> None:
-    """As kernels for a GPU do; without gradients, slots that read it later still find it as it was."""
+def test_a_state_without_gradients_is_refused_in_training() -> None:
+    """As kernels for a GPU have them; in a search, slots that read it later still find it as it was."""
     kept = caches.Recurrence((torch.zeros(1, 2, 3),), (torch.zeros(1, 2),), ())
     cache = caches.cache_of((kept,))
     with torch.no_grad(), caches.ReplacedStates(cache, "Mamba"):
         cache.layers[0].conv_states[0].add_(1.0)
         cache.layers[0].recurrent_states[0].add_(1.0)
     assert not kept.convolved[0].any() and not kept.recurrent[0].any()
-    with pytest.raises(InputError, match="Mamba writes over the state"), caches.ReplacedStates(cache, "Mamba"):
+    without = "Mamba computes the states of its recurrence without gradients"
+    with pytest.raises(InputError, match=without), caches.ReplacedStates(cache, "Mamba"):
         cache.layers[0].recurrent_states[0].add_(1.0)
     with caches.ReplacedStates(cache, "Mamba"):
+        cache.layers[0].update_conv_state(torch.ones(1, 2, 1))
+        cache.layers[0].update_recurrent_state(torch.ones(1, 2))
+    cache.layers[0].recurrent_states[0].requires_grad_()
+    with pytest.raises(InputError, match=without), caches.ReplacedStates(cache, "Mamba"):
         cache.layers[0].update_conv_state(torch.ones(1, 2, 1))
         cache.layers[0].update_recurrent_state(torch.ones(1, 2))
 

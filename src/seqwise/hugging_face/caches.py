@@ -124,7 +124,7 @@ class ReplacedStates(TorchFunctionMode):
         model_name: for messages.
 
     Raises:
-        InputError: on exit, gradients are computed, and a state was written over in another way, without gradients.
+        InputError: on exit, gradients are computed, and a state lost its own or was written over in another way.
     """
 
     def __init__(self, cache: Any, model_name: str) -> None:
@@ -153,9 +153,11 @@ class ReplacedStates(TorchFunctionMode):
         super().__exit__(*exception)
         if exception[0] is None and torch.is_grad_enabled():
             for before, (states, number) in zip(self.given, self._places(), strict=True):
-                if before is not None and states[number] is before:
+                if before is None:
+                    continue
+                if states[number] is before or (before.requires_grad and not states[number].requires_grad):
                     raise InputError(
-                        f"{self.model_name} writes over the state of a recurrence, which then has no gradient",
+                        f"{self.model_name} computes the states of its recurrence without gradients",
                         hint="train it without the kernels that replace the functions of its recurrence",
                     )
 

@@ -48,8 +48,8 @@ def step_model(model: nn.Module, *, generation_config: GenerationConfig | None =
             its parts cannot be called separately; its cache cannot follow a selection (static, quantised,
             of chunks); or the adapter does not agree with it. Later: a prompt is empty, a position has no embedding
             (or, with longrope or dynamic rope, would change those of other inputs of its batch), a target does not
-            begin with the forced token, a model in training with layer drop takes single steps, or a kernel writes
-            over the state of a recurrence, which then has no gradient.
+            begin with the forced token, a model in training with layer drop takes single steps, or a kernel
+            computes the states of a recurrence without gradients.
 
     With the model's own gradient checkpointing, all steps at once are computed again by layers, and the steps of a
     search by segments (``seqwise.search.segments``).
