@@ -184,6 +184,11 @@ class Stage:
     folder: str
     settings: Settings
 
+    @property
+    def loss_unit(self) -> str:
+        """Unit of the loss, for messages."""
+        return self.settings.objective.loss_unit("label" if self.settings.task == "tag" else "token")
+
 
 class Settings(TrainerOptions, _ExperimentOptions):
     """Settings of ``seqwise train``: ``Tagging`` or ``Transducing``; see each field's help.

@@ -63,7 +63,6 @@ from seqwise.runs.training_summary import (
     loss_warnings,
     metrics_of_stage,
     summarize_training,
-    token_of,
 )
 from seqwise.schedules import Schedule
 from seqwise.training.checkpoints import MANIFEST, MEASUREMENTS, last_complete
@@ -335,7 +334,7 @@ def train_run(
             unknown_targets(run, dev),
             missing_bleu(run) if dev else None,
         )
-        summary = summarize_training(run, examples, encoded, dev, settings)
+        summary = summarize_training(run, examples, encoded, dev)
         begin_summary(summary, output, on_start)
         metrics: dict[str, Any] = {"train_examples": len(examples), "dev_examples": len(dev)}
         for stage in settings.stages():
@@ -349,9 +348,8 @@ def train_run(
                 fingerprints=fingerprints,
                 on_progress=None if on_progress is None else partial(on_progress, stage.name),
             )
-            unit = stage.settings.objective.loss_unit(token_of(settings))
             metrics[stage.name] = metrics_of_stage(
-                result, stage.settings, encoded, output / stage.folder, loss_unit=unit
+                result, stage.settings, encoded, output / stage.folder, loss_unit=stage.loss_unit
             )
 
         def measure() -> tuple[dict[str, Any], Mapping[str, float]]:

@@ -7,7 +7,7 @@ import math
 import statistics
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,9 @@ from seqwise.data.durable import write_atomically
 from seqwise.data.readers import Example
 from seqwise.data.summary import MOST_FREQUENT, DataSummary, most_frequent_labels, most_frequent_outputs, summarize
 from seqwise.names import count_of
+from seqwise.runs.codecs import Codec
 from seqwise.runs.measures import decisive, measure_outputs, references_by_source
-from seqwise.runs.run import METRICS, MaskedRun, OutputRun
-from seqwise.runs.settings import Settings
+from seqwise.runs.run import METRICS, MaskedRun, OutputRun, Run
 from seqwise.runs.sizing import evaluated_examples
 from seqwise.runs.trainer_options import TrainerOptions
 from seqwise.schedules import Schedule
@@ -85,38 +85,24 @@ class TrainingSummary:
 
 
 def summarize_training(
-    run: OutputRun,
-    train: Sequence[Example],
-    encoded: Sequence[EncodedExample],
-    dev: Sequence[Example],
-    settings: Settings,
+    run: OutputRun, train: Sequence[Example], encoded: Sequence[EncodedExample], dev: Sequence[Example]
 ) -> TrainingSummary:
     """Count data, parameters and steps, and measure the baseline."""
-    split, split_dev = run.codec.split(train), run.codec.split(dev)
-    token = token_of(settings)
-    return TrainingSummary(
-        settings.task,
-        summarize(split),
-        summarize(split_dev, train=split) if dev else None,
-        len(run.codec.source_vocabulary),
-        len(run.codec.target_vocabulary),
-        settings.model.title,
-        sum(weight.numel() for weight in run.model.parameters() if weight.requires_grad),
-        f"{settings.batch_tokens:,} tokens" if settings.batch_tokens else f"{settings.batch_size:,}",
-        [
-            StageSummary(
-                stage.name,
-                stage.settings.objective.name,
-                stage.settings.epochs,
-                stage.settings.num_steps(encoded),
-                stage.settings.learning_rate,
-                stage.settings.objective.loss_unit(token),
-            )
+    settings = run.settings
+    return _summarize(
+        run,
+        train,
+        dev,
+        task=settings.task,
+        source_vocabulary=len(run.codec.source_vocabulary),
+        target_vocabulary=len(run.codec.target_vocabulary),
+        model=settings.model.title,
+        stages=[
+            _stage(stage.name, stage.settings.objective.name, stage.settings, encoded, loss_unit=stage.loss_unit)
             for stage in settings.stages()
         ],
-        _evaluation(dev, settings),
-        f"{settings.objective.name} with {settings.trained_score} scores" if settings.chosen_by_auto else None,
-        _baseline(run, train, dev),
+        auto=f"{settings.objective.name} with {settings.trained_score} scores" if settings.chosen_by_auto else None,
+        baseline=_baseline(run, train, dev),
     )
 
 
@@ -128,53 +114,54 @@ def summarize_masked_training(
     encoded_dev: Sequence[EncodedExample],
 ) -> TrainingSummary:
     """Count data, parameters and steps of a masked model, and measure the unigram baseline."""
-    settings = run.settings
-    split, split_dev = run.codec.split(train), run.codec.split(dev)
-    stage = StageSummary(
-        "training",
-        "cross-entropy of masked tokens",
-        settings.epochs,
-        settings.num_steps(encoded),
-        settings.learning_rate,
-        MASKED_UNIT,
+    return _summarize(
+        run,
+        train,
+        dev,
+        task="masked",
+        source_vocabulary=0,
+        target_vocabulary=int(run.codec.allowed_V.sum()),
+        model=f"masked {run.settings.model.name}",
+        stages=[_stage("training", "cross-entropy of masked tokens", run.settings, encoded, loss_unit=MASKED_UNIT)],
+        auto=None,
+        baseline=_unigrams(encoded, encoded_dev),
     )
-    counts = Counter(token for example in encoded for token in example.target_ids)
+
+
+def _stage(
+    name: str, objective: str, settings: TrainerOptions, encoded: Sequence[EncodedExample], *, loss_unit: str
+) -> StageSummary:
+    steps = settings.num_steps(encoded)
+    return StageSummary(name, objective, settings.epochs, steps, settings.learning_rate, loss_unit)
+
+
+def _summarize(
+    run: Run[TrainerOptions, Codec], train: Sequence[Example], dev: Sequence[Example], **parts: Any
+) -> TrainingSummary:
+    """Add the data, parameters, batches and evaluations of a run of either kind."""
+    settings, split, evaluation = run.settings, run.codec.split(train), None
+    if dev and settings.evaluate_every:
+        evaluated = min(evaluated_examples(settings), len(dev))
+        evaluation = Evaluation(settings.evaluate_every, evaluated, settings.patience)
     return TrainingSummary(
-        "masked",
-        summarize(split),
-        summarize(split_dev, train=split) if dev else None,
-        0,
-        int(run.codec.allowed_V.sum()),
-        f"masked {settings.model.name}",
-        sum(weight.numel() for weight in run.model.parameters() if weight.requires_grad),
-        f"{settings.batch_tokens:,} tokens" if settings.batch_tokens else f"{settings.batch_size:,}",
-        [stage],
-        _evaluation(dev, settings),
-        None,
-        _unigrams(counts, encoded_dev or encoded, file="dev" if dev else "train"),
+        train=summarize(split),
+        dev=summarize(run.codec.split(dev), train=split) if dev else None,
+        parameters=sum(weight.numel() for weight in run.model.parameters() if weight.requires_grad),
+        batch=f"{settings.batch_tokens:,} tokens" if settings.batch_tokens else f"{settings.batch_size:,}",
+        evaluation=evaluation,
+        **parts,
     )
 
 
-def _unigrams(counts: Counter[int], encoded: Iterable[EncodedExample], *, file: str) -> Baseline:
+def _unigrams(train: Sequence[EncodedExample], dev: Sequence[EncodedExample]) -> Baseline:
     """Compute the perplexity of the unigram distribution of the training data, with add-one smoothing."""
-    size, nats, tokens = counts.total() + len(counts) + 1, 0.0, 0
-    for example in encoded:
-        nats -= sum(math.log((counts[token] + 1) / size) for token in example.target_ids)
-        tokens += len(example.target_ids)
-    measures = {PSEUDO_PERPLEXITY: math.exp(nats / tokens)}
-    return Baseline("each token's frequency in the training data", file, PSEUDO_PERPLEXITY, -1, measures)
-
-
-def _evaluation(dev: Sequence[Any], settings: TrainerOptions) -> Evaluation | None:
-    if not dev or not settings.evaluate_every:
-        return None
-    examples = min(evaluated_examples(settings), len(dev))
-    return Evaluation(settings.evaluate_every, examples, settings.patience)
-
-
-def token_of(settings: Settings) -> str:
-    """Return the unit of outputs: "label" or "token"."""
-    return "label" if settings.task == "tag" else "token"
+    counts = Counter(token for example in train for token in example.target_ids)
+    size = counts.total() + len(counts) + 1
+    tokens = [token for example in dev or train for token in example.target_ids]
+    nats = -sum(math.log((counts[token] + 1) / size) for token in tokens)
+    measures = {PSEUDO_PERPLEXITY: math.exp(nats / len(tokens))}
+    method = "each token's frequency in the training data"
+    return Baseline(method, "dev" if dev else "train", PSEUDO_PERPLEXITY, -1, measures)
 
 
 def _baseline(run: OutputRun, train: Sequence[Example], dev: Sequence[Example]) -> Baseline | None:
