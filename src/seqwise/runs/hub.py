@@ -72,8 +72,6 @@ def hub_refusals(name: str, problem: str, *, hint: str) -> Iterator[None]:
     transport: Any = next(base for base in HfHubHTTPError.__mro__ if base.__name__ == "HTTPError")
     try:
         yield
-    except InputError:
-        raise
     except (transport, EntryNotFoundError, HFValidationError, OSError) as error:
         message = first_line(error).rstrip(" .")
         if isinstance(error, transport | ConnectionError) and not isinstance(error, HfHubHTTPError):  # no answer

@@ -16,10 +16,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import repeat
 from pathlib import Path
@@ -28,7 +25,6 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from seqwise.data.batches import EncodedExample
-from seqwise.data.durable import write_atomically
 from seqwise.data.readers import Example
 from seqwise.data.records import read_json_object
 from seqwise.data.spooled import in_blocks
@@ -206,18 +202,3 @@ def read_metrics(folder: Path) -> dict[str, Any]:
     """Read ``metrics.json``; empty if there is none."""
     path = folder / METRICS
     return read_json_object(path, what="metrics", hint="restore it as it was saved") if path.is_file() else {}
-
-
-@contextmanager
-def measuring_can_wait() -> Iterator[None]:
-    """Report at an interrupt that only the measurement is missing: the model is trained and saved."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        print("stopped while measuring; run the same command again to measure the trained model", file=sys.stderr)
-        raise
-
-
-def save_metrics(folder: Path, metrics: dict[str, Any]) -> None:
-    """Write ``metrics.json``."""
-    write_atomically(folder / METRICS, json.dumps(metrics, indent=1, sort_keys=True) + "\n")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 import os
+import sys
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,7 +17,7 @@ from torch import Tensor, nn
 
 from seqwise.configuration.flat import differences
 from seqwise.data.batches import EncodedExample, collate
-from seqwise.data.durable import discard_partials, sha256_of_file
+from seqwise.data.durable import discard_partials, sha256_of_file, write_atomically
 from seqwise.data.readers import Example
 from seqwise.data.summary import missing_blank_lines, overlap_warning, wrong_label_column
 from seqwise.data.vocabulary import Vocabulary
@@ -41,7 +43,7 @@ from seqwise.runs.measures import (
 )
 from seqwise.runs.model_settings import PretrainedEncoder
 from seqwise.runs.monitoring import CROSS_ENTROPY, monitor
-from seqwise.runs.run import METRICS, OutputRun, Run, measuring_can_wait, save_metrics
+from seqwise.runs.run import METRICS, OutputRun, Run
 from seqwise.runs.settings import WARM_START_FOLDERS, Settings, check
 from seqwise.runs.sizing import sized, sized_like, without_new_evaluations
 from seqwise.runs.trainer_options import (
@@ -388,12 +390,15 @@ def finish_run(
     )
     save_run(run, output)
     if dev:
-        with measuring_can_wait():
+        try:
             metrics["dev"], measures = measure()
+        except KeyboardInterrupt:
+            print("stopped while measuring; run the same command again to measure the trained model", file=sys.stderr)
+            raise
         signature = sign(method, seeds=[settings.seed], data=sha256_of_examples(dev))
         metrics["dev"]["signature"] = signature_line(signature)
         metrics["warnings"] |= below(baseline, measures)
-    save_metrics(output, metrics)
+    write_atomically(output / METRICS, json.dumps(metrics, indent=1, sort_keys=True) + "\n")
 
 
 def begin_run(

@@ -69,6 +69,7 @@ class Tuning:
     run: Path  # folder of the best trial
 
 
+@as_one_process()
 def tune(
     settings: Settings,
     output: str | os.PathLike[str],
@@ -90,19 +91,7 @@ def tune(
 
     Source: Akiba et al. (KDD 2019). Not implemented: several processes for one trial.
     """
-    with as_one_process():
-        return _tune(settings, Path(output), num_trials=num_trials, on_trial=on_trial, on_progress=on_progress)
-
-
-def _tune(
-    settings: Settings,
-    output: Path,
-    *,
-    num_trials: int,
-    on_trial: Callable[[Tuning | None], None] | None,
-    on_progress: Callable[[str, Progress], None] | None,
-) -> Tuning:
-    optuna = _optuna()
+    optuna, output = _optuna(), Path(output)
     if num_trials < 1:
         raise InputError(f"trials must be at least 1, got {num_trials}", hint="give --trials N")
     if settings.dev is None:
