@@ -15,12 +15,12 @@ import torch
 
 from seqwise.data.batches import EncodedExample, collate
 from seqwise.data.readers import Example
+from seqwise.data.spooled import in_blocks
 from seqwise.data.summary import overlap_warning
 from seqwise.data.tokenizer import reading_tokenizer, writing_tokenizer
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.decoding import evaluation_mode
 from seqwise.errors import InputError, warn
-from seqwise.models.conditional import ConditionalMaskedTransformer
 from seqwise.objectives.masked_likelihood import conditional_masked_objective, masked_cross_entropy, masked_objective
 from seqwise.runs.codecs import MaskedCodec, place_of
 from seqwise.runs.inputs import read_sequences
@@ -40,6 +40,8 @@ from seqwise.runs.training_summary import (
     metrics_of_stage,
     summarize_masked_training,
 )
+from seqwise.sampling.problems import encode_sources
+from seqwise.sampling.scores import pseudo_perplexity
 from seqwise.training.lock import sole_writer
 from seqwise.training.processes import init_process_group
 from seqwise.training.trainer import Progress, TrainingResult
@@ -229,14 +231,13 @@ def measure_masked_run(
     ``length_cross_entropy``, of conditional models, is in nats per sequence.
     """
     log_prob, tokens, unknown = 0.0, 0, 0
-    unknown_tokens = set() if run.codec.unknown_id is None else set(run.codec.decode([run.codec.unknown_id]))
     for place, score in enumerate(Scorer(run, pieces="original").score_examples(examples), start=1):
         log_prob += score.log_prob
         tokens += len(score.tokens)
-        unknown += sum(token in unknown_tokens for token in score.tokens)
+        unknown += score.num_unknown
         if on_measured is not None:
             on_measured(place, len(examples))
-    measured = {"pseudo_perplexity": math.exp(min(-log_prob / tokens, 700.0)), **_cross_entropies(run, examples)}
+    measured = {"pseudo_perplexity": pseudo_perplexity(log_prob, tokens), **_cross_entropies(run, examples)}
     for name, value in measured.items():
         if not math.isfinite(value):
             raise InputError(f"{name} is {value} on the development data", hint="lower the learning rate")
@@ -246,17 +247,15 @@ def measure_masked_run(
 @torch.no_grad()
 def _cross_entropies(run: MaskedRun, examples: Sequence[Example]) -> dict[str, float]:
     encoded = sorted(run.codec.encode(examples), key=lambda example: example.lengths[::-1])
-    total, masked, length_total, size = 0.0, 0, 0.0, run.settings.batch_size or 64
+    total, masked, length_total = 0.0, 0, 0.0
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        for start in range(0, len(encoded), size):
-            batch = collate(encoded[start : start + size]).to(next(run.model.parameters()).device)
-            context = None
-            if isinstance(run.model, ConditionalMaskedTransformer):
-                context = run.model.encode(batch.sources_BS, batch.source_lengths_B)
-                length_total -= float(
-                    context.length_log_probs_BL.gather(1, batch.target_lengths_B[:, None] - 1).cpu().double().sum()
-                )
+        for block in in_blocks(encoded, run.settings.batch_size or 64):
+            batch = collate(block).to(next(run.model.parameters()).device)
+            context = encode_sources(run.model, [example.source_ids for example in block])
+            if context is not None:
+                places_B1 = batch.target_lengths_B[:, None] - 1
+                length_total -= float(context.length_log_probs_BL.gather(1, places_B1).cpu().double().sum())
             masked_BT = run.settings.masks(batch.targets_BT)
             count = int(masked_BT.sum())
             total += count * float(masked_cross_entropy(run.model, batch.targets_BT, masked_BT, context))

@@ -14,18 +14,16 @@ from typing import Any
 
 import torch
 
-from seqwise.data.batches import collate
 from seqwise.data.readers import Example, FilePath, read_lines, require_some, split_text
 from seqwise.data.spooled import in_blocks, spooled
 from seqwise.errors import InputError
 from seqwise.evaluation.minimal_pairs import PairScore
-from seqwise.models.conditional import ConditionalMaskedTransformer
 from seqwise.runs.codecs import MaskedCodec, SequenceCodec, place_of
 from seqwise.runs.hugging_face_codecs import LanguageModelCodec, MaskedTextCodec, masked_text_codec
 from seqwise.runs.inputs import file_units
 from seqwise.runs.run import MaskedRun, Run
 from seqwise.sampling.energies import pseudo_log_likelihood
-from seqwise.sampling.problems import of_one_length
+from seqwise.sampling.problems import encode_sources, of_one_length
 from seqwise.sampling.scores import TextScore, located, with_contexts
 from seqwise.sampling.scoring_settings import ScoringSettings, refuse_unread
 
@@ -361,17 +359,13 @@ def _score_block(run: MaskedRun, examples: Sequence[Example], settings: ScoringS
 
     for group in of_one_length(lengths, lambda length: most_rows(length) // length):
         part, length = [order[place] for place in group], lengths[group[0]]
-        batch = collate([block[place] for place in part]).to(device)
-        context = (
-            model.encode(batch.sources_BS, batch.source_lengths_B)
-            if isinstance(model, ConditionalMaskedTransformer)
-            else None
-        )
+        targets_BT = torch.tensor([block[place].target_ids for place in part], device=device)
+        context = encode_sources(model, [block[place].source_ids for place in part])
         words_BT = torch.tensor([words[place] for place in part], device=device)
         rows = most_rows(length)
         with room_for(f"{min(rows, length)} sequences of {length} tokens", hint="give a smaller --max-tokens"):
             options: dict[str, Any] = {"words_BT": words_BT, "pieces": settings.pieces, "max_rows": rows}
-            log_probs_BT = pseudo_log_likelihood(model, batch.targets_BT, context=context, **options)
+            log_probs_BT = pseudo_log_likelihood(model, targets_BT, context=context, **options)
         scored |= zip(part, log_probs_BT.cpu(), strict=True)
     return [
         _sequence_score(codec, example, ids.target_ids, scored[place], words[place])
