@@ -12,7 +12,6 @@ import typer
 
 from seqwise.cli.console import (
     bar_for_each_part,
-    command_device,
     estimate_of,
     fields_of,
     out,
@@ -22,7 +21,7 @@ from seqwise.cli.console import (
     require_at_least_one,
     shown_estimate,
 )
-from seqwise.cli.flags import BeamSize, GoldFile, RunFolder
+from seqwise.cli.flags import BeamSize, GoldFile, RunFolder, load_predicting_run
 from seqwise.errors import InputError, warn
 
 if TYPE_CHECKING:
@@ -70,17 +69,11 @@ def diagnose(
 
     Each block ends with an explanation and advice. Brackets hold bootstrap 95% intervals.
     """
-    from seqwise.runs import load_run
-    from seqwise.runs.hub import run_folder
     from seqwise.runs.inputs import read_examples
-    from seqwise.runs.language import in_language
     from seqwise.runs.measures import unknown_targets, unread_sources
     from seqwise.runs.run import readable, require_enough_candidates
 
-    folder = run_folder(run)
-    loaded = load_run(folder, to="predict", device=command_device())
-    if language is not None:
-        loaded = in_language(loaded, language)
+    folder, loaded = load_predicting_run(run, language=language)
     examples = read_examples(loaded.settings, file)
     require_at_least_one("--beam-size", beam_size)
     require_at_least_one("--example", example)

@@ -6,13 +6,17 @@ import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from seqwise.cli.completion import choice_of, run_folders
+from seqwise.cli.console import command_device
 from seqwise.cli.layout import Command
 from seqwise.names import DECODER_NAMES
+
+if TYPE_CHECKING:
+    from seqwise.runs.run import OutputRun
 
 RunFolder = Annotated[
     str,
@@ -54,6 +58,23 @@ def decoder_option(default: str) -> Any:
         autocompletion=choice_of((*DECODER_NAMES, "best")),
         help=f"{', '.join(DECODER_NAMES)} (for chains), or best (on the development data); by default {default}",
     )
+
+
+def resolved_decoder(name: str | None, folder: Path) -> str | None:
+    """Return the name of a decoder, resolving "best" to the best one on development data."""
+    from seqwise.runs.decoder_choice import best_decoder
+
+    return best_decoder(folder) if name == "best" else name
+
+
+def load_predicting_run(name: str, *, language: str | None = None) -> tuple[Path, OutputRun]:
+    """Load the run of a command, on the command's device, to predict in a language; return its folder too."""
+    from seqwise.runs import in_language, load_run
+    from seqwise.runs.hub import run_folder
+
+    folder = run_folder(name)
+    run = load_run(folder, to="predict", device=command_device())
+    return folder, run if language is None else in_language(run, language)
 
 
 BeamSize = Annotated[int | None, typer.Option(metavar="N", help="beam size; by default as trained")]

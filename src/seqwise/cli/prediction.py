@@ -7,14 +7,12 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from seqwise.cli.completion import choice_of
 from seqwise.cli.console import (
-    command_device,
     estimate_of,
     print_measures,
     print_table,
@@ -22,7 +20,16 @@ from seqwise.cli.console import (
     require_files,
     shown_estimate,
 )
-from seqwise.cli.flags import BeamSize, GoldFile, Language, ResumableOutput, RunFolder, decoder_option
+from seqwise.cli.flags import (
+    BeamSize,
+    GoldFile,
+    Language,
+    ResumableOutput,
+    RunFolder,
+    decoder_option,
+    load_predicting_run,
+    resolved_decoder,
+)
 from seqwise.cli.layout import TEXT_OR_FILE
 from seqwise.errors import InputError, warn
 
@@ -85,9 +92,8 @@ def predict(
     --output, torchrun may start several processes, which share the inputs.
     """
     from seqwise.data.spooled import in_blocks
-    from seqwise.runs import choose_decoder, load_run
+    from seqwise.runs import choose_decoder
     from seqwise.runs import predict as predict_examples
-    from seqwise.runs.hub import run_folder
     from seqwise.runs.inputs import (
         digest_of,
         input_units,
@@ -96,20 +102,16 @@ def predict(
         require_own_labels,
         training_reader,
     )
-    from seqwise.runs.language import in_language
     from seqwise.runs.resumable_writer import write_in_blocks
     from seqwise.runs.run import fingerprint
 
     require_files(output, text or "-")
-    folder = run_folder(run)
-    loaded = load_run(folder, to="predict", device=command_device())
-    if language is not None:
-        loaded = in_language(loaded, language)
+    folder, loaded = load_predicting_run(run, language=language)
     layout = _layout("json" if as_json else layout, task=loaded.settings.task, n_best=n_best)
     read = (line_reader if plain_text else training_reader)(loaded.settings)
     examples = inputs_of(text, units=input_units(loaded.settings), read=read)
     require_own_labels(examples, loaded.codec.writable)
-    decoder = _named(decoder, folder)
+    decoder = resolved_decoder(decoder, folder)
     _require_possible(loaded, decoder, beam_size=beam_size, n_best=n_best, length_normalization=length_normalization)
     # Of all examples, so that errors come before the first output.
     problems = _problems_by_line(loaded, examples, beam_size=beam_size)
@@ -206,13 +208,6 @@ def _require_possible(
         raise InputError(f"--n-best {n_best} is more than the {slots} that the search keeps", hint=hint)
 
 
-def _named(decoder: str | None, folder: Path) -> str | None:
-    """Return the name of a decoder, resolving "best" to the best one on development data."""
-    from seqwise.runs.decoder_choice import best_decoder
-
-    return best_decoder(folder) if decoder == "best" else decoder
-
-
 def _lines(
     run: OutputRun, example: Example, outputs: Sequence[Prediction], problem: InputError | None
 ) -> Iterator[str]:
@@ -272,11 +267,8 @@ def evaluate(
     may start several processes, which share the batches; the results are those of one.
     """
     from seqwise.evaluation.entities import EntityCounts
-    from seqwise.runs import load_run
     from seqwise.runs.decoder_choice import choose_decoder, decoders_for, usual_decoder
-    from seqwise.runs.hub import run_folder
     from seqwise.runs.inputs import read_examples
-    from seqwise.runs.language import in_language
     from seqwise.runs.measures import (
         decode,
         measure_outputs,
@@ -290,13 +282,10 @@ def evaluate(
     from seqwise.runs.run import predict_together, require_enough_candidates
     from seqwise.training.processes import NO_TIMEOUT, init_process_group, wait_for_everyone
 
-    folder = run_folder(run)
-    loaded = load_run(folder, to="predict", device=command_device())
-    if language is not None:
-        loaded = in_language(loaded, language)
+    folder, loaded = load_predicting_run(run, language=language)
     examples = read_examples(loaded.settings, file)
     require_known_target(loaded, examples)
-    decoder = _named(decoder, folder)
+    decoder = resolved_decoder(decoder, folder)
     require_at_least_one("--beam-size", beam_size)
     _require_finite(length_normalization)
     if beam_size is not None:

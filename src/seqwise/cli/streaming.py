@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from seqwise.cli.console import command_device, require_at_least_one
-from seqwise.cli.flags import BeamSize, RunFolder, decoder_option
+from seqwise.cli.console import require_at_least_one
+from seqwise.cli.flags import BeamSize, RunFolder, decoder_option, load_predicting_run, resolved_decoder
 from seqwise.errors import InputError
 from seqwise.names import STDIN
 
@@ -54,16 +54,11 @@ def stream(
     may still change, and those of the previous line that are retracted. The end of a sentence is a line without a
     token, after which all its labels are final.
     """
-    from seqwise.runs import Streams, load_run
-    from seqwise.runs.decoder_choice import best_decoder, choose_decoder
-    from seqwise.runs.hub import run_folder
+    from seqwise.runs import Streams, choose_decoder
 
     require_at_least_one("--beam-size", beam_size)
-    folder = run_folder(run)
-    loaded = load_run(folder, to="predict", device=command_device())
-    chosen = choose_decoder(
-        loaded.settings, best_decoder(folder) if decoder == "best" else decoder, beam_size=beam_size
-    )
+    folder, loaded = load_predicting_run(run)
+    chosen = choose_decoder(loaded.settings, resolved_decoder(decoder, folder), beam_size=beam_size)
     streams, written = Streams(loaded, chosen, commit=commit), _json_line if as_json else _plain_line
     if file == "-" and sys.stdin.isatty():
         print("reading tokens from the terminal: a blank line ends a sentence, Ctrl-D the input", file=sys.stderr)
