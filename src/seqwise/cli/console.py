@@ -121,6 +121,18 @@ def shown_estimate(title: str, sums: Sums) -> tuple[str, str]:
     return interval_texts(title, if_enough(bootstrap_interval(sums), sums))
 
 
+def estimates_of(rows: Mapping[str, Mapping[str, Sums]]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return measures and their intervals by decoder and title; see :func:`estimate_of`."""
+    return {name: {title: estimate_of(sums) for title, sums in row.items()} for name, row in rows.items()}
+
+
+def print_estimates(rows: Mapping[str, Mapping[str, Sums]]) -> None:
+    """Print measures with their intervals by decoder and title."""
+    print_measures(
+        {name: {title: shown_estimate(title, sums) for title, sums in row.items()} for name, row in rows.items()}
+    )
+
+
 def print_measures(rows: Mapping[str, Mapping[str, tuple[str, str]]]) -> None:
     """Print values and optional intervals by decoder and title, on two lines if the terminal is narrow."""
     import rich.box

@@ -13,9 +13,10 @@ import typer
 from seqwise.cli.console import (
     bar_for_each_part,
     estimate_of,
+    estimates_of,
     fields_of,
     out,
-    print_measures,
+    print_estimates,
     print_table,
     progress_bars,
     require_at_least_one,
@@ -23,6 +24,7 @@ from seqwise.cli.console import (
 )
 from seqwise.cli.flags import BeamSize, GoldFile, RunFolder, load_predicting_run
 from seqwise.errors import InputError, warn
+from seqwise.names import count_of
 
 if TYPE_CHECKING:
     from seqwise.data.readers import Example
@@ -138,9 +140,7 @@ def _language_as_json(diagnosis: LanguageDiagnosis, names: Sequence[str]) -> dic
     low, high = masking.interval or (None, None)
     return {
         "beam size": diagnosis.beam_size,
-        "decoders": {
-            name: {title: estimate_of(sums) for title, sums in row.items()} for name, row in diagnosis.decoders.items()
-        },
+        "decoders": estimates_of(diagnosis.decoders),
         "changed": {name: estimate_of(share) for name, share in diagnosis.changed.items()},
         "search errors": _errors_as_json(diagnosis.search),
         "masking": {
@@ -163,16 +163,13 @@ def _language_as_json(diagnosis: LanguageDiagnosis, names: Sequence[str]) -> dic
 def _print_language(
     diagnosis: LanguageDiagnosis, names: Sequence[str], meaning: Mapping[str, str], *, num_examples: int
 ) -> None:
-    _heading(
-        f"Inside the language ({num_examples:,} example{'s' * (num_examples != 1)}, beams of {diagnosis.beam_size})"
-    )
-    rows = diagnosis.decoders.items()
-    print_measures({name: {title: shown_estimate(title, sums) for title, sums in row.items()} for name, row in rows})
+    _heading(f"Inside the language ({count_of(num_examples, 'example')}, beams of {diagnosis.beam_size})")
+    print_estimates(diagnosis.decoders)
     _print_meaning(meaning, "decoders")
     _print_search(diagnosis.search, meaning)
     masking = diagnosis.masking
     inputs = len(masking.inside)
-    _heading(f"Masking, against p(y | y in L) ({inputs:,} input{'s' * (inputs != 1)})")
+    _heading(f"Masking, against p(y | y in L) ({count_of(inputs, 'input')})")
     interval = masking.interval
     bracket = "" if interval is None else f"[{interval[0]:.3f}, {interval[1]:.3f}]"
     print_table(
@@ -220,9 +217,7 @@ def _as_json(
     return {
         "examples": num_examples,
         "beam size": diagnosis.beam_size,
-        "decoders": {
-            name: {title: estimate_of(sums) for title, sums in row.items()} for name, row in diagnosis.decoders.items()
-        },
+        "decoders": estimates_of(diagnosis.decoders),
         "constant": diagnosis.constant,
         "constant from": None if diagnosis.constant is None else constant_from,
         "log Z": None if diagnosis.log_partitions is None else asdict(diagnosis.log_partitions),
@@ -257,11 +252,8 @@ def _gap(exposure: ExposureGap) -> dict[str, float | None]:
 
 
 def _print(diagnosis: Diagnosis, meaning: Mapping[str, str], *, num_examples: int, constant_from: str) -> None:
-    _heading(f"Decoders ({num_examples:,} example{'s' * (num_examples != 1)}, beams of {diagnosis.beam_size})")
-    decoders = diagnosis.decoders.items()
-    print_measures(
-        {name: {title: shown_estimate(title, sums) for title, sums in row.items()} for name, row in decoders}
-    )
+    _heading(f"Decoders ({count_of(num_examples, 'example')}, beams of {diagnosis.beam_size})")
+    print_estimates(diagnosis.decoders)
     _print_meaning(meaning, "decoders")
     if diagnosis.log_partitions is not None:
         _heading("log Z on gold prefixes, in nats")

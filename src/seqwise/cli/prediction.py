@@ -13,12 +13,11 @@ import typer
 
 from seqwise.cli.completion import choice_of
 from seqwise.cli.console import (
-    estimate_of,
-    print_measures,
+    estimates_of,
+    print_estimates,
     print_table,
     require_at_least_one,
     require_files,
-    shown_estimate,
 )
 from seqwise.cli.flags import (
     BeamSize,
@@ -323,9 +322,7 @@ def _plain(
     entities: Mapping[str, EntityCounts],
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """Return the measures as a JSON record, with the signature of BLEU and the scores of each entity type."""
-    plain: dict[str, dict[str, dict[str, Any]]] = {
-        name: {title: estimate_of(sums) for title, sums in row.items()} for name, row in measured.items()
-    }
+    plain = estimates_of(measured)
     for row in plain.values():
         for title, signature in signed.items():
             row[title]["signature"] = signature
@@ -337,9 +334,10 @@ def _plain(
 def _print_measured(
     measured: Mapping[str, Mapping[str, Sums]], signed: Mapping[str, str], *, num_examples: int
 ) -> None:
-    rows = {name: {title: shown_estimate(title, sums) for title, sums in row.items()} for name, row in measured.items()}
-    print_measures(rows)
-    has_intervals = any(interval for row in rows.values() for _, interval in row.values())
+    from seqwise.evaluation.metrics import enough_examples
+
+    print_estimates(measured)
+    has_intervals = any(enough_examples(sums) for row in measured.values() for sums in row.values())
     counted = f"{num_examples} example{'s' * (num_examples != 1)}"
     print(f"{counted}; in brackets bootstrap 95% intervals" if has_intervals else f"{counted}, too few for intervals")
     for title, signature in signed.items():
