@@ -104,9 +104,9 @@ def bar_for_each_stage(advance: Callable[..., None], stages: Sequence[str] = ())
 
 def estimate_of(sums: Sums) -> dict[str, float | None]:
     """Return a measure and its interval, which is None for too few examples."""
-    from seqwise.evaluation.metrics import bootstrap_interval, if_enough
+    from seqwise.evaluation.metrics import estimated
 
-    return fields_of(if_enough(bootstrap_interval(sums), sums))
+    return fields_of(estimated(sums))
 
 
 def fields_of(estimate: Estimate | Comparison) -> dict[str, float | None]:
@@ -116,9 +116,9 @@ def fields_of(estimate: Estimate | Comparison) -> dict[str, float | None]:
 
 def shown_estimate(title: str, sums: Sums) -> tuple[str, str]:
     """Format a measure with its interval in brackets, without it for too few examples."""
-    from seqwise.evaluation.metrics import bootstrap_interval, if_enough
+    from seqwise.evaluation.metrics import estimated
 
-    return interval_texts(title, if_enough(bootstrap_interval(sums), sums))
+    return interval_texts(title, estimated(sums))
 
 
 def estimates_of(rows: Mapping[str, Mapping[str, Sums]]) -> dict[str, dict[str, dict[str, Any]]]:

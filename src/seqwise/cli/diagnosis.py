@@ -246,9 +246,9 @@ def _errors_as_json(found: BeamErrors | None) -> dict[str, Any] | None:
 
 
 def _gap(exposure: ExposureGap) -> dict[str, float | None]:
-    from seqwise.evaluation.metrics import if_enough, paired_bootstrap
+    from seqwise.evaluation.metrics import compared
 
-    return fields_of(if_enough(paired_bootstrap(exposure.own, exposure.gold), exposure.own))
+    return fields_of(compared(exposure.own, exposure.gold))
 
 
 def _print(diagnosis: Diagnosis, meaning: Mapping[str, str], *, num_examples: int, constant_from: str) -> None:

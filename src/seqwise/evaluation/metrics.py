@@ -118,9 +118,6 @@ class Comparison(NamedTuple):
     p_value: float
 
 
-E = TypeVar("E", Estimate, Comparison)
-
-
 def token_accuracy(predictions: Sequence[Tokens], references: Sequence[Tokens]) -> Counts:
     """Compute the share of gold positions with the right token: #{t: prediction_t = reference_t} / #{t}.
 
@@ -381,14 +378,21 @@ def num_examples(sums: Sums) -> int:
     return int((sums.columns_NC != 0).any(axis=1).sum())
 
 
-def if_enough(estimate: E, sums: Sums) -> E:
-    """Return an estimate over the examples of some sums; for too few, all but its first field is not a number.
+def estimated(sums: Sums) -> Estimate:
+    """Compute a measure with its bootstrap interval, whose ends are not numbers for too few examples.
 
     Example:
-        >>> if_enough(Estimate(0.5, 0.2, 0.8), Counts([1, 0]))
+        >>> estimated(Counts([1, 0]))
         Estimate(value=0.5, low=nan, high=nan)
     """
-    return estimate if enough_examples(sums) else type(estimate)(estimate[0], *[math.nan] * (len(estimate) - 1))
+    return bootstrap_interval(sums) if enough_examples(sums) else Estimate(sums.value, math.nan, math.nan)
+
+
+def compared(first: Sums, second: Sums) -> Comparison:
+    """Compute a paired difference as `paired_bootstrap`; for too few examples, only the difference is a number."""
+    if enough_examples(first):
+        return paired_bootstrap(first, second)
+    return Comparison(first.value - second.value, math.nan, math.nan, math.nan)
 
 
 def enough_examples(sums: Sums) -> bool:

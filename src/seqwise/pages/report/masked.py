@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from seqwise.data.readers import Example
 from seqwise.data.records import is_number
-from seqwise.evaluation.metrics import Counts, bootstrap_interval, if_enough
+from seqwise.evaluation.metrics import Counts, estimated
 from seqwise.pages.report.blocks import Block, Paragraph, Table, plain_number
 from seqwise.pages.report.curves import metrics_rows
 from seqwise.pages.report.drawing import Palette
@@ -60,8 +60,7 @@ def scored_blocks(
         if place in chosen:
             shown[place] = score
         on_progress(place + 1, len(examples))
-    sums = Counts(losses, lengths)
-    estimate = if_enough(bootstrap_interval(sums), sums)
+    estimate = estimated(Counts(losses, lengths))
     ends = ["" if math.isnan(end) else plain_number(math.exp(min(end, 700.0))) for end in estimate]
     summary = Table(
         f"{name} on the file" + ", with a bootstrap 95% interval over sequences" * bool(ends[-1]),

@@ -12,15 +12,7 @@ from markupsafe import Markup
 from seqwise.data.readers import Example
 from seqwise.data.records import is_number
 from seqwise.evaluation.errors import Pair, align, by_position, confusions, label_scores, num_errors
-from seqwise.evaluation.metrics import (
-    Comparison,
-    Estimate,
-    Sums,
-    bootstrap_interval,
-    enough_examples,
-    if_enough,
-    paired_bootstrap,
-)
+from seqwise.evaluation.metrics import Comparison, Sums, compared, enough_examples, estimated
 from seqwise.evaluation.signature import sha256_of_examples
 from seqwise.names import interval_texts, measure_heading, measure_text
 from seqwise.pages.report.blocks import Block, Entry, Figure, Ids, Listing, Table
@@ -145,28 +137,20 @@ def verdict(group: Sequence[Result]) -> str:
     unit = best.title if "%" not in measure_heading(best.title) else f"% {best.title}"
     unit = unit if unit.startswith("%") else f" {unit}"
     if len(group) == 1:
-        _, interval = interval_texts(best.title, _estimate(best.chosen))
+        _, interval = interval_texts(best.title, estimated(best.chosen))
         measured = f"{value}{unit} {interval or '(too few examples for an interval)'}"
         return f"{best.name} gets {measured} on {best.data}, decoded by {best.decoder}{_beside(best)}."
     other = ranked[1] if best is first else first
-    compared = _compared(best, other)
-    values = f"{value} against {measure_text(other.title, other.chosen.value)}{unit}, {difference_text(compared)}"
+    difference = compared(best.chosen, other.chosen)
+    values = f"{value} against {measure_text(other.title, other.chosen.value)}{unit}, {difference_text(difference)}"
     many = f" of {len(group)} runs" if len(group) > 2 else ""
     if not enough_examples(best.chosen):
         return f"There are too few examples to compare {best.name} with {other.name}: {values}."
-    if compared.p_value < ALIKE:
+    if difference.p_value < ALIKE:
         # Of many runs, only one is compared with the best: another may be nearly as good.
         better = f"the best{many}, and better than" if many else "better than"
         return f"{best.name} is {better} {other.name}: {values}."
     return f"{best.name} and {other.name} do not differ significantly: {values}."
-
-
-def _estimate(sums: Sums) -> Estimate:
-    return if_enough(bootstrap_interval(sums), sums)
-
-
-def _compared(result: Result, other: Result) -> Comparison:
-    return if_enough(paired_bootstrap(result.chosen, other.chosen), result.chosen)
 
 
 def _beside(result: Result) -> str:
@@ -200,7 +184,7 @@ def result_figure(group: Sequence[Result], *, ids: Ids) -> Figure:
             [
                 Interval(
                     name,
-                    _scaled(_estimate(by_title[result.title]), scale),
+                    _scaled(estimated(by_title[result.title]), scale),
                     result.number,
                     is_chosen=name == result.decoder,
                 )
@@ -209,10 +193,10 @@ def result_figure(group: Sequence[Result], *, ids: Ids) -> Figure:
         )
         for result in group
     ]
-    compared = [_compared(other, first) for other in others]
+    differences = [compared(other.chosen, first.chosen) for other in others]
     rows = [
         Interval(f"{other.name} − {first.name}", _scaled(each[:3], scale), other.number)
-        for other, each in zip(others, compared, strict=True)
+        for other, each in zip(others, differences, strict=True)
     ]
     levels = {result.baseline for result in group}
     level = levels.pop() if len(levels) == 1 else None
@@ -230,7 +214,7 @@ def result_figure(group: Sequence[Result], *, ids: Ids) -> Figure:
         groups,
         Rows("Paired difference, points", rows) if rows else None,
         number_text=lambda value: measure_text(first.title, value / scale),
-        difference_texts=[difference_text(each) for each in compared],
+        difference_texts=[difference_text(each) for each in differences],
         ids=ids,
         level=None if level is None else level * scale,
         note=note,
@@ -248,7 +232,7 @@ def result_tables(results: Sequence[Result]) -> list[Block]:
     for result in results:
         titles = list(result.measures[result.decoder])
         rows = [
-            [name, *(" ".join(interval_texts(title, _estimate(by_title[title]))).strip() for title in titles)]
+            [name, *(" ".join(interval_texts(title, estimated(by_title[title]))).strip() for title in titles)]
             for name, by_title in result.measures.items()
         ]
         intervals = any(enough_examples(sums) for row in result.measures.values() for sums in row.values())
