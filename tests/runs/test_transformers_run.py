@@ -257,6 +257,11 @@ def test_what_a_generation_config_forbids_is_never_written(forbids: dict[str, An
     assert free is not None and (free.inputs, free.certified) == (1, 1)
 
 
+def test_targets_that_the_run_cannot_write_are_left_out_of_every_part_of_a_diagnosis(run: Path) -> None:
+    found = diagnose(load_run(run), [Example(("a a",), ("a z",))])
+    assert found.log_partitions is None and not found.exposure and found.ranking is None
+
+
 def _suppressing(run: Path, *tokens: int) -> Any:
     """A run whose generation config forbids some tokens."""
     loaded = load_run(run)

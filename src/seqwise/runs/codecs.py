@@ -23,6 +23,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -96,7 +97,7 @@ class OutputCodec(Codec):
     writes_text: bool = False
     target_things: str = "labels"
 
-    @property
+    @cached_property
     def writable(self) -> set[str]:
         """Return the units of ``written`` that the model can produce."""
         return set(self.target_vocabulary.tokens) - {self.target_vocabulary.unknown}

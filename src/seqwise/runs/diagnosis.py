@@ -71,20 +71,18 @@ class _Data:
 
 
 def _prepare(run: OutputRun, examples: Sequence[Example]) -> _Data:
-    groups: dict[Hashable, list[int]] = {}
+    groups: dict[Hashable, list[Example]] = {}
     for index, example in enumerate(examples):
-        groups.setdefault(index if run.settings.task == "tag" else example.source, []).append(index)
-    targets = [example.target for example in run.codec.split(examples)]
-    writable = set(run.codec.target_vocabulary.tokens)
+        groups.setdefault(index if run.settings.task == "tag" else example.source, []).append(example)
     known, references = [], []
-    for number, indices in enumerate(groups.values()):
-        options = [examples[index] for index in indices if writable.issuperset(targets[index])]
+    for number, group in enumerate(groups.values()):
+        options = run.codec.encode(known_targets(run, group))
         if options:
             known.append(number)
-            references.append(list(dict.fromkeys(encoded.target_ids for encoded in run.codec.encode(options))))
-    firsts = [indices[0] for indices in groups.values()]
-    sources = run.codec.encode_sources([examples[index] for index in firsts])
-    return _Data(sources, [len(targets[index]) for index in firsts], known, references)
+            references.append(list(dict.fromkeys(encoded.target_ids for encoded in options)))
+    firsts = [group[0] for group in groups.values()]
+    lengths = [len(example.target) for example in run.codec.split(firsts)]
+    return _Data(run.codec.encode_sources(firsts), lengths, known, references)
 
 
 def diagnose(
