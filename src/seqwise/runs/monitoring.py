@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from seqwise.data.batches import EncodedExample, collate
+from seqwise.data.batches import collate
 from seqwise.data.readers import Example
 from seqwise.decoding import evaluation_mode
 from seqwise.objectives.objective import search_targets
@@ -42,35 +42,28 @@ def monitor(run: OutputRun, examples: Sequence[Example], settings: Settings) -> 
     sample = sample_evenly(examples, evaluated_examples(settings), key=lambda example: example.source)
     few = sample_evenly(sample, MOST_EXAMPLES, key=lambda example: example.source)
     gold = run.codec.encode(known_targets(run, few))
-    k, unit = settings.beam_size, settings.divisor_of_alpha
-
-    def spread(selector: Selector) -> float:
-        batch = collate(gold).to(run.model.embedding_VD.device)
-        score, (_, steps_B) = as_score(settings.trained_score), search_targets(batch, run.model.end)
-        with evaluation_mode(run.model), torch.no_grad():
-            context = run.model.encode(batch)
-            beam = beam_search(run.model, context, run.codec.allowed(selector), num_steps=steps_B, score=score)
-        return score_spread(beam.scores_BK).mean().item()
+    k, score = settings.beam_size, as_score(settings.trained_score)
 
     def measured(values: Mapping[str, float]) -> dict[str, float]:
         sums = measure(run, sample, usual_decoder(settings))
         title, _ = decisive(sums, subwords=run.codec.writes_text)
         measurements = {title: sums[title].value}
-        if gold:
-            measurements[CROSS_ENTROPY] = _cross_entropy(run, gold)
+        if not gold:
+            return measurements
+        selectors: dict[str, Selector] = {"hard": HardTopK(k)}
+        if settings.objective.relaxes:
+            selectors["relaxed"] = SoftTopK(k, values["alpha"], settings.divisor_of_alpha)
+        batch = collate(gold).to(run.model.embedding_VD.device)
+        with evaluation_mode(run.model), torch.no_grad():
+            measurements[CROSS_ENTROPY] = CrossEntropy().build()(run.model, batch, {}).item()
             measurements["mean log Z"] = log_partitions_of(run, gold).mean().item()
-            measurements["spread of slots, hard"] = spread(HardTopK(k))
-        if gold and settings.objective.relaxes:
-            measurements["spread of slots, relaxed"] = spread(SoftTopK(k, values["alpha"], unit))
+            context, (_, steps_B) = run.model.encode(batch), search_targets(batch, run.model.end)
+            for name, selector in selectors.items():
+                beam = beam_search(run.model, context, run.codec.allowed(selector), num_steps=steps_B, score=score)
+                measurements[f"spread of slots, {name}"] = score_spread(beam.scores_BK).mean().item()
         return measurements
 
     return measured
-
-
-def _cross_entropy(run: OutputRun, gold: Sequence[EncodedExample]) -> float:
-    batch = collate(gold).to(run.model.embedding_VD.device)
-    with evaluation_mode(run.model), torch.no_grad():
-        return CrossEntropy().build()(run.model, batch, {}).item()
 
 
 def score_spread(scores_BK: Tensor) -> Tensor:
