@@ -28,10 +28,10 @@ from seqwise.data.readers import (
     split_text,
 )
 from seqwise.data.spooled import spooled
+from seqwise.data.tokenizer import TextUnits
 from seqwise.errors import InputError
 from seqwise.names import STDIN
 from seqwise.runs.masked_model_settings import Format, MaskedModelSettings
-from seqwise.runs.model_settings import Units as SideUnits
 from seqwise.runs.settings import Settings, Tagging
 
 Reader = Callable[[FilePath], Iterable[Example]]
@@ -41,7 +41,7 @@ Reader = Callable[[FilePath], Iterable[Example]]
 _FILE_ENDINGS = (".txt", ".tsv", ".csv", ".conll", ".gz", ".json", ".jsonl", ".lark", ".gbnf")
 
 
-def file_units(units: SideUnits) -> Units:
+def file_units(units: TextUnits) -> Units:
     """Return the units for reading a side from a file: raw text for subwords."""
     return "text" if units == "subwords" else units
 
@@ -111,7 +111,7 @@ def read_sequences(path: FilePath, settings: MaskedModelSettings) -> list[Exampl
     return require_some(list(each_sequence(path, format=settings.format, **units)), path)
 
 
-def each_sequence(path: FilePath, *, format: Format, units: SideUnits, source_units: SideUnits) -> Iterator[Example]:
+def each_sequence(path: FilePath, *, format: Format, units: TextUnits, source_units: TextUnits) -> Iterator[Example]:
     """Yield the examples of ``read_sequences``; a file may have none."""
     if format == "pairs":
         yield from each_pair(path, source_units=file_units(source_units), target_units=file_units(units))

@@ -18,7 +18,7 @@ from seqwise.configuration.flat import differences
 from seqwise.data.durable import write_atomically
 from seqwise.data.readers import Example
 from seqwise.data.records import read_record
-from seqwise.data.tokenizer import END, Tokenizer, reading_tokenizer, writing_tokenizer
+from seqwise.data.tokenizer import END, reading_tokenizer, writing_tokenizer
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.devices import find_device
 from seqwise.errors import InputError
@@ -376,7 +376,19 @@ def _load_tagger_run(settings: Settings, folder: Path, inside: Path) -> OutputRu
 
 def _load_masked_run(settings: MaskedModelSettings, folder: Path, inside: Path) -> MaskedRun:
     codec = MaskedCodec.load(inside, format=settings.format)
-    return Run(settings, _load_masked_model(settings, folder, codec.sequence, codec.source), codec)
+    weights, sizes = load_model_file(inside / "model.safetensors"), {"vocab_size": len(codec.sequence.vocabulary)}
+    if codec.source is not None:
+        sizes["source_size"] = len(codec.source.vocabulary)
+    try:
+        config: dict[str, Any] = json.loads((inside / "config.json").read_bytes())
+        model = settings.model.model_class(**config)
+        if any(config.get(name) != size for name, size in sizes.items()):
+            raise ValueError("vocabulary and model are of different sizes")
+        model.load_state_dict(weights)
+    except (RuntimeError, TypeError, ValueError, OSError) as error:
+        problem = f"settings, vocabulary and weights do not fit each other ({str(error).splitlines()[-1].strip()})"
+        raise InputError(problem, path=folder, hint="use another copy") from error
+    return Run(settings, model.eval(), codec)
 
 
 def _masked_text_run(settings: MaskedModelSettings, source: Path | str) -> MaskedRun:
@@ -387,25 +399,6 @@ def _masked_text_run(settings: MaskedModelSettings, source: Path | str) -> Maske
     model, tokenizer = load_model_and_tokenizer(source, lambda _: AutoModelForMaskedLM, kind=kind)
     with one_line(source, kind):
         return Run(settings, *masked_text_codec(model.eval(), tokenizer))
-
-
-def _load_masked_model(
-    settings: MaskedModelSettings, folder: Path, sequence: Tokenizer, source: Tokenizer | None
-) -> Any:
-    inside = model_folder(folder)
-    weights, sizes = load_model_file(inside / "model.safetensors"), {"vocab_size": len(sequence.vocabulary)}
-    if source is not None:
-        sizes["source_size"] = len(source.vocabulary)
-    try:
-        config: dict[str, Any] = json.loads((inside / "config.json").read_bytes())
-        model = settings.model.model_class(**config)
-        if any(config.get(name) != size for name, size in sizes.items()):
-            raise ValueError("vocabulary and model are of different sizes")
-        model.load_state_dict(weights)
-    except (RuntimeError, TypeError, ValueError, OSError) as error:
-        problem = f"settings, vocabulary and weights do not fit each other ({str(error).splitlines()[-1].strip()})"
-        raise InputError(problem, path=folder, hint="use another copy") from error
-    return model.eval()
 
 
 _LOADERS: dict[str, tuple[type[Codec], Callable[[Any, Path, Path], Run[Any, Any]]]] = {

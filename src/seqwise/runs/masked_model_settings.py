@@ -14,8 +14,9 @@ from seqwise.configuration import Config, OneOf, setting
 from seqwise.configuration.config import WrongValue
 from seqwise.configuration.flat import build, changed, plain_values
 from seqwise.configuration.written import Given, given_in_python, read_given
+from seqwise.data.tokenizer import TextUnits
 from seqwise.errors import InputError
-from seqwise.runs.model_settings import Units, require_heads_that_divide
+from seqwise.runs.model_settings import require_heads_that_divide, require_usual
 from seqwise.runs.trainer_options import SIZED, TrainerOptions, read_saved
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ Format = Literal["sequences", "fasta", "pairs"]
 """Formats of a file of sequences: one per line, FASTA, or source, tab, sequence."""
 
 MASKINGS = {"uniform": "mask_uniformly", "one": "mask_one"}  # functions of seqwise.objectives.masked_likelihood
+_UNITS = "units of a sequence: words, characters or subwords; FASTA: characters or subwords"
+_MODEL = "lstm: one in each direction; not for pairs"
 _FORMAT = "sequences (one per line), fasta, or pairs (source, tab, sequence) for a conditional model"
 
 
@@ -95,7 +98,9 @@ class _ExperimentOptions(Config):
     """Sequences, model and masks."""
 
     format: Format = setting(..., _FORMAT)
-    units: Units = setting("words", "units of a sequence: words, characters or subwords; FASTA: characters or subwords")
+    units: TextUnits = setting(
+        "words", "units of a sequence: words, characters or subwords; FASTA: characters or subwords"
+    )
     subword_vocabulary: int = setting(8000, "subwords: maximum size of the vocabulary of each side", ge=1)
     minimum_count: int | None = setting(
         None,
@@ -103,7 +108,7 @@ class _ExperimentOptions(Config):
         "for characters 1",
         ge=1,
     )
-    model: MaskedModelConfig = setting(..., "lstm: one in each direction; not for pairs")
+    model: MaskedModelConfig = setting(..., _MODEL)
     masking: str = setting(
         "uniform",
         "masked tokens: uniform (between one and all), one, or the probability of each token",
@@ -138,7 +143,7 @@ class MaskedModelSettings(TrainerOptions, _ExperimentOptions):
     """Whether each sequence has a source."""
 
     @property
-    def units_of_sources(self) -> Units:
+    def units_of_sources(self) -> TextUnits:
         """Units of the sources of pairs."""
         return "words"
 
@@ -170,38 +175,32 @@ class MaskedModelSettings(TrainerOptions, _ExperimentOptions):
 
     @model_validator(mode="after")
     def _vocabulary_is_made(self) -> Any:
-        usual = type(self).model_fields
-        of_subwords = "subwords" in (self.units, self.units_of_sources)
-        for name, is_read, hint in (
-            ("subword_vocabulary", of_subwords, "subwords as units"),
-            ("minimum_count", self.units != "subwords" or self.conditional, "words or characters as units"),
-        ):
-            if getattr(self, name) != usual[name].default and not is_read:
-                raise InputError(f"{name}: has no effect here", hint=f"leave it out, or use {hint}")
+        if "subwords" not in (self.units, self.units_of_sources):
+            require_usual(self, "subword_vocabulary", hint="subwords as units")
+        if self.units == "subwords" and not self.conditional:
+            require_usual(self, "minimum_count", hint="words or characters as units")
         return self
 
 
-class SequenceSettings(MaskedModelSettings):
+class _WithoutSources(MaskedModelSettings):
+    model: Annotated[_OfSequences, OneOf(_OfSequences)] = setting("transformer", _MODEL)
+
+
+class SequenceSettings(_WithoutSources):
     """Settings of a model of sequences, one per line."""
 
     format: Literal["sequences"] = setting("sequences", _FORMAT)
-    model: Annotated[_OfSequences, OneOf(_OfSequences)] = setting(
-        "transformer", "lstm: one in each direction; not for pairs"
-    )
 
 
-class FastaSettings(MaskedModelSettings):
+class FastaSettings(_WithoutSources):
     """Settings of a model of sequences in FASTA."""
 
     format: Literal["fasta"] = setting("fasta", _FORMAT)
-    units: Units = setting("characters", MaskedModelSettings.model_fields["units"].description or "")
-    model: Annotated[_OfSequences, OneOf(_OfSequences)] = setting(
-        "transformer", "lstm: one in each direction; not for pairs"
-    )
+    units: TextUnits = setting("characters", _UNITS)
 
     @field_validator("units")
     @classmethod
-    def _no_words(cls, units: Units) -> Units:
+    def _no_words(cls, units: TextUnits) -> TextUnits:
         if units == "words":
             raise InputError("units: a FASTA sequence has no words", hint="use --units characters or subwords")
         return units
@@ -213,12 +212,12 @@ class PairSettings(MaskedModelSettings):
     conditional = True
 
     format: Literal["pairs"] = setting("pairs", _FORMAT)
-    source_units: Units = setting("words", "units of a source")
+    source_units: TextUnits = setting("words", "units of a source")
     max_length: int | None = setting(None, "maximum length of a sequence; by default that of the training data", ge=1)
-    model: Annotated[_OfPairs, OneOf(_OfPairs)] = setting("transformer", "lstm: one in each direction; not for pairs")
+    model: Annotated[_OfPairs, OneOf(_OfPairs)] = setting("transformer", _MODEL)
 
     @property
-    def units_of_sources(self) -> Units:
+    def units_of_sources(self) -> TextUnits:
         return self.source_units
 
 

@@ -12,13 +12,11 @@ from pydantic import field_validator, model_validator
 from seqwise.configuration import Config, OneOf, setting
 from seqwise.configuration.config import WrongValue
 from seqwise.configuration.written import nearest
+from seqwise.data.tokenizer import TextUnits
 from seqwise.errors import InputError
 
 Direction = Literal["left-to-right", "bidirectional"]
 """Part of the input that a label depends on: the tokens so far, or all."""
-
-Units = Literal["words", "characters", "subwords"]
-"""Units of a text."""
 
 MANY_UNSEEN = 0.05
 """Share of unseen words in new text above which taggers read characters."""
@@ -52,7 +50,7 @@ class ModelConfig(Config):
     parallel: ClassVar[bool] = False
     """Whether all positions can be computed at once."""
 
-    def units(self, side: Literal["source", "target"]) -> Units:
+    def units(self, side: Literal["source", "target"]) -> TextUnits:
         """Return the units of one side of an example."""
         return "words"
 
@@ -182,24 +180,22 @@ class PretrainedGenerator(_Pretrained, TransducerModel):
     pretrained = True
     parallel = True
 
-    def units(self, side: Literal["source", "target"]) -> Units:
+    def units(self, side: Literal["source", "target"]) -> TextUnits:
         return "subwords"
 
 
 class _NewTransducer(_Decoder, _NewModel, TransducerModel):
-    source_units: Units = setting("words", "units of a source; subwords are learnt from raw text")
-    target_units: Units = setting("words", "units of a target")
+    source_units: TextUnits = setting("words", "units of a source; subwords are learnt from raw text")
+    target_units: TextUnits = setting("words", "units of a target")
     subword_vocabulary: int = setting(8000, "subwords: maximum size of the vocabulary of each side", ge=1)
 
     @model_validator(mode="after")
     def _learns_subwords(self) -> Any:
-        of_subwords = "subwords" in (self.source_units, self.target_units)
-        if self.subword_vocabulary != type(self).model_fields["subword_vocabulary"].default and not of_subwords:
-            hint = "leave it out, or use source_units or target_units subwords"
-            raise InputError("subword_vocabulary: has no effect here", hint=hint)
+        if "subwords" not in (self.source_units, self.target_units):
+            require_usual(self, "subword_vocabulary", hint="source_units or target_units subwords")
         return self
 
-    def units(self, side: Literal["source", "target"]) -> Units:
+    def units(self, side: Literal["source", "target"]) -> TextUnits:
         return self.source_units if side == "source" else self.target_units
 
 
@@ -228,6 +224,12 @@ class TransformerTransducer(_NewTransducer):
     @model_validator(mode="after")
     def _heads_divide(self) -> Any:
         return require_heads_that_divide(self)
+
+
+def require_usual(settings: Config, name: str, *, hint: str) -> None:
+    """Raise an InputError if a setting without effect is not at its default; the hint names what would read it."""
+    if getattr(settings, name) != type(settings).model_fields[name].default:
+        raise InputError(f"{name}: has no effect here", hint=f"leave it out, or use {hint}")
 
 
 def require_heads_that_divide(model: Any) -> Any:

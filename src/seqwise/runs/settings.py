@@ -16,6 +16,7 @@ from pydantic import PrivateAttr, field_validator, model_validator
 from seqwise.configuration import Config, OneOf, setting
 from seqwise.configuration.flat import build, changed, flags_of, flat_values, plain_values
 from seqwise.configuration.written import Given, Written, given_in_python, read_given
+from seqwise.data.tokenizer import TextUnits
 from seqwise.errors import InputError
 from seqwise.names import AlphaUnitName, ScoreName
 from seqwise.objectives.options import ALPHA_UNIT, BEAM, RELAXATION, ObjectiveConfig, Sampling
@@ -28,7 +29,6 @@ from seqwise.runs.model_settings import (
     PretrainedGenerator,
     TaggerModel,
     TransducerModel,
-    Units,
     names_pretrained,
 )
 from seqwise.runs.trainer_options import SIZED, TrainerOptions, read_saved, require_evaluation
@@ -215,12 +215,12 @@ class Settings(TrainerOptions, _ExperimentOptions):
         return self._chosen_by_auto
 
     @property
-    def source_units(self) -> Units:
+    def source_units(self) -> TextUnits:
         """Units of sources."""
         return self.model.units("source")
 
     @property
-    def target_units(self) -> Units:
+    def target_units(self) -> TextUnits:
         """Units of targets."""
         return self.model.units("target")
 
