@@ -91,11 +91,10 @@ def encode_examples(
     end = () if target_vocabulary.end_id is None else (target_vocabulary.end_id,)
     encoded = []
     for example in examples:
-        path, line = example.path or None, example.line or None
         if not example.source:
-            raise InputError("the source is empty", path=path, line=line, hint="fill it in or drop the example")
-        source = tuple(source_vocabulary.encode(example.source, path=path, line=line))
-        target = tuple(target_vocabulary.encode(example.target, path=path, line=line))
+            raise InputError("the source is empty", **example.place, hint="fill it in or drop the example")
+        source = tuple(source_vocabulary.encode(example.source, **example.place))
+        target = tuple(target_vocabulary.encode(example.target, **example.place))
         encoded.append(EncodedExample(source, target + end if target else ()))
     return encoded
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from io import BufferedReader
-from typing import IO, Literal, TypeVar, cast, get_args
+from typing import IO, Any, Literal, TypeVar, cast, get_args
 
 from seqwise.data.durable import write_atomically
 from seqwise.errors import InputError
@@ -53,6 +53,11 @@ class Example:
     path: str = ""
     line: int = 0
     key: str = ""
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """File and line, as arguments of ``InputError``; None where they are unknown."""
+        return {"path": self.path or None, "line": self.line or None}
 
 
 def read_lines(path: FilePath) -> Iterator[tuple[int, str]]:
@@ -344,7 +349,7 @@ def require_aligned(examples: Iterable[Example]) -> None:
         if num_tokens != num_labels:
             hint = "a tagger needs one label per token"
             problem = f"the source has length {num_tokens} but the target {num_labels}"
-            raise InputError(problem, path=example.path or None, line=example.line or None, hint=hint)
+            raise InputError(problem, **example.place, hint=hint)
 
 
 def write_columns(path: FilePath, examples: Iterable[Example]) -> None:
@@ -406,7 +411,7 @@ def _row(cells: Sequence[str], example: Example) -> str:
 
 def _unwritable(token: str, example: Example) -> InputError:
     problem = f"{token[:100]!r} would be read back differently" if token else "nothing to write"
-    return InputError(problem, path=example.path or None, line=example.line or None, hint="rename or drop it")
+    return InputError(problem, **example.place, hint="rename or drop it")
 
 
 def _require_readable(text: str) -> str:

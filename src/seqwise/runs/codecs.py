@@ -124,7 +124,7 @@ class OutputCodec(Codec):
 
     def output_ids(self, example: Example) -> tuple[int, ...]:
         """Return the ids of a target without its source and end token."""
-        return tuple(self.target_vocabulary.encode(example.target, **place_of(example)))
+        return tuple(self.target_vocabulary.encode(example.target, **example.place))
 
     def allowed(self, selector: Selector) -> Selector:
         """Restrict a selector to the tokens that may be written."""
@@ -192,18 +192,13 @@ class SequenceCodec(Codec):
         return " ".join(example.target)
 
 
-def place_of(example: Example) -> dict[str, Any]:
-    """Return the file and line of an example as arguments of ``InputError``."""
-    return {"path": example.path or None, "line": example.line or None}
-
-
 def require_apart(example: Example, free: str) -> None:
     """Raise an InputError for marks of free positions without a blank between them, which are read as a fixed word."""
     for word in " ".join(example.target).split():
         number = word.count(free)
         if number > 1 and word == number * free:
             hint = f"write {' '.join(number * [free])}, or choose another token for free positions"
-            raise InputError(f"{word!r} is not {number} free positions", **place_of(example), hint=hint)
+            raise InputError(f"{word!r} is not {number} free positions", **example.place, hint=hint)
 
 
 def set_derived(codec: Codec, **values: Any) -> None:
@@ -260,7 +255,7 @@ class TokenizerCodec(OutputCodec):
         return encode_examples(self.split(examples), self.source.vocabulary, self.target.vocabulary)
 
     def output_ids(self, example: Example) -> tuple[int, ...]:
-        return self.target.encode(example.target, **place_of(example))
+        return self.target.encode(example.target, **example.place)
 
     def source_text(self, example: Example) -> str:
         return self.source.as_read(example.source)
@@ -312,7 +307,7 @@ def _split(example: Example, side: str, tokenizer: Tokenizer) -> tuple[str, ...]
     tokens: tuple[str, ...] = getattr(example, side)
     pieces = tokenizer.split(tokens)
     if tokens and not pieces:
-        raise InputError(f"the {side} is blank", **place_of(example), hint="fill it in or drop the line")
+        raise InputError(f"the {side} is blank", **example.place, hint="fill it in or drop the line")
     return pieces
 
 
@@ -371,9 +366,9 @@ class MaskedCodec(SequenceCodec):
     def _source_ids(self, example: Example) -> tuple[int, ...]:
         if self.source is None:
             return (0,)
-        ids = self.source.encode(example.source, **place_of(example))
+        ids = self.source.encode(example.source, **example.place)
         if not ids:
-            raise InputError("the source is blank", **place_of(example), hint="fill it in or drop the line")
+            raise InputError("the source is blank", **example.place, hint="fill it in or drop the line")
         return ids
 
     def _sequence_ids(self, example: Example) -> tuple[int, ...]:
@@ -382,10 +377,10 @@ class MaskedCodec(SequenceCodec):
             strange = set(normalize_text(example.target[0])) - {" ", *subwords.pieces}
             if strange:
                 problem = f"the character {min(strange)!r} does not occur in the training data"
-                raise InputError(problem, **place_of(example), hint="drop or replace it")
-        ids = self.sequence.encode(example.target, **place_of(example))
+                raise InputError(problem, **example.place, hint="drop or replace it")
+        ids = self.sequence.encode(example.target, **example.place)
         if example.target and not ids:
-            raise InputError("the sequence is blank", **place_of(example), hint="fill it in or drop the line")
+            raise InputError("the sequence is blank", **example.place, hint="fill it in or drop the line")
         return ids
 
     def decode(self, ids: Sequence[int]) -> tuple[str, ...]:

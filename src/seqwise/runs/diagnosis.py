@@ -22,7 +22,6 @@ from seqwise.evaluation.masking import masking_bias
 from seqwise.evaluation.metrics import Counts, Sums
 from seqwise.evaluation.slot_ranking import SlotRanking, rank_slots
 from seqwise.models.protocols import StepModel, reads_left_to_right
-from seqwise.runs.codecs import place_of
 from seqwise.runs.findings import BEAM_SIZES, MOST_EXPANSIONS, Diagnosis, LanguageDiagnosis
 from seqwise.runs.measures import gold_ids, known_targets, log_partitions_of
 from seqwise.runs.measures import measure_outputs as measure_written
@@ -252,7 +251,7 @@ def explore(run: OutputRun, example: Example, *, beam_size: int | None = None, s
     if model.end is None and example.target and len(example.target) != len(example.source):
         problem = f"the target has {len(example.target)} tokens and the source {len(example.source)}"
         hint = "give a label for each token, or none"
-        raise InputError(problem, hint=hint, **place_of(example))
+        raise InputError(problem, hint=hint, **example.place)
     (source,) = run.codec.encode_sources([example])
     gold = gold_ids(run, example)
     support = min(support, max(1, CANDIDATES_AT_ONCE // len(run.codec.target_vocabulary)))

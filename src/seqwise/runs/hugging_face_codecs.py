@@ -17,7 +17,7 @@ from seqwise.data.subwords import normalize_text
 from seqwise.data.tokenizer import TextUnits, Tokenizer, load_tokenizer, save_tokenizer
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError
-from seqwise.runs.codecs import OutputCodec, SequenceCodec, place_of, require_apart, set_derived
+from seqwise.runs.codecs import OutputCodec, SequenceCodec, require_apart, set_derived
 from seqwise.runs.inputs import each_sequence
 from seqwise.runs.pretrained import is_causal, load_pretrained_tokenizer, quiet
 
@@ -98,7 +98,7 @@ class GeneratorCodec(OutputCodec):
             for example in examples
         ]
         for example, ids in zip(examples, encoded, strict=True):
-            self._require_steps(ids.source_ids, ids.target_ids, **place_of(example))
+            self._require_steps(ids.source_ids, ids.target_ids, **example.place)
         if encoded:  # they may come into one batch
             sides = zip(*((ids.source_ids, ids.target_ids) for ids in encoded), strict=True)
             self._require_steps(*(max(side, key=len) for side in sides))
@@ -146,11 +146,11 @@ class GeneratorCodec(OutputCodec):
         if side == "target" and ids[-1:] != (self.model.end,):
             ids = (*ids, self.model.end)
         if not text.strip() or not ids:
-            raise InputError(f"the {side} is blank", **place_of(example), hint="fill it in or drop the line")
+            raise InputError(f"the {side} is blank", **example.place, hint="fill it in or drop the line")
         positions: int | None = getattr(self.model.model.config, "max_position_embeddings", None)
         if positions is not None and len(ids) > positions:
             problem = f"the {side} has {len(ids)} tokens, and the model has {positions} positions"
-            raise InputError(problem, **place_of(example), hint="shorten it, or drop the line")
+            raise InputError(problem, **example.place, hint="shorten it, or drop the line")
         return ids
 
     def _read(self, **text: Any) -> tuple[int, ...]:
@@ -218,9 +218,7 @@ class TaggerCodec(OutputCodec):
 
     def encode(self, examples: Sequence[Example]) -> list[EncodedExample]:
         return [
-            EncodedExample(
-                self._pieces(example), tuple(self.target_vocabulary.encode(example.target, **place_of(example)))
-            )
+            EncodedExample(self._pieces(example), tuple(self.target_vocabulary.encode(example.target, **example.place)))
             for example in examples
         ]
 
@@ -245,12 +243,12 @@ class TaggerCodec(OutputCodec):
         from seqwise.hugging_face.tagger import word_pieces
 
         if not example.source:
-            raise InputError("the source is empty", **place_of(example), hint="fill it in or drop the example")
+            raise InputError("the source is empty", **example.place, hint="fill it in or drop the example")
         self._require_pieces(example)
         ids = word_pieces(self.tokenizer, example.source, piece=self.piece)
         if self.positions is not None and len(ids) > self.positions:
             problem = f"the sentence has {len(ids)} pieces, and the encoder has {self.positions} positions"
-            raise InputError(problem, **place_of(example), hint="split the sentence")
+            raise InputError(problem, **example.place, hint="split the sentence")
         return ids
 
     def _require_pieces(self, example: Example) -> None:
@@ -384,7 +382,7 @@ class MaskedTextCodec(SequenceCodec):
             ids = encode(example.target[0])
             self.model.require_room(len(ids))
         except InputError as error:
-            raise InputError(error.problem, **place_of(example), hint=error.hint) from None
+            raise InputError(error.problem, **example.place, hint=error.hint) from None
         return ids
 
     def _marked(self, text: str, free: str) -> str:

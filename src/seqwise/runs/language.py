@@ -17,7 +17,6 @@ from seqwise.data.readers import Example, read_lines
 from seqwise.data.subwords import BLANK
 from seqwise.errors import InputError
 from seqwise.evaluation.entities import entities, valid_transitions
-from seqwise.runs.codecs import place_of
 from seqwise.runs.inputs import example_of, file_units, names_a_file
 from seqwise.runs.run import OutputRun
 from seqwise.search.automata import Automaton, regular, transitions, trie
@@ -148,7 +147,7 @@ def require_gold_inside(run: OutputRun, encoded: Sequence[EncodedExample], examp
             is_raw = run.codec.writes_text
             text = " ".join(example.target) if is_raw else run.codec.target_text(example.target)
             problem = f"the target {text[:60]!r} is not in the language {run.settings.language!r}"
-            raise InputError(problem, **place_of(example), hint="drop the example, or widen the language")
+            raise InputError(problem, **example.place, hint="drop the example, or widen the language")
 
 
 def save_language(model: object, folder: Path) -> None:

@@ -22,7 +22,7 @@ from seqwise.data.vocabulary import Vocabulary
 from seqwise.decoding import evaluation_mode
 from seqwise.errors import InputError, warn
 from seqwise.objectives.masked_likelihood import conditional_masked_objective, masked_cross_entropy, masked_objective
-from seqwise.runs.codecs import MaskedCodec, place_of
+from seqwise.runs.codecs import MaskedCodec
 from seqwise.runs.inputs import read_sequences
 from seqwise.runs.loading import load_run
 from seqwise.runs.masked_model_settings import MaskedModelSettings
@@ -107,7 +107,7 @@ def require_short(examples: Sequence[Example], lengths: Iterable[int], *, max_le
         if length > max_length:
             problem = f"a sequence of {length} tokens, where max_length is {max_length}"
             hint = f"drop the line, or train with --max-length {length}"
-            raise InputError(problem, hint=hint, **place_of(example))
+            raise InputError(problem, hint=hint, **example.place)
 
 
 def _new_model(settings: MaskedModelSettings, codec: MaskedCodec, *, max_length: int) -> Any:

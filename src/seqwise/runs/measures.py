@@ -28,7 +28,6 @@ from seqwise.evaluation.translation import bleu, bleu_signature
 from seqwise.models.protocols import reads_left_to_right
 from seqwise.objectives.self_normalization import log_partitions
 from seqwise.runs.advice import advise, best_of
-from seqwise.runs.codecs import place_of
 from seqwise.runs.decoder_choice import choose_decoder, decoders_for, usual_decoder
 from seqwise.runs.run import OutputRun, Prediction, predict, readable, reading_problems
 
@@ -302,7 +301,7 @@ def require_known_target(run: OutputRun, examples: Sequence[Example]) -> None:
             if run.settings.task == "tag"
             else "give sources and targets like those of the training data, separated by a tab"
         )
-        raise InputError(problem, hint=hint, **place_of(example))
+        raise InputError(problem, hint=hint, **example.place)
 
 
 def unread_sources(

@@ -19,7 +19,6 @@ from seqwise.data.batches import FREE
 from seqwise.data.readers import Example, read_lines
 from seqwise.data.spooled import from_plain, in_blocks, spooled_items, to_plain
 from seqwise.errors import InputError
-from seqwise.runs.codecs import place_of
 from seqwise.runs.inputs import example_of, file_units, inputs_of, names_a_file, standard_input
 from seqwise.runs.run import MaskedRun
 from seqwise.runs.sampling_folder import require_disk
@@ -80,8 +79,8 @@ def chains_of(
     """Return the chains of a problem at one of its lengths; the likeliest length has rank 0."""
     tokens = problem.tokens if length is None else (FREE,) * length
     first_chain = (place * settings.length_beam + rank) * settings.num_chains
-    where = (problem.example.path or None, problem.example.line or None)
-    return ChainProblem(tokens, problem.source_ids, settings.num_chains, first_chain, (), place, rank, *where)
+    about = problem.example.place
+    return ChainProblem(tokens, problem.source_ids, settings.num_chains, first_chain, problem=place, rank=rank, **about)
 
 
 def at_lengths(
@@ -180,5 +179,5 @@ def _to_fill(run: MaskedRun, example: Example, free: str) -> Problem:
         hint = f"write {free}, a separate token, for each position to draw"
         if run.codec.conditional:
             hint += "; for whole outputs, give only the sources"
-        raise InputError("no position is free", hint=hint, **place_of(example))
+        raise InputError("no position is free", hint=hint, **example.place)
     return Problem(tokens, example, run.codec.encode([replace(example, target=())])[0].source_ids)

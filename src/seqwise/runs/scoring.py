@@ -18,7 +18,7 @@ from seqwise.data.readers import Example, FilePath, read_lines, require_some, sp
 from seqwise.data.spooled import in_blocks, spooled
 from seqwise.errors import InputError
 from seqwise.evaluation.minimal_pairs import PairScore
-from seqwise.runs.codecs import MaskedCodec, SequenceCodec, place_of
+from seqwise.runs.codecs import MaskedCodec, SequenceCodec
 from seqwise.runs.hugging_face_codecs import LanguageModelCodec, MaskedTextCodec, masked_text_codec
 from seqwise.runs.inputs import file_units
 from seqwise.runs.run import MaskedRun, Run
@@ -304,7 +304,7 @@ def _of_texts(model: Any, tokenizer: Any, settings: ScoringSettings) -> _Scoring
             prefix, suffix = (*example.source, "", "")[:2]
             return scorer.prepare(example.target[0] if example.target else "", prefix, suffix)
         except InputError as error:
-            raise InputError(error.problem, **place_of(example), hint=error.hint) from None
+            raise InputError(error.problem, **example.place, hint=error.hint) from None
 
     def score(examples: Sequence[Example]) -> list[SequenceScore]:
         with room_for(f"{settings.max_tokens:,} tokens at once", hint="give a smaller --max-tokens"):
@@ -327,7 +327,7 @@ def _of_sequences(run: MaskedRun, settings: ScoringSettings) -> _Scoring:
     def check(example: Example) -> None:
         (encoded,) = run.codec.encode([example])
         if not encoded.target_ids:
-            raise InputError("there is no sequence to score", **place_of(example))
+            raise InputError("there is no sequence to score", **example.place)
 
     def score(examples: Sequence[Example]) -> list[SequenceScore]:
         return _score_block(run, examples, settings)
@@ -378,7 +378,7 @@ def _sequence_score(
 ) -> SequenceScore:
     if bool(log_probs_T.isnan().any()):
         problem, hint = "the model's scores of the sequence are not numbers", "check its weights"
-        raise InputError(problem, **place_of(example), hint=hint)
+        raise InputError(problem, **example.place, hint=hint)
     tokens, text = codec.decode(ids), codec.example_text(example)
     options: dict[str, Any] = {"words_T": words, "spans": located(codec.pieces_of(tokens), text), "example": example}
     unknown = sum(token == codec.unknown_id for token in ids)
