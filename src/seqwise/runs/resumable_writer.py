@@ -143,10 +143,10 @@ def _append(part: Path, number: int, lines: Iterable[str]) -> None:
     """Append a block, synced to the disk."""
     text = "".join(f"{line}\n" for line in lines).encode()
     about = json.dumps({"block": number, "bytes": len(text), "crc32": zlib.crc32(text)})
-    with saving(part), part.open("ab") as stream:
-        stream.write(about.encode() + b"\n" + text)
-        stream.flush()
-        os.fsync(stream.fileno())
+    with saving(part):
+        with part.open("ab") as stream:
+            stream.write(about.encode() + b"\n" + text)
+        flush(part)
 
 
 def _finish(path: Path, count: int) -> None:

@@ -14,7 +14,6 @@ Shapes: S sweeps, B chains, T positions.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -92,8 +91,7 @@ def append_sweeps(path: Path, trace: Trace, problems: Sequence[ChainProblem], *,
             if place in trace.tokens:
                 record["tokens"] = trace.tokens[place].tolist()
             stream.write(json.dumps(record) + "\n")
-        stream.flush()
-        os.fsync(stream.fileno())
+    flush(path)
     if first == 0:
         flush(path.parent)  # for the new name
 
@@ -106,8 +104,7 @@ def keep_samples(folder: Path, lines: Iterable[str], *, begin: int) -> int:
             stream.seek(begin)
             stream.write(text)
             stream.truncate()
-            stream.flush()
-            os.fsync(stream.fileno())
+        flush(path)
         if begin == 0:
             flush(folder)  # for the new name
     return begin + len(text)

@@ -5,8 +5,8 @@ Shapes: B streams of a batch, K slots of a beam, T open labels, D embedding.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import functools
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import chain, islice, pairwise
 from typing import Any, NamedTuple, TypeVar
 
@@ -79,11 +79,15 @@ class Streams:
         score: Score | ScoreName | None = None,
         commit: CommitRule | str = "agree",
     ) -> None:
-        self._text: _Words | _Numbers = _Numbers()
         self._model = run_or_model
+        self._encode: Callable[[Sequence[Any]], tuple[Ids, list[Ids]]]
+        self._encode = functools.partial(_encode_ids, run_or_model)
+        self._labels: Callable[[Ids], tuple[Any, ...]] = tuple
         if isinstance(run_or_model, Run):
             require_purpose(run_or_model.codec, "predict")
-            self._text, self._model = _Words(run_or_model.codec), run_or_model.model
+            self._model = run_or_model.model
+            self._encode = functools.partial(_encode_words, run_or_model.codec)
+            self._labels = functools.partial(_label_names, run_or_model.codec.target_vocabulary.tokens)
         if not hasattr(self._model, "require_left_to_right"):
             problem = f"the model ({type(self._model).__name__}) needs the whole source, and a stream has no end"
             raise InputError(problem, hint=LEFT_TO_RIGHT)
@@ -217,7 +221,7 @@ class Streams:
                 problem = "one text where tokens were expected"
                 raise InputError(problem, hint="write feed([token]), or feed(text.split())")
         pieces = {name: list(given) for name, given in tokens.items()}
-        before, encoded = self._text.encode(self._model, [token for given in pieces.values() for token in given])
+        before, encoded = self._encode([token for given in pieces.values() for token in given])
         following = iter(encoded)
         words = {name: list(islice(following, len(given))) for name, given in pieces.items()}
         for name, given in words.items():
@@ -291,8 +295,7 @@ class Streams:
         retracted: Ids = ()
         if now[: len(before)] != before:
             retracted = before[next(place for place, label in enumerate(before) if now[place] != label) :]
-        labels = self._text.labels
-        return Update(labels(committed), labels(partial), labels(retracted))
+        return Update(self._labels(committed), self._labels(partial), self._labels(retracted))
 
 
 class Stream:
@@ -495,40 +498,28 @@ def _decoder(run_or_model: Any, decoder: Decoder | DecoderName | None, k: int | 
     return as_decoder(decoder or "beam", k=5 if k is None else k)
 
 
-@dataclass(frozen=True)
-class _Words:
-    """Tokens of a run: words, encoded by its codec."""
-
-    codec: OutputCodec
-
-    def encode(self, model: Any, words: Sequence[Any]) -> tuple[Ids, list[Ids]]:
-        """Return the ids before the first word of a source, and those of each word."""
-        for word in words:
-            # As readers do, which keep a no-break space and U+2028 inside a word.
-            if not isinstance(word, str) or not word or set(word) & set(" \t\r\n"):
-                raise InputError(f"{word!r} is not a token: a word without blanks", hint="split the text")
-        return self.codec.encode_words(words)
-
-    def labels(self, ids: Ids) -> tuple[str, ...]:
-        """Names of labels."""
-        return tuple(map(self.codec.target_vocabulary.tokens.__getitem__, ids))
+def _encode_words(codec: OutputCodec, words: Sequence[Any]) -> tuple[Ids, list[Ids]]:
+    """Return the ids before the first word of a source, and those of each word."""
+    for word in words:
+        # As readers do, which keep a no-break space and U+2028 inside a word.
+        if not isinstance(word, str) or not word or set(word) & set(" \t\r\n"):
+            raise InputError(f"{word!r} is not a token: a word without blanks", hint="split the text")
+    return codec.encode_words(words)
 
 
-class _Numbers:
-    """Tokens of a model: ids."""
+def _label_names(names: Sequence[str], ids: Ids) -> tuple[str, ...]:
+    return tuple(map(names.__getitem__, ids))
 
-    def encode(self, model: Any, tokens: Sequence[Any]) -> tuple[Ids, list[Ids]]:
-        """Return the ids of each word as they were given."""
-        words = [token if isinstance(token, tuple) else (token,) for token in tokens]
-        ids, firsts = tuple(chain.from_iterable(words)), tuple(chain.from_iterable(word[:1] for word in words))
-        # Counted together for speed: every first id begins a word, and no other id does.
-        if not (set(map(type, ids)) <= {int} and model.most_steps(ids) == len(words) == model.most_steps(firsts)):
-            for token, word in zip(tokens, words, strict=True):
-                _require_word(model, token, word)
-        return (), words
 
-    # The labels of a model are its ids; a tuple of a tuple is itself.
-    labels = staticmethod(tuple)
+def _encode_ids(model: Any, tokens: Sequence[Any]) -> tuple[Ids, list[Ids]]:
+    """Return the ids of each word as they were given, with none before the first word."""
+    words = [token if isinstance(token, tuple) else (token,) for token in tokens]
+    ids, firsts = tuple(chain.from_iterable(words)), tuple(chain.from_iterable(word[:1] for word in words))
+    # Counted together for speed: every first id begins a word, and no other id does.
+    if not (set(map(type, ids)) <= {int} and model.most_steps(ids) == len(words) == model.most_steps(firsts)):
+        for token, word in zip(tokens, words, strict=True):
+            _require_word(model, token, word)
+    return (), words
 
 
 def _require_word(model: Any, token: Any, ids: tuple[Any, ...]) -> None:
