@@ -7,18 +7,14 @@ from typing import Annotated
 
 import typer
 
-from seqwise.cli.completion import run_folders
 from seqwise.cli.console import command_device
+from seqwise.cli.flags import folder_argument
 
 
 def explore(
     run: Annotated[
         Path,
-        typer.Argument(
-            metavar="RUN",
-            autocompletion=run_folders,
-            help="output folder of train or masked-model train, or a folder with a Hugging Face masked model",
-        ),
+        folder_argument("output folder of train or masked-model train, or a folder with a Hugging Face masked model"),
     ],
     *,
     file: Annotated[

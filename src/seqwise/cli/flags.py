@@ -18,26 +18,25 @@ from seqwise.names import DECODER_NAMES
 if TYPE_CHECKING:
     from seqwise.runs.run import OutputRun
 
-RunFolder = Annotated[
-    str,
-    typer.Argument(metavar="RUN", autocompletion=run_folders, help="run folder, or the name of a run on the hub"),
-]
+
+def folder_argument(text: str, metavar: str = "RUN") -> Any:
+    """Return the argument of a folder with a run or a model, which shells complete."""
+    return typer.Argument(metavar=metavar, autocompletion=run_folders, help=text)
+
+
+RunFolder = Annotated[str, folder_argument("run folder, or the name of a run on the hub")]
 MaskedRunFolder = Annotated[
     str,
-    typer.Argument(
-        metavar="RUN",
-        autocompletion=run_folders,
-        help="output folder of masked-model train, or a Hugging Face masked language model (a folder or a name on"
-        " the hub)",
+    folder_argument(
+        "output folder of masked-model train, or a Hugging Face masked language model (a folder or a name on the hub)"
     ),
 ]
 ScoredModel = Annotated[
     str,
-    typer.Argument(
-        metavar="MODEL",
-        autocompletion=run_folders,
-        help="output folder of masked-model train, or a Hugging Face masked, causal or encoder-decoder model (a folder"
-        " or a name on the hub)",
+    folder_argument(
+        "output folder of masked-model train, or a Hugging Face masked, causal or encoder-decoder model (a folder or a"
+        " name on the hub)",
+        "MODEL",
     ),
 ]
 GoldFile = Annotated[

@@ -7,19 +7,12 @@ from typing import Annotated
 
 import typer
 
-from seqwise.cli.completion import run_folders
 from seqwise.cli.console import bar_for_each_part, command_device, progress_bars, require_at_least_one
+from seqwise.cli.flags import folder_argument
 
 
 def report(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="RUN...",
-            autocompletion=run_folders,
-            help="output folders of train, masked-model train or sample",
-        ),
-    ],
+    runs: Annotated[list[Path], folder_argument("output folders of train, masked-model train or sample", "RUN...")],
     *,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="page to write; an older report is replaced")

@@ -7,16 +7,9 @@ from typing import Annotated
 
 import typer
 
-from seqwise.cli.completion import run_folders
+from seqwise.cli.flags import folder_argument
 
-RunFolder = Annotated[
-    Path,
-    typer.Argument(
-        metavar="RUN",
-        autocompletion=run_folders,
-        help="output folder of seqwise train or seqwise masked-model train",
-    ),
-]
+RunFolder = Annotated[Path, folder_argument("output folder of seqwise train or seqwise masked-model train")]
 
 
 def card(
