@@ -24,6 +24,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -427,17 +428,9 @@ class MaskedCodec(SequenceCodec):
         if self.sequence.subwords is None:
             yield from (None if token == free else (token,) for token in target)
             return
-        fixed: list[str] = []
-        for word in target[0].split():
-            if word != free:
-                fixed.append(word)
-                continue
-            if fixed:
-                yield (" ".join(fixed),)
-            fixed = []
-            yield None
-        if fixed:
-            yield (" ".join(fixed),)
+        for is_free, group in groupby(target[0].split(), key=free.__eq__):
+            words = list(group)
+            yield from [None] * len(words) if is_free else [(" ".join(words),)]
 
     def filled(self, example: Example, ids: Sequence[int], free: str) -> str:
         if not example.target or self.sequence.subwords is not None:

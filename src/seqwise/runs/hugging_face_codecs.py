@@ -44,9 +44,10 @@ def piece_vocabulary(tokenizer: Any, size: int, *, end: int | None = None) -> Vo
         names.append(name)
         taken.add(name)
     unknown = tokenizer.unk_token_id
-    if unknown == end or unknown is None or unknown >= size:
-        return Vocabulary(tuple(names), end=None if end is None else names[end])
-    return Vocabulary(tuple(names), unknown=names[unknown], end=None if end is None else names[end])
+    has_unknown = unknown is not None and unknown != end and unknown < size
+    return Vocabulary(
+        tuple(names), unknown=names[unknown] if has_unknown else None, end=None if end is None else names[end]
+    )
 
 
 # ------------------------------------------------------------------------------ encoder-decoders, causal models

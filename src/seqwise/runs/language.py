@@ -17,6 +17,7 @@ from seqwise.data.readers import Example, read_lines
 from seqwise.data.subwords import BLANK
 from seqwise.errors import InputError
 from seqwise.evaluation.entities import entities, valid_transitions
+from seqwise.runs.hugging_face_codecs import GeneratorCodec
 from seqwise.runs.inputs import example_of, file_units, names_a_file
 from seqwise.runs.run import OutputRun
 from seqwise.search.automata import Automaton, regular, transitions, trie
@@ -106,13 +107,10 @@ def _of_grammar(run: OutputRun, source: str | dict[str, Any]) -> Grammar:
 def _texts(run: OutputRun) -> tuple[dict[int, str], dict[int, str]]:
     """Return the text that each token adds behind others, and at the beginning, by id."""
     vocabulary = run.codec.target_vocabulary
-    if run.settings.model:
-        from seqwise.runs.hugging_face_codecs import GeneratorCodec
+    if isinstance(run.codec, GeneratorCodec):
+        from seqwise.hugging_face.language import token_texts
 
-        if isinstance(run.codec, GeneratorCodec):
-            from seqwise.hugging_face.language import token_texts
-
-            return token_texts(run.codec.tokenizer)
+        return token_texts(run.codec.tokenizer)
     special = {vocabulary.unknown, vocabulary.end}
     written = {token: text for token, text in enumerate(vocabulary.tokens) if text not in special}
     if run.settings.target_units == "characters":
@@ -125,12 +123,10 @@ def _texts(run: OutputRun) -> tuple[dict[int, str], dict[int, str]]:
 
 def _before_outputs(run: OutputRun) -> tuple[int, ...]:
     """Return the special tokens before every output: those of an encoder-decoder's tokenizer, such as BART's."""
-    if run.settings.model:
+    if isinstance(run.codec, GeneratorCodec) and run.codec.model.model.config.is_encoder_decoder:
         from seqwise.hugging_face.tokens import before_targets
-        from seqwise.runs.hugging_face_codecs import GeneratorCodec
 
-        if isinstance(run.codec, GeneratorCodec) and run.codec.model.model.config.is_encoder_decoder:
-            return before_targets(run.codec.tokenizer, run.codec.model.forced_first)
+        return before_targets(run.codec.tokenizer, run.codec.model.forced_first)
     return ()
 
 
