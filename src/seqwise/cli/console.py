@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from seqwise.errors import InputError
 from seqwise.names import interval_texts, measure_heading, measure_text
@@ -176,16 +176,10 @@ def print_summary(summary: Any) -> None:
         print(line, flush=True)
 
 
-def print_filled(*lines: str) -> None:
-    """Print lines, each cut to 80 columns."""
+def print_filled(*lines: str, indent: int = 2, file: TextIO | None = None) -> None:
+    """Print lines, each cut to 80 columns, the rest of a line indented; by default to standard output."""
     for line in lines:
-        print(textwrap.fill(line, 80, subsequent_indent="  ", break_on_hyphens=False))
-
-
-def print_warnings(metrics: Mapping[str, Any]) -> None:
-    """Print the warnings among metrics on standard error, in lines of 80 columns."""
-    for warning in metrics.get("warnings", {}).values():
-        print(textwrap.fill(f"seqwise: {warning}", 80, subsequent_indent="  ", break_on_hyphens=False), file=sys.stderr)
+        print(textwrap.fill(line, 80, subsequent_indent=" " * indent, break_on_hyphens=False), file=file)
 
 
 def command_device() -> torch.device:

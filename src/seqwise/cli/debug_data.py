@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -11,14 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from seqwise.cli.console import require_at_least_one
+from seqwise.cli.console import print_filled, require_at_least_one
 from seqwise.errors import InputError
 from seqwise.names import count_of, measure_text
 
 if TYPE_CHECKING:
     from seqwise.runs.inspection import FileInspection, Lengths
-
-WIDTH = 80
 
 
 def debug_data(
@@ -66,7 +63,7 @@ def debug_data(
     for place, file in enumerate(inspections):
         print("\n" * (place > 0) + file.name)
         for name, text in _rows(file, tags=task == "tag", most=labels):
-            print(textwrap.fill(f"  {name:<12}{text}", WIDTH, subsequent_indent=" " * 14, break_on_hyphens=False))
+            print_filled(f"  {name:<12}{text}", indent=14)
 
 
 def _rows(file: FileInspection, *, tags: bool, most: int) -> Iterator[tuple[str, str]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -51,6 +50,8 @@ def score(
     standard error; with --pairs, it has accuracies by category with 95% intervals. Texts too long for the model are
     scored in windows. With --output, torchrun may start several processes, which share the texts.
     """
+    from rich.progress import Progress
+
     from seqwise.runs.inputs import standard_input
     from seqwise.runs.scoring import Scorer, read_pairs_to_score, read_texts_to_score
 
@@ -73,18 +74,16 @@ def score(
     lines_of, totals = (_pair_lines, _PairTotals()) if pairs else (_lines, _Totals())
     # A bar would take hold of standard output; if that is a terminal, the results show the progress.
     results = sys.stdout
-    with nullcontext() if results.isatty() and output is None else progress_bars() as bars:
-        task = None if bars is None else bars.add_task("scoring", total=len(examples), note="")
+    with Progress(disable=True) if results.isatty() and output is None else progress_bars() as bars:
+        task = bars.add_task("scoring", total=len(examples), note="")
 
         def progressing(lines: Iterable[str]) -> Iterator[str]:
             for line in lines:
                 yield line
-                if bars is not None and task is not None:
-                    bars.advance(task)
+                bars.advance(task)
 
         def on_begin(count: int) -> None:
-            if bars is not None and task is not None:
-                bars.update(task, total=count)
+            bars.update(task, total=count)
 
         if output is None:
             for line in progressing(lines_of(scorer, examples)):

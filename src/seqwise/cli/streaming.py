@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -63,35 +63,28 @@ def stream(
     if file == "-" and sys.stdin.isatty():
         print("reading tokens from the terminal: a blank line ends a sentence, Ctrl-D the input", file=sys.stderr)
     path = STDIN if file == "-" else file
-    for piece in _pieces(file, each_line=each_line):
+    for token, line in _pieces(file, each_line=each_line):
         try:
-            update = streams.finish(NAME) if piece.token is None else streams.feed({NAME: [piece.token]})[NAME]
+            update = streams.finish(NAME) if token is None else streams.feed({NAME: [token]})[NAME]
         except InputError as error:
-            raise InputError(error.problem, path=path, line=piece.line, hint=error.hint) from None
-        print(written(piece.token, update), flush=True)
+            raise InputError(error.problem, path=path, line=line, hint=error.hint) from None
+        print(written(token, update), flush=True)
     if streams.names:
         print(written(None, streams.finish(NAME)), flush=True)
 
 
-class _Piece(NamedTuple):
-    """A token, or None for the end of a sentence, and its line."""
-
-    token: str | None
-    line: int
-
-
-def _pieces(file: str, *, each_line: bool) -> Iterator[_Piece]:
-    """Yield tokens as soon as something follows them, and ends of sentences that are not empty."""
+def _pieces(file: str, *, each_line: bool) -> Iterator[tuple[str | None, int]]:
+    """Yield tokens as soon as something follows them, and None for ends of sentences, each with its line."""
     line, in_line, in_sentence = 1, False, False
     for text in _parts(file):
         for match in PIECES.finditer(text):
             if match[0] != "\n":
                 in_line = in_sentence = True
-                yield _Piece(match[0], line)
+                yield match[0], line
                 continue
             if in_sentence and (each_line or not in_line):
                 in_sentence = False
-                yield _Piece(None, line)
+                yield None, line
             line, in_line = line + 1, False
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,6 @@ from seqwise.cli.console import (
     print_filled,
     print_measures,
     print_summary,
-    print_warnings,
     progress_bars,
 )
 from seqwise.cli.flags import MetricsAsJson, given_flags
@@ -82,7 +82,7 @@ def train_and_print(
             on_progress=on_progress,
             on_measured=partial(advance, "development data", note=note),
         )
-    print_warnings(metrics)
+    print_filled(*(f"seqwise: {warning}" for warning in metrics.get("warnings", {}).values()), file=sys.stderr)
     if as_json:
         print(json.dumps(metrics))
         return
