@@ -21,6 +21,7 @@ __all__ = [
     "Pieces",
     "ScoreName",
     "ScoreUnit",
+    "TextUnits",
     "VisitsName",
     "WithinName",
     "WordsName",
@@ -50,6 +51,9 @@ Pieces = Literal["within-word-l2r", "whole-word", "original"]
 
 WordsName = Literal["tokenizer", "blanks"]
 """Word boundaries: those of the tokenizer, or whitespace."""
+
+TextUnits = Literal["words", "characters", "subwords"]
+"""Units of the texts of one side of the examples."""
 
 ScoreUnit = Literal["nats", "bits"]
 """Unit of logarithms: natural or base 2."""

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from seqwise.data.durable import write_atomically
 from seqwise.data.records import read_json_object
@@ -23,9 +23,7 @@ from seqwise.data.subwords import (
 )
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError
-
-TextUnits = Literal["words", "characters", "subwords"]
-"""Units of the texts of a side."""
+from seqwise.names import TextUnits
 
 END = "</s>"
 """Token that ends a target."""

@@ -37,10 +37,11 @@ from seqwise.data.readers import Example, FilePath, require_some, split_text
 from seqwise.data.records import read_record
 from seqwise.data.spooled import spooled
 from seqwise.data.subwords import BLANK, normalize_text
-from seqwise.data.tokenizer import TextUnits, Tokenizer, load_tokenizer, save_tokenizer
+from seqwise.data.tokenizer import Tokenizer, load_tokenizer, save_tokenizer
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError
 from seqwise.models.characters import spelt_source
+from seqwise.names import TextUnits
 from seqwise.runs.inputs import each_sequence, file_units
 from seqwise.runs.masked_model_settings import Format
 

@@ -14,9 +14,10 @@ from seqwise.data.fasta import each_entry
 from seqwise.data.readers import Example, FilePath, require_some
 from seqwise.data.spooled import spooled
 from seqwise.data.subwords import normalize_text
-from seqwise.data.tokenizer import TextUnits, Tokenizer, load_tokenizer, save_tokenizer
+from seqwise.data.tokenizer import Tokenizer, load_tokenizer, save_tokenizer
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError
+from seqwise.names import TextUnits
 from seqwise.runs.codecs import OutputCodec, SequenceCodec, require_apart, set_derived
 from seqwise.runs.inputs import each_sequence
 from seqwise.runs.pretrained import is_causal, load_pretrained_tokenizer, quiet

@@ -28,9 +28,8 @@ from seqwise.data.readers import (
     split_text,
 )
 from seqwise.data.spooled import spooled
-from seqwise.data.tokenizer import TextUnits
 from seqwise.errors import InputError
-from seqwise.names import STDIN
+from seqwise.names import STDIN, TextUnits
 from seqwise.runs.masked_model_settings import Format, MaskedModelSettings
 from seqwise.runs.settings import Settings, Tagging
 

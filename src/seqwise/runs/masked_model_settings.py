@@ -14,8 +14,8 @@ from seqwise.configuration import Config, OneOf, setting
 from seqwise.configuration.config import WrongValue
 from seqwise.configuration.flat import build, changed, plain_values
 from seqwise.configuration.written import Given, given_in_python, read_given
-from seqwise.data.tokenizer import TextUnits
 from seqwise.errors import InputError
+from seqwise.names import TextUnits
 from seqwise.runs.model_settings import require_heads_that_divide, require_usual
 from seqwise.runs.trainer_options import SIZED, TrainerOptions, read_saved
 

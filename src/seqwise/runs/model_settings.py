@@ -12,8 +12,8 @@ from pydantic import field_validator, model_validator
 from seqwise.configuration import Config, OneOf, setting
 from seqwise.configuration.config import WrongValue
 from seqwise.configuration.written import nearest
-from seqwise.data.tokenizer import TextUnits
 from seqwise.errors import InputError
+from seqwise.names import TextUnits
 
 Direction = Literal["left-to-right", "bidirectional"]
 """Part of the input that a label depends on: the tokens so far, or all."""

@@ -16,9 +16,8 @@ from pydantic import PrivateAttr, field_validator, model_validator
 from seqwise.configuration import Config, OneOf, setting
 from seqwise.configuration.flat import build, changed, flags_of, flat_values, plain_values
 from seqwise.configuration.written import Given, Written, given_in_python, read_given
-from seqwise.data.tokenizer import TextUnits
 from seqwise.errors import InputError
-from seqwise.names import AlphaUnitName, ScoreName
+from seqwise.names import AlphaUnitName, ScoreName, TextUnits
 from seqwise.objectives.options import ALPHA_UNIT, BEAM, RELAXATION, ObjectiveConfig, Sampling
 from seqwise.objectives.settings import CRF, AnyObjective, CrossEntropy, Distillation, ScheduledSampling, SelfNormalized
 from seqwise.runs.model_settings import (
