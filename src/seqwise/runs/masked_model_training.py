@@ -6,7 +6,6 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from seqwise.data.batches import EncodedExample, collate
 from seqwise.data.readers import Example
 from seqwise.data.spooled import in_blocks
 from seqwise.data.summary import overlap_warning
-from seqwise.data.tokenizer import reading_tokenizer, writing_tokenizer
+from seqwise.data.tokenizer import Tokenizer, reading_tokenizer, writing_tokenizer
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.decoding import evaluation_mode
 from seqwise.errors import InputError, warn
@@ -48,49 +47,39 @@ from seqwise.training.trainer import Progress, TrainingResult
 
 
 def new_masked_run(examples: Sequence[Example], settings: MaskedModelSettings) -> Run[MaskedModelSettings, MaskedCodec]:
-    """Make a run with new weights and the vocabularies of the data, or continue the run ``init``."""
-    if settings.init is not None:
-        return _continued_run(examples, settings, settings.init)
-    codec = _new_codec(examples, settings)
-    _require_two_tokens(codec.sequence.vocabulary)
-    lengths = codec.lengths
-    max_length = getattr(settings, "max_length", None) or max(lengths)
+    """Make a run with new weights and the vocabularies of the data, or with those of the run ``init``."""
+    model: Any = None
+    if settings.init is None:
+        sequence, source = _new_tokenizers(examples, settings)
+    else:
+        before: MaskedRun = load_run(settings.init, to="score")
+        if not isinstance(before.codec, MaskedCodec):
+            problem = "init: the folder holds a Hugging Face model"
+            raise InputError(problem, path=settings.init, hint="give the --output of a seqwise masked-model train")
+        sequence, source, model = before.codec.sequence, before.codec.source, before.model.train()
+    lengths = [len(sequence.split(example.target)) for example in examples]
+    max_length = getattr(settings if model is None else model, "max_length", None) or max(lengths)
     if settings.conditional:
-        require_short(
-            examples, (len(codec.sequence.split(example.target)) for example in examples), max_length=max_length
-        )
-    return Run(settings, _new_model(settings, codec, max_length=max_length), codec)
+        require_short(examples, lengths, max_length=max_length)
+    codec = MaskedCodec(sequence, source, dict(sorted(Counter(lengths).items())), settings.format)
+    model = _new_model(settings, codec, max_length=max_length) if model is None else model
+    return Run(settings, model, codec)
 
 
-def _continued_run(
-    examples: Sequence[Example], settings: MaskedModelSettings, folder: Path
-) -> Run[MaskedModelSettings, MaskedCodec]:
-    """Continue a run: keep model and vocabularies, with new settings and the lengths of the new data."""
-    before: MaskedRun = load_run(folder, to="score")
-    if not isinstance(before.codec, MaskedCodec):
-        problem = "init: the folder holds a Hugging Face model"
-        raise InputError(problem, path=folder, hint="give the --output of a seqwise masked-model train")
-    lengths = [len(before.codec.sequence.split(example.target)) for example in examples]
-    if settings.conditional:
-        require_short(examples, lengths, max_length=before.model.max_length)
-    codec = replace(before.codec, lengths=dict(sorted(Counter(lengths).items())))
-    return Run(settings, before.model.train(), codec)
-
-
-def _new_codec(examples: Sequence[Example], settings: MaskedModelSettings) -> MaskedCodec:
+def _new_tokenizers(examples: Sequence[Example], settings: MaskedModelSettings) -> tuple[Tokenizer, Tokenizer | None]:
+    """Build the tokenizers of the sequences and, if they have any, of their sources."""
     sides: dict[str, Any] = {"subword_vocabulary": settings.subword_vocabulary}
     targets = [example.target for example in examples]
     if settings.units == "subwords":  # pieces that the data do not need can be written all the same
         sequence = writing_tokenizer(targets, units="subwords", **sides)
     else:
         sequence = reading_tokenizer(targets, units=settings.units, minimum_count=settings.minimum_count, **sides)
-    lengths = dict(sorted(Counter(len(sequence.split(target)) for target in targets).items()))
-    source = None
-    if settings.conditional:
-        sources = [example.source for example in examples]
-        sides["minimum_count"] = settings.minimum_count
-        source = reading_tokenizer(sources, units=settings.units_of_sources, **sides)
-    return MaskedCodec(sequence, source, lengths, settings.format)
+    _require_two_tokens(sequence.vocabulary)
+    if not settings.conditional:
+        return sequence, None
+    sources = [example.source for example in examples]
+    sides["minimum_count"] = settings.minimum_count
+    return sequence, reading_tokenizer(sources, units=settings.units_of_sources, **sides)
 
 
 def _require_two_tokens(vocabulary: Vocabulary) -> None:
