@@ -73,7 +73,7 @@ def test_after_the_first_step_a_time_is_left(capsys: pytest.CaptureFixture[str])
 
 def test_a_stage_that_may_stop_early_has_a_range_of_time_left(capsys: pytest.CaptureFixture[str]) -> None:
     progress = LineProgress(every=0)
-    show = bar_for_each_stage(bar_for_each_part(progress), ["warm start", "training"])
+    show = bar_for_each_stage(bar_for_each_part(progress), ["warm start", "training"], begun=set())
     step = Progress(20, 90, 0.5, 0.1, 1.0, {}, 7.0, measured={"accuracy": 0.4}, seconds_left=70.2, earliest_end=9)
     show("warm start", step)
     show("training", replace(step, step=1, steps=30, measured={}, seconds_left=8.0, earliest_end=8.0))

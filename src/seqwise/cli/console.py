@@ -82,12 +82,14 @@ def bar_for_each_part(progress: Progress) -> Callable[..., None]:
     return advance
 
 
-def bar_for_each_stage(advance: Callable[..., None], stages: Sequence[str] = ()) -> Callable[[str, Any], None]:
+def bar_for_each_stage(
+    advance: Callable[..., None], stages: Sequence[str], *, begun: set[str]
+) -> Callable[[str, Any], None]:
     """Return a function that shows a bar for a stage and its :class:`~seqwise.training.trainer.Progress`.
 
-    The time left is that of the stage, so each bar shows the stage's number among ``stages``.
+    The time left is that of the stage, so each bar shows the stage's number among ``stages``. Stages that are trained
+    are added to ``begun``.
     """
-    begun = set()
 
     def on_progress(stage: str, step: Any) -> None:
         if stage not in begun and step.step > 1:

@@ -70,23 +70,17 @@ def train_and_print(
     """Train with progress bars; print the metrics, or nothing else as JSON, and a hint unless the loss diverged."""
     command_device()
     with progress_bars() as progress:
-        advance, trained_stages = bar_for_each_part(progress), set[str]()
-        show = bar_for_each_stage(advance, stages)
-
-        def on_progress(stage: str, step: Any) -> None:
-            trained_stages.add(stage)
-            show(stage, step)
-
+        advance, begun = bar_for_each_part(progress), set[str]()
         metrics = train(
             on_start=None if as_json else print_summary,
-            on_progress=on_progress,
+            on_progress=bar_for_each_stage(advance, stages, begun=begun),
             on_measured=partial(advance, "development data", note=note),
         )
     print_filled(*(f"seqwise: {warning}" for warning in metrics.get("warnings", {}).values()), file=sys.stderr)
     if as_json:
         print(json.dumps(metrics))
         return
-    print_filled(*_closing_lines(metrics, trained_now=bool(trained_stages)))
+    print_filled(*_closing_lines(metrics, trained_now=bool(begun)))
     if "dev" in metrics:
         print_dev(metrics["dev"])
     if "diverged" not in metrics.get("warnings", {}):
