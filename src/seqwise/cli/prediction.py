@@ -93,21 +93,14 @@ def predict(
     from seqwise.data.spooled import in_blocks
     from seqwise.runs import choose_decoder
     from seqwise.runs import predict as predict_examples
-    from seqwise.runs.inputs import (
-        digest_of,
-        input_units,
-        inputs_of,
-        line_reader,
-        require_own_labels,
-        training_reader,
-    )
+    from seqwise.runs.inputs import digest_of, input_reader, input_units, inputs_of, require_own_labels
     from seqwise.runs.resumable_writer import write_in_blocks
     from seqwise.runs.run import fingerprint
 
     require_files(output, text or "-")
     folder, loaded = load_predicting_run(run, language=language)
     layout = _layout("json" if as_json else layout, task=loaded.settings.task, n_best=n_best)
-    read = (line_reader if plain_text else training_reader)(loaded.settings)
+    read = input_reader(loaded.settings, plain_text=plain_text)
     examples = inputs_of(text, units=input_units(loaded.settings), read=read)
     require_own_labels(examples, loaded.codec.writable)
     decoder = resolved_decoder(decoder, folder)

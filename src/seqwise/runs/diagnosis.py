@@ -12,7 +12,7 @@ import torch
 from seqwise.data.batches import EncodedExample
 from seqwise.data.readers import Example
 from seqwise.data.records import is_number
-from seqwise.decoding import Decoder, Hypothesis, decode_examples, encode_input, evaluation_mode, steps_after
+from seqwise.decoding import Decoder, Hypothesis, encode_input, evaluation_mode, steps_after
 from seqwise.errors import InputError
 from seqwise.evaluation.diagnosis import ExposureGap, LengthBias, exposure_gap, length_bias
 from seqwise.evaluation.exact_search import BeamErrors, beam_errors, exact_outputs
@@ -25,7 +25,7 @@ from seqwise.models.protocols import StepModel, reads_left_to_right
 from seqwise.runs.findings import BEAM_SIZES, MOST_EXPANSIONS, Diagnosis, LanguageDiagnosis
 from seqwise.runs.measures import gold_ids, known_targets, log_partitions_of
 from seqwise.runs.measures import measure_outputs as measure_written
-from seqwise.runs.run import METRICS, OutputRun, restricts_outputs
+from seqwise.runs.run import METRICS, OutputRun, restricts_outputs, search
 from seqwise.search.candidates import Score, global_, local, renormalized, shifted
 from seqwise.search.selectors import HardTopK
 
@@ -108,7 +108,7 @@ def diagnose(
         if constant is not None:
             scores["shifted"], searches["shifted-beam"] = shifted(constant), ("shifted", k)
     # One slot takes the same path by either score.
-    needed = dict.fromkeys([*searches.values(), *(search for search in sweep if search != ("raw", 1))])
+    needed = dict.fromkeys([*searches.values(), *(each for each in sweep if each != ("raw", 1))])
     outputs_by_search = _search(run, data.sources, [(name, size, scores[name]) for name, size in needed], on_progress)
     outputs_by_search.setdefault(("raw", 1), outputs_by_search["local", 1])
     exposure = _exposure(
@@ -118,7 +118,7 @@ def diagnose(
     lengths: dict[str, dict[int, LengthBias]] = {}
     for name, size in sweep:
         lengths.setdefault(name, {})[size] = length_bias(outputs_by_search[name, size], data.lengths)
-    measured = {name: measure_outputs(run, examples, outputs_by_search[search]) for name, search in searches.items()}
+    measured = {name: measure_outputs(run, examples, outputs_by_search[each]) for name, each in searches.items()}
     local_beams = {size: outputs for (name, size), outputs in sorted(outputs_by_search.items()) if name == "local"}
     errors = _beam_errors(run, data.sources, local_beams, on_progress)
     left_to_right = reads_left_to_right(model)
@@ -137,7 +137,7 @@ def diagnose_language(
     outputs = {name: found for (name, _), found in _search(run, data.sources, searches, on_progress).items()}
     sources = data.sources[:MOST_INPUTS]
     [greedy] = _search(run, sources, [("greedy", 1, local)], on_progress).values()
-    search = _beam_errors(run, sources, {1: greedy, k: outputs["beam"][: len(sources)]}, on_progress)
+    errors = _beam_errors(run, sources, {1: greedy, k: outputs["beam"][: len(sources)]}, on_progress)
     measured = {name: measure_outputs(run, examples, found) for name, found in outputs.items()}
     changed = {
         name: Counts([a.tokens != b.tokens for a, b in zip(found, outputs["beam"], strict=True)])
@@ -145,7 +145,7 @@ def diagnose_language(
         if name != "beam"
     }
     advance = _counter(on_progress, "masking", len(sources))
-    return LanguageDiagnosis(k, measured, changed, search, masking_bias(run.model, sources, on_progress=advance))
+    return LanguageDiagnosis(k, measured, changed, errors, masking_bias(run.model, sources, on_progress=advance))
 
 
 def _beam_size(run: OutputRun, beam_size: int | None) -> int:
@@ -186,8 +186,7 @@ def _search(
     advance = _counter(on_progress, "searching", len(searches) * len(sources))
     outputs_by_search: dict[Search, list[Hypothesis]] = {}
     for name, size, score in searches:
-        decoder = Decoder(run.codec.allowed(HardTopK(size)), score)
-        best = decode_examples(run.model, sources, decoder, on_progress=advance)
+        best = search(run, sources, Decoder(HardTopK(size), score), on_progress=advance)
         outputs_by_search[name, size] = [ranked[0] for ranked in best]
     return outputs_by_search
 

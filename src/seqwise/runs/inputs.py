@@ -50,17 +50,14 @@ def input_units(settings: Settings) -> Units:
     return file_units(settings.source_units)
 
 
-def training_reader(settings: Settings) -> Reader:
-    """Return a reader of files in the training format: sentences in columns, or pairs; targets may be missing."""
+def input_reader(settings: Settings, *, plain_text: bool = False) -> Reader:
+    """Return a reader of files in the training format, whose targets may be missing, or of one input per line."""
+    if plain_text:
+        return partial(each_source, units=input_units(settings), separator=None)
     if not isinstance(settings, Tagging):
         return partial(each_source, units=input_units(settings))
     hint = "one token per line and a blank line after each sentence; or, for one sentence per line, add --text"
     return partial(each_sentence, token_column=settings.token_column, label_column=settings.label_column, hint=hint)
-
-
-def line_reader(settings: Settings) -> Reader:
-    """Return a reader of files with one input per line."""
-    return partial(each_source, units=input_units(settings), separator=None)
 
 
 def require_own_labels(examples: Iterable[Example], labels: Container[str]) -> None:

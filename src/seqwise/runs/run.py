@@ -185,11 +185,12 @@ def predict_together(
 
 
 def search(
-    run: OutputRun, encoded: Sequence[EncodedExample], decoder: Decoder, *, n_best: int, length_normalization: float
+    run: OutputRun, encoded: Sequence[EncodedExample], decoder: Decoder, **options: Any
 ) -> list[list[Hypothesis]]:
-    """Search for the best outputs of each source, best first, among the tokens that the codec allows."""
-    decoder = replace(decoder, selector=run.codec.allowed(decoder.selector))
-    return decode_examples(run.model, encoded, decoder, n_best=n_best, length_normalization=length_normalization)
+    """Decode as ``decode_examples`` does, with its options, among the tokens that the codec allows."""
+    return decode_examples(
+        run.model, encoded, replace(decoder, selector=run.codec.allowed(decoder.selector)), **options
+    )
 
 
 def restricts_outputs(run: OutputRun) -> bool:

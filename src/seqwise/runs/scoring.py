@@ -126,18 +126,16 @@ class Scorer:
 
     def check(self, examples: Sequence[Example]) -> None:
         """Raise an InputError for examples that cannot be scored."""
-        for block in in_blocks(examples, BLOCK):
-            for example in block:
-                self._scoring.check(example)
+        for example in examples:
+            self._scoring.check(example)
 
     def check_pairs(self, examples: Sequence[Example]) -> None:
         """Raise an InputError for pairs of :func:`read_pairs_to_score` that cannot be scored."""
         if self.settings.bound:
             problem = "bound: pairs are compared by the log-probabilities of their tokens"
             raise InputError(problem, hint="leave it out, or score the texts one by one")
-        for block in in_blocks(examples, BLOCK):
-            for example in block:
-                self.check(self._sides(example))
+        for example in examples:
+            self.check(self._sides(example))
 
     def score_examples(self, examples: Sequence[Example]) -> Iterator[SequenceScore]:
         """Score examples read by the run's codec, in order; all are checked first.
