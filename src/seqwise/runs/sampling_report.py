@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -114,14 +114,11 @@ class _Diagnostics:
     """Sums over the diagnostics of the chains of each problem."""
 
     problems: int = 0
-    ess: float = 0.0
-    tail_ess: float = 0.0
     passes: int = 0
     seconds: float = 0.0
-    # The worst of each with its problem, the first of equals; of R-hat, the negative.
-    least_ess: tuple[float, Key] | None = None
-    least_tail_ess: tuple[float, Key] | None = None
-    most_r_hat: tuple[float, Key] | None = None
+    sums: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    # The least of each with its problem, the first of equals; of R-hat, the negative.
+    worst: dict[str, tuple[float, Key]] = field(default_factory=dict)
     kinds: dict[str, _Kind] = field(default_factory=dict)
 
     def add(self, group: Group, first: int) -> None:
@@ -131,16 +128,12 @@ class _Diagnostics:
             self._add((problem.problem, problem.rank), diagnose_chains(trace, discard=first))
 
     def _add(self, key: Key, report: ChainReport) -> None:
-        ess, tail_ess, r_hat = (of["energy"] for of in (report.ess, report.tail_ess, report.r_hat))
         self.problems += 1
-        if math.isfinite(ess):
-            self.ess += ess
-            self.least_ess = min(self.least_ess or (ess, key), (ess, key))
-        if math.isfinite(tail_ess):
-            self.tail_ess += tail_ess
-            self.least_tail_ess = min(self.least_tail_ess or (tail_ess, key), (tail_ess, key))
-        if not math.isnan(r_hat):
-            self.most_r_hat = min(self.most_r_hat or (-r_hat, key), (-r_hat, key))
+        ess, tail_ess, r_hat = (of["energy"] for of in (report.ess, report.tail_ess, report.r_hat))
+        for name, value in (("ESS", ess), ("ESS of tails", tail_ess), ("R-hat", -r_hat)):
+            if not math.isnan(value):
+                self.sums[name] += value
+                self.worst[name] = min(self.worst.get(name, (value, key)), (value, key))
         # NaN agrees least of all.
         doubt = -math.inf if math.isnan(r_hat) else -r_hat
         for place, warning in enumerate(report.warnings):
@@ -156,29 +149,30 @@ class _Diagnostics:
                 f"effective sample size unknown: at least {FEWEST_DRAWS} draws per chain are needed,"
                 f" and {num_counted} are counted"
             )
-        elif self.least_ess is None:
+        elif "ESS" not in self.worst:
             yield "no effective sample size: the chains do not move"
         else:
-            yield f"effective sample size of the energy {self._sum(self.ess, self.least_ess)}{self._rates()}"
-            yield f"effective sample size of its tails {self._sum(self.tail_ess, self.least_tail_ess)}"
-        yield f"R-hat of the energy {self._worst(self.most_r_hat, sign=-1)}"
+            yield f"effective sample size of the energy {self._sum('ESS')}{self._rates()}"
+            yield f"effective sample size of its tails {self._sum('ESS of tails')}"
+        yield f"R-hat of the energy {self._worst('R-hat')}"
         for kind in sorted(self.kinds.values(), key=lambda kind: kind.rank):
             more = f" (and {kind.count - 1} more of {self.problems})" if kind.count > 1 else ""
             yield f"warning: {kind.warning}{more}"
 
-    def _sum(self, total: float, least: tuple[float, Key] | None) -> str:
-        return f"{total:.4g}" + (f", {self._worst(least, sign=1)}" if self.problems > 1 else "")
+    def _sum(self, name: str) -> str:
+        return f"{self.sums[name]:.4g}" + (f", {self._worst(name)}" if self.problems > 1 else "")
 
     def _rates(self) -> str:
         # The time of sweeps before an interruption is unknown.
-        rate = f"; {self.ess / max(self.seconds, 1e-9):.3g} per second" if math.isfinite(self.seconds) else ""
-        return f"{rate}, {self.ess / max(self.passes, 1):.3g} per pass"
+        ess = self.sums["ESS"]
+        rate = f"; {ess / max(self.seconds, 1e-9):.3g} per second" if math.isfinite(self.seconds) else ""
+        return f"{rate}, {ess / max(self.passes, 1):.3g} per pass"
 
-    def _worst(self, extreme: tuple[float, Key] | None, *, sign: int) -> str:
-        if extreme is None:
+    def _worst(self, name: str) -> str:
+        if name not in self.worst:
             return "is not a number"
-        value, key = extreme
-        return f"{sign * value:.4g}" if self.problems == 1 else f"at worst {sign * value:.4g} ({_named(key)})"
+        value, key = self.worst[name]
+        return f"{abs(value):.4g}" if self.problems == 1 else f"at worst {abs(value):.4g} ({_named(key)})"
 
 
 def _named(key: Key) -> str:
