@@ -1033,6 +1033,16 @@ def test_an_input_that_cannot_be_read_counts_as_wrong(
     assert seqwise("evaluate", trained_speller, file).complaint.startswith(f"{file}:1: unknown token 'x'")
 
 
+@pytest.mark.parametrize("command", ["evaluate", "diagnose"])
+def test_where_no_input_can_be_read_the_first_is_named_whatever_the_beam(
+    command: str, seqwise: Command, trained_speller: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "test.tsv"
+    file.write_text("ax\tA B\n")
+    refused = seqwise(command, trained_speller, file, "--beam-size=2").complaint
+    assert refused.startswith(f"{file}:1: unknown token 'x'")
+
+
 def test_evaluate_refuses_what_predict_refuses(seqwise: Command, data: Path, trained_tagger: Path) -> None:
     swapped = seqwise("evaluate", data / "dev.conll", trained_tagger).complaint
     assert swapped.startswith(f"{data / 'dev.conll'}: a file where a run folder was expected; give the --output of")

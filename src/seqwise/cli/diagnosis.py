@@ -87,8 +87,7 @@ def diagnose(
     if plot is not None and example is None:
         raise InputError("--plot draws one example", hint="add --example N")
     chosen = examples if example is None else [examples[example - 1]]
-    if beam_size is not None:
-        require_enough_candidates(loaded, chosen, beam_size)
+    require_enough_candidates(loaded, chosen, beam_size)
     warn(unread_sources(loaded, chosen, handled="left out"), unknown_targets(loaded, chosen))
     if language is not None:
         _diagnose_language(loaded, readable(loaded, chosen), beam_size=beam_size, as_json=as_json)

@@ -154,17 +154,13 @@ def _lines_of(
 
 def _problems_by_line(run: OutputRun, examples: Sequence[Example], *, beam_size: int | None) -> dict[int, InputError]:
     """Return the errors of unreadable inputs; raise the error of a single text or of a beam that is too large."""
-    from seqwise.data.spooled import spooled
     from seqwise.runs.run import reading_problems, require_enough_candidates
 
     by_example = zip(examples, reading_problems(run, examples), strict=True)
     problems = {example.line: problem for example, problem in by_example if problem is not None}
     if problems and not examples[0].path:
         raise problems[0]
-    if beam_size is not None:
-        readable = spooled(example for example in examples if example.source and example.line not in problems)
-        if readable:
-            require_enough_candidates(run, readable, beam_size)
+    require_enough_candidates(run, examples, beam_size)
     return problems
 
 
@@ -280,8 +276,7 @@ def evaluate(
     decoder = resolved_decoder(decoder, folder)
     require_at_least_one("--beam-size", beam_size)
     _require_finite(length_normalization)
-    if beam_size is not None:
-        require_enough_candidates(loaded, examples, beam_size)
+    require_enough_candidates(loaded, examples, beam_size)
     names = decoders_for(loaded.settings) if decoder is None else [decoder]
     decoders = {name: choose_decoder(loaded.settings, name, beam_size=beam_size) for name in names}
     init_process_group(timeout=NO_TIMEOUT)
