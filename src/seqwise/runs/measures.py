@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Sequence, Set
 from typing import Any, Literal
 
 import torch
@@ -185,7 +185,9 @@ def measure_decoders(
     log_partitions_N = log_partitions_of(run, run.codec.encode(known_targets(run, examples)))
     mean = log_partitions_N.mean().item() if len(log_partitions_N) else None
     return {
-        "decoders": _values(measures_by_decoder),
+        "decoders": {
+            name: {title: sums.value for title, sums in row.items()} for name, row in measures_by_decoder.items()
+        },
         "best decoder": best_of(measures_by_decoder, title, sign, usual=usual),
         "best by": title,
         "advice": advise(
@@ -200,12 +202,6 @@ def measure_decoders(
         "signatures": signatures(run, examples),
         "mean log Z": mean,
         "variance of log Z": log_partitions_N.var(correction=0).item() if len(log_partitions_N) else None,
-    }
-
-
-def _values(measures_by_decoder: Mapping[str, Mapping[str, Sums]]) -> dict[str, dict[str, float]]:
-    return {
-        name: {title: sums.value for title, sums in by_title.items()} for name, by_title in measures_by_decoder.items()
     }
 
 

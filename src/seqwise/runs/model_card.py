@@ -53,6 +53,8 @@ def public_settings(settings: AnyOptions) -> AnyOptions:
 
 def model_card(run: Run[Any, Codec], metrics: Mapping[str, Any], *, repo: str) -> str:
     """Return the card of a run: the hub's metadata, then Markdown. ``repo`` is a name on the hub, or a folder."""
+    from huggingface_hub import ModelCardData
+
     if run.codec.kind not in _CARDS:
         hint = "give the --output of a seqwise train or masked-model train"
         raise InputError("the model was not trained by seqwise", path=repo, hint=hint)
@@ -62,13 +64,8 @@ def model_card(run: Run[Any, Codec], metrics: Mapping[str, Any], *, repo: str) -
         problem = f"the metrics do not belong to such a run ({error!r})"
         raise InputError(problem, path="metrics.json", hint="restore it as it was saved") from error
     parts.append(f"## Citation\n\n```bibtex\n{CITATION}\n```")
-    return "\n\n".join([_metadata(data), f"# {repo.rpartition('/')[2]}", *parts]) + "\n"
-
-
-def _metadata(data: Mapping[str, Any]) -> str:
-    from huggingface_hub import ModelCardData
-
-    return f"---\n{ModelCardData(**data).to_yaml().strip()}\n---"
+    metadata = f"---\n{ModelCardData(**data).to_yaml().strip()}\n---"
+    return "\n\n".join([metadata, f"# {repo.rpartition('/')[2]}", *parts]) + "\n"
 
 
 def _tagged(*tags: str) -> dict[str, Any]:

@@ -144,16 +144,6 @@ def sized_like(settings: AnyOptions, other: TrainerOptions) -> AnyOptions:
     return settings.model_copy(update=changes)
 
 
-def without_new_evaluations(settings: AnyOptions, saved: TrainerOptions) -> AnyOptions:
-    """Switch off evaluations during training if the run was started without them.
-
-    Development data added later only measure the trained model.
-    """
-    if "evaluate_every" in saved.model_fields_set and not saved.evaluate_every:
-        return settings.model_copy(update={"evaluate_every": 0, "patience": None})
-    return settings
-
-
 def _given_batch_size(settings: TrainerOptions) -> int | None:
     return settings.batch_size if "batch_size" in settings.model_fields_set else None
 

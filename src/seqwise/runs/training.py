@@ -45,7 +45,7 @@ from seqwise.runs.model_settings import PretrainedEncoder
 from seqwise.runs.monitoring import CROSS_ENTROPY, monitor
 from seqwise.runs.run import METRICS, OutputRun, Run
 from seqwise.runs.settings import WARM_START_FOLDERS, Settings, check
-from seqwise.runs.sizing import sized, sized_like, without_new_evaluations
+from seqwise.runs.sizing import sized, sized_like
 from seqwise.runs.trainer_options import (
     CONFIGURATION,
     AnyOptions,
@@ -195,8 +195,10 @@ def settings_for_folder(given: AnyOptions, output: Path, choose: Callable[[AnyOp
         InputError: the folder contains anything but a run with the same settings.
     """
     settings, saved = choose(with_absolute_paths(given, output)), read_settings(output)
-    if saved is not None and "evaluate_every" not in given.model_fields_set:
-        settings = without_new_evaluations(settings, saved)
+    began_unevaluated = saved is not None and "evaluate_every" in saved.model_fields_set and not saved.evaluate_every
+    if began_unevaluated and "evaluate_every" not in given.model_fields_set:
+        # Development data that are added later only measure the trained model.
+        settings = settings.model_copy(update={"evaluate_every": 0, "patience": None})
     from_main_process(lambda: _require_same_settings(output, saved, settings, given.model_fields_set))
     return settings
 

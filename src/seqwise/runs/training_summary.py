@@ -18,7 +18,7 @@ from seqwise.data.readers import Example
 from seqwise.data.summary import MOST_FREQUENT, DataSummary, most_frequent_labels, most_frequent_outputs, summarize
 from seqwise.names import count_of
 from seqwise.runs.codecs import Codec
-from seqwise.runs.measures import decisive, measure_outputs, references_by_source
+from seqwise.runs.measures import decisive, distinct_inputs, measure_outputs
 from seqwise.runs.run import METRICS, MaskedRun, OutputRun, Run
 from seqwise.runs.sizing import evaluated_examples
 from seqwise.runs.trainer_options import TrainerOptions
@@ -168,7 +168,7 @@ def _baseline(run: OutputRun, train: Sequence[Example], dev: Sequence[Example]) 
     tags, examples = run.settings.task == "tag", dev or train
     if not tags and not dev:  # the outputs of training sources are known
         return None
-    inputs = examples if tags else references_by_source(examples)[0]
+    inputs = distinct_inputs(run, examples)
     outputs = (most_frequent_labels if tags else most_frequent_outputs)(train, inputs)
     if not tags:  # raw text as the run would write it
         answered = [replace(example, target=output) for example, output in zip(inputs, outputs, strict=True)]
