@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors.torch import save_file
@@ -29,6 +29,7 @@ FILE, GRAMMAR_FILE = "language.safetensors", "language.json"
 GRAMMARS = (".lark", ".gbnf")
 SCHEMA = ".json"
 BIO = "bio"
+AnyLanguage = TypeVar("AnyLanguage", Automaton, Grammar)
 AT_ONCE = 256  # targets that are looked up together
 
 
@@ -54,8 +55,7 @@ def _language(run: OutputRun, language: str) -> Language:
     if language == BIO:
         return _of_labels(run)
     if not names_a_file(language):
-        texts, first = _texts(run)
-        return regular(language, texts, first=first, end=run.model.end).after(_before_outputs(run))
+        return _of_text(run, regular, language)
     path = Path(language)
     if path.suffix not in (SCHEMA, *GRAMMARS):
         return _of_file(run, path)
@@ -64,7 +64,7 @@ def _language(run: OutputRun, language: str) -> Language:
         source = json.loads(source) if path.suffix == SCHEMA else source
         if path.suffix == SCHEMA and not isinstance(source, dict):
             raise InputError("a JSON schema must be a JSON object")
-        return _of_grammar(run, source)
+        return _of_text(run, grammar, source)
     except json.JSONDecodeError as error:
         raise InputError(f"it is not JSON ({error.msg})", path=path, line=error.lineno) from None
     except InputError as error:
@@ -99,9 +99,10 @@ def _of_file(run: OutputRun, path: Path) -> Automaton:
     return trie(outputs, end=run.model.end)
 
 
-def _of_grammar(run: OutputRun, source: str | dict[str, Any]) -> Grammar:
+def _of_text(run: OutputRun, make: Callable[..., AnyLanguage], source: Any) -> AnyLanguage:
+    """Make the language of a pattern or a grammar from the texts of the run's tokens."""
     texts, first = _texts(run)
-    return grammar(source, texts, first=first, end=run.model.end).after(_before_outputs(run))
+    return make(source, texts, first=first, end=run.model.end).after(_before_outputs(run))
 
 
 def _texts(run: OutputRun) -> tuple[dict[int, str], dict[int, str]]:
@@ -161,5 +162,5 @@ def load_language(run: OutputRun, folder: Path) -> OutputRun:
         saved = load_model_file(folder / FILE)
         run.model.language = Automaton(saved["arcs"], saved["final"])
     if (folder / GRAMMAR_FILE).exists():
-        run.model.language = _of_grammar(run, json.loads((folder / GRAMMAR_FILE).read_text(encoding="utf-8")))
+        run.model.language = _of_text(run, grammar, json.loads((folder / GRAMMAR_FILE).read_text(encoding="utf-8")))
     return run
