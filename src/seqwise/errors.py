@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 __all__ = ["InputError"]
 
@@ -39,6 +41,22 @@ class InputError(ValueError):
         # Tokens and file names come from outside and may hold line breaks: the promise is one line.
         super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in text))
         self.problem, self.path, self.line, self.hint = problem, path, line, hint
+
+
+@contextmanager
+def placed(prefix: str = "", *, path: str | os.PathLike[str] | None = None, line: int | None = None) -> Iterator[None]:
+    """Give errors that know no place one: a file and line, or text before the problem.
+
+    Example:
+        >>> with placed("text 2: "):
+        ...     raise InputError("the text is blank", hint="fill it in")
+        Traceback (most recent call last):
+        seqwise.errors.InputError: text 2: the text is blank; fill it in
+    """
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{prefix}{error.problem}", path=path, line=line, hint=error.hint) from None
 
 
 def first_line(error: object) -> str:

@@ -14,7 +14,7 @@ import typer
 
 from seqwise.cli.console import require_at_least_one
 from seqwise.cli.flags import BeamSize, RunFolder, decoder_option, load_predicting_run, resolved_decoder
-from seqwise.errors import InputError
+from seqwise.errors import InputError, placed
 from seqwise.names import STDIN
 
 if TYPE_CHECKING:
@@ -64,10 +64,8 @@ def stream(
         print("reading tokens from the terminal: a blank line ends a sentence, Ctrl-D the input", file=sys.stderr)
     path = STDIN if file == "-" else file
     for token, line in _pieces(file, each_line=each_line):
-        try:
+        with placed(path=path, line=line):
             update = streams.finish(NAME) if token is None else streams.feed({NAME: [token]})[NAME]
-        except InputError as error:
-            raise InputError(error.problem, path=path, line=line, hint=error.hint) from None
         print(written(token, update), flush=True)
     if streams.names:
         print(written(None, streams.finish(NAME)), flush=True)

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from seqwise.data.batches import FREE
-from seqwise.errors import InputError
+from seqwise.errors import InputError, placed
 from seqwise.hugging_face.masked_model import HuggingFaceMaskedModel, masked_model
-from seqwise.hugging_face.text_codec import TextCodec, placed
+from seqwise.hugging_face.text_codec import TextCodec
 from seqwise.models.protocols import require_evaluation_mode
 from seqwise.sampling.chains import Trace, tally
 from seqwise.sampling.diagnostics import ChainReport, diagnose_chains
@@ -296,7 +296,7 @@ def _encoded(
         raise InputError("one text was given where several were expected", hint="give a list of texts")
     encoded = []
     for number, text in enumerate(texts, start=1):
-        with placed(number):
+        with placed(f"text {number}: "):
             encoded.append(encode(text))
             adapted.require_room(len(encoded[-1]))
     return encoded

@@ -18,11 +18,10 @@ from torch.nn.utils.rnn import pad_sequence
 
 from seqwise.data.batches import IGNORE
 from seqwise.devices import at_least_float32, moved, reading_is_free
-from seqwise.errors import InputError
+from seqwise.errors import InputError, placed
 from seqwise.hugging_face.adapter import HuggingFaceStepModel
 from seqwise.hugging_face.masked_model import HuggingFaceMaskedModel, num_positions, unwrapped
 from seqwise.hugging_face.masked_text import adapted_with_codec
-from seqwise.hugging_face.text_codec import placed
 from seqwise.hugging_face.tokens import TextTokens, before_targets, checked_text, special_around, text_tokens
 from seqwise.models.protocols import require_evaluation_mode
 from seqwise.names import Pieces
@@ -216,7 +215,7 @@ def prepared(
     """Prepare texts; errors name the number of the text."""
     ready = []
     for number, given in enumerate(with_contexts(texts, prefixes, suffixes), start=1):
-        with placed(number):
+        with placed(f"text {number}: "):
             ready.append(scorer.prepare(*given))
     return ready
 

@@ -10,8 +10,7 @@ Shapes: V vocabulary.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -143,12 +142,3 @@ class TextCodec:
     def plain(self, ids: Sequence[int]) -> str:
         """Return the tokenizer's text of some tokens, with a blank between tokens that are separate words."""
         return decoded(self.tokenizer, ids)
-
-
-@contextmanager
-def placed(number: int) -> Iterator[None]:
-    """Add the number of the text, from 1, to an error."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"text {number}: {error.problem}", hint=error.hint) from None

@@ -16,7 +16,7 @@ from seqwise.data.spooled import spooled
 from seqwise.data.subwords import normalize_text
 from seqwise.data.tokenizer import Tokenizer, load_tokenizer, save_tokenizer
 from seqwise.data.vocabulary import Vocabulary
-from seqwise.errors import InputError
+from seqwise.errors import InputError, placed
 from seqwise.names import TextUnits
 from seqwise.runs.codecs import OutputCodec, SequenceCodec, require_apart, set_derived
 from seqwise.runs.inputs import each_sequence
@@ -380,11 +380,9 @@ class MaskedTextCodec(SequenceCodec):
         return self._ids(example, lambda text: self.codec.ids_to_fill(self._marked(text, free)))
 
     def _ids(self, example: Example, encode: Callable[[str], tuple[int, ...]]) -> tuple[int, ...]:
-        try:
+        with placed(**example.place):
             ids = encode(example.target[0])
             self.model.require_room(len(ids))
-        except InputError as error:
-            raise InputError(error.problem, **example.place, hint=error.hint) from None
         return ids
 
     def _marked(self, text: str, free: str) -> str:

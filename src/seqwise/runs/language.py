@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from seqwise.data.batches import IGNORE, EncodedExample
 from seqwise.data.readers import Example, read_lines
 from seqwise.data.subwords import BLANK
-from seqwise.errors import InputError
+from seqwise.errors import InputError, placed
 from seqwise.evaluation.entities import entities, valid_transitions
 from seqwise.runs.hugging_face_codecs import GeneratorCodec
 from seqwise.runs.inputs import example_of, file_units, names_a_file
@@ -62,13 +62,12 @@ def _language(run: OutputRun, language: str) -> Language:
     source: Any = "\n".join(text for _, text in read_lines(path))
     try:
         source = json.loads(source) if path.suffix == SCHEMA else source
-        if path.suffix == SCHEMA and not isinstance(source, dict):
-            raise InputError("a JSON schema must be a JSON object")
-        return _of_text(run, grammar, source)
     except json.JSONDecodeError as error:
         raise InputError(f"it is not JSON ({error.msg})", path=path, line=error.lineno) from None
-    except InputError as error:
-        raise InputError(error.problem, path=path, hint=error.hint) from None
+    if path.suffix == SCHEMA and not isinstance(source, dict):
+        raise InputError("a JSON schema must be a JSON object", path=path)
+    with placed(path=path):
+        return _of_text(run, grammar, source)
 
 
 def _of_labels(run: OutputRun) -> Automaton:

@@ -16,7 +16,7 @@ import torch
 
 from seqwise.data.readers import Example, FilePath, read_lines, require_some, split_text
 from seqwise.data.spooled import in_blocks, spooled
-from seqwise.errors import InputError
+from seqwise.errors import InputError, placed
 from seqwise.evaluation.minimal_pairs import PairScore
 from seqwise.runs.codecs import MaskedCodec, SequenceCodec
 from seqwise.runs.hugging_face_codecs import LanguageModelCodec, MaskedTextCodec, masked_text_codec
@@ -298,11 +298,9 @@ def _of_texts(model: Any, tokenizer: Any, settings: ScoringSettings) -> _Scoring
     scorer = text_scorer(model, tokenizer, settings)
 
     def prepared(example: Example) -> ScoredText:
-        try:
-            prefix, suffix = (*example.source, "", "")[:2]
+        prefix, suffix = (*example.source, "", "")[:2]
+        with placed(**example.place):
             return scorer.prepare(example.target[0] if example.target else "", prefix, suffix)
-        except InputError as error:
-            raise InputError(error.problem, **example.place, hint=error.hint) from None
 
     def score(examples: Sequence[Example]) -> list[SequenceScore]:
         with room_for(f"{settings.max_tokens:,} tokens at once", hint="give a smaller --max-tokens"):

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from seqwise.data.batches import FREE, EncodedExample, collate
 from seqwise.devices import device_of
-from seqwise.errors import InputError
+from seqwise.errors import InputError, placed
 from seqwise.models.conditional import ConditionalMaskedTransformer
 from seqwise.models.protocols import MaskedModel
 from seqwise.sampling.chains import Trace, sample_chains
@@ -128,10 +128,8 @@ class ChainRunner:
     def _ways(self, text: str, setting: str) -> Ways:
         if self.phrase is None:
             raise InputError(f"{setting}: phrases need the units of a run or a tokenizer")
-        try:
+        with placed(f"{setting}: "):
             return self.phrase(text)
-        except InputError as error:
-            raise InputError(f"{setting}: {error.problem}", hint=error.hint) from None
 
     @property
     def shortest(self) -> int:
