@@ -65,6 +65,9 @@ class FakeHub:
             if (self.folder / repo / name).is_file():
                 (local_dir / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(self.folder / repo / name, local_dir / name)
+        notes = local_dir / ".cache" / "huggingface" / "download"
+        notes.mkdir(parents=True, exist_ok=True)
+        (notes / "config.json.metadata").write_text("a revision, a checksum and the time")
         return str(local_dir)
 
     def hf_hub_download(self, repo: str, name: str) -> str:
@@ -143,6 +146,15 @@ def test_nothing_of_this_machine_goes_along(name: str, runs: Path, hub: FakeHub)
         assert yaml.safe_load((folder / "configuration.yaml").read_text())["train"] == "train.conll"
 
 
+def test_a_run_from_the_hub_is_pushed_again_without_the_notes_of_the_download(runs: Path, hub: FakeHub) -> None:
+    first = pushed(hub, runs, "tagger")
+    push(upload_of(run_folder("ada/tagger"), "ada/again"), api=hub)
+    again = hub.folder / "ada" / "again"
+    assert {path.relative_to(again) for path in again.rglob("*")} == {
+        path.relative_to(first) for path in first.rglob("*")
+    }
+
+
 def test_models_of_transformers_load_without_us_by_the_name_of_the_repository(runs: Path, hub: FakeHub) -> None:
     for name, loader in (("bart", "AutoModelForSeq2SeqLM"), ("gpt2", "AutoModelForCausalLM")):
         folder = pushed(hub, runs, name)
@@ -172,7 +184,10 @@ def test_code_and_pickles_in_a_repository_are_left_there(runs: Path, hub: FakeHu
         (repository / name).parent.mkdir(exist_ok=True)
         (repository / name).write_bytes(b"cos\nsystem\n(S'true'\ntR.")
     folder = run_folder("ada/tagger")
-    assert {path.suffix for path in folder.rglob("*") if not path.is_dir()} == {".json", ".yaml", ".safetensors", ".md"}
+    downloaded = [
+        path for path in folder.rglob("*") if path.is_file() and ".cache" not in path.relative_to(folder).parts
+    ]
+    assert {path.suffix for path in downloaded} == {".json", ".yaml", ".safetensors", ".md"}
     load_run("ada/tagger")
 
 

@@ -44,10 +44,10 @@ def upload_of(folder: Path, repo: str) -> Upload:
     if not HUB_RUN.fullmatch(repo):
         raise InputError("this is not a repository name", path=repo, hint="write it as USER/NAME")
     run, inside = load_run(folder), model_folder(folder)
+    names = {path.relative_to(inside): path for path in sorted(inside.rglob("*")) if path.is_file()}
+    # Hidden folders hold notes of a download, which the hub refuses.
     files: dict[str, Path | bytes] = {
-        path.relative_to(inside).as_posix(): path
-        for path in sorted(inside.rglob("*"))
-        if path.is_file() and not path.name.startswith(".")
+        name.as_posix(): path for name, path in names.items() if not any(part.startswith(".") for part in name.parts)
     }
     files[CONFIGURATION] = dump(public_settings(run.settings)).encode()
     if (folder / METRICS).is_file():
