@@ -24,6 +24,7 @@ from seqwise.runs.diagnosis import diagnose_language
 from seqwise.runs.inputs import read_examples
 from seqwise.runs.language import in_language, require_gold_inside
 from seqwise.runs.loading import new_run
+from seqwise.runs.run import fingerprint
 from seqwise.runs.settings import train_settings
 from seqwise.search import Grammar
 
@@ -99,6 +100,22 @@ def test_predict_stays_in_a_file_or_a_pattern(speller: Path, data: Path, seqwise
     shown = seqwise("predict", speller, "abc", "--language", "(AB|C)*B", "--json", "--n-best=3")
     found = [each["output"] for record in shown.records for each in record["outputs"]]
     assert found and all(text.endswith("B") and not set(text) - set("ABC") for text in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "second"),
+    [("words.txt", "AB\nBA\n", "AB\nBC\n"), ("some.lark", 'start: "A" | "B"\n', 'start: "A" | "C"\n')],
+)
+def test_outputs_are_not_continued_in_another_language_of_the_same_name(
+    name: str, first: str, second: str, speller: Path, tmp_path: Path
+) -> None:
+    if name.endswith(".lark"):
+        pytest.importorskip("llguidance", reason="grammars need the extra constraints (llguidance)")
+    file, found = tmp_path / name, []
+    for text in (first, second, first):
+        file.write_text(text)
+        found.append(fingerprint(in_language(load_run(speller), str(file))))
+    assert found[0] != found[1] and found[0] == found[2]
 
 
 def test_predict_stays_in_a_schema_or_a_grammar(speller: Path, data: Path, seqwise: Command, tmp_path: Path) -> None:

@@ -36,6 +36,8 @@ from seqwise.runs.decoder_choice import choose_decoder
 from seqwise.runs.inputs import example_of, input_units
 from seqwise.runs.masked_model_settings import MaskedModelSettings
 from seqwise.runs.settings import Settings
+from seqwise.search.automata import Automaton
+from seqwise.search.grammars import Grammar
 from seqwise.search.language import language_of, require_output
 from seqwise.search.selectors import HardTopK
 from seqwise.training.processes import from_all_processes, shard
@@ -71,9 +73,14 @@ class Prediction:
 
 
 def fingerprint(run: Run[Any, Codec]) -> str:
-    """SHA-256 of a run's settings, of its codec and of all tensors of its model."""
+    """SHA-256 of a run's settings, of its codec, and of all tensors and the language of its model."""
     digest = hashlib.sha256(f"{run.settings!r}{run.codec.identity}".encode("utf-8", "surrogatepass"))
-    for name, tensor in run.model.state_dict().items():
+    tensors, language = dict(run.model.state_dict()), language_of(run.model)
+    if isinstance(language, Automaton):  # its file may have changed
+        tensors |= {"language.arcs": language.arcs, "language.final": language.final_S}
+    if isinstance(language, Grammar):
+        digest.update(repr(language.source).encode("utf-8", "surrogatepass"))
+    for name, tensor in tensors.items():
         digest.update(name.encode())
         # numpy knows no bfloat16; the bytes are the same.
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
