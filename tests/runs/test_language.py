@@ -118,6 +118,18 @@ def test_outputs_are_not_continued_in_another_language_of_the_same_name(
     assert found[0] != found[1] and found[0] == found[2]
 
 
+def test_training_is_not_resumed_in_another_language_of_the_same_name(
+    data: Path, tmp_path: Path, seqwise: Command
+) -> None:
+    file, output = tmp_path / "words.txt", tmp_path / "run"
+    file.write_text((data / "catalogue.txt").read_text())
+    command = ["train", *SPELLING, "--train", data / "train.tsv", *SHORT, "--language", file, "--output", output]
+    run_main(*command)
+    assert seqwise(*command).code == 0
+    file.write_text(file.read_text() + "AAAAAA\n")
+    assert "the checkpoint was made with other contents of the language file" in seqwise(*command).complaint
+
+
 def test_predict_stays_in_a_schema_or_a_grammar(speller: Path, data: Path, seqwise: Command, tmp_path: Path) -> None:
     pytest.importorskip("llguidance", reason="grammars need the extra constraints (llguidance)")
     (tmp_path / "some.lark").write_text('start: "A" start "B" | "C"\n')

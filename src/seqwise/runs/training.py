@@ -28,7 +28,7 @@ from seqwise.objectives.objective import Objective
 from seqwise.objectives.options import Context
 from seqwise.runs.codecs import Codec
 from seqwise.runs.hub import model_folder
-from seqwise.runs.inputs import read_examples
+from seqwise.runs.inputs import names_a_file, read_examples
 from seqwise.runs.language import require_gold_inside
 from seqwise.runs.loading import new_run, read_settings, save_run, save_settings
 from seqwise.runs.masked_model_settings import MaskedModelSettings
@@ -259,12 +259,14 @@ def claim(
 
 
 def fingerprints_of(settings: TrainerOptions, dev: Sequence[Example]) -> dict[str, str]:
-    """Return checksums of other inputs of training: the development data, and the run ``init``."""
+    """Return checksums of other inputs of training: the development data, the run ``init``, and the language."""
     fingerprints = {}
     if settings.evaluate_every:
         fingerprints["development data"] = sha256_of_examples(dev)
     if settings.init is not None:
         fingerprints["initial weights"] = sha256_of_file(model_folder(settings.init) / MANIFEST)
+    if isinstance(settings, Settings) and names_a_file(settings.language):
+        fingerprints["contents of the language file"] = sha256_of_file(Path(settings.language))
     return fingerprints
 
 
