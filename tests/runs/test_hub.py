@@ -23,7 +23,7 @@ from letters import letter_pairs, letter_tokenizer
 from pretrained import saved
 from seqwise.errors import InputError
 from seqwise.models import Tagger
-from seqwise.runs import choose_decoder, load_run, predict, train_settings
+from seqwise.runs import Scorer, choose_decoder, load_run, predict, train_settings
 from seqwise.runs.hub import run_folder
 from seqwise.runs.inputs import input_units, inputs_of
 from seqwise.runs.model_card import CITATION, public_settings
@@ -176,6 +176,14 @@ def test_a_masked_model_is_scored_and_sampled_by_name(
     (tmp_path / "one.txt").write_text("the dog sees a cat\n")
     scored = [seqwise("score", name, tmp_path / "one.txt").records for name in ("ada/masked", runs / "masked")]
     assert scored[0] == scored[1]
+
+
+@pytest.mark.parametrize(("name", "kind"), [("bart", "encoder-decoder"), ("gpt2", "causal"), ("masked", "masked")])
+def test_runs_on_the_hub_score_texts_as_those_in_folders_do(name: str, kind: str, runs: Path, hub: FakeHub) -> None:
+    pushed(hub, runs, name)
+    own, from_hub = Scorer(runs / name), Scorer(f"ada/{name}")
+    assert own.kind == from_hub.kind == kind
+    assert Scorer(run_folder(f"ada/{name}")).kind == kind
 
 
 def test_code_and_pickles_in_a_repository_are_left_there(runs: Path, hub: FakeHub) -> None:

@@ -298,9 +298,9 @@ def load_run_to_score(name: str | os.PathLike[str]) -> Run[Any, Any]:
         options: dict[str, Any] = {"kind": "causal model or encoder-decoder"}
         model, tokenizer = load_model_and_tokenizer(pretrained, _generator_loader, **options)
         return Run(None, model.eval(), LanguageModelCodec(tokenizer))
-    folder = Path(name)
-    if pretrained is None and (folder / MODEL / CODEC).is_file():
-        run = load_run(name)
+    folder = run_folder(name) if pretrained is None else None
+    if folder is not None and (model_folder(folder) / CODEC).is_file():
+        run = load_run(folder)
         if isinstance(run.codec, GeneratorCodec):
             return Run(run.settings, run.model.model.eval(), LanguageModelCodec(run.codec.tokenizer))
         require_purpose(run.codec, "score", path=folder)
