@@ -22,11 +22,11 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -267,13 +267,13 @@ class TokenizerCodec(OutputCodec):
 
     def save(self, model: Any, folder: Path) -> None:
         save_own_model(model, folder)
-        save_tokenizer(self.source, folder / "source")
-        save_tokenizer(self.target, folder / "target")
+        for part in fields(self):
+            save_tokenizer(getattr(self, part.name), folder / part.name)
 
     @classmethod
-    def load(cls, folder: Path) -> TokenizerCodec:
+    def load(cls, folder: Path) -> Self:
         """Read the tokenizers of a folder."""
-        return cls(load_tokenizer(folder / "source"), load_tokenizer(folder / "target"))
+        return cls(*(load_tokenizer(folder / part.name) for part in fields(cls)))
 
 
 @dataclass(frozen=True)
@@ -293,16 +293,6 @@ class SpellingCodec(TokenizerCodec):
 
     def source_tokens(self, encoded: EncodedExample) -> Sequence[int]:
         return [~token for token in encoded.source_ids if token < 0]
-
-    def save(self, model: Any, folder: Path) -> None:
-        super().save(model, folder)
-        save_tokenizer(self.characters, folder / "characters")
-
-    @classmethod
-    def load(cls, folder: Path) -> SpellingCodec:
-        """Read the tokenizers of a folder."""
-        tokenizers = (load_tokenizer(folder / name) for name in ("source", "target", "characters"))
-        return cls(*tokenizers)
 
 
 def _split(example: Example, side: str, tokenizer: Tokenizer) -> tuple[str, ...]:

@@ -68,15 +68,6 @@ class TransducerModel(ModelConfig):
     """Model whose outputs have their own length."""
 
 
-class _OwnVocabulary(Config):
-    minimum_count: int | None = setting(
-        None,
-        "rarer source tokens are trained as the unknown token; with 1, unknown tokens are refused (except for "
-        "subwords); by default 2 for words and subwords, 1 for characters",
-        ge=1,
-    )
-
-
 class _Decoder(Config):
     hidden_size: int = setting(
         96, "hidden size of each LSTM direction and of a tagger's decoder; transformer: of embeddings and layers", ge=1
@@ -84,7 +75,14 @@ class _Decoder(Config):
     dropout: float = setting(0.1, "dropout rate", ge=0, lt=1)
 
 
-class _NewModel(_OwnVocabulary):
+class _NewModel(Config):
+    minimum_count: int | None = setting(
+        None,
+        "rarer source tokens are trained as the unknown token; with 1, unknown tokens are refused (except for "
+        "subwords); by default 2 for words and subwords, 1 for characters",
+        ge=1,
+    )
+
     class_name: ClassVar[str]
     """Class of the model in ``seqwise.models``."""
 
