@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from seqwise.cli.console import command_device, progress_bars, require_files
+from seqwise.cli.console import command_device, err, progress_bars, require_files
 from seqwise.cli.flags import ResumableOutput, ScoredModel, given_flags
 from seqwise.errors import InputError
 from seqwise.names import count_of
@@ -74,7 +74,7 @@ def score(
     lines_of, totals = (_pair_lines, _PairTotals()) if pairs else (_lines, _Totals())
     # A bar would take hold of standard output; if that is a terminal, the results show the progress.
     results = sys.stdout
-    with Progress(disable=True) if results.isatty() and output is None else progress_bars() as bars:
+    with Progress(console=err(), disable=True) if results.isatty() and output is None else progress_bars() as bars:
         task = bars.add_task("scoring", total=len(examples), note="")
 
         def progressing(lines: Iterable[str]) -> Iterator[str]:
