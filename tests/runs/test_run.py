@@ -20,7 +20,7 @@ import torch
 from command_line import Command
 from seqwise.configuration import dump
 from seqwise.configuration.flat import flags_of
-from seqwise.data import Batch, Example, Vocabulary, collate, join_pieces, write_columns
+from seqwise.data import Batch, Example, Vocabulary, collate, join_pieces, read_columns, write_columns
 from seqwise.data.durable import LOCK
 from seqwise.decoding import DECODERS
 from seqwise.errors import InputError
@@ -702,6 +702,17 @@ def test_labels_that_were_never_seen_count_as_wrong() -> None:
         assert values.value == 0, name
     nothing_known = measure_decoders(run, STRANGE)
     assert nothing_known["mean log Z"] is None and nothing_known["variance of log Z"] is None
+
+
+def test_an_unknown_label_behind_a_range_of_words_is_named_with_its_own_line(tmp_path: Path) -> None:
+    rows = ["# text = zum Haus", "1-2\tzum\t_", "1\tzu\tADP", "2\tdem\tDET", "2.1\tnichts\t_", "3\tHaus\tX", ""]
+    file = tmp_path / "dev.conllu"
+    file.write_text("".join("\t".join([row, *"1234567"]) + "\n" if "\t" in row else f"{row}\n" for row in rows))
+    examples = read_columns(file, token_column=1, label_column=2)
+    settings = TINY.with_changes(encoder="bidirectional", objective="cross-entropy")
+    known = [Example(("zu", "dem"), ("ADP", "DET"), "x.tsv", 1)]
+    run = new_run(known, settings)
+    assert f"the first is {file}:6: 'X'" in str(unknown_targets(run, examples))
 
 
 def test_targets_that_cannot_be_written_are_named() -> None:

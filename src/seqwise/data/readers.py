@@ -223,6 +223,22 @@ def each_sentence(
         raise InputError("no sentence in the file", path=path, hint=hint)
 
 
+def line_of_token(example: Example, place: int) -> int:
+    r"""Return the line of a token of a sentence in columns, found in its file if that is still there.
+
+    Example:
+        >>> file = getfixture("tmp_path") / "a.conllu"
+        >>> _ = file.write_text("".join(f"{row}\tA{8 * chr(9)}_\n" for row in ("1-2", "1", "1.1", "2")))
+        >>> (example,) = read_columns(file, token_column=0, label_column=1)
+        >>> [line_of_token(example, place) for place in range(2)]
+        [2, 4]
+    """
+    if not os.path.isfile(example.path):
+        return example.line + place
+    numbers = (number for number, _, cells in _cells(example.path, hint="") if cells is not None)
+    return next(itertools.islice(itertools.dropwhile(lambda number: number < example.line, numbers), place, None))
+
+
 def _columns(count: int) -> str:
     return f"{count} column" if count == 1 else f"{count} columns"
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from seqwise.data.batches import EncodedExample
 from seqwise.data.fasta import each_entry
-from seqwise.data.readers import Example, FilePath, require_some
+from seqwise.data.readers import Example, FilePath, line_of_token, require_some
 from seqwise.data.spooled import spooled
 from seqwise.data.subwords import normalize_text
 from seqwise.data.tokenizer import Tokenizer, load_tokenizer, save_tokenizer
@@ -257,10 +257,11 @@ class TaggerCodec(OutputCodec):
         from seqwise.hugging_face.tagger import words_without_pieces
 
         for place in words_without_pieces(self.tokenizer, example.source):
-            # With labels, every word has a line of its own.
-            line = example.line + place * bool(example.target) if example.line else None
             problem = f"the tokenizer returns nothing for {example.source[place]!r}"
-            raise InputError(problem, path=example.path or None, line=line, hint="replace the word, or drop it")
+            where = example.place
+            if example.line and example.target:  # with labels, every word has a line of its own
+                where["line"] = line_of_token(example, place)
+            raise InputError(problem, **where, hint="replace the word, or drop it")
 
     def save(self, model: Any, folder: Path) -> None:
         from seqwise.hugging_face.tagger import BACKBONE, save_tagger

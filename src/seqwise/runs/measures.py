@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Callable, Collection, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from typing import Any, Literal
 
 import torch
 
 from seqwise.data.batches import EncodedExample, collate
-from seqwise.data.readers import Example
+from seqwise.data.readers import Example, line_of_token
 from seqwise.data.spooled import in_blocks
 from seqwise.data.subwords import normalize_text
 from seqwise.decoding import Decoder, evaluation_mode
@@ -247,22 +247,26 @@ def gold_text(run: OutputRun, example: Example) -> str:
     return run.codec.target_text(f"{token} (unknown)" if token in unseen else token for token in tokens)
 
 
+def unknown_tokens(run: OutputRun, examples: Sequence[Example]) -> Iterator[tuple[Example, int, str]]:
+    """Yield target tokens that the run cannot write, each with its example and its place there."""
+    known = run.codec.writable
+    for example in examples:
+        for place, token in enumerate(run.codec.written(example)):
+            if token not in known:
+                yield example, place, token
+
+
 def unknown_targets(run: OutputRun, examples: Sequence[Example]) -> str | None:
     """Return a warning about target tokens that training never saw, or None."""
-    targets = [run.codec.written(example) for example in examples]
-    known = run.codec.writable
-    a_line_each = run.settings.task == "tag"
-    places = [
-        f"{example.path}:{example.line + place * a_line_each}: {token[:100]!r}"
-        for example, target in zip(examples, targets, strict=True)
-        for place, token in enumerate(target)
-        if token not in known
-    ]
-    if not places:
+    unknown = list(unknown_tokens(run, examples))
+    if not unknown:
         return None
-    things = run.codec.target_things
-    were = "was never seen in training and counts" if len(places) == 1 else "were never seen in training and count"
-    return f"{len(places):,} of {sum(map(len, targets)):,} {things} {were} as wrong; the first is {places[0]}"
+    example, place, token = unknown[0]
+    line = line_of_token(example, place) if run.settings.task == "tag" else example.line
+    total = sum(len(run.codec.written(each)) for each in examples)
+    were = "was never seen in training and counts" if len(unknown) == 1 else "were never seen in training and count"
+    counts = f"{len(unknown):,} of {total:,} {run.codec.target_things} {were} as wrong"
+    return f"{counts}; the first is {example.path}:{line}: {token[:100]!r}"
 
 
 def changed_targets(run: OutputRun, examples: Sequence[Example]) -> str | None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from seqwise.configuration.flat import differences
 from seqwise.data.batches import EncodedExample, collate
 from seqwise.data.durable import discard_partials, sha256_of_file, write_atomically
-from seqwise.data.readers import Example
+from seqwise.data.readers import Example, line_of_token
 from seqwise.data.summary import missing_blank_lines, overlap_warning, wrong_label_column
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError, warn
@@ -39,6 +39,7 @@ from seqwise.runs.measures import (
     missing_bleu,
     require_known_target,
     unknown_targets,
+    unknown_tokens,
     unread_sources,
 )
 from seqwise.runs.model_settings import PretrainedEncoder
@@ -431,9 +432,6 @@ def begin_run(
 
 def _require_labels_of_init(run: OutputRun, examples: Sequence[Example]) -> None:
     """Raise an InputError for a label that the run in ``init``, whose labels stay, does not have."""
-    known = run.codec.writable
-    for example in examples:
-        for place, label in enumerate(example.target):
-            if label not in known:
-                problem, hint = f"init: the run has no label {label[:100]!r}", "train a new run, without init"
-                raise InputError(problem, path=example.path or None, line=example.line + place, hint=hint)
+    for example, place, label in unknown_tokens(run, examples):
+        problem, hint = f"init: the run has no label {label[:100]!r}", "train a new run, without init"
+        raise InputError(problem, path=example.path or None, line=line_of_token(example, place), hint=hint)
