@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -52,8 +52,10 @@ def score(
     """
     from rich.progress import Progress
 
-    from seqwise.runs.inputs import standard_input
-    from seqwise.runs.scoring import Scorer, read_pairs_to_score, read_texts_to_score
+    from seqwise.runs.inputs import digest_of, standard_input
+    from seqwise.runs.resumable_writer import write_in_blocks
+    from seqwise.runs.run import fingerprint
+    from seqwise.runs.scoring import BLOCK, Scorer, read_pairs_to_score, read_texts_to_score
 
     require_files(output, str(file))
     given = given_flags(flags)
@@ -77,21 +79,24 @@ def score(
     with Progress(console=err(), disable=True) if results.isatty() and output is None else progress_bars() as bars:
         task = bars.add_task("scoring", total=len(examples), note="")
 
-        def progressing(lines: Iterable[str]) -> Iterator[str]:
-            for line in lines:
+        def lines(block: Sequence[Example]) -> Iterator[str]:
+            for line in lines_of(scorer, block):
                 yield line
                 bars.advance(task)
 
-        def on_begin(count: int) -> None:
+        def show_total(count: int) -> None:
             bars.update(task, total=count)
 
         if output is None:
-            for line in progressing(lines_of(scorer, examples)):
+            for line in lines(examples):
                 print(line, file=results)
                 totals.add(line)
         else:
             (scorer.check_pairs if pairs else scorer.check)(examples)
-            _keep(scorer, examples, output, lambda block: progressing(lines_of(scorer, block)), on_begin)
+            claim = {"model": fingerprint(scorer.run), "sequences": digest_of(examples)}
+            claim["settings"] = repr(scorer.settings)
+            # Sequences of a block share passes of the model, so blocks are the same as without a file.
+            write_in_blocks(output, examples, lines, claim=claim, block=BLOCK, on_begin=show_total)
             with output.open(encoding="utf-8") as kept:
                 for line in kept:
                     totals.add(line)
@@ -112,24 +117,6 @@ def _lines(scorer: Scorer, examples: Sequence[Example]) -> Iterator[str]:
 def _pair_lines(scorer: Scorer, examples: Sequence[Example]) -> Iterator[str]:
     for example, pair in zip(examples, scorer.score_pair_examples(examples), strict=True):
         yield json.dumps({"line": example.line, **pair.record()}, ensure_ascii=False)
-
-
-def _keep(
-    scorer: Scorer,
-    examples: Sequence[Example],
-    output: Path,
-    lines_of: Callable[[Sequence[Example]], Iterable[str]],
-    on_begin: Callable[[int], None],
-) -> None:
-    """Write the lines to a file, resuming an interrupted command."""
-    from seqwise.runs import scoring
-    from seqwise.runs.inputs import digest_of
-    from seqwise.runs.resumable_writer import write_in_blocks
-    from seqwise.runs.run import fingerprint
-
-    # Sequences of a block share passes of the model, so blocks are the same as without a file.
-    claim = {"model": fingerprint(scorer.run), "sequences": digest_of(examples), "settings": repr(scorer.settings)}
-    write_in_blocks(output, examples, lines_of, claim=claim, block=scoring.BLOCK, on_begin=on_begin)
 
 
 @dataclass
