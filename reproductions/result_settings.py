@@ -36,8 +36,8 @@ from reproductions.goyal_2021.table_6_1 import BUDGETS
 from reproductions.result_files import longest_beginning
 from reproductions.systems import System
 from reproductions.tuning import RATES
-from seqwise.runs.language import BIO
 from seqwise.runs.masked_model_settings import MaskedModelSettings
+from seqwise.runs.paths import BIO
 from seqwise.runs.settings import Settings
 
 SIZES = {

@@ -26,7 +26,7 @@ from reproductions.systems import Data, System, systems_of
 from reproductions.tasks import ENTITIES, Task, make_table
 from reproductions.tuning import ended_on_dev
 from seqwise.data.durable import write_atomically
-from seqwise.runs.language import BIO
+from seqwise.runs.paths import BIO
 from seqwise.runs.settings import Settings, train_settings
 
 DECODERS = ("greedy", "beam", "renormalized-beam", "raw-beam")

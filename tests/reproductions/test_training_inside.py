@@ -18,7 +18,7 @@ from reproductions.tasks import Task, against_gold
 from seqwise.data import Example
 from seqwise.evaluation.metrics import token_accuracy
 from seqwise.runs import load_run, train_settings
-from seqwise.runs.language import BIO
+from seqwise.runs.paths import BIO
 from seqwise.runs.settings import check
 
 

@@ -27,6 +27,7 @@ from seqwise.runs.loading import new_run
 from seqwise.runs.run import fingerprint
 from seqwise.runs.settings import train_settings
 from seqwise.search import Grammar
+from seqwise.search.language import members
 
 TINY = ["--hidden-size=8", "--embedding-size=8", "--batch-size=8", "--beam-size=3"]
 SHORT = [*TINY, "--epochs=0.4", "--objective=cross-entropy"]
@@ -88,6 +89,22 @@ def test_a_run_in_init_hands_its_language_on(tagger: Path, data: Path) -> None:
     assert new_run([], settings).model.language is not None
     free = train_settings(init=tagger, train=data / "train.conll", language="", objective="cross-entropy")
     assert free.language == "" and new_run([], free).model.language is None
+
+
+@pytest.mark.parametrize("output", ["below/run", "../elsewhere/run"])
+def test_a_run_in_init_hands_its_language_on_to_other_folders(
+    output: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    Path("words").write_text((data / "catalogue.txt").read_text())  # a name that could be a pattern too
+    run_main("train", *SPELLING, "--train", data / "train.tsv", *SHORT, "--language=words", "--output", output)
+    folder = Path(output).resolve()
+    monkeypatch.chdir(data)
+    continued = new_run([], train_settings(init=folder, train=data / "train.tsv"))
+    ids = continued.codec.output_ids(Example((), tuple((data / "catalogue.txt").read_text().split()[0])))
+    inside_B = members(continued.model.language, torch.tensor([[*ids, continued.model.end]]))
+    assert bool(inside_B.all())
 
 
 def test_predict_stays_in_a_file_or_a_pattern(speller: Path, data: Path, seqwise: Command) -> None:

@@ -32,7 +32,7 @@ from seqwise.runs import Prediction, Run, Settings, choose_decoder, load_run, ne
 from seqwise.runs.advice import advise, best_of
 from seqwise.runs.decoder_choice import best_decoder, usual_decoder
 from seqwise.runs.diagnosis import diagnose
-from seqwise.runs.inputs import file_units, input_units, inputs_of, names_a_file
+from seqwise.runs.inputs import file_units, input_units, inputs_of
 from seqwise.runs.loading import build_codec, build_model
 from seqwise.runs.measures import (
     decisive,
@@ -48,6 +48,7 @@ from seqwise.runs.measures import (
     tagging_measures,
     unknown_targets,
 )
+from seqwise.runs.paths import names_a_file
 from seqwise.runs.run import OutputRun, require_enough_candidates
 from seqwise.runs.settings import (
     SETTINGS,

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from seqwise.data.fasta import each_entry
 from seqwise.data.readers import (
@@ -31,13 +30,11 @@ from seqwise.data.spooled import spooled
 from seqwise.errors import InputError
 from seqwise.names import STDIN, TextUnits
 from seqwise.runs.masked_model_settings import Format, MaskedModelSettings
+from seqwise.runs.paths import names_a_file
 from seqwise.runs.settings import Settings, Tagging
 
 Reader = Callable[[FilePath], Iterable[Example]]
 """Function that reads the inputs of a file."""
-
-# A text without blanks that ends like this is the name of a file.
-_FILE_ENDINGS = (".txt", ".tsv", ".csv", ".conll", ".gz", ".json", ".jsonl", ".lark", ".gbnf")
 
 
 def file_units(units: TextUnits) -> Units:
@@ -131,15 +128,6 @@ def _each_line(path: FilePath, units: Units) -> Iterator[Example]:
             yield Example((), tokens, os.fspath(path), number)
 
 
-def recorded_file(path: Path, folder: Path) -> Path:
-    """Find a data file named in the settings of a run, searching from the run folder upwards.
-
-    Recorded paths are absolute, unless the run folder is below the working directory of training.
-    """
-    above = folder.resolve()
-    return next((place / path for place in (above, *above.parents) if (place / path).is_file()), path)
-
-
 def inputs_of(text: str | None, *, units: Units, read: Reader | None = None) -> Sequence[Example]:
     """Read the examples of a file or standard input ("-"), or make one, without a path, from text."""
     read = read or partial(each_input, units=units)
@@ -176,14 +164,3 @@ def digest_of(examples: Iterable[Example]) -> str:
         fields = (example.source, example.target, example.line, example.key)
         digest.update(repr(fields).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
-
-
-def names_a_file(text: str) -> bool:
-    """Whether text is a file name: the file exists, or has a file's ending; folders may have names like words."""
-    path = Path(text)
-    try:
-        if path.exists():
-            return not path.is_dir()
-    except OSError:  # a text longer than a file name may be
-        return False
-    return path.suffix in _FILE_ENDINGS and not any(map(str.isspace, text))

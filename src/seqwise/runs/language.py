@@ -18,7 +18,8 @@ from seqwise.data.subwords import BLANK
 from seqwise.errors import InputError, placed
 from seqwise.evaluation.entities import entities, valid_transitions
 from seqwise.runs.hugging_face_codecs import GeneratorCodec
-from seqwise.runs.inputs import example_of, file_units, names_a_file
+from seqwise.runs.inputs import example_of, file_units
+from seqwise.runs.paths import BIO, language_file
 from seqwise.runs.run import OutputRun
 from seqwise.search.automata import Automaton, regular, transitions, trie
 from seqwise.search.grammars import Grammar, grammar
@@ -28,7 +29,6 @@ from seqwise.training.checkpoints import load_model_file
 FILE, GRAMMAR_FILE = "language.safetensors", "language.json"
 GRAMMARS = (".lark", ".gbnf")
 SCHEMA = ".json"
-BIO = "bio"
 AnyLanguage = TypeVar("AnyLanguage", Automaton, Grammar)
 AT_ONCE = 256  # targets that are looked up together
 
@@ -54,9 +54,9 @@ def in_language(run: OutputRun, language: str) -> OutputRun:
 def _language(run: OutputRun, language: str) -> Language:
     if language == BIO:
         return _of_labels(run)
-    if not names_a_file(language):
+    path = language_file(language)
+    if path is None:
         return _of_text(run, regular, language)
-    path = Path(language)
     if path.suffix not in (SCHEMA, *GRAMMARS):
         return _of_file(run, path)
     source: Any = "\n".join(text for _, text in read_lines(path))

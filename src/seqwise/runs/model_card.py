@@ -14,8 +14,8 @@ from seqwise.errors import InputError
 from seqwise.names import measure_heading, measure_text
 from seqwise.runs.codecs import Codec
 from seqwise.runs.decoder_choice import usual_decoder
-from seqwise.runs.inputs import names_a_file
 from seqwise.runs.model_settings import HUB_NAME
+from seqwise.runs.paths import language_file
 from seqwise.runs.run import MaskedRun, OutputRun, Run
 from seqwise.runs.settings import Settings
 from seqwise.runs.trainer_options import AnyOptions, TrainerOptions
@@ -46,8 +46,9 @@ def public_settings(settings: AnyOptions) -> AnyOptions:
         model: Any = settings.model
         if model.pretrained and not _base_model(settings):
             changes["model"] = model.replace(path=f"./{Path(model.path).name}")
-        if names_a_file(settings.language):
-            changes["language"] = Path(settings.language).name
+        language = language_file(settings.language)
+        if language is not None:
+            changes["language"] = language.name
     return settings.model_copy(update=changes)
 
 

@@ -19,7 +19,8 @@ from seqwise.data.batches import FREE
 from seqwise.data.readers import Example, read_lines
 from seqwise.data.spooled import from_plain, in_blocks, spooled_items, to_plain
 from seqwise.errors import InputError
-from seqwise.runs.inputs import example_of, file_units, inputs_of, names_a_file, standard_input
+from seqwise.runs.inputs import example_of, file_units, inputs_of, standard_input
+from seqwise.runs.paths import names_a_file
 from seqwise.runs.run import MaskedRun
 from seqwise.runs.sampling_folder import require_disk
 from seqwise.runs.sampling_settings import SampleSettings

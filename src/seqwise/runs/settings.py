@@ -30,6 +30,7 @@ from seqwise.runs.model_settings import (
     TransducerModel,
     names_pretrained,
 )
+from seqwise.runs.paths import recorded_language
 from seqwise.runs.trainer_options import SIZED, TrainerOptions, read_saved, require_evaluation
 from seqwise.schedules import Alpha
 
@@ -432,6 +433,7 @@ def _take_from_init(given: Given) -> None:
                 raise given.error(name, f"{name}: the run in init decides it", "leave it out")
     for name in missing:
         value = getattr(before, name)
+        value = recorded_language(value, folder) if name == "language" else value
         given.put(name, plain_values(value) if isinstance(value, Config) else value)
 
 

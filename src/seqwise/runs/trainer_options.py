@@ -12,6 +12,7 @@ from pydantic import model_validator
 from seqwise.configuration import Config, OneOf, setting
 from seqwise.configuration.written import Given, read_given
 from seqwise.errors import InputError
+from seqwise.runs.paths import language_file
 
 if TYPE_CHECKING:
     from seqwise.data.batches import BatchSampler, EncodedExample
@@ -120,7 +121,10 @@ def with_absolute_paths(settings: AnyOptions, output: Path) -> AnyOptions:
     """Make paths absolute if the run folder is outside the current one; see ``recorded_file``."""
     if output.resolve().is_relative_to(Path.cwd()):
         return settings
-    paths = {name: value.absolute() for name, value in settings if isinstance(value, Path)}
+    paths: dict[str, Any] = {name: value.absolute() for name, value in settings if isinstance(value, Path)}
+    language = language_file(getattr(settings, "language", ""))
+    if language is not None:
+        paths["language"] = str(language.absolute())
     return settings.model_copy(update=paths)
 
 

@@ -28,7 +28,7 @@ from seqwise.objectives.objective import Objective
 from seqwise.objectives.options import Context
 from seqwise.runs.codecs import Codec
 from seqwise.runs.hub import model_folder
-from seqwise.runs.inputs import names_a_file, read_examples
+from seqwise.runs.inputs import read_examples
 from seqwise.runs.language import require_gold_inside
 from seqwise.runs.loading import new_run, read_settings, save_run, save_settings
 from seqwise.runs.masked_model_settings import MaskedModelSettings
@@ -44,6 +44,7 @@ from seqwise.runs.measures import (
 )
 from seqwise.runs.model_settings import PretrainedEncoder
 from seqwise.runs.monitoring import CROSS_ENTROPY, monitor
+from seqwise.runs.paths import language_file
 from seqwise.runs.run import METRICS, OutputRun, Run
 from seqwise.runs.settings import WARM_START_FOLDERS, Settings, check
 from seqwise.runs.sizing import sized, sized_like
@@ -266,8 +267,9 @@ def fingerprints_of(settings: TrainerOptions, dev: Sequence[Example]) -> dict[st
         fingerprints["development data"] = sha256_of_examples(dev)
     if settings.init is not None:
         fingerprints["initial weights"] = sha256_of_file(model_folder(settings.init) / MANIFEST)
-    if isinstance(settings, Settings) and names_a_file(settings.language):
-        fingerprints["contents of the language file"] = sha256_of_file(Path(settings.language))
+    language = language_file(getattr(settings, "language", ""))
+    if language is not None:
+        fingerprints["contents of the language file"] = sha256_of_file(language)
     return fingerprints
 
 

@@ -11,9 +11,10 @@ from typing import Any
 from seqwise.data.batches import EncodedExample
 from seqwise.data.readers import Example
 from seqwise.errors import InputError
-from seqwise.runs.inputs import example_of, file_units, input_units, read_examples, recorded_file
+from seqwise.runs.inputs import example_of, file_units, input_units, read_examples
 from seqwise.runs.loading import load_run
 from seqwise.runs.measures import gold_ids
+from seqwise.runs.paths import recorded_file
 from seqwise.runs.run import OutputRun, Run
 from seqwise.training.processes import local_device
 

@@ -34,9 +34,10 @@ from seqwise.pages.report.results import (
 from seqwise.pages.report.sampling import sampling_section, sampling_table, sampling_verdict
 from seqwise.pages.report.slots import log_partition_blocks, slot_spread
 from seqwise.runs.diagnosis import measure_log_partitions
-from seqwise.runs.inputs import read_examples, recorded_file
+from seqwise.runs.inputs import read_examples
 from seqwise.runs.loading import load_run
 from seqwise.runs.measures import signatures, unknown_targets, unread_sources
+from seqwise.runs.paths import recorded_file
 from seqwise.runs.run import OutputRun, reading_problems
 from seqwise.training.processes import local_device
 
