@@ -29,7 +29,7 @@ from seqwise.data.readers import Example
 from seqwise.evaluation import Counts, edit_distance
 from seqwise.objectives import log_partitions
 from seqwise.pages.report import watch_report
-from seqwise.pages.report.blocks import Folded, Ids, Listing, Table, plain_number
+from seqwise.pages.report.blocks import Folded, Listing, Table, plain_number
 from seqwise.pages.report.chains import autocorrelation
 from seqwise.pages.report.curves import so_far, training_figures
 from seqwise.pages.report.drawing import FAINTEST, Palette, draw_lattice, lattice_palette
@@ -458,7 +458,7 @@ def test_gold_with_an_unseen_label_is_shown_and_log_z_colours_what_has_no_gold(
     searched = search_example(run, Example(("the", "dog"), ()), 1, name="tagger", logs=[])
     palette = lattice_palette(searched.all_lattices)
     assert lattice_legend([searched], palette).colour == "log Z of the step, nats" and palette.low <= expected
-    numbers = lattice_blocks(searched, palette, ids=Ids())[-1]
+    numbers = lattice_blocks(searched, palette)[-1]
     assert isinstance(numbers, Folded) and all("cost" not in table.columns for table in numbers.blocks)  # type: ignore[union-attr]
 
 
@@ -657,7 +657,7 @@ def test_the_best_so_far_is_the_least_error_and_the_most_accuracy(
     last, best = last_and_best
     folder = Folder(Path("x"), "x", "training", {}, [log])
     assert so_far(folder).endswith(f"{last}, best {best}.")
-    assert f"Development data: {curve}" in training_figures([folder], ids=Ids())[-1].text  # type: ignore[union-attr]
+    assert f"Development data: {curve}" in training_figures([folder])[-1].text  # type: ignore[union-attr]
 
 
 # ---- Masked models and samples --------------------------------------------------------------------------------------

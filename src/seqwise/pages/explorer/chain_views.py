@@ -5,8 +5,8 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from seqwise.pages.explorer.chains import Watched, energies
-from seqwise.pages.report.blocks import Ids, Table, plain_number
-from seqwise.pages.report.page import render_block
+from seqwise.pages.report.blocks import Table, plain_number
+from seqwise.pages.report.page import render_blocks
 from seqwise.pages.report.plots import Line, line_plot
 from seqwise.sampling.chains import Tally, tally
 
@@ -28,7 +28,7 @@ def sequences_view(watched: Watched) -> Markup:
         )
     sweeps = len(watched.done)
     caption = f"After {sweeps} sweep{'s' * (sweeps != 1)}: thick outlines have just changed, dashed positions are fixed"
-    return render_block(Table(caption, ["chain", "sequence", "energy, nats"], rows))
+    return render_blocks(Table(caption, ["chain", "sequence", "energy, nats"], rows))
 
 
 def _token(token: str, *, is_fixed: bool, is_changed: bool) -> Markup:
@@ -68,7 +68,7 @@ def energy_view(watched: Watched) -> Markup:
     """Plot energies and acceptance by sweep, from two sweeps on."""
     if len(watched.done) < FEWEST_DRAWN:
         return Markup("")
-    values_SB, sweeps, ids = energies(watched), range(1, len(watched.done) + 1), Ids()
+    values_SB, sweeps = energies(watched), range(1, len(watched.done) + 1)
     borders = [watched.since + 0.5] if watched.since else []
     lines = [
         Line(f"chain {chain + 1}", sweeps, values_SB[:, chain].tolist(), chain) for chain in range(values_SB.shape[1])
@@ -79,11 +79,7 @@ def energy_view(watched: Watched) -> Markup:
         Line("accepted and new", sweeps, [count.novelty for count in counts], 1),
     ]
     drawn = (
-        line_plot(
-            "Energy by sweep, a line for each chain", lines, x_label="sweep", ids=ids, borders=borders, unit="nats"
-        ),
-        line_plot(
-            "Shares of proposals: accepted (solid), new (dashed)", shares, x_label="sweep", ids=ids, borders=borders
-        ),
+        line_plot("Energy by sweep, a line for each chain", lines, x_label="sweep", borders=borders, unit="nats"),
+        line_plot("Shares of proposals: accepted (solid), new (dashed)", shares, x_label="sweep", borders=borders),
     )
-    return Markup('<div class="blocks">{}</div>').format(Markup("").join(map(render_block, drawn)))
+    return Markup('<div class="blocks">{}</div>').format(render_blocks(*drawn))

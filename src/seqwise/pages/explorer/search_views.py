@@ -12,7 +12,7 @@ from seqwise.pages.explorer.searches import Scored, SearchErrors, dropped, fell_
 from seqwise.pages.report.blocks import Legend, Paragraph, Table, plain_number
 from seqwise.pages.report.drawing import draw_lattice, lattice_palette, lattice_table
 from seqwise.pages.report.lattice import Lattice, Node
-from seqwise.pages.report.page import render_block
+from seqwise.pages.report.page import render_blocks
 from seqwise.runs.measures import step_names
 from seqwise.runs.run import OutputRun
 
@@ -33,14 +33,14 @@ def lattice_view(run: OutputRun, answer: Answer, step: int) -> Markup:
         beside=[lattice],
     )
     table = lattice_table(shown, "Values in the lattice", words)
-    return _region("the lattice of the search", drawing) + render_block(table)
+    return _region("the lattice of the search", drawing) + render_blocks(table)
 
 
 def legend_view(answer: Answer) -> Markup:
     """Draw the legend of the lattice."""
     palette = lattice_palette([answer.lattice])
     colour = "log Z of the step, nats" if answer.question.gold is None else "cost added by the step"
-    return render_block(Legend(colour, plain_number(palette.low), plain_number(palette.high)))
+    return render_blocks(Legend(colour, plain_number(palette.low), plain_number(palette.high)))
 
 
 def _region(name: str, content: Markup) -> Markup:
@@ -114,7 +114,7 @@ def outputs_view(outputs: Sequence[Scored]) -> Markup:
         for output in outputs
     ]
     columns = ("search", "output", "log p, nats", "raw score, nats", "right")
-    return render_block(Table("Outputs with both scores, the highest of each column marked", columns, rows))
+    return render_blocks(Table("Outputs with both scores, the highest of each column marked", columns, rows))
 
 
 def _output(run: OutputRun, tokens: Sequence[int]) -> str:
@@ -134,7 +134,7 @@ def bias_view(run: OutputRun, bias: LabelBias, step: int) -> Markup:
     )
     if any(prefix.is_gold for prefixes in bias.steps for prefix in prefixes):
         text += f" In the whole search, {fate_of_gold(bias)}."
-    return render_block(Paragraph(text)) + render_block(table)
+    return render_blocks(Paragraph(text), table)
 
 
 def _mass_row(run: OutputRun, prefix: Prefix) -> list[str | Markup]:
@@ -168,9 +168,8 @@ def errors_view(run: OutputRun, errors: SearchErrors, *, score: str) -> Markup:
         short = f"{best.short:.3f}" if best.short else "none"
         rows.append([name, _output(run, best.tokens), f"{best.score:.3f}", short])
     columns = ("search", "output", f"{score} score, nats", "gap to the best")
-    return render_block(Paragraph(_verdict(errors))) + render_block(
-        Table(f"The same input, with other beam sizes, {score} scores", columns, rows)
-    )
+    table = Table(f"The same input, with other beam sizes, {score} scores", columns, rows)
+    return render_blocks(Paragraph(_verdict(errors)), table)
 
 
 def _verdict(errors: SearchErrors) -> str:

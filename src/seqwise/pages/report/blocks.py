@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import count
-from typing import ClassVar
 
 from markupsafe import Markup
-
-
-class Ids:
-    """Unique ids of a page."""
-
-    def __init__(self) -> None:
-        self._numbers = count(1)
-
-    def new(self, what: str) -> str:
-        """Return the next id."""
-        return f"{what}-{next(self._numbers)}"
 
 
 @dataclass(frozen=True)
@@ -26,7 +13,6 @@ class Paragraph:
     """Paragraph of plain text."""
 
     text: str
-    part: ClassVar[str] = "paragraph"
 
 
 @dataclass(frozen=True)
@@ -34,7 +20,6 @@ class Verdict:
     """Opening sentence of a page."""
 
     text: str
-    part: ClassVar[str] = "verdict"
 
 
 @dataclass(frozen=True)
@@ -46,38 +31,30 @@ class Table:
     rows: Sequence[Sequence[str | Markup]]
     folded: bool = False  # whether only the caption is shown until it is clicked
     narrow: bool = False  # whether it may share a row with another one
-    part: ClassVar[str] = "table"
 
 
 @dataclass(frozen=True)
 class Figure:
     """Drawing with a text description."""
 
-    id: str  # unique in the page
     title: str
     text: str  # description with numbers, for screen readers
-    svg: Markup  # labelled by the ids ``{id}-title`` and ``{id}-text``
+    svg: Callable[[str], Markup]  # with an id of the page: labelled by the ids ``{id}-title`` and ``{id}-text``
     note: str = ""  # shown below the title
-    part: ClassVar[str] = "figure"
 
 
 @dataclass(frozen=True)
 class Frames:
     """Drawings that a slider shows one at a time."""
 
-    id: str  # unique in the page
     label: str  # of the slider
     names: Sequence[str]  # of its positions
     start: int  # first position
     panels: Sequence[tuple[str, Sequence[Markup]]]  # title, and a drawing for each position
-    part: ClassVar[str] = "frames"
 
 
-@dataclass(frozen=True)
-class Entry:
-    """Item of a listing: lines with their names."""
-
-    lines: Sequence[tuple[str, Markup]]
+Entry = Sequence[tuple[str, Markup]]
+"""Item of a listing: lines with their names."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +64,6 @@ class Listing:
     caption: str
     entries: Sequence[Entry]
     folded: bool = False  # whether only the caption is shown until it is clicked
-    part: ClassVar[str] = "listing"
 
 
 @dataclass(frozen=True)
@@ -97,7 +73,6 @@ class Legend:
     colour: str  # what the colour of a box stands for
     low: str  # number of the white end
     high: str  # number of the orange end
-    part: ClassVar[str] = "legend"
 
 
 @dataclass(frozen=True)
@@ -107,7 +82,6 @@ class Folded:
     title: str
     blocks: Sequence[Block]
     is_open: bool = False
-    part: ClassVar[str] = "folded"
 
 
 @dataclass(frozen=True)
@@ -115,7 +89,6 @@ class Key:
     """Legend of lines: names of runs, numbered from 0."""
 
     names: Sequence[str]
-    part: ClassVar[str] = "key"
 
 
 Block = Paragraph | Verdict | Table | Figure | Frames | Listing | Legend | Folded | Key

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from seqwise.names import measure_heading, measure_text
-from seqwise.pages.report.blocks import Block, Ids, Key, Paragraph, Table, plain_number
+from seqwise.pages.report.blocks import Block, Key, Paragraph, Table, plain_number
 from seqwise.pages.report.folders import Folder, StageLog
 from seqwise.pages.report.plots import Line, Panel, line_plot, panel_plot
 
@@ -60,7 +60,7 @@ def shown_value(value: Any) -> str:
     return str(value) or "none"
 
 
-def training_figures(folders: Sequence[Folder], *, ids: Ids) -> list[Block]:
+def training_figures(folders: Sequence[Folder]) -> list[Block]:
     """Plot the loss and, below it on the same axis, the development measure that decides early stopping.
 
     The stages of a run follow each other.
@@ -89,7 +89,7 @@ def training_figures(folders: Sequence[Folder], *, ids: Ids) -> list[Block]:
     if any(not log.measured for folder in with_logs for log in folder.logs) and folders[0].kind == "training":
         notes.append("Without --dev, there is no development curve.")
     title = "Loss and development measure, by step"
-    figure = panel_plot(title, panels, x_label="step", ids=ids, borders=borders, note=" ".join(notes))
+    figure = panel_plot(title, panels, x_label="step", borders=borders, note=" ".join(notes))
     return [*_keys(folders), figure]
 
 
@@ -135,7 +135,7 @@ def so_far(folder: Folder) -> str:
     return f"{text}; {quantity.replace('_', ' ')} on development data {last}, best {best}."
 
 
-def more_curves(folders: Sequence[Folder], *, ids: Ids) -> list[Block]:
+def more_curves(folders: Sequence[Folder]) -> list[Block]:
     """Plot the other quantities of the training logs, with their values in folded tables."""
     with_logs = [folder for folder in folders if folder.logs]
     if not with_logs:
@@ -144,14 +144,14 @@ def more_curves(folders: Sequence[Folder], *, ids: Ids) -> list[Block]:
     for quantity, title in TITLES.items():
         lines = _lines(folders, lambda log: log.columns, quantity)
         logarithmic = quantity in SPANS_MAGNITUDES
-        blocks += _plot(title, lines, borders=_borders(with_logs), ids=ids, logarithmic=logarithmic)
-    blocks += _measured_plots(folders, ids)
+        blocks += _plot(title, lines, borders=_borders(with_logs), logarithmic=logarithmic)
+    blocks += _measured_plots(folders)
     for folder in with_logs:
         blocks += _tables(folder)
     return blocks
 
 
-def _measured_plots(folders: Sequence[Folder], ids: Ids) -> list[Block]:
+def _measured_plots(folders: Sequence[Folder]) -> list[Block]:
     """Plot the development measures that do not decide."""
     quantities = dict.fromkeys(name for folder in folders for log in folder.logs for name in log.measured)
     drawn = {"step", *map(_decisive, folders)}
@@ -159,7 +159,7 @@ def _measured_plots(folders: Sequence[Folder], ids: Ids) -> list[Block]:
     for quantity in [name for name in quantities if name not in drawn]:
         lines = _lines(folders, lambda log: log.measured, quantity)
         title = f"{quantity[:1].upper()}{quantity[1:].replace('_', ' ')}, on a sample of the development data"
-        blocks += _plot(title, lines, borders=_borders(folders), ids=ids)
+        blocks += _plot(title, lines, borders=_borders(folders))
     return blocks
 
 
@@ -170,10 +170,10 @@ def _lines(folders: Sequence[Folder], columns_of: Callable[[StageLog], Columns],
     ]
 
 
-def _plot(title: str, lines: Sequence[Line], *, borders: Sequence[float], ids: Ids, **style: Any) -> list[Block]:
+def _plot(title: str, lines: Sequence[Line], *, borders: Sequence[float], **style: Any) -> list[Block]:
     """Make a plot, or nothing if there are no points."""
     drawn = [line for line in lines if line.xs]
-    return [line_plot(title, drawn, x_label="step", ids=ids, borders=borders, **style)] if drawn else []
+    return [line_plot(title, drawn, x_label="step", borders=borders, **style)] if drawn else []
 
 
 def _joined(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from seqwise.data.readers import Example
-from seqwise.pages.report.blocks import Block, Folded, Frames, Ids, Legend, Paragraph, plain_number
+from seqwise.pages.report.blocks import Block, Folded, Frames, Legend, Paragraph, plain_number
 from seqwise.pages.report.drawing import Palette, draw_lattice, lattice_table
 from seqwise.pages.report.folders import StageLog
 from seqwise.pages.report.lattice import MOST_STEPS, Lattice, beam_lattice, drawn_steps
@@ -66,7 +66,7 @@ def search_example(run: OutputRun, example: Example, number: int, *, name: str, 
     return Searched(name, run, example, number, gold, lattices, _start(run, logs), k)
 
 
-def lattice_blocks(searched: Searched, palette: Palette, *, ids: Ids) -> list[Block]:
+def lattice_blocks(searched: Searched, palette: Palette) -> list[Block]:
     """Draw the lattices of an example with a slider over alpha, and fold their numbers."""
     run, name, number = searched.run, searched.name, searched.number
     words = run.codec.target_vocabulary.tokens
@@ -89,7 +89,7 @@ def lattice_blocks(searched: Searched, palette: Palette, *, ids: Ids) -> list[Bl
         )
         for title, by_selector in searched.lattices.items()
     ]
-    frames = Frames(ids.new("lattice"), f"Alpha of {name} on example {number}", names, searched.start, panels)
+    frames = Frames(f"Alpha of {name} on example {number}", names, searched.start, panels)
     tables = [
         lattice_table(by_selector[place], f"Numbers: {name}, example {number}, {title} scores, {names[place]}", words)
         for place in dict.fromkeys((searched.start, len(ALPHAS)))

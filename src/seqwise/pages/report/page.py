@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib import resources
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ def render_page(title: str, sections: Sequence[Section], *, refresh: int | None 
             sections=sections,
             refresh=refresh,
             names=_namer(sections),
+            new_id=_new_ids(),
             marker=Markup(MARKER),
             style=Markup(block_style() + _part("page.css")),
             script=Markup(script),
@@ -52,15 +54,16 @@ def render_page(title: str, sections: Sequence[Section], *, refresh: int | None 
     return page
 
 
-def render_block(block: Block) -> Markup:
-    """Render a block, with its text escaped; frames are excluded, as they need the page's script.
+def render_blocks(*blocks: Block) -> Markup:
+    """Render blocks, with their text escaped; frames are excluded, as they need the page's script.
 
     Example:
         >>> from seqwise.pages.report.blocks import Paragraph
-        >>> print(render_block(Paragraph("a < b")).strip())
+        >>> print(render_blocks(Paragraph("a < b")).strip())
         <p>a &lt; b</p>
     """
-    return Markup(_environment().get_template("blocks.html").module.draw(block))
+    module = _environment().get_template("blocks.html").make_module({"new_id": _new_ids()})
+    return Markup("").join(map(module.draw, blocks))
 
 
 def block_style() -> str:
@@ -78,6 +81,12 @@ def _environment() -> Any:
 
 def _part(name: str) -> str:
     return resources.files("seqwise.pages.report").joinpath(name).read_text("utf-8")
+
+
+def _new_ids() -> Callable[[str], str]:
+    """Return a function from a word to an id that no other call has returned."""
+    numbers = count(1)
+    return lambda word: f"{word}-{next(numbers)}"
 
 
 def _namer(sections: Sequence[Section]) -> Callable[[Section], str]:

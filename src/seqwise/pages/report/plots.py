@@ -7,13 +7,14 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from xml.etree import ElementTree
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from seqwise.errors import InputError
-from seqwise.pages.report.blocks import Figure, Ids, plain_number
+from seqwise.pages.report.blocks import Figure, plain_number
 
 LINE_STYLES = ("-", "--", "-.", ":")
 """Line styles, which distinguish lines in addition to colours."""
@@ -40,7 +41,6 @@ def line_plot(
     lines: Sequence[Line],
     *,
     x_label: str,
-    ids: Ids,
     logarithmic: bool = False,
     shaded: tuple[float, float] | None = None,
     borders: Sequence[float] = (),
@@ -49,7 +49,7 @@ def line_plot(
 ) -> Figure:
     """Plot lines with a shaded range, vertical lines at ``borders`` and a horizontal one at ``level``."""
     panel = Panel("", lines, logarithmic=logarithmic, level=level, unit=unit)
-    return panel_plot(title, [panel], x_label=x_label, ids=ids, shaded=shaded, borders=borders)
+    return panel_plot(title, [panel], x_label=x_label, shaded=shaded, borders=borders)
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,6 @@ def panel_plot(
     panels: Sequence[Panel],
     *,
     x_label: str,
-    ids: Ids,
     shaded: tuple[float, float] | None = None,
     borders: Sequence[float] = (),
     note: str = "",
@@ -96,7 +95,7 @@ def panel_plot(
     width = -(-max(len(line.xs) for panel in panels for line in panel.lines) // MOST_POINTS)
     if width > 1:
         text += f" Each point is a mean over {width} steps."
-    return _figure(title, text, draw, height=height, ids=ids, note=note)
+    return _figure(title, text, draw, height=height, note=note)
 
 
 def _draw_panel(axes: Any, panel: Panel) -> None:
@@ -138,7 +137,6 @@ def interval_plot(
     *,
     number_text: Callable[[float], str],
     difference_texts: Sequence[str] = (),
-    ids: Ids,
     level: float | None = None,
     note: str = "",
 ) -> Figure:
@@ -165,7 +163,7 @@ def interval_plot(
     if differences is not None:
         text += f" {differences.title}: {'; '.join(difference_texts)}."
     height = 0.4 + 0.18 * num_rows + (0.5 + 0.3 * num_below if differences else 0)
-    return _figure(title, text, draw, height=height, ids=ids, note=note)
+    return _figure(title, text, draw, height=height, note=note)
 
 
 def _draw_groups(axes: Any, groups: Sequence[Rows], number_text: Callable[[float], str]) -> None:
@@ -219,7 +217,7 @@ def _draw_differences(axes: Any, differences: Rows, texts: Sequence[str]) -> Non
     axes.tick_params(axis="y", length=0)
 
 
-def _figure(title: str, text: str, draw: Callable[[Any], None], *, height: float, ids: Ids, note: str = "") -> Figure:
+def _figure(title: str, text: str, draw: Callable[[Any], None], *, height: float, note: str = "") -> Figure:
     """Draw on a canvas and return its inline SVG."""
     try:
         import matplotlib
@@ -232,8 +230,7 @@ def _figure(title: str, text: str, draw: Callable[[Any], None], *, height: float
         draw(canvas)
         file = io.StringIO()
         canvas.savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
-    name = ids.new("figure")
-    return Figure(name, title, text, _inlined(file.getvalue(), name), note)
+    return Figure(title, text, partial(_inlined, file.getvalue()), note)
 
 
 def _plain_ticks(axis: Any) -> None:
@@ -303,41 +300,34 @@ def _line_colour(number: int) -> str:
 
 
 def _inlined(document: str, name: str) -> Markup:
-    """Convert a document to inline SVG with unique ids, the page's colours and no external references."""
+    """Convert a document to inline SVG with ids that begin with a name and without external references."""
     root = ElementTree.fromstring(document)
-    for parent in list(root.iter()):
-        for child in list(parent):
+    referred = set(re.findall(r"(?:url\(#|href=\"#)([^)\"]+)", document))
+    for element in list(root.iter()):
+        for child in list(element):
             # A style element would style the whole page.
             if child.tag.endswith(("}metadata", "}style")):
-                parent.remove(child)
-    referred = set(re.findall(r"(?:url\(#|href=\"#)([^)\"]+)", document))
-    pieces: list[str] = []
-    _write(root, pieces, name, referred, {"role": "img", "aria-labelledby": f"{name}-title {name}-text"})
-    return Markup("".join(pieces))
+                element.remove(child)
+        # HTML needs no namespaces, and whitespace between elements is not part of the drawing.
+        element.tag = element.tag.rpartition("}")[2]
+        attributes = ((key.rpartition("}")[2], value) for key, value in element.attrib.items())
+        element.attrib = {
+            key: _attribute(key, value, name) for key, value in attributes if key != "id" or value in referred
+        }
+        element.text, element.tail = (element.text if element.text and element.text.strip() else None), None
+    for key in ("width", "height", "version"):
+        del root.attrib[key]
+    root.attrib |= {"role": "img", "aria-labelledby": f"{name}-title {name}-text"}
+    return Markup(ElementTree.tostring(root, encoding="unicode", method="html"))
 
 
-def _write(element: Any, pieces: list[str], name: str, referred: set[str], more: dict[str, str]) -> None:
-    """Write an element without namespaces, which HTML does not need."""
-    tag = element.tag.rpartition("}")[2]
-    attributes: dict[str, str] = {}
-    for key, value in element.attrib.items():
-        key = key.rpartition("}")[2]
-        if key == "id":
-            if value not in referred:
-                continue
-            value = f"{name}-{value}"
-        elif key == "href":
-            value = f"#{name}-{value.removeprefix('#')}"
-        elif key == "version" or (tag == "svg" and key in ("width", "height")):
-            continue
-        attributes[key] = _recoloured(re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", value))
-    attributes |= more
-    pieces.append(f"<{tag}" + "".join(f' {key}="{escape(value)}"' for key, value in attributes.items()) + ">")
-    text = element.text or ""
-    pieces.append(str(escape(text)) if text.strip() else "")  # whitespace between elements is not part of the drawing
-    for child in element:
-        _write(child, pieces, name, referred, {})
-    pieces.append(f"</{tag}>")
+def _attribute(key: str, value: str, name: str) -> str:
+    """Return the value of an attribute, with the page's colours."""
+    if key == "id":
+        return f"{name}-{value}"
+    if key == "href":
+        return f"#{name}-{value.removeprefix('#')}"
+    return _recoloured(value.replace("url(#", f"url(#{name}-"))
 
 
 def _recoloured(text: str) -> str:

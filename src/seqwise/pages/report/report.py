@@ -12,7 +12,7 @@ from pathlib import Path
 from seqwise.data.readers import Example
 from seqwise.errors import InputError
 from seqwise.evaluation.signature import sha256_of_examples, sign, signature_line
-from seqwise.pages.report.blocks import Block, Folded, Frames, Ids, Paragraph, Section, Table, Verdict
+from seqwise.pages.report.blocks import Block, Folded, Frames, Paragraph, Section, Table, Verdict
 from seqwise.pages.report.chains import read_sampling
 from seqwise.pages.report.curves import more_curves, settings_tables, so_far, training_figures
 from seqwise.pages.report.drawing import Palette, lattice_palette
@@ -89,7 +89,6 @@ class Page:
     options: ReportOptions
     on_progress: OnProgress
     waits: bool = False  # until all runs have ended; no model is measured before
-    ids: Ids = field(default_factory=Ids)
     footer: list[str] = field(default_factory=list)  # signatures, a line each
 
 
@@ -241,7 +240,7 @@ def _training(folders: Sequence[Folder], page: Page) -> list[Section]:
     beside = [block for group in groups for block in output_listings(group)]
     sections = [
         Section("Result", _first_screen(folders, groups, page), narrow=True),
-        Section("Training", training_figures(folders, ids=page.ids), narrow=True),
+        Section("Training", training_figures(folders), narrow=True),
         Section("Errors", worst),
         Section("Outputs and gold", beside),
         *_lattices(folders, loaded, data, page),
@@ -253,7 +252,7 @@ def _training(folders: Sequence[Folder], page: Page) -> list[Section]:
 def _first_screen(folders: Sequence[Folder], groups: Sequence[Sequence[Result]], page: Page) -> list[Block]:
     blocks: list[Block] = []
     for group in groups:
-        blocks += [Verdict(verdict(group)), result_figure(group, ids=page.ids)]
+        blocks += [Verdict(verdict(group)), result_figure(group)]
     if any(result.data == DEVELOPMENT_DATA for group in groups for result in group):
         blocks.append(Paragraph(CHOSEN_HERE))
     blocks += [Verdict(so_far(folder)) for folder in folders if not folder.has_model]
@@ -289,12 +288,11 @@ def _details(
         [folder.name for folder in folders],
         {name: report for name, report in reports.items() if report is not None},
         spreads,
-        ids=page.ids,
     )
     said = [Paragraph(line) for line in map(development_lines, folders) if line]
     folded = [
         Folded("All measures", [*result_tables(results), *said]),
-        Folded("More curves", more_curves(folders, ids=page.ids)),
+        Folded("More curves", more_curves(folders)),
         Folded("log Z and spread of slot scores, by position", by_position),
         Folded("Settings", settings_tables(folders)),
         Folded("Notes on the data", notes),
@@ -333,7 +331,7 @@ def _lattices(
         if isinstance(searched, InputError):
             blocks.append(Paragraph(f"{title}: the run cannot read this example: {searched}."))
             continue
-        inner = lattice_blocks(searched, palettes[searched.gold is not None], ids=page.ids)
+        inner = lattice_blocks(searched, palettes[searched.gold is not None])
         room -= _size(inner)
         if room < 0:
             blocks.append(Paragraph(f"{title} is left out: the page would be too large. Ask for fewer examples."))
@@ -366,12 +364,12 @@ def _masked(folders: Sequence[Folder], page: Page) -> list[Section]:
     verdicts = [Verdict(masked_verdict(folder) if folder.has_model else so_far(folder)) for folder in folders]
     return [
         Section("Result", [*verdicts, *results]),
-        Section("Training", training_figures(folders, ids=page.ids)),
+        Section("Training", training_figures(folders)),
         Section(
             "Details",
             [
                 Folded("At the end of training", metrics_tables(folders)),
-                Folded("More curves", more_curves(folders, ids=page.ids)),
+                Folded("More curves", more_curves(folders)),
                 Folded("Settings", settings_tables(folders)),
             ],
         ),
@@ -395,7 +393,7 @@ def _samples(folders: Sequence[Folder], page: Page) -> list[Section]:
     verdicts = [Verdict(sampling_verdict(name, sampling)) for name, sampling in samplings.items()]
     return [
         Section("Result", [*verdicts, sampling_table(samplings)]),
-        *(sampling_section(folder, samplings[folder.name], shown, ids=page.ids) for folder in folders),
+        *(sampling_section(folder, samplings[folder.name], shown) for folder in folders),
         Section("Details", [Folded("Settings", settings_tables(folders))]),
     ]
 

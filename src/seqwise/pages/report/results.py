@@ -15,7 +15,7 @@ from seqwise.evaluation.errors import Pair, align, by_position, confusions, labe
 from seqwise.evaluation.metrics import Comparison, Sums, compared, enough_examples, estimated
 from seqwise.evaluation.signature import sha256_of_examples
 from seqwise.names import interval_texts, measure_heading, measure_text
-from seqwise.pages.report.blocks import Block, Entry, Figure, Ids, Listing, Table
+from seqwise.pages.report.blocks import Block, Entry, Figure, Listing, Table
 from seqwise.pages.report.folders import Folder
 from seqwise.pages.report.plots import Interval, Rows, interval_plot
 from seqwise.runs.decoder_choice import choose_decoder, decoders_for, usual_decoder
@@ -174,7 +174,7 @@ def difference_text(compared: Comparison) -> str:
     return f"{sign}{value} points{interval}"
 
 
-def result_figure(group: Sequence[Result], *, ids: Ids) -> Figure:
+def result_figure(group: Sequence[Result]) -> Figure:
     """Plot all runs and decoders with intervals, and the paired differences from the first run."""
     first, *others = group
     scale = 1.0 if "ratio" in first.title else 100.0
@@ -215,7 +215,6 @@ def result_figure(group: Sequence[Result], *, ids: Ids) -> Figure:
         Rows("Paired difference, points", rows) if rows else None,
         number_text=lambda value: measure_text(first.title, value / scale),
         difference_texts=[difference_text(each) for each in differences],
-        ids=ids,
         level=None if level is None else level * scale,
         note=note,
     )
@@ -315,12 +314,12 @@ def output_listings(group: Sequence[Result]) -> list[Block]:
 def _entry(group: Sequence[Result], place: int) -> Entry:
     outputs = [result.outputs[place] for result in group]
     if group[0].is_tagger:
-        return Entry([("", _chips(group, outputs))])
+        return [("", _chips(group, outputs))]
     gold = Markup(group[0].joint).join(token for _, token in outputs[0].pairs[:MOST_TOKENS] if token is not None)
     lines = [("input", Markup("{}").format(outputs[0].source[0][:400])), ("gold", gold)]
     for result, output in zip(group, outputs, strict=True):
         lines.append((result.name, Markup(result.joint).join(_marked(pair) for pair in output.pairs[:MOST_TOKENS])))
-    return Entry(lines)
+    return lines
 
 
 def _marked(pair: Pair) -> Markup:

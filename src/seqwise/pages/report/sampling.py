@@ -13,7 +13,7 @@ import torch
 from markupsafe import Markup
 from torch import Tensor
 
-from seqwise.pages.report.blocks import Block, Ids, Paragraph, Section, Table, plain_number
+from seqwise.pages.report.blocks import Block, Paragraph, Section, Table, plain_number
 from seqwise.pages.report.chains import ProblemChains, SampleLine, Sampling, autocorrelation
 from seqwise.pages.report.folders import Folder
 from seqwise.pages.report.plots import Line, line_plot
@@ -79,23 +79,23 @@ def sampling_table(samplings: Mapping[str, Sampling]) -> Table:
     return Table("All chains, over the counted sweeps", (*columns, "ESS", "tail ESS", "worst R-hat"), rows)
 
 
-def sampling_section(folder: Folder, sampling: Sampling, shown: Sequence[int], *, ids: Ids) -> Section:
+def sampling_section(folder: Folder, sampling: Sampling, shown: Sequence[int]) -> Section:
     """Report on the chains of a folder, by problem."""
     blocks: list[Block] = []
     if sampling.no_report:
         blocks.append(Paragraph(f"No R-hat and no effective sample size: {sampling.no_report}."))
-    blocks += _shares(folder, sampling, ids)
+    blocks += _shares(folder, sampling)
     blocks += _reports(sampling)
     drawn = [problem for problem in sampling.problems if problem.problem in shown]
     drawn = drawn or list(sampling.problems[: len(shown)])  # while chains run, other problems may come first
-    sections = [_problem(problem, sampling, ids) for problem in drawn]
+    sections = [_problem(problem, sampling) for problem in drawn]
     if len(drawn) < len(sampling.problems):
         number = f"{len(drawn)} of {len(sampling.problems)} sets of chains"
         blocks.append(Paragraph(f"{number} are drawn below; --examples and --example choose others."))
     return Section(folder.name, blocks, sections)
 
 
-def _shares(folder: Folder, sampling: Sampling, ids: Ids) -> list[Block]:
+def _shares(folder: Folder, sampling: Sampling) -> list[Block]:
     """Plot acceptance and novelty of all chains by sweep."""
     all_chains = [problem.chains for problem in sampling.problems]
     counts = [tally(all_chains, sweeps=slice(sweep, sweep + 1)) for sweep in range(max(map(len, all_chains)))]
@@ -106,7 +106,7 @@ def _shares(folder: Folder, sampling: Sampling, ids: Ids) -> list[Block]:
     novel = [count.novelty if count.proposals else math.nan for count in counts]
     lines = [Line("accepted", sweeps, accepted, 0), Line("accepted and new", sweeps, novel, 1)]
     title = f"{folder.name}: acceptance (solid) and novelty (dashed) by sweep, shares of proposals"
-    return [line_plot(title, lines, x_label="sweep", ids=ids, shaded=_discarded(sampling))]
+    return [line_plot(title, lines, x_label="sweep", shaded=_discarded(sampling))]
 
 
 def _discarded(sampling: Sampling) -> tuple[float, float] | None:
@@ -151,7 +151,7 @@ def _number(value: float, form: str) -> str:
     return "not a number" if math.isnan(value) else format(value, form)
 
 
-def _problem(problem: ProblemChains, sampling: Sampling, ids: Ids) -> Section:
+def _problem(problem: ProblemChains, sampling: Sampling) -> Section:
     energy_SB = problem.chains.energy_SB
     sweeps = range(1, len(energy_SB) + 1)
     traces = [
@@ -161,13 +161,13 @@ def _problem(problem: ProblemChains, sampling: Sampling, ids: Ids) -> Section:
     more = f" (the first {MOST_TRACES} of {energy_SB.shape[1]} chains)" if energy_SB.shape[1] > MOST_TRACES else ""
     title = f"Energy of {problem.name} by sweep{more}; discarded sweeps are shaded"
     shaded = _discarded(sampling)
-    blocks: list[Block] = [line_plot(title, traces, x_label="sweep", ids=ids, shaded=shaded, unit="nats")]
-    blocks += _autocorrelation(energy_SB[sampling.first :], problem.name, ids)
+    blocks: list[Block] = [line_plot(title, traces, x_label="sweep", shaded=shaded, unit="nats")]
+    blocks += _autocorrelation(energy_SB[sampling.first :], problem.name)
     blocks += _sequences(problem, sampling.samples)
     return Section(problem.name[:1].upper() + problem.name[1:], blocks)
 
 
-def _autocorrelation(energy_SB: Tensor, name: str, ids: Ids) -> list[Block]:
+def _autocorrelation(energy_SB: Tensor, name: str) -> list[Block]:
     lags = min(MOST_LAGS, len(energy_SB) // 2)
     if lags < 1:
         return [Paragraph("Too few sweeps are counted for an autocorrelation.")]
@@ -176,7 +176,7 @@ def _autocorrelation(energy_SB: Tensor, name: str, ids: Ids) -> list[Block]:
         return [Paragraph("No chain moves, so the autocorrelation is undefined.")]
     title = f"Autocorrelation of the energy of {name}, mean over chains"
     lines = [Line("autocorrelation", range(lags + 1), values)]
-    return [line_plot(title, lines, x_label="lag, in sweeps", ids=ids, level=0.0)]
+    return [line_plot(title, lines, x_label="lag, in sweeps", level=0.0)]
 
 
 def _sequences(chains: ProblemChains, samples: Sequence[SampleLine]) -> list[Block]:

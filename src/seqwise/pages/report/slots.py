@@ -11,7 +11,7 @@ from seqwise.data.readers import Example
 from seqwise.decoding import Decoder, encode_input, evaluation_mode, steps_after
 from seqwise.evaluation.log_partitions import LogPartitionReport, LogPartitionSummary
 from seqwise.evaluation.slot_ranking import unroll_slots
-from seqwise.pages.report.blocks import Block, Ids, Table, plain_number
+from seqwise.pages.report.blocks import Block, Table, plain_number
 from seqwise.pages.report.plots import Line, line_plot
 from seqwise.runs.monitoring import score_spread
 from seqwise.runs.run import OutputRun, readable
@@ -55,7 +55,7 @@ def slot_spread(run: OutputRun, examples: Sequence[Example]) -> Spread:
 
 
 def log_partition_blocks(
-    names: Sequence[str], reports: Mapping[str, LogPartitionReport], spreads: Mapping[str, Spread], *, ids: Ids
+    names: Sequence[str], reports: Mapping[str, LogPartitionReport], spreads: Mapping[str, Spread]
 ) -> list[Block]:
     """Make a table and plots of log Z and of the spread of slot scores, by position."""
     blocks: list[Block] = []
@@ -66,7 +66,7 @@ def log_partition_blocks(
         means = {name: [summary.mean for summary in report.by_position] for name, report in reports.items()}
         lines = [Line(name, range(1, len(ys) + 1), ys, names.index(name)) for name, ys in means.items()]
         title = "Mean log Z by position"
-        blocks.append(line_plot(title, lines, x_label="position, from 1", ids=ids, unit="nats", level=0.0))
+        blocks.append(line_plot(title, lines, x_label="position, from 1", unit="nats", level=0.0))
     if spreads:
         lines = [
             Line(name, range(1, len(spread.means) + 1), spread.means, names.index(name))
@@ -75,7 +75,7 @@ def log_partition_blocks(
         ]
         title = "Slot-score spread of the beam by search step"
         if lines:
-            blocks.append(line_plot(title, lines, x_label="search step", ids=ids, unit="nats"))
+            blocks.append(line_plot(title, lines, x_label="search step", unit="nats"))
     return blocks
 
 
