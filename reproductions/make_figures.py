@@ -226,10 +226,10 @@ def draw_relaxed_beam(path: Path) -> None:
 
 def _draw_lattice(axes: Any, lattice: Lattice, alpha: float) -> None:
     """Slots by step: each with its heaviest label, as dark as that label is heavy; lines as dark as back-pointers."""
-    axes.set(xlim=(-0.4, len(lattice.steps) + 0.4), ylim=(-K + 0.5, 0.6), xticks=[], yticks=[])
+    axes.set(xlim=(-0.4, len(lattice) + 0.4), ylim=(-K + 0.5, 0.6), xticks=[], yticks=[])
     axes.set_title(f"a relaxed beam at alpha = {alpha:.3g}", loc="left", fontsize=10)
     axes.plot(0, -(K - 1) / 2, "o", color="black", markersize=5)
-    for step, nodes in enumerate(lattice.steps, start=1):
+    for step, nodes in enumerate(lattice, start=1):
         for slot, node in enumerate(nodes):
             for parent, weight in enumerate(node.parents):
                 before = -parent if step > 1 else -(K - 1) / 2

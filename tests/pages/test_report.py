@@ -422,18 +422,18 @@ def test_what_soft_and_hard_lattices_have_in_common(runs: Path, data: Path) -> N
     hard = beam_lattice(run.model, encoded, HardTopK(3), num_steps=len(gold), gold=gold)
     sharp = beam_lattice(run.model, encoded, SoftTopK(3, 1e12), num_steps=len(gold), gold=gold)
     blunt = beam_lattice(run.model, encoded, SoftTopK(3, 0.1), num_steps=len(gold), gold=gold, most_tokens=99)
-    for nodes in blunt.steps:
+    for nodes in blunt:
         for node in nodes:
             assert sum(node.parents) == pytest.approx(1, abs=1e-5)
             assert sum(weight for _, weight in node.tokens) == pytest.approx(1, abs=1e-5)
             assert node.cost is not None and 0 < node.cost < 1
-    for ours, theirs in zip(sharp.steps, hard.steps, strict=True):
+    for ours, theirs in zip(sharp, hard, strict=True):
         for one, other in zip(ours, theirs, strict=True):
             assert one.parents == pytest.approx(other.parents, abs=1e-3)
             assert one.tokens[0] == (other.tokens[0][0], pytest.approx(1, abs=1e-3))
             assert (one.score, one.total_cost) == pytest.approx((other.score, other.total_cost), abs=1e-3)
     without = beam_lattice(run.model, encoded, HardTopK(3), num_steps=2)
-    assert without.steps[1][0].cost is None and without.steps[1][0].score == pytest.approx(hard.steps[1][0].score)
+    assert without[1][0].cost is None and without[1][0].score == pytest.approx(hard[1][0].score)
     assert drawn_steps(run.model, encoded, k=3, gold=None) == len(gold)
 
 
@@ -467,7 +467,7 @@ def test_a_dead_slot_is_not_drawn_and_colours_go_from_end_to_end() -> None:
     dead = Node(((1, 1.0),), (1.0,), -math.inf, 0.0, 0.0, 0.0, False)
     after = Node(((1, 0.7), (0, 0.3)), (0.25, 0.75), -2.0, 1.0, 1.5, 2.0, True)
     drawing = draw_lattice(
-        Lattice(((live, dead), (after,))), words=["<a>", "&b"], step_names=['"x"'], palette=Palette(0, 1),
+        ((live, dead), (after,)), words=["<a>", "&b"], step_names=['"x"'], palette=Palette(0, 1),
         what="<it>", gold=(0, 0),
     )  # fmt: skip
     assert drawing.count("<rect") == 2 and drawing.count("<path") == 2  # that from the dead slot is none
@@ -485,9 +485,9 @@ def test_boxes_of_long_labels_say_what_tells_them_apart() -> None:
         drawing = draw_lattice(shown, words=names, what="", step_names=[], palette=Palette(0, 1), beside=beside)
         return re.findall(r'<text x="\d+" y="\d+">([^<]*…[^<]*)</text>', drawing)
 
-    assert len(set(texts(Lattice((nodes,))))) == len(set(texts(Lattice((mixed,))))) == 5
+    assert len(set(texts((nodes,)))) == len(set(texts((mixed,)))) == 5
     # Of all that it is compared with, a token has one name.
-    assert texts(Lattice((nodes[:1],)), beside=(Lattice((nodes,)),)) == texts(Lattice((nodes,)))[:1]
+    assert texts((nodes[:1],), beside=((nodes,),)) == texts((nodes,))[:1]
 
 
 @pytest.mark.thorough

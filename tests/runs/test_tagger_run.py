@@ -228,7 +228,7 @@ def test_a_run_is_explored(kind: str, run: Path, files: Path) -> None:
     example = min(read_columns(data(files, kind, "dev")), key=lambda one: len(one.source))
     question = read_question(loaded, " ".join(example.source), " ".join(example.target))
     found = answer(loaded, question, Setup(k=3, score="raw"))
-    assert len(found.lattice.steps) == len(example.source)
+    assert len(found.lattice) == len(example.source)
     outputs = len(loaded.codec.target_vocabulary) ** len(example.source)
     # Of all that there are, the best one is what a wide beam finds.
     assert found.errors.exact is not None and found.errors.exact.name == f"exact, over all {outputs:,} outputs"

@@ -101,14 +101,14 @@ def test_one_unseen_token_does_not_hide_the_right_output(
     # Costs count the unseen token as wrong, and all others as ever.
     for slot in range(3):
         path = path_to(found.lattice, slot, end=run.model.end)
-        node = found.lattice.steps[-1][slot]
+        node = found.lattice[-1][slot]
         wrong = edit_distance(path, question.gold) if run.model.end is not None else hamming(path, question.gold)
         assert node.total_cost == pytest.approx(wrong)
     golden = [prefix.tokens for prefixes in found.bias.steps for prefix in prefixes if prefix.is_gold]
     assert [[words[token] for token in tokens] for tokens in golden] == [seen[:n] for n in range(len(seen) + 1)]
     assert f"its token of step {len(seen) + 1} was never seen in training" in fate_of_gold(found.bias)
     assert "never seen in training" in bias_view(run, found.bias, 1)
-    steps = len(found.lattice.steps)
+    steps = len(found.lattice)
     if fell_off(found.lattice, question.gold or ()) == len(seen) + 1:
         assert "training never saw Z." in step_in_words(run, found, steps)
 
@@ -116,7 +116,7 @@ def test_one_unseen_token_does_not_hide_the_right_output(
 def path_to(lattice: Lattice, slot: int, *, end: int | None) -> tuple[int, ...]:
     """What a slot of the last step of a hard search has written; one that has ended adds its end token again."""
     path = []
-    for nodes in reversed(lattice.steps):
+    for nodes in reversed(lattice):
         path.append(nodes[slot].tokens[0][0])
         slot = max(range(len(nodes[slot].parents)), key=nodes[slot].parents.__getitem__)
     written = tuple(reversed(path))
@@ -248,13 +248,13 @@ def test_the_lattice_follows_the_search_that_is_chosen(asked: tuple[OutputRun, s
     oracle = oracle_of(run, question.source.source_ids)
     for score, weight in (("local", 1.0), ("raw", 0.0)):
         lattice = follow(run, question, Setup(k=3, score=score))
-        expected = hard_beam(oracle, k=3, num_steps=len(lattice.steps), log_partition_weight=weight)
-        assert [node.score for node in lattice.steps[-1]] == pytest.approx([one.score for one in expected])
+        expected = hard_beam(oracle, k=3, num_steps=len(lattice), log_partition_weight=weight)
+        assert [node.score for node in lattice[-1]] == pytest.approx([one.score for one in expected])
         nearly_hard = follow(run, question, Setup("relaxed beam", score, 3, 1e9))
-        scores = [node.score for node in nearly_hard.steps[0]]
-        assert scores == pytest.approx([node.score for node in lattice.steps[0]], abs=1e-6)
-    assert [len(nodes) for nodes in follow(run, question, Setup("greedy", k=3)).steps][:2] == [1, 1]
-    mixed = follow(run, question, Setup("relaxed beam", k=3, alpha=0.01)).steps[0][0]
+        scores = [node.score for node in nearly_hard[0]]
+        assert scores == pytest.approx([node.score for node in lattice[0]], abs=1e-6)
+    assert [len(nodes) for nodes in follow(run, question, Setup("greedy", k=3))][:2] == [1, 1]
+    mixed = follow(run, question, Setup("relaxed beam", k=3, alpha=0.01))[0][0]
     assert mixed.tokens[0][1] < 0.9
 
 
@@ -372,10 +372,10 @@ def test_work_can_be_stopped_between_parts() -> None:
 def test_views_say_what_was_found_and_escape_it(asked: tuple[OutputRun, str, str]) -> None:
     run, text, right = asked
     found = answer(run, read_question(run, text, right), Setup(k=3))
-    steps = len(found.lattice.steps)
+    steps = len(found.lattice)
     whole = lattice_view(run, found, steps)
-    assert whole.count("<rect") == sum(node.is_live for nodes in found.lattice.steps for node in nodes)
-    assert lattice_view(run, found, 1).count("<rect") == len(found.lattice.steps[0])
+    assert whole.count("<rect") == sum(node.is_live for nodes in found.lattice for node in nodes)
+    assert lattice_view(run, found, 1).count("<rect") == len(found.lattice[0])
     outputs = outputs_view(found.outputs)
     assert f"{found.outputs[0].raw_score:.3f}" in outputs and "the right output" in outputs
     bias = bias_view(run, found.bias, steps + 5)

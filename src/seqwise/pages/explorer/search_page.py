@@ -172,7 +172,7 @@ class SearchPage(Page):
 
     def _show(self, answer: Answer) -> None:
         same = self.answer is not None and self.answer.question == answer.question
-        self.answer, last = answer, max(len(answer.lattice.steps), 1)
+        self.answer, last = answer, max(len(answer.lattice), 1)
         self.step.place(self.step.value if same else last, last=last)
         self.outputs.set_content(str(outputs_view(answer.outputs)))
         self.errors.set_content(str(errors_view(self.run, answer.errors, score=answer.setup.score)))
@@ -180,11 +180,11 @@ class SearchPage(Page):
 
     def _show_step(self) -> None:
         answer = self.answer
-        if answer is None or not answer.lattice.steps:
+        if answer is None or not answer.lattice:
             return
-        step = min(self.step.value, len(answer.lattice.steps))
+        step = min(self.step.value, len(answer.lattice))
         self.before.set_enabled(step > 1)
-        self.after.set_enabled(step < len(answer.lattice.steps))
+        self.after.set_enabled(step < len(answer.lattice))
         self.words.set_text(step_in_words(self.run, answer, step))
         self.legend.set_content(str(legend_view(answer)))
         self.lattice.set_content(str(lattice_view(self.run, answer, step)))

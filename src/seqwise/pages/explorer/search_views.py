@@ -11,7 +11,7 @@ from seqwise.pages.explorer.answers import Answer
 from seqwise.pages.explorer.searches import Scored, SearchErrors, dropped, fell_off
 from seqwise.pages.report.blocks import Legend, Paragraph, Table, plain_number
 from seqwise.pages.report.drawing import draw_lattice, lattice_palette, lattice_table
-from seqwise.pages.report.lattice import Lattice, Node
+from seqwise.pages.report.lattice import Node
 from seqwise.pages.report.page import render_blocks
 from seqwise.runs.measures import step_names
 from seqwise.runs.run import OutputRun
@@ -22,11 +22,11 @@ UNMIXED = 0.995  # smallest weight at which a relaxed slot counts as one candida
 def lattice_view(run: OutputRun, answer: Answer, step: int) -> Markup:
     """Draw the lattice up to a step, with its numbers in a folded table."""
     words, lattice, question = run.codec.target_vocabulary.tokens, answer.lattice, answer.question
-    shown = Lattice(lattice.steps[:step])
+    shown = lattice[:step]
     drawing = draw_lattice(
         shown,
         words=words,
-        what=f"{_setup_in_words(answer)}, the first {len(shown.steps)} of {len(lattice.steps)} steps",
+        what=f"{_setup_in_words(answer)}, the first {len(shown)} of {len(lattice)} steps",
         step_names=step_names(run, question.example),
         palette=lattice_palette([lattice]),
         gold=question.gold,
@@ -56,7 +56,7 @@ def _setup_in_words(answer: Answer) -> str:
 
 def step_in_words(run: OutputRun, answer: Answer, step: int) -> str:
     """Describe a step: the token of the best slot, and the pruned prefixes or the mixture of a relaxed beam."""
-    words, nodes = run.codec.target_vocabulary.tokens, answer.lattice.steps[step - 1]
+    words, nodes = run.codec.target_vocabulary.tokens, answer.lattice[step - 1]
     live = [node for node in nodes if node.is_live]
     if not live:
         return f"Step {step}: no slot is left."

@@ -78,17 +78,15 @@ def follow(run: OutputRun, question: Question, setup: Setup) -> Lattice:
 
 def dropped(lattice: Lattice, step: int) -> tuple[int, ...]:
     """Return the slots before a step of a hard search that have no child: the dropped prefixes; both count from 1."""
-    before = lattice.steps[step - 2] if step > 1 else ()
-    used = {
-        place for node in lattice.steps[step - 1] if node.is_live for place, weight in enumerate(node.parents) if weight
-    }
+    before = lattice[step - 2] if step > 1 else ()
+    used = {place for node in lattice[step - 1] if node.is_live for place, weight in enumerate(node.parents) if weight}
     return tuple(place + 1 for place, node in enumerate(before) if node.is_live and place not in used)
 
 
 def fell_off(lattice: Lattice, gold: Sequence[int]) -> int | None:
     """Return the step, from 1, at which the prefix of gold leaves a hard beam, or None."""
     holding = {0}
-    for number, (nodes, right) in enumerate(zip(lattice.steps, gold, strict=False), start=1):
+    for number, (nodes, right) in enumerate(zip(lattice, gold, strict=False), start=1):
         holding = {
             place
             for place, node in enumerate(nodes)

@@ -35,7 +35,7 @@ class Palette:
 
 def lattice_palette(lattices: Sequence[Lattice]) -> Palette:
     """Return the palette for an input's lattices: from 0 to 1 for costs, else over the range of log Z."""
-    nodes = [node for lattice in lattices for slots in lattice.steps for node in slots if node.is_live]
+    nodes = [node for lattice in lattices for slots in lattice for node in slots if node.is_live]
     if any(node.cost is not None for node in nodes):
         return Palette(0.0, 1.0)
     values = [node.log_partition for node in nodes]
@@ -59,11 +59,11 @@ def draw_lattice(
     which a token has the same abbreviation.
     """
     short = _short_names([lattice, *beside], words)
-    num_slots = max(map(len, lattice.steps), default=1)
-    width, height = LEFT + STEP * len(lattice.steps) + 8, TOP + SLOT * num_slots
+    num_slots = max(map(len, lattice), default=1)
+    width, height = LEFT + STEP * len(lattice) + 8, TOP + SLOT * num_slots
     lines, boxes, heads = [], [], []
-    before: Sequence[Node | None] = (None,)
-    for place, nodes in enumerate(lattice.steps):
+    live_before = [True]  # the empty output
+    for place, nodes in enumerate(lattice):
         right = gold[place] if gold is not None and place < len(gold) else None
         for row, node in enumerate(nodes):
             if not node.is_live:
@@ -71,7 +71,7 @@ def draw_lattice(
             lines += [
                 _line(place, parent, row, weight)
                 for parent, weight in enumerate(node.parents)
-                if weight >= FAINTEST and (before[parent] is None or before[parent].is_live)  # type: ignore[union-attr]
+                if weight >= FAINTEST and live_before[parent]
             ]
             boxes.append(
                 _box(node, place, row, words, short, palette, is_gold=bool(node.tokens and node.tokens[0][0] == right))
@@ -79,7 +79,7 @@ def draw_lattice(
         above = step_names[place] if place < len(step_names) else str(place + 1)
         x = LEFT + place * STEP + STEP - WIDTH // 2
         heads.append(Markup('<text x="{}" y="16">{}</text>').format(x, _cut(above)))
-        before = nodes
+        live_before = [node.is_live for node in nodes]
     start = Markup('<circle cx="12" cy="{}" r="6"><title>the empty output</title></circle>').format(TOP + HEIGHT // 2)
     return Markup(
         '<svg viewBox="0 0 {0} {1}" width="{0}" height="{1}" role="img" aria-label="{2}" class="lattice">'
@@ -107,7 +107,7 @@ def _line(place: int, parent: int, row: int, weight: float) -> Markup:
 
 def _short_names(lattices: Sequence[Lattice], words: Sequence[str]) -> Callable[[str, int], str]:
     """Return a function that abbreviates the name of a token to a given length."""
-    heaviest = {node.tokens[0][0] for lattice in lattices for nodes in lattice.steps for node in nodes if node.tokens}
+    heaviest = {node.tokens[0][0] for lattice in lattices for nodes in lattice for node in nodes if node.tokens}
     names = tuple(words[token] for token in sorted(heaviest))
     return lambda name, longest: _shortened(names, longest)[name]
 
@@ -171,9 +171,9 @@ def _cut(text: str) -> str:
 
 def _in_words(lattice: Lattice, what: str, words: Sequence[str]) -> str:
     """Describe a lattice: the heaviest token of the best slot at each step, and the final score and cost."""
-    if not lattice.steps:
+    if not lattice:
         return f"{what}: no steps."
-    best = [max(nodes, key=lambda node: node.score) for nodes in lattice.steps]
+    best = [max(nodes, key=lambda node: node.score) for nodes in lattice]
     heaviest = ", ".join(f"{words[node.tokens[0][0]]} {node.tokens[0][1]:.2f}" for node in best if node.tokens)
     cost = "" if best[-1].total_cost is None else f" and cost {best[-1].total_cost:.4f}"
     return f"{what}. Best slot step by step: {heaviest}. It ends with score {best[-1].score:.4f}{cost}."
@@ -181,7 +181,7 @@ def _in_words(lattice: Lattice, what: str, words: Sequence[str]) -> str:
 
 def lattice_table(lattice: Lattice, caption: str, words: Sequence[str]) -> Table:
     """List the slots of a lattice in a folded table, for readers who cannot hover over boxes."""
-    has_gold = any(node.cost is not None for nodes in lattice.steps for node in nodes)
+    has_gold = any(node.cost is not None for nodes in lattice for node in nodes)
     columns = ["step, slot", "tokens", "from", "score", *(["cost", "total cost"] if has_gold else []), "log Z"]
     rows = [
         [
@@ -192,7 +192,7 @@ def lattice_table(lattice: Lattice, caption: str, words: Sequence[str]) -> Table
             *([f"{node.cost:.4f}", f"{node.total_cost:.4f}"] if has_gold else []),
             f"{node.log_partition:.4f}",
         ]
-        for step, nodes in enumerate(lattice.steps, start=1)
+        for step, nodes in enumerate(lattice, start=1)
         for slot, node in enumerate(nodes, start=1)
         if node.is_live
     ]

@@ -122,7 +122,7 @@ def _captions(searched: Searched) -> list[Block]:
         lines.append(f"Gold: {gold_text(run, example)[:300]}")
     if run.settings.divisor_of_alpha is mean_squared_gap:
         lines.append("The unit of alpha is the mean squared gap between the best scores.")
-    if max(len(lattice.steps) for lattice in searched.all_lattices) == MOST_STEPS:
+    if max(len(lattice) for lattice in searched.all_lattices) == MOST_STEPS:
         lines.append(f"Only the first {MOST_STEPS} steps are drawn.")
     if searched.k < run.settings.beam_size:
         lines.append(f"The run was trained with a beam of {run.settings.beam_size}; this one has {searched.k} slots.")

@@ -40,11 +40,8 @@ class Node:
     is_live: bool  # whether its score is finite
 
 
-@dataclass(frozen=True)
-class Lattice:
-    """Slots after each step of a search that starts from one slot, the empty prefix."""
-
-    steps: tuple[tuple[Node, ...], ...]
+Lattice = tuple[tuple[Node, ...], ...]
+"""Slots after each step of a search that starts from one slot, the empty prefix."""
 
 
 @torch.no_grad()
@@ -93,7 +90,7 @@ def beam_lattice(
             )
             steps.append(_nodes(columns, has_gold=gold is not None))
             before_BJ = beam.costs_BK
-    return Lattice(tuple(steps))
+    return tuple(steps)
 
 
 def _cost(model: StepModel, gold_BT: Tensor) -> Cost:
