@@ -85,9 +85,15 @@ def measure_heading(title: str) -> str:
     return title if title in ("length ratio", "BLEU") else f"{title}, %"
 
 
+def measure_scale(title: str) -> float:
+    """Return the factor of a measure's unit: 1 for ratios and entropies, 100 for all others, in per cent."""
+    return 1.0 if "ratio" in title or "entropy" in title else 100.0
+
+
 def measure_text(title: str, value: float) -> str:
-    """Format a measure in the unit of its heading: ratios and entropies with three digits, all others in per cent."""
-    return f"{value:.3f}" if "ratio" in title or "entropy" in title else f"{100 * value:.1f}"
+    """Format a measure in the unit of its heading, with one digit for per cent and three for others."""
+    scale = measure_scale(title)
+    return f"{scale * value:.{1 if scale == 100 else 3}f}"
 
 
 def interval_texts(title: str, estimate: Iterable[float]) -> tuple[str, str]:

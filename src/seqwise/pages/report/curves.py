@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from seqwise.names import measure_heading, measure_text
+from seqwise.names import measure_heading, measure_scale, measure_text
 from seqwise.pages.report.blocks import Block, Key, Paragraph, Table, plain_number
 from seqwise.pages.report.folders import Folder, StageLog
 from seqwise.pages.report.plots import Line, Panel, line_plot, panel_plot
@@ -115,8 +115,7 @@ def _value(quantity: str, value: float) -> str:
 
 def _shown(quantity: str, line: Line) -> Line:
     """Convert a quantity to the unit of its heading."""
-    scale = 1.0 if "ratio" in quantity or "entropy" in quantity else 100.0
-    return Line(line.name, line.xs, [scale * y for y in line.ys], line.number)
+    return Line(line.name, line.xs, [measure_scale(quantity) * y for y in line.ys], line.number)
 
 
 def so_far(folder: Folder) -> str:

@@ -45,7 +45,7 @@ class Folder:
     kind: Kind
     settings: Mapping[str, Any]  # without ignored ones
     logs: Sequence[StageLog] = ()  # of each training stage that has begun
-    metrics: Mapping[str, Any] | None = None  # ``metrics.json``; empty if there is none yet
+    metrics: Mapping[str, Any] = field(default_factory=dict)  # ``metrics.json``; empty if there is none yet
     has_model: bool = False
     weights: str | None = None  # SHA-256
     loss_unit: str = ""  # of the last stage
@@ -55,6 +55,12 @@ class Folder:
     def is_unfinished(self) -> bool:
         """Whether the model is still being trained or evaluated."""
         return self.kind != "samples" and not (self.has_model and self.metrics)
+
+    @property
+    def on_dev(self) -> Mapping[str, Any]:
+        """Final measures on the development data, if any."""
+        dev = self.metrics.get("dev")
+        return dev if isinstance(dev, dict) else {}
 
 
 def read_folders(paths: Sequence[Path]) -> list[Folder]:
@@ -88,8 +94,9 @@ def _run(path: Path, settings: Settings | MaskedModelSettings) -> Folder:
         kind, shown = "masked model", flat_values(settings)
         stages = [("training", "masked cross-entropy", "")]
     logs = [log for name, objective, at in stages for log in _stage_logs(name, objective, path / at / "log.jsonl")]
-    loss_unit, baseline = _summarized(path)
-    return _with_model(Folder(path, path.resolve().name, kind, shown, logs, loss_unit=loss_unit, baseline=baseline))
+    model, metrics, (loss_unit, baseline) = path / "model", read_metrics(path), _summarized(path)
+    weights = _weights(model / MANIFEST)
+    return Folder(path, path.resolve().name, kind, shown, logs, metrics, model.is_dir(), weights, loss_unit, baseline)
 
 
 def _summarized(path: Path) -> tuple[str, float | None]:
@@ -114,15 +121,11 @@ def _read_json(path: Path) -> dict[str, Any]:
     return read_json_object(path, what=path.stem, hint="restore it as it was saved")
 
 
-def _with_model(folder: Folder) -> Folder:
-    weights, manifest = None, folder.path / "model" / MANIFEST
-    if manifest.is_file():
-        files = _read_json(manifest).get("files")
-        entry = files.get("model.safetensors") if isinstance(files, dict) else None
-        weights = str(entry["sha256"]) if isinstance(entry, dict) and "sha256" in entry else None
-    return replace(
-        folder, metrics=read_metrics(folder.path), has_model=(folder.path / "model").is_dir(), weights=weights
-    )
+def _weights(manifest: Path) -> str | None:
+    """Return the SHA-256 of the weights, as a manifest has it."""
+    files = _read_json(manifest).get("files") if manifest.is_file() else None
+    entry = files.get("model.safetensors") if isinstance(files, dict) else None
+    return str(entry["sha256"]) if isinstance(entry, dict) and "sha256" in entry else None
 
 
 def _read_columns(path: Path) -> dict[str, list[float]]:

@@ -24,7 +24,7 @@ def metrics_tables(folders: Sequence[Folder]) -> list[Block]:
     """Make a table of metrics with a column for each run."""
     rows: dict[str, dict[str, str]] = {}
     for folder in folders:
-        for name, value in metrics_rows(folder.metrics or {}):
+        for name, value in metrics_rows(folder.metrics):
             rows.setdefault(name, {})[folder.name] = value
     if not rows:
         return []
@@ -34,8 +34,7 @@ def metrics_tables(folders: Sequence[Folder]) -> list[Block]:
 
 def masked_verdict(folder: Folder) -> str:
     """Summarize how well a masked model predicts its development data."""
-    dev = (folder.metrics or {}).get("dev")
-    value = dev.get("pseudo_perplexity") if isinstance(dev, dict) else None
+    value = folder.on_dev.get("pseudo_perplexity")
     if not is_number(value):
         return f"{folder.name} was trained without development data."
     return f"{folder.name} has a pseudo-perplexity of {value:.3g} on its development data."

@@ -17,7 +17,7 @@ from seqwise.pages.report.chains import read_sampling
 from seqwise.pages.report.curves import more_curves, settings_tables, so_far, training_figures
 from seqwise.pages.report.drawing import Palette, lattice_palette
 from seqwise.pages.report.examples import Searched, lattice_blocks, lattice_legend, search_example
-from seqwise.pages.report.folders import Folder, Kind, read_folders
+from seqwise.pages.report.folders import Folder, read_folders
 from seqwise.pages.report.masked import masked_verdict, metrics_tables, scored_blocks
 from seqwise.pages.report.page import render_page, require_own, save_page
 from seqwise.pages.report.results import (
@@ -92,10 +92,6 @@ class Page:
     footer: list[str] = field(default_factory=list)  # signatures, a line each
 
 
-Builder = Callable[[Sequence[Folder], Page], list[Section]]
-"""Makes the sections for folders of a kind."""
-
-
 def write_report(
     paths: Sequence[str | os.PathLike[str]],
     output: str | os.PathLike[str],
@@ -124,11 +120,13 @@ def write_report(
     waits = options.refresh is not None and any(folder.is_unfinished for folder in folders)
     page = Page(_share_files(folders, options.files), options, on_progress or (lambda *_: None), waits)
     parts = {}
-    builders: list[tuple[Kind, Builder]] = [("training", _training), ("masked model", _masked), ("samples", _samples)]
-    for kind, build in builders:
-        own = [folder for folder in folders if folder.kind == kind]
-        if own:
-            parts[SECTION_TITLES[kind]] = build(own, page)
+    for kind, title, build in (
+        ("training", "Training runs", _training),
+        ("masked model", "Masked models", _masked),
+        ("samples", "Samples", _samples),
+    ):
+        if own := [folder for folder in folders if folder.kind == kind]:
+            parts[title] = build(own, page)
     sections = (
         next(iter(parts.values()))
         if len(parts) == 1
@@ -191,14 +189,6 @@ def _overview(folders: Sequence[Folder]) -> Table:
     return Table("Contents of this page", columns, rows)
 
 
-SECTION_TITLES: Mapping[Kind, str] = {
-    "training": "Training runs",
-    "masked model": "Masked models",
-    "samples": "Samples",
-}
-"""Headings of sections, by kind of folder."""
-
-
 def _state(folder: Folder) -> str:
     if folder.kind == "samples":
         return "sampled"
@@ -217,11 +207,7 @@ def _signed(method: str, folder: Folder, data: Data) -> str:
 def _training(folders: Sequence[Folder], page: Page) -> list[Section]:
     trained = [] if page.waits else [folder for folder in folders if folder.has_model]
     loaded = {folder.name: load_run(folder.path, device=local_device()) for folder in trained}
-    data = {
-        folder.name: _data(folder, loaded[folder.name], page.files.get(folder.name))
-        for folder in folders
-        if folder.name in loaded
-    }
+    data = {folder.name: _data(folder, loaded[folder.name], page.files.get(folder.name)) for folder in trained}
     results: list[Result] = []
     notes: list[Block] = []
     for number, folder in enumerate(folders):
@@ -231,7 +217,13 @@ def _training(folders: Sequence[Folder], page: Page) -> list[Section]:
         page.footer.append(_signed(f"{folder.settings['objective']}, {folder.settings['score']} scores", folder, own))
         if own.examples:
             run = loaded[folder.name]
-            results.append(_result(run, folder, own, number, page.on_progress))
+            baseline = None if own.is_given else folder.baseline
+            measuring = partial(page.on_progress, f"measuring {folder.name}")
+            results.append(
+                result_of(
+                    run, folder, own.examples, number=number, data=own.name, baseline=baseline, on_progress=measuring
+                )
+            )
             page.footer.extend(f"{title}: {line}" for title, line in signatures(run, own.examples).items())
             doubts = (unread_sources(run, own.examples), unknown_targets(run, own.examples))
             notes += [Paragraph(f"{folder.name}: {doubt}.") for doubt in doubts if doubt is not None]
@@ -262,14 +254,6 @@ def _first_screen(folders: Sequence[Folder], groups: Sequence[Sequence[Result]],
         when = "measured when all runs are trained" if page.waits else "not measured: give --file to see results"
         blocks.append(Verdict(f"{' and '.join(silent)}: trained, {when}."))
     return blocks
-
-
-def _result(run: OutputRun, folder: Folder, data: Data, number: int, on_progress: OnProgress) -> Result:
-    baseline = None if data.is_given else folder.baseline
-    measuring = partial(on_progress, f"measuring {folder.name}")
-    return result_of(
-        run, folder, data.examples, number=number, data=data.name, baseline=baseline, on_progress=measuring
-    )
 
 
 def _details(

@@ -14,7 +14,7 @@ from seqwise.data.records import is_number
 from seqwise.evaluation.errors import Pair, align, by_position, confusions, label_scores, num_errors
 from seqwise.evaluation.metrics import Comparison, Sums, compared, enough_examples, estimated
 from seqwise.evaluation.signature import sha256_of_examples
-from seqwise.names import interval_texts, measure_heading, measure_text
+from seqwise.names import interval_texts, measure_heading, measure_scale, measure_text
 from seqwise.pages.report.blocks import Block, Entry, Figure, Listing, Table
 from seqwise.pages.report.folders import Folder
 from seqwise.pages.report.plots import Interval, Rows, interval_plot
@@ -77,8 +77,7 @@ def result_of(
         written[name] = decode(run, examples, choose_decoder(run.settings, name))
         measures[name] = measure_outputs(run, examples, written[name])
     on_progress(len(names), len(names))
-    dev = (folder.metrics or {}).get("dev")
-    best = dev.get("best decoder") if isinstance(dev, dict) else None
+    best = folder.on_dev.get("best decoder")
     decoder = best if best in measures else usual_decoder(run.settings)
     title, sign = decisive(measures[decoder], subwords=run.codec.writes_text)
     return Result(
@@ -177,7 +176,7 @@ def difference_text(compared: Comparison) -> str:
 def result_figure(group: Sequence[Result]) -> Figure:
     """Plot all runs and decoders with intervals, and the paired differences from the first run."""
     first, *others = group
-    scale = 1.0 if "ratio" in first.title else 100.0
+    scale = measure_scale(first.title)
     groups = [
         Rows(
             result.name,
@@ -350,8 +349,8 @@ def _chips(group: Sequence[Result], outputs: Sequence[Output]) -> Markup:
 
 def development_lines(folder: Folder) -> str:
     """Summarize the final development measures: the best decoder, log Z and advice."""
-    dev = (folder.metrics or {}).get("dev")
-    if not isinstance(dev, dict) or "best decoder" not in dev:
+    dev = folder.on_dev
+    if "best decoder" not in dev:
         return ""
     text = f"{folder.name}: best on the development data is {dev['best decoder']}, by {dev.get('best by')}."
     mean, variance = dev.get("mean log Z"), dev.get("variance of log Z")
