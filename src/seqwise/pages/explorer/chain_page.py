@@ -7,12 +7,20 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from markupsafe import Markup
-
 from seqwise.errors import InputError
 from seqwise.pages.explorer.chain_views import energy_view, sequences_view, sweep_in_words
 from seqwise.pages.explorer.chains import MOST_CHAINS, Watched, adjust, advance, pin, start
-from seqwise.pages.explorer.widgets import Page, begin_page, button, choice, html, section, slider, status_line
+from seqwise.pages.explorer.widgets import (
+    begin_page,
+    button,
+    choice,
+    controls,
+    section,
+    slider,
+    status_line,
+    text_field,
+    view,
+)
 from seqwise.pages.explorer.work import Job
 from seqwise.runs.run import MaskedRun
 from seqwise.runs.sampling_settings import SampleSettings
@@ -26,7 +34,7 @@ PAUSE = 0.15  # seconds between sweeps, so that the eye can follow
 REDRAW = 1.0  # seconds between redrawings of the curves while chains run
 
 
-class ChainPage(Page):
+class ChainPage:
     """Page of one visitor."""
 
     watched: Watched | None = None
@@ -42,30 +50,28 @@ class ChainPage(Page):
         with section("Setup"):
             self._make_problem_controls()
             self._make_proposal_controls()
-        self.status = status_line(self)
+        self.status = status_line()
         self._make_views()
         ui.context.client.on_delete(self._stop)
         ui.timer(0.1, self._begin, once=True)
 
     def _make_problem_controls(self) -> None:
-        from nicegui import ui
 
         lengths = self.run.codec.lengths
         usual = max(lengths, key=lambda length: lengths[length]) if lengths else 6
         # For subwords and sources, the visitor sets the length.
         reads_source = self.run.codec.conditional
         blank = "" if reads_source else ("" if self.run.codec.units == "characters" else " ").join("_" * usual)
-        with ui.element("div").classes("controls"):
+        with controls():
             self.source: Any = None
             if reads_source:
-                self.source = ui.input("Source").classes("grow").props("outlined dense").mark("Source")
-            self.text = ui.input("Sequence, with _ at each position to sample", value=blank).classes("grow")
-            self.text.props("outlined dense").mark("Sequence")
+                self.source = text_field("Source", "Source")
+            self.text = text_field("Sequence, with _ at each position to sample", "Sequence", blank)
             for field in (self.text, *([self.source] if self.source else [])):
                 field.on("keydown.enter", self._begin)
-        with ui.element("div").classes("controls"):
-            self.chains = slider("Chains", range(1, MOST_CHAINS + 1), 4, lambda: None)
-            self.energy = choice("Energy", ("local", "raw"), "local", lambda: None)
+        with controls():
+            self.chains = slider("Chains", range(1, MOST_CHAINS + 1), 4)
+            self.energy = choice("Energy", ("local", "raw"), "local")
             button("Restart", self._begin)
 
     def _make_proposal_controls(self) -> None:
@@ -76,31 +82,31 @@ class ChainPage(Page):
 
         ui.separator()
         ui.label("These may be changed while the chains run:").classes("quiet")
-        with ui.element("div").classes("controls"):
+        with controls():
             self.kernel = choice("Kernel", KERNELS, KERNELS[0], enable_target)
-        with ui.element("div").classes("controls"):
-            self.proposal = slider("Temperature of the proposal", TEMPERATURES, 1.0, lambda: None)
-            self.nucleus = slider("Nucleus of the proposal", NUCLEI, 1.0, lambda: None)
-        with ui.element("div").classes("controls"):
-            self.block = slider("Positions masked together", BLOCKS, 1, lambda: None)
-            self.target = slider("Temperature of the target", TEMPERATURES, 1.0, lambda: None)
+        with controls():
+            self.proposal = slider("Temperature of the proposal", TEMPERATURES, 1.0)
+            self.nucleus = slider("Nucleus of the proposal", NUCLEI, 1.0)
+        with controls():
+            self.block = slider("Positions masked together", BLOCKS, 1)
+            self.target = slider("Temperature of the target", TEMPERATURES, 1.0)
 
     def _make_views(self) -> None:
         from nicegui import ui
 
         with section("The chains"):
-            with ui.element("div").classes("controls"):
+            with controls():
                 self.start = button("Start", self._run)
                 self.stop = button("Stop", self._stop)
                 self.step = button("One sweep", self._sweep)
             self.words = ui.label("").mark("sweep in words")
-            self.pins = ui.element("div").classes("controls").props('role=group aria-label="pinned positions"')
+            self.pins = controls().props('role=group aria-label="pinned positions"')
             self.pins.mark("pins")
-            self.sequences = html(Markup("")).classes("view").mark("sequences")
+            self.sequences = view("sequences")
         with section("Energy and acceptance"):
             legend = "Curves begin with the second sweep; a dotted line marks the last change of settings."
             ui.label(legend).classes("quiet")
-            self.curves = html(Markup("")).classes("view").mark("curves")
+            self.curves = view("curves")
         self._enable()
 
     def _settings(self) -> SampleSettings:
@@ -127,23 +133,18 @@ class ChainPage(Page):
         """Replace the watched chains by the result of a function; show a message and return false if it fails."""
         from nicegui import run as threads
 
-        if self.job is not None:
+        if self.status.job is not None:
             return False
         watched = None
-        with self.status.work(self, Job(part)):
+        with self.status.work(Job(part)):
             watched = await threads.io_bound(function)
         if watched is not None:  # None: the server is shutting down
             self.watched = watched
         return watched is not None
 
-    async def _idle(self) -> None:
-        """Wait for the running job, such as the last sweep after Stop."""
-        while self.job is not None:
-            await asyncio.sleep(0.05)
-
     async def _begin(self) -> None:
         self.running = False
-        await self._idle()
+        await self.status.idle()
         try:
             settings = self._settings()
         except InputError as error:
@@ -170,7 +171,7 @@ class ChainPage(Page):
                 self.pinned[place] = box.props(f'dense aria-label="pin position {place + 1}"').mark(f"pin {place + 1}")
 
     def _pins_changed(self) -> None:
-        if self.watched is not None and self.job is None:
+        if self.watched is not None and self.status.job is None:
             self._repin(self.watched)
             self._show()
 
@@ -179,7 +180,7 @@ class ChainPage(Page):
 
     async def _sweep(self) -> bool:
         """Make one sweep with the chosen settings; return false if it fails."""
-        if self.watched is None or self.job is not None:
+        if self.watched is None or self.status.job is not None:
             return False
         try:
             self._repin(adjust(self.watched, self._settings()))
@@ -198,7 +199,7 @@ class ChainPage(Page):
         self.running = True
         self._enable()
         self.status.say("Running.")
-        await self._idle()
+        await self.status.idle()
         try:
             while self.running and await self._sweep():
                 await asyncio.sleep(PAUSE)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from markupsafe import Markup
-
 from seqwise.pages.explorer.answers import Answer, answer
 from seqwise.pages.explorer.questions import read_question
 from seqwise.pages.explorer.search_views import (
@@ -14,28 +12,30 @@ from seqwise.pages.explorer.search_views import (
     outputs_view,
     step_in_words,
 )
-from seqwise.pages.explorer.searches import MOST_SLOTS, Setup
+from seqwise.pages.explorer.searches import Setup
 from seqwise.pages.explorer.suggestions import Suggestions
 from seqwise.pages.explorer.widgets import (
-    Page,
     begin_page,
     button,
     choice,
-    html,
+    controls,
     raw_slider,
+    score_and_size,
     section,
     slider,
     status_line,
+    text_field,
+    view,
 )
 from seqwise.pages.explorer.work import Job, Stopped, latest
-from seqwise.pages.report.examples import ALPHAS, SCORES
+from seqwise.pages.report.examples import ALPHAS
 from seqwise.runs.run import OutputRun
 
 FIRST_LOOK = 1.0  # seconds for comparing examples before the page opens
 MOST_OFFERED = 20
 
 
-class SearchPage(Page):
+class SearchPage:
     """Page of one visitor.
 
     It opens on the example on which searches disagree most among those compared in a second; the others are compared in
@@ -54,7 +54,7 @@ class SearchPage(Page):
             ui.link("Live lines: labels while the words arrive", live)
         self.refresh = latest(self._compute)
         self._make_controls()
-        self.status = status_line(self, self._stop)
+        self.status = status_line(self._stop)
         self._make_views()
         ui.context.client.on_delete(self._stop)
         if suggestions.texts:
@@ -65,12 +65,10 @@ class SearchPage(Page):
     def _make_controls(self) -> None:
         from nicegui import ui
 
-        settings = self.run.settings
         with section("Input"):
-            with ui.element("div").classes("controls"):
-                self.text = ui.input("Input").classes("grow").props("outlined dense").mark("Input")
-                self.right = ui.input("Right output, if known").classes("grow").props("outlined dense")
-                self.right.mark("Right output")
+            with controls():
+                self.text = text_field("Input", "Input")
+                self.right = text_field("Right output, if known", "Right output")
                 button("Search", self.refresh)
             label = "Or an example, sorted by disagreement between searches"
             self.chooser = ui.select({}, label=label).props("outlined dense").mark("Example")
@@ -80,36 +78,33 @@ class SearchPage(Page):
         self.text.on_value_change(self._forget_example)
         for field in (self.text, self.right):
             field.on("keydown.enter", self.refresh)
-        with section("Search settings"), ui.element("div").classes("controls"):
+        with section("Search settings"), controls():
             self.search = choice("Search method", ("greedy", "beam", "relaxed beam"), "beam", self.refresh)
-            trained_score = "local" if settings.trained_score == "local" else "raw"
-            self.score = choice("Scores", tuple(SCORES), trained_score, self.refresh)
-            size = min(settings.beam_size, MOST_SLOTS)
-            self.k = slider("Slots of the beam, k", range(1, MOST_SLOTS + 1), size, self.refresh)
+            self.score, self.k = score_and_size(self.run, self.refresh)
             self.alpha = slider("Alpha of the relaxed beam", ALPHAS, 1.0, self.refresh, shown="{:g}".format)
 
     def _make_views(self) -> None:
         from nicegui import ui
 
         with section("The search, step by step"):
-            with ui.element("div").classes("controls"):
+            with controls():
                 self.before = button("Step back", lambda: self._move(-1))
                 self.after = button("Step forward", lambda: self._move(+1))
                 self.step = raw_slider("step of the search", 1, 1, 1, lambda at: f"step {at}", self._show_step)
                 self.step.element.classes("grow")
             self.words = ui.label("").props("aria-live=polite").mark("step in words")
-            self.lattice = html(Markup("")).classes("view").mark("lattice")
-            self.legend = html(Markup("")).classes("view").mark("legend")
+            self.lattice = view("lattice")
+            self.legend = view("legend")
         with section("Local and raw scores"):
-            self.outputs = html(Markup("")).classes("view").mark("outputs")
+            self.outputs = view("outputs")
         with section("Label bias: mass of each prefix"):
-            self.bias = html(Markup("")).classes("view").mark("bias")
+            self.bias = view("bias")
         with section("Search errors"):
-            self.errors = html(Markup("")).classes("view").mark("errors")
+            self.errors = view("errors")
 
     def _stop(self) -> None:
-        if self.job:
-            self.job.asked_to_stop.set()
+        if self.status.job:
+            self.status.job.asked_to_stop.set()
 
     def _move(self, by: int) -> None:
         self.step.place(max(self.step.value + by, 1))
@@ -131,7 +126,7 @@ class SearchPage(Page):
         """Open the example with the most disagreement, and compare the others in the background."""
         from nicegui import run as threads
 
-        with self.status.work(self, Job("the example on which searches disagree most")):
+        with self.status.work(Job("the example on which searches disagree most")):
             await threads.io_bound(self.suggestions.look, FIRST_LOOK)
         if not self.text.value:  # the visitor has not typed anything meanwhile
             self._offer()
@@ -156,7 +151,7 @@ class SearchPage(Page):
         from nicegui import run as threads
 
         computed = None
-        with self.status.work(self, Job()) as job:
+        with self.status.work(Job()) as job:
             question = read_question(self.run, self.text.value or "", self.right.value or "")
             setup = Setup(self.search.value, self.score.value, self.k.value + 1, ALPHAS[self.alpha.value])
             known, on_part = self.answer, job.report

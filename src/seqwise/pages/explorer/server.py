@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 from seqwise.errors import InputError, warn
@@ -99,18 +99,12 @@ def serve(run: Run[Any, Any], name: str, *, host: str = "127.0.0.1", port: int =
     else:
         warn(f"anyone who can reach {host}, port {port}, can use the explorer")
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    app.on_startup(lambda: _in_background(_announce(host, port, address)))
+    app.on_startup(lambda: _announce(host, port, address))
     quiet: dict[str, Any] = {"reload": False, "show": False, "show_welcome_message": False}
     ui.run(
         page_of(run, name), host=host, port=port, title="seqwise explore", dark=None, language="en-US",
         tailwind=False, **quiet,
     )  # fmt: skip
-
-
-def _in_background(work: Coroutine[Any, Any, None]) -> None:
-    from nicegui import background_tasks
-
-    background_tasks.create(work)
 
 
 async def _announce(host: str, port: int, address: str) -> None:

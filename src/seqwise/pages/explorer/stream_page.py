@@ -6,23 +6,31 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from markupsafe import Markup
-
 from seqwise.errors import InputError
-from seqwise.pages.explorer.searches import MOST_SLOTS, Setup
+from seqwise.pages.explorer.searches import Setup
 from seqwise.pages.explorer.stream_views import colours_view, lines_view, live_in_words
 from seqwise.pages.explorer.streams import Live, Piece, pieces_of
 from seqwise.pages.explorer.suggestions import Suggestions
-from seqwise.pages.explorer.widgets import Page, begin_page, button, choice, html, section, slider, status_line
+from seqwise.pages.explorer.widgets import (
+    begin_page,
+    button,
+    controls,
+    html,
+    score_and_size,
+    section,
+    slider,
+    status_line,
+    text_field,
+    view,
+)
 from seqwise.pages.explorer.work import Job, latest
-from seqwise.pages.report.examples import SCORES
 from seqwise.runs.run import OutputRun
 
 SPEEDS = (0.5, 1, 2, 4, 8, 16, 32)  # words per second
 WHOLE_FILE = -1  # among the examples
 
 
-class StreamPage(Page):
+class StreamPage:
     """Page of one visitor."""
 
     live: Live | None = None
@@ -36,11 +44,11 @@ class StreamPage(Page):
         ui.link("Searches, step by step", "/")
         self.refresh = latest(self._read)
         self._make_controls()
-        self.status = status_line(self)
+        self.status = status_line()
         with section("The lines"):
             html(colours_view()).classes("view").mark("colours")
             self.words = ui.label("").props("aria-live=polite").mark("lines in words")
-            self.lines = html(Markup("")).classes("view").mark("lines")
+            self.lines = view("lines")
         ui.context.client.on_delete(self._stop)
         ui.timer(0.1, self.refresh, once=True)
 
@@ -56,17 +64,14 @@ class StreamPage(Page):
             self.chooser = ui.select(names, label="Or an example", on_change=self._take_example)
             self.chooser.props("outlined dense").mark("Example")
             self.chooser.set_visibility(bool(texts))
-            with ui.element("div").classes("controls"):
+            with controls():
                 self.play = button("Play the text", self._play)
                 self.stop = button("Stop", self._stop)
-                self.speed = slider("Words per second", SPEEDS, 2, lambda: None, shown="{:g}".format)
-        with section("Stream settings"), ui.element("div").classes("controls"):
-            trained = "local" if self.run.settings.trained_score == "local" else "raw"
-            self.score = choice("Scores", tuple(SCORES), trained, self.refresh)
-            size = min(self.run.settings.beam_size, MOST_SLOTS)
-            self.k = slider("Slots of the beam, k", range(1, MOST_SLOTS + 1), size, self.refresh)
+                self.speed = slider("Words per second", SPEEDS, 2, shown="{:g}".format)
+        with section("Stream settings"), controls():
+            self.score, self.k = score_and_size(self.run, self.refresh)
             rules = "A label is final: agree, margin(2), delay(2), never, or several joined by or"
-            self.commit = ui.input(rules, value="agree").classes("grow").props("outlined dense").mark("Commit rule")
+            self.commit = text_field(rules, "Commit rule", "agree")
             self.commit.on("keydown.enter", self.refresh).on("blur", self.refresh)
         self._enable()
 
@@ -130,10 +135,9 @@ class StreamPage(Page):
         """Label words in a thread, and show the lines; return whether all could be read."""
         from nicegui import run as threads
 
-        while self.job is not None:
-            await asyncio.sleep(0.02)
+        await self.status.idle()
         done = False
-        with self.status.work(self, Job("labels")):
+        with self.status.work(Job("labels")):
             asked = Setup("beam", self.score.value, self.k.value + 1), self.commit.value or ""
             if self.live is None or not self.live.goes_on(*asked, pieces):
                 self.live = await threads.io_bound(Live, self.run, *asked)

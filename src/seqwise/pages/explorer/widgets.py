@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
@@ -12,8 +13,11 @@ from typing import Any
 from markupsafe import Markup
 
 from seqwise.errors import InputError, first_line
+from seqwise.pages.explorer.searches import MOST_SLOTS
 from seqwise.pages.explorer.work import Job
+from seqwise.pages.report.examples import SCORES
 from seqwise.pages.report.page import block_style
+from seqwise.runs.run import OutputRun
 
 ACCENT = "#0b57a4"  # white on it is easy to read
 PATIENCE = 0.4  # seconds of work before progress is shown
@@ -46,6 +50,25 @@ def section(title: str) -> Iterator[None]:
     with ui.element("section").classes("card").props(f'aria-label="{title}"'):
         html(Markup("{}").format(title), tag="h2")
         yield
+
+
+def controls() -> Any:
+    """Make a row, to be filled with controls."""
+    from nicegui import ui
+
+    return ui.element("div").classes("controls")
+
+
+def view(name: str) -> Any:
+    """Make a place for HTML that changes."""
+    return html(Markup("")).classes("view").mark(name)
+
+
+def text_field(label: str, name: str, text: str = "") -> Any:
+    """Make a line to type in."""
+    from nicegui import ui
+
+    return ui.input(label, value=text).classes("grow").props("outlined dense").mark(name)
 
 
 @dataclass
@@ -94,7 +117,7 @@ def slider(
     name: str,
     values: Sequence[float],
     start: float,
-    on_change: Callable[[], Any],
+    on_change: Callable[[], Any] = lambda: None,
     *,
     shown: Callable[[float], str] = str,
 ) -> Slider:
@@ -111,16 +134,25 @@ def slider(
     return made
 
 
-def choice(name: str, options: Mapping[str, str] | Sequence[str], start: str, on_change: Callable[[], Any]) -> Any:
+def choice(name: str, options: Sequence[str], start: str, on_change: Callable[[], Any] = lambda: None) -> Any:
     """Make radio buttons."""
     from nicegui import ui
 
     with ui.element("div").classes("named"):
         ui.label(name).classes("name").props("aria-hidden=true")
-        chosen = dict(options) if isinstance(options, Mapping) else list(options)
-        made = ui.radio(chosen, value=start).props(f'inline dense aria-label="{name}"').mark(name)
+        made = ui.radio(list(options), value=start).props(f'inline dense aria-label="{name}"').mark(name)
     made.on_value_change(lambda: on_change())
     return made
+
+
+def score_and_size(run: OutputRun, on_change: Callable[[], Any]) -> tuple[Any, Slider]:
+    """Make the choice of a score and the slider of the beam size, which begin as the run was trained."""
+    trained = "local" if run.settings.trained_score == "local" else "raw"
+    size = min(run.settings.beam_size, MOST_SLOTS)
+    return (
+        choice("Scores", tuple(SCORES), trained, on_change),
+        slider("Slots of the beam, k", range(1, MOST_SLOTS + 1), size, on_change),
+    )
 
 
 def button(name: str, on_click: Callable[[], Any]) -> Any:
@@ -130,19 +162,14 @@ def button(name: str, on_click: Callable[[], Any]) -> Any:
     return ui.button(name, on_click=on_click).props("no-caps unelevated").mark(name)
 
 
-class Page:
-    """Page of a visitor, with its running job."""
-
-    job: Job | None = None
-
-
-@dataclass(frozen=True)
+@dataclass
 class Status:
-    """Status line; screen readers announce its changes."""
+    """Status line of a page, with its running job; screen readers announce its changes."""
 
     label: Any
     bar: Any
     while_busy: tuple[Any, ...]
+    job: Job | None = None
 
     def say(self, text: str) -> None:
         """Show a message."""
@@ -154,8 +181,9 @@ class Status:
         self.label.set_text(text[:1].upper() + text[1:])
         self.label.classes(add="wrong")
 
-    def show(self, job: Job | None) -> None:
-        """Show the progress of a job once it has taken a while; None clears it."""
+    def show(self) -> None:
+        """Show the progress of the job once it has taken a while; without a job, clear it."""
+        job = self.job
         busy = job is not None and bool(job.part) and time.monotonic() - job.began > PATIENCE
         for widget in self.while_busy:
             widget.set_visibility(busy)
@@ -167,9 +195,9 @@ class Status:
             self.say(f"Computing {job.part} …")
 
     @contextmanager
-    def work(self, page: Page, job: Job) -> Iterator[Job]:
-        """Run a job of a page; show errors, and raise those that the visitor cannot fix."""
-        page.job = job
+    def work(self, job: Job) -> Iterator[Job]:
+        """Run a job; show errors, and raise those that the visitor cannot fix."""
+        self.job = job
         try:
             yield job
         except InputError as error:
@@ -179,22 +207,27 @@ class Status:
             self.complain(failure(error))
             raise
         finally:
-            page.job = None
-            self.show(None)
+            self.job = None
+            self.show()
+
+    async def idle(self) -> None:
+        """Wait for the running job, such as the last sweep after Stop."""
+        while self.job is not None:
+            await asyncio.sleep(0.02)
 
 
-def status_line(page: Page, on_stop: Callable[[], Any] | None = None) -> Status:
+def status_line(on_stop: Callable[[], Any] | None = None) -> Status:
     """Make a status line, with a progress bar and a stop button that are visible during a job."""
     from nicegui import ui
 
-    with ui.element("div").classes("controls"):
+    with controls():
         label = ui.label("").classes("said grow").props("role=status").mark("status")
         stop = [] if on_stop is None else [button("Stop computing", on_stop)]
     bar = ui.linear_progress(0.0, show_value=False).props('aria-label="progress of the computation" instant-feedback')
     status = Status(label, bar, (bar, *stop))
-    status.show(None)
+    status.show()
     # The thread of a job must not touch widgets: the page looks at its progress.
-    ui.timer(0.25, lambda: status.show(page.job) if page.job else None)
+    ui.timer(0.25, lambda: status.show() if status.job else None)
     return status
 
 
