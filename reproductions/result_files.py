@@ -28,7 +28,6 @@ class Chapter:
     page: str  # its file in docs/results/, without ending
     title: str  # its heading
     sections: Mapping[str, tuple[str, ...]]  # by heading, the names of the tables and figures below it
-    lacks: tuple[str, ...] = ()  # figures and tables of the paper that no reproduction makes
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -232,13 +232,11 @@ def _absent(tables: Tables, evidence: Sequence[Evidence]) -> str:
     untested = sum(claim.verdict == "not tested" for claim in claims)
     quick = sum(row.scale != "converged" for row in evidence)
     missing = ", ".join(f"`{name}`" for name in NAMES if not tables[name])
-    lacks = "; ".join(what for chapter in CHAPTERS for what in chapter.lacks)
     sentences = max(task.sizes["cpu"].sentences for task in (GERMAN, SPELLING, PHONEMES))
     lines = {
         "The papers' corpora, which are not freely available, and results at their model sizes (`--scale gpu`).": 1,
         f"Converged tables of {quick} of the {len(evidence)} ideas.": quick,
         f"Results not committed yet: {missing}.": missing,
-        f"Not reproduced: {lacks}.": lacks,
         f"Tests of {untested} of the papers' claims; the pages of the chapters say why.": untested,
         "Sentences of more than 20 words, the subject of Table 5.6: those of Tatoeba have 6.5. Its converged scale "
         "concatenates them.": "converged" not in tables["table-5.6"],

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -200,9 +201,9 @@ def _measure(task: SamplerTask, part: Part, run: MaskedRun, drawn: Drawn) -> dic
 def _diagnose(drawn: Drawn, settings: SampleSettings) -> dict[str, npt.NDArray[Any]]:
     """Return ESS and R-hat of each sentence, of the energy that is sampled from, and whether its chains end alike."""
     energy_NCS = torch.from_numpy(drawn.numbers[f"{settings.energy}_NCS"])[:, :, settings.num_discarded :]
-    found = []
+    found, has_arviz = [], find_spec("arviz_stats") is not None
     for energy_CS in energy_NCS:
-        if energy_CS.shape[1] < FEWEST_SWEEPS or not _arviz_is_there():
+        if energy_CS.shape[1] < FEWEST_SWEEPS or not has_arviz:
             found.append((np.nan, np.nan))
         elif bool((energy_CS == energy_CS[0, 0]).all()):
             found.append((1.0, np.nan))  # chains that stand still are one sample, not as many as there are sweeps
@@ -211,14 +212,6 @@ def _diagnose(drawn: Drawn, settings: SampleSettings) -> dict[str, npt.NDArray[A
     ess_N, r_hat_N = np.array(found).T
     agree_N = np.array([len({chain[-1] for chain in sentence}) == 1 for sentence in drawn.tokens], dtype=np.float64)
     return {"ess_N": ess_N, "r_hat_N": r_hat_N, "agree_N": agree_N}
-
-
-def _arviz_is_there() -> bool:
-    try:
-        import arviz_stats  # noqa: F401
-    except ImportError:
-        return False
-    return True
 
 
 def _output_lines(run: MaskedRun, part: Part, drawn: Drawn) -> list[str]:

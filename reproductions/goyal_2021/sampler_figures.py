@@ -5,7 +5,7 @@ Epoch 0 is the start, the greedy fill. Shapes: N sentences, C chains of each, S 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -260,16 +260,6 @@ FIGURES = {
 """By number."""
 
 
-def figure_6_2(setup: Setup) -> Iterator[Outcome]:
-    """Energy and measure by epoch: MH with both energies, degenerate Gibbs."""
-    return every_task("figure-6.2", partial(run_figure, FIGURES["6.2"]), setup)
-
-
-def figure_6_3(setup: Setup) -> Iterator[Outcome]:
-    """Acceptance and novelty by epoch while blocks get smaller."""
-    return every_task("figure-6.3", partial(run_figure, FIGURES["6.3"]), setup)
-
-
-def figure_6_4(setup: Setup) -> Iterator[Outcome]:
-    """Acceptance, energy and measure by epoch while the target is annealed by 0.02 a sweep."""
-    return every_task("figure-6.4", partial(run_figure, FIGURES["6.4"]), setup)
+figure_6_2, figure_6_3, figure_6_4 = (
+    partial(every_task, f"figure-{number}", partial(run_figure, figure)) for number, figure in FIGURES.items()
+)

@@ -282,21 +282,6 @@ def every_task(name: str, run: Callable[[SamplerTask, Setup], Outcome], setup: S
         yield run(task, setup.inside(RUNS))
 
 
-def table_6_2(setup: Setup) -> Iterator[Outcome]:
-    """Hot and cold proposals, for MH and for degenerate Gibbs."""
-    return every_task("table-6.2", partial(run_table, TABLES["6.2"]), setup)
-
-
-def table_6_3(setup: Setup) -> Iterator[Outcome]:
-    """Proposals that are cut to a nucleus, for MH and for degenerate Gibbs."""
-    return every_task("table-6.3", partial(run_table, TABLES["6.3"]), setup)
-
-
-def table_6_4(setup: Setup) -> Iterator[Outcome]:
-    """Several positions at once, fewer and fewer, for MH with both energies and for degenerate Gibbs."""
-    return every_task("table-6.4", partial(run_table, TABLES["6.4"]), setup)
-
-
-def table_6_5(setup: Setup) -> Iterator[Outcome]:
-    """Targets that are annealed at three rates, for MH with both energies."""
-    return every_task("table-6.5", partial(run_table, TABLES["6.5"]), setup)
+table_6_2, table_6_3, table_6_4, table_6_5 = (
+    partial(every_task, f"table-{number}", partial(run_table, table)) for number, table in TABLES.items()
+)

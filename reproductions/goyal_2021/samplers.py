@@ -14,6 +14,7 @@ import shlex
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +42,6 @@ class Quantity:
     name: str  # as printed; "{measure}" stands for that of the task
     of: Callable[[SamplerCell], Sums | None]  # the sums that it is made of; None where a cell has no such number
     unit: str = "%"  # "%", "nat" or "" for a bare number
-    heading: str = ""  # of its column in the terminal; "" for none
 
 
 def by_states(cell: SamplerCell, states: str) -> npt.NDArray[np.bool_] | None:
@@ -60,36 +60,27 @@ def by_states(cell: SamplerCell, states: str) -> npt.NDArray[np.bool_] | None:
     return chosen_NCS
 
 
-def _measure(states: str) -> Callable[[SamplerCell], Sums | None]:
-    def of(cell: SamplerCell) -> Sums | None:
-        chosen_NCS = by_states(cell, states)
-        if cell.combine is None or chosen_NCS is None:
-            return None
-        sums_NCSK = cell.numbers["sums_NCSK"].astype(np.float64)
-        return Sums((sums_NCSK * chosen_NCS[..., None]).sum((1, 2)), cell.combine)
-
-    return of
+def _measure(states: str, cell: SamplerCell) -> Sums | None:
+    chosen_NCS = by_states(cell, states)
+    if cell.combine is None or chosen_NCS is None:
+        return None
+    sums_NCSK = cell.numbers["sums_NCSK"].astype(np.float64)
+    return Sums((sums_NCSK * chosen_NCS[..., None]).sum((1, 2)), cell.combine)
 
 
-def _energy(states: str) -> Callable[[SamplerCell], Sums | None]:
-    def of(cell: SamplerCell) -> Sums | None:
-        chosen_NCS = by_states(cell, states)
-        if chosen_NCS is None:
-            return None
-        return Counts((cell.numbers["local_NCS"] * chosen_NCS).sum((1, 2)), chosen_NCS.sum((1, 2)))
-
-    return of
+def _energy(states: str, cell: SamplerCell) -> Sums | None:
+    chosen_NCS = by_states(cell, states)
+    if chosen_NCS is None:
+        return None
+    return Counts((cell.numbers["local_NCS"] * chosen_NCS).sum((1, 2)), chosen_NCS.sum((1, 2)))
 
 
-def _rate(name: str) -> Callable[[SamplerCell], Sums | None]:
-    def of(cell: SamplerCell) -> Sums | None:
-        if not cell.spec.draws_chains:
-            return None
-        counted = slice(cell.discard, None)
-        above_N, below_N = (cell.numbers[f"{each}_NCS"][:, :, counted].sum((1, 2)) for each in (name, "proposals"))
-        return Counts(above_N, below_N)
-
-    return of
+def _rate(name: str, cell: SamplerCell) -> Sums | None:
+    if not cell.spec.draws_chains:
+        return None
+    counted = slice(cell.discard, None)
+    above_N, below_N = (cell.numbers[f"{each}_NCS"][:, :, counted].sum((1, 2)) for each in (name, "proposals"))
+    return Counts(above_N, below_N)
 
 
 def _ess_per_pass(cell: SamplerCell) -> Sums | None:
@@ -105,15 +96,15 @@ def _agreement(cell: SamplerCell) -> Sums | None:
 
 
 QUANTITIES = {
-    "samples": Quantity("{measure}, samples", _measure("samples"), heading="samples"),
-    "last": Quantity("{measure}, last state", _measure("last"), heading="last"),
-    "lowest": Quantity("{measure}, lowest energy", _measure("lowest"), heading="lowest"),
-    "energy": Quantity("E_local, samples", _energy("samples"), "nat", "E_local"),
-    "last energy": Quantity("E_local, last state", _energy("last"), "nat", "(last)"),
-    "lowest energy": Quantity("E_local, lowest energy", _energy("lowest"), "nat"),
-    "novel": Quantity("novel", _rate("novel"), heading="novel"),
-    "acceptance": Quantity("acceptance", _rate("accepted"), heading="accept"),
-    "passes": Quantity("passes", lambda cell: Counts(cell.numbers["passes_N"]), "", "passes"),
+    "samples": Quantity("{measure}, samples", partial(_measure, "samples")),
+    "last": Quantity("{measure}, last state", partial(_measure, "last")),
+    "lowest": Quantity("{measure}, lowest energy", partial(_measure, "lowest")),
+    "energy": Quantity("E_local, samples", partial(_energy, "samples"), "nat"),
+    "last energy": Quantity("E_local, last state", partial(_energy, "last"), "nat"),
+    "lowest energy": Quantity("E_local, lowest energy", partial(_energy, "lowest"), "nat"),
+    "novel": Quantity("novel", partial(_rate, "novel")),
+    "acceptance": Quantity("acceptance", partial(_rate, "accepted")),
+    "passes": Quantity("passes", lambda cell: Counts(cell.numbers["passes_N"]), ""),
     "ess": Quantity("ESS per 1,000 passes", _ess_per_pass, ""),
     "agree": Quantity("all chains end alike", _agreement),
 }
