@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import copy
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -23,7 +24,6 @@ from reproductions.cells import measure_by_seed
 from reproductions.comparison import judge_by_seed
 from reproductions.figures import BLUE, GREY, ORANGE, RED, SKY, interval_bars, panels
 from reproductions.goyal_2021.energy_training import (
-    EnergyLoss,
     enumerated_logits,
     fit_enumerated,
     likelihood_loss,
@@ -56,6 +56,7 @@ METHODS = ("KL", "KL + PLL", "PLL", "PLL from the MLM's weights")
 NEAR = 0.1  # nats from the entropy
 
 
+Loss = TypeVar("Loss")
 Run = tuple[dict[str, float], dict[tuple[str, int], float]]
 """NLL of one seed: of the MLM by reading, and of E_raw by method and number of sequences."""
 
@@ -91,11 +92,12 @@ def measure(distribution: Enumerable, sizes: Sequence[int], *, seed: int, mlm_si
         "raw": likelihood_loss(teacher_TCV.double(), distribution.probs_N).item(),
         "local": likelihood_loss(teacher_TCV.double(), distribution.probs_N, scores=local_scores).item(),
     }
+    new, project = partial(new_model, distribution.vocab_size, seed=seed), partial(projection_loss, teacher_TCV)
     found = {}
     for size in sizes:
         train_N, dev_N = train_and_dev(distribution, size, seed=seed)
         for method in METHODS:
-            model, loss = _start(method, mlm, distribution, seed)
+            model, loss = start(method, mlm, new, pseudolikelihood_loss, project)
             fit_enumerated(model, loss, length=length, train_N=train_N, dev_N=dev_N)
             with torch.no_grad():
                 logits_TCV = enumerated_logits(model, length).double()
@@ -103,16 +105,17 @@ def measure(distribution: Enumerable, sizes: Sequence[int], *, seed: int, mlm_si
     return read, found
 
 
-def _start(method: str, mlm: MaskedLSTM, distribution: Enumerable, seed: int) -> tuple[MaskedLSTM, EnergyLoss]:
-    """Return the weights that a method starts from, and what it minimises."""
-    if method == "PLL":
-        return new_model(distribution.vocab_size, seed=seed), pseudolikelihood_loss
-    model = copy.deepcopy(mlm)
-    if method == "PLL from the MLM's weights":
-        return model, pseudolikelihood_loss
-    with torch.no_grad():
-        teacher_TCV = enumerated_logits(mlm, distribution.length)
-    return model, projection_loss(teacher_TCV, pseudolikelihood_weight=float(method == "KL + PLL"))
+def start(
+    method: str, mlm: MaskedLSTM, new: Callable[[], MaskedLSTM], pseudolikelihood: Loss, project: Callable[..., Loss]
+) -> tuple[MaskedLSTM, Loss]:
+    """Return the weights that a method starts from, and what it minimises.
+
+    ``new`` makes new weights, and ``project`` the projection of the MLM, with a weight of the pseudolikelihood.
+    """
+    model = new() if method == "PLL" else copy.deepcopy(mlm)
+    if method.startswith("PLL"):
+        return model, pseudolikelihood
+    return model, project(pseudolikelihood_weight=float(method == "KL + PLL"))
 
 
 def reproduce(setup: Setup) -> Iterator[Outcome]:

@@ -8,11 +8,11 @@ over 39^5 ten seconds; so the sequences here have five phonemes at most, where t
 
 from __future__ import annotations
 
-import copy
 import json
 import random
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -22,7 +22,7 @@ from reproductions import Setup
 from reproductions.cells import fingerprint_of, measure_by_seed, read_or_make
 from reproductions.goyal_2021 import phonemes
 from reproductions.goyal_2021.enumerable import phoneme_sequences
-from reproductions.goyal_2021.figure_6_1 import METHODS, Curves, Run, make_outcome
+from reproductions.goyal_2021.figure_6_1 import METHODS, Curves, Run, make_outcome, start
 from reproductions.goyal_2021.large_spaces import masked_logits, true_conditionals
 from reproductions.goyal_2021.phonemes import Loss, Setting, Split
 from reproductions.outcome import Outcome
@@ -54,16 +54,6 @@ def projection(teacher: MaskedLSTM, *, pseudolikelihood_weight: float) -> Loss:
         return divergence_B - pseudolikelihood_weight * length * log_probs_BV.gather(1, tokens_BT[:, place, None])[:, 0]
 
     return loss
-
-
-def start(method: str, mlm: MaskedLSTM, setting: Setting, *, seed: int) -> tuple[MaskedLSTM, Loss]:
-    """Return the weights that a method starts from, and what it minimises."""
-    if method == "PLL":
-        return phonemes.new_model(mlm.vocab_size, setting, seed=seed), phonemes.OBJECTIVES["PLL"]
-    model = copy.deepcopy(mlm)
-    if method == "PLL from the MLM's weights":
-        return model, phonemes.OBJECTIVES["PLL"]
-    return model, projection(mlm, pseudolikelihood_weight=float(method == "KL + PLL"))
 
 
 def split(sequences: Sequence[tuple[str, ...]], most: int, *, seed: int) -> tuple[Split, list[list[int]]]:
@@ -131,7 +121,8 @@ def _likelihoods(
     """Return NLL by E_raw and by E_local, with the shares of lengths that the MLM's data have."""
     model = mlm
     if name != "MLM":
-        model, loss = start(name, mlm, setting, seed=seed)
+        new = partial(phonemes.new_model, mlm.vocab_size, setting, seed=seed)
+        model, loss = start(name, mlm, new, phonemes.OBJECTIVES["PLL"], partial(projection, mlm))
         epochs = replace(setting, epochs=epochs_of(size, setting))
         phonemes.fit(model, loss, small_data(kept, size, data), epochs, seed=seed, report=report)
     lengths = sorted(data.train.keys() | data.test.keys())

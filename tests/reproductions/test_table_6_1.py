@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -192,10 +193,12 @@ def test_figure_6_1_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_the_methods_start_where_they_should() -> None:
     mlm = table_6_1.new_model(5, seed=0)
     for method in METHODS:
-        model, loss = figure_6_1._start(method, mlm, palindromes(), seed=9)
+        new = partial(table_6_1.new_model, 5, seed=9)
+        model, loss = figure_6_1.start(method, mlm, new, {"PLL": 1.0}, lambda **options: {"KL": 1.0, **options})
         same = all(torch.equal(a, b) for a, b in zip(model.parameters(), mlm.parameters(), strict=True))
         assert same == (method != "PLL") and model is not mlm
-        assert callable(loss)
+        weight = float(method == "KL + PLL")
+        assert loss == ({"PLL": 1.0} if method.startswith("PLL") else {"KL": 1.0, "pseudolikelihood_weight": weight})
 
 
 # ------------------------------------------------------------------ noise and contrast
