@@ -10,7 +10,7 @@ from typing import Any
 from reproductions.outcome import HEADINGS, Outcome
 from reproductions.report import Claim, Curve, Result, Table
 from reproductions.systems import Cell
-from reproductions.values import values_by_seed, values_of
+from reproductions.values import interval_text, values_by_seed, values_of
 from reproductions.verdicts import decide, difference_result, interval_result
 from seqwise.evaluation.metrics import Comparison, Sums, seed_differences
 from seqwise.evaluation.signature import Signature
@@ -191,9 +191,7 @@ def judge_by_seed(
     evidence = f"{prefix}{numbers[0]:+.{digits}f}, one seed, no interval"
     if len(numbers) > 1:
         above = sum(ours > theirs for ours, theirs in zip(larger, smaller, strict=True))
-        mean, low, high = (f"{number:.{digits}f}" for number in numbers)
-        mean = mean if numbers[0] < 0 else f"+{mean}"
-        evidence = f"{prefix}{mean} [{low}, {high}]{unit}, {above} of {len(larger)} seeds above"
+        evidence = f"{prefix}{interval_text(numbers, digits=digits)}{unit}, {above} of {len(larger)} seeds above"
     return Claim(text, source, verdict, evidence, rule="by seed", values=values, numbers=numbers)
 
 
@@ -210,9 +208,8 @@ def evidence_of(numbers: Sequence[float], first: Sequence[Sums], second: Sequenc
     """Write the numbers of a paired bootstrap in words, and at how many seeds the first is larger."""
     test = Comparison(*numbers)
     p = "p < 0.001" if test.p_value < 0.001 else f"p = {test.p_value:.3f}"
-    digits = 1 if scale == 100 else 2
-    low, high = (f"{scale * end:.{digits}f}" for end in (test.low, test.high))
-    return f"{scale * test.difference:+.{digits}f} [{low}, {high}], {p}, {seeds_above(first, second)} seeds above"
+    interval = interval_text(test[:3], digits=1 if scale == 100 else 2, scale=scale)
+    return f"{interval}, {p}, {seeds_above(first, second)} seeds above"
 
 
 def seeds_above(first: Sequence[Sums], second: Sequence[Sums]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from reproductions.outcome import HEADINGS
 from reproductions.report import Curve, Result, Table
+from seqwise.evaluation.metrics import Estimate
 
 # Okabe and Ito's palette: told apart by colour-blind readers too. Black last, because it stands out.
 BLUE, SKY, GREEN, ORANGE, RED, PINK, GREY, YELLOW, BLACK = PALETTE = (
@@ -36,7 +37,7 @@ def panels(path: Path, columns: int = 1, **options: Any) -> Iterator[tuple[Any, 
     pyplot.close(figure)
 
 
-def interval_bars(results: Sequence[Result]) -> list[list[float]]:
+def interval_bars(results: Sequence[Result | Estimate]) -> list[list[float]]:
     """Return how far below and above their values the intervals of results end, as matplotlib takes error bars."""
     below = [0.0 if each.low is None else each.value - each.low for each in results]
     above = [0.0 if each.high is None else each.high - each.value for each in results]

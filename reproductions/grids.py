@@ -13,6 +13,7 @@ from rich.text import Text
 
 from reproductions.comparison import LEARNING_RATE
 from reproductions.report import Result, Table
+from reproductions.values import interval_text
 from reproductions.verdicts import SIGNIFICANT
 
 # Diagnostics of the samplers, which stay in the files.
@@ -103,9 +104,9 @@ def _cell(result: Result | None, decisive: Sequence[Result]) -> str:
         return ""
     form = {"%": ".1f", "s": ".0f", "nat": ".2f"}.get(result.unit, ".3g")
     text = f"{result.value:{form}}"
-    if result.p_value is not None:
-        sure = "*" if result.p_value < SIGNIFICANT else ""
-        return f"{result.value:+.1f} [{result.low:.1f}, {result.high:.1f}]{sure}"
+    if result.p_value is not None and result.low is not None and result.high is not None:
+        text = interval_text((result.value, result.low, result.high))
+        return f"{text}*" if result.p_value < SIGNIFICANT else text
     if result.low is not None and result.high is not None and result in decisive:
         text += f" ± {(result.high - result.low) / 2:{form}}"
     if result.note == "chosen on dev":

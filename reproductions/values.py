@@ -54,6 +54,17 @@ def sums_of(values: Values) -> list[Sums]:
         raise InputError(f"values of {values.combine!r} cannot be read ({error})") from error
 
 
+def interval_text(numbers: Sequence[float], *, digits: int = 1, scale: float = 1.0) -> str:
+    """Write a difference with its sign and its interval.
+
+    Example:
+        >>> interval_text((0.0123, -0.004, 0.03), scale=100)
+        '+1.2 [-0.4, 3.0]'
+    """
+    value, low, high = (scale * number for number in numbers)
+    return f"{value:+.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
 def _text(column_N: Floats) -> str:
     if ((column_N >= 0) & (column_N < len(DIGITS)) & (column_N == column_N.round())).all():
         return "".join(DIGITS[int(number)] for number in column_N)

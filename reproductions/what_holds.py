@@ -17,7 +17,7 @@ from fnmatch import fnmatchcase
 from reproductions.report import Claim, Result, Table
 from reproductions.result_files import SCALES, Tables
 from reproductions.values import sums_of
-from seqwise.evaluation.metrics import paired_bootstrap
+from seqwise.evaluation.metrics import Estimate, paired_bootstrap
 
 VERDICTS = ("confirmed", "smaller", "decoder, not training", "contradicted", "undecided")
 """What can become of an idea."""
@@ -25,20 +25,6 @@ VERDICTS = ("confirmed", "smaller", "decoder, not training", "contradicted", "un
 HALF_95 = 1.96  # standard errors in half of a 95% interval
 SEEN = 1.96 + 0.84  # standard errors of an effect that a two-sided test at 5% sees four times in five
 INTERVAL = re.compile(r"([+-]?[\d.]+)(?: times)? \[(-?[\d.]+), (-?[\d.]+)\]")
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A number with its 95% interval."""
-
-    value: float
-    low: float
-    high: float
-
-    @property
-    def detectable(self) -> float:
-        """Return the smallest true effect that a test of this precision would see with power 0.8."""
-        return SEEN * (self.high - self.low) / (2 * HALF_95)
 
 
 @dataclass(frozen=True)
@@ -84,16 +70,16 @@ class Evidence:
     idea: Idea  # which
     published: float  # the paper's effect, a mean over corpora
     # pooled; None where there is no such control
-    ours: Difference
-    equal_time: Difference | None
-    same_decoder: Difference | None
+    ours: Estimate
+    equal_time: Estimate | None
+    same_decoder: Estimate | None
     tables: tuple[str, ...]  # of which results, by name
     scale: str  # "converged", "gpu" or "cpu"
     seeds: int  # of the least
     verdict: str  # one of `VERDICTS`
 
     @property
-    def strongest(self) -> Difference | None:
+    def strongest(self) -> Estimate | None:
         """Return the control that leaves the least of the effect."""
         controls = [control for control in (self.equal_time, self.same_decoder) if control is not None]
         return min(controls, key=lambda control: control.value, default=None)
@@ -103,7 +89,7 @@ class Evidence:
 
 
 def judge(
-    published: float, ours: Difference, *, equal_time: Difference | None = None, same_decoder: Difference | None = None
+    published: float, ours: Estimate, *, equal_time: Estimate | None = None, same_decoder: Estimate | None = None
 ) -> str:
     """Return the verdict on an idea.
 
@@ -123,12 +109,17 @@ def judge(
     return "smaller" if ours.high < published else "undecided"
 
 
-def _goes(ours: Difference, control: Difference | None) -> bool:
+def _goes(ours: Estimate, control: Estimate | None) -> bool:
     """Whether a control leaves less than half of an effect, and certainly not all of it."""
     return control is not None and control.value < ours.value / 2 and control.high < ours.value
 
 
-def pool(differences: Sequence[Difference]) -> Difference:
+def detectable(effect: Estimate) -> float:
+    """Return the smallest true effect that a test of this precision would see with power 0.8."""
+    return SEEN * (effect.high - effect.low) / (2 * HALF_95)
+
+
+def pool(differences: Sequence[Estimate]) -> Estimate:
     """Return the mean over corpora, each with the same weight, with the interval of independent corpora.
 
     The distances of the ends from the mean add up in quadrature, each side on its own.
@@ -137,7 +128,7 @@ def pool(differences: Sequence[Difference]) -> Difference:
     value = statistics.fmean(each.value for each in differences)
     below = math.hypot(*(each.value - each.low for each in differences)) / count
     above = math.hypot(*(each.high - each.value for each in differences)) / count
-    return Difference(value, value - below, value + above)
+    return Estimate(value, value - below, value + above)
 
 
 # ---------------------------------------------------------------------------------------- reading the files
@@ -181,13 +172,13 @@ def _all_published(made: Sequence[tuple[Contrast, Table]]) -> list[float]:
     return [effect for effect in effects if effect is not None]
 
 
-def _ours(contrast: Contrast, table: Table, unit: str) -> Difference:
+def _ours(contrast: Contrast, table: Table, unit: str) -> Estimate:
     if contrast.claim:
         return _of_claim(_claim(table, contrast.claim), unit)
     return _between(table, contrast.first, contrast.second)
 
 
-def _at_equal_time(contrast: Contrast, table: Table, unit: str) -> Difference:
+def _at_equal_time(contrast: Contrast, table: Table, unit: str) -> Estimate:
     if contrast.equal_time:
         against_each = (_of_claim(_claim(table, text), unit) for text in contrast.equal_time)
         return min(against_each, key=lambda difference: difference.value)
@@ -198,7 +189,7 @@ def _at_equal_time(contrast: Contrast, table: Table, unit: str) -> Difference:
     return _with_interval(against)
 
 
-def _in_same_decoder(contrast: Contrast, table: Table, unit: str) -> Difference:
+def _in_same_decoder(contrast: Contrast, table: Table, unit: str) -> Estimate:
     if contrast.first.measure == contrast.second.measure:
         return _ours(contrast, table, unit)
     return _between(table, contrast.first, Side(contrast.second.systems, contrast.first.measure))
@@ -209,7 +200,7 @@ def _claim(table: Table, text: str) -> Claim:
     return found
 
 
-def _of_claim(claim: Claim, unit: str) -> Difference:
+def _of_claim(claim: Claim, unit: str) -> Estimate:
     """Return the numbers of a claim in a unit; of a file without values those that its evidence prints."""
     if claim.numbers:
         numbers = [(100 if unit == "points" else 1) * number for number in claim.numbers[:3]]
@@ -218,10 +209,10 @@ def _of_claim(claim: Claim, unit: str) -> Difference:
         numbers = [float(number) for number in printed]
     if unit == "% of the time":
         numbers = [100 - 100 / times for times in numbers]
-    return Difference(*numbers)
+    return Estimate(*numbers)
 
 
-def _between(table: Table, first: Side, second: Side) -> Difference:
+def _between(table: Table, first: Side, second: Side) -> Estimate:
     """First minus second: a paired bootstrap of their values, or, without values, their own intervals in quadrature.
 
     The second is too wide, because it does not know that the examples are the same.
@@ -229,18 +220,18 @@ def _between(table: Table, first: Side, second: Side) -> Difference:
     (one,), (other,) = _chosen(table.results, first), _chosen(table.results, second)
     if one.values and other.values:
         value, low, high, _ = paired_bootstrap(sums_of(one.values[0]), sums_of(other.values[0]))
-        return Difference(100 * value, 100 * low, 100 * high)
+        return Estimate(100 * value, 100 * low, 100 * high)
     ours, theirs = _with_interval(one), _with_interval(other)
     value = ours.value - theirs.value
     below = math.hypot(ours.value - ours.low, theirs.high - theirs.value)
     above = math.hypot(ours.high - ours.value, theirs.value - theirs.low)
-    return Difference(value, value - below, value + above)
+    return Estimate(value, value - below, value + above)
 
 
-def _with_interval(result: Result) -> Difference:
+def _with_interval(result: Result) -> Estimate:
     if result.low is None or result.high is None:
         raise ValueError(f"{result.system!r}, {result.measure!r} has no interval")
-    return Difference(result.value, result.low, result.high)
+    return Estimate(result.value, result.low, result.high)
 
 
 def _chosen(results: Sequence[Result], side: Side) -> list[Result]:

@@ -6,13 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from reproductions.figures import interval_bars
 from reproductions.goyal_2019.label_bias import plan_of
 from reproductions.goyal_2021.sampler_tasks import GERMAN, PHONEMES, SPELLING
 from reproductions.grids import markdown_grid
 from reproductions.report import Table
 from reproductions.result_files import CHAPTERS, NAMES, Tables
 from reproductions.result_pages import is_ours, lacks_values
-from reproductions.what_holds import IDEAS, Difference, Evidence, examine
+from reproductions.values import interval_text
+from reproductions.what_holds import IDEAS, Evidence, detectable, examine
+from seqwise.evaluation.metrics import Estimate
 
 SCALE_NAMES = {"converged": "converged", "gpu": "the papers' sizes", "cpu": "quick"}
 
@@ -167,7 +170,7 @@ def _row(row: Evidence) -> list[str]:
     idea, unit = row.idea, "" if row.idea.unit == "points" else f" {row.idea.unit}"
     verdict = f"**{row.verdict}**"
     if row.verdict == "undecided":
-        verdict += f" (could detect {row.ours.detectable:.1f}{unit})"
+        verdict += f" (could detect {detectable(row.ours):.1f}{unit})"
     equal_time = "no control" if row.equal_time is None else _interval(row.equal_time)
     same = "no control" if idea.alone else "the same" if row.same_decoder is None else _interval(row.same_decoder)
     (chapter,) = (each.page for each in CHAPTERS if row.tables[0] in each.names)
@@ -177,8 +180,8 @@ def _row(row: Evidence) -> list[str]:
     return [title, f"{row.published:+.1f}{unit}", f"{_interval(row.ours)}{unit}", corpora, equal_time, same, verdict]
 
 
-def _interval(difference: Difference) -> str:
-    return f"{difference.value:+.1f} [{difference.low:.1f},\N{NO-BREAK SPACE}{difference.high:.1f}]"
+def _interval(effect: Estimate) -> str:
+    return interval_text(effect).replace(", ", ",\N{NO-BREAK SPACE}")
 
 
 # ---------------------------------------------------------------------------------------- scale
@@ -267,15 +270,12 @@ def draw(tables: Tables, path: Path) -> None:
     axes.set_xscale("symlog", linthresh=LINEAR, linscale=0.8)
     axes.axvline(0, color="black", lw=0.8)
     for place, each in enumerate(evidence):
-        ours, strongest = each.ours, each.strongest
-        band = ours.detectable
+        ours, strongest, band = each.ours, each.strongest, detectable(each.ours)
         axes.barh(place, 2 * band, left=-band, height=0.7, color="#e4e4e4", zorder=0)
         if strongest is not None:
-            ends = [[strongest.value - strongest.low], [strongest.high - strongest.value]]
-            axes.errorbar(strongest.value, place + 0.22, xerr=ends, fmt="o", ms=4, color=GREY, lw=1, alpha=0.8)
-        axes.errorbar(
-            ours.value, place, xerr=[[ours.value - ours.low], [ours.high - ours.value]], fmt="o", ms=6, color=OURS, lw=2
-        )
+            bar = interval_bars([strongest])
+            axes.errorbar(strongest.value, place + 0.22, xerr=bar, fmt="o", ms=4, color=GREY, lw=1, alpha=0.8)
+        axes.errorbar(ours.value, place, xerr=interval_bars([ours]), fmt="o", ms=6, color=OURS, lw=2)
         axes.plot(each.published, place - 0.22, "D", ms=7, mfc="none", mec="black")
     axes.set_yticks(range(len(evidence)), [_label(row) for row in evidence])
     axes.set_xticks(TICKS, [f"{tick:g}" for tick in TICKS])

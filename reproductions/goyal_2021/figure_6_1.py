@@ -24,6 +24,7 @@ from reproductions.cells import measure_by_seed
 from reproductions.comparison import judge_by_seed
 from reproductions.figures import BLUE, GREY, ORANGE, RED, SKY, interval_bars, panels
 from reproductions.goyal_2021.energy_training import (
+    EnergyLoss,
     enumerated_logits,
     fit_enumerated,
     likelihood_loss,
@@ -93,11 +94,12 @@ def measure(distribution: Enumerable, sizes: Sequence[int], *, seed: int, mlm_si
         "local": likelihood_loss(teacher_TCV.double(), distribution.probs_N, scores=local_scores).item(),
     }
     new, project = partial(new_model, distribution.vocab_size, seed=seed), partial(projection_loss, teacher_TCV)
+    likelihood: EnergyLoss = pseudolikelihood_loss
     found = {}
     for size in sizes:
         train_N, dev_N = train_and_dev(distribution, size, seed=seed)
         for method in METHODS:
-            model, loss = start(method, mlm, new, pseudolikelihood_loss, project)
+            model, loss = start(method, mlm, new, likelihood, project)
             fit_enumerated(model, loss, length=length, train_N=train_N, dev_N=dev_N)
             with torch.no_grad():
                 logits_TCV = enumerated_logits(model, length).double()

@@ -15,9 +15,9 @@ import pytest
 from reproductions.corpora import readers as corpora_readers
 from reproductions.report import Claim, Result, Table
 from reproductions.verdicts import interval_result
-from reproductions.what_holds import IDEAS, VERDICTS, Contrast, Difference, Idea, Side, examine, judge, pool
+from reproductions.what_holds import IDEAS, VERDICTS, Contrast, Idea, Side, detectable, examine, judge, pool
 from reproductions.what_holds_page import CORPORA, draw, page
-from seqwise.evaluation.metrics import Counts, paired_bootstrap
+from seqwise.evaluation.metrics import Counts, Estimate, paired_bootstrap
 from seqwise.evaluation.signature import sign
 
 PAPER = 2.0
@@ -56,15 +56,15 @@ def test_verdicts_at_their_borders(
     verdict: str,
 ) -> None:
     controls = {
-        name: None if control is None else Difference(*control)
+        name: None if control is None else Estimate(*control)
         for name, control in (("equal_time", equal_time), ("same_decoder", same_decoder))
     }
-    assert judge(PAPER, Difference(*ours), **controls) == verdict
+    assert judge(PAPER, Estimate(*ours), **controls) == verdict
     assert verdict in VERDICTS
 
 
 def test_the_pooled_interval_is_that_of_a_mean_of_independent_corpora() -> None:
-    corpora = [Difference(1.0, -1.0, 3.0), Difference(4.0, 3.5, 4.5), Difference(-2.0, -5.0, 1.0)]
+    corpora = [Estimate(1.0, -1.0, 3.0), Estimate(4.0, 3.5, 4.5), Estimate(-2.0, -5.0, 1.0)]
     pooled = pool(corpora)
     errors = [(one.high - one.low) / (2 * 1.96) for one in corpora]
     half = 1.96 * math.sqrt(sum(error**2 for error in errors)) / 3
@@ -79,15 +79,15 @@ def test_the_pooled_interval_is_that_of_a_mean_of_independent_corpora() -> None:
 
 
 def test_each_side_of_a_lopsided_interval_is_pooled_on_its_own() -> None:
-    pooled = pool([Difference(1.0, 0.0, 5.0), Difference(1.0, 0.0, 1.0)])
+    pooled = pool([Estimate(1.0, 0.0, 5.0), Estimate(1.0, 0.0, 1.0)])
     assert (pooled.low, pooled.high) == pytest.approx((1.0 - math.sqrt(2) / 2, 3.0))
-    assert pool([Difference(0.3, 0.1, 0.9)]) == Difference(0.3, pytest.approx(0.1), pytest.approx(0.9))
+    assert pool([Estimate(0.3, 0.1, 0.9)]) == Estimate(0.3, pytest.approx(0.1), pytest.approx(0.9))
 
 
 def test_what_could_have_been_seen_is_seen_four_times_in_five() -> None:
     error = 0.7
-    difference = Difference(5.0, 5.0 - 1.96 * error, 5.0 + 1.96 * error)
-    seen = 1 - statistics.NormalDist(difference.detectable, error).cdf(1.96 * error)
+    difference = Estimate(5.0, 5.0 - 1.96 * error, 5.0 + 1.96 * error)
+    seen = 1 - statistics.NormalDist(detectable(difference), error).cdf(1.96 * error)
     assert seen == pytest.approx(0.8, abs=0.002)
 
 
@@ -141,7 +141,7 @@ def test_numbers_are_those_of_a_paired_bootstrap_where_a_file_has_values() -> No
         assert (difference.value, difference.low, difference.high) == pytest.approx(
             tuple(100 * number for number in expected[:3])
         )
-    assert found.equal_time == Difference(0.5, -1.0, 2.0)
+    assert found.equal_time == Estimate(0.5, -1.0, 2.0)
     assert found.published == pytest.approx(2.0) and found.seeds == 2
 
 
