@@ -10,9 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from reproductions.report import Result, Table, load_table
-from reproductions.result_files import ELSEWHERE
-
-RESULTS = Path(__file__).resolve().parent.parent / "results"
+from reproductions.result_files import ELSEWHERE, RESULTS
 
 
 def compare(again: Table, saved: Table) -> Iterator[tuple[Result, Result | None, bool]]:

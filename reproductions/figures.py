@@ -37,6 +37,14 @@ def panels(path: Path, columns: int = 1, **options: Any) -> Iterator[tuple[Any, 
     pyplot.close(figure)
 
 
+def legend_below(figure: Any, columns: int | None = None) -> None:
+    """Say below a figure what its panels show, each label once; by default in one row."""
+    shown = [pair for axes in figure.axes for pair in zip(*axes.get_legend_handles_labels(), strict=True)]
+    handles = {label: handle for handle, label in shown}
+    columns = columns or len(handles)
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", frameon=False, ncols=columns)
+
+
 def interval_bars(results: Sequence[Result | Estimate]) -> list[list[float]]:
     """Return how far below and above their values the intervals of results end, as matplotlib takes error bars."""
     below = [0.0 if each.low is None else each.value - each.low for each in results]
@@ -60,7 +68,7 @@ def draw_by_decoder(table: Table, measure: str, path: Path, *, title: str) -> No
         axes.invert_yaxis()
         axes.grid(axis="x", alpha=0.3)
         axes.set_title(title, loc="left")
-        figure.legend(loc="outside lower center", frameon=False, ncols=len(headings))
+        legend_below(figure)
 
 
 def draw_curves(table: Table, path: Path) -> None:
@@ -80,7 +88,7 @@ def draw_curves(table: Table, path: Path) -> None:
         axes.set(xlabel="CPU seconds, stages before included", ylabel=f"{table.curves[0].measure}, development data")
         axes.grid(alpha=0.3)
         axes.set_title(table.title, loc="left", fontsize=10)
-        figure.legend(loc="outside lower center", frameon=False, ncols=3)
+        legend_below(figure, 3)
 
 
 def best_so_far(curves: Sequence[Curve]) -> tuple[list[float], list[float]]:

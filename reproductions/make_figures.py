@@ -20,17 +20,15 @@ import torch
 
 from reproductions import run_reproduction, what_holds_page
 from reproductions.beyond import frontier, masked_diffusion_audit, proteins, spelling, stress
-from reproductions.figures import PALETTE, draw_curves, panels
+from reproductions.figures import PALETTE, draw_curves, legend_below, panels
 from reproductions.goyal_2021 import figure_6_1, sampler_figures
-from reproductions.report import Table, load_table
-from reproductions.result_files import NAMES, file_stem, load_tables, reproduction_of
+from reproductions.report import Table
+from reproductions.result_files import NAMES, RESULTS, ROOT, by_stem, load_tables, reproduction_of
 from seqwise import HardTopK, SoftTopK, Tagger, beam_search, direct_loss, hamming_cost, soft_top_k
 from seqwise.cli.console import progress_bars
 from seqwise.data import EncodedExample, collate
 from seqwise.pages.report.lattice import Lattice, beam_lattice
 
-ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "results"
 GROWTH = RESULTS / "benchmarks" / "intel" / "scaling.json"
 
 # Reproductions whose figure is all in their table: the name of the table, and what draws it.
@@ -54,27 +52,22 @@ AGAIN = ("figure-1", "figure-3.1")
 
 def pictures() -> dict[str, Callable[[Path], None]]:
     """Return what makes each picture, by its name in docs/; of results, those that are committed."""
-    made = {name: partial(draw_table, name) for name in BY_TABLE} | {name: partial(draw_again, name) for name in AGAIN}
-    of_results = {f"{name}.png": draw for name, draw in made.items() if (RESULTS / f"{name}.json").exists()}
-    others = {
+    tables = load_tables(RESULTS)
+    drawn: dict[str, Callable[[Path], None]] = {
         "soft-top-k.png": draw_soft_top_k,
         "relaxed-beam.gif": draw_relaxed_beam,
-        "what-holds.png": draw_what_holds,
+        "what-holds.png": partial(what_holds_page.draw, tables),
     }
     if GROWTH.exists():
-        others["scaling.png"] = draw_growth
-    curves = {
-        f"{file_stem(name, scale)}.png": partial(draw_curves, table)
-        for name, by_scale in load_tables(RESULTS).items()
-        for scale, table in by_scale.items()
-        if table.curves
-    }
-    return {**others, **of_results, **curves}
-
-
-def draw_what_holds(path: Path) -> None:
-    """Draw the effects of the papers' ideas, theirs and ours."""
-    what_holds_page.draw(load_tables(RESULTS), path)
+        drawn["scaling.png"] = draw_growth
+    for stem, table in by_stem(tables).items():
+        if table.curves:
+            drawn[f"{stem}.png"] = partial(draw_curves, table)
+        elif stem in BY_TABLE:
+            drawn[f"{stem}.png"] = partial(BY_TABLE[stem], table)
+        elif stem in AGAIN:
+            drawn[f"{stem}.png"] = partial(draw_again, stem, table)
+    return drawn
 
 
 def draw_growth(path: Path) -> None:
@@ -105,19 +98,11 @@ def draw_growth(path: Path) -> None:
             axes.set(xlabel=name)
             axes.grid(alpha=0.3)
         row[0].set(ylabel="CPU seconds")
-        shown = [zip(*axes.get_legend_handles_labels(), strict=True) for axes in row]
-        handles = {label: handle for pairs in shown for handle, label in pairs}
-        figure.legend(handles.values(), handles.keys(), loc="outside lower center", frameon=False, ncols=len(handles))
+        legend_below(figure)
 
 
-def draw_table(name: str, path: Path) -> None:
-    """Draw the figure of a reproduction from the results that it has saved."""
-    BY_TABLE[name](load_table(RESULTS / f"{name}.json"), path)
-
-
-def draw_again(name: str, path: Path) -> None:
+def draw_again(name: str, saved: Table, path: Path) -> None:
     """Draw the figure of a reproduction that is run again, with the seed of its results."""
-    saved = load_table(RESULTS / f"{name}.json")
     (seed,) = saved.results[0].signature.seeds
     with TemporaryDirectory() as folder:
         (outcome,) = run_reproduction(name, Path(folder), seed=seed, scale=None, progress=progress_bars)

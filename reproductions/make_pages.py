@@ -18,10 +18,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from reproductions import what_holds_page
 from reproductions.report import Table
-from reproductions.result_files import CHAPTERS, Tables, file_stem, load_tables
+from reproductions.result_files import CHAPTERS, RESULTS, ROOT, Tables, by_stem, load_tables
 from reproductions.result_pages import chapter_page, index_page
 
-ROOT = Path(__file__).resolve().parent.parent
 TEMPLATES = Path(__file__).resolve().parent / "pages"
 MADE = "<!-- Made by `make figures` from reproductions/pages/{name} and the files in results/; edit it there. -->\n\n"
 
@@ -40,7 +39,6 @@ def filled_pages(tables: Tables) -> dict[str, str]:
     Raises:
         KeyError: a template names a number that no file has.
     """
-    by_stem = {file_stem(name, scale): table for name, scales in tables.items() for scale, table in scales.items()}
     # Missing names must fail, and Markdown needs no escapes.
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
@@ -50,42 +48,42 @@ def filled_pages(tables: Tables) -> dict[str, str]:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.globals.update(_functions(by_stem))
+    environment.globals.update(_functions(by_stem(tables)))
     names = sorted(path.name for path in TEMPLATES.glob("*.md"))
     return {name: MADE.format(name=name) + environment.get_template(name).render() for name in names}
 
 
-def _functions(by_stem: Mapping[str, Table]) -> dict[str, Callable[..., Any]]:
+def _functions(tables: Mapping[str, Table]) -> dict[str, Callable[..., Any]]:
     def value(stem: str, measure: str, system: str, places: int = 1) -> str:
-        for result in by_stem[stem].results:
+        for result in tables[stem].results:
             if (result.measure, result.system) == (measure, system):
                 return f"{result.value:,.{places}f}"
         raise KeyError(f"{stem} has no {measure!r} of {system!r}")
 
     def chosen(stem: str, system: str) -> str:
-        for result in by_stem[stem].results:
+        for result in tables[stem].results:
             if result.system == system and result.note == "chosen on dev":
                 return f"{result.value:.1f}"
         raise KeyError(f"{stem} has no decoder chosen for {system!r}")
 
     def evidence(stem: str, text: str) -> str:
-        for claim in by_stem[stem].claims:
+        for claim in tables[stem].claims:
             if claim.text.startswith(text):
                 (interval,) = re.findall(r"([+-][\d.]+ \[.+?\])", claim.evidence)
                 return str(interval).replace("-", "−")
         raise KeyError(f"{stem} has no claim {text!r}")
 
     def claims(stem: str) -> list[tuple[str, str]]:
-        return [(claim.verdict, claim.text) for claim in by_stem[stem].claims]
+        return [(claim.verdict, claim.text) for claim in tables[stem].claims]
 
     def systems(stem: str, measure: str) -> list[str]:
-        return [result.system for result in by_stem[stem].results if result.measure == measure]
+        return [result.system for result in tables[stem].results if result.measure == measure]
 
     return {"value": value, "chosen": chosen, "evidence": evidence, "claims": claims, "systems": systems}
 
 
 if __name__ == "__main__":
-    for name, text in pages(ROOT / "results").items():
+    for name, text in pages(RESULTS).items():
         target = ROOT / "docs" / name
         target.parent.mkdir(exist_ok=True)
         target.write_text(text, encoding="utf-8")

@@ -7,10 +7,8 @@ from collections import Counter
 from pathlib import Path
 
 from reproductions.report import Claim, load_table
-from reproductions.result_files import ELSEWHERE
+from reproductions.result_files import ELSEWHERE, RESULTS
 from reproductions.verdicts import recompute
-
-RESULTS = Path(__file__).resolve().parent.parent / "results"
 
 
 def main(paths: list[Path]) -> int:

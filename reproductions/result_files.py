@@ -10,6 +10,9 @@ from typing import TypeAlias
 from reproductions import REPRODUCTIONS
 from reproductions.report import Table, load_table
 
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "results"
+
 QUICK = "cpu"
 SCALES = ("converged", "gpu", QUICK)
 """The best evidence first."""
@@ -141,6 +144,11 @@ def longest_beginning(name: str, beginnings: Iterable[str]) -> str:
 def reproduction_of(name: str) -> str:
     """Return the reproduction that makes a table."""
     return longest_beginning(name, REPRODUCTIONS)
+
+
+def by_stem(tables: Tables) -> dict[str, Table]:
+    """Return tables by the names of their files, without ending."""
+    return {file_stem(name, scale): table for name, scales in tables.items() for scale, table in scales.items()}
 
 
 def load_tables(folder: Path) -> dict[str, dict[str, Table]]:

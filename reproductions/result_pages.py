@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
-from pathlib import Path
 
 from reproductions.grids import markdown_grid, numbers_of
 from reproductions.report import Claim, Table
-from reproductions.result_files import CHAPTERS, Chapter, Tables, file_stem, reproduction_of
+from reproductions.result_files import CHAPTERS, ROOT, Chapter, Tables, file_stem, reproduction_of
 from reproductions.result_settings import settings_line
 from reproductions.verdicts import SIGNIFICANT, holm
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+DOCS = ROOT / "docs"
 MADE = "Made by `make figures` from the files in `results/`; do not edit.\n"
 
 READ = """\

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from reproductions import Setup
 from reproductions.beyond import search_objectives
 from reproductions.comparison import Measured, best_on_dev, judge, rows_of
-from reproductions.figures import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, interval_bars, panels
+from reproductions.figures import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, interval_bars, legend_below, panels
 from reproductions.outcome import Outcome
 from reproductions.report import Claim, Result, Table
 from reproductions.systems import System, systems_of
@@ -325,7 +325,7 @@ def draw(table: Table, path: Path) -> None:
         for axes in (left, right):
             axes.grid(alpha=0.25)
         left.set_title("open: all slots agree, a margin, the end", loc="left", fontsize=9)
-        figure.legend(loc="outside lower center", frameon=False, ncols=3)
+        legend_below(figure, 3)
 
 
 def _points(axes: Any, results: Sequence[Mapping[str, Result]], across: str, up: str, **style: Any) -> None:

@@ -24,7 +24,7 @@ from torch import Tensor
 from reproductions import Setup
 from reproductions.cells import measure_by_seed
 from reproductions.comparison import judge_by_seed
-from reproductions.figures import BLACK, BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, interval_bars, panels
+from reproductions.figures import BLACK, BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, interval_bars, legend_below, panels
 from reproductions.goyal_2021.enumerable import Enumerable, empirical_weights, palindromes, thesis_hmm, total_variation
 from reproductions.goyal_2021.sequence_contrastive import fill_log_probs, shuffled_orders, train_filler
 from reproductions.goyal_2021.table_6_1 import sign_distribution
@@ -311,5 +311,4 @@ def draw(table: Table, path: Path) -> None:
             axes.set_xticks([1, 2, 4, 8, 16, 32, 64], ["1", "2", "4", "8", "16", "32", "64"])
             axes.grid(alpha=0.25)
         row[0].set(ylabel="total variation to the any-order law", ylim=(0, None))
-        handles, labels = row[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", frameon=False, ncols=4)
+        legend_below(figure, 4)

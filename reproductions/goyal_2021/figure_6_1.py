@@ -22,7 +22,7 @@ import torch
 from reproductions import Setup
 from reproductions.cells import measure_by_seed
 from reproductions.comparison import judge_by_seed
-from reproductions.figures import BLUE, GREY, ORANGE, RED, SKY, interval_bars, panels
+from reproductions.figures import BLUE, GREY, ORANGE, RED, SKY, interval_bars, legend_below, panels
 from reproductions.goyal_2021.energy_training import (
     EnergyLoss,
     enumerated_logits,
@@ -227,8 +227,7 @@ def draw(table: Table, path: Path) -> None:
         for axes, (name, found) in zip(row, by_system.items(), strict=True):
             _draw_panel(axes, found)
             axes.set_title(name, loc="left")
-        handles, labels = row[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", frameon=False, ncols=min(4, 2 * len(by_system)))
+        legend_below(figure, min(4, 2 * len(by_system)))
 
 
 def _draw_panel(axes: Any, found: Mapping[str, Result]) -> None:

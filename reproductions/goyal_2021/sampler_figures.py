@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from reproductions import Setup
-from reproductions.figures import BLUE, GREEN, RED, panels
+from reproductions.figures import BLUE, GREEN, RED, legend_below, panels
 from reproductions.goyal_2021.sampler_cells import SamplerCell
 from reproductions.goyal_2021.sampler_tables import GIBBS, LOCAL, RAW, TABLES, every_task
 from reproductions.goyal_2021.sampler_tasks import SamplerTask
@@ -129,8 +129,7 @@ def draw(table: Table, path: Path) -> None:
             unit = next(iter(by_line.values()))[0].unit
             axes.set(xlabel="epoch", ylabel=f"{panel} ({'nats per sentence' if unit == 'nat' else unit})")
             axes.grid(alpha=0.25)
-        handles, labels = row[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", frameon=False, ncols=len(lines))
+        legend_below(figure)
 
 
 # ------------------------------------------------------------------------------------------------- claims

@@ -297,11 +297,11 @@ def test_a_reproduction_that_is_run_again_must_give_the_saved_numbers(
 
     monkeypatch.setattr(make_figures, "run_reproduction", again)
     if same:
-        make_figures.draw_again("figure-3.1", tmp_path / "figure.png")
+        make_figures.draw_again("figure-3.1", saved, tmp_path / "figure.png")
         assert (tmp_path / "figure.png").read_bytes() == b"points"
     else:
         with pytest.raises(
             SystemExit, match=r"^results/figure-3\.1\.json has other numbers than its reproduction gives now"
         ):
-            make_figures.draw_again("figure-3.1", tmp_path / "figure.png")
+            make_figures.draw_again("figure-3.1", saved, tmp_path / "figure.png")
         assert not (tmp_path / "figure.png").exists()
