@@ -59,7 +59,12 @@ class Measured:
 
     def percent(self, part: str, decoder: str) -> float:
         """Return the mean over seeds, in per cent."""
-        return 100 * _mean({"dev": self.dev, "test": self.test}[part][decoder])
+        return 100 * mean_value({"dev": self.dev, "test": self.test}[part][decoder])
+
+
+def mean_value(measured: Sequence[Sums]) -> float:
+    """Return the mean over seeds."""
+    return sum(each.value for each in measured) / len(measured)
 
 
 Count = Callable[[list[tuple[str, ...]]], Sums]
@@ -79,7 +84,7 @@ def measure_rows(
             row,
             on_dev,
             {decoder: [test(run.outputs[decoder]) for run in runs] for decoder in decoders},
-            max(on_dev, key=lambda decoder: _mean(on_dev[decoder])),
+            max(on_dev, key=lambda decoder: mean_value(on_dev[decoder])),
             sum(run.total_seconds for run in runs) / len(runs),
             sum(run.mean_log_partition for run in runs) / len(runs),
             signature_of_seeds([run.signature for run in runs], method=f"{name}: {row.name}", seeds=seeds),
@@ -267,7 +272,3 @@ def _against(row: Measured, control: Measured, measure: str) -> Result:
         row.signature,
         note=f"{HEADINGS[row.chosen]} against {control.row.name} ({HEADINGS[control.chosen]}), both chosen on dev",
     )
-
-
-def _mean(measured: Sequence[Sums]) -> float:
-    return sum(each.value for each in measured) / len(measured)

@@ -21,7 +21,7 @@ COLOURS = {"greedy": GREY, "beam": SKY, "interpolated-beam": GREEN, "raw-beam": 
 
 
 @contextmanager
-def panels(path: Path, columns: int = 1, **options: Any) -> Iterator[tuple[Any, list[Any]]]:
+def panels(path: Path, columns: int = 1, *, dpi: int = 120, **options: Any) -> Iterator[tuple[Any, list[Any]]]:
     """Yield a matplotlib figure and its panels, side by side; save it as PNG in a folder that is made if need be."""
     import matplotlib
 
@@ -33,7 +33,7 @@ def panels(path: Path, columns: int = 1, **options: Any) -> Iterator[tuple[Any, 
     for axes in row[0]:
         axes.spines[["top", "right"]].set_visible(False)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=dpi)
     pyplot.close(figure)
 
 

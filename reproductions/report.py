@@ -108,11 +108,8 @@ class Table:
     curves: tuple[Curve, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "curves", tuple(self.curves))
-        object.__setattr__(self, "claims", tuple(self.claims))
         check_text("title", self.title)
         check_text("note", self.note)
-        object.__setattr__(self, "results", tuple(self.results))
         seen: set[tuple[str, str]] = set()
         for result in self.results:
             if (result.system, result.measure) in seen:

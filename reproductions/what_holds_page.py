@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from reproductions.figures import interval_bars
+from reproductions.figures import interval_bars, panels
 from reproductions.goyal_2019.label_bias import plan_of
 from reproductions.goyal_2021.sampler_tasks import GERMAN, PHONEMES, SPELLING
 from reproductions.grids import markdown_grid
@@ -260,32 +260,25 @@ TICKS = (-10, -5, -2, -1, 0, 1, 2, 5, 10, 20, 50)
 
 def draw(tables: Tables, path: Path) -> None:
     """Draw a forest plot, a line for each idea: the paper, ours, the strongest control, and the detectable effect."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     evidence = [row for idea in IDEAS if (row := examine(idea, tables)) is not None]
-    figure, axes = pyplot.subplots(figsize=(10, 0.46 * len(evidence) + 1.2), layout="constrained")
-    axes.set_xscale("symlog", linthresh=LINEAR, linscale=0.8)
-    axes.axvline(0, color="black", lw=0.8)
-    for place, each in enumerate(evidence):
-        ours, strongest, band = each.ours, each.strongest, detectable(each.ours)
-        axes.barh(place, 2 * band, left=-band, height=0.7, color="#e4e4e4", zorder=0)
-        if strongest is not None:
-            bar = interval_bars([strongest])
-            axes.errorbar(strongest.value, place + 0.22, xerr=bar, fmt="o", ms=4, color=GREY, lw=1, alpha=0.8)
-        axes.errorbar(ours.value, place, xerr=interval_bars([ours]), fmt="o", ms=6, color=OURS, lw=2)
-        axes.plot(each.published, place - 0.22, "D", ms=7, mfc="none", mec="black")
-    axes.set_yticks(range(len(evidence)), [_label(row) for row in evidence])
-    axes.set_xticks(TICKS, [f"{tick:g}" for tick in TICKS])
-    axes.minorticks_off()
-    axes.invert_yaxis()
-    axes.grid(axis="x", alpha=0.3)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.set_xlabel(f"effect (logarithmic beyond {LINEAR:g} points)")
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    with panels(path, dpi=110, figsize=(10, 0.46 * len(evidence) + 1.2)) as (_, (axes,)):
+        axes.set_xscale("symlog", linthresh=LINEAR, linscale=0.8)
+        axes.axvline(0, color="black", lw=0.8)
+        for place, each in enumerate(evidence):
+            ours, strongest, band = each.ours, each.strongest, detectable(each.ours)
+            axes.barh(place, 2 * band, left=-band, height=0.7, color="#e4e4e4", zorder=0)
+            if strongest is not None:
+                bar = interval_bars([strongest])
+                axes.errorbar(strongest.value, place + 0.22, xerr=bar, fmt="o", ms=4, color=GREY, lw=1, alpha=0.8)
+            axes.errorbar(ours.value, place, xerr=interval_bars([ours]), fmt="o", ms=6, color=OURS, lw=2)
+            axes.plot(each.published, place - 0.22, "D", ms=7, mfc="none", mec="black")
+        axes.set_yticks(range(len(evidence)), [_label(row) for row in evidence])
+        axes.set_xticks(TICKS, [f"{tick:g}" for tick in TICKS])
+        axes.minorticks_off()
+        axes.invert_yaxis()
+        axes.grid(axis="x", alpha=0.3)
+        axes.spines["left"].set_visible(False)
+        axes.set_xlabel(f"effect (logarithmic beyond {LINEAR:g} points)")
 
 
 def _label(row: Evidence) -> str:

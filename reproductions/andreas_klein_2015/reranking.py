@@ -6,7 +6,6 @@ Shapes: N inputs, H candidates of all inputs in a row, C sums of a measure.
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from seqwise.data.readers import read_lines
+from seqwise.data.records import is_number
 from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Floats, Sums
 
@@ -67,10 +67,9 @@ def read_nbest(path: str | os.PathLike[str]) -> list[NBest]:
 
 
 def _candidate(record: Any) -> Candidate:
-    score = record["score"]
-    if isinstance(score, bool) or not math.isfinite(score):
+    if not is_number(record["score"]):
         raise ValueError
-    return Candidate(_text(record["output"]), float(score))
+    return Candidate(_text(record["output"]), float(record["score"]))
 
 
 def _text(value: Any) -> str:

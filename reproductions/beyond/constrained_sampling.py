@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -87,17 +86,9 @@ CONSTRAINTS: Mapping[str, Callable[[Word], bool]] = {
 """Languages, by name: of consonants and vowels, for instance, that alternate."""
 
 
-@dataclass(frozen=True)
-class Constraint:
-    """A language and its outputs, in lexicographic order, with the end token until the last step."""
-
-    language: Language
-    outputs_NT: Tensor
-
-
 @cache
-def constraint(name: str) -> Constraint:
-    """List the outputs of a language."""
+def constraint(name: str) -> tuple[Language, Tensor]:
+    """Return a language and its outputs (N, T) in lexicographic order, with the end token until the last step."""
     names, end = phonemes(), len(phonemes())
     ids = [
         word
@@ -106,7 +97,7 @@ def constraint(name: str) -> Constraint:
         if CONSTRAINTS[name](tuple(names[token] for token in word))
     ]
     ended = sorted((*word, *[end] * (LONGEST + 1 - len(word))) for word in ids)
-    return Constraint(trie(ids, end=end), torch.tensor(ended))
+    return trie(ids, end=end), torch.tensor(ended)
 
 
 # ------------------------------------------------------------------------------------------------- models
@@ -261,7 +252,7 @@ def least_distance(target_N: Tensor, halves: Sequence[Tensor]) -> float:
 
 def measure(model: StepModel, context: Any, name: str, seed: int) -> Found:
     """Measure every sampler in a language."""
-    language, outputs_NT = constraint(name).language, constraint(name).outputs_NT
+    language, outputs_NT = constraint(name)
     found: Found = {}
 
     def note(system: str, distance: float, passes: float) -> None:

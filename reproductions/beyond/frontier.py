@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from reproductions import Setup
 from reproductions.beyond import search_objectives
-from reproductions.comparison import Measured, best_on_dev, judge, rows_of
+from reproductions.comparison import Measured, best_on_dev, judge, mean_value, rows_of
 from reproductions.figures import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, interval_bars, legend_below, panels
 from reproductions.outcome import Outcome
 from reproductions.report import Claim, Result, Table
@@ -259,12 +259,12 @@ def examine(task: Task, found: Found, best: str) -> list[Claim]:
 
     def beats(text: str, ours: tuple[str, str], theirs: tuple[str, str]) -> Claim:
         (better, rule), (worse, other) = ours, theirs
-        first, second = (100 * _mean(found[key].right) for key in (ours, theirs))
+        first, second = (100 * mean_value(found[key].right) for key in (ours, theirs))
         prefix = f"{task.measure}: {better}, {rule} {first:.1f} against {worse}, {other} {second:.1f}: "
         return judge(text, SOURCE, found[ours].right, found[theirs].right, prefix=prefix)
 
     allowed = [Counts(MOST_RETRACTED * each.denominators_N, each.denominators_N) for each in at_once.retracted]
-    share = 100 * _mean(at_once.retracted)
+    share = 100 * mean_value(at_once.retracted)
     return [
         beats("Global scores, shown at once and revised, do better than local scores two tokens late.",
               (best, AGREE), (LOCAL, "delay(2)")),
@@ -283,14 +283,10 @@ def examine(task: Task, found: Found, best: str) -> list[Claim]:
         beats("A two-way model, run again on every prefix, does better than global scores, both shown at once and "
               "revised.", (AGAIN, AT_THE_END), (best, AGREE)),
         judge("… and takes more labels back.", SOURCE, found[AGAIN, AT_THE_END].retracted, at_once.retracted,
-              prefix=f"{100 * _mean(found[AGAIN, AT_THE_END].retracted):.1f} against {share:.1f}: "),
+              prefix=f"{100 * mean_value(found[AGAIN, AT_THE_END].retracted):.1f} against {share:.1f}: "),
         *(beats(f"Never revised, the two-way model does better than global scores, both {labels} tokens late.",
                 (AGAIN, f"delay({labels})"), (best, f"delay({labels})")) for labels in DELAYS),
     ]  # fmt: skip
-
-
-def _mean(measured: Sequence[Sums]) -> float:
-    return sum(each.value for each in measured) / len(measured)
 
 
 def _by_rule(table: Table) -> dict[str, dict[str, dict[str, Result]]]:

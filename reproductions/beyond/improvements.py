@@ -15,7 +15,7 @@ from pathlib import Path
 
 from reproductions import Setup
 from reproductions.beyond.search_objectives import CORPORA, SEARCHED, TITLE, beat_the_best, family
-from reproductions.beyond.spelling import load_both_parts, words_right
+from reproductions.beyond.spelling import load_both_parts, words_of_part_right
 from reproductions.comparison import Measured, best_on_dev, examine, rows_of
 from reproductions.outcome import HEADINGS, Outcome
 from reproductions.report import Claim, Result, Table
@@ -69,7 +69,7 @@ SPELLING = Task(
     "spelling to sound (CMU dictionary)",
     "word accuracy",
     load_both_parts,
-    words_right,
+    words_of_part_right,
     decoders=("greedy", "beam", "raw-beam"),
 )
 SPELLING_CONTROLS = {"cross-entropy": "cross-entropy", "cross-entropy-longer": "cross-entropy, longer"}

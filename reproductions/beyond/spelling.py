@@ -45,11 +45,14 @@ def load_both_parts() -> Data:
     return Data(train=load_data().train, dev=dev, test=test, sources=cmu_version())
 
 
-def words_right(part: str, outputs: Sequence[tuple[str, ...]]) -> Counts:
-    """Return the share of words of :func:`load_both_parts` that got one of their pronunciations."""
-    references = _pronunciations(part)
-    wrong = word_error_rate(outputs, references)
-    return Counts(1 - wrong.numerators_N)
+def words_right(outputs: Sequence[tuple[str, ...]], pronunciations: Sequence[Sequence[tuple[str, ...]]]) -> Counts:
+    """Return the share of words that got one of their pronunciations."""
+    return Counts(1 - word_error_rate(outputs, pronunciations).numerators_N)
+
+
+def words_of_part_right(part: str, outputs: Sequence[tuple[str, ...]]) -> Counts:
+    """Return the same of the words of :func:`load_both_parts`."""
+    return words_right(outputs, _pronunciations(part))
 
 
 @cache

@@ -71,7 +71,7 @@ def columns(name: str, *files: str) -> Data:
 @cache
 def translation(*, every: int = EVERY) -> Data:
     """German to English, Tatoeba, in the subwords of every sixth training pair; each source of other parts once."""
-    train, dev, test = ([_split(pair, translation_subwords()) for pair in pairs] for pairs in _translation(every))
+    train, dev, test = ([split_pair(pair, translation_subwords()) for pair in pairs] for pairs in _translation(every))
     return Data(train=train, dev=dev, test=test, sources=_translation_sources())
 
 
@@ -83,7 +83,7 @@ def long_translation() -> Data:
     put one after the other until they have as many words as the concatenation is to have. Each development and test
     source is in one of them, and one in four training pairs.
     """
-    train, dev, test = ([_split(pair, translation_subwords()) for pair in pairs] for pairs in _with_long())
+    train, dev, test = ([split_pair(pair, translation_subwords()) for pair in pairs] for pairs in _with_long())
     return Data(train=train, dev=dev, test=test, sources=_translation_sources())
 
 
@@ -182,5 +182,6 @@ def _pairs(file: str) -> list[Example]:
     return read_pairs(corpus("mt-de-en-tatoeba") / file, source_units="words", target_units="words")
 
 
-def _split(pair: Example, subwords: Subwords) -> Example:
+def split_pair(pair: Example, subwords: Subwords) -> Example:
+    """Split both sides of a pair into subwords."""
     return replace(pair, source=split_text(join(pair.source), subwords), target=split_text(join(pair.target), subwords))

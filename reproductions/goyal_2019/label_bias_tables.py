@@ -75,11 +75,14 @@ CONTROLS = (*PLAIN, *NORMALIZED)
 # ---------------------------------------------------------------------------------------- what tables share
 
 
+def decoder_of(key: str) -> str:
+    """Return the decoder of a system: a beam over the scores that it was trained with."""
+    return "raw-beam" if key.endswith("global") else "beam"
+
+
 def examined(measured: Rows, source: str, *statements: Statement) -> list[Claim]:
-    """Test statements, each system searched by a beam over the scores that it was trained with."""
-    return examine_all(
-        measured, source, *statements, decoder_of=lambda key: "raw-beam" if key.endswith("global") else "beam"
-    )
+    """Test statements, each system searched by its decoder."""
+    return examine_all(measured, source, *statements, decoder_of=decoder_of)
 
 
 def best_beats_longer(measured: Mapping[str, Measured], best: Measured) -> Claim:

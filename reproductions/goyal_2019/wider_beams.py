@@ -17,6 +17,7 @@ from reproductions.cells import CellJob, fingerprint_of, run_cells
 from reproductions.comparison import Measured, judge, no_worse, rows_of
 from reproductions.goyal_2018.exposure_bias import DIRECTIONS
 from reproductions.goyal_2019.label_bias import family_of, runs_of
+from reproductions.goyal_2019.label_bias_tables import decoder_of
 from reproductions.outcome import HEADINGS, Outcome
 from reproductions.report import Claim, Result, Table
 from reproductions.systems import Data
@@ -68,11 +69,6 @@ def reproduce(setup: Setup) -> Iterator[Outcome]:
         task.require()
     for name, (title, task, wide, footnote, direction) in chosen.items():
         yield _table(name, title, task, wide, footnote, setup, direction)
-
-
-def decoder_of(key: str) -> str:
-    """Return the decoder of a system: a beam over the scores that it was trained with."""
-    return "raw-beam" if key.endswith("global") else "beam"
 
 
 def _table(name: str, title: str, task: Task, wide: int, footnote: int, setup: Setup, direction: str) -> Outcome:

@@ -20,8 +20,8 @@ from reproductions.corpora.lexicons import split_by_hash
 from reproductions.goyal_2018.exposure_bias import family_of
 from reproductions.goyal_2021.enumerable import phoneme_sequences
 from seqwise.data.readers import Example, read_pairs
-from seqwise.data.subwords import learn_subwords, split_text
-from seqwise.evaluation.metrics import Counts, Sums, word_error_rate
+from seqwise.data.subwords import learn_subwords
+from seqwise.evaluation.metrics import Sums
 from seqwise.evaluation.translation import bleu_signature
 from seqwise.runs.decoder_choice import choose_decoder
 from seqwise.runs.loading import load_run
@@ -82,15 +82,14 @@ class SamplerTask:
     sizes: Mapping[str, Size]  # by scale
     measure: str = ""  # a share that is printed in per cent; "" where there is none
     score: Callable[[Sequence[Tokens], Sequence[Any]], Sums] | None = None  # the measure, of outputs and references
-    check: Callable[[], None] | None = None  # raises an error if something that measuring needs is missing
+    check: Callable[[], None] = lambda: None  # raises an error if something that measuring needs is missing
     note: Callable[[Sequence[Any]], str] | None = None  # how the measure counts, from the references of the test data
     # outputs of a left-to-right model for some test examples, for each seed: a control for Table 6.6
     left_to_right: Callable[[Sequence[Example], Setup], list[list[Tokens]]] | None = None
 
     def require(self) -> None:
         """Read the data and check what measuring needs, so that an error comes before hours of work."""
-        if self.check is not None:
-            self.check()
+        self.check()
         self.load()
 
     def part(self, name: str, scale: str) -> Part:
@@ -130,17 +129,15 @@ def romanian() -> TaskData:
     texts = (" ".join(side) for pair in train for side in (pair.source, pair.target))
     subwords = learn_subwords(texts, size=ROMANIAN_PIECES)
 
-    def split(pair: Example) -> Example:
-        source, target = (split_text(" ".join(side), subwords) for side in (pair.source, pair.target))
-        return replace(pair, source=source, target=target)
-
     def part(file: str) -> Part:
         pairs, translations = references_by_source(read(file))
         texts = [[" ".join(option) for option in options] for options in translations]
-        return Part([split(pair) for pair in pairs], texts)
+        return Part([corpora.split_pair(pair, subwords) for pair in pairs], texts)
 
     sources = (corpora.source_of(folder / "train.tsv.gz"),)
-    return TaskData([split(pair) for pair in train], part("valid.tsv.gz"), part("test.tsv.gz"), sources)
+    return TaskData(
+        [corpora.split_pair(pair, subwords) for pair in train], part("valid.tsv.gz"), part("test.tsv.gz"), sources
+    )
 
 
 def left_to_right(examples: Sequence[Example], setup: Setup) -> list[list[Tokens]]:
@@ -168,11 +165,6 @@ def letters() -> TaskData:
     dev, test = (Part(*spelling.words_and_pronunciations(part)) for part in ("dev", "test"))
     data = spelling.load_data()
     return TaskData(data.train, dev, test, data.sources)
-
-
-def words_right(outputs: Sequence[Tokens], references: Sequence[Any]) -> Sums:
-    """Return the share of words that got one of their pronunciations."""
-    return Counts(1 - word_error_rate(outputs, references).numerators_N)
 
 
 @cache
@@ -251,7 +243,7 @@ SPELLING = SamplerTask(
     },
     {"cpu": Size(200, 2), "gpu": Size(3_000, 5), "converged": Size(500, 2)},
     measure="word accuracy",
-    score=words_right,
+    score=spelling.words_right,
 )
 """Words that got one of their pronunciations."""
 PHONEMES = SamplerTask(

@@ -34,15 +34,15 @@ def two_phonemes() -> Iterator[None]:
 
 def states_of(name: str, seed: int) -> tuple[object, LanguageChains]:
     model, context = sampling.bigram(seed)
-    outputs_NT = sampling.constraint(name).outputs_NT
+    language, outputs_NT = sampling.constraint(name)
     rows_N = torch.zeros(len(outputs_NT), dtype=torch.long)
-    return model, start_within(model, rows_of(context, rows_N), sampling.constraint(name).language, outputs_NT)
+    return model, start_within(model, rows_of(context, rows_N), language, outputs_NT)
 
 
 def test_outputs_are_those_of_the_constraint_in_order() -> None:
     phonemes = sampling.phonemes()
     assert phonemes == ("AA", "K", "T")
-    outputs = [tuple(output) for output in sampling.constraint("contains K").outputs_NT.tolist()]
+    outputs = [tuple(output) for output in sampling.constraint("contains K")[1].tolist()]
     every = [(a, 3, 3) for a in range(3)] + [(a, b, 3) for a, b in itertools.product(range(3), repeat=2)]
     assert outputs == sorted(output for output in every if 1 in output)
 
@@ -51,7 +51,7 @@ def test_outputs_are_those_of_the_constraint_in_order() -> None:
 @pytest.mark.parametrize("name", ["contains K", "in the lexicon", "alternates"])
 def test_the_law_after_a_proposal_is_that_of_the_transition_matrix(name: str, independence: float) -> None:
     model, states = states_of(name, seed=1)
-    language = sampling.constraint(name).language
+    language, _ = sampling.constraint(name)
     matrix_NN = transition_matrix(regrow_suffix(model, language, independence=independence), states)
     law_N = (-states.energy_B - states.log_weights_B).exp()
     moved_N = sampling.after_proposal(law_N, states, model.end, independence=independence)

@@ -94,7 +94,7 @@ def test_a_better_variant_on_dev_may_fail_on_test(tmp_path: Path) -> None:
 def test_words_right_is_one_minus_the_word_error_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     references = [[("R", "IY", "D"), ("R", "EH", "D")], [("M",)], [("L", "OW")]]
     monkeypatch.setattr(spelling, "_pronunciations", lambda part: {"dev": references}[part])
-    found = spelling.words_right("dev", [("R", "EH", "D"), ("L",), ("L", "OW")])
+    found = spelling.words_of_part_right("dev", [("R", "EH", "D"), ("L",), ("L", "OW")])
     assert found.numerators_N.tolist() == [1, 0, 1]
     assert found.value == pytest.approx(2 / 3)
 
@@ -107,7 +107,7 @@ def test_both_parts_are_words_that_are_not_trained_on() -> None:
     assert not dev & train and not test & train and not dev & test
     assert len(dev) == len(data.dev) and len(test) == len(data.test)
     for part, examples in (("dev", data.dev), ("test", data.test)):
-        assert spelling.words_right(part, [example.target for example in examples]).value == 1
+        assert spelling.words_of_part_right(part, [example.target for example in examples]).value == 1
 
 
 def test_a_winner_that_stays_the_best_still_meets_the_best_variant(tmp_path: Path) -> None:

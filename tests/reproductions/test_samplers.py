@@ -19,6 +19,7 @@ from torch import Tensor
 
 from reproducing import no_progress, read_back, setup
 from reproductions import Setup, workers
+from reproductions.beyond import spelling
 from reproductions.cells import make_cell
 from reproductions.goyal_2021 import sampler_figures, sampler_modes, sampler_tables
 from reproductions.goyal_2021.length_beams import predict_with_lengths
@@ -36,7 +37,6 @@ from reproductions.goyal_2021.sampler_tasks import (
     SamplerTask,
     Size,
     TaskData,
-    words_right,
 )
 from reproductions.goyal_2021.samplers import MEASURES, QUANTITIES, Measured, by_states, compare_rows, judge_seeds
 from reproductions.report import Table
@@ -94,7 +94,7 @@ TOY = SamplerTask(
     {"cpu": PAIRS},
     SIZE,
     "word accuracy",
-    words_right,
+    spelling.words_right,
 )
 
 
