@@ -39,6 +39,7 @@ from reproductions.andreas_klein_2015.log_linear_training import (
 from reproductions.andreas_klein_2015.streams import (
     Sentence,
     build_vocabulary,
+    encode,
     gather_positions,
     read_sentences,
     stream_positions,
@@ -76,11 +77,6 @@ class LanguageModel:
 
     model: LogLinear
     vocabulary: Vocabulary
-
-    def encode(self, sentence: Sentence) -> list[int]:
-        """Ids of the words, the end included."""
-        ids = self.vocabulary.encode(sentence.tokens, path=sentence.path or None, line=sentence.line or None)
-        return ids if self.vocabulary.end_id is None else [*ids, self.vocabulary.end_id]
 
 
 def save_language_model(run: LanguageModel, output: Path) -> None:
@@ -150,7 +146,7 @@ def _scores(
 ) -> Iterator[SentenceScore]:
     waiting = iter(sentences)
     while block := list(islice(waiting, 256)):
-        encoded = [run.encode(sentence) for sentence in block]
+        encoded = [encode(sentence, run.vocabulary) for sentence in block]
         lengths = [len(ids) for ids in encoded]
         positions = gather_positions(encoded, context_size=run.model.context_size)
         with torch.no_grad():

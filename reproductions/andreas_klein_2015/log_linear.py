@@ -57,14 +57,9 @@ class LogLinear(nn.Module, HubModel):
         padded = [[*template, *[-1] * (depth - len(template))] for template in self.templates]
         distances_DJ = torch.tensor(padded, dtype=torch.int64).reshape(len(padded), depth).T.contiguous()
         self.register_buffer("distances_DJ", distances_DJ, persistent=False)
-        self.weights_M = nn.Parameter(torch.zeros(num_weights + vocabulary_size))
-        self.reset()
-
-    def reset(self) -> None:
-        """Set the weights to 0 and the bias to -log V."""
-        with torch.no_grad():
-            self.weights_M.zero_()
-            self.weights_M[self.num_weights :] = -math.log(self.vocabulary_size)
+        weights_M = torch.zeros(num_weights + vocabulary_size)
+        weights_M[num_weights:] = -math.log(vocabulary_size)
+        self.weights_M = nn.Parameter(weights_M)
 
     @property
     def context_size(self) -> int:
@@ -91,11 +86,6 @@ class LogLinear(nn.Module, HubModel):
     def addresses(self, contexts_NC: Tensor, words_N: Tensor) -> Tensor:
         """Return where the J weights of each pair of a context and a word lie in the table, int64 (N, J)."""
         return self.offsets(contexts_NC) + words_N[:, None]
-
-    def all_scores(self, contexts_NC: Tensor) -> Tensor:
-        """Return the scores of all words, (N, V), with a gradient, which is dense: (M,)."""
-        words_V = torch.arange(self.vocabulary_size, device=contexts_NC.device)
-        return self.weights_M[self.offsets(contexts_NC)[..., None] + words_V].sum(dim=1)
 
     @torch.no_grad()
     def log_partitions(self, contexts_NC: Tensor, *, block_size: int = 64) -> Tensor:

@@ -18,6 +18,9 @@ from seqwise.data.readers import BLANKS, read_lines
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError
 
+UNKNOWN, END = "<unk>", "</s>"
+"""Tokens of each vocabulary."""
+
 BEFORE = -1
 """What stands in a context before the first word of a sentence; it is no word and has no id."""
 
@@ -61,23 +64,23 @@ def read_sentences(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Sentence
         raise InputError("there is no file to read", hint="name at least one")
 
 
-def build_vocabulary(
-    sentences: Iterable[Sentence],
-    *,
-    minimum_count: int = 1,
-    unknown: str | None = "<unk>",
-    end: str | None = "</s>",
-) -> Vocabulary:
+def build_vocabulary(sentences: Iterable[Sentence], *, minimum_count: int = 1) -> Vocabulary:
     r"""Build the vocabulary of a text, in one pass; memory grows with the number of distinct words only."""
 
     def checked() -> Iterator[tuple[str, ...]]:
         for sentence in sentences:
-            if end is not None and end in sentence.tokens:
-                problem, hint = f"the text holds {end!r}, which marks its end", "remove it, or write it in another way"
+            if END in sentence.tokens:
+                problem, hint = f"the text holds {END!r}, which marks its end", "remove it, or write it in another way"
                 raise InputError(problem, path=sentence.path or None, line=sentence.line or None, hint=hint)
             yield sentence.tokens
 
-    return Vocabulary.build(checked(), minimum_count=minimum_count, unknown=unknown, end=end)
+    return Vocabulary.build(checked(), minimum_count=minimum_count, unknown=UNKNOWN, end=END)
+
+
+def encode(sentence: Sentence, vocabulary: Vocabulary) -> list[int]:
+    """Return the ids of the words, the end included."""
+    ids = vocabulary.encode(sentence.tokens, path=sentence.path or None, line=sentence.line or None)
+    return ids if vocabulary.end_id is None else [*ids, vocabulary.end_id]
 
 
 def gather_positions(sequences: Iterable[Sequence[int]], *, context_size: int) -> Positions:
@@ -123,13 +126,11 @@ def stream_positions(
 
 
 def _chunks(sentences: Iterable[Sentence], vocabulary: Vocabulary, context_size: int) -> Iterator[Rows]:
-    ending = [] if vocabulary.end_id is None else [vocabulary.end_id]
     waiting: list[list[int]] = []
     num_waiting = 0
     for sentence in sentences:
-        ids = vocabulary.encode(sentence.tokens, path=sentence.path or None, line=sentence.line or None) + ending
-        waiting.append(ids)
-        num_waiting += len(ids)
+        waiting.append(encode(sentence, vocabulary))
+        num_waiting += len(waiting[-1])
         if num_waiting >= CHUNK_POSITIONS:
             yield _rows(waiting, context_size)
             waiting, num_waiting = [], 0

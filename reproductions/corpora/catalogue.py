@@ -11,7 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
+
+from pydantic import TypeAdapter
 
 from seqwise.configuration.written import did_you_mean
 from seqwise.errors import InputError
@@ -49,17 +51,7 @@ class Corpus:
 @cache
 def corpora() -> dict[str, Corpus]:
     """Read the catalogue: every corpus by the name of its folder."""
-    return {name: _corpus(row) for name, row in tomllib.loads(TABLE.read_text("utf-8")).items()}
-
-
-def _corpus(row: Mapping[str, Any]) -> Corpus:
-    files = {name: _file(file) for name, file in row["files"].items()}
-    lists = {key: tuple(row.get(key, ())) for key in ("sources", "needed_by", "read_where_present_by")}
-    return Corpus(contents=row["contents"], licence=row["licence"], files=files, **lists)
-
-
-def _file(row: Mapping[str, Any]) -> File:
-    return File(**{**row, "contents": _file(row["contents"]) if "contents" in row else None})
+    return TypeAdapter(dict[str, Corpus]).validate_python(tomllib.loads(TABLE.read_text("utf-8")))
 
 
 def find_corpus(name: str) -> Corpus:

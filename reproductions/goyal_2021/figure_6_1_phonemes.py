@@ -58,11 +58,9 @@ def projection(teacher: MaskedLSTM, *, pseudolikelihood_weight: float) -> Loss:
 
 def split(sequences: Sequence[tuple[str, ...]], most: int, *, seed: int) -> tuple[Split, list[list[int]]]:
     """Keep some sequences for the methods, as numbers; split the others for the MLM."""
-    numbers = {symbol: number for number, symbol in enumerate(sorted({s for sequence in sequences for s in sequence}))}
-    order = list(sequences)
+    order = phonemes.numbered(sequences)
     random.Random(seed).shuffle(order)
-    kept = [[numbers[symbol] for symbol in sequence] for sequence in order[:most]]
-    return phonemes.split_sequences(order[most:], seed=seed), kept
+    return phonemes.split_sequences(order[most:], seed=seed), order[:most]
 
 
 def small_data(kept: Sequence[list[int]], size: int, data: Split) -> Split:

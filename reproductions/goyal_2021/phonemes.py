@@ -18,6 +18,7 @@ import math
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -120,18 +121,18 @@ def find_lexicon() -> Lexicon | None:
         return None
 
 
-def split_sequences(sequences: Sequence[tuple[str, ...]], *, seed: int) -> Split:
-    """Split sequences at random, a tenth to test and a thirtieth to stop on; symbols become numbers in their order."""
-    symbols = sorted({symbol for sequence in sequences for symbol in sequence})
-    numbers = {symbol: number for number, symbol in enumerate(symbols)}
-    order = list(range(len(sequences)))
+def numbered(sequences: Sequence[tuple[str, ...]]) -> list[list[int]]:
+    """Return sequences with a number for each symbol, in the order of the symbols."""
+    numbers = {symbol: number for number, symbol in enumerate(sorted(set(chain.from_iterable(sequences))))}
+    return [[numbers[symbol] for symbol in sequence] for sequence in sequences]
+
+
+def split_sequences(sequences: Sequence[list[int]], *, seed: int) -> Split:
+    """Split sequences at random, a tenth to test and a thirtieth to stop on."""
+    order = list(sequences)
     random.Random(seed).shuffle(order)
     test, dev = len(order) // 10, len(order) // 30
-
-    def part(places: Sequence[int]) -> ByLength:
-        return by_length([[numbers[symbol] for symbol in sequences[place]] for place in places])
-
-    return Split(part(order[test + dev :]), part(order[test : test + dev]), part(order[:test]))
+    return Split(*map(by_length, (order[test + dev :], order[test : test + dev], order[:test])))
 
 
 def by_length(sequences: Sequence[Sequence[int]]) -> ByLength:
@@ -221,7 +222,7 @@ def measure(
     """Train by one objective, and measure on test data with exact log Z; goes on where it was interrupted."""
     examples = sha256_of_examples(Example(sequence, ()) for sequence in sequences)
     fingerprint = fingerprint_of(examples, name, str(seed), json.dumps(asdict(setting)))
-    path, data = folder / "cell.json", split_sequences(sequences, seed=seed)
+    path, data = folder / "cell.json", split_sequences(numbered(sequences), seed=seed)
     record = read_cell(path, fingerprint)
     model = new_model(len({symbol for sequence in sequences for symbol in sequence}), setting, seed=seed)
     if record is None:

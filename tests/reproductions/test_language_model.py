@@ -27,7 +27,7 @@ from reproductions.andreas_klein_2015.language_model import (
 from reproductions.andreas_klein_2015.log_linear import LogLinear
 from reproductions.andreas_klein_2015.log_linear_training import Normalization
 from reproductions.andreas_klein_2015.reranking import Candidate, candidate_table, read_nbest, tune
-from reproductions.andreas_klein_2015.streams import Sentence
+from reproductions.andreas_klein_2015.streams import Sentence, encode
 from seqwise.data import Vocabulary
 from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Counts
@@ -149,7 +149,7 @@ def test_unnormalized_scores_never_touch_the_vocabulary(trained: Path, monkeypat
     """Every weight that is not one of the J of a gold word is NaN, and sums over windows are not to be had."""
     run, sentence = load_language_model(trained), Sentence(("the", "dog"))
     (before,) = (one.unnormalized for one in score_sentences_unnormalized(run, [sentence]))
-    ids = run.encode(sentence)
+    ids = encode(sentence, run.vocabulary)
     used = torch.zeros(len(run.model.weights_M), dtype=torch.bool)
     for place, word in enumerate(ids):
         context = [ids[place - d] if place >= d else -1 for d in (1, 2, 3)]

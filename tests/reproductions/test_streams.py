@@ -212,5 +212,3 @@ def test_missing_files_and_unknown_words_are_refused(tmp_path: Path) -> None:
     stream = stream_positions(read_sentences([path]), Vocabulary(("the", "dog")), context_size=1, batch_size=2)
     with pytest.raises(InputError, match=r"a\.txt:3: unknown token 'cat'"):
         list(stream)
-    with pytest.raises(InputError, match="drop"):
-        build_vocabulary(read_sentences([path]), minimum_count=2, unknown=None)

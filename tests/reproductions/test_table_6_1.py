@@ -270,7 +270,7 @@ def test_the_phoneme_row_is_what_brute_force_gives(tmp_path: Path) -> None:
     sequences = phoneme_sequences(LEXICON, max_length=3)
     found, _ = phonemes.measure(sequences, "MLM", tmp_path, seed=1, setting=SMALL, report=ignore)
     model = MaskedLSTM.from_pretrained(tmp_path / "model")
-    data = phonemes.split_sequences(sequences, seed=1)
+    data = phonemes.split_sequences(phonemes.numbered(sequences), seed=1)
     sizes = [sum(map(len, part.values())) for part in data]
     assert sum(sizes) == len(sequences) == 116 and sizes[1:] == [3, 11]
     scores = {length: every_score(model, length) for length in (1, 2, 3)}
@@ -328,7 +328,7 @@ def test_a_cell_goes_on_where_it_was_killed(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_training_lowers_its_objective_and_keeps_the_best_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = phonemes.split_sequences(phoneme_sequences(LEXICON, max_length=3), seed=0)
+    data = phonemes.split_sequences(phonemes.numbered(phoneme_sequences(LEXICON, max_length=3)), seed=0)
     for name, loss in phonemes.OBJECTIVES.items():
         setting = replace(SMALL, epochs=6, learning_rates=(2e-2,))
         model = phonemes.new_model(5, setting, seed=0)
@@ -347,7 +347,7 @@ def test_training_lowers_its_objective_and_keeps_the_best_epoch(monkeypatch: pyt
 
 @pytest.mark.thorough
 def test_of_several_learning_rates_the_best_epoch_of_the_best_one_is_kept() -> None:
-    data = phonemes.split_sequences(phoneme_sequences(LEXICON, max_length=3), seed=0)
+    data = phonemes.split_sequences(phonemes.numbered(phoneme_sequences(LEXICON, max_length=3)), seed=0)
 
     def trained(*rates: float) -> tuple[float, list[torch.Tensor]]:
         setting = replace(SMALL, learning_rates=rates)
@@ -365,7 +365,7 @@ def test_of_several_learning_rates_the_best_epoch_of_the_best_one_is_kept() -> N
 
 def test_splits_are_of_distinct_sequences_and_of_the_seed() -> None:
     sequences = phoneme_sequences(LEXICON, max_length=4)
-    data, again, other = (phonemes.split_sequences(sequences, seed=seed) for seed in (3, 3, 4))
+    data, again, other = (phonemes.split_sequences(phonemes.numbered(sequences), seed=seed) for seed in (3, 3, 4))
     rows = [[tuple(row) for tokens_BT in part.values() for row in tokens_BT.tolist()] for part in data]
     assert len({row for part in rows for row in part}) == sum(map(len, rows)) == len(sequences)
     assert all(torch.equal(data.test[length], again.test[length]) for length in data.test)
