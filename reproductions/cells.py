@@ -144,31 +144,22 @@ def claim_folder(output: Path, fingerprint: str) -> None:
         write_atomically(marker, fingerprint)
 
 
-def stopwatch(output: Path, *, every: int = 0) -> Callable[[int, int], None]:
-    """Measure the CPU time of this process from now on; returns a function of the step and of how many there are.
+def watched(output: Path, report: Report, *, every: int = 0) -> Callable[[Progress], None]:
+    """Measure the CPU time of this process from now on; returns what is called after each step, and reports every 20.
 
     An interrupted training is measured from its checkpoint on, and what was before is taken to have been as fast. The
     last step, or each that is a multiple of ``every`` and may be the last, writes it down.
     """
     began, first = time.process_time(), 0
 
-    def after(step: int, steps: int) -> None:
+    def on_progress(progress: Progress) -> None:
         nonlocal first
+        step, steps = progress.step, progress.steps
         first = first or step
         if step == steps or (every and step % every == 0):
             write_atomically(output / SECONDS, json.dumps((time.process_time() - began) * step / (step + 1 - first)))
-
-    return after
-
-
-def watched(output: Path, report: Report, *, every: int = 0) -> Callable[[Progress], None]:
-    """Return what is called after each training step: the stopwatch of a folder, and a report every 20 steps."""
-    watch = stopwatch(output, every=every)
-
-    def on_progress(progress: Progress) -> None:
-        watch(progress.step, progress.steps)
-        if progress.step % 20 == 0 or progress.step == progress.steps:
-            report(progress.step, progress.steps + 1, f"loss {progress.loss:.3f}")
+        if step == steps or step % 20 == 0:
+            report(step, steps + 1, f"loss {progress.loss:.3f}")
 
     return on_progress
 

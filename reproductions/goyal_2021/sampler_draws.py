@@ -61,7 +61,9 @@ def draw(
 
     Source: Goyal (2021), Algorithm 4 and section 6.5.
     """
-    sampler = _Sampler(run, settings, candidates)
+    allowed_V = None if bool(run.codec.allowed_V.all()) else run.codec.allowed_V
+    runner = ChainRunner(run.model, settings, settings.seed, allowed_V, starts="greedy")
+    sampler = _Sampler(run, settings, candidates, runner)
     if not settings.kernel.draws and not candidates:
         parts, work = sampler.searches(examples), sampler.search
     else:
@@ -90,12 +92,7 @@ class _Sampler:
     run: MaskedRun
     settings: SampleSettings
     num_candidates: int
-    runner: ChainRunner = field(init=False)
-
-    def __post_init__(self) -> None:
-        allowed_V = None if bool(self.run.codec.allowed_V.all()) else self.run.codec.allowed_V
-        runner = ChainRunner(self.run.model, self.settings, self.settings.seed, allowed_V, starts="greedy")
-        object.__setattr__(self, "runner", runner)
+    runner: ChainRunner
 
     @property
     def iterations(self) -> int:

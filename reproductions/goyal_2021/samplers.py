@@ -192,33 +192,20 @@ def compare_sides(
     larger: tuple[str, Sequence[Sums]],
     smaller: tuple[str, Sequence[Sums]],
 ) -> Claim:
-    """Test two named sides, a measurement for each seed; "{measure}" stands for that of the task."""
+    """Put "the first is larger than the second" to a paired bootstrap over sentences and seeds, of two named sides.
+
+    Where a task has no test sentences but draws of the model alone (no measure), to a paired t-test over seeds.
+    "{measure}" stands for the measure of the task.
+    """
     digits, scale = 1 if unit == "%" else 2, scale_of(unit)
     ours, theirs = (
         f"{name} {scale * statistics.fmean(each.value for each in sums):.{digits}f}" for name, sums in (larger, smaller)
     )
     prefix = f"{label.format(measure=task.measure)}: {ours} against {theirs}: "
     text = text.format(measure=task.measure)
-    return judge_sums(task, text, source, larger[1], smaller[1], prefix=prefix, scale=scale)
-
-
-def judge_sums(
-    task: SamplerTask,
-    text: str,
-    source: str,
-    larger: Sequence[Sums],
-    smaller: Sequence[Sums],
-    *,
-    prefix: str = "",
-    scale: float = 100.0,
-) -> Claim:
-    """Put "the first is larger than the second" to a paired bootstrap over sentences and seeds.
-
-    Where a task has no test sentences but draws of the model alone (no measure), to a paired t-test over seeds.
-    """
     if task.measure:
-        return judge(text, source, larger, smaller, prefix=prefix, scale=scale)
-    by_seed = ([scale * each.value for each in side] for side in (larger, smaller))
+        return judge(text, source, larger[1], smaller[1], prefix=prefix, scale=scale)
+    by_seed = ([scale * each.value for each in sums] for _, sums in (larger, smaller))
     return judge_seeds(text, source, *by_seed, prefix=prefix)
 
 
@@ -274,7 +261,7 @@ def about(task: SamplerTask, scale: str, cells: Sequence[SamplerCell]) -> str:
 
 
 def _results_of(table: str, row: Measured) -> list[Result]:
-    """Return every quantity that a row has; intervals as :func:`judge_sums` tests."""
+    """Return every quantity that a row has; intervals as :func:`compare_sides` tests."""
     seeds = [seed for cell in row.cells for seed in cell.signature.seeds]
     signature = replace(row.cells[0].signature, method=f"{table}: {row.name}", seeds=tuple(seeds))
     results = []

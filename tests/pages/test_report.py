@@ -791,7 +791,7 @@ def test_effective_sample_sizes_of_few_sweeps_are_unknown(
 def test_chains_that_stand_still_apart_do_not_agree(judged: list[tuple[float, float]], said: str) -> None:
     """Their R-hat is infinite; that of chains that stand still together is not a number."""
     reports = [SimpleNamespace(r_hat={"energy": r_hat}, ess={"energy": ess}) for r_hat, ess in judged]
-    sampling: Any = SimpleNamespace(problems=[SimpleNamespace(report=report) for report in reports])
+    sampling: Any = SimpleNamespace(reports=reports)
     assert sampling_verdict("s", sampling).endswith(said)
 
 

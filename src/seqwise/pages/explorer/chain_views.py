@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import torch
 from markupsafe import Markup
 
-from seqwise.pages.explorer.chains import Watched, energies
+from seqwise.pages.explorer.chains import Watched
 from seqwise.pages.report.blocks import Table, plain_number
 from seqwise.pages.report.page import render_blocks
 from seqwise.pages.report.plots import Line, line_plot
@@ -68,7 +69,7 @@ def energy_view(watched: Watched) -> Markup:
     """Plot energies and acceptance by sweep, from two sweeps on."""
     if len(watched.done) < FEWEST_DRAWN:
         return Markup("")
-    values_SB, sweeps = energies(watched), range(1, len(watched.done) + 1)
+    values_SB, sweeps = torch.cat([swept.energy_SB for swept in watched.done]), range(1, len(watched.done) + 1)
     borders = [watched.since + 0.5] if watched.since else []
     lines = [
         Line(f"chain {chain + 1}", sweeps, values_SB[:, chain].tolist(), chain) for chain in range(values_SB.shape[1])

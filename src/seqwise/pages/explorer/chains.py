@@ -1,6 +1,6 @@
 """Chains of a masked model, advanced sweep by sweep; pins and settings may change between sweeps.
 
-Shapes: S sweeps, B chains, T positions.
+Shapes: B chains, T positions.
 """
 
 from __future__ import annotations
@@ -101,10 +101,3 @@ def pin(watched: Watched, pinned: Sequence[int]) -> Watched:
     free_BT = watched.first.free_BT.clone()
     free_BT[:, sorted(places)] = False
     return replace(watched, state=replace(watched.state, free_BT=free_BT), pinned=places, since=len(watched.done))
-
-
-def energies(watched: Watched) -> Tensor:
-    """Return the energy of each chain after each sweep, float64 (S, B), in nats at temperature 1."""
-    if not watched.done:
-        return watched.first.energy_B.new_zeros(0, len(watched.first))
-    return torch.cat([swept.energy_SB for swept in watched.done])

@@ -63,6 +63,11 @@ class Sampling:
     samples: Sequence[SampleLine]  # printed so far
     no_report: str  # the reason for no effective sample sizes, or ""
 
+    @property
+    def reports(self) -> list[ChainReport]:
+        """Reports that could be computed."""
+        return [problem.report for problem in self.problems if problem.report is not None]
+
 
 def read_sampling(folder: Folder) -> Sampling:
     """Read all chains of a folder; sampling may still be running."""

@@ -30,11 +30,10 @@ MOST_CHAINS = 2  # with tables of sequences, per problem
 
 def sampling_verdict(name: str, sampling: Sampling) -> str:
     """State whether the chains of all problems agree."""
-    reports = [problem.report for problem in sampling.problems if problem.report is not None]
-    r_hats = _r_hats(reports)
+    r_hats = _r_hats(sampling.reports)
     if not r_hats:
         return f"{name}: there is no R-hat, so convergence of the chains is unknown."
-    sizes = [report.ess["energy"] for report in reports if math.isfinite(report.ess["energy"])]
+    sizes = [report.ess["energy"] for report in sampling.reports if math.isfinite(report.ess["energy"])]
     worst = max(r_hats)
     over = f" over {len(r_hats)} sets of chains" if len(r_hats) > 1 else ""
     at_least = f", the effective sample size at least {min(sizes):.0f}" if sizes else ""
@@ -56,11 +55,8 @@ def sampling_table(samplings: Mapping[str, Sampling]) -> Table:
         first, all_chains = sampling.first, [problem.chains for problem in sampling.problems]
         counts = tally(all_chains, sweeps=slice(first, None))
         energies = torch.cat([chains.energy_SB[first:].flatten() for chains in all_chains])
-        reports = [problem.report for problem in sampling.problems if problem.report is not None]
-        judged, tails = (
-            [getattr(report, name)["energy"] for report in reports if math.isfinite(getattr(report, name)["energy"])]
-            for name in ("ess", "tail_ess")
-        )
+        reports = sampling.reports
+        sizes = ([report.ess["energy"] for report in reports], [report.tail_ess["energy"] for report in reports])
         r_hats = _r_hats(reports)
         num_sweeps = max(map(len, all_chains))
         rows.append(
@@ -71,7 +67,10 @@ def sampling_table(samplings: Mapping[str, Sampling]) -> Table:
                 f"{counts.acceptance:.1%}",
                 f"{counts.novelty:.1%}",
                 plain_number(float(energies.mean())),
-                *(f"{math.fsum(each):,.0f}" if each else "—" for each in (judged, tails)),
+                *(
+                    f"{math.fsum(known):,.0f}" if (known := list(filter(math.isfinite, each))) else "—"
+                    for each in sizes
+                ),
                 f"{max(r_hats):.3f}" if r_hats else "—",
             ]
         )
