@@ -222,11 +222,11 @@ def _hold_alone(claims: Sequence[Claim]) -> list[bool]:
 
 
 def _p_value(claim: Claim) -> float | None:
-    """Return the p-value that decides a claim; None where an interval does."""
-    stated = P_VALUE.search(claim.evidence)
-    if claim.kind != "claim" or stated is None or NO_WORSE.search(claim.text):
+    """Return the p-value that decides a claim, of several tests the largest; None where an interval does."""
+    stated = [float(p_value) for p_value in P_VALUE.findall(claim.evidence)]
+    if claim.kind != "claim" or not stated or NO_WORSE.search(claim.text):
         return None
-    return claim.numbers[3] if len(claim.numbers) > 3 else float(stated[1])
+    return max(claim.numbers[3::4] or stated)
 
 
 def _verdict(claim: Claim, alone: str) -> str:

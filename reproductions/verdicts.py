@@ -147,8 +147,9 @@ def recompute(table: Table) -> Iterator[tuple[Result | Claim, str]]:
 def _difference(stated: Result, computed: Result) -> str:
     for name in ("value", "low", "high", "p_value"):
         before, now = getattr(stated, name), getattr(computed, name)
-        if (before is None) != (now is None) or (before is not None and not _is_close(before, now)):
-            return f"{name} is {before:.6g}, comes out as {now if now is None else format(now, '.6g')}"
+        if before != now and (before is None or now is None or not _is_close(before, now)):
+            stated_as, computed_as = (number if number is None else f"{number:.6g}" for number in (before, now))
+            return f"{name} is {stated_as}, comes out as {computed_as}"
     return ""
 
 

@@ -175,10 +175,12 @@ def test_numbers_that_do_not_come_out_again_are_named(tmp_path):
     turned = replace(table.claims[0], verdict="reversed" if table.claims[0].verdict != "reversed" else "holds")
     moved = replace(table.claims[1], numbers=(9.0, *table.claims[1].numbers[1:]))
     bare = replace(table.results[0], values=())
-    broken = replace(table, results=(bare, wrong), claims=(turned, moved))
+    lost = replace(wrong, measure="right minus two again", p_value=None)
+    broken = replace(table, results=(bare, wrong, lost), claims=(turned, moved))
     problems = [problem for _, problem in recompute(broken)]
-    assert problems[0] == "no values" and problems[1].startswith("p_value is 0.5, comes out as")
-    assert problems[2].startswith("the verdict is") and problems[3].startswith("the numbers are (9.0")
+    assert problems[0] == "no values" and problems[1].startswith("p_value is 0.5, comes out as 0.")
+    assert problems[2].startswith("p_value is None, comes out as 0.")
+    assert problems[3].startswith("the verdict is") and problems[4].startswith("the numbers are (9.0")
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=5))

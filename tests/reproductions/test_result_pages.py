@@ -133,6 +133,17 @@ def test_verdicts_that_holms_correction_takes_back_hold_alone() -> None:
     assert "| B helps. | **reversed**: +1.0" in shown(table_4_1={"cpu": table(claims[1])})
 
 
+def test_of_a_claim_about_several_tests_the_largest_p_value_counts() -> None:
+    """It holds where all of them do; corrected for the other claim, the second test is no longer significant."""
+    evidence = "d = 1: +1.0 [0.5, 1.5], p = 0.001; d = 2: +1.0 [0.1, 1.9], p = 0.040"
+    numbers = (1.0, 0.5, 1.5, 0.001, 1.0, 0.1, 1.9, 0.04)
+    everywhere = Claim("It helps everywhere.", "s", "holds", evidence, numbers=numbers)
+    other = Claim("It helps here.", "s", "not seen", "a 2.0 against b 1.0: +1.0 [-0.5, 2.5], p = 0.600")
+    for claim in (everywhere, replace(everywhere, numbers=())):
+        page = shown(table_4_1={"cpu": table(claim, replace(claim, text="So does it there."), other)})
+        assert "| It helps everywhere. | holds alone: d = 1" in page
+
+
 def test_theorems_and_figures_are_not_counted_as_claims() -> None:
     claims = [Claim(f"The {kind}.", "section 3", "holds", "seen", kind=kind) for kind in ("claim", "theorem", "figure")]
     claimed, _, checked = shown(table_4_1={"cpu": table(*claims)}).partition("| theorem or figure, checked |")
