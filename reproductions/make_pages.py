@@ -8,7 +8,6 @@ the systems that have a measure.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,7 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from reproductions import what_holds_page
 from reproductions.report import Table
 from reproductions.result_files import CHAPTERS, RESULTS, ROOT, Tables, by_stem, load_tables
-from reproductions.result_pages import chapter_page, index_page
+from reproductions.result_pages import NUMBERS, chapter_page, index_page
 
 TEMPLATES = Path(__file__).resolve().parent / "pages"
 MADE = "<!-- Made by `make figures` from reproductions/pages/{name} and the files in results/; edit it there. -->\n\n"
@@ -69,7 +68,7 @@ def _functions(tables: Mapping[str, Table]) -> dict[str, Callable[..., Any]]:
     def evidence(stem: str, text: str) -> str:
         for claim in tables[stem].claims:
             if claim.text.startswith(text):
-                (interval,) = re.findall(r"([+-][\d.]+ \[.+?\])", claim.evidence)
+                (interval,) = NUMBERS.findall(claim.evidence)
                 return str(interval).replace("-", "−")
         raise KeyError(f"{stem} has no claim {text!r}")
 

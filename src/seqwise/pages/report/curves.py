@@ -27,11 +27,8 @@ def settings_tables(folders: Sequence[Folder]) -> list[Block]:
     """Make tables of settings: those that differ between runs, and, folded, all others."""
     if not folders:
         return []
-    names = list(dict.fromkeys(name for folder in folders for name in folder.settings))
-    rows = [
-        [name, *(shown_value(folder.settings[name]) if name in folder.settings else "not read" for folder in folders)]
-        for name in names
-    ]
+    shown = [{name: shown_value(value) for name, value in folder.settings.items()} for folder in folders]
+    rows = side_by_side(shown, missing="not read")
     columns = ["setting", *(folder.name for folder in folders)]
     other = [row for row in rows if len(set(row[1:])) > 1]
     same = [row for row in rows if len(set(row[1:])) == 1]
@@ -42,6 +39,17 @@ def settings_tables(folders: Sequence[Folder]) -> list[Block]:
     same = [row[:2] for row in same]
     blocks.append(Table(what, ["setting", "value"], same, folded=True))
     return blocks
+
+
+def side_by_side(values: Sequence[Mapping[str, str]], *, missing: str) -> list[list[str]]:
+    """Make rows of values by name, with a column for each run.
+
+    Example:
+        >>> side_by_side([{"a": "1"}, {"a": "2", "b": "3"}], missing="-")
+        [['a', '1', '2'], ['b', '-', '3']]
+    """
+    names = dict.fromkeys(name for own in values for name in own)
+    return [[name, *(own.get(name, missing) for own in values)] for name in names]
 
 
 def shown_value(value: Any) -> str:
@@ -217,20 +225,3 @@ def _tables(folder: Folder) -> list[Table]:
         columns = ["step", *(name.replace("_", " ") for name in quantities)]
         tables.append(Table(f"{folder.name}, {log.name}: values at selected steps", columns, rows, folded=True))
     return tables
-
-
-def metrics_rows(metrics: Mapping[str, Any]) -> list[list[str]]:
-    """Flatten ``metrics.json`` to names and values.
-
-    Example:
-        >>> metrics_rows({"steps": 3, "dev": {"tokens": 5}})
-        [['steps', '3'], ['dev: tokens', '5']]
-    """
-    rows = []
-    for name, value in metrics.items():
-        if isinstance(value, dict):
-            rows += [[f"{name}: {inner}", shown] for inner, shown in metrics_rows(value)]
-        elif isinstance(value, int | float | str):
-            shown = plain_number(value) if isinstance(value, float) else str(value)
-            rows.append([name.replace("_", " "), shown])
-    return rows

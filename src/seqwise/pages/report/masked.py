@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from markupsafe import Markup
 
@@ -11,7 +12,7 @@ from seqwise.data.readers import Example
 from seqwise.data.records import is_number
 from seqwise.evaluation.metrics import Counts, estimated
 from seqwise.pages.report.blocks import Block, Paragraph, Table, plain_number
-from seqwise.pages.report.curves import metrics_rows
+from seqwise.pages.report.curves import side_by_side
 from seqwise.pages.report.drawing import Palette
 from seqwise.pages.report.folders import Folder
 from seqwise.runs.run import MaskedRun
@@ -22,14 +23,25 @@ DEEPEST = 6.0  # nats; less likely tokens have the same colour
 
 def metrics_tables(folders: Sequence[Folder]) -> list[Block]:
     """Make a table of metrics with a column for each run."""
-    rows: dict[str, dict[str, str]] = {}
-    for folder in folders:
-        for name, value in metrics_rows(folder.metrics):
-            rows.setdefault(name, {})[folder.name] = value
-    if not rows:
-        return []
-    cells = [[name, *(row.get(folder.name, "") for folder in folders)] for name, row in rows.items()]
-    return [Table("At the end of training", ["measure", *(folder.name for folder in folders)], cells)]
+    rows = side_by_side([shown_metrics(folder.metrics) for folder in folders], missing="")
+    columns = ["measure", *(folder.name for folder in folders)]
+    return [Table("At the end of training", columns, rows)] if rows else []
+
+
+def shown_metrics(metrics: Mapping[str, Any]) -> dict[str, str]:
+    """Flatten ``metrics.json`` to names and written values.
+
+    Example:
+        >>> shown_metrics({"steps": 3, "dev": {"tokens": 5}})
+        {'steps': '3', 'dev: tokens': '5'}
+    """
+    shown: dict[str, str] = {}
+    for name, value in metrics.items():
+        if isinstance(value, dict):
+            shown |= {f"{name}: {inner}": text for inner, text in shown_metrics(value).items()}
+        elif isinstance(value, int | float | str):
+            shown[name.replace("_", " ")] = plain_number(value) if isinstance(value, float) else str(value)
+    return shown
 
 
 def masked_verdict(folder: Folder) -> str:
