@@ -87,7 +87,7 @@ def measure_rows(
             max(on_dev, key=lambda decoder: mean_value(on_dev[decoder])),
             sum(run.total_seconds for run in runs) / len(runs),
             sum(run.mean_log_partition for run in runs) / len(runs),
-            signature_of_seeds([run.signature for run in runs], method=f"{name}: {row.name}", seeds=seeds),
+            signature_of_seeds([run.signature for run in runs], method=f"{name}: {row.name}"),
             tuple(replace(run.curve, system=row.name) for run in runs if run.curve),
             tuple(run.run for run in runs),
             runs[0].learning_rate,
@@ -96,21 +96,22 @@ def measure_rows(
     return measured
 
 
-def signature_of_seeds(signatures: Sequence[Signature], *, method: str, seeds: Sequence[int]) -> Signature:
+def signature_of_seeds(signatures: Sequence[Signature], *, method: str) -> Signature:
     """Sign a row once for all seeds, which may have been trained on several machines, days or versions: all are named.
 
     Example:
         >>> from seqwise.evaluation.signature import sign
-        >>> first = sign("row (0)", seeds=[0], data="0" * 64)
-        >>> here, there = (replace(first, machine=machine) for machine in ("4 cores", "16 cores"))
-        >>> signature_of_seeds([here, there], method="row", seeds=[0, 1]).machine
-        '4 cores; 16 cores'
+        >>> here, there = (sign(f"row ({seed})", seeds=[seed], data="0" * 64) for seed in range(2))
+        >>> row = signature_of_seeds([here, replace(there, machine="a toaster")], method="row")
+        >>> row.seeds, row.machine.endswith("; a toaster")
+        ((0, 1), True)
     """
     named: dict[str, Any] = {
         key: "; ".join(dict.fromkeys(value for one in signatures if (value := getattr(one, key)) is not None)) or None
         for key in ("seqwise", "torch", "python", "machine", "date", "revision")
     }
-    return replace(signatures[0], method=method, seeds=tuple(seeds), **named)
+    seeds = tuple(dict.fromkeys(seed for one in signatures for seed in one.seeds))
+    return replace(signatures[0], method=method, seeds=seeds, **named)
 
 
 def best_on_dev(measured: Mapping[str, Measured], keys: Collection[str], *, decoder: str | None = None) -> Measured:

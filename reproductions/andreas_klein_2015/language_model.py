@@ -317,9 +317,15 @@ def _train(
         vocabulary = load_tokenizer(known).vocabulary
         num_positions = _positions(output / TEXT)
     else:
-        counted = _Counted(read_sentences(files))
-        vocabulary = build_vocabulary(counted, minimum_count=settings.minimum_count)
-        num_positions = counted.words + counted.sentences
+        num_positions = 0
+
+        def counted() -> Iterator[Sentence]:
+            nonlocal num_positions
+            for sentence in read_sentences(files):
+                num_positions += len(sentence.tokens) + 1
+                yield sentence
+
+        vocabulary = build_vocabulary(counted(), minimum_count=settings.minimum_count)
         save_tokenizer(Tokenizer(vocabulary), known)
         _write(output / TEXT, {**text, "positions": num_positions})
     model = _new_model(len(vocabulary), settings.num_weights)
@@ -360,19 +366,6 @@ def _positions(path: Path) -> int:
     if not isinstance(number, int) or number < 1:
         raise InputError("positions is not a number of positions", path=path, hint="remove the folder and train again")
     return number
-
-
-class _Counted:
-    """Sentences, counted as they pass."""
-
-    def __init__(self, sentences: Iterable[Sentence]) -> None:
-        self.source, self.sentences, self.words = sentences, 0, 0
-
-    def __iter__(self) -> Iterator[Sentence]:
-        for sentence in self.source:
-            self.sentences += 1
-            self.words += len(sentence.tokens)
-            yield sentence
 
 
 def _claim(output: Path, settings: LanguageModelSettings, files: list[list[str]]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from reproductions import Setup
@@ -24,7 +24,7 @@ from reproductions.andreas_klein_2015.language_models import (
     translations,
 )
 from reproductions.andreas_klein_2015.reranking import CandidateTable, Tuned, candidate_table, tune
-from reproductions.comparison import judge, no_worse
+from reproductions.comparison import judge, no_worse, signature_of_seeds
 from reproductions.outcome import Outcome
 from reproductions.report import Claim, Result, Table
 from reproductions.tasks import require_sacrebleu
@@ -76,7 +76,7 @@ class Measured:
     deviation: list[Sums]  # mean |log Z - mean| there
     loss: list[Sums]  # negative log-likelihood there, normalised
     seconds: list[float]  # of training
-    signature: Signature  # of the first seed, with all seeds in it
+    signature: Signature  # of all seeds
 
 
 def measure(
@@ -106,15 +106,11 @@ def measure(
                 chosen("test", table("test", run.scores["test"]), choice.weight, choice.word_bonus)
                 for run, choice in zip(runs, tuned, strict=True)
             ],
-            [_risk(run) for run in runs],
+            [_mean_over_positions(run, lambda _, values: sum(map(abs, values))) for run in runs],
             [_deviation(run) for run in runs],
-            [_loss(run) for run in runs],
+            [_mean_over_positions(run, lambda score, values: sum(values) - score) for run in runs],
             [run.train_seconds for run in runs],
-            replace(
-                runs[0].signature,
-                method=f"{name}: {row.name}",
-                seeds=tuple(seed for run in runs for seed in run.signature.seeds),
-            ),
+            signature_of_seeds([run.signature for run in runs], method=f"{name}: {row.name}"),
         )
     dev, test = (table(part, [[0.0] * len(some) for some in lists.candidates[part]]) for part in PARTS)
     bonus = tune(dev, counts["dev"], word_bonuses=WORD_BONUSES)
@@ -128,19 +124,14 @@ def _all_counts(lists: Translations, part: str) -> Sums:
     return bleu(texts, [options for some, options in together for _ in some])
 
 
-def _risk(run: Cell) -> Counts:
-    return Counts([sum(map(abs, values)) for _, values in run.held_out], [len(values) for _, values in run.held_out])
-
-
 def _deviation(run: Cell) -> Counts:
     mean = statistics.fmean(value for _, values in run.held_out for value in values)
-    sums = [sum(abs(value - mean) for value in values) for _, values in run.held_out]
-    return Counts(sums, [len(values) for _, values in run.held_out])
+    return _mean_over_positions(run, lambda _, values: sum(abs(value - mean) for value in values))
 
 
-def _loss(run: Cell) -> Counts:
-    sums = [sum(values) - score for score, values in run.held_out]
-    return Counts(sums, [len(values) for _, values in run.held_out])
+def _mean_over_positions(run: Cell, of: Callable[[float, list[float]], float]) -> Counts:
+    """Return the mean over held-out positions, from the score of each sentence and log Z of its positions."""
+    return Counts([of(*each) for each in run.held_out], [len(values) for _, values in run.held_out])
 
 
 def about_as_fast(text: str, source: str, slow: Sequence[float], fast: Sequence[float], *, times: float) -> Claim:

@@ -15,14 +15,14 @@ from pathlib import Path
 
 from reproductions import Setup
 from reproductions.beyond.search_objectives import CORPORA, SEARCHED, TITLE, beat_the_best, family
-from reproductions.beyond.spelling import load_both_parts, words_of_part_right
+from reproductions.beyond.spelling import START, load_both_parts, words_of_part_right
 from reproductions.comparison import Measured, best_on_dev, examine, rows_of
 from reproductions.outcome import HEADINGS, Outcome
 from reproductions.report import Claim, Result, Table
 from reproductions.systems import System, systems_of
 from reproductions.tasks import Task, make_table, run_task
 from reproductions.verdicts import difference_result, interval_result
-from seqwise.runs.settings import Settings, train_settings
+from seqwise.runs.settings import Settings
 
 TAGGED = ("pmb", "ner")
 WINNERS = ("dense-beam", "beam-crf")
@@ -86,10 +86,7 @@ SPELLING_ROWS = {
 
 def spelling_family(seed: int) -> dict[str, System]:
     """Return the systems of spelling to sound for one seed; all that follow a start train for about the same time."""
-    start = train_settings(
-        task="transduce", source_units="characters", minimum_count=1, embedding_size=64, hidden_size=128,
-        dropout=0.0, objective="cross-entropy", epochs=1.5, learning_rate=3e-3, beam_size=3, seed=seed, save_every=500,
-    )  # fmt: skip
+    start = START.with_changes(seed=seed, epochs=1.5)
     longer = start.with_changes(epochs=0.7, learning_rate=1.5e-3)
     search = start.with_changes(learning_rate=5e-4)
     dense = search.with_changes(objective="dense-beam", epochs=0.25, cross_entropy_weight=0.0)

@@ -33,7 +33,7 @@ from reproductions.beyond.protein_data import (
 )
 from reproductions.beyond.protein_variants import VariantSize, measure_variants
 from reproductions.cells import CellJob, fingerprint_of, run_cells, train_seconds, trained_on, watched
-from reproductions.comparison import evidence_of, judge
+from reproductions.comparison import evidence_of, judge, signature_of_seeds
 from reproductions.figures import BLUE, GREY, ORANGE, RED, SKY, interval_bars, panels
 from reproductions.outcome import Outcome
 from reproductions.report import Claim, Result, Table
@@ -93,8 +93,8 @@ def reproduce(setup: Setup) -> list[Outcome]:
         nats=[model["nats"] for model in models],
         seconds=[model["seconds"] for model in models],
         variants=[[_by_distance(cell["variants"]) for cell in row] for row in cells],
-        model_signature=_signature(models[0], setup.seeds, data.dev, data),
-        variant_signature=_signature(cells[0][0], setup.seeds, wild_types, data),
+        model_signature=_signature(models, setup.seeds, data.dev, data),
+        variant_signature=_signature([cell for row in cells for cell in row], setup.seeds, wild_types, data),
     )
     figure, run = folder / "proteins.png", _home(folder, setup.seed) / RUN
     free = "".join(residue if place % 6 else "_" for place, residue in enumerate(wild_types[0].target, start=1))
@@ -187,12 +187,12 @@ def _by_distance(variants: Mapping[str, Mapping[str, float]]) -> dict[str, dict[
 
 
 def _signature(
-    record: Mapping[str, Any], seeds: Sequence[int], measured_on: Sequence[Example], data: Proteins
+    records: Sequence[Mapping[str, Any]], seeds: Sequence[int], measured_on: Sequence[Example], data: Proteins
 ) -> Signature:
-    """Return the signature of one record, for all of them; they are of these training data."""
+    """Return the signature of all records together; they are of these training data."""
+    signed = signature_of_seeds([Signature(**record["signature"]) for record in records], method="proteins")
     training = trained_on(data.train, data.sources)
-    of_record = Signature(**record["signature"])
-    return replace(of_record, seeds=tuple(seeds), data=sha256_of_examples(measured_on), training=training)
+    return replace(signed, seeds=tuple(seeds), data=sha256_of_examples(measured_on), training=training)
 
 
 # ------------------------------------------------------------------------------------------------- table

@@ -17,7 +17,7 @@ import json
 import math
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from reproductions import Setup
 from reproductions.beyond.stress import cmu_entries
 from reproductions.cells import fingerprint_of, measure_by_seed, read_cell, write_cell
-from reproductions.comparison import judge_by_seed
+from reproductions.comparison import judge_by_seed, signature_of_seeds
 from reproductions.corpora.lexicons import Lexicon, read_lexicon
 from reproductions.corpora.readers import corpus
 from reproductions.goyal_2021 import energy_training
@@ -301,7 +301,7 @@ def reproduce(lexicon: Lexicon, setup: Setup, setting: Setting | None = None) ->
 
     found = measure_by_seed(OBJECTIVES, measured, setup)
     by_measure = {name: [run[name] for run, _ in runs] for runs in found.values() for name in runs[0][0]}
-    signature = replace(found["MLM"][-1][1], seeds=tuple(setup.seeds))
+    signature = signature_of_seeds([signature for _, signature in found["MLM"]], method="table-6.1: phoneme")
     results = [
         student_result("phoneme", name, values, signature, published=PUBLISHED.get(name), unit="nat")
         for name, values in by_measure.items()

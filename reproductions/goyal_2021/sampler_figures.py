@@ -6,13 +6,14 @@ Epoch 0 is the start, the greedy fill. Shapes: N sentences, C chains of each, S 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from reproductions import Setup
+from reproductions.comparison import signature_of_seeds
 from reproductions.figures import BLUE, GREEN, RED, legend_below, panels
 from reproductions.goyal_2021.sampler_cells import SamplerCell
 from reproductions.goyal_2021.sampler_tables import GIBBS, LOCAL, RAW, TABLES, every_task
@@ -89,7 +90,7 @@ def run_figure(figure: SamplerFigure, task: SamplerTask, setup: Setup) -> Outcom
         for epoch in shown_epochs(task.sizes[setup.scale].sweeps)
         for panel in figure.panels
         for row in measured.values()
-        for result in _results(name, row, panel, epoch, setup.seeds)
+        for result in _results(name, row, panel, epoch)
     ]
     note = about(task, setup.scale, next(iter(measured.values())).cells)
     table = Table(title, tuple(results), note=note, claims=tuple(figure.claims(measured)))
@@ -99,12 +100,12 @@ def run_figure(figure: SamplerFigure, task: SamplerTask, setup: Setup) -> Outcom
     return Outcome(name, table, {"figure": path, "runs": runs})
 
 
-def _results(name: str, row: Measured, panel: str, epoch: int, seeds: Sequence[int]) -> list[Result]:
+def _results(name: str, row: Measured, panel: str, epoch: int) -> list[Result]:
     by_seed = each_or_none([at_epochs(cell, panel, [epoch]) for cell in row.cells])
     if by_seed is None:
         return []
     label, unit = UNITS[panel]
-    signature = replace(row.cells[0].signature, method=name, seeds=tuple(seeds))
+    signature = signature_of_seeds([cell.signature for cell in row.cells], method=name)
     measure = f"{label.format(measure=row.task.measure)} of {row.name}"
     return [sampled_result(row.task, f"epoch {epoch}", measure, by_seed, signature, unit=unit)]
 

@@ -13,14 +13,14 @@ from __future__ import annotations
 import shlex
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from reproductions import Setup
-from reproductions.comparison import judge, judge_by_seed
+from reproductions.comparison import judge, judge_by_seed, signature_of_seeds
 from reproductions.goyal_2021.sampler_cells import SamplerCell, SamplerSpec, run_samplers
 from reproductions.goyal_2021.sampler_tasks import SamplerTask
 from reproductions.outcome import Outcome
@@ -262,8 +262,7 @@ def about(task: SamplerTask, scale: str, cells: Sequence[SamplerCell]) -> str:
 
 def _results_of(table: str, row: Measured) -> list[Result]:
     """Return every quantity that a row has; intervals as :func:`compare_sides` tests."""
-    seeds = [seed for cell in row.cells for seed in cell.signature.seeds]
-    signature = replace(row.cells[0].signature, method=f"{table}: {row.name}", seeds=tuple(seeds))
+    signature = signature_of_seeds([cell.signature for cell in row.cells], method=f"{table}: {row.name}")
     results = []
     for key, quantity in QUANTITIES.items():
         sums = row.sums(key)

@@ -16,7 +16,7 @@ import math
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,7 @@ from torch import Tensor
 
 from reproductions import Setup
 from reproductions.cells import CellJob, fingerprint_of, run_cells
-from reproductions.comparison import judge_by_seed
+from reproductions.comparison import judge_by_seed, signature_of_seeds
 from reproductions.goyal_2021 import phonemes
 from reproductions.goyal_2021.energy_training import (
     EnergyLoss,
@@ -190,7 +190,8 @@ def reproduce(setup: Setup) -> Iterator[Outcome]:
         own = [record for (other, _), record in zip(pairs, records, strict=True) if other is row]
         entropy, by_seed = DISTRIBUTIONS[row.distribution]().entropy, [record["measured"] for record in own]
         cells.append(Cell(row, entropy, {name: [run[name] for run in by_seed] for name in by_seed[0]}))
-        signatures.append(replace(Signature(**own[0]["signature"]), seeds=tuple(setup.seeds)))
+        signed = [Signature(**record["signature"]) for record in own]
+        signatures.append(signature_of_seeds(signed, method=f"table-6.1: {row.name}"))
     title = "Table 6.1: training energies by likelihood, pseudolikelihood, contrast, and as a masked language model"
     claims = examine(cells)
     results = [result for each in zip(cells, signatures, strict=True) for result in _results(*each)]

@@ -214,10 +214,12 @@ def test_one_of_several_tables_is_made(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(frontier, "run_corpus", outcome)
     monkeypatch.setattr(bias, "family_of", lambda *_: {})
     monkeypatch.setattr(bias, "_log_partitions", outcome)
-    monkeypatch.setattr(samplers, "run_table", lambda table, task, setup: outcome(f"table-{table.number}-{task.name}"))
-    monkeypatch.setattr(
-        figures, "run_figure", lambda figure, task, setup: outcome(f"figure-{figure.number}-{task.name}")
-    )
+    for kind, module in (("table", samplers), ("figure", figures)):
+        for name, reproduce in [(name, each) for name, each in vars(module).items() if isinstance(each, partial)]:
+            beginning, run = reproduce.args
+            number = run.args[0].number
+            named = partial(lambda beginning, task, setup: outcome(f"{beginning}-{task.name}"), f"{kind}-{number}")
+            monkeypatch.setattr(module, name, partial(reproduce.func, beginning, named))
     monkeypatch.setattr(modes, "run_table_6_6", lambda task, setup: outcome(f"table-6.6-{task.name}"))
     how = {"seed": 0, "scale": None, "progress": no_progress}
     for name in OF_SEVERAL_TABLES:
