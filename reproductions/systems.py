@@ -24,7 +24,7 @@ from seqwise.runs.decoder_choice import choose_decoder
 from seqwise.runs.language import in_language
 from seqwise.runs.loading import load_run, new_run, save_run
 from seqwise.runs.measures import known_targets, log_partitions_of
-from seqwise.runs.run import predict
+from seqwise.runs.run import OutputRun, predict
 from seqwise.runs.settings import Settings
 from seqwise.runs.training import train_stage
 from seqwise.training.checkpoints import MEASUREMENTS
@@ -82,6 +82,11 @@ class Cell:
     curve: Curve | None = None  # the development metric while it was trained, where it was evaluated
     learning_rate: float | None = None  # of its own stage, where development data chose it
     place_of_rate: str = ""  # among those that were tried: "lowest", "highest" or ""
+
+
+def best_outputs(run: OutputRun, examples: Sequence[Example], decoder: str, **options: Any) -> list[tuple[str, ...]]:
+    """Return the best output of each example, by the name of a decoder."""
+    return [best[0].tokens for best in predict(run, examples, choose_decoder(run.settings, decoder, **options))]
 
 
 def run_systems(
@@ -144,10 +149,7 @@ def _train_and_decode(
     report(result.steps, result.steps + 1, "decoding")
 
     def decode(examples: list[Example]) -> Outputs:
-        return {
-            name: [best[0].tokens for best in predict(run, examples, choose_decoder(run.settings, name))]
-            for name in decoders
-        }
+        return {name: best_outputs(run, examples, name) for name in decoders}
 
     training = trained_on(data.train, data.sources)
     signature = sign(system.name, seeds=[system.settings.seed], data=sha256_of_examples(data.test), training=training)

@@ -21,7 +21,7 @@ from reproductions.comparison import Measured, best_on_dev, judge, mean_value, r
 from reproductions.figures import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, interval_bars, legend_below, panels
 from reproductions.outcome import Outcome
 from reproductions.report import Claim, Result, Table
-from reproductions.systems import System, systems_of
+from reproductions.systems import System, best_outputs, systems_of
 from reproductions.tasks import Task, run_task
 from reproductions.tuning import ended_on_dev
 from reproductions.verdicts import student_result
@@ -32,7 +32,7 @@ from seqwise.evaluation.metrics import Counts, Sums
 from seqwise.evaluation.signature import Signature
 from seqwise.runs.decoder_choice import choose_decoder
 from seqwise.runs.loading import load_run
-from seqwise.runs.run import OutputRun, predict
+from seqwise.runs.run import OutputRun
 
 CORPORA = ("stress", "pmb", "ewt", "erg", "ner")
 MOST_EPOCHS = {"cross-entropy-longer": 20.0, "relaxed-beam": 2.5}
@@ -118,7 +118,7 @@ def read_again(run: OutputRun, examples: Sequence[Example], decoder: str) -> lis
         for example in examples
         for end in range(1, len(example.source) + 1)
     ]
-    outputs = (best[0].tokens for best in predict(run, prefixes, choose_decoder(run.settings, decoder)))
+    outputs = iter(best_outputs(run, prefixes, decoder))
     return [[next(outputs) for _ in example.source] for example in examples]
 
 

@@ -20,15 +20,13 @@ from reproductions.goyal_2019.label_bias import family_of, runs_of
 from reproductions.goyal_2019.label_bias_tables import decoder_of
 from reproductions.outcome import HEADINGS, Outcome
 from reproductions.report import Claim, Result, Table
-from reproductions.systems import Data
+from reproductions.systems import Data, best_outputs
 from reproductions.tasks import Task, run_task, supertags, translation_at
 from reproductions.verdicts import difference_result, interval_result
 from reproductions.workers import Report
 from seqwise.evaluation.metrics import Sums
 from seqwise.evaluation.signature import sha256_of_examples
-from seqwise.runs.decoder_choice import choose_decoder
 from seqwise.runs.loading import load_run
-from seqwise.runs.run import predict
 
 NAMES = {
     "cross-entropy": "cross-entropy",
@@ -111,9 +109,7 @@ def _fingerprint(run: Path, data: str, decoder: str, wide: int) -> str:
 
 def _search_run(folder: Path, decoder: str, wide: int, load_data: Callable[[], Data], report: Report) -> dict[str, Any]:
     """Return the best outputs of the test data."""
-    run = load_run(folder)
-    outputs = predict(run, load_data().test, choose_decoder(run.settings, decoder, beam_size=wide))
-    return {"outputs": [best[0].tokens for best in outputs]}
+    return {"outputs": best_outputs(load_run(folder), load_data().test, decoder, beam_size=wide)}
 
 
 def examine(systems: Mapping[str, Searched], source: str, wide: int) -> list[Claim]:

@@ -19,15 +19,14 @@ from reproductions.corpora import readers as corpora
 from reproductions.corpora.lexicons import split_by_hash
 from reproductions.goyal_2018.exposure_bias import family_of
 from reproductions.goyal_2021.enumerable import phoneme_sequences
+from reproductions.systems import best_outputs
 from seqwise.data.readers import Example, read_pairs
 from seqwise.data.subwords import learn_subwords
 from seqwise.evaluation.metrics import Sums
 from seqwise.evaluation.translation import bleu_signature
-from seqwise.runs.decoder_choice import choose_decoder
 from seqwise.runs.loading import load_run
 from seqwise.runs.masked_model_settings import MaskedModelSettings, masked_settings
 from seqwise.runs.measures import references_by_source
-from seqwise.runs.run import predict
 
 Tokens = tuple[str, ...]
 
@@ -149,11 +148,7 @@ def left_to_right(examples: Sequence[Example], setup: Setup) -> list[list[Tokens
     task, key = tasks.translation_at(setup.scale), "cross-entropy-longer"
     family, runs = family_of(task, setup.scale), setup.inside(task.name)
     measured = tasks.run_task(task, family, [Row(key, key)], "table-6.6", runs)[key]
-    outputs = []
-    for run in map(load_run, measured.runs):
-        searched = predict(run, examples, choose_decoder(run.settings, "beam"))
-        outputs.append([best[0].tokens for best in searched])
-    return outputs
+    return [best_outputs(load_run(run), examples, "beam") for run in measured.runs]
 
 
 # ------------------------------------------------------------------------------------------------- the dictionary

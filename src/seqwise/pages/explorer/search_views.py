@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from seqwise.evaluation.label_bias import LabelBias, Prefix, fate_of_gold
 from seqwise.pages.explorer.answers import Answer
-from seqwise.pages.explorer.searches import Scored, SearchErrors, dropped, fell_off
+from seqwise.pages.explorer.searches import Scored, SearchErrors, dropped, fell_off, text_of
 from seqwise.pages.report.blocks import Legend, Paragraph, Table, plain_number
 from seqwise.pages.report.drawing import draw_lattice, lattice_palette, lattice_table
 from seqwise.pages.report.lattice import Node
@@ -104,7 +104,7 @@ def outputs_view(outputs: Sequence[Scored]) -> Markup:
     rows = [
         [
             output.name,
-            output.text or "(empty)",
+            output.text,
             *(
                 Markup("<mark>{}</mark>").format(f"{value:.3f}") if value >= high - 1e-4 else f"{value:.3f}"
                 for value, high in zip((output.log_prob, output.raw_score), best, strict=True)
@@ -115,10 +115,6 @@ def outputs_view(outputs: Sequence[Scored]) -> Markup:
     ]
     columns = ("search", "output", "log p, nats", "raw score, nats", "right")
     return render_blocks(Table("Outputs with both scores, the highest of each column marked", columns, rows))
-
-
-def _output(run: OutputRun, tokens: Sequence[int]) -> str:
-    return run.codec.target_text(run.codec.target_vocabulary.decode(tokens)) or "(empty)"
 
 
 def bias_view(run: OutputRun, bias: LabelBias, step: int) -> Markup:
@@ -139,7 +135,7 @@ def bias_view(run: OutputRun, bias: LabelBias, step: int) -> Markup:
 
 def _mass_row(run: OutputRun, prefix: Prefix) -> list[str | Markup]:
     masses = prefix.global_masses
-    text = _output(run, prefix.tokens)
+    text = text_of(run, prefix.tokens)
     name = f"{'* ' if prefix.is_gold else ''}{text}{'' if prefix.on_beam else ' (off)'}"
     return [
         name,
@@ -166,7 +162,7 @@ def errors_view(run: OutputRun, errors: SearchErrors, *, score: str) -> Markup:
             Markup("<strong>{}</strong>").format(best.name) if place == errors.place_of_k else best.name
         )
         short = f"{best.short:.3f}" if best.short else "none"
-        rows.append([name, _output(run, best.tokens), f"{best.score:.3f}", short])
+        rows.append([name, text_of(run, best.tokens), f"{best.score:.3f}", short])
     columns = ("search", "output", f"{score} score, nats", "gap to the best")
     table = Table(f"The same input, with other beam sizes, {score} scores", columns, rows)
     return render_blocks(Paragraph(_verdict(errors)), table)

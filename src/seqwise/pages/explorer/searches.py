@@ -115,7 +115,7 @@ def compare(run: OutputRun, question: Question, *, k: int, alpha: float) -> list
         Scored(
             name,
             output[:-1] if output and output[-1] == run.model.end else output,
-            gold_text(run, question.example) if output == question.gold else _text(run, output),
+            gold_text(run, question.example) if output == question.gold else text_of(run, output),
             log_prob,
             raw,
             None if question.gold is None else output == question.gold,
@@ -129,10 +129,10 @@ def _best(run: OutputRun, question: Question, decoder: Decoder) -> Hypothesis:
     return outputs[0]
 
 
-def _text(run: OutputRun, output: Sequence[int]) -> str:
-    return run.codec.target_text(
-        run.codec.target_vocabulary.decode(token for token in output if token != run.model.end)
-    )
+def text_of(run: OutputRun, output: Sequence[int]) -> str:
+    """Write an output, without its end."""
+    tokens = run.codec.target_vocabulary.decode(token for token in output if token != run.model.end)
+    return run.codec.target_text(tokens) or "(empty)"
 
 
 def score_outputs(run: OutputRun, question: Question, outputs: Sequence[tuple[int, ...]], score: Score) -> list[float]:
