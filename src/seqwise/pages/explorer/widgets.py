@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from seqwise.errors import InputError, first_line
 from seqwise.pages.explorer.searches import MOST_SLOTS
@@ -38,8 +38,8 @@ def begin_page(title: str, subtitle: str) -> None:
     ui.add_css(block_style() + own)
     ui.colors(primary=ACCENT)
     ui.page_title(title)
-    html(Markup("{}").format(title), tag="h1")
-    html(Markup("{}").format(subtitle), tag="p")
+    html(escape(title), tag="h1")
+    html(escape(subtitle), tag="p")
 
 
 @contextmanager
@@ -48,7 +48,7 @@ def section(title: str) -> Iterator[None]:
     from nicegui import ui
 
     with ui.element("section").classes("card").props(f'aria-label="{title}"'):
-        html(Markup("{}").format(title), tag="h2")
+        html(escape(title), tag="h2")
         yield
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from seqwise.data.readers import Example
 from seqwise.data.records import is_number
@@ -315,7 +315,7 @@ def _entry(group: Sequence[Result], place: int) -> Entry:
     if group[0].is_tagger:
         return [("", _chips(group, outputs))]
     gold = Markup(group[0].joint).join(token for _, token in outputs[0].pairs[:MOST_TOKENS] if token is not None)
-    lines = [("input", Markup("{}").format(outputs[0].source[0][:400])), ("gold", gold)]
+    lines = [("input", escape(outputs[0].source[0][:400])), ("gold", gold)]
     for result, output in zip(group, outputs, strict=True):
         lines.append((result.name, Markup(result.joint).join(_marked(pair) for pair in output.pairs[:MOST_TOKENS])))
     return lines
@@ -324,7 +324,7 @@ def _entry(group: Sequence[Result], place: int) -> Entry:
 def _marked(pair: Pair) -> Markup:
     output, gold = pair
     if output == gold:
-        return Markup("{}").format(output)
+        return escape(output)
     return Markup("<mark>{}</mark>").format("…" if output is None else output)
 
 

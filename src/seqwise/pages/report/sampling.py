@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
 
 import torch
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from torch import Tensor
 
 from seqwise.pages.report.blocks import Block, Paragraph, Section, Table, plain_number
@@ -214,5 +214,5 @@ def marked(before: str, after: str) -> Markup:
         if start == end:
             continue
         text = joint.join(new[start:end])
-        pieces.append(Markup("{}").format(text) if what == "equal" else Markup("<mark>{}</mark>").format(text))
+        pieces.append(escape(text) if what == "equal" else Markup("<mark>{}</mark>").format(text))
     return Markup(joint).join(pieces)
