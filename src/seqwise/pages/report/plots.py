@@ -120,6 +120,7 @@ class Interval:
     ends: tuple[float, float, float]  # value, low, high; without an interval, the last two are not numbers
     number: int = 0  # of its colour, from 0
     is_chosen: bool = True  # drawn as a filled dot with its values; others as a ring
+    text: str = ""  # of a difference, drawn above it
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,6 @@ def interval_plot(
     differences: Rows | None,
     *,
     number_text: Callable[[float], str],
-    difference_texts: Sequence[str] = (),
     level: float | None = None,
     note: str = "",
 ) -> Figure:
@@ -151,7 +151,7 @@ def interval_plot(
         if level is not None:
             parts[0].axvline(level, color=INK, linewidth=1, linestyle=":")
         if differences is not None:
-            _draw_differences(parts[1], differences, difference_texts)
+            _draw_differences(parts[1], differences)
 
     text = " ".join(
         f"{group.title}, {row.name}: {number_text(value)}"
@@ -161,7 +161,7 @@ def interval_plot(
         for value, low, high in (row.ends,)
     )
     if differences is not None:
-        text += f" {differences.title}: {'; '.join(difference_texts)}."
+        text += f" {differences.title}: {'; '.join(row.text for row in differences.intervals)}."
     height = 0.4 + 0.18 * num_rows + (0.5 + 0.3 * num_below if differences else 0)
     return _figure(title, text, draw, height=height, note=note)
 
@@ -200,15 +200,16 @@ def _draw_interval(axes: Any, row: Interval, place: float) -> None:
     axes.plot([value], [place], marker="o", markersize=size, color=colour, markerfacecolor=face, markeredgecolor=colour)
 
 
-def _draw_differences(axes: Any, differences: Rows, texts: Sequence[str]) -> None:
-    for place, (row, text) in enumerate(zip(differences.intervals, texts, strict=True)):
+def _draw_differences(axes: Any, differences: Rows) -> None:
+    for place, row in enumerate(differences.intervals):
         _draw_interval(axes, row, place)
         middle = row.ends[0] if math.isnan(row.ends[1]) else sum(row.ends[1:]) / 2
-        axes.annotate(text, (middle, place), xytext=(0, 6), textcoords="offset points", ha="center",
+        axes.annotate(row.text, (middle, place), xytext=(0, 6), textcoords="offset points", ha="center",
                       fontsize=8, annotation_clip=False)  # fmt: skip
     axes.axvline(0, color=INK, linewidth=1)
-    axes.set_yticks(range(len(texts)), [row.name for row in differences.intervals])
-    axes.set_ylim(len(texts) - 0.6, -0.9)
+    names = [row.name for row in differences.intervals]
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.6, -0.9)
     ends = [0.0, *(end for row in differences.intervals for end in row.ends if math.isfinite(end))]
     margin = 0.75 * (max(ends) - min(ends)) or 1.0  # room for the text
     axes.set_xlim(min(ends) - margin, max(ends) + margin)

@@ -192,10 +192,10 @@ def result_figure(group: Sequence[Result]) -> Figure:
         )
         for result in group
     ]
-    differences = [compared(other.chosen, first.chosen) for other in others]
     rows = [
-        Interval(f"{other.name} − {first.name}", _scaled(each[:3], scale), other.number)
-        for other, each in zip(others, differences, strict=True)
+        Interval(f"{other.name} − {first.name}", _scaled(each[:3], scale), other.number, text=difference_text(each))
+        for other in others
+        for each in (compared(other.chosen, first.chosen),)
     ]
     levels = {result.baseline for result in group}
     level = levels.pop() if len(levels) == 1 else None
@@ -213,7 +213,6 @@ def result_figure(group: Sequence[Result]) -> Figure:
         groups,
         Rows("Paired difference, points", rows) if rows else None,
         number_text=lambda value: measure_text(first.title, value / scale),
-        difference_texts=[difference_text(each) for each in differences],
         level=None if level is None else level * scale,
         note=note,
     )
