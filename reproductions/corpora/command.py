@@ -57,15 +57,17 @@ def list_corpora(
     ] = False,
 ) -> None:
     """List the corpora: contents, licence, source, the reproductions that need each, and whether it is present."""
+    from dataclasses import asdict
+
     from reproductions.corpora.catalogue import corpora
 
-    root = _root()
-    records = {name: _record(name, root) for name in corpora()}
+    root, here = _root(), _present()
     if as_json:
+        records = {name: {**asdict(corpus), "here": name in here} for name, corpus in corpora().items()}
         print(json.dumps({"SEQWISE_DATA": None if root is None else str(root), "corpora": records}, indent=1))
         return
     for name, corpus in corpora().items():
-        print(f"{name} ({'here' if records[name]['here'] else 'absent'}): {corpus.contents}")
+        print(f"{name} ({'here' if name in here else 'absent'}): {corpus.contents}")
         print(f"  licence: {corpus.licence}")
         for source in corpus.sources:
             print(f"  source: {source}")
@@ -81,12 +83,12 @@ def _root() -> Path | None:
     return Path(named) if named else None
 
 
-def _record(name: str, root: Path | None) -> dict[str, object]:
-    from dataclasses import asdict
+def _present() -> list[str]:
+    """Return the corpora that are in the folder."""
+    from reproductions.corpora.catalogue import corpora
 
-    from reproductions.corpora.catalogue import find_corpus
-
-    return {**asdict(find_corpus(name)), "here": root is not None and (root / name).is_dir()}
+    root = _root()
+    return [name for name in corpora() if root is not None and (root / name).is_dir()]
 
 
 @app.command(epilog=shown(*EXAMPLES["where"]))
@@ -106,17 +108,16 @@ def check(
     ] = None,
 ) -> None:
     """Check the size and SHA-256 of every file of corpora."""
-    from reproductions.corpora.catalogue import corpora, find_corpus, verify
+    from reproductions.corpora.catalogue import find_corpus, verify
     from reproductions.corpora.readers import corpus
 
     for name in names or ():
         find_corpus(name)
-    root = _root()
-    here = [name for name in corpora() if root is not None and (root / name).is_dir()]
-    if not (names or here):
+    chosen = names or _present()
+    if not chosen:
         raise InputError("no corpus is present", hint="set SEQWISE_DATA to the folder of the corpora")
     wrong: list[tuple[Path, str]] = []
-    for name in names or here:
+    for name in chosen:
         folder, files = corpus(name), find_corpus(name).files
         faults = {file: fault for file, fault in verify(folder, files) if fault}
         print(f"{name}: {'in order' if not faults else f'{len(faults)} wrong'} ({len(files)} files)")

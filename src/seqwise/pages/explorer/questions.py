@@ -11,6 +11,7 @@ from typing import Any
 from seqwise.data.batches import EncodedExample
 from seqwise.data.readers import Example
 from seqwise.errors import InputError
+from seqwise.names import count_of
 from seqwise.runs.inputs import example_of, file_units, input_units, read_examples
 from seqwise.runs.loading import load_run
 from seqwise.runs.measures import gold_ids
@@ -70,8 +71,8 @@ def _right(run: OutputRun, text: str, length: int) -> tuple[str, ...]:
         return example_of(text, units=file_units(settings.target_units)).source
     labels = tuple(text.split())
     if len(labels) != length:
-        words = f"{len(labels)} label{'s' * (len(labels) != 1)} for {length} word{'s' * (length != 1)}"
-        raise InputError(f"the right output has {words}", hint="give one for each")
+        problem = f"the right output has {count_of(len(labels), 'label')} for {count_of(length, 'word')}"
+        raise InputError(problem, hint="give one for each")
     return labels
 
 
