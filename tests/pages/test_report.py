@@ -28,7 +28,7 @@ from seqwise.data import collate
 from seqwise.data.readers import Example
 from seqwise.evaluation import Counts, edit_distance
 from seqwise.objectives import log_partitions
-from seqwise.pages.report import watch_report
+from seqwise.pages.report import ReportOptions, watch_report, write_report
 from seqwise.pages.report.blocks import Folded, Listing, Table, plain_number
 from seqwise.pages.report.chains import autocorrelation
 from seqwise.pages.report.curves import so_far, training_figures
@@ -683,6 +683,18 @@ def test_a_masked_model_is_scored_on_a_file(report: partial[Page], seqwise: Comm
     assert page.table("mlm, training: values")[1][:2] == ["1", f"{log[0]['loss']:.3g}"]
     dev = json.loads((runs / "mlm" / "metrics.json").read_text())["dev"]
     assert ["dev: pseudo perplexity", f"{dev['pseudo_perplexity']:.3g}"] in page.table("At the end of training")
+
+
+def test_a_masked_model_that_waits_for_another_is_not_said_to_be_untrained(
+    runs: Path, data: Path, tmp_path: Path
+) -> None:
+    """While one of two runs is trained, the page of both says when the other is scored."""
+    begun = Path(shutil.copytree(runs / "mlm", tmp_path / "begun", ignore=shutil.ignore_patterns("model")))
+    options = ReportOptions(files=[data / "dev.txt"], refresh=5)
+    write_report([runs / "mlm", begun], tmp_path / "page.html", options)
+    text = Page(tmp_path / "page.html").text
+    assert "mlm is scored when all runs are trained." in text and "begun has no trained model yet." in text
+    assert "mlm has no trained model" not in text and "mlm on the file" not in text
 
 
 def sweeps_of(folder: Path) -> list[tuple[int, list[dict[str, list[float]]]]]:

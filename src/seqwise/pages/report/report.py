@@ -333,17 +333,19 @@ def _size(blocks: Sequence[Block]) -> int:
 def _masked(folders: Sequence[Folder], page: Page) -> list[Section]:
     results: list[Block] = []
     for folder in folders:
-        data = Data(note=f"{folder.name} has no trained model yet.")
-        if folder.has_model and not page.waits:
+        file, data = page.files.get(folder.name), Data()
+        if not folder.has_model:
+            results.append(Paragraph(f"{folder.name} has no trained model yet."))
+        elif file is None:
+            results.append(Paragraph(f"Without --file nothing is scored by {folder.name}."))
+        elif page.waits:
+            results.append(Paragraph(f"{folder.name} is scored when all runs are trained."))
+        else:
             run = load_run(folder.path, device=local_device())
-            file = page.files.get(folder.name)
-            data = Data(note=f"Without --file nothing is scored by {folder.name}.")
-            if file is not None:
-                data = Data(str(file), run.codec.read(file), is_given=True)
-                chosen = _chosen_places(page.options, len(data.examples), path=data.name)
-                scored = partial(page.on_progress, f"scoring with {folder.name}")
-                results += scored_blocks(run, data.examples, chosen, name=folder.name, on_progress=scored)
-        results += [Paragraph(data.note)] if data.note else []
+            data = Data(str(file), run.codec.read(file), is_given=True)
+            chosen = _chosen_places(page.options, len(data.examples), path=data.name)
+            scored = partial(page.on_progress, f"scoring with {folder.name}")
+            results += scored_blocks(run, data.examples, chosen, name=folder.name, on_progress=scored)
         page.footer.append(_signed(f"masked {folder.settings['model']}", folder, data))
     verdicts = [Verdict(masked_verdict(folder) if folder.has_model else so_far(folder)) for folder in folders]
     return [
