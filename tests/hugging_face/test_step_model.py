@@ -1199,6 +1199,9 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: _with("Llama", cache_implementation="quantized"), "quantized cache"),
     (lambda: _bert_to_gpt2(), "EncoderDecoderModel joins two models"),
     (lambda: _prompted(), "puts a learnt prompt before the tokens"),
+    (lambda: torch.compile(_with("GPT-2")), "GPT2LMHeadModel is compiled"),
+    (lambda: _damaged("Marian"), "the scores of MarianMTModel are not numbers; check its weights"),
+    (lambda: _damaged("GPT-2"), "the scores of GPT2LMHeadModel are not numbers; check its weights"),
     # What shows at large scores only, and what shows everywhere.
     (lambda: _changed(lambda f: 1e3 * torch.tanh(f / 1e3)), "_Changed cannot be adapted: the head, given large scores"),
     (lambda: _changed(lambda f: 1.01 * f), "_Changed cannot be adapted: all steps at once"),
@@ -1219,6 +1222,14 @@ def _bert_to_gpt2() -> Any:
     decoder = transformers.GPT2Config(**GPT2_SIZES, is_decoder=True, add_cross_attention=True)
     config = transformers.EncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
     return transformers.EncoderDecoderModel(config)
+
+
+def _damaged(name: str) -> Any:
+    """A model with weights that are NaN, as after a training run that diverged."""
+    model = _with(name)
+    with torch.no_grad():
+        next(model.get_decoder().parameters()).fill_(torch.nan)
+    return model
 
 
 def _prompted() -> Any:

@@ -825,6 +825,7 @@ def test_a_model_made_for_each_training_is_adapted_each_time(tmp_path: Path) -> 
         ({"label_smoothing_factor": 0.1}, "label_smoothing_factor: .*; give label_smoothing"),
         ({"label_smoothing": 0.1, "objective": "beam-crf"}, "label_smoothing: has no effect here"),
         ({"torch_compile": True}, "torch_compile: a search is not compiled"),
+        ({"neftune_noise_alpha": 5.0}, "neftune_noise_alpha: a search looks embeddings up without the noise"),
         ({"deepspeed": {"zero_optimization": {"stage": 2}}}, "deepspeed: it gathers weights where the model is called"),
     ],
 )

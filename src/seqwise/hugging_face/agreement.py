@@ -42,7 +42,7 @@ FORBID_PADDING = (
 def feature_scale(model: Any) -> float:
     """Return the factor between a decoder's last hidden vectors and the input of the head: 1, or T5's H^-1/2.
 
-    Raises an InputError if the model cannot be run on tokens, or does anything else between the two.
+    Raises an InputError if the model cannot be run on tokens, gives NaN, or does anything else between the two.
 
     Example:
         >>> from transformers import T5Config, T5ForConditionalGeneration
@@ -64,10 +64,12 @@ def feature_scale(model: Any) -> float:
             hooks.append(model.get_output_embeddings().register_forward_pre_hook(read))
             hooks.append(model.get_decoder().register_forward_hook(written))
             first, last = _two_tokens(model)
-            _own_logits(model, [first, last], [first, last], model.device)
+            logits = _own_logits(model, [first, last], [first, last], model.device)
     finally:
         for hook in hooks:
             hook.remove()
+    if bool(logits.isnan().any()):  # which agrees with nothing
+        raise InputError(f"the scores of {type(model).__name__} are not numbers", hint="check its weights")
     if {"features", "hidden"} <= seen.keys() and seen["features"].shape == seen["hidden"].shape:
         for scale in (1.0, seen["hidden"].shape[-1] ** -0.5):
             if _share_apart(seen["hidden"] * scale, seen["features"]) <= _tolerance(seen["hidden"]):

@@ -84,7 +84,8 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
 
     Raises:
         InputError: an option is out of range, not one of the objective's, or not supported
-            (``label_smoothing_factor``, ``torch_compile``, DeepSpeed, FSDP in units that the objective cannot have).
+            (``label_smoothing_factor``, ``torch_compile``, ``neftune_noise_alpha``, DeepSpeed, FSDP in units that the
+            objective cannot have).
 
     ``activation_checkpointing`` (in older releases ``gradient_checkpointing``) recomputes single steps by segments
     (``seqwise.search.segments``), and all steps at once by layers, as in Transformers.
@@ -183,6 +184,7 @@ def _as_text(value: Any) -> Any:
 _UNSUPPORTED = {
     "label_smoothing_factor": ("it would smooth the evaluation as well", "give label_smoothing"),
     "torch_compile": ("a search is not compiled", "leave it out"),
+    "neftune_noise_alpha": ("a search looks embeddings up without the noise", "leave it out"),
     "deepspeed": ("it gathers weights where the model is called, and a search calls parts", "leave it out"),
 }
 """Arguments of the Trainer that are refused, with the reason and a hint."""

@@ -76,6 +76,9 @@ def step_model(model: nn.Module, *, generation_config: GenerationConfig | None =
         torch.Size([2, 3])
     """
     plain = unwrapped(model)
+    if hasattr(plain, "_orig_mod"):
+        problem = f"{type(plain._orig_mod).__name__} is compiled, and a search calls its parts"
+        raise InputError(problem, hint="give the model as it was before torch.compile")
     if not hasattr(plain, "get_output_embeddings") or plain.get_output_embeddings() is None:
         raise InputError(
             f"{type(plain).__name__} has no language model head",
