@@ -277,6 +277,7 @@ BAD = {
     "no text": ("a.jsonl", '{"prefix": "a"}\n', [], "under 'text'; each object needs text"),
     "list": ("a.jsonl", "[1]\n", [], "a.jsonl:1: this is not a JSON object"),
     "empty side": ("a.tsv", "see\tdog\nsee\t \n", ["--pairs"], "a.tsv:2: the text has no token"),
+    "tab": ("a.txt", "a\tb\n", [], "a.txt:1: a tab in a sequence; give one text per line; seqwise score reads prefix"),
     "mask": ("a.tsv", "see\t[MASK]\n", [], "a.tsv:1: the text contains the mask token [MASK]"),
     "pieces": ("a.txt", "see\n", ["--pieces=whole"], "pieces must be one of within-word-l2r, whole-word, original"),
     "unit": ("a.txt", "see\n", ["--unit=bit"], "unit must be one of nats, bits, got 'bit'; did you mean 'bits'?"),

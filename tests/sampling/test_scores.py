@@ -158,9 +158,14 @@ def test_what_are_no_texts_is_refused_by_its_place(given: tuple[Any, Any, Any], 
 
 @pytest.mark.parametrize(
     ("options", "readers"),
-    [({"start": "none"}, {"causal"}), ({"end": True}, {"causal", "encoder-decoder"}), ({}, None)],
+    [
+        ({"pieces": "whole-word"}, {"masked"}),
+        ({"start": "none"}, {"causal"}),
+        ({"end": True}, {"causal", "encoder-decoder"}),
+        ({}, None),
+    ],
 )
-def test_a_start_and_an_end_are_refused_where_no_model_reads_them(
+def test_pieces_a_start_and_an_end_are_refused_where_no_model_reads_them(
     options: dict[str, Any], readers: set[str] | None
 ) -> None:
     for kind in ("causal", "encoder-decoder", "masked"):

@@ -313,7 +313,8 @@ def _texts(path: FilePath, needs_blanks: Callable[[str], bool]) -> Sequence[Exam
 
     if os.fspath(path).endswith(FASTA):
         return require_some(spooled(map(protein, each_entry(path))), path)
-    examples = each_sequence(path, format="sequences", units="subwords", source_units="words")
+    hint = "give one text per line; seqwise score reads prefix, tab, text from a .tsv file"
+    examples = each_sequence(path, format="sequences", units="subwords", source_units="words", hint=hint)
     return require_some(spooled(examples), path)
 
 

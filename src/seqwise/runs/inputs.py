@@ -104,25 +104,28 @@ def read_sequences(path: FilePath, settings: MaskedModelSettings) -> list[Exampl
     return require_some(list(each_sequence(path, format=settings.format, **units)), path)
 
 
-def each_sequence(path: FilePath, *, format: Format, units: TextUnits, source_units: TextUnits) -> Iterator[Example]:
-    """Yield the examples of ``read_sequences``; a file may have none."""
+def each_sequence(
+    path: FilePath,
+    *,
+    format: Format,
+    units: TextUnits,
+    source_units: TextUnits,
+    hint: str = "give one sequence per line; for source, tab, sequence use --format pairs",
+) -> Iterator[Example]:
+    """Yield the examples of ``read_sequences``; a file may have none. The hint is for a line with a tab."""
     if format == "pairs":
         yield from each_pair(path, source_units=file_units(source_units), target_units=file_units(units))
     elif format == "fasta":
         for entry in each_entry(path):
             yield replace(entry, target=("".join(entry.target),)) if units == "subwords" else entry
     else:
-        yield from _each_line(path, file_units(units))
+        yield from _each_line(path, file_units(units), hint)
 
 
-def _each_line(path: FilePath, units: Units) -> Iterator[Example]:
+def _each_line(path: FilePath, units: Units, hint: str) -> Iterator[Example]:
     for number, text in read_lines(path):
         if "\t" in text:
-            problem, hint = (
-                "a tab in a sequence",
-                "give one sequence per line; for source, tab, sequence use --format pairs",
-            )
-            raise InputError(problem, path=path, line=number, hint=hint)
+            raise InputError("a tab in a sequence", path=path, line=number, hint=hint)
         if text.strip(" "):
             tokens = split_text(text.strip(" ") if units == "text" else text, units)
             yield Example((), tokens, os.fspath(path), number)

@@ -52,12 +52,12 @@ class ScoringSettings(Config):
 
 
 def refuse_unread(settings: ScoringSettings, kind: str) -> None:
-    """Raise an InputError for a given start or end where no model of a kind reads it.
+    """Raise an InputError for given pieces, a start or an end where no model of a kind reads them.
 
     Example:
         >>> refuse_unread(ScoringSettings(end=True), "causal")
     """
-    readers = {"start": ["causal"], "end": ["causal", "encoder-decoder"]}
+    readers = {"pieces": ["masked"], "start": ["causal"], "end": ["causal", "encoder-decoder"]}
     for name, kinds in readers.items():
         if kind not in kinds and getattr(settings, name) != getattr(ScoringSettings(), name):
             hint = f"leave it out, or score under a model that is {' or '.join(kinds)}"
