@@ -322,6 +322,8 @@ def test_streams_stay_in_the_language(kind: str, commit: str) -> None:
             "predict whole sequences, or in Python set model.language to None",
         ),
         (lambda: Stream(left_to_right("tagger"), k=0), "the beam size k must be at least 1, got 0"),
+        (lambda: Stream(a_run(), k=0), "the beam size k must be at least 1, got 0"),
+        (lambda: Stream("runs/tagger"), "'runs/tagger' is the name of a run; load it first: load_run('runs/tagger')"),
         (
             lambda: Stream(left_to_right("tagger"), Decoder(HardTopK(2), local), k=3),
             "k is part of the decoder that is given; leave k out, or give a name",

@@ -52,7 +52,7 @@ def choose_decoder(settings: Settings, name: str | None = None, *, beam_size: in
         beam_size: by default as in training.
 
     Raises:
-        InputError: there is no such decoder, or it is not for this model.
+        InputError: there is no such decoder, it is not for this model, or the beam size is less than 1.
     """
     score = as_score(settings.trained_score)
     name = name or usual_decoder(settings)
@@ -64,4 +64,5 @@ def choose_decoder(settings: Settings, name: str | None = None, *, beam_size: in
             problem = f"{name} sums over the tokens that a language allows, and this run has no language"
         raise InputError(problem, hint=f"choose one of {', '.join(decoders_for(settings))}")
     _, final_alpha = settings.alpha.ends
-    return DECODERS[name](beam_size or settings.beam_size, final_alpha, score, settings.divisor_of_alpha)
+    k = settings.beam_size if beam_size is None else beam_size
+    return DECODERS[name](k, final_alpha, score, settings.divisor_of_alpha)

@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
@@ -25,7 +26,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from seqwise.data.batches import EncodedExample
-from seqwise.data.readers import Example
+from seqwise.data.readers import Example, Units
 from seqwise.data.records import read_json_object
 from seqwise.data.spooled import in_blocks
 from seqwise.decoding import Decoder, Hypothesis, batches_by_length, decode_examples, steps_after
@@ -92,6 +93,13 @@ _OTHER_USE: dict[Purpose, tuple[str, str]] = {
     "score": ("a run of seqwise train, which is not a masked model", "use it with seqwise predict or seqwise evaluate"),
 }
 """By purpose: the other kind of run, and the commands for it."""
+
+
+def require_loaded(run: Any) -> None:
+    """Raise an InputError for the name of a run in place of the run."""
+    if isinstance(run, str | os.PathLike):
+        name = os.fspath(run)
+        raise InputError(f"{name!r} is the name of a run", hint=f"load it first: load_run({name!r})")
 
 
 def require_purpose(codec: Codec | type[Codec], purpose: Purpose, *, path: Path | None = None) -> None:
@@ -164,20 +172,30 @@ def predict(
         For each example, at most ``n_best`` predictions: ``tokens`` without the end token, and ``score``.
 
     Raises:
-        InputError: ``examples`` is a single text, a text is empty, there is no such decoder, or the run is a masked
-            model.
+        InputError: ``examples`` is a single text, one of them is neither a text nor an example or has no token, there
+            is no such decoder, or the run is a masked model or only its name.
     """
     if isinstance(examples, str):
         raise InputError("one text where a list of texts was expected", hint="write predict(run, [text])")
+    require_loaded(run)
     require_purpose(run.codec, "predict")
     units = input_units(run.settings)
-    inputs = [example_of(text, units=units) if isinstance(text, str) else text for text in examples]
+    inputs = [_as_example(given, number, units=units) for number, given in enumerate(examples, start=1)]
     encoded = run.codec.encode_sources(inputs)
     if not isinstance(decoder, Decoder):
         decoder = choose_decoder(run.settings, decoder)
     hypotheses = search(run, encoded, decoder, n_best=n_best, length_normalization=length_normalization)
     decode = run.codec.target_vocabulary.decode
     return [[Prediction(tuple(decode(best.tokens)), best.score) for best in outputs] for outputs in hypotheses]
+
+
+def _as_example(given: Example | str, number: int, *, units: Units) -> Example:
+    if isinstance(given, str):
+        return example_of(given, units=units)
+    if not isinstance(given, Example):
+        problem = f"input {number} is a {type(given).__name__}, and a text or an Example was expected"
+        raise InputError(problem, hint="join its tokens with blanks, or write Example(tuple(tokens), ())")
+    return given
 
 
 def predict_together(

@@ -23,7 +23,7 @@ from seqwise.models.recurrent import LEFT_TO_RIGHT
 from seqwise.names import DecoderName, ScoreName
 from seqwise.runs.codecs import OutputCodec
 from seqwise.runs.decoder_choice import choose_decoder
-from seqwise.runs.run import Run, require_purpose
+from seqwise.runs.run import Run, require_loaded, require_purpose
 from seqwise.search.beam import Beam, unroll
 from seqwise.search.candidates import Score, as_score
 from seqwise.search.commits import COMMITTED, CommitRule, Committing, OpenLabels, as_commit_rule, best_labels
@@ -79,6 +79,7 @@ class Streams:
         score: Score | ScoreName | None = None,
         commit: CommitRule | str = "agree",
     ) -> None:
+        require_loaded(run_or_model)
         self._model = run_or_model
         self._encode: Callable[[Sequence[Any]], tuple[Ids, list[Ids]]]
         self._encode = functools.partial(_encode_ids, run_or_model)
