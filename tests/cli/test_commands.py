@@ -580,6 +580,17 @@ def test_one_example_has_a_value_and_no_interval(
     assert all(estimate["low"] is None and estimate["value"] is not None for estimate in found.values())
 
 
+def test_pairs_of_one_source_are_counted_once(
+    seqwise: Command, data: Path, trained_speller: Path, tmp_path: Path
+) -> None:
+    lines = (data / "dev.tsv").read_text().splitlines(keepends=True)
+    sources = {line.split("\t")[0] for line in lines}
+    twice = tmp_path / "twice.tsv"
+    twice.write_text("".join([*lines, *lines]))
+    ended = seqwise("evaluate", trained_speller, twice, "--decoder=beam")
+    assert f"\n{2 * len(lines)} examples of {len(sources)} sources, too few" in ended.out
+
+
 def test_a_wide_table_has_its_intervals_below(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

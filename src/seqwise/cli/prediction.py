@@ -31,6 +31,7 @@ from seqwise.cli.flags import (
 )
 from seqwise.cli.layout import TEXT_OR_FILE
 from seqwise.errors import InputError, warn
+from seqwise.names import count_of
 
 if TYPE_CHECKING:
     from seqwise.data.readers import Example
@@ -259,6 +260,7 @@ def evaluate(
     from seqwise.runs.inputs import read_examples
     from seqwise.runs.measures import (
         decode,
+        distinct_inputs,
         measure_outputs,
         missing_bleu,
         require_known_target,
@@ -294,7 +296,10 @@ def evaluate(
     if as_json:
         print(json.dumps(_plain(measured, signatures(loaded, examples), entities), indent=1))
     else:
-        _print_measured(measured, signatures(loaded, examples), num_examples=len(examples))
+        counted = count_of(len(examples), "example")
+        if (num_inputs := len(distinct_inputs(loaded, examples))) < len(examples):
+            counted += f" of {count_of(num_inputs, 'source')}"
+        _print_measured(measured, signatures(loaded, examples), counted=counted)
         if entities:
             name = decoder or usual_decoder(loaded.settings)
             print(f"\nEntities by type, {name}")
@@ -319,14 +324,11 @@ def _plain(
     return plain
 
 
-def _print_measured(
-    measured: Mapping[str, Mapping[str, Sums]], signed: Mapping[str, str], *, num_examples: int
-) -> None:
+def _print_measured(measured: Mapping[str, Mapping[str, Sums]], signed: Mapping[str, str], *, counted: str) -> None:
     from seqwise.evaluation.metrics import enough_examples
 
     print_estimates(measured)
     has_intervals = any(enough_examples(sums) for row in measured.values() for sums in row.values())
-    counted = f"{num_examples} example{'s' * (num_examples != 1)}"
     print(f"{counted}; in brackets bootstrap 95% intervals" if has_intervals else f"{counted}, too few for intervals")
     for title, signature in signed.items():
         print(f"{title}: {signature}")
