@@ -83,6 +83,16 @@ def test_text_fits_a_terminal_and_names_what_is_odd(files: None, seqwise: Comman
         assert piece in done.out, piece
 
 
+def test_words_in_another_unicode_form_are_counted(files: None, seqwise: Command) -> None:
+    Path("composed.conll").write_text("caf\u00e9\tO\nna\u00efve\tO\n\n", "utf-8")
+    Path("decomposed.conll").write_text("cafe\u0301\tO\nna\u00efve\tO\nnew\tO\ncafe\u0301\tO\n\n", "utf-8")
+    composed, decomposed = inspected(seqwise, "composed.conll", "decomposed.conll")
+    assert (composed["in_another_form"], decomposed["in_another_form"]) == (None, 2)
+    shown = " ".join(seqwise("debug-data", "composed.conll", "decomposed.conll").out.split())
+    assert "3 (75.0%) not in the training data 2 of them are there in another Unicode form (NFC, NFD" in shown
+    assert "Unicode" not in seqwise("debug-data", "train.conll", "dev.conll").out
+
+
 def test_a_file_without_blank_lines_is_named(files: None, seqwise: Command) -> None:
     for count, named in ((49, False), (50, True)):
         Path("one.conll").write_text("the\tO\ncat\tB-X\n" * (count // 2) + "the\tO\n" * (count % 2), "utf-8")

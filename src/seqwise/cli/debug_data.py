@@ -74,6 +74,11 @@ def _rows(file: FileInspection, *, tags: bool, most: int) -> Iterator[tuple[str,
     thing = "sentence" if tags else "pair"
     yield "examples", count_of(counts.examples, thing)
     yield "tokens", _tokens(counts.source_tokens, counts.source_types, counts.unseen_source_tokens)
+    if file.in_another_form:
+        yield (
+            "",
+            f"{file.in_another_form:,} of them are there in another Unicode form (NFC, NFD); give all files one form",
+        )
     yield "lengths", _in_words(file.source_lengths)
     kind = "labels" if tags else "targets"
     yield kind, _tokens(counts.target_tokens, counts.target_types, counts.unseen_target_tokens)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -48,6 +49,7 @@ class FileInspection:
 
     name: str
     summary: DataSummary
+    in_another_form: int | None  # unseen source tokens that equal one of the training data but for Unicode's forms
     source_lengths: Lengths
     target_lengths: Lengths
     labels: Sequence[Label]  # of a tagger, the most frequent first
@@ -77,6 +79,7 @@ def _inspect(name: str, examples: Sequence[Example], train: Sequence[Example], *
     return FileInspection(
         name=name,
         summary=summarize(examples, train=None if is_train else train),
+        in_another_form=None if is_train else _in_another_form(train, examples),
         source_lengths=_lengths([len(example.source) for example in examples]),
         target_lengths=_lengths([len(example.target) for example in examples]),
         labels=_labels(examples, train) if tags else (),
@@ -89,6 +92,13 @@ def _inspect(name: str, examples: Sequence[Example], train: Sequence[Example], *
         baseline=_baseline(train, examples, tags=tags),
         warning=(wrong_label_column(examples) or missing_blank_lines(examples)) if tags else None,
     )
+
+
+def _in_another_form(train: Sequence[Example], examples: Sequence[Example]) -> int:
+    known = {token for example in train for token in example.source}
+    composed = {unicodedata.normalize("NFC", token) for token in known}
+    counts = Counter(token for example in examples for token in example.source if token not in known)
+    return sum(count for token, count in counts.items() if unicodedata.normalize("NFC", token) in composed)
 
 
 def _odd_inside(labels: Tokens) -> int:
