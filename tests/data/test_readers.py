@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from reproductions.corpora.lexicons import read_lexicon, read_spelling, read_stress, split_by_hash
 from seqwise.data import Example, read_columns, read_pairs, write_columns, write_pairs
 from seqwise.data.durable import write_atomically
-from seqwise.data.readers import each_input, read_lines, require_aligned
+from seqwise.data.readers import each_input, each_sentence, read_lines, require_aligned
 from seqwise.errors import InputError
 from seqwise.names import STDIN
 
@@ -134,6 +134,16 @@ def test_columns_by_blanks(file):
     ]
 
 
+@pytest.mark.parametrize("token", ["{}", "{", "{x}", '["a"]', '"a"', '{"a":1}'])
+def test_a_token_with_braces_is_not_json(token: str, file: Path) -> None:
+    file.write_text(f"{token}\tA\n")
+    (example,) = read_columns(file)
+    assert example.source == (token,)
+    file.write_text(f"{token}\n")
+    (example,) = each_sentence(file)
+    assert example.source == (token,)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -144,6 +154,7 @@ def test_columns_by_blanks(file):
         ("a\tA\n\tB\n", "data.tsv:2: the token is empty"),
         ("a\tA\nb\t \n", "data.tsv:2: the label is empty"),
         ("# only\n\n", "data.tsv: no sentence"),
+        ('# id\n{"token": "the", "label": "DET"}\n', "data.tsv:2: a JSON object where columns were expected; write"),
     ],
 )
 def test_columns_refused(text, message, file):

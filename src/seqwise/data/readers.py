@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import itertools
+import json
 import os
 import re
 import sys
@@ -140,7 +141,7 @@ def read_columns(path: FilePath, *, token_column: int = 0, label_column: int = -
         One example per sentence, with as many labels as tokens.
 
     Raises:
-        InputError: ragged rows, an empty cell, a missing column, no sentences, or as for `read_lines`.
+        InputError: ragged rows, an empty cell, a missing column, JSON, no sentences, or as for `read_lines`.
 
     Example:
         >>> file = getfixture("tmp_path") / "a.tsv"
@@ -164,8 +165,9 @@ def _cells(path: FilePath, *, hint: str) -> Iterator[tuple[int, str, list[str] |
             yield number, text, None
             continue
         inside = True
-        if not width and "\t" in text:
-            separator = re.compile("\t")
+        if not width:
+            _refuse_json(row, path, number)
+            separator = re.compile("\t") if "\t" in text else BLANKS
         cells = separator.split(row if separator is BLANKS else text)
         width = width or len(cells)
         if len(cells) != width:
@@ -237,6 +239,18 @@ def line_of_token(example: Example, place: int) -> int:
         return example.line + place
     numbers = (number for number, _, cells in _cells(example.path, hint="") if cells is not None)
     return next(itertools.islice(itertools.dropwhile(lambda number: number < example.line, numbers), place, None))
+
+
+def _refuse_json(row: str, path: FilePath, line: int) -> None:
+    """Raise an InputError for an object with keys: each line of such a file may have as many blanks."""
+    if not (row.startswith('{"') and BLANKS.search(row)):
+        return
+    try:
+        json.loads(row)
+    except (ValueError, RecursionError):
+        return
+    problem, hint = "a JSON object where columns were expected", "write a token, a tab and its label on each line"
+    raise InputError(problem, path=path, line=line, hint=hint)
 
 
 def _columns(count: int) -> str:
