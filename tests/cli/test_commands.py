@@ -905,12 +905,13 @@ def test_labels_that_are_not_known_count_as_wrong_with_one_warning(
     assert complaint.startswith(f"{file}:1: the run knows none of the labels in this file")
 
 
-def test_evaluate_refuses_data_of_something_else_and_warns_of_another_language(
+def test_data_of_something_else_are_refused_and_evaluate_warns_of_another_language(
     seqwise: Command, data: Path, trained_tagger: Path, trained_speller: Path, tmp_path: Path
 ) -> None:
     pairs = data / "dev.tsv"
-    complaint = seqwise("evaluate", trained_tagger, pairs).complaint
-    assert complaint.startswith(f"{pairs}:1: the run knows none of the labels in this file (the first is ")
+    said = f"{pairs}:1: the run knows none of the labels in this file (the first is "
+    for command in (["evaluate"], ["diagnose"], ["report", "--output", tmp_path / "report.html", "--file"]):
+        assert seqwise(command[0], trained_tagger, *command[1:], pairs).complaint.startswith(said)
     file = tmp_path / "columns.tsv"
     file.write_text("a\tDET\nb\tNOUN\n")
     complaint = seqwise("evaluate", trained_speller, file, "--json").complaint

@@ -72,11 +72,12 @@ def diagnose(
     Each block ends with an explanation and advice. Brackets hold bootstrap 95% intervals.
     """
     from seqwise.runs.inputs import read_examples
-    from seqwise.runs.measures import unknown_targets, unread_sources
+    from seqwise.runs.measures import require_known_target, unknown_targets, unread_sources
     from seqwise.runs.run import readable, require_enough_candidates
 
     folder, loaded = load_predicting_run(run, language=language)
     examples = read_examples(loaded.settings, file)
+    require_known_target(loaded, examples)
     require_at_least_one("--beam-size", beam_size)
     require_at_least_one("--example", example)
     if example is not None and example > len(examples):

@@ -36,7 +36,7 @@ from seqwise.pages.report.slots import log_partition_blocks, slot_spread
 from seqwise.runs.diagnosis import measure_log_partitions
 from seqwise.runs.inputs import read_examples
 from seqwise.runs.loading import load_run
-from seqwise.runs.measures import signatures, unknown_targets, unread_sources
+from seqwise.runs.measures import require_known_target, signatures, unknown_targets, unread_sources
 from seqwise.runs.paths import recorded_file
 from seqwise.runs.run import OutputRun, reading_problems
 from seqwise.training.processes import local_device
@@ -402,7 +402,9 @@ def _share_files(folders: Sequence[Folder], files: Sequence[Path]) -> dict[str, 
 def _data(folder: Folder, run: OutputRun, file: Path | None) -> Data:
     """Read examples for a run; missing development data give a note, not an error."""
     if file is not None:
-        return Data(str(file), read_examples(run.settings, file), is_given=True)
+        examples = read_examples(run.settings, file)
+        require_known_target(run, examples)
+        return Data(str(file), examples, is_given=True)
     dev, without = run.settings.dev, "give --file to see results with intervals, log Z by position and lattices"
     if dev is None:
         return Data(note=f"{folder.name} was trained without development data: {without}.")
