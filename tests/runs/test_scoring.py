@@ -112,6 +112,9 @@ def test_texts_come_in_any_iterable_and_pairs_are_pairs(folders: dict[str, Path]
     for pair in (("the dogs",), "ab", ("a", "b", "c", "d", "e", "f")):
         with pytest.raises(InputError, match="pairs: number 2 is "):
             scorer.score_pairs([("the dogs", "a cat"), pair])
+    for category in (3, float("nan"), None):  # as a data frame may have it
+        with pytest.raises(InputError, match=f"pairs: number 2 has the category {category}, which is not a text"):
+            scorer.score_pairs([("the dogs", "a cat", ""), ("the dogs", "a cat", category)])  # type: ignore[list-item]
 
 
 def test_pairs_have_no_bounds(folders: dict[str, Path]) -> None:

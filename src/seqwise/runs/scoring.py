@@ -121,6 +121,9 @@ class Scorer:
             if isinstance(pair, str) or not 2 <= len(pair) <= 5:
                 hint = "give two texts, and if needed their category, prefix and suffix"
                 raise InputError(f"pairs: number {number} is {pair!r}", hint=hint)
+            if not isinstance((*pair, "")[2], str):
+                problem = f"pairs: number {number} has the category {pair[2]}, which is not a text"
+                raise InputError(problem, hint="give a text, '' for none")
             examples.append(pair_example(*pair))
         return list(self.score_pair_examples(examples))
 
