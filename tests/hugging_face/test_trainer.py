@@ -1028,9 +1028,19 @@ def test_ids_beyond_the_vocabulary_are_refused(name: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.thorough
-def test_targets_that_do_not_end_are_refused_by_a_search_and_by_nothing_else(tmp_path: Path) -> None:
-    data = [{"input_ids": [3, END], "labels": [3, 4]}] * 4
-    with pytest.raises(InputError, match="a target does not end with the end token 0"):
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        ([3, 4], "a target does not end with the end token 0"),
+        ([3, END, 4, END], "a target goes on after the end token 0"),
+        ([3, 4, END, END], "a target goes on after the end token 0"),
+    ],
+)
+def test_targets_that_do_not_end_once_are_refused_by_a_search_and_by_nothing_else(
+    labels: list[int], said: str, tmp_path: Path
+) -> None:
+    data = [{"input_ids": [3, END], "labels": labels}, {"input_ids": [3, END], "labels": [3, 4, 4, 3, END]}] * 2
+    with pytest.raises(InputError, match=said):
         trained(made("Marian"), data, tmp_path, objective="hinge", max_steps=1)
     assert len(losses(trained(made("Marian"), data, tmp_path, max_steps=1))) == 1
 

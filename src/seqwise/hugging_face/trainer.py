@@ -68,7 +68,7 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
 
     Data are as for ``Seq2SeqTrainer``: ``input_ids`` and ``labels``, padded on either side, with -100 where there is no
     label. For a causal model, tokens with a label are the target and those before it the prompt. If the objective
-    searches, labels must end with the model's end token.
+    searches, labels must end with the model's end token, and only there.
 
     Raises:
         InputError: ``args`` is not a SearchAwareConfig, ``compute_loss_func`` is given, or the model cannot be adapted,
@@ -188,7 +188,7 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
         return model
 
     def batch_of(self, inputs: Mapping[str, Any]) -> Batch:
-        """Convert the model's inputs to sources and targets; if the objective searches, targets must end."""
+        """Convert the model's inputs to sources and targets; if the objective searches, targets must end once."""
         model = self.adapted()
         batch = batch_from_inputs(inputs, first=model.first if self._is_encoder_decoder else None)
         if len(batch) == 0 and model.lockstep is not None:
@@ -199,14 +199,7 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
         if model.language is not None and len(batch):
             require_members(model.language, batch.targets_BT)
         if self.args.objective.searches and model.end is not None and len(batch):
-            last_B = batch.targets_BT.gather(1, batch.target_lengths_B[:, None] - 1)[:, 0]
-            if bool((last_B != model.end).any()):
-                raise InputError(
-                    f"a target does not end with the end token {model.end} (eos_token_id), and a search that "
-                    "ends there is compared with it",
-                    hint="end all labels with it, or set model.generation_config.eos_token_id and the tokenizer's "
-                    "eos_token to None",
-                )
+            _require_one_end(batch, model.end)
         return batch
 
     def weight_of(self, inputs: Mapping[str, Any]) -> float:
@@ -352,6 +345,25 @@ def _require_known(model: Any, batch: Batch) -> None:
         if ids.numel() and int(ids.max()) >= size:
             problem = f"{name} contain the token {int(ids.max())}, and the model has {size}"
             raise InputError(problem, hint="use the model's own tokenizer, or call model.resize_token_embeddings")
+
+
+def _require_one_end(batch: Batch, end: int) -> None:
+    """Raise an InputError for targets that do not end with the end token, or have it before."""
+    last_B = batch.target_lengths_B - 1
+    ends_BT = batch.targets_BT == end
+    ended_B = ends_BT.gather(1, last_B[:, None])[:, 0]
+    early_B = (ends_BT & (torch.arange(ends_BT.shape[1], device=last_B.device) < last_B[:, None])).any(1)
+    if bool((ended_B & ~early_B).all()):
+        return
+    if bool(ended_B.all()):
+        problem = f"a target goes on after the end token {end} (eos_token_id), where every search ends"
+        raise InputError(problem, hint="end each target once; split those that are several texts")
+    raise InputError(
+        f"a target does not end with the end token {end} (eos_token_id), and a search that ends there is compared "
+        "with it",
+        hint="end all labels with it, or set model.generation_config.eos_token_id and the tokenizer's eos_token to "
+        "None",
+    )
 
 
 def _is_empty(data: Any) -> bool:
