@@ -343,6 +343,8 @@ def test_settings_that_do_not_go_with_a_trained_model(
     [
         ("a b\t", "train.tsv:2: the target is empty"),
         ("a b", "train.tsv:2: 1 column where 2 were expected"),
+        ("a b\ta </s> b", "train.tsv:2: the target contains the end token '</s>'; leave it out"),
+        ("a b\ta b </s>", "train.tsv:2: the target contains the end token '</s>'; leave it out"),
         ("a b\t" + "a " * 24, "train.tsv:2: the target has 25 tokens, and the model has 24 positions"),
     ],
 )

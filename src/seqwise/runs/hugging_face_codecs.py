@@ -145,6 +145,8 @@ class GeneratorCodec(OutputCodec):
             ids = self._prompt(text) if side == "source" else self._continuation(example.source[0], text)
         else:
             ids = self._read(**({"text": text} if side == "source" else {"text_target": text}))
+        if side == "target" and self.model.end in ids[:-1]:
+            self._require_no_end(example, ids)
         if side == "target" and ids[-1:] != (self.model.end,):
             ids = (*ids, self.model.end)
         if not text.strip() or not ids:
@@ -154,6 +156,15 @@ class GeneratorCodec(OutputCodec):
             problem = f"the {side} has {len(ids)} tokens, and the model has {positions} positions"
             raise InputError(problem, **example.place, hint="shorten it, or drop the line")
         return ids
+
+    def _require_no_end(self, example: Example, ids: tuple[int, ...]) -> None:
+        """Raise an InputError for a text with the end token, unless the tokenizer has put all of them around it."""
+        if self.model.model.config.is_encoder_decoder:
+            ids = self._read(text_target=example.target[0], add_special_tokens=False)
+        if self.model.end in ids:
+            token = self.tokenizer.convert_ids_to_tokens(self.model.end)
+            hint = "leave it out; it is added"
+            raise InputError(f"the target contains the end token {token!r}", **example.place, hint=hint)
 
     def _read(self, **text: Any) -> tuple[int, ...]:
         return tuple(self.tokenizer(**text, truncation=False, padding=False, verbose=False)["input_ids"])
