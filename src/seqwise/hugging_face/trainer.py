@@ -175,7 +175,8 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
 
     def _within(self, plain: Any) -> HuggingFaceStepModel:
         """Adapt a model, and set its language."""
-        config = ended_by(plain.generation_config, self.processing_class)
+        own = getattr(plain, "generation_config", None)  # a model without a head has none, and is refused by name
+        config = None if own is None else ended_by(own, self.processing_class)
         model, language = step_model(plain, generation_config=config), self.args.language
         model.steps_singly = self.args.objective.steps_singly
         if isinstance(language, str):
