@@ -766,7 +766,7 @@ def test_a_model_is_adapted_once_and_its_forward_stays(tmp_path: Path, monkeypat
 
     adapted: list[Any] = []
     adapt = module.step_model
-    monkeypatch.setattr(module, "step_model", lambda model: adapted.append(model) or adapt(model))
+    monkeypatch.setattr(module, "step_model", lambda model, **named: adapted.append(model) or adapt(model, **named))
     model, data = made("Marian"), rows(pairs(8), "Marian")
     options: dict[str, Any] = {"objective": "hinge", "beam_size": 2, "max_steps": 2, "eval_strategy": "steps"}
     trainer = made_trainer(model, data, tmp_path, eval_dataset=data, eval_steps=1, **options)
