@@ -353,6 +353,10 @@ def test_streams_stay_in_the_language(kind: str, commit: str) -> None:
         (lambda: Stream(a_run()).feed(["a b"]), "'a b' is not a token: a word without blanks; split the text"),
         (lambda: Stream(a_run()).feed([""]), "'' is not a token: a word without blanks; split the text"),
         (lambda: Stream(a_run()).feed([3]), "3 is not a token: a word without blanks; split the text"),
+        (
+            lambda: Streams(a_run()).feed(["a"]),  # type: ignore[arg-type]
+            "a list where a mapping was expected; write feed({name: [token]}), or use a Stream",
+        ),
         (lambda: Streams(a_run()).finish("x"), "there is no stream 'x', or it is finished; feed it first"),
         (
             lambda: Stream(a_run()).load_state_dict({"streams": []}),

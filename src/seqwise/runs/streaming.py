@@ -217,6 +217,9 @@ class Streams:
 
     def _words(self, tokens: Mapping[Name, Iterable[Any]]) -> dict[Name, list[Ids]]:
         """Ids of each word of each stream, looked up for all streams at once."""
+        if not isinstance(tokens, Mapping):
+            problem = f"a {type(tokens).__name__} where a mapping was expected"
+            raise InputError(problem, hint="write feed({name: [token]}), or use a Stream")
         for given in tokens.values():
             if isinstance(given, str):
                 problem = "one text where tokens were expected"
