@@ -63,8 +63,8 @@ def pictures() -> dict[str, Callable[[Path], None]]:
     for stem, table in by_stem(tables).items():
         if table.curves:
             drawn[f"{stem}.png"] = partial(draw_curves, table)
-        elif stem in BY_TABLE:
-            drawn[f"{stem}.png"] = partial(BY_TABLE[stem], table)
+        elif (name := stem.removesuffix("-converged")) in BY_TABLE:
+            drawn[f"{stem}.png"] = partial(BY_TABLE[name], table)
         elif stem in AGAIN:
             drawn[f"{stem}.png"] = partial(draw_again, stem, table)
     return drawn
