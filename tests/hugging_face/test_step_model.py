@@ -339,6 +339,17 @@ def test_states_of_recurrences_have_gradients(name: str) -> None:
         torch.testing.assert_close(kept, then, rtol=0, atol=0)
 
 
+def test_a_cache_with_recurrences_keeps_what_leaves_a_window() -> None:
+    types = ["sliding_attention", "hybrid_sliding", "linear_attention", "full_attention"]
+    config = transformers.PreTrainedConfig(sliding_window=2, layer_types=types, num_hidden_layers=4)
+    cache = caches.empty_cache_of(config)
+    steps = torch.arange(5.0).view(1, 1, 5, 1)
+    for place in (0, 1, 3):
+        for step in steps.split(1, dim=2):
+            cache.update(step, step, place)
+        assert torch.equal(cache.layers[place].keys, steps)
+
+
 def test_a_state_without_gradients_is_refused_in_training() -> None:
     """As kernels for a GPU have them; in a search, slots that read it later still find it as it was."""
     kept = caches.Recurrence((torch.zeros(1, 2, 3),), (torch.zeros(1, 2),), ())

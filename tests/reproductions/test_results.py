@@ -110,6 +110,9 @@ def test_numbers_of_the_streaming_guide_are_the_saved_ones() -> None:
     guide = (RESULTS.parent / "docs" / "guides" / "streaming.md").read_text(encoding="utf-8")
     shown = re.findall(r"[0-9]+\.[0-9]", guide)
     assert [number for number in saved if f"{number:.1f}" not in shown] == []
+    costs = (value("frontier-pmb-converged", "delay(2): CPU time a token", system) for system in (again, crf))
+    shown = re.findall(r"[0-9]+\.[0-9]{2}", guide)
+    assert [number for number in costs if f"{number:.2f}" not in shown] == []
 
 
 def test_numbers_of_the_guide_to_constraints_are_the_saved_ones() -> None:

@@ -28,7 +28,7 @@ from seqwise.models.shared_cache import KeysValues
 
 
 class Recurrence(NamedTuple):
-    """What a layer with a recurrence keeps, (B, ...) each."""
+    """States of a layer with a recurrence, (B, ...) each."""
 
     convolved: tuple[Tensor, ...]  # the last inputs of its convolutions
     recurrent: tuple[Tensor, ...]  # its recurrent states
@@ -188,7 +188,8 @@ def _kept_by(layer: Any, model_name: str) -> KeysValues | Recurrence | tuple[()]
     if isinstance(layer, EMPTY):
         return ()
     with_attention = isinstance(layer, DynamicLayer)
-    if type(layer) not in (DynamicLayer, *WITH_RECURRENCES[:2]) or (with_attention and not layer.is_initialized):
+    keeps_all = type(layer) in (DynamicLayer, LinearAttentionLayer, LinearAttentionAndFullAttentionLayer)
+    if not keeps_all or (with_attention and not layer.is_initialized):
         raise _cannot_follow(model_name, f"a {type(layer).__name__}")
     if not isinstance(layer, LinearAttentionLayer):
         return layer.keys, layer.values

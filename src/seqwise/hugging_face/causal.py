@@ -92,9 +92,7 @@ class CausalModel(HuggingFaceStepModel):
         before = mask_BP.shape[1]
         # At least one token, since only a cache that something was put in tells its shape.
         mask_BC = mask_BP if before else mask_BP.new_ones(len(mask_BP), 1)
-        placed = {"attention_mask": mask_BC, "position_ids": (mask_BC.cumsum(1) - 1).clamp(min=0)}
-        if not self._takes_positions:
-            del placed["position_ids"]
+        placed = self._with_positions(mask_BC, _positions_in(mask_BC))
         cache = empty_cache_of(self._decoder.config)
         with self._reading_ahead():
             self._run_cached(self._embed(tokens_BP[:, : max(before, 1)]), cache, placed)
@@ -118,10 +116,12 @@ class CausalModel(HuggingFaceStepModel):
         mask_BP, device = context.mask_BP, context.mask_BP.device
         mask_BA = torch.cat([mask_BP, mask_BP.new_ones(len(mask_BP), first + count)], dim=1)
         positions_BL = (context.lengths_B - 1)[:, None] + torch.arange(first, first + count, device=device)
-        placed = {"attention_mask": mask_BA, "position_ids": positions_BL}
-        if not self._takes_positions:
-            del placed["position_ids"]  # it goes by the mask
+        placed = self._with_positions(mask_BA, positions_BL)
         return {name: rows.repeat_interleave(num_slots, dim=0) for name, rows in placed.items()}
+
+    def _with_positions(self, mask_BA: Tensor, positions_BL: Tensor) -> dict[str, Tensor]:
+        """Return the mask and positions as arguments; a model without positions goes by the mask."""
+        return {"attention_mask": mask_BA} | ({"position_ids": positions_BL} if self._takes_positions else {})
 
     def empty_cache(self, context: Prompt) -> SharedCache:
         """Return the empty past that slots share, with the prompt."""
@@ -167,9 +167,13 @@ class CausalModel(HuggingFaceStepModel):
             return self._run_cached(inputs_BTD, cache_of(context.memory), placed)
         # Without a cache the prompt is read along.
         if "position_ids" in placed:
-            prompt_BP = (context.mask_BP.cumsum(1) - 1).clamp(min=0)
-            placed["position_ids"] = torch.cat([prompt_BP, placed["position_ids"]], dim=1)
+            placed["position_ids"] = torch.cat([_positions_in(context.mask_BP), placed["position_ids"]], dim=1)
         prompt_BPD = self._embed(context.tokens_BS[:, :before])
         output = self._run(torch.cat([prompt_BPD, inputs_BTD], dim=1), use_cache=False, **placed)
         hidden_BTH: Tensor = output.last_hidden_state[:, before:]
         return hidden_BTH
+
+
+def _positions_in(mask_BP: Tensor) -> Tensor:
+    """Count the tokens of prompts that are padded on the left, from 0; 0 for padding."""
+    return (mask_BP.cumsum(1) - 1).clamp(min=0)
