@@ -75,6 +75,9 @@ SCALES = {"cpu": 3, "gpu": 5}
 CONVERGED = {**SCALES, "converged": 5}
 """With one at which each stage is tuned, and ends, by development data: many hours on two cores."""
 
+TWO_SCALES = {"cpu": 3, "converged": 5}
+"""Of what has no size of the papers' own: theirs is that of the text."""
+
 REPRODUCTIONS = {
     "label-bias-toy": Reproduction("reproductions.beyond.label_bias_toy:reproduce"),
     "stress": Reproduction("reproductions.beyond.stress:reproduce"),
@@ -97,8 +100,8 @@ REPRODUCTIONS = {
     "search-objectives": Reproduction("reproductions.beyond.search_objectives:reproduce", FIVE),
     "frontier": Reproduction("reproductions.beyond.frontier:reproduce", {**FIVE, "converged": 5}),
     "improvements": Reproduction("reproductions.beyond.improvements:reproduce", {"cpu": 3}, "search-objectives"),
-    "andreas-klein-1": Reproduction("reproductions.andreas_klein_2015.tables:table_1", {"cpu": 3}, "andreas-klein"),
-    "andreas-klein-2": Reproduction("reproductions.andreas_klein_2015.tables:table_2", {"cpu": 3}, "andreas-klein"),
+    "andreas-klein-1": Reproduction("reproductions.andreas_klein_2015.tables:table_1", TWO_SCALES, "andreas-klein"),
+    "andreas-klein-2": Reproduction("reproductions.andreas_klein_2015.tables:table_2", TWO_SCALES, "andreas-klein"),
     "figure-1": Reproduction("reproductions.andreas_klein_2015.figure_1:reproduce"),
     "table-6.1": Reproduction("reproductions.goyal_2021.table_6_1:reproduce", {**FIVE, "converged": 5}),
     "figure-6.1": Reproduction("reproductions.goyal_2021.figure_6_1:reproduce", FIVE),

@@ -174,10 +174,14 @@ def _sampled(task: SamplerTask, scale: str) -> str:
 
 def _language_models(scale: str) -> str:
     size = language_models.SIZES[scale]
+    passes, epochs = "one pass", f"{size.translator_epochs:g} epochs"
+    if size.most_epochs > 1:
+        passes, epochs = f"at most {size.most_epochs} passes, stopped early on dev,", f"at most {epochs}, likewise"
+    rates = ", ".join(f"{rate:g}" for rate in size.rates)
+    tuned = f" Rate of the language models times {rates}, chosen on dev." if len(size.rates) > 1 else ""
     return (
-        f"Language model: one pass over {size.positions:,} positions, batch {language_models.BATCH}, "
-        f"{size.num_weights:,} weights. Translator and channel model: {size.translator_epochs:g} epochs, "
-        f"{size.candidates}-best lists."
+        f"Language model: {passes} over {size.positions:,} positions, batch {language_models.BATCH}, "
+        f"{size.num_weights:,} weights. Translator and channel model: {epochs}, {size.candidates}-best lists.{tuned}"
     )
 
 

@@ -93,8 +93,12 @@ def with_rates(systems: Mapping[str, System], chosen: Mapping[str, float]) -> di
 
 def with_chosen_rate(cell: Cell, trial: Trial, rates: Sequence[float]) -> Cell:
     """Add the learning rate that was chosen, and whether a better one may lie beyond those that were tried."""
-    place = {min(rates): "lowest", max(rates): "highest"}.get(trial.part, "")
-    return replace(cell, learning_rate=trial.system.settings.learning_rate, place_of_rate=place)
+    return replace(cell, learning_rate=trial.system.settings.learning_rate, place_of_rate=place_of(trial.part, rates))
+
+
+def place_of(part: float, rates: Sequence[float]) -> str:
+    """Return "lowest" or "highest" where a rate is that of all that were tried, else ""."""
+    return {min(rates): "lowest", max(rates): "highest"}.get(part, "")
 
 
 def _at(system: System, part: float) -> System:

@@ -218,10 +218,12 @@ def fit_language_model(
     num_positions: int,
     checkpoints: Path | None = None,
     on_step: Callable[[int, int, float], None] | None = None,
+    is_enough: Callable[[], bool] | None = None,
 ) -> int:
     """Train a model in place; interrupted and called again, it continues from its checkpoints, bit for bit.
 
-    The order of positions depends on seed and epoch only, H on seed and step only.
+    The order of positions depends on seed and epoch only, H on seed and step only. ``is_enough`` is asked after each
+    epoch whether to end before the last. Returns the number of steps.
     """
     state = adagrad_state(model, initial=settings.initial_squares)
     done = 0 if checkpoints is None else _resume(model, state, checkpoints)
@@ -249,9 +251,11 @@ def fit_language_model(
                 on_step(done, steps, loss)
             if checkpoints is not None and (done % settings.save_every == 0 or done == steps):
                 _save_checkpoint(model, state, checkpoints, done)
+        if is_enough is not None and is_enough():
+            break
     if not bool(torch.isfinite(model.weights_M).all()):
         raise InputError("after the last step a weight is not finite", hint="lower the learning rate")
-    return steps
+    return done
 
 
 def _seed(*numbers: int) -> int:

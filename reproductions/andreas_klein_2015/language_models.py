@@ -17,11 +17,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +40,12 @@ from reproductions.andreas_klein_2015.language_model import (
     score_sentences,
 )
 from reproductions.andreas_klein_2015.log_linear import LogLinear
-from reproductions.andreas_klein_2015.reranking import Candidate
+from reproductions.andreas_klein_2015.reranking import Candidate, Tuned, candidate_table, tune
 from reproductions.andreas_klein_2015.streams import Sentence, build_vocabulary, read_sentences
 from reproductions.cells import fingerprint_of, measure_by_seed, read_or_make, trained_on
 from reproductions.corpora import readers as corpora
 from reproductions.systems import Data, System, run_systems
+from reproductions.tuning import ended_on_dev, place_of
 from reproductions.workers import Report
 from seqwise.data.batches import collate
 from seqwise.data.readers import Example, read_pairs
@@ -50,7 +53,9 @@ from seqwise.data.spooled import in_blocks
 from seqwise.data.subwords import join_pieces
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.decoding import evaluation_mode
+from seqwise.evaluation.metrics import Sums
 from seqwise.evaluation.signature import Signature, sha256_of_examples, sign
+from seqwise.evaluation.translation import bleu
 from seqwise.objectives.objective import teacher_forced_logits
 from seqwise.runs.decoder_choice import choose_decoder
 from seqwise.runs.loading import load_run
@@ -60,6 +65,7 @@ from seqwise.runs.settings import train_settings
 PARTS = ("dev", "test")
 """Of the lists: weights are chosen on the first and measured on the second."""
 
+WORD_BONUSES = (-1.0, -0.5, 0.0, 0.5, 1.0, 2.0)
 BATCH = 1000
 WORDS = re.compile(r"\w+|[^\w\s]")
 TRANSLATOR = train_settings(
@@ -77,9 +83,16 @@ class Size:
     translator_epochs: float  # passes over the translation pairs, of the translator and of the channel model
     candidates: int = 10  # of each list, and slots of the beam that finds them
     held_out: int = 500  # sentences of each source of text that normalisation is measured on
+    most_epochs: int = 1  # passes over the text; the first that is no better on the development lists is the last
+    rates: tuple[float, ...] = (1.0,)  # parts of the learning rate that are tried with the first seed
 
 
-SIZES = {"cpu": Size(positions=300_000, num_weights=2**24, translator_epochs=5.0)}
+SIZES = {
+    "cpu": Size(positions=300_000, num_weights=2**24, translator_epochs=5.0),
+    "converged": Size(
+        positions=300_000, num_weights=2**24, translator_epochs=15.0, most_epochs=8, rates=(2.0, 1.0, 0.5)
+    ),
+}
 """By scale; for "cpu" half an hour on one core for a table."""
 
 
@@ -121,6 +134,16 @@ class Translations:
     candidates: Mapping[str, list[list[Candidate]]]
     references: Mapping[str, list[list[str]]]
 
+    @cached_property
+    def counts(self) -> dict[str, Sums]:
+        """BLEU's sums of every candidate of a part."""
+        found = {}
+        for part, lists in self.candidates.items():
+            texts = [candidate.text for some in lists for candidate in some]
+            together = zip(lists, self.references[part], strict=True)
+            found[part] = bleu(texts, [options for some, options in together for _ in some])
+        return found
+
     def digest(self) -> str:
         """SHA-256 of the candidates."""
         plain = {
@@ -134,11 +157,14 @@ class Translations:
 class Cell:
     """Measurements of one language model."""
 
-    train_seconds: float  # CPU time on one thread
+    train_seconds: float  # CPU time on one thread, without that of measuring
     scores: Mapping[str, list[list[float]]]  # unnormalised log-scores of all candidates of a part, list by list
     # for each held-out sentence its positions, unnormalised score, and log Z of each position
     held_out: list[tuple[float, list[float]]]
+    on_dev: float  # BLEU of the development lists as the model ranks them, weight and word bonus chosen there
     signature: Signature  # how, when and by what it was made
+    learning_rate: float | None = None  # where development lists chose it
+    place_of_rate: str = ""  # among those that were tried: "lowest", "highest" or ""
 
 
 def split_words(text: str) -> tuple[str, ...]:
@@ -181,6 +207,8 @@ def translations(setup: Setup) -> Translations:
     """Train the translator and the channel model, or read them back, and let them make and score lists."""
     size = SIZES[setup.scale]
     settings = TRANSLATOR.with_changes(epochs=size.translator_epochs)
+    if size.most_epochs > 1:
+        settings = ended_on_dev(settings, len(corpora.translation().train))
     folders = []
     for name, load_data in (("translator", corpora.translation), ("channel", turned_translation)):
         cells = run_systems(
@@ -251,55 +279,94 @@ def channel_scores(run: OutputRun, pairs: Sequence[Example], *, batch_size: int 
     return scores
 
 
+def tuned_on_dev(lists: Translations, scores: Mapping[str, list[list[float]]]) -> Tuned:
+    """Choose weight and word bonus of a language model on the development lists."""
+    table = candidate_table(lists.candidates["dev"], scores["dev"])
+    return tune(table, lists.counts["dev"], word_bonuses=WORD_BONUSES)
+
+
 def run_cells(
     rows: Sequence[Row], text: Text, lists: Translations, setup: Setup, *, size: Size
 ) -> dict[str, list[Cell]]:
-    """Train and measure every row with every seed, or read finished cells back; by the key of the row."""
+    """Train and measure every row with every seed, or read finished cells back; by the key of the row.
+
+    The learning rate of a row is the one with which its first seed was best on the development lists.
+    """
     data, by_key = text.digest() + lists.digest(), {row.key: row for row in rows}
 
-    def cell(key: str, seed: int, report: Report) -> Cell:
-        name = by_key[key].name
-        settings = by_key[key].settings.replace(num_weights=size.num_weights, batch_size=BATCH, seed=seed)
+    def cell(trial: tuple[str, float], seed: int, report: Report) -> Cell:
+        key, part = trial
+        name, settings = by_key[key].name, by_key[key].settings
+        settings = settings.replace(
+            num_weights=size.num_weights,
+            batch_size=BATCH,
+            seed=seed,
+            epochs=size.most_epochs,
+            learning_rate=part * settings.learning_rate,
+        )
         fingerprint = fingerprint_of(json.dumps(settings.model_dump(), sort_keys=True), data)
-        path = setup.folder / f"seed-{seed}" / f"{key}.json"
+        path = setup.folder / f"seed-{seed}" / f"{key}-{settings.learning_rate:g}.json"
         record = read_or_make(path, fingerprint, lambda: _made(name, settings, text, lists, report))
         held_out = [(float(score), list(values)) for score, values in record["held_out"]]
-        return Cell(record["train_seconds"], record["scores"], held_out, Signature(**record["signature"]))
+        measured = record["train_seconds"], record["scores"], held_out, record["on_dev"]
+        made = Cell(*measured, Signature(**record["signature"]))
+        if len(size.rates) == 1:
+            return made
+        return replace(made, learning_rate=settings.learning_rate, place_of_rate=place_of(part, size.rates))
 
-    return measure_by_seed(by_key, cell, setup)
+    tried = measure_by_seed(list(product(by_key, size.rates)), cell, setup.with_seeds(1))
+    chosen = [max(product([key], size.rates), key=lambda trial: tried[trial][0].on_dev) for key in by_key]
+    return {key: cells for (key, _), cells in measure_by_seed(chosen, cell, setup).items()}
 
 
 def _made(
     name: str, settings: LanguageModelSettings, text: Text, lists: Translations, report: Report
 ) -> dict[str, Any]:
+    model = LogLinear(vocabulary_size=len(text.vocabulary), num_weights=settings.num_weights)
+    run, best, seconds = LanguageModel(model, text.vocabulary), {"on_dev": -math.inf}, 0.0
+    started = time.process_time()
+
     def on_step(step: int, steps: int, loss: float) -> None:
         if step % 20 == 0 or step == steps:
             report(step, steps, f"loss {loss:.3f}")
 
-    model = LogLinear(vocabulary_size=len(text.vocabulary), num_weights=settings.num_weights)
-    started = time.process_time()
+    def is_enough() -> bool:
+        """Measure the model, and keep what is found if it is better."""
+        nonlocal best, seconds, started
+        seconds += time.process_time() - started
+        found = _measured(run, text, lists)
+        is_better = found["on_dev"] > best["on_dev"]
+        best = found if is_better else best
+        started = time.process_time()
+        return not is_better
+
     fit_language_model(
-        model, lambda: text.train, text.vocabulary, settings, num_positions=text.num_positions, on_step=on_step
+        model,
+        lambda: text.train,
+        text.vocabulary,
+        settings,
+        num_positions=text.num_positions,
+        on_step=on_step,
+        is_enough=is_enough,
     )
-    train_seconds = time.process_time() - started
-    run = LanguageModel(model, text.vocabulary)
+    training = trained_on(_as_examples(text.train), text.sources)
+    # Made here and kept with the numbers, so that a cell that is read back later is not signed as new.
+    signature = sign(name, seeds=[settings.seed], data=_digest(text.held_out), training=training)
+    return {**best, "train_seconds": seconds, "signature": asdict(signature)}
 
-    def scores(part: str) -> list[list[float]]:
-        return score_lists(run, ([Sentence(split_words(one.text)) for one in some] for some in lists.candidates[part]))
 
+def _measured(run: LanguageModel, text: Text, lists: Translations) -> dict[str, Any]:
+    """Score all lists and the held-out text."""
+    scores = {
+        part: score_lists(run, ([Sentence(split_words(one.text)) for one in some] for some in lists.candidates[part]))
+        for part in PARTS
+    }
     held_out = [
         (score.unnormalized, [round(value, 5) for value in score.log_partitions_T.tolist()])
         for score in score_sentences(run, text.held_out)
         if score.log_partitions_T is not None
     ]
-    training = trained_on(_as_examples(text.train), text.sources)
-    return {
-        "train_seconds": train_seconds,
-        "scores": {part: scores(part) for part in PARTS},
-        "held_out": held_out,
-        # Made here and kept with the numbers, so that a cell that is read back later is not signed as new.
-        "signature": asdict(sign(name, seeds=[settings.seed], data=_digest(text.held_out), training=training)),
-    }
+    return {"on_dev": tuned_on_dev(lists, scores).value, "scores": scores, "held_out": held_out}
 
 
 def _digest(sentences: Iterable[Sentence]) -> str:

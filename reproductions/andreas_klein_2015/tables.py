@@ -22,9 +22,10 @@ from reproductions.andreas_klein_2015.language_models import (
     load_text,
     run_cells,
     translations,
+    tuned_on_dev,
 )
-from reproductions.andreas_klein_2015.reranking import CandidateTable, Tuned, candidate_table, tune
-from reproductions.comparison import judge, no_worse, signature_of_seeds
+from reproductions.andreas_klein_2015.reranking import Tuned, candidate_table
+from reproductions.comparison import LEARNING_RATE, judge, no_worse, signature_of_seeds
 from reproductions.outcome import Outcome
 from reproductions.report import Claim, Result, Table
 from reproductions.tasks import require_sacrebleu
@@ -32,9 +33,6 @@ from reproductions.values import values_by_seed
 from reproductions.verdicts import decide, interval_result
 from seqwise.evaluation.metrics import Counts, Sums
 from seqwise.evaluation.signature import Signature
-from seqwise.evaluation.translation import bleu
-
-WORD_BONUSES = (-1.0, -0.5, 0.0, 0.5, 1.0, 2.0)
 
 PLAIN = LanguageModelSettings()
 CONTROLS = (
@@ -76,6 +74,8 @@ class Measured:
     deviation: list[Sums]  # mean |log Z - mean| there
     loss: list[Sums]  # negative log-likelihood there, normalised
     seconds: list[float]  # of training
+    learning_rate: float | None  # where development lists chose it
+    place_of_rate: str  # among those that were tried: "lowest", "highest" or ""
     signature: Signature  # of all seeds
 
 
@@ -86,42 +86,31 @@ def measure(
 
     The last has a word bonus too, chosen likewise: else what a longer output gains would pass for the language model's.
     """
-    counts = {part: _all_counts(lists, part) for part in PARTS}
 
-    def table(part: str, seconds: Iterable[Sequence[float]]) -> CandidateTable:
-        return candidate_table(lists.candidates[part], seconds)
-
-    def chosen(part: str, ranked: CandidateTable, weight: float, word_bonus: float) -> Sums:
-        places = ranked.best(weight, word_bonus=word_bonus)
-        return Sums(counts[part].columns_NC[places], counts[part].combine)
+    def chosen(seconds: Iterable[Sequence[float]], choice: Tuned) -> Sums:
+        ranked = candidate_table(lists.candidates["test"], seconds)
+        places = ranked.best(choice.weight, word_bonus=choice.word_bonus)
+        return Sums(lists.counts["test"].columns_NC[places], lists.counts["test"].combine)
 
     measured = {}
     for row in rows:
         runs = cells[row.key]
-        tuned = [tune(table("dev", run.scores["dev"]), counts["dev"], word_bonuses=WORD_BONUSES) for run in runs]
+        tuned = [tuned_on_dev(lists, run.scores) for run in runs]
         measured[row.key] = Measured(
             row,
             tuned,
-            [
-                chosen("test", table("test", run.scores["test"]), choice.weight, choice.word_bonus)
-                for run, choice in zip(runs, tuned, strict=True)
-            ],
+            [chosen(run.scores["test"], choice) for run, choice in zip(runs, tuned, strict=True)],
             [_mean_over_positions(run, lambda _, values: sum(map(abs, values))) for run in runs],
             [_deviation(run) for run in runs],
             [_mean_over_positions(run, lambda score, values: sum(values) - score) for run in runs],
             [run.train_seconds for run in runs],
+            runs[0].learning_rate,
+            runs[0].place_of_rate,
             signature_of_seeds([run.signature for run in runs], method=f"{name}: {row.name}"),
         )
-    dev, test = (table(part, [[0.0] * len(some) for some in lists.candidates[part]]) for part in PARTS)
-    bonus = tune(dev, counts["dev"], word_bonuses=WORD_BONUSES)
-    return measured, chosen("test", test, bonus.weight, bonus.word_bonus)
-
-
-def _all_counts(lists: Translations, part: str) -> Sums:
-    """Return BLEU's sums of every candidate."""
-    texts = [candidate.text for some in lists.candidates[part] for candidate in some]
-    together = zip(lists.candidates[part], lists.references[part], strict=True)
-    return bleu(texts, [options for some, options in together for _ in some])
+    none = {part: [[0.0] * len(some) for some in lists.candidates[part]] for part in PARTS}
+    bonus = tuned_on_dev(lists, none)
+    return measured, chosen(none["test"], bonus)
 
 
 def _deviation(run: Cell) -> Counts:
@@ -242,7 +231,7 @@ def _results(row: Measured) -> list[Result]:
         return interval_result(row.row.name, measure, measured, row.signature, unit=unit, published=published)
 
     loss = statistics.fmean(sums.value for sums in row.loss)
-    return [
+    results = [
         interval("BLEU", row.bleu),
         mean("BLEU, dev", [100 * tuned.value for tuned in row.tuned]),
         interval("R", row.risk),
@@ -252,3 +241,7 @@ def _results(row: Measured) -> list[Result]:
         mean("weight", [tuned.weight for tuned in row.tuned]),
         mean("training seconds", row.seconds),
     ]
+    if row.learning_rate is not None:
+        rate = row.learning_rate, row.signature
+        results.append(Result(row.row.name, LEARNING_RATE, *rate, unit="", note=row.place_of_rate))
+    return results

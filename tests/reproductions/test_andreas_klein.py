@@ -15,6 +15,7 @@ from reproducing import no_progress, read_back, setup
 from reproductions import run_reproduction
 from reproductions.andreas_klein_2015 import figure_1, language_models
 from reproductions.andreas_klein_2015 import tables as andreas_klein
+from reproductions.andreas_klein_2015.language_model import LanguageModel
 from reproductions.andreas_klein_2015.language_models import Size, Text, Translations, run_cells, split_words
 from reproductions.andreas_klein_2015.reranking import Candidate, Tuned
 from reproductions.andreas_klein_2015.streams import Sentence, build_vocabulary
@@ -28,7 +29,7 @@ from reproductions.andreas_klein_2015.tables import (
     table_2,
     with_weight,
 )
-from reproductions.comparison import judge, no_worse
+from reproductions.comparison import LEARNING_RATE, judge, no_worse
 from reproductions.corpora import readers as corpora_readers
 from reproductions.systems import Data
 from reproductions.values import sums_of
@@ -130,7 +131,7 @@ def test_a_claim_on_lists_that_are_ranked_without_the_language_model_is_not_test
 
     def measured(*weights: float) -> Measured:
         tuned = [Tuned(weight, 0.5, 0.07) for weight in weights]
-        return Measured(row, tuned, [], [], [], [], [], sign("made up", seeds=[0, 1], data="0" * 64))
+        return Measured(row, tuned, [], [], [], [], [], None, "", sign("made up", seeds=[0, 1], data="0" * 64))
 
     assert with_weight(claim, measured(0.1, 0.2), measured(0.02, 1.0)) == claim
     for weights in ((0.0, 0.0), (0.1, 0.0)):
@@ -246,8 +247,42 @@ def test_measures_are_those_of_the_cell(tmp_path: Path) -> None:
     scores = {**cell.scores, "test": [[-9.0 * n for n in range(len(some))] for some in cell.scores["test"]]}
     other, _ = measure("t", rows, {"gamma-0.1": [replace(cell, scores=scores)]}, replace(lists, candidates=turned))
     assert other["gamma-0.1"].tuned == one.tuned
-    record = json.loads((tmp_path / "seed-3" / "gamma-0.1.json").read_text())
-    assert record["train_seconds"] == cell.train_seconds > 0
+    record = json.loads((tmp_path / "seed-3" / "gamma-0.1-0.3.json").read_text())
+    assert record["train_seconds"] == cell.train_seconds > 0 and cell.learning_rate is None
+
+
+def test_the_best_pass_is_kept_and_the_first_worse_one_is_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, lists = tiny()
+    values, passes = iter([0.1, 0.3, 0.2, 0.9]), []
+
+    def measured(run: LanguageModel, *_: object) -> dict[str, object]:
+        passes.append(run.model.weights_M.detach().clone())
+        value = next(values)
+        return {"on_dev": value, "scores": {"dev": [[value]], "test": [[value]]}, "held_out": [[value, [value]]]}
+
+    monkeypatch.setattr(language_models, "_measured", measured)
+    size = replace(SIZE, most_epochs=4)
+    (cell,) = run_cells(TABLE_1[3:4], text, lists, setup(tmp_path, 0), size=size)["gamma-0.1"]
+    assert len(passes) == 3 and not torch.equal(passes[1], passes[2])
+    assert cell.on_dev == 0.3 and cell.scores["test"] == [[0.3]] and cell.held_out == [(0.3, [0.3])]
+
+
+def test_the_rate_is_that_with_which_the_first_seed_was_best_on_the_development_lists(tmp_path: Path) -> None:
+    pytest.importorskip("sacrebleu")
+    text, lists = tiny()
+    size = replace(SIZE, rates=(1e-9, 1.0))  # the first learns nothing
+    cells = run_cells(TABLE_1[3:4], text, lists, setup(tmp_path, 0, 1), size=size)["gamma-0.1"]
+    assert [(cell.learning_rate, cell.place_of_rate) for cell in cells] == [(0.3, "highest")] * 2
+    assert sorted(path.name for path in tmp_path.glob("seed-1/*")) == ["gamma-0.1-0.3.json"]
+    (unlearned,) = run_cells(TABLE_1[3:4], text, lists, setup(tmp_path, 0), size=replace(size, rates=(1e-9,)))[
+        "gamma-0.1"
+    ]
+    assert unlearned.on_dev < cells[0].on_dev
+    measured, _ = measure("t", TABLE_1[3:4], {"gamma-0.1": cells}, lists)
+    (rate,) = [row for row in andreas_klein._results(measured["gamma-0.1"]) if row.measure == LEARNING_RATE]
+    assert (rate.value, rate.note) == (0.3, "highest")
 
 
 def test_the_translator_alone_has_a_word_bonus_as_well(tmp_path: Path) -> None:
