@@ -118,6 +118,8 @@ def _of(name: str, *, scale_embedding: bool = False, **more: Any) -> Any:
         "BART": lambda: t.BartForConditionalGeneration(t.BartConfig(**(SEQ2SEQ_SIZES | scaled | more))),
         "mBART": lambda: t.MBartForConditionalGeneration(t.MBartConfig(**(SEQ2SEQ_SIZES | scaled | more))),
         "T5": lambda: t.T5ForConditionalGeneration(t.T5Config(**(T5_SIZES | T5_TOKENS | more))),
+        # With a bias for each layer.
+        "UMT5": lambda: t.UMT5ForConditionalGeneration(t.UMT5Config(**(T5_SIZES | T5_TOKENS | more))),
         "GPT-2": lambda: t.GPT2LMHeadModel(t.GPT2Config(**(GPT2_SIZES | CAUSAL_TOKENS | more))),
         "Llama": lambda: t.LlamaForCausalLM(t.LlamaConfig(**(LLAMA_SIZES | more))),
         # Windows of fewer steps than most outputs have, in all layers or in one of two.

@@ -152,7 +152,8 @@ def test_our_transformer_searches_with_shared_slots_as_with_copies(selector: str
     assert isinstance(state, tuple)
 
 
-SHARING = ["Marian", "BART", "mBART", "GPT-2", "OPT", "Llama", "Mistral", "Gemma 3", "Qwen2", "Cohere", "Granite"]
+SHARING = ["Marian", "BART", "mBART", "T5", "UMT5", "GPT-2", "OPT", "Llama", "Mistral", "Gemma 3", "Qwen2", "Cohere"]
+SHARING += ["Granite"]
 
 
 @pytest.mark.parametrize("name", SHARING)
@@ -174,9 +175,9 @@ def test_models_of_transformers_search_with_shared_slots_as_with_copies(name: st
     torch.testing.assert_close(shared.state.dense(), copies.state, rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("name", ["T5", "GPT-Neo", "BLOOM", "Gemma 2"])
+@pytest.mark.parametrize("name", ["GPT-Neo", "BLOOM", "Gemma 2"])
 def test_attention_that_is_more_than_that_keeps_its_copies(name: str) -> None:
-    """Relative positions, windows that a model makes itself, slopes and caps: found out when the model is adapted."""
+    """Windows that a model makes itself, slopes and caps: found out when the model is adapted."""
     adapted = step_model(families._model(name))
     assert not adapted.shares
     with torch.no_grad():
@@ -283,6 +284,22 @@ def test_columns_that_no_slot_comes_by_are_left_out() -> None:
     keys, values = grown.put(1, new[2], new[3])
     assert torch.equal(keys[:, :, :3], prompt[1][0]) and torch.equal(values[:, :, :3], prompt[1][1])
     assert grown.mask()[..., :3].all() and (grown.mask().sum(-1) == 3 + 301).all()
+
+
+def test_the_step_of_a_column_is_the_one_that_wrote_it() -> None:
+    """Keys hold the number of their step; with columns that are left out on the way."""
+    cache = SharedCache.start(nothing())
+    generator = torch.Generator().manual_seed(0)
+    for step in range(200):
+        cache = cache.step()
+        number = torch.full((BATCH, HEADS, cache.columns_BJT.shape[1], SIZE), float(step), dtype=torch.double)
+        keys, _ = cache.put(0, number, number)
+        is_seen_BC = cache.mask()[:, 0].any(1)
+        assert torch.equal(cache.steps_BC()[is_seen_BC], keys[:, 0, :, 0][is_seen_BC].long())
+        cache = tree.gather(cache, torch.randint(cache.columns_BJT.shape[1], (BATCH, 4), generator=generator))
+    assert cache.steps_BC().shape[1] < 4 * 200
+    with pytest.raises(NotImplementedError, match="prompt"):
+        SharedCache.start(nothing(2)).step().steps_BC()
 
 
 def test_more_slots_than_there_is_room_for() -> None:

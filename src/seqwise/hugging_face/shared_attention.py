@@ -45,6 +45,7 @@ class SharedCall:
         self._memory_mask = None if is_real_BS is None else is_real_BS[:, None, None]
         self._own_keys: Tensor | None = None
         self._masks: dict[tuple[int, int | None], Tensor] = {}
+        self._biased = torch.empty(0), torch.empty(0)
 
     def put(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Write keys and values (B J, N, 1, A), and return all of them, (B, N, C, A)."""
@@ -82,6 +83,17 @@ class SharedCall:
         if mask is not None and place not in self._masks:
             self._masks[place] = additive(mask.repeat_interleave(rows, dim=2) if rows > 1 else mask, dtype)
         return self._masks.get(place)
+
+    def biased(self, mask: Tensor | None, keys: Tensor, bias_1N1C: Tensor) -> Tensor:
+        """Add a bias that depends on the position of a key, given for keys in the order of the steps."""
+        if keys is not self._own_keys:
+            return bias_1N1C if mask is None else mask + bias_1N1C
+        assert mask is not None
+        known, biased = self._biased
+        if known is not bias_1N1C:  # layers may share it
+            biased = mask + bias_1N1C[0, :, 0][:, self.shared.steps_BC()].transpose(0, 1)[:, :, None]
+            self._biased = bias_1N1C, biased
+        return biased
 
 
 class _CacheLayer(DynamicLayer):
@@ -182,16 +194,20 @@ def attend(
         usual = AttentionInterface().get_interface(_usual(module.config), sdpa_attention_forward)
         attended, weights = usual(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **others)
         return attended, weights
-    window = call.window_of(attention_mask)
+    window, position_bias = call.window_of(attention_mask), others.pop("position_bias", None)
     unknown = [name for name, what in others.items() if what is not None and what is not False and name not in KNOWN]
     if others.get("sliding_window") != window:  # a mask of one kind and attention of another, such as in chunks
         unknown.append("another sliding_window than that of its mask")
+    if position_bias is not None and query.shape[1] != key.shape[1]:
+        unknown.append("a bias for each of the heads that share their keys")
     if unknown or dropout or query.shape[2] != 1:
         raise NotImplementedError(f"attention with {', '.join(unknown) or 'dropout or several queries'}")
     shape_JGA = (call.num_slots, query.shape[1] // key.shape[1], query.shape[3])
     # Heads that read the same keys are more queries of them, as the slots are.
     queries = query.reshape(len(key), call.num_slots, key.shape[1], *shape_JGA[1:]).transpose(1, 2).flatten(2, 3)
     mask = call.mask(key, shape_JGA[1], query.dtype, window=window)
+    if position_bias is not None:
+        mask = call.biased(mask, key, position_bias.to(query.dtype))
     attended = F.scaled_dot_product_attention(queries, key, value, attn_mask=mask, scale=scaling)
     return attended.unflatten(2, shape_JGA[:2]).transpose(1, 2).reshape(len(query), 1, query.shape[1], -1), None
 

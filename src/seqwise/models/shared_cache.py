@@ -147,6 +147,17 @@ class SharedCache:
             self._masks[window] = seen_BJC.scatter_(2, within_BJT, True)[:, None]
         return self._masks[window]
 
+    def steps_BC(self) -> Tensor:
+        """Return the step at which each column was written, int64; 0 for columns on no slot's path.
+
+        Raises:
+            NotImplementedError: there is a prompt, whose columns no step has written.
+        """
+        if self._prompt_B1P.shape[2]:
+            raise NotImplementedError("steps of the columns of a prompt")
+        steps_BX = torch.arange(len(self), device=self.columns_BJT.device).expand_as(self.columns_BJT).flatten(1)
+        return steps_BX.new_zeros(len(steps_BX), self._num_columns).scatter_(1, self.columns_BJT.flatten(1), steps_BX)
+
 
 def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """Return 0 where a mask is true and minus infinity elsewhere, for all layers to add to their scores.

@@ -216,7 +216,7 @@ class Candidates:
     @cached_property
     def logits_BJV(self) -> Tensor:
         """Unnormalised scores of the model, at least float32."""
-        return self._logits()
+        return self._logits(None if torch.is_grad_enabled() else self.matrices)
 
     @cached_property
     def all_scores_BJW(self) -> Tensor:
@@ -273,7 +273,10 @@ class Candidates:
         added_BJC = logits_BJC - self.score.constant
         if weight == 0:
             return added_BJC
-        return added_BJC - weight * finite(self.logits_BJV if over_all else logits_BJC).logsumexp(-1, keepdim=True)
+        logits_BJW = self.logits_BJV if over_all else logits_BJC
+        if torch.is_grad_enabled():  # whose log Z has none where every token is excluded
+            return added_BJC - weight * finite(logits_BJW).logsumexp(-1, keepdim=True)
+        return added_BJC - weight * finite(logits_BJW.logsumexp(-1, keepdim=True))
 
     def _logits_of(self, tokens_BJC: Tensor) -> Tensor | None:
         """Logits of some tokens from their rows of a linear head; None if computing all is cheaper or already done."""
@@ -307,9 +310,8 @@ class Candidates:
         if needed or not self.many or self._few_for_a_device or 2 * (k + self.num_excluded) > MANY:
             scores_BK, parents_BK, columns_BK = hard_top_k(self.scores_BJW, min(k, self.scores_BJW.shape[1:].numel()))
             return scores_BK, parents_BK, self.tokens_at(parents_BK, columns_BK)
-        linear = None if matrices is None else matrices.of_head(self.head, self.features_BJH.shape[-1])
         return best_of_many(
-            self._logits() if linear is None else linear.scores(self.features_BJH),
+            self._logits(matrices),
             self.slot_terms(),
             k,
             log_partition_weight=self.score.log_partition_weight,
@@ -412,5 +414,6 @@ class Candidates:
         """
         return replace(self, allowed_BJC=allowed_BJC, matrices=matrices)
 
-    def _logits(self) -> Tensor:
-        return at_least_float32(self.head(self.features_BJH))
+    def _logits(self, matrices: Matrices | None = None) -> Tensor:
+        linear = None if matrices is None else matrices.of_head(self.head, self.features_BJH.shape[-1])
+        return at_least_float32(self.head(self.features_BJH)) if linear is None else linear.scores(self.features_BJH)
