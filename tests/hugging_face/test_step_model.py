@@ -86,6 +86,18 @@ LLAMA_SIZES = {
     "eos_token_id": END,
     "pad_token_id": None,
 }
+GPT_OSS_SIZES = {"num_local_experts": 2, "num_experts_per_tok": 1, "sliding_window": 3}
+GPT_OSS_SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 2}
+DEEPSEEK_SIZES = {
+    "num_key_value_heads": 2,
+    "first_k_dense_replace": 2,  # no experts
+    "kv_lora_rank": 4,
+    "q_lora_rank": None,
+    "qk_rope_head_dim": 2,
+    "qk_nope_head_dim": 2,
+    "v_head_dim": 4,
+    "head_dim": 2,
+}
 T5_SIZES = {"vocab_size": VOCABULARY, "d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 2, "num_heads": 2}
 T5_TOKENS = {"decoder_start_token_id": START, "pad_token_id": PAD, "eos_token_id": END}
 GPT2_SIZES = {"vocab_size": VOCABULARY, "n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": POSITIONS}
@@ -120,6 +132,8 @@ def _of(name: str, *, scale_embedding: bool = False, **more: Any) -> Any:
         "T5": lambda: t.T5ForConditionalGeneration(t.T5Config(**(T5_SIZES | T5_TOKENS | more))),
         # With a bias for each layer.
         "UMT5": lambda: t.UMT5ForConditionalGeneration(t.UMT5Config(**(T5_SIZES | T5_TOKENS | more))),
+        "gpt-oss": lambda: _gpt_oss(**more),
+        "DeepSeek V3": lambda: t.DeepseekV3ForCausalLM(t.DeepseekV3Config(**(LLAMA_SIZES | DEEPSEEK_SIZES | more))),
         "GPT-2": lambda: t.GPT2LMHeadModel(t.GPT2Config(**(GPT2_SIZES | CAUSAL_TOKENS | more))),
         "Llama": lambda: t.LlamaForCausalLM(t.LlamaConfig(**(LLAMA_SIZES | more))),
         # Windows of fewer steps than most outputs have, in all layers or in one of two.
@@ -153,7 +167,9 @@ def _of(name: str, *, scale_embedding: bool = False, **more: Any) -> Any:
             )
         ),
         "Gemma 2": lambda: t.Gemma2ForCausalLM(
-            t.Gemma2Config(**(LLAMA_SIZES | {"layer_types": ["full_attention"] * 2, "final_logit_softcapping": 2.0}))
+            t.Gemma2Config(
+                **(LLAMA_SIZES | {"layer_types": ["full_attention"] * 2, "final_logit_softcapping": 2.0} | more)
+            )
         ),
         "Cohere": lambda: t.CohereForCausalLM(t.CohereConfig(**(LLAMA_SIZES | {"logit_scale": 0.3}))),
         "Granite": lambda: t.GraniteForCausalLM(t.GraniteConfig(**(LLAMA_SIZES | {"logits_scaling": 3.0}))),
@@ -162,6 +178,14 @@ def _of(name: str, *, scale_embedding: bool = False, **more: Any) -> Any:
         warnings.simplefilter("ignore")
         torch.manual_seed(0)
         return makers[name]().to(torch.float64).eval()
+
+
+def _gpt_oss(**more: Any) -> Any:
+    model = transformers.GptOssForCausalLM(transformers.GptOssConfig(**(LLAMA_SIZES | GPT_OSS_SIZES | more)))
+    model.set_experts_implementation("eager")  # the others have no float64
+    for layer in model.model.layers:
+        layer.self_attn.sinks.data = torch.tensor([-1.0, 0.0, 1.0, 2.0])
+    return model
 
 
 def _t5gemma(**more: Any) -> Any:

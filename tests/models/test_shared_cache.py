@@ -153,7 +153,7 @@ def test_our_transformer_searches_with_shared_slots_as_with_copies(selector: str
 
 
 SHARING = ["Marian", "BART", "mBART", "T5", "UMT5", "GPT-2", "OPT", "Llama", "Mistral", "Gemma 3", "Qwen2", "Cohere"]
-SHARING += ["Granite"]
+SHARING += ["Granite", "Gemma 2", "T5Gemma", "gpt-oss", "DeepSeek V3"]
 
 
 @pytest.mark.parametrize("name", SHARING)
@@ -175,9 +175,9 @@ def test_models_of_transformers_search_with_shared_slots_as_with_copies(name: st
     torch.testing.assert_close(shared.state.dense(), copies.state, rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("name", ["GPT-Neo", "BLOOM", "Gemma 2"])
+@pytest.mark.parametrize("name", ["GPT-Neo", "BLOOM"])
 def test_attention_that_is_more_than_that_keeps_its_copies(name: str) -> None:
-    """Windows that a model makes itself, slopes and caps: found out when the model is adapted."""
+    """Windows and slopes that a model makes itself: found out when the model is adapted."""
     adapted = step_model(families._model(name))
     assert not adapted.shares
     with torch.no_grad():
@@ -199,7 +199,7 @@ def test_what_attention_is_told_beyond_that_is_refused() -> None:
         with pytest.raises(NotImplementedError, match="mask"):
             shared_attention.attend(None, query, keys, values, mask + 1)
         with pytest.raises(NotImplementedError, match="keys"):
-            shared_attention.attend(None, query, keys + 0, values, mask)
+            shared_attention.attend(None, query, keys.repeat(1, 1, 2, 1), values, mask)
         in_window = masking_utils.sliding_window_causal_mask_function(4096)
         window = shared_attention.mask_of(mask_function=in_window, local_size=4096)
         shared_attention.attend(None, query, keys, values, window, sliding_window=4096)
@@ -300,6 +300,42 @@ def test_the_step_of_a_column_is_the_one_that_wrote_it() -> None:
     assert cache.steps_BC().shape[1] < 4 * 200
     with pytest.raises(NotImplementedError, match="prompt"):
         SharedCache.start(nothing(2)).step().steps_BC()
+
+
+@pytest.mark.parametrize("memory", [False, True])
+def test_keys_may_be_made_of_those_that_were_kept_where_there_are_no_others(memory: bool) -> None:
+    state = SharedCache.start(nothing()).step()
+    query, others = torch.zeros(BATCH, HEADS, 1, SIZE).double(), nothing(1)
+    call = shared_attention.SharedCall(state, num_seen=0, memory=others if memory else ())
+    with shared_attention.shared_call(families._model("Llama"), call):
+        keys, values = call.cache.layers[0].update(query, query)
+        mask = shared_attention.mask_of()
+        if not memory:
+            shared_attention.attend(None, query, keys + 0, values, mask)
+            return
+        with pytest.raises(NotImplementedError, match="keys"):
+            shared_attention.attend(None, query, keys + 0, values, mask)
+
+
+@pytest.mark.parametrize("name", ["Gemma 2", "T5Gemma"])
+def test_caps_of_attention_are_those_of_the_model(name: str) -> None:
+    """So low that they change what is written."""
+
+    def scores(adapted: Any, *, shares: bool) -> Tensor:
+        adapted.shares = shares
+        with torch.no_grad():
+            context = adapted.encode(families._batch(families.SOURCES))
+            return beam_search(adapted, context, HardTopK(3), num_steps=6).scores_BK
+
+    models = [families._of(name, attn_logit_softcapping=cap).eval() for cap in (1e9, 1e-3)]
+    models[1].load_state_dict(models[0].state_dict())
+    for model in models:
+        for module in model.modules():
+            if hasattr(module, "q_proj"):
+                module.q_proj.weight.data.mul_(300)
+    uncapped, capped = map(step_model, models)
+    torch.testing.assert_close(scores(capped, shares=True), scores(capped, shares=False), rtol=0, atol=1e-5)
+    assert (scores(capped, shares=True) - scores(uncapped, shares=True)).abs().max() > 1e-3
 
 
 def test_more_slots_than_there_is_room_for() -> None:

@@ -73,20 +73,25 @@ class SharedCall:
     def mask(self, keys: Tensor, per_slot: int, dtype: torch.dtype, *, window: int | None) -> Tensor | None:
         """Numbers that attention adds, with several heads for each slot: (B, 1, J G, C) or broadcastable to it."""
         mask: Tensor | None
-        if keys is self._own_keys:
-            rows, mask = per_slot, self.shared.mask(window)
-        elif any(keys is own for own in self._memory_keys):
+        if any(keys is own for own in self._memory_keys):
             rows, mask = 0, self._memory_mask  # one row for all slots
+        elif self._are_own(keys):
+            rows, mask = per_slot, self.shared.mask(window)
         else:
-            raise NotImplementedError("attention to keys made of those that were kept")
+            raise NotImplementedError("attention to keys that were not kept")
         place = rows, window
         if mask is not None and place not in self._masks:
             self._masks[place] = additive(mask.repeat_interleave(rows, dim=2) if rows > 1 else mask, dtype)
         return self._masks.get(place)
 
+    def _are_own(self, keys: Tensor) -> bool:
+        """Whether keys are those of the shared cache, or made of them column by column, as by latent attention."""
+        own = self._own_keys
+        return own is not None and (keys is own or (not self._memory_keys and keys.shape[2] == own.shape[2]))
+
     def biased(self, mask: Tensor | None, keys: Tensor, bias_1N1C: Tensor) -> Tensor:
         """Add a bias that depends on the position of a key, given for keys in the order of the steps."""
-        if keys is not self._own_keys:
+        if not self._are_own(keys):
             return bias_1N1C if mask is None else mask + bias_1N1C
         assert mask is not None
         known, biased = self._biased
@@ -194,7 +199,8 @@ def attend(
         usual = AttentionInterface().get_interface(_usual(module.config), sdpa_attention_forward)
         attended, weights = usual(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **others)
         return attended, weights
-    window, position_bias = call.window_of(attention_mask), others.pop("position_bias", None)
+    window = call.window_of(attention_mask)
+    position_bias, softcap, sinks_H = (others.pop(name, None) for name in ("position_bias", "softcap", "s_aux"))
     unknown = [name for name, what in others.items() if what is not None and what is not False and name not in KNOWN]
     if others.get("sliding_window") != window:  # a mask of one kind and attention of another, such as in chunks
         unknown.append("another sliding_window than that of its mask")
@@ -208,8 +214,35 @@ def attend(
     mask = call.mask(key, shape_JGA[1], query.dtype, window=window)
     if position_bias is not None:
         mask = call.biased(mask, key, position_bias.to(query.dtype))
-    attended = F.scaled_dot_product_attention(queries, key, value, attn_mask=mask, scale=scaling)
+    if softcap is None and sinks_H is None:
+        attended = F.scaled_dot_product_attention(queries, key, value, attn_mask=mask, scale=scaling)
+    else:
+        sinks_N1G = None if sinks_H is None else sinks_H.view(key.shape[1], 1, -1)
+        attended = _attention(queries, key, value, mask, scaling, softcap, sinks_N1G)
     return attended.unflatten(2, shape_JGA[:2]).transpose(1, 2).reshape(len(query), 1, query.shape[1], -1), None
+
+
+def _attention(
+    queries_BNQA: Tensor,
+    keys_BNCA: Tensor,
+    values_BNCA: Tensor,
+    mask: Tensor | None,
+    scaling: float | None,
+    softcap: float | None,
+    sinks_N1G: Tensor | None,
+) -> Tensor:
+    """Compute attention with scores ``softcap tanh(s / softcap)``, and a sink for each head, which has no value."""
+    scores_BNQC = (queries_BNQA * (queries_BNQA.shape[-1] ** -0.5 if scaling is None else scaling)) @ keys_BNCA.mT
+    if softcap is not None:
+        scores_BNQC = softcap * (scores_BNQC / softcap).tanh()
+    if mask is not None:
+        scores_BNQC = scores_BNQC + mask
+    if sinks_N1G is not None:
+        num_slots = queries_BNQA.shape[2] // sinks_N1G.shape[2]
+        sinks_NQ1 = sinks_N1G.expand(-1, num_slots, -1).flatten(1)[..., None]
+        scores_BNQC = torch.cat([scores_BNQC, sinks_NQ1.expand(len(scores_BNQC), -1, -1, -1)], dim=-1)
+    weights_BNQC = scores_BNQC.softmax(-1, dtype=torch.promote_types(scores_BNQC.dtype, torch.float32))
+    return weights_BNQC[..., : keys_BNCA.shape[2]].to(values_BNCA.dtype) @ values_BNCA
 
 
 AttentionInterface.register(NAME, attend)

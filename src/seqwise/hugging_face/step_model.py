@@ -62,8 +62,8 @@ def step_model(model: nn.Module, *, generation_config: GenerationConfig | None =
 
     Not implemented: encoders that do not read tokens; ``EncoderDecoderModel``; prompt and prefix tuning; models split
     over devices by FSDP or DeepSpeed, whose parts cannot be called separately, except in the training of a
-    :class:`~seqwise.hugging_face.SearchAwareTrainer`; shared keys and values in training, or with more complex
-    attention (ALiBi, soft caps) or recurrences, where each slot has copies.
+    :class:`~seqwise.hugging_face.SearchAwareTrainer`; shared keys and values in training, or with ALiBi,
+    other attention of a model's own or recurrences, where each slot has copies.
 
     Example:
         >>> from seqwise.data import EncodedExample, collate
