@@ -21,7 +21,7 @@ from seqwise.models.deferred_linear import Matrices
 from seqwise.names import NormalizedOver, ScoreName
 from seqwise.search.ending import SlotTerms, finish, finish_where, open_shares, slot_terms
 from seqwise.search.large_vocabulary.blocks import best_of_many
-from seqwise.search.operators import finite, hard_top_k
+from seqwise.search.operators import finite, hard_top_k, log_partitions
 from seqwise.search.selection import Asked
 
 # J x V from which it pays not to expand the candidates; below, launching operations dominates.
@@ -276,7 +276,7 @@ class Candidates:
         logits_BJW = self.logits_BJV if over_all else logits_BJC
         if torch.is_grad_enabled():  # whose log Z has none where every token is excluded
             return added_BJC - weight * finite(logits_BJW).logsumexp(-1, keepdim=True)
-        return added_BJC - weight * finite(logits_BJW.logsumexp(-1, keepdim=True))
+        return added_BJC - weight * finite(log_partitions(logits_BJW))[..., None]
 
     def _logits_of(self, tokens_BJC: Tensor) -> Tensor | None:
         """Logits of some tokens from their rows of a linear head; None if computing all is cheaper or already done."""
