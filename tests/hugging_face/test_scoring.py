@@ -503,7 +503,7 @@ def test_a_decoder_reads_windows_that_overlap_by_half_and_the_whole_source() -> 
     assert score.token_log_probs_T.tolist() == pytest.approx(expected, abs=1e-9)
     assert score.num_windows == 3
     with pytest.raises(
-        InputError, match=r"a source of 13 tokens, where the model has 8 positions; .*not read in windows"
+        InputError, match=r"a source has 13 tokens, and the model has 8 positions; .*not read in windows"
     ):
         score_texts(model, tokenizer, ["see"], prefixes=[text])
 
@@ -615,7 +615,7 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "long bound": (
         lambda m, t: score_texts(m, t, ["see " * 13], settings=ScoringSettings(bound=1)),
-        "text 1: bound: a text of 13 tokens, where the model has room for 12",
+        "text 1: bound: a text has 13 tokens, and the model has room for 12",
     ),
     "pieces": (lambda m, t: ScoringSettings(pieces="whole"), "pieces must be one of within-word-l2r, whole-word, "),
 }  # fmt: skip

@@ -401,12 +401,12 @@ def test_excluded_tokens_are_laid_out_once_for_searches_with_and_without_a_graph
     model.generation_config.bad_words_ids = [[PAD]]
     adapted = step_model(model)
     selector = generation_selector(SoftTopK(2, 1.0), adapted)
-    generation._places.cache_clear()
+    generation._candidate_indices.cache_clear()
     with torch.inference_mode():
         beam_search(adapted, adapted.encode(_batch(SOURCES)), selector, num_steps=4)
     beam = beam_search(adapted, adapted.encode(_batch(SOURCES)), selector, num_steps=4)
     beam.scores_BK.sum().backward()
-    assert generation._places.cache_info().misses == 2, "for one slot, and for two"
+    assert generation._candidate_indices.cache_info().misses == 2, "for one slot, and for two"
     assert not any((tokens_BK == PAD).any() for tokens_BK in beam.tokens)
 
 

@@ -1131,7 +1131,7 @@ ROW = {"input_ids": [[5, 6, 7]], "labels": [[-100, 6, 7]]}
         ({**ROW, "labels": [[-100, 6]]}, None, "labels have 2 columns and input_ids 3"),
         ({"input_ids": [[4, 5, 6, 7]], "labels": [[-100, 5, -100, 7]]}, None, "labels have a gap"),
         ({**ROW, "labels": [[6, -100, 7]]}, 2, "labels have a gap"),
-        ({**ROW, "attention_mask": [[1, 0, 1]]}, 2, "attention_mask has a hole"),
+        ({**ROW, "attention_mask": [[1, 0, 1]]}, 2, "attention_mask has a gap"),
         ({**ROW, **MASK, "labels": [[6, 7, 0]], "decoder_input_ids": [[3, 6, 7]]}, 2, "behind the start token 2"),
         ({**ROW, **MASK, "labels": [[6, 7, 0]], "decoder_input_ids": [[2, 6, 6]]}, 2, "behind the start token 2"),
         ({**ROW, "attention_mask": [[[1, 1, 1]]]}, None, "attention_mask has 3 dimensions"),

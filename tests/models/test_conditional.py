@@ -264,7 +264,7 @@ def test_refusals() -> None:
     with pytest.raises(InputError, match="masked padding"):
         model.masked_logits(tokens_NT.index_fill(1, torch.tensor([1]), IGNORE), masked_NT, context)
     for lengths in ([5, 1, 1], [1, -1, 1]):
-        with pytest.raises(InputError, match="where there are 4 positions"):
+        with pytest.raises(InputError, match="and there are 4 positions"):
             model.encode(sources_BS, torch.tensor(lengths))
     for wrong in (lengths_B[:2], lengths_B[:, None]):
         with pytest.raises(InputError, match="do not fit"):

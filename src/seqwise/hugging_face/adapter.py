@@ -47,19 +47,19 @@ class HuggingFaceStepModel(nn.Module, ABC):
         self.end, self.first, self.forced_first, self.padding = tokens
         self.scale, self.training = scale, model.training
         self.language = None
-        self.shares = False  # whether slots share their keys and values where there are no gradients
-        self.lockstep: Lockstep | None = None  # set where layers are sharded over processes
-        self.steps_singly = True  # whether sources are read for single steps too, not only for all steps at once
+        self.shares = False  # whether slots share their keys and values without gradients
+        self.lockstep: Lockstep | None = None  # set if layers are sharded over processes
+        self.steps_singly = True  # whether single steps are taken, not only all steps at once
         decoder_config, is_causal = model.get_decoder().config, not model.config.is_encoder_decoder
-        besides = (*WITH_RECURRENCES, *EMPTY) if is_causal else ()
-        require_plain_layers(decoder_config, type(model).__name__, besides=besides)
-        self.recurs = has_recurrences(decoder_config)  # whether a layer keeps other than keys and values
+        allowed = (*WITH_RECURRENCES, *EMPTY) if is_causal else ()
+        require_plain_layers(decoder_config, type(model).__name__, allowed=allowed)
+        self.recurs = has_recurrences(decoder_config)  # whether a layer keeps anything but keys and values
         self._cache = cache_argument(model.get_decoder())
         self._takes_positions = "position_ids" in inspect.signature(model.get_decoder().forward).parameters
         head = head_of(model)
         # Inside a tuple a module is not registered: the weights are the model's, and appear once.
         self._head = (head if self.forced_first is None else ForcedFirst(head, self.forced_first, width=self._width),)
-        # So that what is saved is the model, and can be loaded without us.
+        # So that the saved weights are those of the model, and load without this package.
         self.register_state_dict_post_hook(_without_prefix)
         self.register_load_state_dict_pre_hook(_with_prefix)
 
@@ -75,14 +75,14 @@ class HuggingFaceStepModel(nn.Module, ABC):
         if type(embedding) is nn.Embedding or getattr(embedding, "embed_scale", None) == 1.0:
             weight_VD: Tensor = embedding.weight
             return weight_VD
-        # Looked up, padding would get no gradient, and what is mixed of it should.
-        ignoring = {part: part.padding_idx for part in embedding.modules() if hasattr(part, "padding_idx")}
+        # A look-up gives padding no gradient, and a mixture needs it.
+        padding_of = {part: part.padding_idx for part in embedding.modules() if hasattr(part, "padding_idx")}
         try:
-            for part in ignoring:
+            for part in padding_of:
                 part.padding_idx = None
             return self._embed(torch.arange(embedding.weight.shape[0], device=embedding.weight.device))
         finally:
-            for part, padding in ignoring.items():
+            for part, padding in padding_of.items():
                 part.padding_idx = padding
 
     @property
@@ -111,20 +111,20 @@ class HuggingFaceStepModel(nn.Module, ABC):
     def gradient_checkpointing(self) -> bool:
         """Whether it trains with the model's gradient checkpointing.
 
-        All steps at once are computed again by layers, as Transformers does, and the single steps of a search by
-        segments (``seqwise.search.segments``), since a layer that is computed again drops its cache.
+        All steps at once are recomputed by layers, as in Transformers, and the single steps of a search by segments
+        (``seqwise.search.segments``), since a recomputed layer drops its cache.
         """
         return self.model.training and bool(self._checkpointing_parts())
 
     @gradient_checkpointing.setter
-    def gradient_checkpointing(self, wanted: bool) -> None:
-        name = "checkpointing_enable" if wanted else "checkpointing_disable"
-        # transformers has renamed it; the older name warns.
+    def gradient_checkpointing(self, enabled: bool) -> None:
+        name = "checkpointing_enable" if enabled else "checkpointing_disable"
+        # Transformers has renamed it; the older name warns.
         switch = getattr(self.model, f"activation_{name}", None) or getattr(self.model, f"gradient_{name}")
         try:
             switch()
         except ValueError:
-            problem = f"gradient_checkpointing: a {self._name} cannot compute its layers again"
+            problem = f"gradient_checkpointing: a {self._name} cannot recompute its layers"
             raise InputError(problem, hint="leave it out") from None
 
     def _checkpointing_parts(self) -> list[Any]:
@@ -132,7 +132,7 @@ class HuggingFaceStepModel(nn.Module, ABC):
 
     @contextmanager
     def _caching(self) -> Iterator[None]:
-        """Switch the checkpoints of layers off, which drop every cache."""
+        """Switch off gradient checkpointing by layers, which drops every cache."""
         parts = self._checkpointing_parts() if self.model.training else []
         for part in parts:
             part.gradient_checkpointing = False
@@ -143,16 +143,16 @@ class HuggingFaceStepModel(nn.Module, ABC):
                 part.gradient_checkpointing = True
 
     @contextmanager
-    def _reading_ahead(self) -> Iterator[None]:
+    def _filling_cache(self) -> Iterator[None]:
         """Fill a cache with a source; if layers are sharded, only for searches, without gradients."""
         with self._caching(), torch.set_grad_enabled(torch.is_grad_enabled() and self.lockstep is None):
             yield
 
-    def _unseen_draws(self) -> AbstractContextManager[None]:
-        """Restore the random state after a step whose output is discarded, which draws dropout of the decoder's layers.
+    def _random_state_restored(self) -> AbstractContextManager[None]:
+        """Restore the random state after a step that only fills the cache.
 
-        So training draws the same numbers with and without a cache to fill. Draws of an adapter's own dropout before
-        the kept keys and values are not undone.
+        So the dropout of the decoder draws the same numbers with and without a cache. The state is not restored if PEFT
+        adapters apply their own dropout before the cached keys and values.
         """
         parts = list(self._decoder.modules())
         devices = {parameter.device for part in parts for parameter in part.parameters(recurse=False)}
@@ -167,14 +167,14 @@ class HuggingFaceStepModel(nn.Module, ABC):
         return self.model.training and getattr(self._decoder, "layerdrop", 0.0) > 0
 
     @property
-    def _keeps_cache(self) -> bool:
+    def _continues_cache(self) -> bool:
         """Whether a pass over all steps can use the cache of a source; recurrences continue by single steps only."""
         return not (self.recurs or self.gradient_checkpointing or self._drops_layers or self.lockstep is not None)
 
     @property
-    def _reads_ahead(self) -> bool:
-        """Whether a source is read into a cache, which single steps need."""
-        return self._keeps_cache or (self.steps_singly and not self._drops_layers)
+    def _fills_cache(self) -> bool:
+        """Whether sources are read into a cache, which single steps need."""
+        return self._continues_cache or (self.steps_singly and not self._drops_layers)
 
     @property
     def _only_searches(self) -> bool:
@@ -204,12 +204,12 @@ class HuggingFaceStepModel(nn.Module, ABC):
 
     @cached_property
     def _position_limits(self) -> list[tuple[int, str]]:
-        """Number of positions, and the setting that gives it."""
+        """Numbers of positions, each with the setting that limits it."""
         limits = []
         table = getattr(self.model.config, "max_position_embeddings", None)
         if table is not None and sum(isinstance(part, nn.Embedding) for part in self._decoder.modules()) > 1:
             limits.append((table, "max_position_embeddings"))
-        # Beyond these, some rotary positions turn faster or slower for all rows of a batch as soon as one is so long.
+        # Beyond these, a long row changes the frequencies of rotary positions for all rows of its batch.
         ropes = getattr(self._decoder.config, "rope_parameters", None) or {}
         for rope in (ropes, *ropes.values()):
             kind = rope.get("rope_type", "") if isinstance(rope, dict) else ""
@@ -225,7 +225,7 @@ class HuggingFaceStepModel(nn.Module, ABC):
         return self._decoder(inputs_embeds=inputs_BLD, return_dict=True, **arguments)
 
     def _features(self, hidden_BLH: Tensor, num_first: int) -> Tensor:
-        """Return features for the head; those of the first step, the first of L slots or steps, may have its mark."""
+        """Return features for the head; if the first token is forced, the first ``num_first`` of L are marked."""
         features = hidden_BLH if self.scale == 1.0 else hidden_BLH * self.scale
         if self.forced_first is None or num_first == 0:
             return features
@@ -234,13 +234,13 @@ class HuggingFaceStepModel(nn.Module, ABC):
         return torch.cat([features, is_first], dim=-1)
 
     def most_steps(self, source_ids: Sequence[int]) -> int | None:
-        """Return the number of steps with positions after a source; None without a limit."""
+        """Return the number of steps for which there are positions after a source; None without a limit."""
         return self._num_positions
 
     def start(self, context: Any) -> tuple[Tensor, Past]:
         """Return the embedding of the start token, or of the last token of the prompt, and an empty past."""
         self._require_forced_first()
-        past = self.empty_cache(context) if self.shares and self._only_searches else context.nothing
+        past = self.empty_cache(context) if self.shares and self._only_searches else context.empty
         return self._embed(self._first_tokens(context))[:, None], past
 
     def _require_forced_first(self) -> None:
@@ -284,9 +284,9 @@ class HuggingFaceStepModel(nn.Module, ABC):
 
     @torch.no_grad()
     def idle_pass(self) -> None:
-        """Pass a token through all layers for the sake of other processes; draws no random numbers."""
+        """Pass a token through all layers, which other processes wait for; leaves the random state unchanged."""
         inputs_BTD, context = self._one_row
-        with self._unseen_draws():
+        with self._random_state_restored():
             self._all_steps(inputs_BTD, context)
 
     def teacher_forced(self, context: Any, targets_BT: Tensor) -> Tensor:

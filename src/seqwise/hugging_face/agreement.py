@@ -22,12 +22,12 @@ from seqwise.models.shared_cache import Past
 
 LOGGER = logging.getLogger(__name__)
 
-# How far scores may lie apart, as a share of the largest: what a fault would exceed, and rounding would not. Some
+# Largest difference of scores as a share of the largest score: more than rounding causes, and less than a fault. Some
 # models compute attention weights or norms in float32 whatever their type is.
 TOLERANCES = {torch.float64: 1e-5, torch.float32: 2e-3}
 HALF_PRECISION_TOLERANCE = 5e-2
 
-# Large enough to show what a head does to large scores, such as a soft cap.
+# Large enough to reveal what a head does to large scores, such as a soft cap.
 PROBE = 100.0
 
 # Steps within a sliding window while a model is probed, so that a few steps leave it.
@@ -50,29 +50,29 @@ def feature_scale(model: Any) -> float:
         >>> feature_scale(T5ForConditionalGeneration(T5Config(vocab_size=9, **sizes, decoder_start_token_id=0)))
         0.5
     """
-    seen: dict[str, Tensor] = {}
+    recorded: dict[str, Tensor] = {}
 
-    def read(module: nn.Module, inputs: Any) -> None:
-        seen["features"] = inputs[0]
+    def record_features(module: nn.Module, inputs: Any) -> None:
+        recorded["features"] = inputs[0]
 
-    def written(module: nn.Module, inputs: Any, output: Any) -> None:
-        seen["hidden"] = output[0] if isinstance(output, tuple) else output.last_hidden_state
+    def record_hidden(module: nn.Module, inputs: Any, output: Any) -> None:
+        recorded["hidden"] = output[0] if isinstance(output, tuple) else output.last_hidden_state
 
     hooks: list[Any] = []
     try:
         with _examined(model):
-            hooks.append(model.get_output_embeddings().register_forward_pre_hook(read))
-            hooks.append(model.get_decoder().register_forward_hook(written))
+            hooks.append(model.get_output_embeddings().register_forward_pre_hook(record_features))
+            hooks.append(model.get_decoder().register_forward_hook(record_hidden))
             first, last = _two_tokens(model)
             logits = _own_logits(model, [first, last], [first, last], model.device)
     finally:
         for hook in hooks:
             hook.remove()
-    if bool(logits.isnan().any()):  # which agrees with nothing
+    if bool(logits.isnan().any()):
         raise InputError(f"the scores of {type(model).__name__} are not numbers", hint="check its weights")
-    if {"features", "hidden"} <= seen.keys() and seen["features"].shape == seen["hidden"].shape:
-        for scale in (1.0, seen["hidden"].shape[-1] ** -0.5):
-            if _share_apart(seen["hidden"] * scale, seen["features"]) <= _tolerance(seen["hidden"]):
+    if {"features", "hidden"} <= recorded.keys() and recorded["features"].shape == recorded["hidden"].shape:
+        for scale in (1.0, recorded["hidden"].shape[-1] ** -0.5):
+            if _relative_difference(recorded["hidden"] * scale, recorded["features"]) <= _tolerance(recorded["hidden"]):
                 return float(scale)
     raise InputError(
         f"{type(model).__name__} has unknown steps between its decoder and its output embeddings",
@@ -110,7 +110,7 @@ def require_agreement(adapted: Any, model: nn.Module) -> None:
             theirs, scores = own(), ours()
             _require_same(plain, theirs[:, compared][:, :-1], scores[:, compared][:, :-1], way)
             _require_same(plain, theirs[:, -1], scores[:, -1], f"{way}, after padding was written", hint=FORBID_PADDING)
-        with _output_embeddings_say(plain, PROBE):
+        with _constant_output_embeddings(plain, PROBE):
             _require_same(plain, own()[:, compared], at_once()[:, compared], "the head, given large scores")
 
 
@@ -120,7 +120,7 @@ def slots_may_share(adapted: Any) -> bool:
     try:
         with _examined(plain):
             context = adapted.encode(probe.batch)
-            pasts = (context.nothing, adapted.empty_cache(context))
+            pasts = (context.empty, adapted.empty_cache(context))
             copied, shared = (_by_step(adapted, probe, context, past)[:, probe.compared] for past in pasts)
             _require_same(plain, copied, shared, "slots that share their keys and values")
     except InputError as error:
@@ -143,10 +143,10 @@ class _Probe(NamedTuple):
 
 def _probe_of(adapted: Any) -> _Probe:
     first, last = _two_tokens(adapted.model)
-    # A forced first token has no scores of its own: only what follows it can be compared.
+    # A forced first token has no scores of the model: only later steps can be compared.
     second = last if adapted.forced_first is None else adapted.forced_first
     compared = slice(0 if adapted.forced_first is None else 1, None)
-    # Some models count positions by what is not padding.
+    # Some models skip padding when they count positions.
     fed = second, first if adapted.padding is None else adapted.padding
     # A prompt of two tokens before the last, and one of a single token and padding.
     sources = ([first, last, last], [last, first])
@@ -161,7 +161,7 @@ def _by_step(adapted: Any, probe: _Probe, context: Any, state: Past) -> Tensor:
     inputs_B1D, _ = adapted.start(context)
     features_B1H, state = adapted.step(inputs_B1D, state, context, 0)
     logits = [adapted.head(features_B1H)]
-    # Two slots, of which the second is fed something else: the first must not notice.
+    # Two slots with different inputs: the second must not affect the first.
     state = tree.gather(state, torch.zeros(2, 2, dtype=torch.long, device=device))
     for step, token in enumerate(probe.fed, start=1):
         fed_BKD = adapted.embedding_VD[torch.tensor([[token, probe.other]] * 2, device=device)]
@@ -171,7 +171,7 @@ def _by_step(adapted: Any, probe: _Probe, context: Any, state: Past) -> Tensor:
 
 
 def _two_tokens(model: Any) -> tuple[int, int]:
-    """Return two ordinary tokens known to encoder and decoder, or any others."""
+    """Return two ordinary tokens known to encoder and decoder, if there are any."""
     modules = (model.get_encoder(), model.get_decoder()) if model.config.is_encoder_decoder else (model.get_decoder(),)
     size = min(module.get_input_embeddings().weight.shape[0] for module in modules)
     names = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", "forced_bos_token_id")
@@ -204,16 +204,16 @@ def _require_same(
     *,
     hint: str = "use another model, or report this one",
 ) -> None:
-    apart = _share_apart(ours_BTV, own_BTV)
-    if not apart <= _tolerance(own_BTV):
+    difference = _relative_difference(ours_BTV, own_BTV)
+    if not difference <= _tolerance(own_BTV):
         raise InputError(
             f"{type(model).__name__} cannot be adapted: {way}, its scores differ from the model's own by "
-            f"{apart:.1e} of the largest",
+            f"{difference:.1e} of the largest",
             hint=hint,
         )
 
 
-def _share_apart(ours: Tensor, own: Tensor) -> float:
+def _relative_difference(ours: Tensor, own: Tensor) -> float:
     """Return the largest difference divided by the largest value; NaN if there is one."""
     ours, own = ours.cpu().double(), own.cpu().double()
     return float((ours - own).abs().max() / own.abs().max().clamp(min=1e-30))
@@ -225,7 +225,7 @@ def _tolerance(scores: Tensor) -> float:
 
 @contextmanager
 def _examined(model: Any) -> Iterator[None]:
-    """Run without dropout, gradients and warnings about padding, and report errors in terms of the model."""
+    """Run without dropout, gradients and warnings about padding, and raise errors as InputErrors."""
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()  # the probe writes padding without a mask
     try:
@@ -262,8 +262,8 @@ def _window(part: Any) -> int:
 
 
 @contextmanager
-def _output_embeddings_say(model: Any, largest: float) -> Iterator[None]:
-    """Temporarily make the output embeddings return a fixed wide range of scores for any input."""
+def _constant_output_embeddings(model: Any, largest: float) -> Iterator[None]:
+    """Temporarily make the output embeddings return the same wide range of scores for any input."""
 
     def wide(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
         probe_V = torch.linspace(-largest, largest, output.shape[-1], dtype=output.dtype, device=output.device)

@@ -32,15 +32,15 @@ class Recurrence(NamedTuple):
 
     convolved: tuple[Tensor, ...]  # the last inputs of its convolutions
     recurrent: tuple[Tensor, ...]  # its recurrent states
-    keys_values: tuple[Tensor, ...]  # of attention beside it, or nothing
+    keys_values: tuple[Tensor, ...]  # of attention beside the recurrence, or ()
 
 
 Layers = tuple[Any, ...]
-"""What each layer keeps: keys and values (``KeysValues``), a :class:`Recurrence`, or ()."""
+"""Cached tensors of each layer: keys and values (``KeysValues``), a :class:`Recurrence`, or ()."""
 
-# The name that models have for a cache, and older ones: of most, and of Mamba.
+# Names of the cache in arguments and outputs: the current one, and the older ones of most models and of Mamba.
 CACHE_NAMES = ("cache", "past_key_values", "cache_params")
-# Layers that keep nothing, but have a place in a cache; older versions of transformers have none.
+# Entries of a cache for layers that keep nothing; older versions of Transformers have none.
 EMPTY: tuple[Any, ...] = tuple(filter(None, [getattr(cache_utils, "DummyLayer", None)]))
 WITH_RECURRENCES: tuple[Any, ...] = (
     LinearAttentionLayer,
@@ -49,27 +49,27 @@ WITH_RECURRENCES: tuple[Any, ...] = (
 )
 
 
-def require_plain_layers(config: Any, model_name: str, *, besides: tuple[Any, ...] = ()) -> None:
-    """Raise an InputError if layers with this config keep anything but keys and values, or are of the types besides.
+def require_plain_layers(config: Any, model_name: str, *, allowed: tuple[Any, ...] = ()) -> None:
+    """Raise an InputError if a layer keeps anything but keys and values, except for layers of the allowed types.
 
-    Those of attention within a window may be kept beyond it, where the mask hides them.
+    Keys and values that leave a sliding window may be kept, since the mask hides them.
     """
     in_chunks = getattr(config, "attention_chunk_size", None) is not None
-    kept = (DynamicLayer,) if in_chunks else (DynamicLayer, DynamicSlidingWindowLayer)
+    plain = (DynamicLayer,) if in_chunks else (DynamicLayer, DynamicSlidingWindowLayer)
     for layer in DynamicCache(config=config).layers:
-        if type(layer) not in (*kept, *besides):
+        if type(layer) not in (*plain, *allowed):
             raise _cannot_follow(model_name, f"a {type(layer).__name__}")
 
 
 def has_recurrences(config: Any) -> bool:
-    """Whether a layer with this config keeps the state of a recurrence, or nothing."""
+    """Whether a layer keeps the state of a recurrence, or nothing."""
     return any(isinstance(layer, (LinearAttentionLayer, *EMPTY)) for layer in DynamicCache(config=config).layers)
 
 
 def cache_of(layers: Layers) -> Any:
-    """Make a growing cache of what layers keep, (B, ...) each, without copying keys and values; of none, an empty one.
+    """Make a growing cache from the tensors of layers, (B, ...) each, without copying keys and values.
 
-    It keeps all steps. The one that a model makes for itself forgets those that leave a sliding window.
+    Without layers, it is empty. It keeps all steps, while a model's own cache drops those that leave a sliding window.
     """
     cache = DynamicCache()
     for kept in layers:
@@ -81,7 +81,7 @@ def cache_of(layers: Layers) -> Any:
 
 
 def empty_cache_of(config: Any) -> Any:
-    """Make an empty growing cache for a model with recurrences, whose layers cannot be told from their first states."""
+    """Make an empty growing cache for a model with recurrences; its config determines the types of the layers."""
     cache = DynamicCache(config=config)
     for place, layer in enumerate(cache.layers):
         if type(layer) is DynamicSlidingWindowLayer:
@@ -108,31 +108,31 @@ def _recurrent_layer(kept: Recurrence) -> Any:
         layer.has_previous_state[number] = True
     for number, state in enumerate(kept.recurrent):
         layer.lazy_initialization(recurrent_states=state, state_idx=number)
-    # Clones, since kernels for a GPU write over them.
+    # Cloned, because kernels for GPUs overwrite them.
     layer.conv_states.update((number, state.clone()) for number, state in enumerate(kept.convolved))
     layer.recurrent_states.update((number, state.clone()) for number, state in enumerate(kept.recurrent))
     return layer
 
 
 class ReplacedStates(TorchFunctionMode):
-    """Let a model put new states into a cache where it would write over the old ones.
+    """Mode in which a model replaces the states in a cache that it would overwrite.
 
-    So gradients flow through the states of a recurrence, which its steps read before they write them.
+    So gradients flow through a recurrence, whose steps read a state before they overwrite it.
 
     Args:
-        cache: the cache that the model is given.
+        cache: the cache that is passed to the model.
         model_name: for messages.
 
     Raises:
-        InputError: on exit, gradients are computed, and a state lost its own or was written over in another way.
+        InputError: on exit, gradients are computed, and a state has none or was overwritten in another way.
     """
 
     def __init__(self, cache: Any, model_name: str) -> None:
         super().__init__()
         self.cache, self.model_name = cache, model_name
-        self.given = [states[number] for states, number in self._places()]
+        self.initial = [states[number] for states, number in self._entries()]
 
-    def _places(self) -> Iterator[tuple[dict[int, Any], int]]:
+    def _entries(self) -> Iterator[tuple[dict[int, Any], int]]:
         """Yield each state as the dictionary that holds it, and its key there."""
         for layer in self.cache.layers:
             if isinstance(layer, LinearAttentionLayer):
@@ -140,19 +140,19 @@ class ReplacedStates(TorchFunctionMode):
                     yield from ((states, number) for number in states)
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        """Replace a state that is written over; call anything else."""
+        """Replace a state instead of overwriting it; call every other function."""
         if func is Tensor.copy_:
-            for states, number in self._places():
+            for states, number in self._entries():
                 if states[number] is args[0]:
                     states[number] = args[1].to(args[0].dtype).expand_as(args[0])
                     return states[number]
         return func(*args, **(kwargs or {}))
 
     def __exit__(self, *exception: Any) -> None:
-        """Check that states were replaced where there are gradients."""
+        """Check that states were replaced, if gradients are computed."""
         super().__exit__(*exception)
         if exception[0] is None and torch.is_grad_enabled():
-            for before, (states, number) in zip(self.given, self._places(), strict=True):
+            for before, (states, number) in zip(self.initial, self._entries(), strict=True):
                 if before is None:
                     continue
                 if states[number] is before or (before.requires_grad and not states[number].requires_grad):
@@ -175,16 +175,15 @@ def cache_in(output: Any) -> Any:
 
 
 def layers_of(cache: Any, model_name: str) -> Layers:
-    """Return the contents of a cache; raise an InputError unless layers hold all keys and values, or recurrences."""
+    """Return the tensors of a cache; raise an InputError for other kinds of caches and layers."""
     if type(cache) is not DynamicCache:
-        kind = "no such cache" if cache is None else f"a {type(cache).__name__}"
-        raise _cannot_follow(model_name, kind)
+        raise _cannot_follow(model_name, _kind_of(cache))
     if not cache.layers:
         raise _cannot_follow(model_name, "an empty cache")
-    return tuple(_kept_by(layer, model_name) for layer in cache.layers)
+    return tuple(_tensors_of(layer, model_name) for layer in cache.layers)
 
 
-def _kept_by(layer: Any, model_name: str) -> KeysValues | Recurrence | tuple[()]:
+def _tensors_of(layer: Any, model_name: str) -> KeysValues | Recurrence | tuple[()]:
     if isinstance(layer, EMPTY):
         return ()
     with_attention = isinstance(layer, DynamicLayer)
@@ -200,12 +199,14 @@ def _kept_by(layer: Any, model_name: str) -> KeysValues | Recurrence | tuple[()]
     return Recurrence(convolved, recurrent, (layer.keys, layer.values) if with_attention else ())
 
 
-def map_kept(columns: Callable[..., Tensor], states: Callable[..., Tensor], layers: Layers, *others: Layers) -> Layers:
-    """Map what layers keep: keys and values, which have columns, by one function, and states of recurrences by another.
+def map_layers(
+    columns: Callable[..., Tensor], states: Callable[..., Tensor], layers: Layers, *others: Layers
+) -> Layers:
+    """Map the tensors of layers: keys and values, which have columns, by one function, and recurrent states by another.
 
     Example:
         >>> layers = ((torch.ones(1), torch.ones(1)), Recurrence((), (torch.ones(1),), ()))
-        >>> map_kept(lambda leaf: leaf * 2, lambda leaf: leaf * 3, layers)
+        >>> map_layers(lambda leaf: leaf * 2, lambda leaf: leaf * 3, layers)
         ((tensor([2.]), tensor([2.])), Recurrence(convolved=(), recurrent=(tensor([3.]),), keys_values=()))
     """
 
@@ -221,13 +222,13 @@ def map_kept(columns: Callable[..., Tensor], states: Callable[..., Tensor], laye
 def two_caches_of(cache: Any, model_name: str) -> tuple[Layers, Layers]:
     """Return the contents of an encoder-decoder's cache: those of its self-attention and cross-attention."""
     if type(cache) is not EncoderDecoderCache:
-        raise _cannot_follow(model_name, "no such cache" if cache is None else f"a {type(cache).__name__}")
+        raise _cannot_follow(model_name, _kind_of(cache))
     return layers_of(cache.self_attention_cache, model_name), layers_of(cache.cross_attention_cache, model_name)
 
 
 def no_steps(layers: Layers) -> Layers:
-    """Return what one slot keeps before its first step: no columns, (B, N, T, A) to (B, 1, N, 0, A), but the states."""
-    return map_kept(lambda leaf: leaf[:, None, :, :0], lambda leaf: leaf[:, None], layers)
+    """Return the tensors of one slot before its first step: no columns, (B, 1, N, 0, A), and the recurrent states."""
+    return map_layers(lambda leaf: leaf[:, None, :, :0], lambda leaf: leaf[:, None], layers)
 
 
 def per_slot(layers: Layers, num_slots: int) -> Layers:
@@ -238,8 +239,7 @@ def per_slot(layers: Layers, num_slots: int) -> Layers:
 class SlotCopies:
     """Keys and values shared by all slots, copied for each slot once instead of at every step of a search.
 
-    For :mod:`seqwise.tree` it is a nest without tensors that is replaced by a new one, as other tensors need other
-    copies.
+    For :mod:`seqwise.tree` it is an empty nest, which every map replaces by a new one: other tensors need other copies.
 
     Example:
         >>> import torch
@@ -256,16 +256,20 @@ class SlotCopies:
         """Return :func:`per_slot` of some layers, cached while the layers are the same."""
         if layers is not self._layers:
             self._layers, self._copies = layers, {}
-        # What was copied without a graph must not end up in one, nor what has been written over since.
+        # Copies made without a graph must not be used in one, nor copies of tensors that have been overwritten since.
         leaves = [leaf for pair in layers for leaf in pair]
-        states = tuple((leaf.requires_grad, 0 if leaf.is_inference() else leaf._version) for leaf in leaves)
-        key = num_slots, torch.is_grad_enabled(), torch.is_inference_mode_enabled(), states
+        versions = tuple((leaf.requires_grad, 0 if leaf.is_inference() else leaf._version) for leaf in leaves)
+        key = num_slots, torch.is_grad_enabled(), torch.is_inference_mode_enabled(), versions
         if key not in self._copies:
             self._copies[key] = per_slot(layers, num_slots)
         return self._copies[key]
 
 
 tree.register_empty(SlotCopies)
+
+
+def _kind_of(cache: Any) -> str:
+    return "no such cache" if cache is None else f"a {type(cache).__name__}"
 
 
 def _cannot_follow(model_name: str, kind: str) -> InputError:

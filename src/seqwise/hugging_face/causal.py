@@ -26,7 +26,7 @@ from seqwise.hugging_face.caches import (
     cache_of,
     empty_cache_of,
     layers_of,
-    map_kept,
+    map_layers,
     no_steps,
 )
 from seqwise.hugging_face.shared_attention import SharedCall, shared_call
@@ -37,10 +37,10 @@ class Prompt(NamedTuple):
     """Prompts of a causal model."""
 
     tokens_BS: Tensor  # padded on the left
-    mask_BP: Tensor  # 1 where a prompt token is, the last one left out: it is what the first step is fed
+    mask_BP: Tensor  # 1 at prompt tokens, without the last, which is the input of the first step
     lengths_B: Tensor
-    memory: Layers  # what layers keep of all prompt tokens but the last, (B, N, P, A); none where steps cannot be taken
-    nothing: Layers  # the same of no steps
+    memory: Layers  # tensors of all prompt tokens but the last, (B, N, P, A); () if single steps cannot be taken
+    empty: Layers  # tensors of the output before its first step
 
 
 class CausalModel(HuggingFaceStepModel):
@@ -65,14 +65,14 @@ class CausalModel(HuggingFaceStepModel):
         columns_S = torch.arange(tokens_BS.shape[1], device=tokens_BS.device)
         tokens_BS = tokens_BS.masked_fill(columns_S >= lengths_B[:, None], 0)
         from_BS = (columns_S - gaps_B1) % tokens_BS.shape[1]
-        moved_BS, mask_BP = tokens_BS.gather(1, from_BS), (columns_S[:before] >= gaps_B1).long()
-        if not self._reads_ahead:
-            return Prompt(moved_BS, mask_BP, lengths_B, (), ())
+        shifted_BS, mask_BP = tokens_BS.gather(1, from_BS), (columns_S[:before] >= gaps_B1).long()
+        if not self._fills_cache:
+            return Prompt(shifted_BS, mask_BP, lengths_B, (), ())
         if self.recurs:
-            memory = self._read_after_padding(moved_BS, mask_BP)
-            return Prompt(moved_BS, mask_BP, lengths_B, memory, no_steps(memory))
-        # At least one token, since only a cache that something was put in tells its shape.
-        with self._reading_ahead():
+            memory = self._read_after_padding(shifted_BS, mask_BP)
+            return Prompt(shifted_BS, mask_BP, lengths_B, memory, no_steps(memory))
+        # At least one token, since an empty cache has no shapes.
+        with self._filling_cache():
             output = self._decoder(
                 input_ids=tokens_BS[:, : max(before, 1)],
                 use_cache=True,
@@ -82,26 +82,26 @@ class CausalModel(HuggingFaceStepModel):
         read = layers_of(cache_in(output), self._name)
         from_BP = (columns_S[:before] - gaps_B1) % max(before, 1)
 
-        def moved(leaf_BNPA: Tensor) -> Tensor:
+        def shifted(leaf_BNPA: Tensor) -> Tensor:
             return leaf_BNPA.take_along_dim(from_BP[:, None, :, None], dim=2)
 
-        return Prompt(moved_BS, mask_BP, lengths_B, tree.map(moved, read), no_steps(read))
+        return Prompt(shifted_BS, mask_BP, lengths_B, tree.map(shifted, read), no_steps(read))
 
     def _read_after_padding(self, tokens_BP: Tensor, mask_BP: Tensor) -> Layers:
-        """Read prompts with padding on the left, which leaves the states of recurrences as they are at the start."""
+        """Read prompts with padding on the left, which leaves recurrent states at their initial values."""
         before = mask_BP.shape[1]
-        # At least one token, since only a cache that something was put in tells its shape.
+        # At least one token, since an empty cache has no shapes.
         mask_BC = mask_BP if before else mask_BP.new_ones(len(mask_BP), 1)
-        placed = self._with_positions(mask_BC, _positions_in(mask_BC))
+        placement = self._placement(mask_BC, _positions_in(mask_BC))
         cache = empty_cache_of(self._decoder.config)
-        with self._reading_ahead():
-            self._run_cached(self._embed(tokens_BP[:, : max(before, 1)]), cache, placed)
-        nothing_B = mask_BP.sum(1) == 0
+        with self._filling_cache():
+            self._run_cached(self._embed(tokens_BP[:, : max(before, 1)]), cache, placement)
+        is_empty_B = mask_BP.sum(1) == 0
 
         def states(leaf: Tensor) -> Tensor:
-            return leaf.masked_fill(nothing_B.view(-1, *[1] * (leaf.dim() - 1)), 0.0)
+            return leaf.masked_fill(is_empty_B.view(-1, *[1] * (leaf.dim() - 1)), 0.0)
 
-        return map_kept(lambda leaf: leaf[:, :, :before], states, layers_of(cache, self._name))
+        return map_layers(lambda leaf: leaf[:, :, :before], states, layers_of(cache, self._name))
 
     def most_steps(self, source_ids: Sequence[int]) -> int | None:
         """Return the number of steps with positions after the prompt, whose last token is the first step's input."""
@@ -111,16 +111,16 @@ class CausalModel(HuggingFaceStepModel):
     def _first_tokens(self, context: Prompt) -> Tensor:
         return context.tokens_BS[:, -1]
 
-    def _placed(self, context: Prompt, num_slots: int, first: int, count: int) -> dict[str, Tensor]:
+    def _placement_of_steps(self, context: Prompt, num_slots: int, first: int, count: int) -> dict[str, Tensor]:
         """Return the mask over the prompt and all steps, and the positions of ``count`` steps from ``first`` on."""
         mask_BP, device = context.mask_BP, context.mask_BP.device
         mask_BA = torch.cat([mask_BP, mask_BP.new_ones(len(mask_BP), first + count)], dim=1)
         positions_BL = (context.lengths_B - 1)[:, None] + torch.arange(first, first + count, device=device)
-        placed = self._with_positions(mask_BA, positions_BL)
-        return {name: rows.repeat_interleave(num_slots, dim=0) for name, rows in placed.items()}
+        placement = self._placement(mask_BA, positions_BL)
+        return {name: rows.repeat_interleave(num_slots, dim=0) for name, rows in placement.items()}
 
-    def _with_positions(self, mask_BA: Tensor, positions_BL: Tensor) -> dict[str, Tensor]:
-        """Return the mask and positions as arguments; a model without positions goes by the mask."""
+    def _placement(self, mask_BA: Tensor, positions_BL: Tensor) -> dict[str, Tensor]:
+        """Return the mask and positions as arguments; models that take no positions derive them from the mask."""
         return {"attention_mask": mask_BA} | ({"position_ids": positions_BL} if self._takes_positions else {})
 
     def empty_cache(self, context: Prompt) -> SharedCache:
@@ -131,45 +131,45 @@ class CausalModel(HuggingFaceStepModel):
         num_seen = context.mask_BP.shape[1] + step
         self._require_positions(num_seen + 1, f"step {step + 1}")
         call = SharedCall(shared, num_seen=num_seen)
-        placed = self._placed(context, inputs_BJD.shape[1], step, 1)
+        placement = self._placement_of_steps(context, inputs_BJD.shape[1], step, 1)
         if self._takes_positions:
-            # The shared cache has its own, and a GPU would be asked whether anything is masked.
-            del placed["attention_mask"]
+            # The shared cache has its own mask; this one would make the host wait for the GPU.
+            del placement["attention_mask"]
         with shared_call(self._decoder, call):
-            return self._run_cached(inputs_BJD.flatten(0, 1)[:, None], call.cache, placed)
+            return self._run_cached(inputs_BJD.flatten(0, 1)[:, None], call.cache, placement)
 
     def _one_step(self, inputs_BJD: Tensor, state: Layers, context: Prompt, step: int) -> tuple[Tensor, Layers]:
         before, num_slots = context.mask_BP.shape[1], inputs_BJD.shape[1]
         self._require_positions(before + step + 1, f"step {step + 1}")
 
-        def behind_prompt(prompt: Tensor, steps: Tensor) -> Tensor:
+        def after_prompt(prompt: Tensor, steps: Tensor) -> Tensor:
             return torch.cat([prompt[:, None].expand(-1, num_slots, *prompt.shape[1:]), steps], dim=-2).flatten(0, 1)
 
-        # The states of recurrences have read the prompt.
-        cache = cache_of(map_kept(behind_prompt, lambda _, leaf: leaf.flatten(0, 1), context.memory, state))
-        placed = self._placed(context, num_slots, step, 1)
+        # Recurrent states already include the prompt.
+        cache = cache_of(map_layers(after_prompt, lambda _, leaf: leaf.flatten(0, 1), context.memory, state))
+        placement = self._placement_of_steps(context, num_slots, step, 1)
         if not any(isinstance(layer, DynamicLayer) for layer in cache.layers):
-            del placed["attention_mask"]  # of the columns, which there are none of
-        hidden = self._run_cached(inputs_BJD.flatten(0, 1)[:, None], cache, placed)
-        return hidden, map_kept(lambda leaf: leaf[:, :, before:], lambda leaf: leaf, layers_of(cache, self._name))
+            del placement["attention_mask"]  # there are no columns to mask
+        hidden = self._run_cached(inputs_BJD.flatten(0, 1)[:, None], cache, placement)
+        return hidden, map_layers(lambda leaf: leaf[:, :, before:], lambda leaf: leaf, layers_of(cache, self._name))
 
-    def _run_cached(self, inputs_BLD: Tensor, cache: DynamicCache, placed: dict[str, Tensor]) -> Tensor:
+    def _run_cached(self, inputs_BLD: Tensor, cache: DynamicCache, placement: dict[str, Tensor]) -> Tensor:
         with ReplacedStates(cache, self._name) if self.recurs else nullcontext():
-            output = self._run(inputs_BLD, use_cache=True, **{self._cache: cache}, **placed)
+            output = self._run(inputs_BLD, use_cache=True, **{self._cache: cache}, **placement)
         hidden_BLH: Tensor = output.last_hidden_state
         return hidden_BLH
 
     def _all_steps(self, inputs_BTD: Tensor, context: Prompt) -> Tensor:
         before, num_steps = context.mask_BP.shape[1], inputs_BTD.shape[1]
         self._require_positions(before + num_steps, "the longest target")
-        placed = self._placed(context, 1, 0, num_steps)
-        if context.memory and self._keeps_cache:
-            return self._run_cached(inputs_BTD, cache_of(context.memory), placed)
-        # Without a cache the prompt is read along.
-        if "position_ids" in placed:
-            placed["position_ids"] = torch.cat([_positions_in(context.mask_BP), placed["position_ids"]], dim=1)
+        placement = self._placement_of_steps(context, 1, 0, num_steps)
+        if context.memory and self._continues_cache:
+            return self._run_cached(inputs_BTD, cache_of(context.memory), placement)
+        # Without a cache, the prompt is read in the same pass.
+        if "position_ids" in placement:
+            placement["position_ids"] = torch.cat([_positions_in(context.mask_BP), placement["position_ids"]], dim=1)
         prompt_BPD = self._embed(context.tokens_BS[:, :before])
-        output = self._run(torch.cat([prompt_BPD, inputs_BTD], dim=1), use_cache=False, **placed)
+        output = self._run(torch.cat([prompt_BPD, inputs_BTD], dim=1), use_cache=False, **placement)
         hidden_BTH: Tensor = output.last_hidden_state[:, before:]
         return hidden_BTH
 

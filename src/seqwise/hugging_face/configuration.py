@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     _Objective = str | ObjectiveConfig
     _Language = str | Language
 else:
-    _ScheduleText = _Objective = _Language = str  # HfArgumentParser reads the annotation, and a command line has text
+    _ScheduleText = _Objective = _Language = str  # HfArgumentParser reads annotations, and a command line only has text
 
 
 def _option(text: str) -> Any:
@@ -116,7 +116,7 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
     cross_entropy_weight: float | None = _option("objectives that see the beam: weight of added cross-entropy")
     direct_loss_weight: float | None = _option("beam-crf, (soft-)dense-beam: weight of added relaxed-beam loss")
     log_partition_weight: float | None = _option("weight of (log Z)^2 along gold (z-loss), in any objective")
-    log_partition_fraction: float | None = _option("the part of the positions whose log Z is penalised")
+    log_partition_fraction: float | None = _option("fraction of the positions whose log Z is penalised")
     noise_tokens: int | None = _option("noise-contrastive: noise tokens for each gold token")
     language: _Language | None = _option("regular expression that restricts outputs in training and evaluation")
     label_smoothing: float | None = _option(
@@ -128,7 +128,7 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
             if getattr(self, name):
                 raise InputError(f"{name}: {problem}", hint=hint)
         super().__post_init__()
-        if not torch.accelerator.is_available():  # torch warns of pinned memory that no device copies
+        if not torch.accelerator.is_available():  # torch warns about pinned memory without a device
             self.dataloader_pin_memory = False
         options = {name: getattr(self, name) for name in _OPTIONS if getattr(self, name) is not None}
         chosen: Any = self.objective

@@ -20,7 +20,7 @@ from seqwise.search.candidates import Candidates
 from seqwise.search.selection import Selection
 from seqwise.search.selectors import Selector
 
-# What would change scores and is not done here, with the values at which it does nothing.
+# Settings that change scores and are not supported, with the values at which they have no effect.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "repetition_penalty": (1.0,),
     "encoder_repetition_penalty": (1.0,),
@@ -40,7 +40,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "stop_strings": ([],),
     "dola_layers": (),
 }
-# The last two say how keys within a sliding window are stored, which changes no score.
+# The last two only change how keys within a sliding window are stored.
 MOVABLE_CACHES = (None, "dynamic", "dynamic_full", "offloaded", "hybrid", "sliding_window")
 
 
@@ -48,8 +48,8 @@ class SpecialTokens(NamedTuple):
     """Special tokens that a search needs."""
 
     end: int | None
-    first: int  # what the decoder is fed first: 0 for a causal model, which is fed its prompt
-    forced_first: int | None  # what the first output has to be
+    first: int  # the first input of the decoder; 0 for a causal model, which continues a prompt
+    forced_first: int | None  # the first output if it is forced
     padding: int | None  # if it may be written
 
 
@@ -98,7 +98,7 @@ def special_tokens(model: Any, generation_config: GenerationConfig) -> SpecialTo
             )
         end = end[0]
     if end is not None and end >= model.get_output_embeddings().weight.shape[0]:
-        end = None  # a token that is never written, as where a small GPT-2 keeps the number of a large one
+        end = None  # never written, such as the end token of GPT-2 in a model with a smaller vocabulary
     if generation_config.cache_implementation not in MOVABLE_CACHES:
         raise InputError(
             f"{name} asks for a {generation_config.cache_implementation} cache "
@@ -203,8 +203,8 @@ def generation_selector(
     return GenerationSelector(
         selector,
         vocabulary_size=plain.get_output_embeddings().weight.shape[0],
-        excluded=_written(_forbidden(config, end), plain),
-        excluded_at_first=_written(config.begin_suppress_tokens or [], plain),
+        excluded=_in_vocabulary(_forbidden(config, end), plain),
+        excluded_at_first=_in_vocabulary(config.begin_suppress_tokens or [], plain),
         first_choice=0 if forced_first is None else 1,
         end=end,
         steps_before_end=before_end,
@@ -219,8 +219,8 @@ def _forbidden(generation_config: GenerationConfig, end: int | None) -> set[int]
     return words - {end} | set(generation_config.suppress_tokens or [])
 
 
-def _written(tokens: Iterable[int], model: Any) -> tuple[int, ...]:
-    """Sort tokens, without those beyond the vocabulary, which cannot be written anyway."""
+def _in_vocabulary(tokens: Iterable[int], model: Any) -> tuple[int, ...]:
+    """Sort tokens, without those beyond the vocabulary, which cannot be written."""
     size = model.get_output_embeddings().weight.shape[0]
     return tuple(sorted(token for token in set(tokens) if token < size))
 
@@ -229,7 +229,7 @@ def _written(tokens: Iterable[int], model: Any) -> tuple[int, ...]:
 class GenerationSelector:
     """Selector with forbidden candidates; made by :func:`generation_selector`."""
 
-    selector: Selector  # chooses among what is left
+    selector: Selector  # chooses among the other candidates
     vocabulary_size: int
     excluded: tuple[int, ...]  # tokens that are never chosen
     excluded_at_first: tuple[int, ...]  # tokens that are not chosen at the step ``first_choice``
@@ -261,13 +261,13 @@ class GenerationSelector:
             return self.selector(candidates, carry, generator)
         num_inputs, num_slots = candidates.prefix_scores_BJ.shape
         device = candidates.prefix_scores_BJ.device
-        excluded_X = _places(tuple(sorted(tokens)), num_slots, self.vocabulary_size, device)
+        excluded_X = _candidate_indices(tuple(sorted(tokens)), num_slots, self.vocabulary_size, device)
         return self.selector(candidates.without(excluded_X.expand(num_inputs, -1)), carry, generator)
 
 
 @lru_cache(maxsize=64)
-@torch.inference_mode(False)  # what is made in that mode could not be used in a graph later
-def _places(tokens: tuple[int, ...], num_slots: int, vocabulary_size: int, device: torch.device) -> Tensor:
+@torch.inference_mode(False)  # tensors made in that mode could not be used in a graph later
+def _candidate_indices(tokens: tuple[int, ...], num_slots: int, vocabulary_size: int, device: torch.device) -> Tensor:
     """Return slot x V + token of these tokens in every slot; cached, as it synchronises with the GPU."""
     slots_J1 = torch.arange(num_slots, device=device)[:, None] * vocabulary_size
     return (slots_J1 + torch.tensor(tokens, device=device)).flatten()

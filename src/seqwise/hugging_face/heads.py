@@ -26,7 +26,7 @@ def head_of(model: nn.Module) -> nn.Module:
         True
     """
     head = OutputHead(model)
-    if not isinstance(head.linear, nn.Linear) or type(head.linear) is not nn.Linear or head.is_nonlinear:
+    if type(head.linear) is not nn.Linear or head.is_nonlinear:
         return head
     return head.linear if head.logits_bias is None else LinearHead(model)
 
@@ -58,7 +58,7 @@ class OutputHead(nn.Module):
         return any(value is not None for value in self._operations())
 
     def _operations(self) -> tuple[float | None, float | None, float | None]:
-        """The factor (Cohere), divisor (Granite) and soft cap (Gemma 2)."""
+        """Return the factor (Cohere), divisor (Granite) and soft cap (Gemma 2)."""
         model: Any = self._model[0]
         config = model.config.get_text_config(decoder=True)
         return (

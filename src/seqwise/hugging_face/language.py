@@ -14,13 +14,13 @@ from seqwise.search.automata import Automaton, regular
 from seqwise.search.grammars import Grammar, grammar
 from seqwise.search.language import Language, allowed_tokens, nodes_along, require_output
 
-NO_TEXT = "\ufffd"  # what a part of a character decodes to
+NO_TEXT = "\ufffd"  # decoding of a part of a character
 
 
 def token_texts(tokenizer: Any) -> tuple[dict[int, str], dict[int, str]]:
-    """Return the text that each token adds behind others, and at the beginning, by id.
+    """Return the text that each token adds after other tokens, and at the beginning, by id.
 
-    Special tokens and tokens of part of a character have none.
+    Special tokens and tokens that are part of a character have none.
 
     Example:
         >>> from transformers import BertTokenizer
@@ -33,13 +33,13 @@ def token_texts(tokenizer: Any) -> tuple[dict[int, str], dict[int, str]]:
     first = {token: text for token in ids if NO_TEXT not in (text := decoded(tokenizer, [token]))}
     anchor, before = next(((token, text) for token, text in first.items() if text.strip()), (None, ""))
     texts = [] if anchor is None else [decoded(tokenizer, [anchor, token]) for token in ids]
-    behind = {
+    later = {
         token: text[len(before) :]
         for token, text in zip(ids, texts, strict=bool(texts))
         if text.startswith(before) and len(text) > len(before) and NO_TEXT not in text[len(before) :]
     }
-    # A blank alone, as a piece of its own, has no text at the beginning, and may come first all the same.
-    return behind, {token: text for token, text in first.items() if text or token in behind}
+    # A token that is only a blank decodes to nothing at the beginning, but may come first.
+    return later, {token: text for token, text in first.items() if text or token in later}
 
 
 def text_language(tokenizer: Any, pattern: str, *, end: int | None) -> Automaton:
@@ -58,8 +58,8 @@ def text_language(tokenizer: Any, pattern: str, *, end: int | None) -> Automaton
     Example: with ``model = step_model(GPT2LMHeadModel.from_pretrained(...))`` and its tokenizer,
         ``model.language = text_language(tokenizer, r'{"age": [1-9][0-9]?}', end=model.end)``.
     """
-    behind, first = token_texts(tokenizer)
-    return regular(pattern, behind, first=first, end=end)
+    later, first = token_texts(tokenizer)
+    return regular(pattern, later, first=first, end=end)
 
 
 def text_grammar(tokenizer: Any, source: str | Mapping[str, Any], *, end: int | None) -> Grammar:
@@ -79,21 +79,21 @@ def text_grammar(tokenizer: Any, source: str | Mapping[str, Any], *, end: int | 
     Example: with ``model = step_model(GPT2LMHeadModel.from_pretrained(...))`` and its tokenizer,
         ``model.language = text_grammar(tokenizer, {"type": "array", "items": {"type": "integer"}}, end=model.end)``.
     """
-    behind, first = token_texts(tokenizer)
-    return grammar(source, behind, first=first, end=end)
+    later, first = token_texts(tokenizer)
+    return grammar(source, later, first=first, end=end)
 
 
 class InsideLanguage(LogitsProcessor):
-    """Processor of one call of ``generate``, which masks the tokens that a language does not allow.
+    """Logits processor for one call of ``generate``, which masks the tokens that a language does not allow.
 
     Rows that have ended, or left the language, are not masked.
 
     Args:
-        language: the allowed outputs: what follows the tokens of the first step.
-        longest: number of tokens at which ``generate`` stops, with those of the first step.
+        language: the allowed outputs, without the tokens that are already there at the first call.
+        longest: number of tokens at which ``generate`` stops, those of the first call included.
 
     Raises:
-        InputError: at the first step, if no output of the language fits.
+        InputError: at the first call, if no output of the language fits.
 
     Example: ``model.generate(**inputs, max_length=20, logits_processor=[InsideLanguage(language, longest=20)])``
     """

@@ -22,7 +22,7 @@ from seqwise.decoding import evaluation_mode
 from seqwise.devices import moved
 from seqwise.errors import InputError
 from seqwise.hugging_face.text_codec import TextCodec
-from seqwise.models.masked import seen_tokens
+from seqwise.models.masked import refuse_context, seen_tokens
 
 MAX_TOKENS = 2**14
 """Default number of tokens per call of a model, special ones and padding included."""
@@ -103,8 +103,7 @@ class HuggingFaceMaskedModel(nn.Module):
             InputError: shapes do not fit, padding is masked or precedes a token, a row has no tokens or more than the
                 model has positions, or there is a context.
         """
-        if context is not None:
-            raise InputError("this masked model reads no context", hint="omit the context")
+        refuse_context(context)
         masked_NT = masked_NT.cpu()
         seen_NT, real_NT, *_ = seen_tokens(tokens_NT, masked_NT, mask_id=self.mask_id, device=masked_NT.device)
         self.require_room(tokens_NT.shape[1])
@@ -123,23 +122,23 @@ class HuggingFaceMaskedModel(nn.Module):
         if self.max_length is not None and length > self.max_length:
             num_special = len(self.before) + len(self.after)
             raise InputError(
-                f"a sequence of {length} tokens and {num_special} special ones, where the model has"
+                f"a sequence has {length} tokens and {num_special} special ones, and the model has"
                 f" {self.max_length + num_special} positions",
                 hint=f"cut it into pieces of at most {self.max_length} tokens",
             )
 
     def _scores(self, seen_NT: Tensor, masked_NT: Tensor, real_NT: Tensor | None) -> Tensor:
         ids_NL, attended_NL = self._surrounded(seen_NT, real_NT)
-        rows_M, places_M = masked_NT.nonzero(as_tuple=True)
-        places = moved(rows_M, self.device), moved(places_M + len(self.before), self.device)
+        rows_M, columns_M = masked_NT.nonzero(as_tuple=True)
+        indices = moved(rows_M, self.device), moved(columns_M + len(self.before), self.device)
         inputs: dict[str, Any] = {"input_ids": moved(ids_NL, self.device), "return_dict": True}
         if not bool(attended_NL.all()):
             inputs["attention_mask"] = moved(attended_NL, self.device)
         if "attention_mask" in inputs and not self.reads_attention_mask:
-            raise InputError("the model takes no attention mask, so that rows cannot be padded", hint="sort by length")
-        with nullcontext() if self.narrowed_at is None else _gathered(self.model, self.narrowed_at, places):
+            raise InputError("the model takes no attention mask, so rows cannot be padded", hint="sort by length")
+        with nullcontext() if self.narrowed_at is None else _gathered(self.model, self.narrowed_at, indices):
             logits = self.model(**inputs).logits
-        logits_MV = logits[places] if self.narrowed_at is None else logits.squeeze(0)
+        logits_MV = logits[indices] if self.narrowed_at is None else logits.squeeze(0)
         return logits_MV.float() if logits_MV.dtype in (torch.float16, torch.bfloat16) else logits_MV
 
     def _surrounded(self, seen_NT: Tensor, real_NT: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -216,7 +215,7 @@ def masked_model(
     pad_id, codec = getattr(model.config, "pad_token_id", None), None
     if tokenizer is not None:
         if mask_id is not None or before or after or special:
-            raise InputError("both a tokenizer and ids of special tokens", hint="leave the ids out")
+            raise InputError("both a tokenizer and ids of special tokens are given", hint="leave the ids out")
         codec = TextCodec(tokenizer, vocab_size=vocab_size)
         mask_id, before, after, allowed_V = codec.mask_id, codec.before, codec.after, codec.allowed_V
         pad_id = pad_id if pad_id is not None else getattr(tokenizer, "pad_token_id", None)
@@ -242,9 +241,6 @@ def masked_model(
         max_tokens=max_tokens,
         codec=codec,
     )
-
-
-# -------------------------------------------------------------------------------------------------- its parts
 
 
 def unwrapped(model: Any) -> Any:
@@ -274,13 +270,13 @@ def num_positions(model: Any) -> int | None:
 
 
 @contextmanager
-def _gathered(model: Any, name: str, places: tuple[Tensor, Tensor]) -> Iterator[None]:
+def _gathered(model: Any, name: str, indices: tuple[Tensor, Tensor]) -> Iterator[None]:
     """Temporarily reduce the output of a backbone module to the masked positions, as one sequence of M."""
 
     def hook(module: nn.Module, inputs: Any, output: Any) -> Any:
         if isinstance(output, Tensor):
-            return output[places][None]
-        first_M = output[0][places][None]
+            return output[indices][None]
+        first_M = output[0][indices][None]
         if isinstance(output, tuple):
             return (first_M, *output[1:])
         output[next(iter(output.keys()))] = first_M
@@ -293,7 +289,7 @@ def _gathered(model: Any, name: str, places: tuple[Tensor, Tensor]) -> Iterator[
         handle.remove()
 
 
-def _places_to_narrow(model: Any) -> list[str]:
+def _modules_to_narrow(model: Any) -> list[str]:
     """Return backbone modules after which positions are independent, the earliest first; none without a backbone."""
     backbone = unwrapped(model).base_model
     if backbone is unwrapped(model):
@@ -316,7 +312,7 @@ def _check(adapted: HuggingFaceMaskedModel) -> None:
         if full_MV is None or full_MV.shape != (int(masked_NT.sum()), adapted.vocab_size):
             hint = "load it with AutoModelForMaskedLM"
             raise InputError(f"{name} gives no scores of every token at every position", hint=hint)
-        for place in (*_places_to_narrow(adapted.model), None):
+        for place in (*_modules_to_narrow(adapted.model), None):
             adapted.narrowed_at = place
             own_MV = _attempt(lambda: adapted.masked_logits(tokens_NT, masked_NT))
             if own_MV is not None and _alike(own_MV, full_MV, adapted):
@@ -344,6 +340,6 @@ def _attempt(score: Callable[[], Tensor]) -> Tensor | None:
 def _alike(own_MV: Tensor, full_MV: Tensor, adapted: HuggingFaceMaskedModel) -> bool:
     if own_MV.shape != full_MV.shape:
         return False
-    # The same sums in other shapes may round differently, by as much as the parameters are precise.
+    # The same sums in other shapes may round differently.
     precision = torch.finfo(next(adapted.model.parameters()).dtype).eps
     return bool((own_MV - full_MV).abs().max() <= 100 * precision * full_MV.abs().max().clamp(min=1.0))

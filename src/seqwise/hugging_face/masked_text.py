@@ -1,8 +1,8 @@
 """Text sampling and infilling with masked Hugging Face models.
 
 Samples are tokens between special tokens, which never change; lengths exclude these. Tokenizing the text of a sample
-may give different tokens (a word piece next to one that it joins with, bytes that are not UTF-8):
-:attr:`TextSample.survives <seqwise.hugging_face.TextSample.survives>` tells, and ``tokens`` are the sampled ones.
+may give different tokens (a word piece next to one that it joins with, bytes that are not UTF-8);
+then :attr:`TextSample.survives <seqwise.hugging_face.TextSample.survives>` is false. ``tokens`` are the sampled ones.
 
 Shapes: S sweeps, B chains, T positions.
 """
@@ -116,7 +116,7 @@ def sample_texts(
     Args:
         model: a Hugging Face model in evaluation mode, or the result of :func:`~seqwise.hugging_face.masked_model`.
         tokenizer: the model's own.
-        length: number of tokens; the first chain starts from a greedy fill, the others from sequences that are drawn
+        length: number of tokens; the first chain starts from greedy choices, the others from sequences that are drawn
             token by token.
         texts: starts of the chains, one for each, instead of a length. Those of equal length sample the same target,
             and are diagnosed together.
@@ -229,9 +229,6 @@ def infill(
     return _sampled(adapted, codec, problems, codec.filled, texts, settings or ChainSettings(), **options)
 
 
-# -------------------------------------------------------------------------------------------------- their parts
-
-
 def _sampled(
     adapted: HuggingFaceMaskedModel,
     codec: TextCodec,
@@ -284,7 +281,7 @@ def adapted_with_codec(model: Any, tokenizer: Any, **options: Any) -> tuple[Hugg
     if codec is None or codec.tokenizer is not tokenizer:
         codec = TextCodec(tokenizer, vocab_size=adapted.vocab_size)
         if (codec.mask_id, codec.before, codec.after) != (adapted.mask_id, adapted.before, adapted.after):
-            raise InputError("the tokenizer puts other special tokens than the model was adapted with")
+            raise InputError("the tokenizer adds other special tokens than the model was adapted with")
     require_evaluation_mode(adapted)
     return adapted, codec
 
@@ -306,9 +303,9 @@ def _allowed(codec: TextCodec, allowed: Sequence[str] | None) -> Tensor:
     if allowed is None:
         return codec.allowed_V
     vocabulary = codec.tokenizer.get_vocab()
-    strange = [token for token in allowed if token not in vocabulary or not codec.allowed_V[vocabulary[token]]]
-    if strange or not allowed:
-        problem = f"{strange[0]!r} is a special token, or not in the vocabulary" if strange else "no token"
+    refused = [token for token in allowed if token not in vocabulary or not codec.allowed_V[vocabulary[token]]]
+    if refused or not allowed:
+        problem = f"{refused[0]!r} is a special token, or not in the vocabulary" if refused else "no token"
         raise InputError(f"allowed: {problem}", hint="give tokens as tokenizer.tokenize writes them")
     flags_V = torch.zeros_like(codec.allowed_V)
     flags_V[[vocabulary[token] for token in allowed]] = True

@@ -43,18 +43,18 @@ def batch_from_inputs(inputs: Mapping[str, Any], *, first: int | None) -> Batch:
         raise InputError(f"the inputs have {ignored[0]}, which a search would not read", hint="drop it from the data")
     tokens_BL, labels_BL = inputs["input_ids"], target_labels(inputs, causal=first is None)
     real_BL, wanted_BL = _real(inputs), labels_BL >= 0
-    _require_no_gap(real_BL, "attention_mask has a hole")
+    _require_no_gap(real_BL, "attention_mask has a gap")
     _require_no_gap(wanted_BL, "labels have a gap of -100 between two targets")
     if first is None:
         if bool((wanted_BL & (labels_BL != tokens_BL)).any()):
-            problem = "the labels of a causal model are its input_ids, or -100, and here they differ"
-            raise InputError(problem, hint="copy input_ids, without moving them: that is done here")
+            problem = "the labels of a causal model must be its input_ids, or -100, and they differ"
+            raise InputError(problem, hint="copy input_ids without shifting them: they are shifted later")
         real_BL = real_BL & (torch.cumsum(wanted_BL, dim=1) == 0)
     elif inputs.get("decoder_input_ids") is not None:
-        _require_moved(inputs["decoder_input_ids"], labels_BL, first)
+        _require_shifted(inputs["decoder_input_ids"], labels_BL, first)
     kept_B = wanted_BL.any(1)
-    sources_BS, source_lengths_B = _moved_left(tokens_BL[kept_B], real_BL[kept_B], 0)
-    targets_BT, target_lengths_B = _moved_left(labels_BL[kept_B], wanted_BL[kept_B], IGNORE)
+    sources_BS, source_lengths_B = _shifted_left(tokens_BL[kept_B], real_BL[kept_B], 0)
+    targets_BT, target_lengths_B = _shifted_left(labels_BL[kept_B], wanted_BL[kept_B], IGNORE)
     return Batch(sources_BS, source_lengths_B, targets_BT, target_lengths_B, kept_B.nonzero()[:, 0])
 
 
@@ -87,34 +87,34 @@ def _real(inputs: Mapping[str, Any]) -> Tensor:
     return mask_BL > 0
 
 
-def _require_no_gap(there_BL: Tensor, problem: str) -> None:
-    if there_BL.shape[1] == 0:
+def _require_no_gap(mask_BL: Tensor, problem: str) -> None:
+    if mask_BL.shape[1] == 0:
         return
-    columns_L = torch.arange(there_BL.shape[1], device=there_BL.device)
-    last_B = torch.where(there_BL, columns_L, -1).amax(1)
-    first_B = torch.where(there_BL, columns_L, there_BL.shape[1]).amin(1)
-    if bool((there_BL.sum(1) < last_B - first_B + 1).any()):
+    columns_L = torch.arange(mask_BL.shape[1], device=mask_BL.device)
+    last_B = torch.where(mask_BL, columns_L, -1).amax(1)
+    first_B = torch.where(mask_BL, columns_L, mask_BL.shape[1]).amin(1)
+    if bool((mask_BL.sum(1) < last_B - first_B + 1).any()):
         hint = "pad on one side; give labels to all that follows a prompt, or split the text there"
         raise InputError(problem, hint=hint)
 
 
-def _require_moved(fed_BL: Tensor, labels_BL: Tensor, first: int) -> None:
+def _require_shifted(fed_BL: Tensor, labels_BL: Tensor, first: int) -> None:
     wanted_BL = labels_BL >= 0
     same = fed_BL.shape == labels_BL.shape
-    # Of labels that are padded on the left, the first is fed padding by transformers; here it is fed the start.
+    # If labels are padded on the left, Transformers puts padding before the first; here it is the start token.
     same = same and not bool((wanted_BL[:, 0] & (fed_BL[:, 0] != first)).any())
     followed = wanted_BL[:, 1:] & wanted_BL[:, :-1]
     if not same or bool((followed & (fed_BL[:, 1:] != labels_BL[:, :-1])).any()):
         raise InputError(
-            f"decoder_input_ids are not the labels behind the start token {first}",
+            f"decoder_input_ids are not the labels after the start token {first}",
             hint="drop them, or set generation_config.decoder_start_token_id to the token that they start with",
         )
 
 
-def _moved_left(values_BL: Tensor, kept_BL: Tensor, fill: int) -> tuple[Tensor, Tensor]:
+def _shifted_left(values_BL: Tensor, kept_BL: Tensor, fill: int) -> tuple[Tensor, Tensor]:
     """Shift the kept part of each row to the left, and return it with its length; as wide as the longest."""
     lengths_B = kept_BL.sum(1)
     width = int(lengths_B.max()) if len(lengths_B) else 0
     order_BL = (~kept_BL).long().argsort(dim=1, stable=True)[:, :width]
-    behind_BL = torch.arange(width, device=lengths_B.device) >= lengths_B[:, None]
-    return values_BL.gather(1, order_BL).masked_fill(behind_BL, fill), lengths_B
+    is_padding_BL = torch.arange(width, device=lengths_B.device) >= lengths_B[:, None]
+    return values_BL.gather(1, order_BL).masked_fill(is_padding_BL, fill), lengths_B

@@ -86,7 +86,7 @@ class TextScorer:
 
     @torch.no_grad()
     def scores(self, texts: Sequence[ScoredText]) -> list[TextScore]:
-        """Score texts; rows of different texts share passes, and are read when all are on their way."""
+        """Score texts; texts share passes, and results are read once all passes are launched."""
         groups = [self._rows_of(number, text) for number, text in enumerate(texts)]
         found = [*self._log_probs([row for group in groups for row in group])]
         values = torch.cat([log_probs_M for _, log_probs_M in found]).cpu().double() if found else torch.zeros(0)
@@ -110,7 +110,7 @@ class TextScorer:
         ids = [text.ids[place] for place in text.scored]
         tokens = tuple(self.tokenizer.convert_ids_to_tokens(ids))
         words = tuple(text.words[place] for place in text.scored)
-        # GPT-2 names its end token as the unknown one too.
+        # GPT-2's end token is its unknown token too.
         own = ids[:-1] if ids[-1] == self.tokenizer.eos_token_id and text.spans[-1] == (len(text.text),) * 2 else ids
         unknown = own.count(self.tokenizer.unk_token_id)
         options: dict[str, Any] = {"words_T": words, "spans": text.spans, "prefix": text.prefix}
@@ -256,7 +256,7 @@ def _masked_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> Tex
         ready = _in_context(tokenizer, text, prefix, suffix, settings)
         codec.require_whole(ready.ids)
         if settings.bound and window is not None and len(ready.ids) > window:
-            problem = f"bound: a text of {len(ready.ids)} tokens, where the model has room for {window}"
+            problem = f"bound: a text has {len(ready.ids)} tokens, and the model has room for {window}"
             raise InputError(problem, hint="cut it; bounds are not taken by windows")
         return ready
 
@@ -281,7 +281,7 @@ def _masked_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> Tex
 
     def groups(rows: Sequence[_Row]) -> Iterator[list[_Row]]:
         if adapted.reads_attention_mask and not reading_is_free(next(adapted.parameters())):
-            # Where a pass of few rows costs as much as one of many, rows of several lengths share it.
+            # On a GPU, a pass of few rows costs as much as one of many, so rows of several lengths share it.
             yield from _by_budget(rows, settings.max_tokens, special=num_special, passes=lambda row: len(row.scored))
             return
         for places in of_one_length([len(row.ids) for row in rows], most_rows):
@@ -353,7 +353,7 @@ def _causal_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> Tex
 
 
 def _overlapping(number: int, text: ScoredText, before: tuple[int, ...], window: int | None) -> list[_Row]:
-    """Yield windows that start half a window apart; a token is scored in the first window that contains it."""
+    """Return windows that start half a window apart; a token is scored in the first window that contains it."""
     size = len(text.ids) if window is None else window
     rows, done, start = [], 0, 0
     while done < len(text.ids):
@@ -393,7 +393,7 @@ def _seq2seq_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> Te
             raise InputError(problem, hint="give a prefix: it is the source")
         ready = _with_end(ScoredText(text, prefix, tokens.ids, tokens.words, places, tokens.spans, source), end)
         if positions is not None and len(source) > positions:
-            problem = f"a source of {len(source)} tokens, where the model has {positions} positions"
+            problem = f"a source has {len(source)} tokens, and the model has {positions} positions"
             raise InputError(problem, hint="cut it; sources are not read in windows")
         return ready
 
@@ -439,7 +439,7 @@ def _by_budget(
 ) -> Iterator[list[_Row]]:
     """Group rows of similar length, shortest first, within a token budget with padding, but at least one row.
 
-    A row may have special tokens that it does not list, and pass more than once.
+    ``special`` tokens are added to each row, and ``passes`` counts the passes that a row needs.
     """
     group, count = list[_Row](), 0
     for row in sorted(rows, key=lambda row: (len(row.ids), len(row.source))):
@@ -453,9 +453,6 @@ def _by_budget(
         yield group
 
 
-# --------------------------------------------------------------------------------------------------------- their parts
-
-
 def _joined(prefix: str, text: str, suffix: str, settings: ScoringSettings) -> str:
     return settings.separator.join(part for part in (prefix, text, suffix) if part)
 
@@ -463,8 +460,8 @@ def _joined(prefix: str, text: str, suffix: str, settings: ScoringSettings) -> s
 def _in_context(tokenizer: Any, text: str, prefix: str, suffix: str, settings: ScoringSettings) -> ScoredText:
     """Split a text between its prefix and its suffix; a token that overlaps the text belongs to it.
 
-    So does the separator after the prefix, whether it is a token of its own or not: then log p(prefix text) is the sum
-    of log p(prefix) and log p(text | prefix).
+    So does the separator after the prefix, as a token of its own or not. Then log p(prefix text) is the sum of
+    log p(prefix) and log p(text | prefix).
     """
     own = text_tokens(tokenizer, text, words=settings.words)
     if not prefix and not suffix:
@@ -473,7 +470,7 @@ def _in_context(tokenizer: Any, text: str, prefix: str, suffix: str, settings: S
     stop = start + len(text)
     tokens = text_tokens(tokenizer, _joined(prefix, text, suffix, settings), words=settings.words)
     if all(span is not None for span in tokens.spans):
-        # The span of a token of nothing but blanks is their end; they begin where the token before it ends.
+        # The span of a token of blanks is empty, at their end; they begin where the token before it ends.
         ends = (0, *(span[1] for span in tokens.spans if span is not None))
         scored = tuple(
             place
@@ -522,8 +519,7 @@ def _end_token(tokenizer: Any, settings: ScoringSettings) -> int | None:
 
 
 def _smaller(limit: int | None, asked: int | None) -> int | None:
-    given = [size for size in (limit, asked) if size is not None]
-    return min(given) if given else None
+    return min((size for size in (limit, asked) if size is not None), default=None)
 
 
 def _padded(rows: Sequence[Sequence[int]], padding: int, device: torch.device) -> tuple[Tensor, Tensor]:

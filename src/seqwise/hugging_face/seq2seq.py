@@ -22,11 +22,11 @@ from seqwise.models.shared_cache import SharedCache
 class Source(NamedTuple):
     """Encoded sources of an encoder-decoder."""
 
-    hidden_BSH: Tensor  # what the encoder made of them
-    mask_BS: Tensor  # 1 where a source token is
+    hidden_BSH: Tensor  # outputs of the encoder
+    mask_BS: Tensor  # 1 at source tokens
     lengths_B: Tensor
-    memory: Layers  # keys and values of the cross-attention, (B, N, S, A); none where steps cannot be taken
-    nothing: Layers  # the decoder's own keys and values before its first step
+    memory: Layers  # keys and values of the cross-attention, (B, N, S, A); () if single steps cannot be taken
+    empty: Layers  # the decoder's own keys and values before its first step
     copies: SlotCopies  # of the memory, for several slots
 
 
@@ -40,16 +40,16 @@ class Seq2SeqModel(HuggingFaceStepModel):
         if tokens_BS.shape[1] == 0:
             tokens_BS = tokens_BS.new_zeros(len(tokens_BS), 1)
         self._require_positions(tokens_BS.shape[1], "the longest source")
-        # Some encoders count positions by what is not padding.
+        # Some encoders skip padding when they count positions.
         padding = getattr(self.model.config, "pad_token_id", None) or 0
         is_real_BS = torch.arange(tokens_BS.shape[1], device=tokens_BS.device) < lengths_B1
         tokens_BS, mask_BS = tokens_BS.masked_fill(~is_real_BS, padding), is_real_BS.long()
         encoder = self.model.get_encoder()
         hidden_BSH = encoder(input_ids=tokens_BS, attention_mask=mask_BS, return_dict=True).last_hidden_state
-        if not self._reads_ahead:
+        if not self._fills_cache:
             return Source(hidden_BSH, mask_BS, batch.source_lengths_B, (), (), SlotCopies())
-        # One step, for what its cross-attention keeps.
-        with self._unseen_draws(), self._reading_ahead():
+        # One step, to fill the cache of the cross-attention.
+        with self._random_state_restored(), self._filling_cache():
             output = self._run(
                 self._embed(tokens_BS.new_full((len(tokens_BS), 1), self.first)),
                 encoder_hidden_states=hidden_BSH,
@@ -65,7 +65,7 @@ class Seq2SeqModel(HuggingFaceStepModel):
 
     def empty_cache(self, context: Source) -> SharedCache:
         """Return the empty past that slots share."""
-        return SharedCache.start(tree.map(lambda leaf: leaf.squeeze(1), context.nothing))
+        return SharedCache.start(tree.map(lambda leaf: leaf.squeeze(1), context.empty))
 
     def _shared_step(self, inputs_BJD: Tensor, shared: SharedCache, context: Source, step: int) -> Tensor:
         call = SharedCall(shared, num_seen=step, memory=context.memory, is_real_BS=context.mask_BS.bool())
@@ -84,7 +84,7 @@ class Seq2SeqModel(HuggingFaceStepModel):
     ) -> Tensor:
         self._require_positions(step + 1, f"step {step + 1}")
         rows = inputs_BJD.shape[0] * inputs_BJD.shape[1]
-        # Nothing is read of it but its shape, since the cross-attention has its keys and values.
+        # Only the shape is read, since the cross-attention has its keys and values.
         shape_only = context.hidden_BSH.new_zeros(()).expand(rows, *context.hidden_BSH.shape[1:])
         hidden: Tensor = self._run(
             inputs_BJD.flatten(0, 1)[:, None],
@@ -97,7 +97,7 @@ class Seq2SeqModel(HuggingFaceStepModel):
 
     def _all_steps(self, inputs_BTD: Tensor, context: Source) -> Tensor:
         self._require_positions(inputs_BTD.shape[1], "the longest target")
-        keeps = bool(context.memory) and self._keeps_cache
+        keeps = bool(context.memory) and self._continues_cache
         cache = EncoderDecoderCache(cache_of(()), cache_of(context.memory)) if keeps else None
         hidden_BTH: Tensor = self._run(
             inputs_BTD,

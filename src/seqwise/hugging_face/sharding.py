@@ -2,7 +2,7 @@
 
 A search calls the embedding, the decoder and the head one by one, and FSDP gathers the weights of a unit where the unit
 itself is called. So the model is a unit, and what is called is a function of its parts. Layers may be units of their
-own: each pass of the decoder gathers them one after the other, in all processes at once.
+own: each pass of the decoder gathers them in turn, in all processes at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LAYERS = "TRANSFORMER_BASED_WRAP"
 
 
 def not_shardable(plugin: Mapping[str, Any] | None, objective: ObjectiveConfig) -> InputError | None:
-    """Return the error for settings of accelerate's FSDP plugin, None with XLA, that the objective cannot have."""
+    """Return the error for unsupported settings of accelerate's FSDP plugin (None with XLA), or None."""
     if plugin is None:
         return InputError("fsdp_config: xla is not supported", hint=f"give {ONE_UNIT}")
     if plugin["fsdp_version"] != 2:
@@ -54,7 +54,7 @@ def not_shardable(plugin: Mapping[str, Any] | None, objective: ObjectiveConfig) 
 
 
 def classes_of_layers(model: Any, plugin: Any) -> set[str]:
-    """Return the names of the classes of layers that are units; none if the model is one unit.
+    """Return the class names of the layers that are units; none if the model is one unit.
 
     Raises:
         InputError: the model has no such layers, or skips some at random.
@@ -71,7 +71,7 @@ def classes_of_layers(model: Any, plugin: Any) -> set[str]:
     if any(getattr(module, "layerdrop", 0.0) > 0 for module in model.modules()):
         problem = "processes would skip different layers (layerdrop), and wait for each other"
         raise InputError(f"fsdp: {problem}", hint="set the model's layerdrop to 0, or shard it as one unit")
-    plugin.set_auto_wrap_policy(model)  # as accelerate does, which does not find the classes once they are sharded
+    plugin.set_auto_wrap_policy(model)  # as accelerate does, but before sharding changes the classes
     return names
 
 
@@ -86,7 +86,7 @@ def shard(model: Any, accelerator: Any, layers: Collection[str] = ()) -> None:
     ``accelerator.prepare`` would shard its embedding and head apart, and leaves a model that is sharded as it is.
     """
     if is_sharded(model):
-        model.reshard()  # an evaluation leaves it gathered, and an optimiser is given the shards
+        model.reshard()  # an evaluation leaves it gathered, and an optimiser needs the shards
         return
     policy = accelerator.state.fsdp_plugin.mixed_precision_policy
     if policy is not None:
@@ -103,8 +103,8 @@ def gathered(model: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     name = "_seqwise_function_of_parts"
     setattr(model, name, function)
     register_fsdp_forward_method(model, name)
-    whole: Callable[..., Any] = vars(model).pop(name)
-    return whole
+    wrapped: Callable[..., Any] = vars(model).pop(name)
+    return wrapped
 
 
 class Lockstep:
@@ -115,7 +115,7 @@ class Lockstep:
     """
 
     def __init__(self) -> None:
-        # A group of its own, of the host: its messages cannot be mistaken for those of the weights.
+        # A separate group, on the host, so that its messages are not mistaken for those of the weights.
         self._group = distributed.new_group(backend="gloo")
 
     def announce(self) -> None:
@@ -134,7 +134,7 @@ class Lockstep:
 
 
 def finishing_together(objective: Objective, finish: Callable[[], None]) -> Objective:
-    """Return an objective that calls a function once its passes have been taken."""
+    """Return an objective that calls a function after its last pass."""
 
     def call(model: Any, batch: Batch, values: Mapping[str, float]) -> Tensor:
         loss = objective(model, batch, values)

@@ -24,8 +24,8 @@ from seqwise.hugging_face.caches import Layers, cache_of
 from seqwise.models.shared_cache import SharedCache, additive
 
 NAME = "seqwise_shared_cache"
-# What attention may be told and needs not know, as positions and places are those of the shared cache.
-KNOWN = ("position_ids", "cache_position", "use_cache", "is_causal", "return_dict", "sliding_window")
+# Arguments that attention may get and ignore, because the shared cache has its own positions and mask.
+IGNORED = ("position_ids", "cache_position", "use_cache", "is_causal", "return_dict", "sliding_window")
 PLAIN = (causal_mask_function, bidirectional_mask_function)
 
 
@@ -36,8 +36,8 @@ class SharedCall:
         self, shared: SharedCache, *, num_seen: int, memory: Layers = (), is_real_BS: Tensor | None = None
     ) -> None:
         self.shared, self.num_slots, self.is_over = shared, shared.columns_BJT.shape[1], False
-        # What the decoder takes for the caches of its self-attention and cross-attention, and for its masks, by window.
-        # Whatever it makes of a mask is another tensor, and not done here.
+        # The decoder gets these as the caches of its self-attention and cross-attention, and as its masks, by window.
+        # A mask that it computes from them is another tensor, and raises.
         self.cache = DynamicCache()
         self.cache.layers.extend(_CacheLayer(self, layer, num_seen) for layer in range(shared.num_layers))
         self.memory, self._memory_keys = cache_of(memory), [keys for keys, _ in memory]
@@ -58,7 +58,7 @@ class SharedCall:
         return self._own_keys, all_values
 
     def placeholder(self, window: int | None) -> Tensor:
-        """Return what the decoder takes for its mask within a window, or over all steps."""
+        """Return a tensor in place of the decoder's mask, within a window or over all steps."""
         return self._windows.setdefault(window, torch.zeros(1, 1, 1, 1))
 
     def window_of(self, mask: Tensor | None) -> int | None:
@@ -70,27 +70,27 @@ class SharedCall:
                 return window
         raise NotImplementedError("attention with a mask of its own")
 
-    def mask(self, keys: Tensor, per_slot: int, dtype: torch.dtype, *, window: int | None) -> Tensor | None:
-        """Numbers that attention adds, with several heads for each slot: (B, 1, J G, C) or broadcastable to it."""
+    def mask(self, keys: Tensor, num_heads: int, dtype: torch.dtype, *, window: int | None) -> Tensor | None:
+        """Return the additive mask for some keys, or None; it broadcasts to (B, 1, J G, C), heads within slots."""
         mask: Tensor | None
         if any(keys is own for own in self._memory_keys):
             rows, mask = 0, self._memory_mask  # one row for all slots
         elif self._are_own(keys):
-            rows, mask = per_slot, self.shared.mask(window)
+            rows, mask = num_heads, self.shared.mask(window)
         else:
-            raise NotImplementedError("attention to keys that were not kept")
-        place = rows, window
-        if mask is not None and place not in self._masks:
-            self._masks[place] = additive(mask.repeat_interleave(rows, dim=2) if rows > 1 else mask, dtype)
-        return self._masks.get(place)
+            raise NotImplementedError("attention to keys that were not cached")
+        key = rows, window
+        if mask is not None and key not in self._masks:
+            self._masks[key] = additive(mask.repeat_interleave(rows, dim=2) if rows > 1 else mask, dtype)
+        return self._masks.get(key)
 
     def _are_own(self, keys: Tensor) -> bool:
-        """Whether keys are those of the shared cache, or made of them column by column, as by latent attention."""
+        """Whether keys are those of the shared cache, or computed from them by column, as in latent attention."""
         own = self._own_keys
         return own is not None and (keys is own or (not self._memory_keys and keys.shape[2] == own.shape[2]))
 
     def biased(self, mask: Tensor | None, keys: Tensor, bias_1N1C: Tensor) -> Tensor:
-        """Add a bias that depends on the position of a key, given for keys in the order of the steps."""
+        """Add a bias by the position of keys to the mask; the bias is in the order of the steps."""
         if not self._are_own(keys):
             return bias_1N1C if mask is None else mask + bias_1N1C
         assert mask is not None
@@ -104,14 +104,14 @@ class SharedCall:
 class _CacheLayer(DynamicLayer):
     """Layer of the cache of a :class:`SharedCall`."""
 
-    _layer_type = None  # so that transformers does not make caches of it
+    _layer_type = None  # so that Transformers does not create it for its own caches
 
     def __init__(self, call: SharedCall, layer: int, num_seen: int) -> None:
         super().__init__()
         self.call, self.layer, self.num_seen, self.is_initialized = call, layer, num_seen, True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **others: Any) -> tuple[Tensor, Tensor]:
-        """Pass on the layer's keys and values of this step."""
+        """Write the layer's keys and values of this step to the shared cache, and return those of all columns."""
         return self.call.put(self.layer, key_states, value_states)
 
     def get_seq_length(self) -> int:
@@ -119,8 +119,8 @@ class _CacheLayer(DynamicLayer):
         return self.num_seen
 
 
-_CALL: ContextVar[SharedCall | None] = ContextVar("the step that is being taken", default=None)
-# By config of the decoder: the steps that are being taken, and what its attention is otherwise.
+_CALL: ContextVar[SharedCall | None] = ContextVar("current step", default=None)
+# By id of the decoder's config: current steps, the config's own attention, and the config.
 _STEPPING: dict[int, tuple[set[SharedCall], str, Any]] = {}
 _LOCK = Lock()
 
@@ -130,8 +130,8 @@ def shared_call(decoder: Any, call: SharedCall) -> Iterator[None]:
     """Use the shared attention in a decoder for this step only; other calls and threads keep their own.
 
     The config sets the attention of a decoder for all threads: a concurrent forward in another thread also reaches
-    ``attend`` and ``mask_of``, which fall back to its own mask and, if it has a name, its own attention. "eager" has
-    none, and becomes torch's there.
+    ``attend`` and ``mask_of``, which fall back to its own mask and its own attention if that is registered by name.
+    "eager" is not, and becomes torch's there.
     """
     config = decoder.config
     try:
@@ -157,8 +157,8 @@ def _current() -> SharedCall | None:
     return None if call is None or call.is_over else call
 
 
-def _usual(config: Any) -> str:
-    """Return the usual attention of a decoder."""
+def _own_attention(config: Any) -> str:
+    """Return the name of a decoder's own attention."""
     _, before, _ = _STEPPING.get(id(config), (None, config._attn_implementation, None))
     return before if before != NAME else "sdpa"
 
@@ -169,11 +169,11 @@ def mask_of(
     """Return the mask that a decoder requests; a shared step gets a placeholder tensor."""
     call = _current()
     if call is None:
-        usual = _usual(config)
+        name = _own_attention(config)
         others |= {"config": config, "mask_function": mask_function, "local_size": local_size}
-        mask = AttentionMaskInterface()[usual](**others)
-        # "eager" hides by the lowest number there is, which torch's attention, if it comes to that, cannot add to.
-        return mask.clamp(min=max(torch.finfo(mask.dtype).min / 2, -1e30)) if usual == "eager" else mask
+        mask = AttentionMaskInterface()[name](**others)
+        # The mask of "eager" is the lowest number, to which torch's attention may not add a negative score.
+        return mask.clamp(min=max(torch.finfo(mask.dtype).min / 2, -1e30)) if name == "eager" else mask
     if mask_function not in PLAIN and local_size is None:
         raise NotImplementedError("attention to parts")
     return call.placeholder(local_size)
@@ -196,12 +196,12 @@ def attend(
     """
     call = _current()
     if call is None:
-        usual = AttentionInterface().get_interface(_usual(module.config), sdpa_attention_forward)
-        attended, weights = usual(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **others)
+        own = AttentionInterface().get_interface(_own_attention(module.config), sdpa_attention_forward)
+        attended, weights = own(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **others)
         return attended, weights
     window = call.window_of(attention_mask)
     position_bias, softcap, sinks_H = (others.pop(name, None) for name in ("position_bias", "softcap", "s_aux"))
-    unknown = [name for name, what in others.items() if what is not None and what is not False and name not in KNOWN]
+    unknown = [name for name, value in others.items() if not (name in IGNORED or value is None or value is False)]
     if others.get("sliding_window") != window:  # a mask of one kind and attention of another, such as in chunks
         unknown.append("another sliding_window than that of its mask")
     if position_bias is not None and query.shape[1] != key.shape[1]:
@@ -209,7 +209,7 @@ def attend(
     if unknown or dropout or query.shape[2] != 1:
         raise NotImplementedError(f"attention with {', '.join(unknown) or 'dropout or several queries'}")
     shape_JGA = (call.num_slots, query.shape[1] // key.shape[1], query.shape[3])
-    # Heads that read the same keys are more queries of them, as the slots are.
+    # Heads that share keys are further queries to them, like slots.
     queries = query.reshape(len(key), call.num_slots, key.shape[1], *shape_JGA[1:]).transpose(1, 2).flatten(2, 3)
     mask = call.mask(key, shape_JGA[1], query.dtype, window=window)
     if position_bias is not None:

@@ -24,7 +24,7 @@ def step_model(model: nn.Module, *, generation_config: GenerationConfig | None =
 
     The keys and values of the output so far are the decoder state, which selections gather or mix; those of the source
     (or the prompt of a causal model) are kept once per input. Those that leave a sliding window are kept too, and
-    hidden. The states of recurrences (Mamba, Qwen 3.5) are gathered or mixed likewise. Without gradients, and if the
+    hidden. Recurrent states (Mamba, Qwen 3.5) are gathered or mixed likewise. Without gradients, and if the
     model has plain scaled dot-product attention, the slots of an input share all keys and values (``shares``): a hard
     selection then moves indices (``SharedCache``). Input embeddings are the model's own, including their scale.
     Construction checks that the adapter agrees with the model on a padded batch and on outputs that contain padding,
@@ -51,8 +51,8 @@ def step_model(model: nn.Module, *, generation_config: GenerationConfig | None =
             begin with the forced token, a model in training with layer drop takes single steps, or a kernel
             computes the states of a recurrence without gradients.
 
-    With the model's own gradient checkpointing, all steps at once are computed again by layers, and the steps of a
-    search by segments (``seqwise.search.segments``).
+    With the model's own gradient checkpointing, all steps at once are recomputed by layers, and the steps of a search
+    by segments (``seqwise.search.segments``).
 
     A hard beam search finds the same outputs as ``generate(num_beams=k, length_penalty=0)`` until a hypothesis ends. In
     ``generate``, it then leaves the beam and k others continue; here it keeps its slot until a better one takes it.
@@ -63,7 +63,7 @@ def step_model(model: nn.Module, *, generation_config: GenerationConfig | None =
     Not implemented: encoders that do not read tokens; ``EncoderDecoderModel``; prompt and prefix tuning; models split
     over devices by FSDP or DeepSpeed, whose parts cannot be called separately, except in the training of a
     :class:`~seqwise.hugging_face.SearchAwareTrainer`; shared keys and values in training, or with ALiBi,
-    other attention of a model's own or recurrences, where each slot has copies.
+    custom attention or recurrences, for which each slot has copies.
 
     Example:
         >>> from seqwise.data import EncodedExample, collate
@@ -86,7 +86,7 @@ def step_model(model: nn.Module, *, generation_config: GenerationConfig | None =
         )
     if isinstance(plain.get_output_embeddings(), nn.ModuleList):
         problem = f"{type(plain).__name__} has a head for each of several outputs at a time"
-        raise InputError(problem, hint="use a model that writes one token after the other")
+        raise InputError(problem, hint="use a model that writes one token at a time")
     if not plain.can_generate():
         raise InputError(
             f"{type(plain).__name__} writes no outputs: it is neither an encoder-decoder nor a causal language model",
@@ -98,8 +98,8 @@ def step_model(model: nn.Module, *, generation_config: GenerationConfig | None =
     if plain.config.model_type == "encoder-decoder":
         problem = f"{type(plain).__name__} joins two models, whose parts are not called as a search needs"
         raise InputError(problem, hint="use a model that was made as an encoder-decoder, such as BART or T5")
-    if any(one.is_prompt_learning for one in getattr(model, "peft_config", {}).values()):
-        problem = "the adapter puts a learnt prompt before the tokens, where a search does not see it"
+    if any(config.is_prompt_learning for config in getattr(model, "peft_config", {}).values()):
+        problem = "the adapter puts a learnt prompt before the tokens, which a search does not see"
         raise InputError(problem, hint="use an adapter of weights, such as LoRA")
     tokens = special_tokens(plain, plain.generation_config if generation_config is None else generation_config)
     kind = Seq2SeqModel if plain.config.is_encoder_decoder else CausalModel

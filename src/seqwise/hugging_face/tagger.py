@@ -34,8 +34,7 @@ Piece = Literal["first", "last"]
 BACKBONE, SIZES, WEIGHTS = "backbone", "tagger.json", "model.safetensors"
 """Names in a folder of :func:`save_tagger`: the folder of the encoder's configuration, and two files."""
 
-
-# How far outputs may lie apart, as a share of the largest, that are the same but for rounding.
+# Largest difference of outputs that agree up to rounding, as a share of the largest output.
 ROUNDING = {torch.float64: 1e-8, torch.float32: 1e-4}
 
 
@@ -80,12 +79,12 @@ class PieceEncoder(nn.Module):
             if float((whole_BSM[:, :4] - prefix_BPM).abs().max()) > tolerance:
                 raise InputError(READS_BOTH_WAYS, hint=LEFT_TO_RIGHT)
             _, past = self.read(sources_BS[:, :4], lengths_B - 3, None)
-            # One of the two has more pieces to come than the other, which shows whether padding is harmless.
+            # The second source is one piece shorter, which tests padding.
             sources_BS[:, 6] = ~sources_BS[:, 6]
             lengths_B = torch.tensor([3, 2], device=device)
             context, _ = self.read(sources_BS[:, 4:], lengths_B, past)
         if float((context.memory_BSM - whole_BSM[:, 4:6]).abs().max()) > tolerance:
-            problem = f"{kind} computes other states one word at a time than for all words at once"
+            problem = f"{kind} computes other states for parts of a source than for the whole"
             raise InputError(problem, hint="use a model with plain attention and position_ids")
 
     def read(self, sources_BS: Tensor, lengths_B: Tensor, past: _Past | None) -> tuple[Context, _Past]:
@@ -93,8 +92,8 @@ class PieceEncoder(nn.Module):
         pieces = self._pieces(sources_BS, lengths_B)
         layers, seen_BP = ((), pieces.mask_BS[:, :0]) if past is None else past
         if not bool(seen_BP.all()):
-            # Leave padding out, as far as all inputs have some. The rest comes first: what is within a sliding window
-            # of the next pieces has no gap.
+            # Drop padding that all inputs have, and move the rest to the front: no gap is left within a sliding window
+            # of the next pieces.
             kept_BW = seen_BP.byte().argsort(dim=1, stable=True)[:, -int(seen_BP.sum(1).max()) :]
             layers = tree.map(lambda leaf: leaf.take_along_dim(kept_BW[:, None, :, None], dim=2), layers)
             seen_BP = seen_BP.gather(1, kept_BW)
@@ -165,7 +164,7 @@ def pretrained_tagger(
     objectives, :func:`~seqwise.training.trainer.fit` and all decoders.
 
     Args:
-        model: a Hugging Face model, with or without a head, which is not used: BERT, DistilBERT, ModernBERT, RoBERTa,
+        model: a Hugging Face model; a head is not used: BERT, DistilBERT, ModernBERT, RoBERTa,
             ... Its weights are shared and trained too; the tagger follows its train / eval mode. A causal one (GPT-2,
             Llama) does not see later words, so the tagger can stream; for it, mark the last piece of each word, which
             sees the whole word.
@@ -209,12 +208,11 @@ def pretrained_tagger(
         label_embedding_size=label_embedding_size,
         dropout=dropout,
     )
-    # One mode for both halves: training looks at the tagger's, and would leave the encoder without its dropout.
-    # Of the encoder nothing is cast: rotary positions are kept in float32 beside weights of half precision.
+    # The encoder is not cast: it may keep rotary positions in float32 beside weights of half precision.
     for name, parameter in tagger.named_parameters():
         if not name.startswith("encoder."):
             parameter.data = parameter.data.to(next(backbone.parameters()).dtype)
-    return tagger.train(backbone.training)
+    return tagger.train(backbone.training)  # one mode for both, so that training applies the encoder's dropout
 
 
 def word_pieces(tokenizer: Any, words: Sequence[str], *, piece: Piece = "first") -> tuple[int, ...]:
@@ -256,9 +254,9 @@ def split_pieces(
         ((2,), [(5, -7), (-8,)], (3,))
     """
     without = set(words_without_pieces(tokenizer, words))
-    known = [_unknown(tokenizer, word) if place in without else word for place, word in enumerate(words)]
+    words = [_unknown(tokenizer, word) if place in without else word for place, word in enumerate(words)]
     if getattr(tokenizer, "is_fast", False):
-        ids, columns = _pieces(tokenizer, known)
+        ids, columns = _pieces(tokenizer, words)
         if len(columns) != len(words):
             raise InputError(
                 "the tokenizer loses a word of the sentence", hint="remove control characters from its words"
@@ -266,17 +264,17 @@ def split_pieces(
         starts = [columns[place].start for place in range(len(words))]
         end = columns[len(words) - 1].stop
     else:
-        alone = [_alone(tokenizer, word) for word in known]
-        # Marked, to be found among the special tokens.
+        alone = [_alone(tokenizer, word) for word in words]
+        # Negated, to be told from the special tokens.
         ids = tokenizer.build_inputs_with_special_tokens([~token for pieces in alone for token in pieces])
         first = next(column for column, token in enumerate(ids) if token < 0)
         *starts, end = accumulate(map(len, alone), initial=first)
         ids = [max(token, ~token) for token in ids]
     marked = -1 if piece == "last" else 0
-    words_of_pieces = [ids[start:stop] for start, stop in pairwise([*starts, end])]
-    for pieces in words_of_pieces:
+    by_word = [ids[start:stop] for start, stop in pairwise([*starts, end])]
+    for pieces in by_word:
         pieces[marked] = ~pieces[marked]
-    return tuple(ids[: starts[0]]), list(map(tuple, words_of_pieces)), tuple(ids[end:])
+    return tuple(ids[: starts[0]]), list(map(tuple, by_word)), tuple(ids[end:])
 
 
 def words_without_pieces(tokenizer: Any, words: Sequence[str]) -> tuple[int, ...]:
@@ -298,15 +296,15 @@ def words_without_pieces(tokenizer: Any, words: Sequence[str]) -> tuple[int, ...
 
 def _pieces(tokenizer: Any, words: Sequence[str]) -> tuple[list[int], dict[int, range]]:
     """Return a fast tokenizer's ids, special tokens included, and the columns of each word by its index."""
-    before = tokenizer.backend_tokenizer.pre_tokenizer
-    if before is not None and b"ByteLevel" in before.__getstate__():
-        # Where a blank is a part of what follows it, a word without one would be read as the rest of another.
+    pre_tokenizer = tokenizer.backend_tokenizer.pre_tokenizer
+    if pre_tokenizer is not None and b"ByteLevel" in pre_tokenizer.__getstate__():
+        # Here a blank is part of the next token: a word without one would be read as the end of another word.
         words = [f" {word}" for word in words]
     encoded = tokenizer(list(words), is_split_into_words=True, truncation=False, padding=False, verbose=False)
     columns: dict[int, range] = {}
-    for column, place in enumerate(encoded.word_ids()):
-        if place is not None:
-            columns[place] = range(columns[place].start if place in columns else column, column + 1)
+    for column, word in enumerate(encoded.word_ids()):
+        if word is not None:
+            columns[word] = range(columns[word].start if word in columns else column, column + 1)
     return list(encoded["input_ids"]), columns
 
 
@@ -373,11 +371,11 @@ def load_tagger(folder: str | os.PathLike[str]) -> FixedAttentionTagger:
         raise InputError(problem, path=folder / BACKBONE, hint="use a model class of transformers")
     config = AutoConfig.from_pretrained(folder / BACKBONE, local_files_only=True, trust_remote_code=False)
     weights = load_model_file(folder / WEIGHTS)
-    # The precision of the weights: the configuration may have another, or none.
+    # The weights determine the precision: the configuration may have another, or none.
     dtype = weights["head.weight"].dtype if "head.weight" in weights else torch.float32
     tagger = pretrained_tagger(AutoModel.from_config(config, trust_remote_code=False, dtype=dtype), **sizes)
     missing, unexpected = tagger.load_state_dict(weights, strict=False)
-    # What a head would have read, and nothing here reads, may be there or not.
+    # A pooler, which only a head would read, is optional.
     wrong = [name for name in (*missing, *unexpected) if not name.startswith("encoder.backbone.pooler.")]
     if wrong:
         raise InputError(f"the weights do not fit the configuration ({wrong[0]})", path=folder / WEIGHTS, hint=hint)

@@ -1,7 +1,7 @@
 """Conversion between text and the tokens of a masked language model.
 
 Encoding and decoding are not always inverse: a tokenizer may lower-case, drop accents and blanks, or split a word into
-different pieces than those that were drawn. Ids are scored and sampled; :meth:`TextCodec.survives` tells whether the
+different pieces than those that were drawn. Ids are scored and sampled; :meth:`TextCodec.survives` tests whether the
 text encodes to them.
 
 Shapes: V vocabulary.
@@ -36,7 +36,7 @@ class TextCodec:
             raise InputError("the tokenizer has no mask token", hint="give that of a masked language model")
         self.tokenizer = tokenizer
         self.mask_id = int(tokenizer.mask_token_id)
-        self.unknown_id: int | None = tokenizer.unk_token_id  # what unknown characters become
+        self.unknown_id: int | None = tokenizer.unk_token_id  # for unknown characters
         known = set(tokenizer.get_vocab().values())
         if max(known) >= vocab_size:
             raise InputError(
@@ -45,10 +45,10 @@ class TextCodec:
             )
         added = getattr(tokenizer, "added_tokens_decoder", {})
         self._special = {*tokenizer.all_special_ids, *(token for token, entry in added.items() if entry.special)}
-        self.allowed_V = torch.zeros(vocab_size, dtype=torch.bool)  # what the tokenizer knows and is not special
+        self.allowed_V = torch.zeros(vocab_size, dtype=torch.bool)  # known to the tokenizer and not special
         self.allowed_V[sorted(known - self._special)] = True
         if self.mask_id not in self._encode(tokenizer.mask_token):
-            raise InputError("the tokenizer does not leave its mask token as it is", hint="give another tokenizer")
+            raise InputError("the tokenizer does not encode its mask token as one token", hint="give another tokenizer")
         self.before, self.after = special_around(tokenizer, tokenizer.mask_token)
 
     def ids(self, text: str) -> tuple[int, ...]:
@@ -112,15 +112,15 @@ class TextCodec:
             piece = self.plain([ids[place]])
             if place > 0:
                 before, both = self.plain(ids[place - 1 : place]), self.plain(ids[place - 1 : place + 1])
-                # It goes on with a word; before a token of SentencePiece's blank alone, no word stands.
+                # The token continues a word. (A preceding token may be SentencePiece's blank alone, which is no word.)
                 if before and both.startswith(before) and not both.startswith(" ", len(before)):
                     written, piece = written.rstrip(" "), both[len(before) :]
-            # A token that begins a word brings its own blank with it.
+            # A token that begins a word may include its blank.
             written += (piece[1:] if written.endswith(" ") and piece.startswith(" ") else piece) + after
         return written if self.survives(written, ids) else self.text(ids)
 
     def phrase(self, text: str) -> tuple[tuple[int, ...], ...]:
-        """Return the tokenizations of a phrase: after a blank, and at the beginning or after another sign.
+        """Return the tokenizations of a phrase: after a blank, and at the beginning or after another character.
 
         Raises an InputError for a phrase without tokens, or with one that is never proposed.
         """

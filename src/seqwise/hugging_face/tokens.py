@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from seqwise.errors import InputError
@@ -61,15 +62,11 @@ def text_tokens(tokenizer: Any, text: str, *, words: WordsName = "tokenizer", ta
         ]
     else:
         begins = [place > 0 and _written_apart(tokenizer, ids[place - 1 : place + 1]) for place in range(len(ids))]
-    parted, number = [], 0
-    for begin in begins:
-        number += begin
-        parted.append(number)
-    return TextTokens(ids, spans, tuple(parted))
+    return TextTokens(ids, spans, tuple(accumulate(begins, initial=0))[1:])
 
 
 def checked_text(text: Any) -> str:
-    """Return a text that a tokenizer can read; raise an InputError for what is no text."""
+    """Return a text that a tokenizer can read; raise an InputError for anything else."""
     if not isinstance(text, str):
         raise InputError(f"a text was expected, got {type(text).__name__}", hint="give a list of str")
     try:
@@ -94,7 +91,7 @@ def special_around(tokenizer: Any, text: str = "a", *, target: bool = False) -> 
 
 
 def before_targets(tokenizer: Any, forced_first: int | None) -> tuple[int, ...]:
-    """Return the special tokens before every target: those of the tokenizer, after the forced one if it is another."""
+    """Return the special tokens before every target: those of the tokenizer, after the forced one if it differs."""
     around, _ = special_around(tokenizer, target=True)
     return around if forced_first is None or forced_first in around else (forced_first, *around)
 

@@ -119,11 +119,11 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
         if self.is_fsdp_enabled and not args.fsdp:
             problem = "FSDP is set by accelerate's launcher, whose settings are not those of the arguments"
             raise InputError(problem, hint=f"set it by the arguments: fsdp=True, {ONE_UNIT}")
-        # Before a checkpoint is loaded: the teacher is what training started from.
+        # Before a checkpoint is loaded: the teacher is the initial model.
         self._teacher: Any = copy.deepcopy(self.model) if isinstance(args.objective, Distillation) else None
         if isinstance(self.processing_class, (PreTrainedTokenizerBase, ProcessorMixin)):
             align_special_tokens(self.model, self.processing_class)  # as ``train`` does: the adapter reads them
-        self._plain, self._adapted = self.model, self._within(self.model)
+        self._plain, self._adapted = self.model, self._adapt(self.model)
 
     def train(self, *arguments: Any, **named: Any) -> Any:
         """Train like ``Seq2SeqTrainer``, after checking the inputs of training and evaluation."""
@@ -170,12 +170,12 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
     def adapted(self) -> HuggingFaceStepModel:
         """Return the trained model as a step model; it is adapted and checked once."""
         if self._plain is not self.model:  # ``model_init`` has made another
-            self._plain, self._adapted = self.model, self._within(self.model)
+            self._plain, self._adapted = self.model, self._adapt(self.model)
         return self._adapted
 
-    def _within(self, plain: Any) -> HuggingFaceStepModel:
+    def _adapt(self, plain: Any) -> HuggingFaceStepModel:
         """Adapt a model, and set its language."""
-        own = getattr(plain, "generation_config", None)  # a model without a head has none, and is refused by name
+        own = getattr(plain, "generation_config", None)  # without a head it has none, and step_model refuses it
         config = None if own is None else ended_by(own, self.processing_class)
         model, language = step_model(plain, generation_config=config), self.args.language
         model.steps_singly = self.args.objective.steps_singly
@@ -193,7 +193,7 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
         model = self.adapted()
         batch = batch_from_inputs(inputs, first=model.first if self._is_encoder_decoder else None)
         if len(batch) == 0 and model.lockstep is not None:
-            # Passes of this process too gather the layers, so it needs a row, which gets no weight.
+            # A placeholder without weight: this process too must take passes, which gather the layers.
             first = () if model.forced_first is None else (model.forced_first,)
             return collate([EncodedExample((model.end or 0,), (*first, model.end or 0))]).to(self.args.device)
         _require_known(model.model, batch)
@@ -204,7 +204,7 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
         return batch
 
     def weight_of(self, inputs: Mapping[str, Any]) -> float:
-        """Return 0 if the batch is a row that stands in for none, see :meth:`batch_of`."""
+        """Return 0 if the batch is the placeholder of :meth:`batch_of`, else 1."""
         return 1.0 if self.adapted().lockstep is None else float(self.num_gold(inputs) > 0)
 
     def num_gold(self, inputs: Mapping[str, Any]) -> Tensor:
@@ -218,14 +218,14 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
     ) -> Any:
         """Return the objective weighted by the batch's share of gold tokens in training, else the model's own loss."""
         if return_outputs or not model.training:
-            # Past SequenceTrainer, to the Hugging Face Trainer.
+            # Skips SequenceTrainer, for the Hugging Face Trainer.
             return super(SequenceTrainer, self).compute_loss(model, inputs, return_outputs, num_items_in_batch)
         if self.is_fsdp_enabled:
             model = self._with_objective.train()
         adapted = self.adapted()
         language = adapted.language
         if self.weight_of(inputs) == 0:
-            adapted.language = None  # which may lack the row that stands in for none
+            adapted.language = None  # which may not contain the placeholder
         try:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         finally:
@@ -263,8 +263,8 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
         return longest if most is None else min(longest, most)
 
     def _wrap_model(self, model: Any, training: bool = True, dataloader: Any = None) -> Any:
-        # No public method tells the module that a step calls (``model_wrapped``) from the one that is saved, evaluated
-        # and generates (``model``).
+        # No public hook lets the module that a step calls (``model_wrapped``) differ from the one that is saved,
+        # evaluated and generates (``model``).
         if not training:
             if self.is_fsdp_enabled and not is_sharded(self.model):
                 self._shard_for_evaluation()
@@ -274,7 +274,7 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
         }
         with_objective = WithObjective(self.adapted(), self._objective())
         if self.is_fsdp_enabled:
-            # Only the model itself can be sharded, prepared with its optimiser, and saved.
+            # Only the model itself can be sharded, prepared with its optimizer, and saved.
             with_objective.forward = gathered(self.model, with_objective.forward)  # type: ignore[method-assign]
             self._with_objective = with_objective
             return super()._wrap_model(model, training, dataloader)
@@ -298,7 +298,7 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
         return super().create_optimizer(*arguments, **named)
 
     def _save(self, *arguments: Any, **named: Any) -> None:
-        # The arguments are pickled here, which not every function of the step can be; there is no public hook.
+        # The arguments are pickled here, and schedules may be functions that cannot be; there is no public hook.
         args, self.args = self.args, self.args.picklable()
         try:
             super()._save(*arguments, **named)
@@ -314,7 +314,7 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
         context = Context(
             end=model.end,
             log_noise_V=lambda: self._noise(model),
-            teacher=lambda: self._within(self._teacher.to(self.args.device)).requires_grad_(False).eval(),
+            teacher=lambda: self._adapt(self._teacher.to(self.args.device)).requires_grad_(False).eval(),
         )
         objective = self.args.minimised.build(context)
         lockstep = model.lockstep
@@ -324,7 +324,7 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
 
     def _noise(self, model: HuggingFaceStepModel) -> Tensor:
         """Compute log q of the tokens from their counts as gold in the training data."""
-        # Once more each: what is never gold has to be held down too.
+        # One is added to each count, so that tokens that are never gold are drawn as noise too.
         counts_V = torch.ones(len(model.model.get_output_embeddings().weight))
         data: Any = self.train_dataset
         if not hasattr(data, "__len__"):
@@ -339,7 +339,7 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
 
 
 def _require_known(model: Any, batch: Batch) -> None:
-    """Raise an InputError for ids that the model does not have: torch's own says neither where nor which."""
+    """Raise an InputError for ids that the model does not have; torch's error names neither the input nor the id."""
     parts = {"input_ids": model.get_input_embeddings(), "labels": model.get_output_embeddings()}
     for (name, part), ids in zip(parts.items(), (batch.sources_BS, batch.targets_BT), strict=True):
         size = part.weight.shape[0]

@@ -62,16 +62,13 @@ def linear_chain(
     batch_size, num_steps, num_labels = scores_BTV.shape
     if transitions_VV.shape != (num_labels, num_labels) or lengths_B.shape != (batch_size,):
         shapes = f"{tuple(scores_BTV.shape)}, {tuple(transitions_VV.shape)} and {tuple(lengths_B.shape)}"
-        raise InputError(f"a chain wants scores (B, T, V), transitions (V, V) and lengths (B,), got {shapes}")
+        raise InputError(f"a chain needs scores (B, T, V), transitions (V, V) and lengths (B,), got {shapes}")
     if not bool(((lengths_B >= 0) & (lengths_B <= num_steps)).all()):
         raise InputError(f"the lengths of a chain must lie between 0 and {num_steps}, got {lengths_B.tolist()}")
     positions_T = torch.arange(num_steps, device=scores_BTV.device)
-    for label_V, is_there_BT in (
-        (start_V, (positions_T == 0).expand(batch_size, -1)),
-        (end_V, positions_T == lengths_B[:, None] - 1),
-    ):
-        if label_V is not None:
-            scores_BTV = scores_BTV + torch.where(is_there_BT[..., None], label_V, 0.0)
+    for added_V, position_B1 in ((start_V, torch.zeros_like(lengths_B)[:, None]), (end_V, lengths_B[:, None] - 1)):
+        if added_V is not None:
+            scores_BTV = scores_BTV + torch.where((positions_T == position_B1)[..., None], added_V, 0.0)
     return Chain(scores_BTV, transitions_VV, lengths_B)
 
 
@@ -101,7 +98,7 @@ class ChainTagger(nn.Module, HubModel):
         num_characters: see :class:`~seqwise.models.Tagger`.
 
     Source: Lafferty et al. (ICML 2001); Lample et al. (NAACL 2016) for the LSTM. Not implemented: scores for ending
-    with a label, which a step model would have to know the length for.
+    with a label, for which a step model would need the length.
 
     Example:
         >>> model = ChainTagger(source_size=5, target_size=3, embedding_size=4, hidden_size=8)
@@ -134,7 +131,7 @@ class ChainTagger(nn.Module, HubModel):
         self.label_scores = nn.Linear(self.encoder.output_size, target_size)
         self.first_input_D = nn.Parameter(torch.zeros(target_size))
         self.transitions = nn.Embedding(target_size, target_size)
-        nn.init.normal_(self.transitions.weight, std=0.1)  # the usual 1 would drown the source at first
+        nn.init.normal_(self.transitions.weight, std=0.1)  # the default, 1, would outweigh the source at first
         self.head = nn.Identity()
 
     @property

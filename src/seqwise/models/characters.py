@@ -1,6 +1,6 @@
 """Character features of words: spelt sources, and the convolution that reads them.
 
-Shapes: B batch, S ids of a spelt source, W words, N words of the batch, U different ones, C characters, F filters.
+Shapes: B batch, S ids of a spelt source, W words, N words of the batch, U distinct spellings, C characters, F filters.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ class CharacterConvolution(nn.Module):
 
     def __init__(self, num_characters: int, *, embedding_size: int = 32, num_filters: int = 64) -> None:
         super().__init__()
-        # One row more, of zeros, stands behind the end of a word.
+        # The last row, of zeros, is padding after the end of a word.
         self.embedding = nn.Embedding(num_characters + 1, embedding_size, padding_idx=num_characters)
         self.convolution = nn.Conv1d(embedding_size, num_filters, kernel_size=3, padding=1)
-        # Largest outputs are positive in every word: as they are, each step would shift whatever reads them for all
-        # words alike, and small models would learn less with characters than without.
+        # Maxima are positive in every word. Without normalisation, each training step would shift the next layer in the
+        # same direction for all words, and small models would learn less with characters than without.
         self.normalize = nn.LayerNorm(num_filters)
         self.output_size = num_filters
 
@@ -81,11 +81,11 @@ class CharacterConvolution(nn.Module):
         num_words_B = is_word_BS.sum(1)
         words_N = ~spelt_BS[is_word_BS]
         features_NF = self._read(self._spellings(spelt_BS, is_real_BS & ~is_word_BS, is_word_BS))
-        there_BW = torch.arange(int(num_words_B.max()), device=spelt_BS.device) < num_words_B[:, None]
-        words_BW = spelt_BS.new_zeros(there_BW.shape)
-        words_BW[there_BW] = words_N
-        features_BWF = features_NF.new_zeros(*there_BW.shape, self.output_size)
-        features_BWF[there_BW] = features_NF
+        exists_BW = torch.arange(int(num_words_B.max()), device=spelt_BS.device) < num_words_B[:, None]
+        words_BW = spelt_BS.new_zeros(exists_BW.shape)
+        words_BW[exists_BW] = words_N
+        features_BWF = features_NF.new_zeros(*exists_BW.shape, self.output_size)
+        features_BWF[exists_BW] = features_NF
         return SpeltWords(words_BW, num_words_B, features_BWF)
 
     def _spellings(self, spelt_BS: Tensor, is_character_BS: Tensor, is_word_BS: Tensor) -> Tensor:
@@ -93,15 +93,15 @@ class CharacterConvolution(nn.Module):
         words_so_far_BS = is_word_BS.flatten().cumsum(0).view_as(is_word_BS)
         word_of_character = words_so_far_BS[is_character_BS] - 1
         column_of_word_N = is_word_BS.nonzero()[:, 1]
-        place = is_character_BS.nonzero()[:, 1] - column_of_word_N[word_of_character] - 1
-        longest = int(place.max()) + 1 if len(place) else 1
+        position = is_character_BS.nonzero()[:, 1] - column_of_word_N[word_of_character] - 1
+        longest = int(position.max()) + 1 if len(position) else 1
         characters_NC = spelt_BS.new_full((len(column_of_word_N), longest), self.embedding.num_embeddings - 1)
-        characters_NC[word_of_character, place] = spelt_BS[is_character_BS]
+        characters_NC[word_of_character, position] = spelt_BS[is_character_BS]
         return characters_NC
 
     def _read(self, characters_NC: Tensor) -> Tensor:
-        different_UC, place_N = characters_NC.unique(dim=0, return_inverse=True)
-        outputs_UFC = self.convolution(self.embedding(different_UC).transpose(1, 2)).relu()
-        is_behind_UC = different_UC == self.embedding.num_embeddings - 1
-        largest_UF = outputs_UFC.masked_fill(is_behind_UC[:, None], 0.0).amax(-1)
-        return self.normalize(largest_UF)[place_N]
+        distinct_UC, index_N = characters_NC.unique(dim=0, return_inverse=True)
+        outputs_UFC = self.convolution(self.embedding(distinct_UC).transpose(1, 2)).relu()
+        is_padding_UC = distinct_UC == self.embedding.num_embeddings - 1
+        largest_UF = outputs_UFC.masked_fill(is_padding_UC[:, None], 0.0).amax(-1)
+        return self.normalize(largest_UF)[index_N]

@@ -1,7 +1,7 @@
 """Conditional masked model: a Transformer that reads a source and predicts the length of the target.
 
 Shapes: B sources, S positions of the longest source, N targets (the rows of a context), T positions of the longest
-target, M masked positions of all targets, L the greatest length, V vocabulary, H hidden size.
+target, M masked positions of all targets, L the greatest target length, V vocabulary, H hidden size.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from seqwise.errors import InputError
 from seqwise.models.hub import HubModel
 from seqwise.models.masked import seen_tokens
 from seqwise.models.shared_cache import KeysValues
-from seqwise.models.transformer import DecoderLayer, EncoderLayer, check_sizes, initialise, with_places
+from seqwise.models.transformer import DecoderLayer, EncoderLayer, add_positions, check_sizes, initialise
 
 
 class ConditionalContext(NamedTuple):
@@ -45,7 +45,7 @@ class ConditionalMaskedTransformer(nn.Module, HubModel):
     Args:
         source_size: number of source symbols; [LENGTH] is one more.
         vocab_size: number of tokens V that can stand at a position; the mask is one more, ``mask_id = V``.
-        max_length: the greatest length L with a probability.
+        max_length: the greatest target length L.
         hidden_size: size H of embeddings, layers and features; a multiple of ``num_heads``.
         num_layers: number of layers of the encoder, and of the decoder.
         num_heads: number of heads of every attention.
@@ -121,14 +121,14 @@ class ConditionalMaskedTransformer(nn.Module, HubModel):
         if bool(outside_B.any()):
             length = int(source_lengths_B[outside_B][0])
             raise InputError(
-                f"a source length of {length} where there are {sources_BS.shape[1]} positions",
+                f"a source length is {length}, and there are {sources_BS.shape[1]} positions",
                 hint="give lengths from 0 to the number of positions",
             )
-        places_S = torch.arange(1 + sources_BS.shape[1], device=sources_BS.device)
-        mask_BS = places_S <= source_lengths_B[:, None]
+        columns_S = torch.arange(1 + sources_BS.shape[1], device=sources_BS.device)
+        mask_BS = columns_S <= source_lengths_B[:, None]
         length_symbol_B1H = self.length_symbol_H.expand(len(sources_BS), 1, -1)
         embedded_BSH = torch.cat([length_symbol_B1H, self.source_embedding(sources_BS)], dim=1)
-        hidden_BSH = self.dropout(with_places(embedded_BSH))
+        hidden_BSH = self.dropout(add_positions(embedded_BSH))
         for layer in self.encoder:
             hidden_BSH = layer(hidden_BSH, mask_BS[:, None, None])
         memory_BSH = self.encoder_norm(hidden_BSH)
@@ -154,14 +154,14 @@ class ConditionalMaskedTransformer(nn.Module, HubModel):
                 f"{len(tokens_NT)} sequences with {len(context.mask_BS)} sources",
                 hint="give each sequence a row of the context",
             )
-        hidden_NTH = self.dropout(with_places(self.target_embedding(seen.tokens_NT)))
+        hidden_NTH = self.dropout(add_positions(self.target_embedding(seen.tokens_NT)))
         readable, source_N11S, wanted_NC = seen.readable(), context.mask_BS[:, None, None], seen.wanted_NC
         *layers, last = zip(self._decoder_layers(), context.memories, strict=True)
         for layer, memory in layers:
             hidden_NTH = layer(hidden_NTH, readable, memory, source_N11S)
         layer, memory = last
         hidden_NCH = layer(hidden_NTH, readable, memory, source_N11S, wanted_NC)
-        hidden_MH = hidden_NCH[seen.places] if wanted_NC is None else hidden_NCH.flatten(0, 1)
+        hidden_MH = hidden_NCH[seen.indices] if wanted_NC is None else hidden_NCH.flatten(0, 1)
         return self.head(self.dropout(self.decoder_norm(hidden_MH)))
 
     def _decoder_layers(self) -> Iterable[DecoderLayer]:

@@ -24,7 +24,7 @@ from seqwise.devices import at_least_float32
 from seqwise.models.heads import linear_weights
 from seqwise.models.products import Products
 
-# How many scores a tile of the last pass holds: what it makes of them should find them in the processor's cache.
+# Number of scores in a tile of the vocabulary: few enough to stay in the processor's cache.
 TILE = 2**19
 
 Autocast = Callable[[], AbstractContextManager[Any]]
@@ -54,12 +54,11 @@ class DeferredLinear:
         self.weight_VD = weight_VD.detach()
         self.bias_V = None if bias_V is None else bias_V.detach()
         self._products = Products(self.weight_VD, self.bias_V)
-        # By number of the backward pass. The node must not refer to this object, which refers to the node.
+        # By number of the backward pass; the node gets only this, because a reference to self would be a cycle.
         self._notes: dict[int, _Notes] = {}
-        wanted = torch.is_grad_enabled() and (weight_VD.requires_grad or (bias_V is not None and bias_V.requires_grad))
         self._autocast = _autocast_of(weight_VD.device.type)
         self.anchor: Tensor | None = None
-        if wanted:
+        if torch.is_grad_enabled() and (weight_VD.requires_grad or (bias_V is not None and bias_V.requires_grad)):
             self.anchor = _Collect.apply(weight_VD, bias_V, self._notes, self._autocast)
 
     def __call__(self, rows: Tensor) -> Tensor:
@@ -83,11 +82,11 @@ class DeferredLinear:
         self._of_this_pass().partitions.append((rows_ND.detach(), log_partition_N, gradient_N))
 
     def note_rows(self, gradient_NV: Tensor, rows_ND: Tensor) -> None:
-        """Record the gradient with respect to the products of some rows; all steps are multiplied at once later."""
+        """Record the gradient with respect to the products of some rows; those of all steps are multiplied at once."""
         self._of_this_pass().rows.append((gradient_NV, rows_ND.detach()))
 
     def note_product(self, gradient_NV: Tensor, rows_ND: Tensor) -> None:
-        """Add up the gradient with respect to all scores of some rows at once, as it is too large to keep."""
+        """Add the gradient with respect to all scores of some rows to the sum immediately; it is too large to keep."""
         gradient_NV = at_least_float32(gradient_NV)
         self._of_this_pass().add_product(gradient_NV, rows_ND.detach().to(gradient_NV.dtype))
 
@@ -103,12 +102,13 @@ class Matrices:
     """
 
     def __init__(self) -> None:
-        # With what they were made of, so that its id stays its own.
+        # Each entry keeps the object of its key alive, so that its id is not reused.
         self._heads: dict[tuple[int, int, bool], tuple[Callable[[Tensor], Tensor], DeferredLinear | None]] = {}
         self._embeddings: dict[tuple[int, bool], tuple[Tensor, DeferredLinear]] = {}
 
     def of_head(self, head: Callable[[Tensor], Tensor], num_features: int) -> DeferredLinear | None:
-        """Wrap a head that is linear in this number of features; None for others. (Weights may be made on access.)"""
+        """Wrap a head that is linear in this number of features; None for others."""
+        # Not by its weights, which some heads make anew at every access.
         key = (id(head), num_features, torch.is_grad_enabled())
         if key not in self._heads:
             linear = linear_weights(head, num_features)
@@ -124,7 +124,7 @@ class Matrices:
 
 
 def exp_(values: Tensor) -> Tensor:
-    """Exponentiate in place, with exactly 0 where the result is below the rounding error of a sum that contains a 1.
+    """Exponentiate in buffer, with exactly 0 where the result is below the rounding error of a sum that contains a 1.
 
     Numbers that underflow take a hundred times as long as others, and nearly all exponents here underflow.
     """
@@ -205,39 +205,39 @@ class _Collect(torch.autograd.Function):
 def _from_partitions(
     weight_VD: Tensor,
     bias_V: Tensor | None,
-    noted: list[tuple[Tensor, Tensor, Tensor]],
+    records: list[tuple[Tensor, Tensor, Tensor]],
     autocast: Autocast,
     sums: tuple[Tensor, Tensor] | None,
 ) -> tuple[Tensor, Tensor]:
     """Compute ``dW = P^T (g h)`` over the rows of all steps, recomputing P by tiles of the vocabulary."""
-    rows_ND = torch.cat([rows for rows, _, _ in noted])
-    log_partition_N1 = torch.cat([log_partition for _, log_partition, _ in noted])[:, None]
-    gradient_N = torch.cat([gradient for _, _, gradient in noted])
+    rows_ND = torch.cat([rows for rows, _, _ in records])
+    log_partition_N1 = torch.cat([log_partition for _, log_partition, _ in records])[:, None]
+    gradient_N = torch.cat([gradient for _, _, gradient in records])
     scaled_ND = rows_ND.to(gradient_N.dtype) * gradient_N[:, None]
     dtype, (vocabulary_size, size) = gradient_N.dtype, weight_VD.shape
-    made = sums or (scaled_ND.new_empty(vocabulary_size, size), scaled_ND.new_empty(vocabulary_size))
+    result_VD, result_V = sums or (scaled_ND.new_empty(vocabulary_size, size), scaled_ND.new_empty(vocabulary_size))
     width = min(max(128, TILE // max(len(rows_ND), 1)), vocabulary_size)
-    place = rows_ND.new_empty(len(rows_ND) * width)
+    buffer = rows_ND.new_empty(len(rows_ND) * width)
     for start in range(0, vocabulary_size, width):
         tile = slice(start, start + width)
         with autocast():
-            scores_NU = _scores(rows_ND, weight_VD[tile], None if bias_V is None else bias_V[tile], place)
+            scores_NU = _scores(rows_ND, weight_VD[tile], None if bias_V is None else bias_V[tile], buffer)
         probabilities_NU = exp_(scores_NU.to(dtype).sub_(log_partition_N1))
         if sums is None:
-            torch.mm(probabilities_NU.mT, scaled_ND, out=made[0][tile])
+            torch.mm(probabilities_NU.mT, scaled_ND, out=result_VD[tile])
         else:
-            made[0][tile].addmm_(probabilities_NU.mT, scaled_ND)
+            result_VD[tile].addmm_(probabilities_NU.mT, scaled_ND)
         if bias_V is not None:
             partial_U = probabilities_NU.mT @ gradient_N
-            made[1][tile] = partial_U if sums is None else made[1][tile] + partial_U
-    return made
+            result_V[tile] = partial_U if sums is None else result_V[tile] + partial_U
+    return result_VD, result_V
 
 
-def _scores(rows_ND: Tensor, weight_UD: Tensor, bias_U: Tensor | None, place: Tensor) -> Tensor:
-    """Compute ``W h + b`` in a buffer that all tiles share: fresh memory from the operating system is slow."""
+def _scores(rows_ND: Tensor, weight_UD: Tensor, bias_U: Tensor | None, buffer: Tensor) -> Tensor:
+    """Compute ``W h + b`` in a buffer that all tiles share: new memory from the operating system is slow."""
     if torch.is_autocast_enabled(rows_ND.device.type):
         return F.linear(rows_ND, weight_UD, bias_U)
-    scores_NU = place[: len(rows_ND) * len(weight_UD)].view(len(rows_ND), -1)
+    scores_NU = buffer[: len(rows_ND) * len(weight_UD)].view(len(rows_ND), -1)
     if bias_U is None:
         return torch.mm(rows_ND, weight_UD.mT, out=scores_NU)
     return torch.addmm(bias_U, rows_ND, weight_UD.mT, out=scores_NU)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 class LinearOverLayer(nn.Linear, ABC):
     """Head ``f = W h + b`` that calls a linear layer of another model, and adds a constant.
 
-    Subclasses may define ``forward``, but must compute only this.
+    Subclasses may define ``forward``, but it must compute exactly this.
     """
 
     @property
@@ -32,7 +32,7 @@ class ForcedFirst(nn.Module):
 
     Example:
         >>> head = ForcedFirst(nn.Linear(2, 3), 1, width=2)
-        >>> head(torch.tensor([0.5, 0.5, 1.0]))  # the last feature says that this is the first step
+        >>> head(torch.tensor([0.5, 0.5, 1.0]))  # the last feature marks the first step
         tensor([-inf, 0., -inf], grad_fn=<WhereBackward0>)
     """
 
@@ -59,17 +59,17 @@ class ForcedFirst(nn.Module):
 def linear_weights(head: Callable[[Tensor], Tensor], num_features: int) -> tuple[Tensor, Tensor | None] | None:
     """Return W and b of a head that computes exactly ``f = W h + b`` in one precision, else None.
 
-    Heads with hooks do not qualify, nor classes that use weights of that name differently. The number of features
-    matters to ``ForcedFirst``, which reads fewer after the first step.
+    Heads with hooks do not qualify, nor do subclasses of ``nn.Linear`` with their own ``forward``. The number of
+    features matters for ``ForcedFirst``, which reads one less after the first step.
     """
-    if not isinstance(head, nn.Module) or _is_changed(head):
+    if not isinstance(head, nn.Module) or _is_patched(head):
         return None
     if isinstance(head, ForcedFirst) and num_features == head.width:
         return linear_weights(head.after_first, num_features)
     if not isinstance(head, nn.Linear):
         return None
     if isinstance(head, LinearOverLayer):
-        # The constant may be of another precision than the layer's weights, which no single product takes.
+        # The bias may have another precision than the weights, and one product needs the same for both.
         weight_VH, bias_V = head.weight, head.bias
         in_one_precision = bias_V is None or bias_V.dtype == weight_VH.dtype
         is_linear = linear_weights(head.layer, num_features) is not None
@@ -77,7 +77,7 @@ def linear_weights(head: Callable[[Tensor], Tensor], num_features: int) -> tuple
     return (head.weight, head.bias) if type(head).forward is nn.Linear.forward else None
 
 
-def _is_changed(module: nn.Module) -> bool:
+def _is_patched(module: nn.Module) -> bool:
     """Whether the module has hooks or a replaced ``forward``."""
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     return any(hooks) or "forward" in vars(module)

@@ -31,7 +31,7 @@ class HubModel:
     """Model saved in a folder or on the hub, with weights as safetensors and arguments as JSON; pickles are never read.
 
     The files are those of ``PyTorchModelHubMixin`` of huggingface_hub, which takes longer to import than a small run
-    takes to predict; here it is imported only for what is on the hub.
+    takes to predict; here it is imported only for access to the hub.
 
     Example:
         >>> from torch import nn
@@ -49,18 +49,17 @@ class HubModel:
 
     def __new__(cls, *values: Any, **named: Any) -> Self:
         model = super().__new__(cls)
-        parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
-        defaults = {one.name: one.default for one in parameters if one.default is not one.empty}
-        placed = zip((one.name for one in parameters), values, strict=False)
-        # With the defaults, which a later version may change.
-        model._arguments = {**defaults, **dict(placed), **named}
+        # Partial, because copying calls this without arguments. With defaults, which a later version may change.
+        bound = inspect.signature(cls.__init__).bind_partial(model, *values, **named)
+        bound.apply_defaults()
+        model._arguments = dict([*bound.arguments.items()][1:])
         return model
 
     def save_pretrained(self, save_directory: str | os.PathLike[str]) -> None:
         """Write ``model.safetensors``, ``config.json`` and, unless there is one, ``README.md`` to a folder."""
         folder = Path(save_directory)
         folder.mkdir(parents=True, exist_ok=True)
-        # A GPU holds the weights of an LSTM in one piece, and safetensors refuses tensors that share memory.
+        # On a GPU, the weights of an LSTM share memory, which safetensors refuses.
         model: Any = self
         if device_of(model).type != "cpu":
             model = copy.deepcopy(model).cpu()
@@ -91,7 +90,7 @@ class HubModel:
             arguments: of the class, in place of those in ``config.json``.
 
         Raises:
-            InputError: it has no ``config.json`` or no ``model.safetensors``.
+            InputError: there is no ``config.json`` or no ``model.safetensors``.
         """
         download = {
             "revision": revision,
@@ -135,7 +134,7 @@ class HubModel:
 
 def _file(source: str | os.PathLike[str], name: str, download: dict[str, Any]) -> Path:
     """Return a file of a folder, or of a repository on the hub."""
-    hint = "use a folder of save_pretrained; weights in a pickle are not read, for it could run code"
+    hint = "use a folder written by save_pretrained; pickled weights are not read, since a pickle can run code"
     missing = InputError(f"there is no {name}", path=os.fspath(source), hint=hint)
     if os.path.isdir(source):
         if not os.path.isfile(Path(source, name)):

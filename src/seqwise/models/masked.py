@@ -19,7 +19,7 @@ from seqwise.devices import moved
 from seqwise.errors import InputError
 from seqwise.models.hub import HubModel
 from seqwise.models.lstm_steps import backwards, run_lstm
-from seqwise.models.transformer import EncoderLayer, check_sizes, initialise, with_places
+from seqwise.models.transformer import EncoderLayer, add_positions, check_sizes, initialise
 
 
 class MaskedLSTM(nn.Module, HubModel):
@@ -58,21 +58,21 @@ class MaskedLSTM(nn.Module, HubModel):
         self.head = nn.Linear(feedforward_size, vocab_size)
 
     def masked_logits(self, tokens_NT: Tensor, masked_NT: Tensor, context: Any = None) -> Tensor:
-        """Unnormalised scores (M, V) at the masked positions, in row-major order.
+        """Compute unnormalised scores (M, V) at the masked positions, in row-major order.
 
         Raises:
-            InputError: shapes do not fit, padding is masked or stands before a token, a row holds no token, or there
-                is a context.
+            InputError: shapes do not fit, padding is masked or precedes a token, a row has no tokens, or there is a
+                context.
         """
-        _refuse(context)
+        refuse_context(context)
         seen = seen_tokens(tokens_NT, masked_NT, mask_id=self.mask_id, device=self.embedding.weight.device)
         embedded_NTD = self.embedding(seen.tokens_NT)
         left_NTH, _ = run_lstm(self.before, embedded_NTD)
         right_NTH, _ = run_lstm(self.after, backwards(embedded_NTD, seen.real_NT))
-        # Moved by one, so that a position has the state of its neighbour: it never reads itself.
+        # Shifted by one, so that a position gets its neighbour's state and never reads itself.
         left_NTH = F.pad(left_NTH[:, :-1], (0, 0, 1, 0))
         right_NTH = backwards(F.pad(right_NTH[:, :-1], (0, 0, 1, 0)), seen.real_NT)
-        features_MF = F.gelu(self.combine(torch.cat([left_NTH[seen.places], right_NTH[seen.places]], dim=-1)))
+        features_MF = F.gelu(self.combine(torch.cat([left_NTH[seen.indices], right_NTH[seen.indices]], dim=-1)))
         return self.head(features_MF)
 
 
@@ -130,20 +130,20 @@ class MaskedTransformer(nn.Module, HubModel):
         initialise(self, self.embedding.weight)
 
     def masked_logits(self, tokens_NT: Tensor, masked_NT: Tensor, context: Any = None) -> Tensor:
-        """Unnormalised scores (M, V) at the masked positions, in row-major order.
+        """Compute unnormalised scores (M, V) at the masked positions, in row-major order.
 
         Raises:
-            InputError: shapes do not fit, padding is masked or stands before a token, a row holds no token, or there
-                is a context.
+            InputError: shapes do not fit, padding is masked or precedes a token, a row has no tokens, or there is a
+                context.
         """
-        _refuse(context)
+        refuse_context(context)
         seen = seen_tokens(tokens_NT, masked_NT, mask_id=self.mask_id, device=self.embedding.weight.device)
-        hidden_NTH = self.dropout(with_places(self.embedding(seen.tokens_NT)))
+        hidden_NTH = self.dropout(add_positions(self.embedding(seen.tokens_NT)))
         readable, wanted_NC = seen.readable(), seen.wanted_NC
         for layer in self.layers[:-1]:
             hidden_NTH = layer(hidden_NTH, readable)
         hidden_NCH = self.layers[-1](hidden_NTH, readable, wanted_NC)
-        hidden_MH = hidden_NCH[seen.places] if wanted_NC is None else hidden_NCH.flatten(0, 1)
+        hidden_MH = hidden_NCH[seen.indices] if wanted_NC is None else hidden_NCH.flatten(0, 1)
         return self.head(self.dropout(self.norm(hidden_MH)))
 
 
@@ -153,14 +153,14 @@ class Seen(NamedTuple):
     Attributes:
         tokens_NT: tokens with the mask at masked positions and padding.
         real_NT: bool, false at padding; None if no row is padded.
-        places: rows and positions of what is masked, (M,) each, in row-major order.
+        indices: rows and columns of the masked positions, (M,) each, in row-major order.
         wanted_NC: masked positions of each row if every row has C of them, some but not all; else None. Samplers and
             pseudo-log-likelihoods mask in this way; the last layer then skips all other positions.
     """
 
     tokens_NT: Tensor
     real_NT: Tensor | None
-    places: tuple[Tensor, Tensor]
+    indices: tuple[Tensor, Tensor]
     wanted_NC: Tensor | None
 
     def readable(self) -> Tensor:
@@ -172,9 +172,9 @@ class Seen(NamedTuple):
 
 
 def seen_tokens(tokens_NT: Tensor, masked_NT: Tensor, *, mask_id: int, device: torch.device) -> Seen:
-    """Check tokens and masked positions on the CPU, and return what a model on a device reads.
+    """Check tokens and masked positions on the CPU, and return the input of a model on a device.
 
-    If both lie on the CPU already, the host does not wait for the device.
+    If both are already on the CPU, the host does not wait for the device.
     """
     if tokens_NT.ndim != 2 or tokens_NT.shape != masked_NT.shape or masked_NT.dtype != torch.bool:
         raise InputError(
@@ -184,12 +184,12 @@ def seen_tokens(tokens_NT: Tensor, masked_NT: Tensor, *, mask_id: int, device: t
     if tokens_NT.shape[1] == 0:
         raise InputError("a sequence without a token has no position to score", hint="leave empty sequences out")
     tokens_NT, masked_NT = tokens_NT.cpu(), masked_NT.cpu()
-    rows_M, places_M = masked_NT.nonzero(as_tuple=True)
-    places = moved(rows_M, device), moved(places_M, device)
-    wanted_NC = _equally_many(masked_NT, places[1])
+    rows_M, columns_M = masked_NT.nonzero(as_tuple=True)
+    indices = moved(rows_M, device), moved(columns_M, device)
+    wanted_NC = _by_row(masked_NT, indices[1])
     padding_NT = tokens_NT == IGNORE
     if not bool(padding_NT.any()):
-        return Seen(moved(tokens_NT.masked_fill(masked_NT, mask_id), device), None, places, wanted_NC)
+        return Seen(moved(tokens_NT.masked_fill(masked_NT, mask_id), device), None, indices, wanted_NC)
     if bool(padding_NT[:, 0].any()):
         row = int(padding_NT[:, 0].nonzero()[0])
         raise InputError(f"row {row} starts with padding ({IGNORE})", hint="leave empty sequences out; pad at the end")
@@ -200,18 +200,20 @@ def seen_tokens(tokens_NT: Tensor, masked_NT: Tensor, *, mask_id: int, device: t
         row = int((padding_NT & masked_NT).any(1).nonzero()[0])
         raise InputError(f"row {row} has masked padding ({IGNORE})", hint="mask positions that hold a token")
     seen_NT = moved(tokens_NT.masked_fill(masked_NT | padding_NT, mask_id), device)
-    return Seen(seen_NT, moved(~padding_NT, device), places, wanted_NC)
+    return Seen(seen_NT, moved(~padding_NT, device), indices, wanted_NC)
 
 
-def _equally_many(masked_NT: Tensor, places_M: Tensor) -> Tensor | None:
+def _by_row(masked_NT: Tensor, columns_M: Tensor) -> Tensor | None:
+    """Return ``Seen.wanted_NC``."""
     if masked_NT.shape[0] == 0:
         return None
     count = int(masked_NT[0].sum())
     if not 0 < count < masked_NT.shape[1] or bool((masked_NT.sum(1) != count).any()):
         return None
-    return places_M.view(-1, count)
+    return columns_M.view(-1, count)
 
 
-def _refuse(context: Any) -> None:
+def refuse_context(context: Any) -> None:
+    """Raise an InputError for a context, which models without a source do not read."""
     if context is not None:
         raise InputError("this masked model reads no context", hint="omit the context")

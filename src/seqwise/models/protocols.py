@@ -109,7 +109,7 @@ def require_evaluation_mode(model: object) -> None:
 
 
 class MaskedModel(Protocol):
-    """Model that scores every token at positions that it does not see.
+    """Model that scores every token at masked positions.
 
     In the notation of the thesis, ``f(w, h(y without t))`` for each masked position t.
 

@@ -28,7 +28,7 @@ class _Encoded(NamedTuple):
 
 
 class Context(_Encoded):
-    """Encoded sources: encoder outputs, the mask of real positions, and the number of these."""
+    """Encoded sources: encoder outputs, the mask of real positions, and their number."""
 
     @cached_property
     def steps(self) -> LSTMSteps:
@@ -73,7 +73,7 @@ class Encoder(nn.Module):
         return self._context(memory_BSM, lengths_B)
 
     def require_left_to_right(self) -> None:
-        """Refuse an encoder that reads from right to left as well."""
+        """Raise an InputError if the encoder also reads from right to left."""
         if self.lstm.bidirectional:
             raise InputError(READS_BOTH_WAYS, hint=LEFT_TO_RIGHT)
 
@@ -81,20 +81,20 @@ class Encoder(nn.Module):
         """Read the next words of sources, the same number of each; the past is the LSTM's state, (B, 1, H) each."""
         self.require_left_to_right()
         embedded_BSE, lengths_B = self._embedded(sources_BS, lengths_B)
-        if past is not None and embedded_BSE.shape[1] == 1:  # a call of nn.LSTM takes long to begin
+        if past is not None and embedded_BSE.shape[1] == 1:  # a call of nn.LSTM has a large overhead
             past = LSTMSteps().step(self.lstm, embedded_BSE, past)
             return self._context(past[0], lengths_B), past
         if past is None:
             memory_BSM, state = run_lstm(self.lstm, embedded_BSE)
         else:
-            before = tuple(leaf.transpose(0, 1).contiguous() for leaf in past)
-            memory_BSM, state = run_lstm(self.lstm, embedded_BSE, before)
+            initial = tuple(leaf.transpose(0, 1).contiguous() for leaf in past)
+            memory_BSM, state = run_lstm(self.lstm, embedded_BSE, initial)
         hidden_1BH, cell_1BH = state
         return self._context(memory_BSM, lengths_B), (hidden_1BH.transpose(0, 1), cell_1BH.transpose(0, 1))
 
     def _embedded(self, sources_BS: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
         """Return the word embeddings, (B, S, E), and the number of words of each source."""
-        if sources_BS.shape[1] == 0:  # all are empty, and nn.LSTM refuses an empty sequence
+        if sources_BS.shape[1] == 0:  # all are empty, which nn.LSTM refuses
             sources_BS = F.pad(sources_BS, (0, 1))
         if self.characters is None:
             return self.dropout(self.embedding(sources_BS)), lengths_B
@@ -108,8 +108,6 @@ class Encoder(nn.Module):
 
 READS_BOTH_WAYS = "the model reads its source both ways, and a stream has no end to read back from"
 LEFT_TO_RIGHT = "train one with --encoder left-to-right, or over a causal model (--task tag --model gpt2)"
-
-
 ONE_LABEL_EACH = "a tagger writes a label for each token: build the vocabulary of labels without end='</s>'"
 
 
@@ -121,7 +119,7 @@ def require_position(step: int, encoded_BSX: Tensor) -> None:
 
 
 def read_along(encoded_BSX: Tensor, inputs_BTD: Tensor) -> Tensor:
-    """Return the encoder outputs that a tagger reads along T labels, (B, T, X); raise if labels outnumber tokens."""
+    """Return the encoder outputs for T labels, (B, T, X); raise an InputError if labels outnumber tokens."""
     num_labels, num_tokens = inputs_BTD.shape[1], encoded_BSX.shape[1]
     if num_labels > num_tokens:
         raise InputError(f"{num_labels} labels for a source of {num_tokens} tokens", hint=ONE_LABEL_EACH)
@@ -131,8 +129,8 @@ def read_along(encoded_BSX: Tensor, inputs_BTD: Tensor) -> Tensor:
 class FixedAttentionTagger(nn.Module):
     """Tagger with fixed attention over any encoder; see :class:`Tagger` for its equations.
 
-    The encoder maps sources (B, S) and their lengths (B,) to a :class:`Context` of M = ``output_size`` numbers for each
-    output. If there are fewer outputs than source tokens, its ``num_outputs(source_ids)`` counts them.
+    The encoder maps sources (B, S) and their lengths (B,) to a :class:`Context` with M = ``output_size``. If it has
+    fewer outputs than source tokens, its ``num_outputs(source_ids)`` counts them.
     """
 
     end: int | None = None
@@ -152,7 +150,7 @@ class FixedAttentionTagger(nn.Module):
         self.head = nn.Linear(hidden_size, target_size)
 
     def most_steps(self, source_ids: Sequence[int]) -> int:
-        """Number of labels that a source gets."""
+        """Return the number of labels of a source."""
         count = getattr(self.encoder, "num_outputs", len)
         return int(count(source_ids))
 
@@ -190,7 +188,7 @@ class FixedAttentionTagger(nn.Module):
         return self.dropout(state[0]), state
 
     def forced(self, context: Context, inputs_BTD: Tensor) -> Tensor:
-        """Features along any fed embeddings, all steps at once."""
+        """Compute features along given embeddings, all steps at once."""
         if inputs_BTD.shape[1] == 0:  # nn.LSTM refuses an empty sequence
             return context.memory_BSM.new_zeros(len(inputs_BTD), 0, self.decoder.hidden_size)
         memory_BTM = read_along(context.memory_BSM, inputs_BTD)
@@ -353,7 +351,7 @@ class EncoderDecoder(nn.Module, HubModel):
         return self._attend(state[0], context), state
 
     def forced(self, context: Context, inputs_BTD: Tensor) -> Tensor:
-        """Features along any fed embeddings, all steps at once."""
+        """Compute features along given embeddings, all steps at once."""
         if inputs_BTD.shape[1] == 0:  # nn.LSTM refuses an empty sequence
             return context.memory_BSM.new_zeros(len(inputs_BTD), 0, self.decoder.hidden_size)
         initial = tuple(leaf.transpose(0, 1).contiguous() for leaf in self._initial_state(context))

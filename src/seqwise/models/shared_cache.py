@@ -16,8 +16,8 @@ from seqwise import tree
 KeysValues = tuple[Tensor, Tensor]
 """Keys and values of one layer."""
 
-# Initial capacity in columns, in addition to those of a prompt.
-ROOM = 128
+# Columns by which a buffer grows at least.
+MIN_NEW_COLUMNS = 128
 
 
 class SharedCache:
@@ -107,44 +107,44 @@ class SharedCache:
         """Return a cache with a new column for each slot, which the next step writes by :meth:`put`."""
         batch_size, num_slots, _ = self.columns_BJT.shape
         end = self._num_columns + num_slots
-        if end > self._store.room:
+        if end > self._store.capacity:
             return self._compact(num_slots).step()
         new_J = torch.arange(self._num_columns, end, device=self.columns_BJT.device)
         columns_BJT = torch.cat([self.columns_BJT, new_J[:, None].expand(batch_size, -1, 1)], dim=2)
         return SharedCache(self._store.extended(self._num_columns, end), columns_BJT, end, self._prompt_B1P)
 
-    def _compact(self, more: int) -> SharedCache:
-        """Remove columns that are on no slot's path, and make room for more."""
+    def _compact(self, num_new: int) -> SharedCache:
+        """Remove columns that are on no slot's path, and reserve new ones."""
         columns_BX, width = self.columns_BJT.flatten(1), self._prompt_B1P.shape[2]
         used_BC = torch.arange(self._num_columns, device=columns_BX.device) < width
         used_BC = used_BC.repeat(len(columns_BX), 1).scatter_(1, columns_BX, True)
         if len(used_BC):
             width = int(used_BC.sum(1).max())
-        # Inputs that use fewer keep some of the others, which stay hidden.
+        # Inputs that use fewer columns keep some unused ones, which stay hidden.
         kept_BW = used_BC.byte().argsort(dim=1, descending=True, stable=True)[:, :width]
-        store = _Store([_columns_of(leaf, kept_BW) for leaf in self._store.leaves], width, more)
+        store = _Store([_columns_of(leaf, kept_BW) for leaf in self._store.leaves], width, num_new)
         columns_BJT = (used_BC.cumsum(1) - 1).gather(1, columns_BX).view_as(self.columns_BJT)
         return SharedCache(store, columns_BJT, width, self._prompt_B1P)
 
     def put(self, layer: int, keys_BNJA: Tensor, values_BNJA: Tensor) -> KeysValues:
         """Write a layer's keys and values of this step; return those of all columns, (B, N, C, A)."""
-        place, first = 2 * layer, self._num_columns - keys_BNJA.shape[2]
-        return self._store.put(place, first, keys_BNJA), self._store.put(place + 1, first, values_BNJA)
+        first = self._num_columns - keys_BNJA.shape[2]
+        return self._store.put(2 * layer, first, keys_BNJA), self._store.put(2 * layer + 1, first, values_BNJA)
 
     def mask(self, window: int | None = None) -> Tensor:
         """Return the attention mask over all columns: true on each slot's path and its prompt; bool (B, 1, J, C).
 
-        A window of W leaves the last W of these steps and prompt columns, the newest included, as sliding-window
-        attention does. Computed once.
+        With a window of W, only the last W steps and prompt columns are visible, the newest included, as in
+        sliding-window attention. The mask is computed once.
         """
         if window not in self._masks:
             batch_size, num_slots, num_steps = self.columns_BJT.shape
             width = self._prompt_B1P.shape[2]
-            hidden = 0 if window is None else max(width + num_steps - window, 0)  # of prompt and steps, from the left
-            seen_BJC = self._prompt_B1P.new_zeros(batch_size, num_slots, self._num_columns)
-            seen_BJC[:, :, hidden:width] = self._prompt_B1P[:, :, hidden:]
-            within_BJT = self.columns_BJT[:, :, max(hidden - width, 0) :]
-            self._masks[window] = seen_BJC.scatter_(2, within_BJT, True)[:, None]
+            hidden = 0 if window is None else max(width + num_steps - window, 0)  # the oldest columns of a slot
+            mask_BJC = self._prompt_B1P.new_zeros(batch_size, num_slots, self._num_columns)
+            mask_BJC[:, :, hidden:width] = self._prompt_B1P[:, :, hidden:]
+            visible_BJT = self.columns_BJT[:, :, max(hidden - width, 0) :]
+            self._masks[window] = mask_BJC.scatter_(2, visible_BJT, True)[:, None]
         return self._masks[window]
 
     def steps_BC(self) -> Tensor:
@@ -160,9 +160,9 @@ class SharedCache:
 
 
 def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return 0 where a mask is true and minus infinity elsewhere, for all layers to add to their scores.
+    """Return 0 where a mask is true and minus infinity elsewhere, for all layers to add to their attention scores.
 
-    Torch's attention makes these numbers of a mask at every call, and a GPU's kernel copies those whose rows do not
+    Torch's attention would convert a boolean mask at every call, and its kernel for GPUs copies masks whose rows do not
     start at multiples of 16; here they do.
 
     Example:
@@ -170,8 +170,8 @@ def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
         tensor([[0., -inf]])
     """
     columns = mask.shape[-1]
-    roomy = torch.full((*mask.shape[:-1], -(-columns // 16) * 16), -torch.inf, dtype=dtype, device=mask.device)
-    return roomy[..., :columns].masked_fill_(mask, 0.0)
+    padded = torch.full((*mask.shape[:-1], -(-columns // 16) * 16), -torch.inf, dtype=dtype, device=mask.device)
+    return padded[..., :columns].masked_fill_(mask, 0.0)
 
 
 Past = SharedCache | tuple[KeysValues, ...]
@@ -179,43 +179,43 @@ Past = SharedCache | tuple[KeysValues, ...]
 
 
 class _Store:
-    """Buffer of keys and values (B, N, room, A), which successive steps fill column by column."""
+    """Buffer of keys and values (B, N, capacity, A), which successive steps fill column by column."""
 
-    def __init__(self, leaves: Sequence[Tensor], num_columns: int, more: int = 0) -> None:
-        # Half as many again, so that making room costs no more than what is written.
-        self.num_columns, self.room = num_columns, num_columns + max(ROOM, more, num_columns // 2)
-        self.leaves = [_with_room(leaf[:, :, :num_columns], self.room) for leaf in leaves]
+    def __init__(self, leaves: Sequence[Tensor], num_columns: int, num_new: int = 0) -> None:
+        # It grows by half at least, so that all copies together take no longer than writing the columns.
+        self.num_columns, self.capacity = num_columns, num_columns + max(MIN_NEW_COLUMNS, num_new, num_columns // 2)
+        self.leaves = [_with_capacity(leaf[:, :, :num_columns], self.capacity) for leaf in leaves]
 
     def extended(self, num_columns: int, end: int) -> _Store:
         """Return this buffer if nothing is written after these columns, else a copy of them."""
-        # What was made in inference mode cannot be written outside of it.
-        foreign = not torch.is_inference_mode_enabled() and any(leaf.is_inference() for leaf in self.leaves)
+        # Tensors made in inference mode cannot be changed outside of it.
+        read_only = not torch.is_inference_mode_enabled() and any(leaf.is_inference() for leaf in self.leaves)
         store = self
-        if foreign or self.num_columns != num_columns:
+        if read_only or self.num_columns != num_columns:
             store = _Store(self.leaves, num_columns, end - num_columns)
         store.num_columns = end
         return store
 
-    def put(self, place: int, first: int, new_BNJA: Tensor) -> Tensor:
+    def put(self, index: int, first: int, new_BNJA: Tensor) -> Tensor:
         """Write some columns of one leaf, and return all columns up to their end."""
         end = first + new_BNJA.shape[2]
-        if new_BNJA.dtype != self.leaves[place].dtype:  # of what was read with another precision, as by autocast
-            both = torch.promote_types(new_BNJA.dtype, self.leaves[place].dtype)
-            self.leaves[place], new_BNJA = self.leaves[place].to(both), new_BNJA.to(both)
-        self.leaves[place][:, :, first:end] = new_BNJA
-        return self.leaves[place][:, :, :end]
+        if new_BNJA.dtype != self.leaves[index].dtype:  # a prompt read with another precision, as by autocast
+            common = torch.promote_types(new_BNJA.dtype, self.leaves[index].dtype)
+            self.leaves[index], new_BNJA = self.leaves[index].to(common), new_BNJA.to(common)
+        self.leaves[index][:, :, first:end] = new_BNJA
+        return self.leaves[index][:, :, :end]
 
 
 def _columns_of(leaf_BNCA: Tensor, columns_BX: Tensor) -> Tensor:
     """Return some columns of each input, (B, N, X, A); indexing rows of a matrix is many times faster than elements."""
-    batch_size, num_heads, room, size = leaf_BNCA.shape
-    first_BN = torch.arange(batch_size * num_heads, device=leaf_BNCA.device).view(batch_size, num_heads) * room
+    batch_size, num_heads, capacity, size = leaf_BNCA.shape
+    first_BN = torch.arange(batch_size * num_heads, device=leaf_BNCA.device).view(batch_size, num_heads) * capacity
     rows_BNX = first_BN[..., None] + columns_BX[:, None]
     return leaf_BNCA.view(-1, size).index_select(0, rows_BNX.flatten()).view(*rows_BNX.shape, size)
 
 
-def _with_room(leaf_BNCA: Tensor, room: int) -> Tensor:
+def _with_capacity(leaf_BNCA: Tensor, capacity: int) -> Tensor:
     batch_size, num_heads, width, size = leaf_BNCA.shape
-    roomy = leaf_BNCA.new_empty(batch_size, num_heads, room, size)
-    roomy[:, :, :width] = leaf_BNCA
-    return roomy
+    buffer = leaf_BNCA.new_empty(batch_size, num_heads, capacity, size)
+    buffer[:, :, :width] = leaf_BNCA
+    return buffer

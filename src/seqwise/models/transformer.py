@@ -38,14 +38,14 @@ def sinusoids(first: int, count: int, like: Tensor) -> Tensor:
     """
     size = like.shape[-1]
     half = (size + 1) // 2
-    # Half precision cannot count: above 256, bfloat16 skips places.
+    # Half precision is too coarse: above 256, bfloat16 does not have every integer.
     dtype = torch.promote_types(like.dtype, torch.float32)
     rates_R = torch.exp(torch.arange(half, device=like.device, dtype=dtype) * (-math.log(10000.0) / half))
     angles_TR = torch.arange(first, first + count, device=like.device, dtype=dtype)[:, None] * rates_R
     return torch.cat([angles_TR.sin(), angles_TR.cos()], dim=-1)[:, :size].to(like.dtype)
 
 
-def with_places(embedded: Tensor, first: int = 0) -> Tensor:
+def add_positions(embedded: Tensor, first: int = 0) -> Tensor:
     """Add position codes to embeddings (..., T, H): ``sqrt(H) e_t + p_{first + t}``."""
     return math.sqrt(embedded.shape[-1]) * embedded + sinusoids(first, embedded.shape[-2], embedded)
 
@@ -68,7 +68,7 @@ def initialise(model: nn.Module, *embeddings: Tensor) -> None:
         if isinstance(module, nn.Linear):
             nn.init.xavier_uniform_(module.weight)
             nn.init.zeros_(module.bias)
-    # Placing embeddings multiplies them by sqrt(H), which makes them as large as the position codes.
+    # ``add_positions`` multiplies them by sqrt(H), which makes them as large as the position codes.
     for embedding in embeddings:
         nn.init.normal_(embedding, std=embedding.shape[-1] ** -0.5)
 
@@ -96,10 +96,10 @@ class Attention(nn.Module):
         """Attend from each hidden vector (..., L, H) to the keys; a mask that is false or -inf hides a key."""
         queries, (keys, values) = self._heads(self.query(hidden)), keys_values
         # Four dimensions, because the fused kernels take no others.
-        found = F.scaled_dot_product_attention(
+        attended = F.scaled_dot_product_attention(
             queries.flatten(0, -4), keys.flatten(0, -4), values.flatten(0, -4), attn_mask=mask
         )
-        return self.output(found.transpose(1, 2).reshape(hidden.shape))
+        return self.output(attended.transpose(1, 2).reshape(hidden.shape))
 
 
 def picked(hidden_BTH: Tensor, wanted_BL: Tensor | None) -> Tensor:
@@ -120,7 +120,7 @@ class EncoderLayer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, hidden_BSH: Tensor, mask_B11S: Tensor, wanted_BL: Tensor | None = None) -> Tensor:
-        """Compute all positions, or only the wanted ones; the others give keys and values, a sixth of the work."""
+        """Compute all positions, or only the wanted ones; the others only need keys and values, a sixth of the work."""
         normal_BSH = self.own_norm(hidden_BSH)
         memory = self.own.read(normal_BSH)
         hidden_BLH, normal_BLH = picked(hidden_BSH, wanted_BL), picked(normal_BSH, wanted_BL)
@@ -160,7 +160,7 @@ class DecoderLayer(nn.Module):
     ) -> Tensor:
         """Take all steps at once; a false ``own_mask``, (T, T) or (B, 1, 1, T), hides a position of the output.
 
-        With ``wanted_BL``, compute only these positions; the others give keys and values, a seventh of the work.
+        With ``wanted_BL``, compute only these positions; the others only need keys and values, a seventh of the work.
         """
         normal_BTH = self.own_norm(hidden_BTH)
         own_memory = self.own.read(normal_BTH)
@@ -282,7 +282,7 @@ class Transformer(nn.Module, HubModel):
         lengths_B1 = batch.source_lengths_B.clamp(min=1)[:, None]
         mask_BS = torch.arange(sources_BS.shape[1], device=sources_BS.device) < lengths_B1
         mask_B11S = mask_BS[:, None, None]
-        hidden_BSH = self.dropout(with_places(self.source_embedding(sources_BS)))
+        hidden_BSH = self.dropout(add_positions(self.source_embedding(sources_BS)))
         for layer in self.encoder:
             hidden_BSH = layer(hidden_BSH, mask_B11S)
         memory_BSH = self.encoder_norm(hidden_BSH)
@@ -293,15 +293,15 @@ class Transformer(nn.Module, HubModel):
     def start(self, context: TransformerContext) -> tuple[Tensor, Past]:
         """Return the learned first input and, for each layer, empty keys and values."""
         batch_size = context.mask_BS.shape[0]
-        nothing = tuple((keys_BNSA[:, :, :0], values_BNSA[:, :, :0]) for keys_BNSA, values_BNSA in context.memories)
-        state: Past = tuple((keys[:, None], values[:, None]) for keys, values in nothing)
+        empty = tuple((keys_BNSA[:, :, :0], values_BNSA[:, :, :0]) for keys_BNSA, values_BNSA in context.memories)
+        state: Past = tuple((keys[:, None], values[:, None]) for keys, values in empty)
         if not torch.is_grad_enabled():
-            state = SharedCache.start(nothing)
+            state = SharedCache.start(empty)
         return self.first_input_D.expand(batch_size, 1, -1), state
 
     def step(self, inputs_BJD: Tensor, state: Past, context: TransformerContext, step: int) -> tuple[Tensor, Past]:
         """Read the input embeddings at position ``step``; the state grows by one step."""
-        hidden_BJH = self.dropout(with_places(inputs_BJD[:, :, None], step).squeeze(2))
+        hidden_BJH = self.dropout(add_positions(inputs_BJD[:, :, None], step).squeeze(2))
         mask_B11S = context.mask_BS[:, None, None]
         if isinstance(state, SharedCache) and torch.is_grad_enabled():
             state = state.dense()
@@ -318,15 +318,15 @@ class Transformer(nn.Module, HubModel):
         return self.dropout(self.decoder_norm(hidden_BJH)), tuple(caches)
 
     def forced(self, context: TransformerContext, inputs_BTD: Tensor) -> Tensor:
-        """Features along any fed embeddings, all steps at once."""
+        """Compute features along given embeddings, all steps at once."""
         num_steps = inputs_BTD.shape[1]
         past_TT = torch.ones(num_steps, num_steps, dtype=torch.bool, device=inputs_BTD.device).tril()
-        hidden_BTH = self.dropout(with_places(inputs_BTD))
+        hidden_BTH = self.dropout(add_positions(inputs_BTD))
         mask_B11S = context.mask_BS[:, None, None]
         for layer, memory in zip(self.decoder, context.memories, strict=True):
             hidden_BTH = layer(hidden_BTH, past_TT, memory, mask_B11S)
         return self.dropout(self.decoder_norm(hidden_BTH))
 
     def teacher_forced(self, context: TransformerContext, targets_BT: Tensor) -> Tensor:
-        """Features along the gold outputs; positions after the end of a row are arbitrary."""
+        """Compute features along the gold outputs; positions after the end of a row are arbitrary."""
         return self.forced(context, shifted_right(self.first_input_D, self.target_embedding, targets_BT))
