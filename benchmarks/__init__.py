@@ -2,5 +2,5 @@
 
 import os
 
-# Before torch is imported: its profiler says of every use that it has begun and ended.
+# Set before torch is imported: its profiler logs the start and the end of every use.
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")

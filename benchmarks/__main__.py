@@ -1,8 +1,8 @@
-"""All benchmarks, one after the other, and the page of what they found.
+"""Run all benchmarks, and write the page of their results.
 
-python -m benchmarks run                # 20 minutes of one quiet core; writes results, page
-python -m benchmarks run --threads 2    # those that compare systems, on two cores; written beside those of one
-python -m benchmarks run --device cuda  # the same on a GPU, with sizes of its own; over 5 minutes
+python -m benchmarks run                # 20 minutes of one idle core; writes results and page
+python -m benchmarks run --threads 2    # comparisons of systems on two cores; results are kept beside those of one
+python -m benchmarks run --device cuda  # the same on a GPU, with its own sizes; over 5 minutes
 python -m benchmarks run --quick        # do they work? four minutes; nothing is kept
 python -m benchmarks page               # docs/benchmarks.md from results/benchmarks
 """
@@ -28,7 +28,7 @@ from seqwise.evaluation.signature import describe_machine
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, PAGE = ROOT / "results" / "benchmarks", ROOT / "docs" / "benchmarks.md"
 
-# In the order of the page: the module, its arguments in full, and those by which it is seen to work.
+# In the order of the page: the module, its arguments in a full run, and those in a quick one.
 BENCHMARKS: dict[str, tuple[list[str], list[str]]] = {
     "relaxed_beam": (["--rounds", "5"], ["--sizes", "10", "--rounds", "3"]),
     "long_outputs": ([], ["--steps", "8", "16", "--rounds", "1", "--hidden", "32", "--layers", "1"]),
@@ -54,7 +54,7 @@ BENCHMARKS: dict[str, tuple[list[str], list[str]]] = {
 }
 
 ALONE = ("scaling", "start_up", "throughput", "training_profile")
-"""Benchmarks that measure one core, and are run on one only."""
+"""Benchmarks that only run on one core."""
 
 ON_A_DEVICE: dict[str, list[str]] = {
     "relaxed_beam": ["--rounds", "2"],
@@ -71,7 +71,7 @@ ON_A_DEVICE: dict[str, list[str]] = {
     ],
     "streaming": ["--streams", "1", "64", "1024", "--steps", "100", "--hidden", "512", "--rounds", "2"],
 }
-"""Those that can be run on a device, in order, with their arguments in full there."""
+"""Benchmarks that can run on a device, in order, with their arguments in a full run there."""
 
 NAMES = {"intel": "Intel", "amd": "AMD", "apple": "Apple", "other": "other"}
 """Folders of results, and columns of the page, by maker of the processor."""
@@ -91,7 +91,7 @@ fast seqwise is, and of a target with ≤, how many times as long or as much it 
 
 
 def write_page(results: Path, page: Path) -> None:
-    """One section for each result that is there: the question, how it is put, the table, and the signature."""
+    """Write the page: the summary, and for each benchmark with results its question, method and tables."""
     columns = columns_of(results)
     sections, compared = [], {}
     for name in BENCHMARKS:
@@ -109,7 +109,7 @@ def write_page(results: Path, page: Path) -> None:
 
 
 def columns_of(results: Path) -> dict[str, Path]:
-    """Return the folders of results by what they were measured on: processors, one thread first, then devices."""
+    """Return the folders of results by machine: processors, one thread first, then devices."""
     columns = {}
     for folder, name in ((results / key, name) for key, name in NAMES.items()):
         if folder.exists():
@@ -120,7 +120,7 @@ def columns_of(results: Path) -> dict[str, Path]:
 
 
 def summary(columns: Sequence[str], compared: Mapping[str, Mapping[str, Sequence[Ratio]]]) -> list[str]:
-    """Return a table of all ratios with their targets, a column for each machine; nothing if there is none."""
+    """Return a table of all ratios with their targets, a column for each machine; empty without ratios."""
     lines = []
     met: dict[str, list[bool]] = {column: [] for column in columns}
     for by_column in compared.values():
@@ -128,10 +128,10 @@ def summary(columns: Sequence[str], compared: Mapping[str, Mapping[str, Sequence
         for column, found in by_column.items():
             met[column] += [not ratio.missed for ratio in found if ratio.target]
             for ratio in found:
-                rows.setdefault(ratio.what, {})[column] = ratio
-        for what, row in rows.items():
+                rows.setdefault(ratio.label, {})[column] = ratio
+        for label, row in rows.items():
             cells = (_cell(row[column]) if column in row else "" for column in columns)
-            lines.append(f"| {what} | {next(iter(row.values())).target} | {' | '.join(cells)} |")
+            lines.append(f"| {label} | {next(iter(row.values())).target} | {' | '.join(cells)} |")
     if not lines:
         return []
     counts = " | ".join(f"{sum(each)} of {len(each)}" for each in met.values())
@@ -145,7 +145,7 @@ def _cell(ratio: Ratio) -> str:
 
 
 def folder_of(threads: int, device: torch.device) -> Path:
-    """Return where results on so many threads of this maker's processors, or on a device, are kept."""
+    """Return the folder of results on a device, or on some threads of this machine's processor."""
     if device.type != "cpu":
         return RESULTS / device.type
     processor = describe_machine().lower()
@@ -154,10 +154,10 @@ def folder_of(threads: int, device: torch.device) -> Path:
 
 
 def measure(name: str, arguments: Sequence[str]) -> bool:
-    """Run one in a process of its own, for what another one leaves in memory changes how fast it is.
+    """Run a benchmark in its own process, because memory left by another one changes its speed.
 
     Returns:
-        Whether it ended well. If not, it has said why.
+        Whether it succeeded. If not, it has printed the reason.
     """
     return not subprocess.run(
         [sys.executable, "-m", f"benchmarks.{name}", *arguments], cwd=ROOT, check=False
@@ -165,10 +165,10 @@ def measure(name: str, arguments: Sequence[str]) -> bool:
 
 
 def run(names: Sequence[str], *, quick: bool, threads: int = 1, device: torch.device = CPU) -> None:
-    """Run some of them; what they find in full is kept as soon as they end, and the page is written.
+    """Run some benchmarks; unless they are quick, keep each result when its benchmark ends, and write the page.
 
     Raises:
-        SystemExit: some failed; the others were run all the same.
+        SystemExit: some failed; the others were run nevertheless.
     """
     failed = []
     with tempfile.TemporaryDirectory() as scratch:
@@ -176,10 +176,10 @@ def run(names: Sequence[str], *, quick: bool, threads: int = 1, device: torch.de
         for number, name in enumerate(names, start=1):
             print(f"[{number}/{len(names)}] {name}", file=sys.stderr, flush=True)
             full, short = BENCHMARKS[name]
-            where = [] if threads == 1 else ["--threads", str(threads)]
+            machine = [] if threads == 1 else ["--threads", str(threads)]
             if device.type != "cpu":
-                full, where = ON_A_DEVICE[name], [*where, "--device", str(device)]
-            if not measure(name, [*(short if quick else full), *where, "--output", str(folder / f"{name}.json")]):
+                full, machine = ON_A_DEVICE[name], ["--device", str(device)]
+            if not measure(name, [*(short if quick else full), *machine, "--output", str(folder / f"{name}.json")]):
                 failed.append(name)
         if not quick:
             write_page(RESULTS, PAGE)
@@ -189,7 +189,7 @@ def run(names: Sequence[str], *, quick: bool, threads: int = 1, device: torch.de
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run what the command line asks for."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -206,24 +206,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     unknown = [name for name in options.names if name not in BENCHMARKS]
     if unknown:
-        parser.error(f"{unknown[0]} is no benchmark; there are {', '.join(BENCHMARKS)}")
+        parser.error(f"{unknown[0]} is not a benchmark; there are {', '.join(BENCHMARKS)}")
     if options.threads < 1:
         parser.error("--threads must be 1 or more")
     alone = [name for name in options.names if name in ALONE]
     if options.threads > 1 and alone:
-        parser.error(f"{alone[0]} says what one core does: leave --threads out")
-    several = [name for name in BENCHMARKS if options.threads == 1 or name not in ALONE]
+        parser.error(f"{alone[0]} runs on one core only: leave --threads out")
+    default = [name for name in BENCHMARKS if options.threads == 1 or name not in ALONE]
     if options.device.type != "cpu":
         if options.threads > 1:
-            parser.error("--threads is for the processor: leave it out with --device")
-        elsewhere = [name for name in BENCHMARKS if name not in ON_A_DEVICE]
-        refused = [name for name in options.names if name in elsewhere]
+            parser.error("--threads is for the CPU: leave it out with --device")
+        on_cpu = [name for name in BENCHMARKS if name not in ON_A_DEVICE]
+        refused = [name for name in options.names if name in on_cpu]
         if refused:
-            parser.error(f"{refused[0]} is measured on the processor only: leave --device out")
+            parser.error(f"{refused[0]} runs on the CPU only: leave --device out")
         if not options.names:
-            print(f"measured on the processor only, left out: {', '.join(elsewhere)}", file=sys.stderr)
-        several = list(ON_A_DEVICE)
-    run(options.names or several, quick=options.quick, threads=options.threads, device=options.device)
+            print(f"left out, for the CPU only: {', '.join(on_cpu)}", file=sys.stderr)
+        default = list(ON_A_DEVICE)
+    run(options.names or default, quick=options.quick, threads=options.threads, device=options.device)
 
 
 if __name__ == "__main__":

@@ -6,9 +6,9 @@ step, so all write the same number of tokens.
 
 - generate: ``model.generate(num_beams=k)`` with its cache, as documented.
 - seqwise: ``step_model(model)`` of the same model, decoded with ``HardTopK(k)``.
-- ctranslate2: the same weights in float32, through its loader of Marian models and ``translate_batch``. It is a C++
-  engine with its own kernels and shows what can be gained beyond Python modules. It runs in its own process, so that
-  its idle threads and its memory do not slow the others. It is left out if it is not installed, and on a GPU.
+- ctranslate2: the same weights in float32, through its loader of Marian models and ``translate_batch``: a C++ engine
+  with its own kernels, which shows what can be gained beyond Python modules. It runs in its own process, so that its
+  idle threads and its memory do not slow the others. It is left out if it is not installed, and on a GPU.
 
     python -m benchmarks.beam_decoding
 """
@@ -23,7 +23,6 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from importlib import metadata
 from multiprocessing.connection import Connection
 from typing import Any
@@ -31,20 +30,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.command import Ratio, a_parser, add_device, run
+from benchmarks.command import Ratio, add_device, make_parser, run, signed
 from benchmarks.timing import clock_of, median_ratio, products_a_second, time_in_turn
 from seqwise import Decoder, HardTopK, decode, local
 from seqwise.data import EncodedExample, collate
-from seqwise.evaluation.signature import sign, signature_line
 from seqwise.hugging_face import generation_selector, step_model
 
 ENGINE = "ctranslate2"
 LEAST, LEAST_OF_ENGINE = 2.5, 1.0
-"""Targets: tokens a second against those of generate, and of the engine."""
+"""Targets: ratios of tokens per second to those of ``generate`` and of CTranslate2."""
 
 
 def marian(options: argparse.Namespace) -> Any:
-    """The model, on the CPU; the last token pads and starts, and 0 ends."""
+    """Make the model, on the CPU; the last token is padding and start token, and 0 is the end token."""
     from transformers import MarianConfig, MarianMTModel
 
     torch.manual_seed(options.seed)
@@ -57,7 +55,7 @@ def marian(options: argparse.Namespace) -> Any:
     )  # fmt: skip
     model = MarianMTModel(config).eval()
     for name, weights in model.named_parameters():
-        if "layers" in name and weights.ndim == 2:  # so that what is written depends on what is read
+        if "layers" in name and weights.ndim == 2:  # so that outputs depend on sources
             weights.data.mul_(4)
     model.generation_config.min_new_tokens = options.steps
     model.generation_config.bad_words_ids = [[pad]]
@@ -65,7 +63,7 @@ def marian(options: argparse.Namespace) -> Any:
 
 
 def by_generate(model: Any, sources_BS: Tensor, options: argparse.Namespace) -> list[list[int]]:
-    """What ``generate`` writes, without the start token."""
+    """Decode by ``generate``, without the start token."""
     with warnings.catch_warnings(), torch.inference_mode():
         warnings.simplefilter("ignore")
         found = model.generate(
@@ -80,7 +78,7 @@ def by_generate(model: Any, sources_BS: Tensor, options: argparse.Namespace) -> 
 
 
 def by_seqwise(adapted: Any, sources_BS: Tensor, options: argparse.Namespace) -> list[list[int]]:
-    """The same by :func:`seqwise.decode`."""
+    """Decode by :func:`seqwise.decode`."""
     batch = collate([EncodedExample(tuple(row), ()) for row in sources_BS.tolist()]).to(sources_BS.device)
     selector = generation_selector(HardTopK(options.k), adapted, num_steps=options.steps)
     with torch.inference_mode():
@@ -89,7 +87,7 @@ def by_seqwise(adapted: Any, sources_BS: Tensor, options: argparse.Namespace) ->
 
 
 class Names:
-    """What the loader of CTranslate2 asks of a tokenizer: names of ids."""
+    """Names of ids, in the form of a tokenizer that CTranslate2's loader needs."""
 
     eos_token, unk_token = "</s>", "<unk>"
 
@@ -97,12 +95,12 @@ class Names:
         self.names = [self.eos_token, self.unk_token, *(f"t{place}" for place in range(2, size - 1)), "<pad>"]
 
     def get_vocab(self) -> dict[str, int]:
-        """Ids by name."""
+        """Return the ids by name."""
         return {name: place for place, name in enumerate(self.names)}
 
 
 def by_ctranslate2(options: argparse.Namespace) -> Callable[[list[list[int]]], list[list[int]]]:
-    """The same by CTranslate2, with weights from the same seed."""
+    """Make a function that decodes by CTranslate2, with weights from the same seed."""
     import ctranslate2
     from ctranslate2.converters.transformers import MarianMTLoader
 
@@ -121,13 +119,13 @@ def by_ctranslate2(options: argparse.Namespace) -> Callable[[list[list[int]]], l
 
     def write(sources: list[list[int]]) -> list[list[int]]:
         named = [[tokens.names[place] for place in row] for row in sources]
-        return [[ids[name] for name in one.hypotheses[0]] for one in translator.translate_batch(named, **search)]
+        return [[ids[name] for name in found.hypotheses[0]] for found in translator.translate_batch(named, **search)]
 
     return write
 
 
-def answer(pipe: Connection, options: argparse.Namespace) -> None:
-    """Write for whoever asks, until asked for nothing; first of all say that it can be done, or why not."""
+def serve(pipe: Connection, options: argparse.Namespace) -> None:
+    """Send None, or the reason if CTranslate2 is missing; then decode the sources from a pipe until they are empty."""
     try:
         write = by_ctranslate2(options)
     except ImportError as error:
@@ -140,13 +138,13 @@ def answer(pipe: Connection, options: argparse.Namespace) -> None:
 
 @contextmanager
 def engine(sources_BS: Tensor, options: argparse.Namespace) -> Iterator[dict[str, Callable[[], list[list[int]]]]]:
-    """CTranslate2 in a process of its own, by name; nothing on a device, or where it is not installed."""
+    """Run CTranslate2 in its own process; yield its function by name, or nothing on a device or if not installed."""
     if sources_BS.device.type != "cpu":
         yield {}
         return
     spawn, sources = multiprocessing.get_context("spawn"), sources_BS.tolist()
     ours, theirs = spawn.Pipe()
-    process = spawn.Process(target=answer, args=(theirs, options), daemon=True)
+    process = spawn.Process(target=serve, args=(theirs, options), daemon=True)
     process.start()
     theirs.close()
 
@@ -167,7 +165,7 @@ def engine(sources_BS: Tensor, options: argparse.Namespace) -> Iterator[dict[str
 
 
 def operations_of_a_token(options: argparse.Namespace) -> float:
-    """Floating-point operations of the matrix products of all k slots for one token of one output."""
+    """Count the floating-point operations of matrix products for one token of one output, in all k slots."""
     size, steps = options.hidden, options.steps
     # A layer: four products of self-attention, two of attention to the source, two of the feed-forward part.
     layer = 2 * (4 + 2 + 2 * 4) * size**2 + 4 * size * (steps / 2 + options.source_length)
@@ -175,14 +173,14 @@ def operations_of_a_token(options: argparse.Namespace) -> float:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Times of all, and whether they write the same."""
+    """Time all systems, and compare their outputs."""
     torch.set_num_threads(options.threads)
     model = marian(options)
     sources_BS = torch.randint(1, options.vocabulary - 1, (options.batch, options.source_length))
     digest = hashlib.sha256(sources_BS.numpy().tobytes())
     digest.update(model.get_input_embeddings().weight.detach().numpy().tobytes())
     model, sources_BS = model.to(options.device), sources_BS.to(options.device)
-    adapted = step_model(model)  # once for all, as one does: it checks that what it made is the same model
+    adapted = step_model(model)  # not timed: it also tests that it agrees with the model
     calls: dict[str, Callable[[], Any]] = {
         "generate": lambda: by_generate(model, sources_BS, options),
         "seqwise": lambda: by_seqwise(adapted, sources_BS, options),
@@ -192,8 +190,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         written = {name: call() for name, call in calls.items()}
         seconds = time_in_turn(calls, options.rounds, clock=clock_of(options.device))
     tokens = options.batch * options.steps
-    shown = ", ".join(f"{name} {value}" for name, value in vars(options).items() if name != "output")
-    signature = sign(f"beam decoding; {shown}", seeds=[options.seed], data=digest.hexdigest())
     return {
         "same_tokens": {
             name: statistics.mean(float(a == b) for a, b in zip(written["seqwise"], others, strict=True))
@@ -207,13 +203,12 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "products_a_second": products_a_second(options.device),
         "against_generate": median_ratio(seconds["generate"], seconds["seqwise"]),
         "seconds_by_round": seconds,
-        "signature": asdict(signature),
-        "signature_line": signature_line(signature),
+        **signed("beam decoding", options, data=digest.hexdigest()),
     }
 
 
 def ratios(result: dict[str, Any]) -> list[Ratio]:
-    """For the summary: tokens a second over those of each peer."""
+    """Return the ratios of tokens per second to those of each peer, for the summary."""
     found = [Ratio("hard beam, k = 4, over `generate`", result["against_generate"], least=LEAST)]
     if result["engine"]:
         found.append(Ratio("the same over CTranslate2", result["against_engine"], least=LEAST_OF_ENGINE))
@@ -221,7 +216,7 @@ def ratios(result: dict[str, Any]) -> list[Ratio]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """For people."""
+    """Format the result as a table."""
     lines = [f"{name:12} {value:8.0f} tokens a second" for name, value in result["tokens_per_second"].items()]
     operations, speed = result["operations_of_a_token"], result["products_a_second"]
     lines.append(
@@ -232,7 +227,7 @@ def table(result: dict[str, Any]) -> str:
     lines += [
         f"seqwise against generate: {result['against_generate']:.2f} (target {LEAST:g}, {met})",
         *([f"seqwise against {result['engine']}: {result['against_engine']:.2f}"] if result["engine"] else []),
-        "outputs that are those of seqwise: "
+        "outputs equal to those of seqwise: "
         + ", ".join(f"{name} {share:.1%}" for name, share in result["same_tokens"].items()),
         result["signature_line"],
     ]
@@ -240,16 +235,16 @@ def table(result: dict[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
-    """Run it."""
-    parser = a_parser("beam_decoding", __doc__, rounds=7, seed="of the model and the sources")
+    """Run the benchmark; print a table and write JSON."""
+    parser = make_parser("beam_decoding", __doc__, rounds=7, seed="the model and the sources")
     for name, value, meaning in (
-        ("batch", 32, "sources"),
-        ("source-length", 20, "tokens of each"),
-        ("steps", 30, "tokens that are written"),
+        ("batch", 32, "number of sources"),
+        ("source-length", 20, "tokens of each source"),
+        ("steps", 30, "tokens of each output"),
         ("k", 4, "size of the beam"),
-        ("layers", 3, "of the encoder, and as many of the decoder"),
-        ("hidden", 256, "size of the model"),
-        ("vocabulary", 8000, "tokens"),
+        ("layers", 3, "layers of the encoder, and of the decoder"),
+        ("hidden", 256, "hidden size of the model"),
+        ("vocabulary", 8000, "vocabulary size"),
     ):
         parser.add_argument(f"--{name}", type=int, default=value, help=meaning)
     add_device(parser)

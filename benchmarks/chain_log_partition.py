@@ -1,8 +1,8 @@
 """How long does the exact log Z of a linear chain take, with and without gradients, compared with pytorch-crf?
 
 Both get the same chains: B inputs with T labels each, out of K, and random float32 scores of labels, transitions, first
-and last labels. Timed are log Z of every input, and log Z with the gradients of its sum with respect to all four kinds
-of scores. All inputs have length T. The score of gold, which a likelihood needs too, is left out.
+and last labels. Times are those of log Z of every input, and of log Z with the gradients of its sum with respect to all
+four kinds of scores. All inputs have length T. The score of gold, which a likelihood also needs, is left out.
 
 - seqwise: ``chain_log_partition``, a rescaled recursion with one matrix product per step and its own backward
   recursion. The time of ``linear_chain``, which folds in first and last labels, is included. If transitions lie very
@@ -21,22 +21,21 @@ import argparse
 import hashlib
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from benchmarks.command import Ratio, a_parser, run
+from benchmarks.command import Ratio, make_parser, run, signed
 from benchmarks.timing import median_ratio, time_in_turn
-from seqwise.evaluation.signature import sign, signature_line
 from seqwise.models import linear_chain
 from seqwise.objectives import chain_log_partition
 
 PEER = "pytorch-crf"
 MOST_DIFFERENCE = 1e-2
-"""Between the results of two right systems in float32, as a share of the largest entry of a tensor."""
+"""Largest difference of two correct systems in float32, as a share of the largest entry of a tensor."""
 
 
 @dataclass(frozen=True)
@@ -54,18 +53,18 @@ class Problem:
 
 
 LogPartition = Callable[[], Tensor]
-"""log Z of every input of a problem, (B,)."""
+"""Function that computes log Z of every input of a problem, (B,)."""
 
 
-def a_problem(batch: int, steps: int, labels: int, *, spread: float, generator: torch.Generator) -> Problem:
-    """Scores drawn from normal distributions; those of transitions with another standard deviation."""
+def random_problem(batch: int, steps: int, labels: int, *, spread: float, generator: torch.Generator) -> Problem:
+    """Draw scores from normal distributions; those of transitions have the standard deviation ``spread``."""
     shapes = ((batch, steps, labels), (labels, labels), (labels,), (labels,))
     scores, transitions, start, end = (torch.randn(shape, generator=generator) for shape in shapes)
     return Problem(*map(nn.Parameter, (scores, spread * transitions, start, end)))
 
 
 def of_seqwise(problem: Problem) -> LogPartition:
-    """As a user of the package asks for it."""
+    """Return log Z by the public functions of seqwise."""
     batch, steps, _ = problem.scores_BTK.shape
     lengths_B = torch.full((batch,), steps)
 
@@ -79,10 +78,10 @@ def of_seqwise(problem: Problem) -> LogPartition:
 
 
 def of_pytorch_crf(problem: Problem) -> LogPartition:
-    """The normaliser of a CRF with the same parameters.
+    """Return the normaliser of a CRF with the same parameters.
 
     Raises:
-        ImportError: it is not installed.
+        ImportError: pytorch-crf is not installed.
     """
     import torchcrf
 
@@ -94,7 +93,7 @@ def of_pytorch_crf(problem: Problem) -> LogPartition:
 
 
 def systems_of(problem: Problem) -> dict[str, LogPartition]:
-    """By name; the peer only where it is installed."""
+    """Return the systems by name; the peer only if it is installed."""
     systems = {"seqwise": of_seqwise(problem)}
     try:
         systems[PEER] = of_pytorch_crf(problem)
@@ -104,15 +103,15 @@ def systems_of(problem: Problem) -> dict[str, LogPartition]:
 
 
 def with_gradients(log_partition: LogPartition, problem: Problem) -> tuple[Tensor, ...]:
-    """log Z of every input, and the gradients of their sum."""
+    """Compute log Z of every input, and the gradients of their sum."""
     log_partition_B = log_partition()
-    # One label has no transition: what autograd then leaves out is 0.
+    # Outputs of one label have no transition; the gradient is then 0.
     gradients = torch.autograd.grad(log_partition_B.sum(), problem.leaves, materialize_grads=True)
     return (log_partition_B.detach(), *gradients)
 
 
 def largest_difference(results: Sequence[tuple[Tensor, ...]]) -> float | None:
-    """Between the results of two systems, each tensor against its largest entry; None where there is one system."""
+    """Return the largest difference of two systems, relative to the largest entry of a tensor; None of one system."""
     if len(results) == 1:
         return None
     return max(
@@ -122,7 +121,7 @@ def largest_difference(results: Sequence[tuple[Tensor, ...]]) -> float | None:
 
 
 def measure_shape(problem: Problem, rounds: int) -> dict[str, Any]:
-    """One row: what the systems find, how far apart that is, and how long it takes them."""
+    """Return one row: the difference of the systems, and their times."""
     systems = systems_of(problem)
     difference = largest_difference([with_gradients(system, problem) for system in systems.values()])
     if difference is not None and not difference <= MOST_DIFFERENCE:
@@ -161,24 +160,21 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     rows = []
     for steps in options.steps:
         for labels in options.labels:
-            problem = a_problem(options.batch, steps, labels, spread=options.spread, generator=generator)
+            problem = random_problem(options.batch, steps, labels, spread=options.spread, generator=generator)
             for leaf in problem.leaves:
                 digest.update(leaf.detach().numpy().tobytes())
             rows.append(measure_shape(problem, options.rounds))
             print(f"T = {steps}, K = {labels} done", flush=True)
-    shown = ", ".join(f"{name} {value}" for name, value in vars(options).items() if name != "output")
-    signature = sign(f"log partition of linear chains; {shown}", seeds=[options.seed], data=digest.hexdigest())
     return {
         "peer": f"{PEER} {metadata.version(PEER)}" if rows[0]["largest_difference"] is not None else None,
         "batch": options.batch,
         "rows": rows,
-        "signature": asdict(signature),
-        "signature_line": signature_line(signature),
+        **signed("log partition of linear chains", options, data=digest.hexdigest()),
     }
 
 
 def ratios(result: dict[str, Any]) -> list[Ratio]:
-    """For the summary: the speed with gradients over that of the peer."""
+    """Return the ratios of the speed with gradients to that of the peer, for the summary."""
     rows = [row for row in result["rows"] if row["with gradients"]["ratio"] is not None]
     return [
         Ratio(
@@ -190,7 +186,7 @@ def ratios(result: dict[str, Any]) -> list[Ratio]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """The result as text."""
+    """Format the result as a table."""
     lines = [
         f"milliseconds for {result['batch']} inputs, medians over rounds; ratio: {PEER} to seqwise",
         f"{'':16}" + "".join(f"  {what:^31}" for what in ("log Z", "with gradients")),
@@ -218,10 +214,10 @@ def table(result: dict[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the benchmark; print a table and write JSON."""
-    parser = a_parser("chain_log_partition", __doc__, rounds=20, seed="of the scores")
-    parser.add_argument("--steps", type=int, nargs="+", default=[20, 60], help="T, labels of an input")
+    parser = make_parser("chain_log_partition", __doc__, rounds=20, seed="the scores")
+    parser.add_argument("--steps", type=int, nargs="+", default=[20, 60], help="T, number of labels of an input")
     parser.add_argument("--labels", type=int, nargs="+", default=[9, 45, 317], help="K, number of labels")
-    parser.add_argument("--batch", type=int, default=32, help="B, inputs at a time")
+    parser.add_argument("--batch", type=int, default=32, help="B, number of inputs")
     parser.add_argument("--spread", type=float, default=1.0, help="standard deviation of the scores of transitions")
     return run(parser, measure, table, arguments)
 

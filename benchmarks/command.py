@@ -1,11 +1,11 @@
-"""What every benchmark's command line has in common."""
+"""Command lines, signatures and ratios of all benchmarks."""
 
 from __future__ import annotations
 
 import argparse
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +14,23 @@ import torch
 from seqwise.data.durable import write_atomically
 from seqwise.devices import find_device
 from seqwise.errors import InputError
+from seqwise.evaluation.signature import sign, signature_line
 
-__all__ = ["Ratio", "a_parser", "add_device", "run"]
+__all__ = ["Ratio", "add_device", "make_parser", "run", "signed"]
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """What the summary says of a benchmark: a number beside its target, which is a least or a most one."""
+    """Ratio in the summary of all benchmarks, with a target: ``least`` or ``most``, or none."""
 
-    what: str
+    label: str
     value: float
     least: float | None = None
     most: float | None = None
 
     @property
     def target(self) -> str:
-        """The target as text, or "" without one."""
+        """Return the target as text, "" without one."""
         if self.most is not None:
             return f"≤ {self.most:g}"
         return "" if self.least is None else f"{self.least:g}"
@@ -42,14 +43,14 @@ class Ratio:
         )
 
 
-def a_parser(name: str, description: str | None, *, rounds: int, seed: str) -> argparse.ArgumentParser:
-    """The flags of all benchmarks; each adds its own.
+def make_parser(name: str, description: str | None, *, rounds: int, seed: str) -> argparse.ArgumentParser:
+    """Make a parser with the options of all benchmarks; each adds its own.
 
     Args:
-        name: of the module.
+        name: name of the module.
         description: its docstring.
-        rounds: how many there are by default.
-        seed: what it is the seed of.
+        rounds: default number of rounds.
+        seed: what depends on the seed.
     """
     parser = argparse.ArgumentParser(
         prog=f"python -m benchmarks.{name}",
@@ -58,13 +59,13 @@ def a_parser(name: str, description: str | None, *, rounds: int, seed: str) -> a
     )
     parser.add_argument("--rounds", type=int, default=rounds, help="number of rounds, in which the systems take turns")
     parser.add_argument("--threads", type=int, default=1, help="processor threads of torch")
-    parser.add_argument("--seed", type=int, default=0, help=seed)
+    parser.add_argument("--seed", type=int, default=0, help=f"seed of {seed}")
     parser.add_argument("--output", type=Path, default=Path(f"outputs/{name}.json"), help="JSON file")
     return parser
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
-    """The flag of benchmarks that can be run on a device."""
+    """Add the option of benchmarks that can be run on a device."""
     parser.add_argument("--device", type=_device, default=torch.device("cpu"), help="cpu, cuda or cuda:N")
 
 
@@ -73,6 +74,19 @@ def _device(name: str) -> torch.device:
         return find_device(name)
     except InputError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def signed(title: str, options: argparse.Namespace, *, data: str) -> dict[str, Any]:
+    """Return the signature of a result, with all options, as fields and as a line.
+
+    Args:
+        title: what was measured.
+        options: options of the command line.
+        data: digest of the data, or "random".
+    """
+    settings = ", ".join(f"{name} {value}" for name, value in vars(options).items() if name != "output")
+    signature = sign(f"{title}; {settings}", seeds=[options.seed], data=data)
+    return {"signature": asdict(signature), "signature_line": signature_line(signature)}
 
 
 def run(

@@ -1,10 +1,10 @@
 """How fast is a wide beam in a catalogue, compared with ``generate(prefix_allowed_tokens_fn=...)`` of Transformers?
 
 A T5-shaped model with random weights (4 + 4 layers of 128, 8,000 tokens), k = 50, summed log-probabilities, no length
-penalty. The catalogue has 2,400 items of as many tokens. Both systems decode the same sources and return all k items.
-Seconds are of the processor, so that a busy machine changes them less.
+penalty. The catalogue has 2,400 items of 7 tokens. Both systems decode the same sources and return all k items. Times
+are CPU seconds, which a busy machine affects less.
 
-- generate: its mask by prefix, looked up in a dictionary, as documented for catalogues.
+- generate: allowed tokens by prefix, looked up in a dictionary, as documented for catalogues.
 - seqwise: ``step_model(model)`` of the same model with ``language = trie(catalogue)``, decoded with ``HardTopK(k)``.
 - without a language: the same search among all outputs, to show what the language costs or saves.
 
@@ -18,24 +18,22 @@ import hashlib
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 import torch
 
-from benchmarks.command import Ratio, a_parser, run
+from benchmarks.command import Ratio, make_parser, run, signed
 from benchmarks.timing import median_ratio, time_in_turn
 from seqwise import Decoder, HardTopK, decode, local
 from seqwise.data import EncodedExample, collate
-from seqwise.evaluation.signature import sign, signature_line
 from seqwise.hugging_face import step_model
 from seqwise.search import trie
 
 LEAST, LEAST_OF_FREE = 3.0, 0.9
-"""Targets: tokens a second against those of generate, and of the same search without a language."""
+"""Targets: ratios of tokens per second to those of ``generate``, and of the same search without a language."""
 
-END, FEW = 1, 58  # the end token, and how many tokens may follow the first one of an item
+END, FEW = 1, 58  # the end token, and the number of tokens in items after their first ones
 
 Item = tuple[int, ...]
 Write = Callable[[torch.Tensor], list[list[Item]]]
@@ -43,7 +41,7 @@ Write = Callable[[torch.Tensor], list[list[Item]]]
 
 
 def t5(options: argparse.Namespace) -> Any:
-    """The model; 0 pads and starts, and 1 ends."""
+    """Make the model; 0 is padding and start token, and 1 is the end token."""
     from transformers import T5Config, T5ForConditionalGeneration
 
     torch.manual_seed(options.seed)
@@ -56,7 +54,7 @@ def t5(options: argparse.Namespace) -> Any:
 
 
 def make_catalogue(options: argparse.Namespace) -> list[Item]:
-    """Items that begin with any token, and go on with one of a few."""
+    """Draw items: any token, followed by tokens from a few."""
     generator = torch.Generator().manual_seed(options.seed)
     firsts = torch.randint(2, options.vocabulary, (options.items, 1), generator=generator)
     others = torch.randint(2, 2 + FEW, (options.items, options.length - 1), generator=generator)
@@ -64,7 +62,7 @@ def make_catalogue(options: argparse.Namespace) -> list[Item]:
 
 
 def by_generate(model: Any, catalogue: Sequence[Item], options: argparse.Namespace) -> Write:
-    """What ``generate`` writes within the prefixes of the items."""
+    """Make a function that decodes by ``generate``, restricted to prefixes of items."""
     following: dict[Item, set[int]] = {}
     for item in catalogue:
         for place in range(len(item) + 1):
@@ -90,7 +88,7 @@ def by_generate(model: Any, catalogue: Sequence[Item], options: argparse.Namespa
 
 
 def by_seqwise(adapted: Any, options: argparse.Namespace) -> Write:
-    """The same by :func:`seqwise.decode`, in the language of the model."""
+    """Make a function that decodes by :func:`seqwise.decode`, in the language of the model."""
 
     def write(sources_BS: torch.Tensor) -> list[list[Item]]:
         batch = collate([EncodedExample(tuple(row), ()) for row in sources_BS.tolist()])
@@ -103,7 +101,7 @@ def by_seqwise(adapted: Any, options: argparse.Namespace) -> Write:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Times of all, and whether they write the same."""
+    """Time all systems, and compare their outputs."""
     torch.set_num_threads(options.threads)
     model, catalogue = t5(options), make_catalogue(options)
     sources_BS = torch.randint(2, options.vocabulary, (options.batch, options.source_length))
@@ -119,8 +117,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     seconds = time_in_turn(calls, options.rounds, clock=time.process_time)
     digest = hashlib.sha256(sources_BS.numpy().tobytes())
     digest.update(repr(catalogue).encode())
-    shown = ", ".join(f"{name} {value}" for name, value in vars(options).items() if name != "output")
-    signature = sign(f"constrained decoding; {shown}", seeds=[options.seed], data=digest.hexdigest())
     tokens = options.batch * options.k * (options.length + 1)
     pairs = list(zip(written["generate"], written["seqwise"], strict=True))
     return {
@@ -130,13 +126,12 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "against_generate": median_ratio(seconds["generate"], seconds["seqwise"]),
         "against_free": median_ratio(seconds["without a language"], seconds["seqwise"]),
         "seconds_by_round": seconds,
-        "signature": asdict(signature),
-        "signature_line": signature_line(signature),
+        **signed("constrained decoding", options, data=digest.hexdigest()),
     }
 
 
 def ratios(result: dict[str, Any]) -> list[Ratio]:
-    """For the summary: tokens a second over those of the peer, and of a search without a language."""
+    """Return the ratios of tokens per second to those of each other system, for the summary."""
     return [
         Ratio("beam of 50 in a catalogue over `generate`", result["against_generate"], least=LEAST),
         Ratio("the same over no language", result["against_free"], least=LEAST_OF_FREE),
@@ -144,31 +139,31 @@ def ratios(result: dict[str, Any]) -> list[Ratio]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """For people."""
+    """Format the result as a table."""
     met = "met" if result["against_generate"] >= LEAST else "missed"
     return "\n".join(
         [
             *(f"{name:18} {value:8.0f} tokens a second" for name, value in result["tokens_per_second"].items()),
             f"seqwise against generate: {result['against_generate']:.2f} (target {LEAST:g}, {met})",
             f"seqwise against itself without a language: {result['against_free']:.2f}",
-            f"items that are the same: {result['same_items']:.1%}; best ones: {result['same_best']:.1%}",
+            f"equal items: {result['same_items']:.1%}; equal best items: {result['same_best']:.1%}",
             result["signature_line"],
         ]
     )
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
-    """Run it."""
-    parser = a_parser("constrained_decoding", __doc__, rounds=7, seed="of the model, the catalogue and the sources")
+    """Run the benchmark; print a table and write JSON."""
+    parser = make_parser("constrained_decoding", __doc__, rounds=7, seed="the model, the catalogue and the sources")
     for name, value, meaning in (
-        ("batch", 4, "sources"),
-        ("source-length", 12, "tokens of each"),
-        ("items", 2400, "in the catalogue"),
+        ("batch", 4, "number of sources"),
+        ("source-length", 12, "tokens of each source"),
+        ("items", 2400, "items of the catalogue"),
         ("length", 7, "tokens of each item"),
         ("k", 50, "size of the beam"),
-        ("layers", 4, "of the encoder, and as many of the decoder"),
-        ("hidden", 128, "size of the model"),
-        ("vocabulary", 8000, "tokens"),
+        ("layers", 4, "layers of the encoder, and of the decoder"),
+        ("hidden", 128, "hidden size of the model"),
+        ("vocabulary", 8000, "vocabulary size"),
     ):
         parser.add_argument(f"--{name}", type=int, default=value, help=meaning)
     return run(parser, measure, table, arguments)

@@ -20,26 +20,24 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from benchmarks.command import Ratio, a_parser, add_device, run
+from benchmarks.command import Ratio, add_device, make_parser, run, signed
 from benchmarks.relaxed_beam import System, saved_bytes
 from benchmarks.timing import clock_of, peak_bytes
 from seqwise.data import EncodedExample, collate
-from seqwise.evaluation.signature import sign, signature_line
 from seqwise.hugging_face import step_model
 from seqwise.objectives import relaxed_beam_objective
 
 MOST_SAVED, MOST_TIME = 0.25, 1.4
-"""Targets at T = 128: memory and time over those without gradient checkpointing."""
+"""Targets at T = 128: ratios of memory and time to those without gradient checkpointing."""
 
 
 def systems_of(steps: int, options: argparse.Namespace) -> list[System]:
-    """Without gradient checkpointing and with it."""
+    """Return the systems without and with gradient checkpointing."""
     torch.manual_seed(options.seed)
     config = GPT2Config(
         vocab_size=options.vocabulary,
@@ -68,63 +66,62 @@ def systems_of(steps: int, options: argparse.Namespace) -> list[System]:
 
         return System(name, loss, model, options.device)
 
-    return [system("kept", checkpointing=False), system("taken again", checkpointing=True)]
+    return [system("kept", checkpointing=False), system("recomputed", checkpointing=True)]
 
 
 def seconds_of(systems: Sequence[System], rounds: int) -> list[float]:
-    """The least seconds of a step of each, in turn."""
-    least = [float("inf")] * len(systems)
+    """Return the minimum seconds of a step of each system, in turn."""
+    minima = [float("inf")] * len(systems)
     for _ in range(rounds):
-        for place, system in enumerate(systems):
+        for index, system in enumerate(systems):
             clock = clock_of(system.device, time.process_time)
             start = clock()
             system.step()
-            least[place] = min(least[place], clock() - start)
-    return least
+            minima[index] = min(minima[index], clock() - start)
+    return minima
 
 
 def gradients_of(system: System) -> torch.Tensor:
-    """All gradients of one step."""
+    """Return all gradients of one step."""
     system.step()
     return torch.cat([weight.grad.flatten() for weight in system.model.parameters() if weight.grad is not None])
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """All lengths."""
+    """Measure all lengths."""
     torch.set_num_threads(options.threads)
     rows = []
     for steps in [*options.steps, *options.long]:
         systems = systems_of(steps, options)
-        kept, again = (gradients_of(system) for system in systems)
+        kept, recomputed = (gradients_of(system) for system in systems)
         seconds = seconds_of(systems, 1 if steps in options.long else options.rounds)
         rows.append(
             {
                 "steps": steps,
-                "difference": ((kept - again).abs().max() / kept.abs().max()).item(),
+                "difference": ((kept - recomputed).abs().max() / kept.abs().max()).item(),
                 "saved": [saved_bytes(system) for system in systems],
                 "peak": [peak_bytes(system.step, system.device) for system in systems],
                 "seconds": seconds,
             }
         )
-    shown = ", ".join(f"{name} {value}" for name, value in vars(options).items() if name != "output")
-    signature = sign(f"gradient checkpointing of a relaxed beam, GPT-2; {shown}", seeds=[options.seed], data="random")
     size = {name: getattr(options, name) for name in ("hidden", "layers", "vocabulary", "k")}
-    return {"size": size, "rows": rows, "signature": asdict(signature), "signature_line": signature_line(signature)}
+    signature = signed("gradient checkpointing of a relaxed beam, GPT-2", options, data="random")
+    return {"size": size, "rows": rows, **signature}
 
 
 def ratios(result: dict[str, Any]) -> list[Ratio]:
-    """For the summary: what gradient checkpointing takes at the greatest length."""
+    """Return the ratios of memory and time at the greatest length, for the summary."""
     last = result["rows"][-1]
-    kept, again = last["saved"]
+    kept, recomputed = last["saved"]
     what = f"gradient checkpointing, T = {last['steps']}"
     return [
-        Ratio(f"{what}: memory", again / kept, most=MOST_SAVED),
+        Ratio(f"{what}: memory", recomputed / kept, most=MOST_SAVED),
         Ratio(f"{what}: time", last["seconds"][1] / last["seconds"][0], most=MOST_TIME),
     ]
 
 
 def table(result: dict[str, Any]) -> str:
-    """The result as text."""
+    """Format the result as a table."""
     lines = [
         "GPT-2 of {layers} layers of {hidden}, V = {vocabulary}, k = {k}; one output of T tokens".format(
             **result["size"]
@@ -142,12 +139,12 @@ def table(result: dict[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the benchmark; print a table and write JSON."""
-    parser = a_parser("long_outputs", __doc__, rounds=3, seed="of the model and the output")
+    parser = make_parser("long_outputs", __doc__, rounds=3, seed="the model and the output")
     parser.add_argument("--steps", type=int, nargs="*", default=[8, 16, 32, 64, 128], help="lengths T")
-    parser.add_argument("--long", type=int, nargs="*", default=[], help="lengths that are timed once")
-    parser.add_argument("--hidden", type=int, default=64, help="size of the model's layers")
+    parser.add_argument("--long", type=int, nargs="*", default=[], help="further lengths, timed once")
+    parser.add_argument("--hidden", type=int, default=64, help="hidden size of the model")
     parser.add_argument("--layers", type=int, default=2, help="number of layers")
-    parser.add_argument("--vocabulary", type=int, default=100, help="V")
+    parser.add_argument("--vocabulary", type=int, default=100, help="V, vocabulary size")
     parser.add_argument("--k", type=int, default=5, help="slots of the beam")
     add_device(parser)
     return run(parser, measure, table, arguments)

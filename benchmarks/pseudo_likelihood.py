@@ -8,8 +8,8 @@ which it does not.
   share passes, on a GPU those of several lengths; the output layer and the last feed-forward network are computed at
   masked positions only.
 - minicons: ``MaskedLMScorer.sequence_score`` on batches of ten texts, as documented, with the output layer at every
-  position of every masked copy. Only the tokenizer is called beforehand, because transformers 5 no longer has the
-  method that minicons calls. Without the package, the others are timed alone.
+  position of every masked copy. The tokenizer is called beforehand, because Transformers 5 no longer has the method
+  that minicons calls. Without the package, the others are timed alone.
 - loop: a careful implementation in twenty lines: masked copies of all texts, sorted by length, 256 rows at a time, with
   the output layer at masked positions only.
 
@@ -29,29 +29,27 @@ import resource
 import statistics
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.command import Ratio, a_parser, add_device, run
+from benchmarks.command import Ratio, add_device, make_parser, run, signed
 from benchmarks.timing import clock_of, median_ratio, peak_bytes, products_a_second, time_in_turn
-from seqwise.evaluation.signature import sign, signature_line
 from seqwise.hugging_face import masked_model, pseudo_log_likelihoods
 
 PEER = "minicons"
 LEAST = {"4 layers of 256": 4.0, "bert-base": 1.6}
-"""Targets: tokens a second against those of minicons."""
+"""Targets: ratios of tokens per second to those of minicons."""
 
 LEAST_OF_LOOP = 1.2
-"""Target: tokens a second against those of the loop."""
+"""Target: ratio of tokens per second to those of the loop."""
 
 LOOP_ROWS = 256
 
 MOST_GIGABYTES = 2.0
-"""Target: memory for a text of 350 tokens."""
+"""Target: peak memory for a text of ``LONG`` tokens."""
 
 LONG = 350
 VOCABULARY = 30_522
@@ -66,14 +64,13 @@ SHAPES = {
     "bert-base": {"num_hidden_layers": 12, "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072},
 }
 
-
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-MOST_APART = {"float32": 1e-3, "bfloat16": 0.1}
-"""Mean log-probabilities of two systems that do the same."""
+MOST_DIFFERENCE = {"float32": 1e-3, "bfloat16": 0.1}
+"""Largest difference of mean log-probabilities between correct systems."""
 
 
 def bert(shape: str, *, positions: int = 512) -> tuple[Any, Any]:
-    """A model with random weights and its tokenizer, to which every word w0, w1, ... is one token."""
+    """Make a model with random weights, and its tokenizer, for which each word w0, w1, ... is one token."""
     from transformers import BertConfig, BertForMaskedLM, BertTokenizer
 
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -84,39 +81,39 @@ def bert(shape: str, *, positions: int = 512) -> tuple[Any, Any]:
 
 
 def texts_of(lengths: Sequence[int], generator: torch.Generator) -> list[str]:
-    """Random words."""
+    """Draw texts of random words."""
     rows = (torch.randint(VOCABULARY - 5, (length,), generator=generator).tolist() for length in lengths)
     return [" ".join(f"w{place}" for place in row) for row in rows]
 
 
 def by_seqwise(adapted: Any, tokenizer: Any, texts: Sequence[str]) -> list[float]:
-    """Mean log-probability of the tokens of each text."""
-    return [float(one.token_log_probs_T.mean()) for one in pseudo_log_likelihoods(adapted, tokenizer, texts)]
+    """Return the mean log-probability of the tokens of each text."""
+    return [float(score.token_log_probs_T.mean()) for score in pseudo_log_likelihoods(adapted, tokenizer, texts)]
 
 
 def by_minicons(model: Any, tokenizer: Any) -> Callable[[Sequence[str]], list[float]]:
-    """The same, by ten texts.
+    """Make a function that computes the same by minicons, ten texts at a time.
 
     Raises:
-        ImportError: it is not installed.
+        ImportError: minicons is not installed.
     """
-    from minicons import scorer
+    from minicons.scorer import MaskedLMScorer
 
-    judge = scorer.MaskedLMScorer(model, str(model.device), tokenizer=tokenizer)
+    scorer = MaskedLMScorer(model, str(model.device), tokenizer=tokenizer)
 
     def encoded(batch: list[str]) -> Any:
         return tokenizer(batch, padding="longest", return_attention_mask=True)
 
     def scores(texts: Sequence[str]) -> list[float]:
         batches = (list(texts[first : first + PEER_BATCH]) for first in range(0, len(texts), PEER_BATCH))
-        return [score for batch in batches for score in judge.sequence_score(encoded(batch))]
+        return [score for batch in batches for score in scorer.sequence_score(encoded(batch))]
 
     return scores
 
 
 @torch.no_grad()
 def by_loop(model: Any, tokenizer: Any, texts: Sequence[str]) -> list[float]:
-    """The same, by a careful loop."""
+    """Compute the same by a careful loop."""
     encoded = tokenizer(list(texts))["input_ids"]
     rows = sorted((len(ids), text, place) for text, ids in enumerate(encoded) for place in range(1, len(ids) - 1))
     sums = [0.0] * len(texts)
@@ -140,9 +137,9 @@ def by_loop(model: Any, tokenizer: Any, texts: Sequence[str]) -> list[float]:
 
 
 def operations(shape: str, length: int) -> float:
-    """Floating-point operations of the matrix products for a text: a pass with each token masked, and its scores.
+    """Count the floating-point operations of matrix products for a text: a pass and scores for each masked token.
 
-    The last layer's feed-forward network, like the output layer, has one position to see.
+    The last layer's feed-forward network and the output layer compute one position only.
     """
     layers, hidden, feedforward = (
         SHAPES[shape][name] for name in ("num_hidden_layers", "hidden_size", "intermediate_size")
@@ -156,7 +153,7 @@ def operations(shape: str, length: int) -> float:
 
 
 def measure_shape(shape: str, texts: Sequence[str], rounds: int, *, device: torch.device, dtype: str) -> dict[str, Any]:
-    """One row: tokens a second of each, their ratio, and how far apart the scores are."""
+    """Return one row: tokens per second of each system, their ratios, and the largest difference of scores."""
     model, tokenizer = bert(shape)
     model.to(device, DTYPES[dtype])
     adapted = masked_model(model, tokenizer=tokenizer)
@@ -172,7 +169,7 @@ def measure_shape(shape: str, texts: Sequence[str], rounds: int, *, device: torc
     means = {name: torch.tensor(system()) for name, system in systems.items()}
     differences = {name: float((values - means["seqwise"]).abs().max()) for name, values in means.items()}
     for name, difference in differences.items():
-        if not difference < MOST_APART[dtype]:
+        if not difference < MOST_DIFFERENCE[dtype]:
             raise SystemExit(f"seqwise and {name} differ by {difference:.2g}: there is nothing to compare")
     seconds = time_in_turn(systems, rounds, clock=clock_of(device))
     lengths = [len(text.split()) for text in texts]
@@ -192,9 +189,9 @@ def measure_shape(shape: str, texts: Sequence[str], rounds: int, *, device: torc
 
 
 def peak_of_a_long_text(shape: str, length: int, device: torch.device) -> float:
-    """Gigabytes that are held at most while one text of so many tokens is scored, the model included.
+    """Return the peak memory, in gigabytes, while one text of so many tokens is scored, the model included.
 
-    On the CPU they are those of a whole process.
+    On the CPU it is that of a whole process.
     """
     if device.type != "cpu":
         return peak_bytes(lambda: _score_a_long_text(shape, length, device), device) / 1e9
@@ -210,9 +207,9 @@ def _score_a_long_text(shape: str, length: int, device: torch.device) -> float:
 
 
 def peak_of_this_process() -> float:
-    """The most bytes that it has held at a time.
+    """Return the peak memory of this process, in bytes.
 
-    Linux also counts, in ``ru_maxrss``, what the process held that this one was started by; not so in ``VmHWM``.
+    On Linux, ``ru_maxrss`` includes memory of the parent process; ``VmHWM`` does not.
     """
     status = Path("/proc/self/status")
     if status.exists():
@@ -223,27 +220,25 @@ def peak_of_this_process() -> float:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """All shapes, then the memory."""
+    """Measure all shapes, then the memory."""
     torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)
     generator = torch.Generator().manual_seed(options.seed)
     lengths = torch.randint(8, 31, (options.texts,), generator=generator).tolist()
     texts = texts_of(lengths, generator)
-    # A larger model does not need as many texts for a steady time.
+    # Times of a larger model are steady with fewer texts.
     rows = [
         measure_shape(
             shape,
-            texts[: options.texts if place == 0 else max(1, options.texts // 8)],
+            texts[: options.texts if index == 0 else max(1, options.texts // 8)],
             options.rounds,
             device=options.device,
             dtype=dtype,
         )
-        for place, shape in enumerate(options.shapes)
+        for index, shape in enumerate(options.shapes)
         for dtype in options.dtypes
     ]
-    shown = ", ".join(f"{name} {value}" for name, value in vars(options).items() if name != "output")
     data = hashlib.sha256("\n".join(texts).encode()).hexdigest()
-    signature = sign(f"pseudo-likelihood; {shown}", seeds=[options.seed], data=data)
     return {
         "rows": rows,
         "gigabytes_of_a_long_text": peak_of_a_long_text(options.shapes[0], options.long, options.device),
@@ -251,13 +246,12 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "long": options.long,
         "device": options.device.type,
         "peer": f"{PEER} {metadata.version(PEER)}" if rows[0]["against_minicons"] else None,
-        "signature": asdict(signature),
-        "signature_line": signature_line(signature),
+        **signed("pseudo-likelihood", options, data=data),
     }
 
 
 def ratios(result: dict[str, Any]) -> list[Ratio]:
-    """For the summary: tokens a second over those of each peer."""
+    """Return the ratios of tokens per second to those of each peer, for the summary."""
     found = []
     for row in result["rows"]:
         what = f"pseudo-log-likelihoods, {row['shape']}"
@@ -270,7 +264,7 @@ def ratios(result: dict[str, Any]) -> list[Ratio]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """For people."""
+    """Format the result as a table."""
     lines = []
     for row in result["rows"]:
         speeds = "  ".join(f"{name} {value:7.0f}" for name, value in row["tokens_per_second"].items())
@@ -299,8 +293,8 @@ def table(result: dict[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
-    """Run it."""
-    parser = a_parser("pseudo_likelihood", __doc__, rounds=3, seed="of the models and the texts")
+    """Run the benchmark; print a table and write JSON."""
+    parser = make_parser("pseudo_likelihood", __doc__, rounds=3, seed="the models and the texts")
     parser.add_argument(
         "--texts", type=int, default=24, help="number of texts for the small shape; the large one has an eighth of them"
     )

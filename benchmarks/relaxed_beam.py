@@ -37,10 +37,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.command import Ratio, a_parser, add_device, run
+from benchmarks.command import Ratio, add_device, make_parser, run, signed
 from benchmarks.timing import clock_of, median_ratio, peak_bytes, time_in_turn
 from seqwise.data import Batch, EncodedExample, collate
-from seqwise.evaluation.signature import sign, signature_line
 from seqwise.models import Tagger
 from seqwise.objectives import cross_entropy, direct_loss, hamming_cost
 from seqwise.search import Candidates, Score, Selection, SoftTopK, beam_search, global_, local
@@ -53,7 +52,7 @@ SOURCE_SIZE = 50
 
 @dataclass(frozen=True)
 class Size:
-    """Of a model and its batch, and what a beam element may cost, by system."""
+    """Sizes of a model and its batch, and targets for the cost of a beam element, by system."""
 
     vocabulary: int
     hidden: int
@@ -77,9 +76,9 @@ MOST_SAVED, MOST_PEAK = 0.5, 2.0
 
 @dataclass
 class System:
-    """One way to train, and what it took: bytes, and in each round seconds of this process and of the wall clock.
+    """Training of a model with one loss, its memory in bytes, and its CPU and wall-clock seconds in each round.
 
-    ``dtype`` is that of its products.
+    ``dtype`` is the type of matrix products.
     """
 
     name: str
@@ -93,24 +92,24 @@ class System:
     wall: list[float] = field(default_factory=list)
 
     def forward(self) -> Tensor:
-        """The loss."""
+        """Compute the loss."""
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.dtype == torch.bfloat16):
             return self.loss()
 
     def step(self) -> None:
-        """Forward and backward, from no gradients to all of them."""
+        """Take a forward and backward pass, starting without gradients."""
         self.model.zero_grad(set_to_none=True)
         self.forward().backward()
 
     def measure_memory(self) -> None:
-        """What its graph keeps, and the most that it takes at a time."""
+        """Measure the memory of the graph, and the peak memory of a step."""
         self.step()
         self.saved, self.peak = saved_bytes(self), peak_bytes(self.step, self.device)
 
     def timed(self) -> None:
-        """One round: a step that finds memory as a step of its own kind has left it, as in training.
+        """Time a step after an untimed step of the same kind, so that it finds memory as in training.
 
-        Right after the plain form, which gives a gigabyte back to the operating system, cross-entropy takes a third
+        Directly after the plain form, which returns a gigabyte to the operating system, cross-entropy takes a third
         longer.
         """
         self.step()
@@ -121,8 +120,8 @@ class System:
         self.seconds.append(of_process() - start)
 
 
-def a_batch(size: Size, seed: int) -> Batch:
-    """Random sources and labels."""
+def random_batch(size: Size, seed: int) -> Batch:
+    """Draw random sources and labels."""
     draw = torch.Generator().manual_seed(seed)
     shape = size.batch, size.steps
     sources = torch.randint(SOURCE_SIZE, shape, generator=draw).tolist()
@@ -131,8 +130,8 @@ def a_batch(size: Size, seed: int) -> Batch:
     return collate([EncodedExample(tuple(x), tuple(y)) for x, y in pairs])
 
 
-def a_model(size: Size, batch: Batch, perplexity: float, seed: int) -> Tagger:
-    """A random model whose head is scaled, by bisection, to a mean perplexity along gold."""
+def make_model(size: Size, batch: Batch, perplexity: float, seed: int) -> Tagger:
+    """Make a random model whose head is scaled, by bisection, to a mean perplexity along gold."""
     torch.manual_seed(seed)
     model = Tagger(
         source_size=SOURCE_SIZE,
@@ -156,7 +155,7 @@ def a_model(size: Size, batch: Batch, perplexity: float, seed: int) -> Tagger:
 
 
 def relaxed_loss(model: Tagger, batch: Batch, size: Size, score: Score, alpha: float, form: Form) -> Tensor:
-    """Direct loss through the relaxed beam, Hamming cost."""
+    """Compute the direct loss through the relaxed beam, with Hamming cost."""
     cost = hamming_cost(batch.targets_BT, size.vocabulary)
     selector = SoftTopK(size.k, alpha, form=form)
     beam = beam_search(model, model.encode(batch), selector, num_steps=size.steps, score=score, cost=cost)
@@ -164,16 +163,16 @@ def relaxed_loss(model: Tagger, batch: Batch, size: Size, score: Score, alpha: f
 
 
 def systems_of(size: Size, options: argparse.Namespace) -> list[System]:
-    """Cross-entropy first, then the relaxed beams."""
+    """Return all systems: cross-entropy first, then the relaxed beams."""
     device, perplexity = options.device, min(options.perplexity, size.vocabulary / 3)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    batch = a_batch(size, options.seed).to(device)
-    model = a_model(size, batch, perplexity, options.seed)
-    flat, hidden = copy.deepcopy(model), copy.deepcopy(model)
+    batch = random_batch(size, options.seed).to(device)
+    model = make_model(size, batch, perplexity, options.seed)
+    untrained, opaque = copy.deepcopy(model), copy.deepcopy(model)
     with torch.no_grad():
-        flat.head.weight.mul_(1e-3)
-        flat.head.bias.mul_(1e-3)
-    hidden.head = nn.Sequential(hidden.head)  # no linear layer, as far as the search can see
+        untrained.head.weight.mul_(1e-3)
+        untrained.head.bias.mul_(1e-3)
+    opaque.head = nn.Sequential(opaque.head)  # a search does not recognise it as linear
 
     def beam(name: str, score: Score, form: Form, searched: Tagger = model) -> System:
         loss = partial(relaxed_loss, searched, batch, size, score, options.alpha, form)
@@ -188,21 +187,21 @@ def systems_of(size: Size, options: argparse.Namespace) -> list[System]:
         beam("local", local, automatic),
         beam("global", global_, automatic),
         beam("dense", local, summed(tolerance=-1)),
-        beam("checkpointed", local, summed(tolerance=-1), hidden),
-        beam("untrained", local, automatic, flat),
+        beam("checkpointed", local, summed(tolerance=-1), opaque),
+        beam("untrained", local, automatic, untrained),
         beam("plain", local, expanded),
     ]
 
 
 def saved_bytes(system: System) -> int:
-    """What the graph of one step keeps, parameters aside, each storage counted once."""
+    """Return the bytes that the graph of one step keeps, without parameters, each storage counted once."""
     weights = {parameter.untyped_storage().data_ptr() for parameter in system.model.parameters()}
     kept: dict[int, Tensor] = {}
 
     def pack(tensor: Tensor) -> Tensor:
-        place = tensor.untyped_storage().data_ptr()
-        if place not in weights:
-            kept[place] = tensor
+        address = tensor.untyped_storage().data_ptr()
+        if address not in weights:
+            kept[address] = tensor
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
@@ -213,7 +212,7 @@ def saved_bytes(system: System) -> int:
 
 
 def certified_share(system: System) -> tuple[float, float]:
-    """Of all inputs and steps, how many were certified, and how many candidates these kept on average."""
+    """Return the share of inputs and steps with a certificate, and the mean number of candidates that these kept."""
     total, kept = 0, []
     call = SoftTopK.__call__
 
@@ -239,12 +238,12 @@ def certified_share(system: System) -> tuple[float, float]:
 
 
 def floor(size: dict[str, Any], row: dict[str, Any]) -> float:
-    """What a beam element must cost at least, by the operations of its matrix products against those of cross-entropy.
+    """Return a lower bound on the cost of a beam element: operations of matrix products over those of cross-entropy.
 
     A row's product with the output layer is 2 H V operations. Cross-entropy needs three of them: the scores, and the
-    gradients of features and weights. So does the plain form. A certified element needs the scores, and with local ones
-    the expected row of weights, the scores once more and the gradient of the weights; one that sums all candidates
-    needs seven. Both have the recurrent layer's, forward and backward, on top.
+    gradients of features and weights. So does the plain form. A certified element needs the scores, and if they are
+    local, also the expected row of weights, the scores once more and the gradient of the weights; an element that sums
+    all candidates needs seven. The recurrent layer's products, forward and backward, are added to both.
     """
     hidden, vocabulary, few = size["hidden"], size["vocabulary"], size["k"] * size["vocabulary"] < MANY
     certified, units = {"local": 4, "global": 1}.get(row["system"], 7), 3.0
@@ -255,9 +254,9 @@ def floor(size: dict[str, Any], row: dict[str, Any]) -> float:
 
 
 def measure_size(size: Size, options: argparse.Namespace) -> dict[str, Any]:
-    """All systems of one size, in turn; those that find no room on the device are named."""
+    """Measure all systems of one size, in turn; those that run out of memory are only named."""
     systems = systems_of(size, options)
-    without_room = [system.name for system in systems if not finds_room(system)]
+    without_room = [system.name for system in systems if not fits_in_memory(system)]
     systems = [system for system in systems if system.name not in without_room]
     time_in_turn({system.name: system.timed for system in systems}, options.rounds)
     rows = []
@@ -284,8 +283,8 @@ def measure_size(size: Size, options: argparse.Namespace) -> dict[str, Any]:
     return {"size": asdict(size), "cross_entropy_bytes": base, "rows": rows, "without_room": without_room}
 
 
-def finds_room(system: System) -> bool:
-    """Whether a system gets the memory that it asks for, and how much; if not, what it got is given back."""
+def fits_in_memory(system: System) -> bool:
+    """Measure the memory of a system; return false if it runs out of memory, which is then freed."""
     try:
         system.measure_memory()
     except torch.OutOfMemoryError:
@@ -298,25 +297,23 @@ def finds_room(system: System) -> bool:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """All sizes."""
+    """Measure all sizes."""
     torch.set_num_threads(options.threads)
     own, others = (SIZES, GPU_SIZES) if options.device.type == "cpu" else (GPU_SIZES, SIZES)
     known = {size.vocabulary: size for size in (*others, *own)}
     chosen = [known[vocabulary] for vocabulary in options.sizes] or own
     results = [measure_size(size, options) for size in chosen]
-    shown = ", ".join(f"{name} {value}" for name, value in vars(options).items() if name != "output")
-    signature = sign(f"relaxed beam beside cross-entropy, LSTM tagger; {shown}", seeds=[options.seed], data="random")
-    return {"sizes": results, "signature": asdict(signature), "signature_line": signature_line(signature)}
+    return {"sizes": results, **signed("relaxed beam beside cross-entropy, LSTM tagger", options, data="random")}
 
 
 def target_of(size: dict[str, Any], system: str) -> float | None:
-    """Return the target of a system, whenever it was measured: the most cross-entropies that an element may take."""
-    targets = {(one.vocabulary, one.hidden): one.targets for one in (*SIZES, *GPU_SIZES)}
+    """Return the current target of a system, in cross-entropies per element."""
+    targets = {(known.vocabulary, known.hidden): known.targets for known in (*SIZES, *GPU_SIZES)}
     return targets[size["vocabulary"], size["hidden"]].get(system)
 
 
 def ratios(result: dict[str, Any]) -> list[Ratio]:
-    """For the summary: the time of a beam element in cross-entropies, of the systems that have a target."""
+    """Return the time of a beam element in cross-entropies, of systems with a target, for the summary."""
     return [
         Ratio(
             "relaxed beam, {}, V = {vocabulary:,}, H = {hidden:,}: element over cross-entropy".format(
@@ -332,7 +329,7 @@ def ratios(result: dict[str, Any]) -> list[Ratio]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """The result as text."""
+    """Format the result as a table."""
     lines = []
     for found in result["sizes"]:
         size, base = found["size"], found["cross_entropy_bytes"]
@@ -356,10 +353,10 @@ def table(result: dict[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the benchmark; print a table and write JSON."""
-    parser = a_parser("relaxed_beam", __doc__, rounds=15, seed="of the model and the batch")
+    parser = make_parser("relaxed_beam", __doc__, rounds=15, seed="the model and the batch")
     vocabularies = sorted({size.vocabulary for size in (*SIZES, *GPU_SIZES)})
     parser.add_argument(
-        "--sizes", type=int, nargs="*", default=[], choices=vocabularies, help="vocabularies; default: by device"
+        "--sizes", type=int, nargs="*", default=[], choices=vocabularies, help="vocabulary sizes; default: by device"
     )
     add_device(parser)
     parser.add_argument("--alpha", type=float, default=4.0, help="inverse temperature of the beam")

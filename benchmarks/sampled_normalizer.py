@@ -15,14 +15,14 @@ import os
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.command import Ratio, a_parser, run
+from benchmarks.command import Ratio, make_parser, run, signed
 from benchmarks.timing import median_ratio
 from reproductions.andreas_klein_2015.log_linear import LogLinear, held_out
 from reproductions.andreas_klein_2015.log_linear_training import (
@@ -41,7 +41,7 @@ from reproductions.andreas_klein_2015.streams import (
     stream_positions,
 )
 from seqwise.data import Example, Vocabulary
-from seqwise.evaluation.signature import sha256_of_examples, sign, signature_line
+from seqwise.evaluation.signature import sha256_of_examples
 
 FOLDER = "lm-text-en"
 FRACTIONS = (1.0, 0.1, 0.07, 0.01, 0.0)
@@ -51,7 +51,7 @@ SYNTHETIC_TYPES, SYNTHETIC_WORDS = 16_000, 600_000
 
 @dataclass
 class System:
-    """A model, how it is trained, and what each round of training took, in seconds for 1,000 positions."""
+    """Model with its training method, and the seconds per 1,000 positions in each round of training."""
 
     name: str
     model: LogLinear
@@ -61,7 +61,7 @@ class System:
     seconds: list[float] = field(default_factory=list)
 
     def train(self, batches: Sequence[Positions], learning_rate: float) -> None:
-        """One round."""
+        """Train for one round."""
         start = time.perf_counter()
         for batch in batches:
             adagrad_step(
@@ -77,12 +77,12 @@ class System:
 
 
 def europarl(root: Path) -> tuple[str, list[Sentence]]:
-    """What the text is, and its sentences."""
+    """Return a description of the text, and its sentences."""
     return "Europarl v7 English, first session days", list(read_sentences(sorted((root / FOLDER).glob("europarl-*"))))
 
 
 def zipf_text(seed: int) -> tuple[str, list[Sentence]]:
-    """Words by a Zipf law, each with probability 1/2 the fixed successor of the word before instead."""
+    """Draw words from a Zipf law; with probability 1/2, a word is the fixed successor of the one before."""
     random = np.random.default_rng(seed)
     weights = 1.0 / np.arange(1, SYNTHETIC_TYPES + 1)
     words = random.choice(SYNTHETIC_TYPES, SYNTHETIC_WORDS, p=weights / weights.sum())
@@ -96,14 +96,14 @@ def zipf_text(seed: int) -> tuple[str, list[Sentence]]:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Train the systems in turn, and measure them."""
+    """Train the systems in turn, and evaluate them."""
     torch.set_num_threads(options.threads)
     root = os.environ.get("SEQWISE_DATA")
     text, sentences = europarl(Path(root)) if root else zipf_text(options.seed)
     training, validation = sentences[: -options.validation], sentences[-options.validation :]
     vocabulary = build_vocabulary(training)
-    systems = [a_system(f"gamma = {fraction:g}", fraction, vocabulary, options) for fraction in FRACTIONS]
-    systems.append(a_system("cross-entropy", None, vocabulary, options))
+    systems = [make_system(f"gamma = {fraction:g}", fraction, vocabulary, options) for fraction in FRACTIONS]
+    systems.append(make_system("cross-entropy", None, vocabulary, options))
 
     def stream(part: list[Sentence], shuffle_buffer: int) -> list[Positions]:
         return list(
@@ -121,30 +121,26 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     if options.positions:
         batches = batches[: -(-options.positions // options.batch)]
     for number in range(options.rounds):
-        some = batches[number :: options.rounds]
-        if not some:
+        batches_of_round = batches[number :: options.rounds]
+        if not batches_of_round:
             raise SystemExit(f"{len(batches)} batches are too few for {options.rounds} rounds")
-        # Another one begins each time, so that none always runs in the wake of the same neighbour.
-        for place in range(len(systems)):
-            systems[(place + number) % len(systems)].train(some, options.learning_rate)
+        # Another system begins each round, which spreads the effects of cache and memory.
+        first = number % len(systems)
+        for system in [*systems[first:], *systems[:first]]:
+            system.train(batches_of_round, options.learning_rate)
         print(f"round {number + 1} of {options.rounds}", flush=True)
-    checked = stream(validation, 0)
+    held_out_batches = stream(validation, 0)
     rows = [
         {
             "system": system.name,
             "speedup": median_ratio(systems[0].seconds, system.seconds),
             "seconds_per_1000": statistics.median(system.seconds),
             "seconds_by_round": system.seconds,
-            **held_out(system.model, checked)._asdict(),
+            **held_out(system.model, held_out_batches)._asdict(),
         }
         for system in systems
     ]
-    shown = ", ".join(f"{name} {value}" for name, value in vars(options).items() if name != "output")
-    signature = sign(
-        f"sampled normaliser, log-linear language model; {shown}",
-        seeds=[options.seed],
-        data=sha256_of_examples(Example(sentence.tokens, ()) for sentence in validation),
-    )
+    data = sha256_of_examples(Example(sentence.tokens, ()) for sentence in validation)
     return {
         "text": text,
         "vocabulary": len(vocabulary),
@@ -152,13 +148,12 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "features": [list(template) for template in systems[0].model.templates],
         "rows": rows,
         "comparison": compare(rows[0], rows[1], rows[FRACTIONS.index(0.0)], options.batch),
-        "signature": asdict(signature),
-        "signature_line": signature_line(signature),
+        **signed("sampled normaliser, log-linear language model", options, data=data),
     }
 
 
-def a_system(name: str, fraction: float | None, vocabulary: Vocabulary, options: argparse.Namespace) -> System:
-    """An untrained one; without a fraction it is trained by cross-entropy."""
+def make_system(name: str, fraction: float | None, vocabulary: Vocabulary, options: argparse.Namespace) -> System:
+    """Make an untrained system; without a fraction, it is trained by cross-entropy."""
     model = LogLinear(vocabulary_size=len(vocabulary), num_weights=2**options.log_weights)
     normalization = (
         exact_normalization() if fraction is None else sampled_normalization(options.alpha, fraction=fraction)
@@ -168,11 +163,11 @@ def a_system(name: str, fraction: float | None, vocabulary: Vocabulary, options:
 
 
 def compare(full: dict[str, Any], sampled: dict[str, Any], none: dict[str, Any], batch: int) -> dict[str, Any]:
-    """Gamma = 0.1 beside gamma = 1: the median of the ratios by round, what it costs in log Z, and a bound.
+    """Compare gamma = 0.1 with gamma = 1: the median ratio of times, a bound on it, and the difference in log Z.
 
-    The share of the normaliser is what gamma = 0 saves of the time of gamma = 1. If each normaliser took as long as any
-    other, a fraction gamma of them would leave ``gamma share + 1 - share`` of the time: less than 1 / gamma times as
-    fast. Those of gamma = 1 are in fact cheaper each: a window that several positions of a batch read is updated once.
+    The share of the normaliser is the time that gamma = 0 saves. If all normalisers took the same time, a fraction
+    gamma of them would leave ``gamma share + 1 - share`` of the time, less than 1 / gamma times as fast. In fact those
+    of gamma = 1 are cheaper, since a window that several positions of a batch read is updated once.
     """
     speedup = median_ratio(full["seconds_by_round"], sampled["seconds_by_round"])
     difference = sampled["deviation"] - full["deviation"]
@@ -189,13 +184,13 @@ def compare(full: dict[str, Any], sampled: dict[str, Any], none: dict[str, Any],
 
 
 def ratios(result: dict[str, Any]) -> list[Ratio]:
-    """For the summary: what sampling saves."""
+    """Return the speed-up of sampling, for the summary."""
     what = "log-linear language model: speed of gamma = 0.1 over 1"
     return [Ratio(what, result["comparison"]["speedup"], least=LEAST_SPEEDUP)]
 
 
 def table(result: dict[str, Any]) -> str:
-    """The result as text."""
+    """Format the result as a table."""
     lines = [
         f"{result['text']}; V = {result['vocabulary']:,}; {result['training_positions']:,} positions of training",
         f"{'':14}  s / 1,000  speed-up  mean |log Z - mean|  mean |log Z|  mean log Z  normalised NLL",
@@ -216,7 +211,7 @@ def table(result: dict[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the benchmark; print a table and write JSON."""
-    parser = a_parser("sampled_normalizer", __doc__, rounds=20, seed="of the order of the positions and of H")
+    parser = make_parser("sampled_normalizer", __doc__, rounds=20, seed="the order and the sample of positions")
     parser.add_argument("--positions", type=int, default=0, help="training positions for each system; 0: one epoch")
     parser.add_argument("--validation", type=int, default=1000, help="sentences at the end of the text")
     parser.add_argument("--batch", type=int, default=128, help="positions of a training step")

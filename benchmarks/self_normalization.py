@@ -20,16 +20,14 @@ import argparse
 import hashlib
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.command import Ratio, a_parser, add_device, run
+from benchmarks.command import Ratio, add_device, make_parser, run, signed
 from benchmarks.timing import clock_of, median_ratio, time_in_turn
-from seqwise.evaluation.signature import sign, signature_line
 from seqwise.objectives import (
     sampled_self_normalized_cross_entropy,
     self_normalized_cross_entropy,
@@ -40,13 +38,13 @@ REFERENCE = "cross-entropy"
 WEIGHT = 0.1
 FRACTIONS = (1.0, 0.1, 0.01)
 MOST_COST, LEAST_SPEEDUP = 1.2, 10.0
-"""Targets: of a self-normalised step in steps of cross-entropy; of gamma = 0.1 against gamma = 1."""
+"""Targets: time of a self-normalised step over that of cross-entropy; speed of gamma = 0.1 over gamma = 1."""
 
 
 def systems_of(
     features_NH: Tensor, weight_VH: Tensor, bias_V: Tensor, targets_N: Tensor
 ) -> dict[str, Callable[[], Tensor]]:
-    """The losses by name."""
+    """Return the losses by name."""
     layer = (features_NH, weight_VH, bias_V)
 
     def two_passes() -> Tensor:
@@ -69,7 +67,7 @@ def systems_of(
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Time every number of positions."""
+    """Measure every number of positions."""
     torch.set_num_threads(options.threads)
     generator = torch.Generator().manual_seed(options.seed)
     weight_VH = torch.randn(options.vocabulary, options.hidden, generator=generator).mul_(0.05)
@@ -91,13 +89,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         seconds = time_in_turn(calls, options.rounds, clock=clock_of(options.device))
         rows.append({"positions": positions, **compare(seconds)})
         print(f"N = {positions} done", flush=True)
-    shown = ", ".join(f"{name} {value}" for name, value in vars(options).items() if name != "output")
-    signature = sign(f"self-normalisation; {shown}", seeds=[options.seed], data=digest.hexdigest())
-    return {"rows": rows, "signature": asdict(signature), "signature_line": signature_line(signature)}
+    return {"rows": rows, **signed("self-normalisation", options, data=digest.hexdigest())}
 
 
 def check(systems: dict[str, Callable[[], Tensor]]) -> None:
-    """Losses that are equal by definition have to be."""
+    """Compare losses that are equal by definition."""
     values = {name: system().item() for name, system in systems.items()}
     for one, other in (("two passes", "self-normalised"), ("self-normalised", "sampled, gamma = 1")):
         if not abs(values[one] - values[other]) <= 1e-4 * abs(values[other]):
@@ -105,7 +101,7 @@ def check(systems: dict[str, Callable[[], Tensor]]) -> None:
 
 
 def compare(seconds: dict[str, list[float]]) -> dict[str, Any]:
-    """Medians, and ratios by round."""
+    """Return medians, and ratios by round."""
     speedups, over_reference = (
         {
             form: median_ratio(seconds[whole.format(form)], seconds[f"{form}, gamma = 0.1"])
@@ -123,7 +119,7 @@ def compare(seconds: dict[str, list[float]]) -> dict[str, Any]:
 
 
 def ratios(result: dict[str, Any]) -> list[Ratio]:
-    """For the summary: the cost in cross-entropies, and what sampling saves."""
+    """Return the cost in cross-entropies and the speed-up of sampling, for the summary."""
     found = []
     for row in result["rows"]:
         what = f"self-normalisation, N = {row['positions']:,}"
@@ -134,7 +130,7 @@ def ratios(result: dict[str, Any]) -> list[Ratio]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """The result as text."""
+    """Format the result as a table."""
     lines = []
     for row in result["rows"]:
         lines.append(f"N = {row['positions']:,}{'':24}ms   steps of cross-entropy")
@@ -155,9 +151,9 @@ def table(result: dict[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the benchmark; print a table and write JSON."""
-    parser = a_parser("self_normalization", __doc__, rounds=15, seed="of features, weights and gold tokens")
-    parser.add_argument("--positions", type=int, nargs="+", default=[512, 2048], help="N, positions of a step")
-    parser.add_argument("--vocabulary", type=int, default=32_000, help="V")
+    parser = make_parser("self_normalization", __doc__, rounds=15, seed="features, weights and gold tokens")
+    parser.add_argument("--positions", type=int, nargs="+", default=[512, 2048], help="N, number of positions")
+    parser.add_argument("--vocabulary", type=int, default=32_000, help="V, vocabulary size")
     parser.add_argument("--hidden", type=int, default=256, help="H, size of the features")
     add_device(parser)
     return run(parser, measure, table, arguments)

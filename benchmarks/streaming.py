@@ -8,12 +8,12 @@ committed by ``agree or delay(50)``. All systems label the same tokens, and take
 - re-run: after each token, one search of each prefix, as without a stream. Its cost grows with the prefix; the table
   has the search of the prefixes of 50 tokens.
 
-Times are CPU seconds, on a GPU seconds of the wall clock. ``x whole`` is the cost of a token in the streams over its
-cost in the whole search; ``re-run`` is the cost of a re-run over that of the stream. Latencies are those of a call, in
-milliseconds of wall-clock time. ``labels`` has the share of streams whose labels are those of the whole search. On a
+Times are CPU seconds, on a GPU wall-clock seconds. ``x whole`` is the cost of a token in the streams over its cost in
+the whole search; ``re-run`` is the cost of a re-run over that of the stream. Latencies are those of a call, in
+milliseconds of wall-clock time. ``labels`` is the share of streams whose labels are those of the whole search. On a
 GPU, the whole search reads its tokens by cuDNN, which rounds products to TF32 unless
-``torch.backends.cudnn.allow_tf32`` is false, and a stream by single steps in float32: near ties may be decided
-otherwise.
+``torch.backends.cudnn.allow_tf32`` is false, and a stream by single steps in float32, so near ties may be decided
+differently.
 
     python -m benchmarks.streaming
 """
@@ -24,25 +24,24 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from benchmarks.command import Ratio, a_parser, add_device, run
-from benchmarks.relaxed_beam import Size, a_batch, a_model
+from benchmarks.command import Ratio, add_device, make_parser, run, signed
+from benchmarks.relaxed_beam import Size, make_model, random_batch
 from benchmarks.timing import clock_of, median_ratio, time_in_turn
 from seqwise.decoding import Decoder, decode
-from seqwise.evaluation.signature import sign, signature_line
 from seqwise.models import Tagger
 from seqwise.runs.streaming import Streams
 from seqwise.search import HardTopK, global_
 
 MOST_OF_WHOLE, LEAST_OF_RERUN = 1.3, 10.0
-"""Targets: stream over whole search at the most streams, and re-run over stream, in seconds per token."""
+"""Targets: stream over whole search, with most streams; re-run over stream; both in seconds per token."""
 
 PREFIX = 50
-"""Length of the prefixes that are searched again."""
+"""Length of the prefixes of a re-run."""
 
 
 def labels_of_streams(model: Tagger, sources: Sequence[Sequence[int]], k: int, latencies: list[float]) -> list[Any]:
@@ -67,24 +66,24 @@ def searched_whole(model: Tagger, batch: Any, k: int) -> list[Any]:
 
 
 def measure_streams(num_streams: int, options: argparse.Namespace) -> dict[str, Any]:
-    """Times of all systems at one number of streams."""
+    """Time all systems with one number of streams."""
     size = Size(options.labels, options.hidden, options.k, num_streams, options.steps)
-    batch = a_batch(size, options.seed).to(options.device)
-    model = a_model(size, batch, options.perplexity, options.seed).eval()
-    prefix = a_batch(replace(size, steps=PREFIX), options.seed).to(options.device)
+    batch = random_batch(size, options.seed).to(options.device)
+    model = make_model(size, batch, options.perplexity, options.seed).eval()
+    prefix = random_batch(replace(size, steps=PREFIX), options.seed).to(options.device)
     sources, latencies = batch.sources_BS.tolist(), list[float]()
     calls: dict[str, Callable[[], object]] = {
         "stream": lambda: labels_of_streams(model, sources, size.k, latencies),
         "whole": lambda: searched_whole(model, batch, size.k),
         "re-run": lambda: searched_whole(model, prefix, size.k),
     }
-    found = zip(labels_of_streams(model, sources, size.k, []), searched_whole(model, batch, size.k), strict=True)
-    same = statistics.mean(float(one == other) for one, other in found)
+    pairs = zip(labels_of_streams(model, sources, size.k, []), searched_whole(model, batch, size.k), strict=True)
+    same = statistics.mean(float(streamed == searched) for streamed, searched in pairs)
     # A re-run labels one new token of each stream.
     labelled = {"stream": size.steps, "whole": size.steps, "re-run": 1}
     clock = clock_of(options.device, time.process_time)
     seconds = {
-        name: [of_call / (labelled[name] * num_streams) for of_call in times]
+        name: [taken / (labelled[name] * num_streams) for taken in times]
         for name, times in time_in_turn(calls, options.rounds, clock=clock).items()
     }
     cuts = statistics.quantiles(latencies, n=100)
@@ -101,12 +100,10 @@ def measure_streams(num_streams: int, options: argparse.Namespace) -> dict[str, 
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Time all numbers of streams."""
+    """Measure all numbers of streams."""
     torch.set_num_threads(options.threads)
     rows = [measure_streams(num_streams, options) for num_streams in options.streams]
-    shown = ", ".join(f"{name} {value}" for name, value in vars(options).items() if name != "output")
-    signature = sign(f"streams beside whole searches, LSTM tagger; {shown}", seeds=[options.seed], data="random")
-    return {"rows": rows, "signature": asdict(signature), "signature_line": signature_line(signature)}
+    return {"rows": rows, **signed("streams beside whole searches, LSTM tagger", options, data="random")}
 
 
 def _streams(number: int) -> str:
@@ -114,7 +111,7 @@ def _streams(number: int) -> str:
 
 
 def ratios(result: dict[str, Any]) -> list[Ratio]:
-    """For the summary: the cost of a token over that of a whole search, and of a re-run over it."""
+    """Return the cost of a token over that in a whole search, and of a re-run over it, for the summary."""
     last = result["rows"][-1]
     title = f"{_streams(last['streams'])}: time of a token over a whole search"
     return [
@@ -127,7 +124,7 @@ def ratios(result: dict[str, Any]) -> list[Ratio]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """The result as text."""
+    """Format the result as a table."""
     lines = ["streams   tokens/s   ms, median   ms, 99%   x whole   re-run   labels"]
     lines += [
         f"{row['streams']:7}{row['tokens_per_second']:11,.0f}{row['milliseconds_median']:13.2f}"
@@ -141,11 +138,11 @@ def table(result: dict[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the benchmark; print a table and write JSON."""
-    parser = a_parser("streaming", __doc__, rounds=5, seed="of weights and tokens")
+    parser = make_parser("streaming", __doc__, rounds=5, seed="weights and tokens")
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 16, 256], help="numbers of streams")
     parser.add_argument("--steps", type=int, default=200, help="tokens of each stream")
-    parser.add_argument("--labels", type=int, default=50, help="V")
-    parser.add_argument("--hidden", type=int, default=128, help="size of the LSTMs")
+    parser.add_argument("--labels", type=int, default=50, help="V, number of labels")
+    parser.add_argument("--hidden", type=int, default=128, help="hidden size of the LSTMs")
     parser.add_argument("--k", type=int, default=5, help="beam size")
     parser.add_argument(
         "--perplexity", type=float, default=2.0, help="perplexity of the model's softmax, set by the head's scale"

@@ -1,7 +1,7 @@
 """How much longer does a training step take than a bare PyTorch loop, and through a search than with cross-entropy?
 
-First, cross-entropy: ``fit``, with its checkpoints, its log and everything that lets it resume bit for bit, beside the
-dozen lines that one would write by hand (fused AdamW, clipping, the same batches in the same order, the same losses at
+First, cross-entropy: ``fit``, with checkpoints, a log and bit-exact resumption, beside the dozen lines that one would
+write by hand (fused AdamW, clipping, the same batches in the same order, the same losses at
 the end). Then a step of a relaxed beam through a Hugging Face Marian, beside cross-entropy of the same model: its time
 over k is that of a beam element. Scores of trained models differ widely, so those of the random Marian are scaled until
 its softmax has the perplexity ``--perplexity`` along gold. Last, the encoder of taggers that read both ways:
@@ -20,7 +20,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from functools import partial
 from itertools import count, islice
 from typing import Any
@@ -31,11 +30,10 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers import MarianConfig, MarianMTModel
 
-from benchmarks.command import Ratio, a_parser, run
+from benchmarks.command import Ratio, make_parser, run, signed
 from benchmarks.timing import median_ratio, time_in_turn
 from seqwise.data import EncodedExample, collate
 from seqwise.data.batches import Batch, BatchSampler
-from seqwise.evaluation.signature import sign, signature_line
 from seqwise.hugging_face import step_model
 from seqwise.models import Tagger, Transformer
 from seqwise.models.lstm_steps import read_both_ways
@@ -46,7 +44,7 @@ from seqwise.training.trainer import Progress
 
 WARM_UP, RATE, CLIP, K, ALPHA = 5, 1e-3, 1.0, 3, 4.0
 MOST, PER_ELEMENT = 1.1, 1.6
-"""Targets."""
+"""Targets: time of ``fit`` over that of a bare loop; a beam element in cross-entropies."""
 
 MODELS: dict[str, tuple[int, int, Callable[[], nn.Module]]] = {  # source and target symbols
     "tagger": (
@@ -69,7 +67,7 @@ MODELS: dict[str, tuple[int, int, Callable[[], nn.Module]]] = {  # source and ta
 
 
 def examples_of(source_size: int, target_size: int, length: int, number: int, seed: int) -> list[EncodedExample]:
-    """Random pairs of one length, whose outputs end with 0."""
+    """Draw random pairs of one length, whose outputs end with 0."""
     draw = torch.Generator().manual_seed(seed)
     sources = torch.randint(1, source_size, (number, length), generator=draw).tolist()
     targets = torch.randint(1, target_size, (number, length - 1), generator=draw).tolist()
@@ -77,7 +75,7 @@ def examples_of(source_size: int, target_size: int, length: int, number: int, se
 
 
 Loop = Callable[[Callable[[], nn.Module], Sequence[EncodedExample], argparse.Namespace], tuple[float, float]]
-"""Trains a new model; returns the seconds of all steps but the first few, and the last loss."""
+"""Function that trains a new model, and returns the seconds of all steps but the first few and the last loss."""
 
 
 def by_fit(
@@ -125,8 +123,8 @@ LOOPS: dict[str, Loop] = {"fit": by_fit, "bare": by_hand}
 
 
 def batches_of(train: Sequence[EncodedExample], options: argparse.Namespace) -> Iterator[list[int]]:
-    """The batches of :func:`seqwise.training.fit`, epoch by epoch."""
-    lengths = [(len(one.source_ids), len(one.target_ids)) for one in train]
+    """Yield the batches of :func:`seqwise.training.fit`, epoch by epoch."""
+    lengths = [(len(example.source_ids), len(example.target_ids)) for example in train]
     sampler = BatchSampler(lengths, batch_size=options.batch, seed=options.seed)
     for epoch in count():
         sampler.set_epoch(epoch)
@@ -134,7 +132,7 @@ def batches_of(train: Sequence[EncodedExample], options: argparse.Namespace) -> 
 
 
 def compare_loops(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Both loops on one model, in turn."""
+    """Time both loops on one model, in turn."""
     sources, targets, make = MODELS[name]
     train = examples_of(sources, targets, options.length, 8 * options.batch, options.seed)
     seconds: dict[str, list[float]] = {way: [] for way in LOOPS}
@@ -155,7 +153,7 @@ def compare_loops(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def compare_objectives(options: argparse.Namespace) -> dict[str, Any]:
-    """Steps of a Marian, forward and backward."""
+    """Time forward and backward of a Marian with each objective."""
     torch.manual_seed(options.seed)
     heads = {"encoder_attention_heads": 8, "decoder_attention_heads": 8}
     layers = {"encoder_layers": options.layers, "decoder_layers": options.layers}
@@ -182,7 +180,7 @@ def compare_objectives(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def compare_readers(options: argparse.Namespace) -> dict[str, Any]:
-    """A bidirectional LSTM over sources of unequal lengths, forward and backward."""
+    """Time forward and backward of a bidirectional LSTM over sources of unequal lengths."""
     torch.manual_seed(options.seed)
     lstm = nn.LSTM(100, 128, batch_first=True, bidirectional=True)
     inputs_BSE = torch.randn(options.batch, options.length, 100)
@@ -230,18 +228,15 @@ def set_perplexity(model: Any, batch: Batch, wanted: float) -> None:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """The loops, then the objectives."""
+    """Measure the loops, the objectives and the encoders."""
     torch.set_num_threads(options.threads)
     rows = [compare_loops(name, options) for name in MODELS]
     marian, readers = compare_objectives(options), compare_readers(options)
-    shown = ", ".join(f"{name} {value}" for name, value in vars(options).items() if name != "output")
-    signature = sign(f"training; {shown}", seeds=[options.seed], data="random")
-    signed = {"signature": asdict(signature), "signature_line": signature_line(signature)}
-    return {"rows": rows, "marian": marian, "readers": readers, **signed}
+    return {"rows": rows, "marian": marian, "readers": readers, **signed("training", options, data="random")}
 
 
 def ratios(result: dict[str, Any]) -> list[Ratio]:
-    """For the summary: times over those of a bare loop, and a beam element in cross-entropies."""
+    """Return times over those of a bare loop, and a beam element in cross-entropies, for the summary."""
     return [
         *(Ratio(f"`fit`, {row['model']}: time over a bare loop", row["ratio"], most=MOST) for row in result["rows"]),
         Ratio(
@@ -253,7 +248,7 @@ def ratios(result: dict[str, Any]) -> list[Ratio]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """The result as text."""
+    """Format the result as a table."""
     lines = [f"{'cross-entropy, tokens/s':24}{'fit':>9}{'bare loop':>11}   fit / bare, seconds (target {MOST:g})"]
     for row in result["rows"]:
         speeds = row["tokens_a_second"]
@@ -269,14 +264,14 @@ def table(result: dict[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the benchmark; print a table and write JSON."""
-    parser = a_parser("training", __doc__, rounds=5, seed="of models and batches")
+    parser = make_parser("training", __doc__, rounds=5, seed="models and batches")
     parser.add_argument("--steps", type=int, default=60, help="steps of each training run")
     parser.add_argument("--batch", type=int, default=16, help="examples of a batch")
     parser.add_argument("--length", type=int, default=20, help="tokens of a source, and of an output")
-    parser.add_argument("--layers", type=int, default=3, help="of the Marian's encoder, and of its decoder")
+    parser.add_argument("--layers", type=int, default=3, help="layers of the Marian's encoder, and of its decoder")
     parser.add_argument("--hidden", type=int, default=256, help="size of the Marian's layers")
-    parser.add_argument("--perplexity", type=float, default=10.0, help="of the Marian's softmax")
-    parser.add_argument("--vocabulary", type=int, default=8_000, help="tokens of the Marian")
+    parser.add_argument("--perplexity", type=float, default=10.0, help="perplexity of the Marian's softmax")
+    parser.add_argument("--vocabulary", type=int, default=8_000, help="vocabulary size of the Marian")
     return run(parser, measure, table, arguments)
 
 

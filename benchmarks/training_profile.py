@@ -7,8 +7,8 @@ counted separately as well; its operations are among the others. The profiler it
 large.
 
 With gold prefixes, LSTMs run in oneDNN with one call for all steps, and the matrix products are those of the models.
-The third largest part is dropout, which can be switched off: torch draws its random numbers one after the other on a
-CPU (``bernoulli_``). In training through a search, a sixth to a quarter of the time moves data: states, scores and
+The third largest part is dropout, which can be switched off: on a CPU, torch draws its random numbers sequentially
+(``bernoulli_``). In training through a search, a sixth to a quarter of the time moves data: states, scores and
 costs follow the selection.
 
     python -m benchmarks.training_profile
@@ -22,18 +22,16 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks.command import a_parser, run
+from benchmarks.command import make_parser, run, signed
 from reproductions.beyond import stress, transformer_translation
 from reproductions.goyal_2018 import exposure_bias
 from seqwise.data import Example
-from seqwise.evaluation.signature import sign, signature_line
 from seqwise.runs.loading import new_run
 from seqwise.runs.settings import Settings
 from seqwise.runs.training import train_stage
@@ -42,7 +40,7 @@ WARM_UP = 5
 
 
 class Subject(NamedTuple):
-    """A training: its settings, and the sizes of random data."""
+    """Training run: its settings, and the sizes of random data."""
 
     settings: Settings
     sources: int
@@ -51,7 +49,7 @@ class Subject(NamedTuple):
 
 
 def subjects() -> dict[str, Subject]:
-    """By name; those of a reproduction follow each other."""
+    """Return the training runs by name, those of a reproduction together."""
     of_stress = {system.folder: system.settings for system in stress.systems(0)}
 
     def family(task: str) -> dict[str, Settings]:
@@ -79,7 +77,7 @@ def subjects() -> dict[str, Subject]:
 
 
 def examples_of(subject: Subject, count: int, seed: int) -> list[Example]:
-    """Random ones that hold every token twice at least, so that vocabularies have their size."""
+    """Draw random examples that contain every token at least twice, so that vocabularies have their full size."""
     draw = torch.Generator().manual_seed(seed)
     shape = count, subject.length
     sources = torch.randint(subject.sources, shape, generator=draw).flatten().tolist()
@@ -96,8 +94,6 @@ def examples_of(subject: Subject, count: int, seed: int) -> list[Example]:
     ]
 
 
-# ---------------------------------------------------------------------------------------- what operations are
-
 KINDS = {
     "products": r"_?(add|b)*(mm|mv)(_|_activation)?|addr|dot|outer|einsum|_?linear(_pointwise)?|"
     r"matmul|.*conv.*|.*attention.*",
@@ -109,18 +105,18 @@ KINDS = {
     r"narrow|view|unsafe_view|reshape|expand|transpose|permute|t|(un)?squeeze|as_strided|to|contiguous|repeat|split|"
     r"flip|masked_fill|pad|resize|set|detach|unbind|alias)(_.*)?",
 }
-"""By what matches the whole of an operation's name."""
+"""Kinds of operations of torch, with regular expressions of their whole names."""
 REST = "other"
 
 
 def kind_of(name: str) -> str:
-    """The first that an operation of torch is of."""
+    """Return the first kind that matches an operation of torch."""
     plain = name.rpartition("::")[2]
     return next((kind for kind, pattern in KINDS.items() if re.fullmatch(pattern, plain)), REST)
 
 
 def profiled(subject: Subject, *, steps: int, rounds: int, seed: int) -> dict[str, Any]:
-    """Processor seconds a step without the profiler, in so many trainings, and shares by kind with it, in one."""
+    """Measure CPU seconds per step without the profiler, in some training runs, and shares by kind with it, in one."""
     examples = examples_of(subject, max(subject.settings.batch_size * (steps + WARM_UP), 2 * subject.sources), seed)
     settings = subject.settings.with_changes(epochs=(steps + WARM_UP) * subject.settings.batch_size / len(examples))
 
@@ -164,21 +160,17 @@ def profiled(subject: Subject, *, steps: int, rounds: int, seed: int) -> dict[st
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Each training by itself."""
+    """Profile the training runs, one after another."""
     torch.set_num_threads(options.threads)
-    chosen = {name: one for name, one in subjects().items() if not options.only or options.only in name}
-    how = {"steps": options.steps, "rounds": options.rounds, "seed": options.seed}
-    rows = [{"training": name, **profiled(one, **how)} for name, one in chosen.items()]
-    signature = sign(
-        f"profile of trainings; {options.rounds} rounds, steps {options.steps}, threads {options.threads}",
-        seeds=[options.seed],
-        data="random",
-    )
-    return {"rows": rows, "signature": asdict(signature), "signature_line": signature_line(signature)}
+    sizes = {"steps": options.steps, "rounds": options.rounds, "seed": options.seed}
+    rows = [
+        {"training": name, **profiled(subject, **sizes)} for name, subject in subjects().items() if options.only in name
+    ]
+    return {"rows": rows, **signed("profile of training runs", options, data="random")}
 
 
 def table(result: dict[str, Any]) -> str:
-    """The result as text."""
+    """Format the result as a table."""
     kinds = (*KINDS, REST)
     heads = "".join(f"{name:>12}" for name in (*kinds, "Python", "optimiser"))
     lines = [f"{'':32}{'ms a step':>10}{heads}  largest operations"]
@@ -195,9 +187,9 @@ def table(result: dict[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the benchmark; print a table and write JSON."""
-    parser = a_parser("training_profile", __doc__, rounds=1, seed="of the data")
-    parser.add_argument("--steps", type=int, default=30, help="of each training, after a few that are not counted")
-    parser.add_argument("--only", default="", help="trainings whose name holds this")
+    parser = make_parser("training_profile", __doc__, rounds=1, seed="the data")
+    parser.add_argument("--steps", type=int, default=30, help="steps of each training run, after a few uncounted ones")
+    parser.add_argument("--only", default="", help="only training runs whose names contain this")
     return run(parser, measure, table, arguments)
 
 

@@ -94,7 +94,7 @@ def test_a_peer_that_finds_something_else_is_not_timed(
 
 def test_gradients_are_compared_too(benchmark: ModuleType) -> None:
     """Two results with the same values; the gradients by the last labels differ by a quarter."""
-    problem = benchmark.a_problem(2, 3, 4, spread=1.0, generator=torch.Generator().manual_seed(1))
+    problem = benchmark.random_problem(2, 3, 4, spread=1.0, generator=torch.Generator().manual_seed(1))
     right = benchmark.with_gradients(benchmark.of_seqwise(problem), problem)
     assert [tensor.shape for tensor in right] == [(2,), (2, 3, 4), (4, 4), (4,), (4,)]
     wrong = (*right[:-1], 1.25 * right[-1])

@@ -190,13 +190,13 @@ def test_one_that_fails_says_why(benchmarks: ModuleType, capfd: pytest.CaptureFi
 def test_what_one_core_does_is_measured_on_one(benchmarks: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as error:
         benchmarks.main(["run", "--threads", "2", "throughput"])
-    assert error.value.code == 2 and "throughput says what one core does" in capsys.readouterr().err
+    assert error.value.code == 2 and "throughput runs on one core only" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         benchmarks.main(["run", "--threads", "0"])
     assert "1 or more" in capsys.readouterr().err
     with accelerator.device(), pytest.raises(SystemExit) as error:
         benchmarks.main(["run", "--device", accelerator.NAME, "throughput"])
-    assert error.value.code == 2 and "throughput is measured on the processor only" in capsys.readouterr().err
+    assert error.value.code == 2 and "throughput runs on the CPU only" in capsys.readouterr().err
     with pytest.raises(SystemExit) as error:
         benchmarks.main(["run", "--device", "cuda:99"])
     assert error.value.code == 2 and "no device 'cuda:99'" in capsys.readouterr().err
@@ -206,7 +206,7 @@ def test_what_is_no_benchmark_is_refused(benchmarks: ModuleType, capsys: pytest.
     with pytest.raises(SystemExit) as error:
         benchmarks.main(["run", "sampler", "walker"])
     assert error.value.code == 2
-    assert "walker is no benchmark; there are relaxed_beam" in capsys.readouterr().err
+    assert "walker is not a benchmark; there are relaxed_beam" in capsys.readouterr().err
 
 
 def test_the_speeds_of_the_page_on_scale_are_the_measured_ones(benchmarks: ModuleType) -> None:
