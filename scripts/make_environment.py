@@ -1,8 +1,8 @@
 """Make .venv complete for seqwise; `make` runs this before every other target.
 
 Standard library only: it runs on the machine's own Python, before anything is installed. A complete .venv is
-recognised by its stamp, without the network. Anything else that stands at .venv (an installation killed half-way, one
-made from another pyproject.toml, a copied tree) is removed and made anew. One process at a time does this.
+recognised by its stamp, without the network. Any other .venv (an interrupted installation, one for another
+pyproject.toml, a copied tree) is removed and made again. Only one process at a time does this.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def recipe(root: Path) -> str:
     """Hash everything that decides what .venv holds.
 
     Only the tables of pyproject.toml that an installation reads count, so that a changed lint rule costs nothing. The
-    path counts because the scripts inside a virtual environment hold it: a copied .venv would run the original.
+    path counts because the scripts inside a virtual environment contain it: a copied .venv would run the original.
     """
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     tables = [project.get("build-system"), project.get("project"), project.get("tool", {}).get("hatch")]
@@ -74,10 +74,10 @@ def lock_of(root: Path) -> str:
 
 
 def is_complete(root: Path, *, wanted_python: str | None = None, wanted_lock: str | None = None) -> bool:
-    """Say whether .venv was finished from this recipe and its interpreter is still there.
+    """Whether .venv was completed from this recipe, and its interpreter still exists.
 
-    `wanted_python` ("3.12") is the version the user asked for by name, and `wanted_lock` the exact packages; without
-    them any complete .venv will do.
+    `wanted_python` ("3.12") is the requested version of Python, and `wanted_lock` the exact packages; without them,
+    any complete .venv is accepted.
     """
     try:
         stamp = json.loads(stamp_path(root).read_text(encoding="utf-8"))
@@ -118,7 +118,7 @@ def exclusive(path: Path) -> Iterator[int]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say("another make is at work on .venv; waiting for it")
+            say("another make is setting up .venv; waiting for it")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield file.fileno()
 
@@ -145,11 +145,11 @@ def make_ready(
     if complete():
         return False
     with exclusive(root / ".setup.lock") as lock:
-        if complete():  # Made by the process that was waited for.
+        if complete():  # made by the process that held the lock
             return False
         if (root / ".venv").exists():
-            say("the .venv here is unfinished or out of date: removing it")
-        # The stamp goes first: killed while removing, the rest must not pass for complete.
+            say("the .venv here is incomplete or out of date: removing it")
+        # The stamp is removed first: if this is killed, the rest must not count as complete.
         stamp_path(root).unlink(missing_ok=True)
         remove(root / ".venv")
         install(root, lock)
@@ -162,7 +162,7 @@ def make_ready(
 
 def run(command: list[str], *, root: Path, lock: int, capture: bool = False) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name not in UNWANTED}
-    # Temporary files inside .venv: what a killed pip leaves behind goes with it, and a small /tmp does not matter.
+    # Temporary files are inside .venv: those of a killed pip are removed with it, and a small /tmp does not matter.
     environment |= {"PIP_USER": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "TMPDIR": str(temporary_folder(root))}
     streams = subprocess.PIPE if capture else None
     return subprocess.run(
@@ -181,7 +181,7 @@ def python_in(root: Path) -> str:
 def pip_install(root: Path, lock: int, *arguments: str, pip: tuple[str, ...] = ("-m", "pip")) -> None:
     command = [python_in(root), *pip, "install", "-qq", "--no-input", *arguments]
     if run(command, root=root, lock=lock).returncode:
-        raise SetupError(f"pip could not install {arguments[-1]} (its message is above); hint that and run make again")
+        raise SetupError(f"pip could not install {arguments[-1]} (its message is above); fix that and run make again")
 
 
 def install_pip(root: Path, lock: int) -> None:
@@ -192,7 +192,7 @@ def install_pip(root: Path, lock: int) -> None:
     """
     found = importlib.util.find_spec("pip")
     if found is not None and found.submodule_search_locations:
-        # --ignore-installed: beside the machine's pip lie the machine's packages, and .venv has none of them.
+        # --ignore-installed: the machine's pip also finds the machine's packages, which .venv does not have.
         pip_install(root, lock, "--ignore-installed", "pip", pip=(found.submodule_search_locations[0],))
     elif run([python_in(root), "-m", "ensurepip"], root=root, lock=lock, capture=True).returncode:
         raise SetupError(f"{sys.executable} has no pip; install it (on Debian: apt-get install python3-pip)")
@@ -220,10 +220,10 @@ def listed_versions(listing: str) -> set[str]:
 
 
 def install_torch(root: Path, lock: int, *, nvidia: bool, system: str) -> None:
-    """Install torch: the build for the GPU where there is one, else the CPU build where one can be had.
+    """Install torch: the build for a GPU if there is one, else the CPU build if it is available.
 
-    On Linux the default build carries several GB of CUDA libraries. `pip install --dry-run` would tell, but older pips
-    download the whole file for it; the list of versions is one small page.
+    On Linux the default build includes several GB of CUDA libraries. `pip install --dry-run` would show whether there
+    is a CPU build, but older pips download the whole file for it; the list of versions is one small page.
     """
     plain = f"torch=={TORCH}"
     if nvidia or system != "Linux":
@@ -237,7 +237,7 @@ def install_torch(root: Path, lock: int, *, nvidia: bool, system: str) -> None:
         uv = [python_in(root), "-m", "uv", "pip", "install", "--quiet", "--no-deps", "--torch-backend=cpu"]
         if run([*uv, "--python", python_in(root), plain], root=root, lock=lock, capture=True).returncode == 0:
             return None
-    say("no CPU build of torch can be had from here: installing the default one, with several GB of CUDA libraries")
+    say("no CPU build of torch is available: installing the default one, with several GB of CUDA libraries")
     return pip_install(root, lock, plain)
 
 
@@ -251,7 +251,7 @@ def install(root: Path, lock: int, *constraints: str) -> None:
     nvidia = has_nvidia_gpu()
     say(f"installing torch {TORCH} ({'NVIDIA GPU' if nvidia else 'no NVIDIA GPU'} found)")
     install_torch(root, lock, nvidia=nvidia, system=platform.system())
-    say("installing seqwise and what its demo and tests need")
+    say("installing seqwise and the packages that its demo and tests need")
     # torch is named again so that no other package can move it.
     pip_install(root, lock, f"torch=={TORCH}", *constraints, "--editable", f".[{EXTRAS}]")
     remove(temporary_folder(root))
@@ -259,17 +259,17 @@ def install(root: Path, lock: int, *constraints: str) -> None:
 
 
 def install_locked(root: Path, lock: int) -> None:
-    """The same with the exact versions that the tests were run with."""
+    """Make .venv with the exact versions of the last test run."""
     install(root, lock, "--constraint", CONSTRAINTS)
 
 
 def main() -> int:
     root = Path(__file__).resolve().parent.parent
     if Path(sys.prefix).resolve() == (root / ".venv").resolve():
-        # Called from inside the .venv that may be about to be removed: go on with the Python it was made from.
+        # Running in the .venv that may be removed: continue with the Python that it was made from.
         base = getattr(sys, "_base_executable", sys.executable)
         os.execv(base, [base, __file__])
-    # A polite end (kill, a closed terminal) takes the running pip along, as Ctrl-C does.
+    # Like Ctrl-C, kill and a closed terminal also end the running pip.
     for end in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(end, signal.default_int_handler)
     wanted_python = running_python() if os.environ.get("PYTHON") else None
@@ -282,7 +282,7 @@ def main() -> int:
         print(f"seqwise setup: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("seqwise setup: interrupted; the next make starts it anew", file=sys.stderr)
+        print("seqwise setup: interrupted; the next make starts again", file=sys.stderr)
         return 130
     return 0
 

@@ -19,8 +19,8 @@ MOST_BYTES = 200_000
 PATIENCE = 120_000  # milliseconds
 
 
-def photograph(page: Any, address: str, text: str, right: str) -> bytes:
-    """Ask for a relaxed search and take the page as far as the outputs."""
+def take_picture(page: Any, address: str, text: str, right: str) -> bytes:
+    """Search with a relaxed beam, and take a picture of the page down to the outputs."""
     page.set_default_timeout(PATIENCE)
     page.goto(address)
     page.get_by_role("textbox", name="Input", exact=True).fill(text)
@@ -28,7 +28,7 @@ def photograph(page: Any, address: str, text: str, right: str) -> bytes:
     page.get_by_role("radio", name="relaxed beam").click()
     page.get_by_text(f"Found for {text!r}.").wait_for()
     page.locator("svg.lattice").filter(has_text="").first.wait_for()
-    page.wait_for_timeout(2000)  # until the last change has been answered
+    page.wait_for_timeout(2000)  # until the last change is shown
     edge = page.get_by_label("Local and raw scores").bounding_box()
     picture: bytes = page.screenshot(
         full_page=True, clip={"x": 0, "y": 0, "width": 1000, "height": edge["y"] + edge["height"] + 12}
@@ -37,7 +37,7 @@ def photograph(page: Any, address: str, text: str, right: str) -> bytes:
 
 
 def main(folder: str, text: str, right: str = "") -> None:
-    """Serve the run, photograph its page, and write the picture with few colours.
+    """Serve the run, take a picture of its page, and write it with few colours.
 
     Raises:
         SystemExit: the picture is too large.
@@ -52,7 +52,7 @@ def main(folder: str, text: str, right: str = "") -> None:
             address = process.stdout.readline().removeprefix("the explorer is at ").partition(";")[0]
             browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
             page = browser.new_page(viewport={"width": 1000, "height": 900})
-            picture = Image.open(io.BytesIO(photograph(page, address, text, right)))
+            picture = Image.open(io.BytesIO(take_picture(page, address, text, right)))
             picture.convert("RGB").quantize(64).save(PICTURE, optimize=True)
         finally:
             process.terminate()

@@ -1,4 +1,4 @@
-"""Write docs/mutants.md from results/mutants.json: how many small changes of the code the tests notice."""
+"""Write docs/mutants.md from results/mutants.json: how many small changes to the code the tests detect."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ HEAD = """\
 # Mutants
 
 `make mutants` writes this page; do not edit it. A mutant is the code with one small change: another operator, number or
-argument. A sample of all mutants of search, objectives and sampling, drawn with a fixed seed, is run through the tests
-that reach the changed function, and through mypy if no test fails. A mutant that neither catches has survived: either
-the change makes no difference (an equivalent mutant), for the reason given, or something is not tested. Tests have
-been written for what runs of this sample let through, so that of other mutants fewer would be caught; `--seed` of
-`scripts/run_mutants.py` draws others. Files and lines are those of the revision in the signature at the end.
+argument. A sample of all mutants of search, objectives and sampling, drawn with a fixed seed, is tested by the tests
+that run the changed function, and by mypy if no test fails. A mutant that neither detects has survived: either the
+change has no effect (an equivalent mutant), for the reason given, or something is not tested. Tests have been written
+for earlier survivors of this sample, so fewer mutants of another sample would be detected; `--seed` of
+`scripts/run_mutants.py` draws one. Files and lines are those of the revision in the signature at the end.
 """
 
 
 def page(result: dict[str, Any]) -> str:
-    """The whole page."""
+    """Return the page."""
     statuses = list(result["counts"])
     rows = [
         (room, f"{sum(counts.values())}", *(f"{counts.get(status, 0)}" for status in statuses))
@@ -35,7 +35,7 @@ def page(result: dict[str, Any]) -> str:
     survivors = [
         (
             f"`{mutant['file'].removeprefix('src/seqwise/')}:{mutant['line']}`",
-            *map(_code, _change(mutant)),
+            *(f"`{text}`" if text else "" for text in (mutant["before"], mutant["after"])),
             mutant["reason"] or f"**{mutant['status']}**",
         )
         for mutant in result["survivors"]
@@ -43,8 +43,8 @@ def page(result: dict[str, Any]) -> str:
     signature = Signature(**{**result["signature"], "seeds": tuple(result["signature"]["seeds"]), "training": ()})
     parts = [
         HEAD,
-        f"{result['sampled']} of {result['mutants']:,} mutants were tested; {_caught(result):.1%} of those that make a"
-        " difference were caught.\n",
+        f"{result['sampled']} of {result['mutants']:,} mutants were tested; {_detected(result):.1%} of those with an"
+        " effect were detected.\n",
         markdown_grid(("module", "mutants", *statuses), rows),
         "## Survivors\n",
         markdown_grid(("line", "code", "mutant", "reason"), survivors),
@@ -53,18 +53,10 @@ def page(result: dict[str, Any]) -> str:
     return "\n".join(parts)
 
 
-def _caught(result: dict[str, Any]) -> float:
+def _detected(result: dict[str, Any]) -> float:
     counts = result["counts"]
-    caught: int = sum(counts.get(status, 0) for status in ("killed", "timed out", "refused by mypy"))
-    return caught / (result["sampled"] - counts.get("changes nothing", 0))
-
-
-def _change(mutant: dict[str, Any]) -> tuple[str, str]:
-    return mutant["before"], mutant["after"]
-
-
-def _code(text: str) -> str:
-    return f"`{text}`" if text else ""
+    detected: int = sum(counts.get(status, 0) for status in ("killed", "timed out", "refused by mypy"))
+    return detected / (result["sampled"] - counts.get("changes nothing", 0))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Write docs/reliability.md from results/reliability.json and soak.json."""
+"""Write docs/reliability.md from results/reliability.json and results/soak.json."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from seqwise.evaluation.signature import signature_line
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# File of tests, and its heading, in the order of the page.
+# Files of tests with their headings, in the order of the page.
 PARTS = {
     "killed_training": "Killed training runs and disk failures",
     "killed_commands": "Other killed commands",

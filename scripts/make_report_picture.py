@@ -18,7 +18,7 @@ MOST_BYTES = 150_000
 
 
 def main(report: str) -> None:
-    """Photograph the verdict and the first figures, and write the picture with few colours.
+    """Take a picture of the verdict and the first figures, and write it with few colours.
 
     Raises:
         SystemExit: the picture is too large.

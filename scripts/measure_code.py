@@ -66,13 +66,13 @@ def counted(files: Iterable[Path]) -> tuple[int, int]:
 
 
 def lines_of_code(text: str) -> int:
-    """Count lines that are no docstring, comment, import or ``__all__``, and not blank.
+    """Count lines that are not blank, nor part of a docstring, comment, import or ``__all__``.
 
     Example:
-        >>> lines_of_code("import os\\n\\ndef f():\\n    'Say no.'\\n    # never yes\\n    return 0")
+        >>> lines_of_code("import os\\n\\ndef f():\\n    'Return 0.'\\n    # always\\n    return 0")
         2
     """
-    beside: set[int] = set()
+    excluded: set[int] = set()
     for node in ast.walk(ast.parse(text)):
         is_text = (
             isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
@@ -82,13 +82,13 @@ def lines_of_code(text: str) -> int:
         )
         is_import = isinstance(node, ast.Import | ast.ImportFrom)
         if isinstance(node, ast.stmt) and (is_import or is_text or is_list):
-            beside.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+            excluded.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     lines = ((number, line.strip()) for number, line in enumerate(text.splitlines(), 1))
-    return sum(1 for number, line in lines if line and not line.startswith("#") and number not in beside)
+    return sum(1 for number, line in lines if line and not line.startswith("#") and number not in excluded)
 
 
 def by_subpackage(package: Path) -> dict[str, list[Path]]:
-    """The files of each subpackage; modules of the package itself are counted separately."""
+    """Return the files of each subpackage, and of each module of the package itself."""
     files_by_name: dict[str, list[Path]] = defaultdict(list)
     for path in python_files(package):
         first = path.relative_to(package).parts[0]
@@ -97,7 +97,7 @@ def by_subpackage(package: Path) -> dict[str, list[Path]]:
 
 
 def modules(package: Path) -> Iterator[tuple[str, ast.Module]]:
-    """Dotted name and syntax tree of every module."""
+    """Yield the dotted name and the syntax tree of every module."""
     for path in python_files(package):
         parts = (package.name, *path.relative_to(package).with_suffix("").parts)
         name = ".".join(part for part in parts if part != "__init__")
@@ -105,7 +105,7 @@ def modules(package: Path) -> Iterator[tuple[str, ast.Module]]:
 
 
 def imported(name: str, tree: ast.Module) -> set[str]:
-    """Modules of the same package that a module imports when it is imported itself."""
+    """Return the modules of the same package that a module imports at its top level."""
     package = name.partition(".")[0]
     found: set[str] = set()
     for node in tree.body:
@@ -117,7 +117,7 @@ def imported(name: str, tree: ast.Module) -> set[str]:
 
 
 def cycles_of(imports: Mapping[str, set[str]]) -> Iterator[list[str]]:
-    """Import cycles: sets of modules that import each other.
+    """Yield import cycles: sets of modules that import each other.
 
     Example:
         >>> list(cycles_of({"a": {"b"}, "b": {"c"}, "c": {"b"}}))
@@ -144,17 +144,17 @@ def _reached(start: str, imports: Mapping[str, set[str]]) -> set[str]:
 
 
 def public_names(package: Path) -> dict[str, list[str]]:
-    """``__all__`` of each package: dotted name -> names."""
+    """Return ``__all__`` of each package by its dotted name."""
     found: dict[str, list[str]] = {}
     for path in sorted(package.rglob("__init__.py")):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.Assign) and any(getattr(one, "id", "") == "__all__" for one in node.targets):
+            if isinstance(node, ast.Assign) and any(getattr(target, "id", "") == "__all__" for target in node.targets):
                 found[".".join((package.name, *path.relative_to(package).parts[:-1]))] = ast.literal_eval(node.value)
     return found
 
 
 def mentioning(package: Path, name: str) -> list[Path]:
-    """Files in which a name stands as an identifier or in a text of code."""
+    """Return the files that contain a name."""
     return [path for path in python_files(package) if name in path.read_text(encoding="utf-8")]
 
 

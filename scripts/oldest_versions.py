@@ -8,7 +8,7 @@ from pathlib import Path
 
 PYPROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
 EXTRAS = ("demo", "reproductions", "translation", "diagnostics", "constraints", "report", "tune")
-"""Whose packages the tests use; those of the tests themselves are as new as they are found."""
+"""Extras whose packages the tests use; packages of the extra ``test`` are not pinned."""
 
 
 def oldest(requirements: list[str]) -> list[str]:
@@ -23,7 +23,8 @@ def oldest(requirements: list[str]) -> list[str]:
 
 def main() -> None:
     project = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]
-    declared = [*project["dependencies"], *(one for extra in EXTRAS for one in project["optional-dependencies"][extra])]
+    extras = (line for extra in EXTRAS for line in project["optional-dependencies"][extra])
+    declared = [*project["dependencies"], *extras]
     # An extra may need a newer version than the core does.
     by_name = {re.split(r"[><=\[]", requirement)[0]: requirement for requirement in oldest(declared)}
     print("\n".join(by_name.values()))

@@ -1,6 +1,6 @@
-"""The long description of the package: README.md without pictures and links that lead nowhere outside the repository.
+"""Long description of the package: README.md without pictures and links that only work in the repository.
 
-A hook of hatchling, which runs it for each wheel and sdist.
+Hatchling runs this hook for each wheel and sdist.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ WHERE = "\nThe pages and figures are in the source distribution, in `docs/`.\n"
 
 
 def package_page(readme: str) -> str:
-    """Drop pictures with a relative path, and keep of relative links the text.
+    """Drop pictures with a relative path, and replace relative links by their text.
 
     Args:
         readme: Markdown.
@@ -26,9 +26,9 @@ def package_page(readme: str) -> str:
 
 
 class PackagePage(MetadataHookInterface):
-    """Puts the page into the metadata."""
+    """Hook that adds the page to the metadata."""
 
     def update(self, metadata: dict[str, Any]) -> None:
-        """Add ``readme`` to the metadata of the project."""
+        """Set ``readme`` in the metadata of the project."""
         readme = (Path(self.root) / "README.md").read_text(encoding="utf-8")
         metadata["readme"] = {"content-type": "text/markdown", "text": package_page(readme)}

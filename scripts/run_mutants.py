@@ -1,12 +1,12 @@
-"""Change the code a little, many times, and see whether the tests notice: writes results/mutants.json.
+"""Test whether the tests detect small changes to the code: writes results/mutants.json.
 
 Usage: python scripts/run_mutants.py [--mutants 600] [--seed 0] [--children 2] [--folder build/mutants] [--again]
 
-mutmut makes all mutants of search, objectives and sampling; a sample of them, drawn with a fixed seed, is tested by
-those tests that run the mutated function. What these let through, mypy checks, which `make test` runs as well. Results
-are kept in the folder, so that a run that was stopped goes on; --again tests with today's tests what was not caught.
-[tool.mutmut] in pyproject.toml says what is mutated and which tests are run, scripts/equivalent_mutants.toml which
-survivors change nothing, and why; some kinds, such as words of messages, are recognised here.
+mutmut makes all mutants of search, objectives and sampling; a sample of them, drawn with a fixed seed, is tested by the
+tests that run the mutated function. Survivors are checked by mypy, which `make test` runs as well. Results are kept in
+the folder, so that an interrupted run continues; --again tests survivors with the current tests. [tool.mutmut] in
+pyproject.toml selects the code that is mutated and the tests that are run. scripts/equivalent_mutants.toml lists
+survivors without effect, with reasons; some kinds, such as changed texts of messages, are recognised here.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ EQUIVALENT = ROOT / "scripts" / "equivalent_mutants.toml"
 STATUS = {0: "survived", 1: "killed", 3: "killed", 5: "not run by any test", 33: "not run by any test"}
 TIMED_OUT = (24, -24, 36, 152, 255)
 UNCAUGHT = ("survived", "not run by any test")
-MESSAGE = "Only the words of a message differ, which tests do not pin."
-ON_THE_CPU = "Where no device is named, it is the CPU that the tests run on; the pretended device has its own checks."
-AS_LONG = "What is taken together has the same length; to say so finds mistakes in this code, and nobody else's."
+MESSAGE = "Only the text of a message differs, which tests do not fix."
+ON_THE_CPU = "Without a device, tensors are on the CPU, as in the tests; the simulated device has its own tests."
+AS_LONG = "The sequences have the same length by construction; strict only detects mistakes in this code."
 TYPES = "type_errors.json"
 COPIED = ("benchmarks", "docs", "reproductions", "scripts", "src", "tests", "README.md", "pyproject.toml")
 
 
 def main() -> None:
-    """Make mutants, test a sample of them, and write what became of each."""
+    """Make mutants, test a sample of them, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mutants", type=int, default=600, help="how many are tested")
-    parser.add_argument("--seed", type=int, default=0, help="of the sample")
-    parser.add_argument("--children", type=int, default=2, help="processes at a time")
-    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "mutants", help="where the tests run")
-    parser.add_argument("--again", action="store_true", help="test with today's tests what was not caught")
-    parser.add_argument("--only-report", action="store_true", help="write what is known by now, and test nothing")
+    parser.add_argument("--mutants", type=int, default=600, help="number of mutants to test")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the sample")
+    parser.add_argument("--children", type=int, default=2, help="number of processes")
+    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "mutants", help="folder in which the tests run")
+    parser.add_argument("--again", action="store_true", help="test survivors with the current tests")
+    parser.add_argument("--only-report", action="store_true", help="write the results so far, without testing")
     options = parser.parse_args()
     if not options.only_report:
         _prepare(options.folder)
@@ -73,15 +73,15 @@ def main() -> None:
 
 
 def _prepare(folder: Path) -> None:
-    """Copy the project, make all mutants, and find out which tests run which function."""
+    """Copy the project, make all mutants, and record which tests run which function."""
     if (folder / "mutants" / "mutmut-stats.json").exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
     for name in COPIED:
         _copy(name, folder)
-    _mutmut(folder, "run", "no.such.mutant", check=False)  # which stops once mutants and statistics are there
+    _mutmut(folder, "run", "no.such.mutant", check=False)  # stops after making mutants and statistics
     if not (folder / "mutants" / "mutmut-stats.json").exists():
-        raise SystemExit("mutmut has not got as far as its statistics: do all tests pass without mutants?")
+        raise SystemExit("mutmut has not written its statistics: do all tests pass without mutants?")
 
 
 def _copy(name: str, folder: Path) -> None:
@@ -93,7 +93,7 @@ def _copy(name: str, folder: Path) -> None:
 
 
 def _check_types(folder: Path, chosen: list[str]) -> None:
-    """Let mypy look at those that no test failed on, one after another; kept in the folder."""
+    """Check survivors by mypy, one after another, and keep its errors in the folder."""
     path, codes = folder / TYPES, _exit_codes(folder)
     errors: dict[str, str] = json.loads(path.read_text("utf-8")) if path.exists() else {}
     for name in chosen:
@@ -115,16 +115,16 @@ def _check_types(folder: Path, chosen: list[str]) -> None:
 def _mutmut(folder: Path, *arguments: str, check: bool = True) -> str:
     command = [sys.executable, "-m", "mutmut", *arguments]
     shown = arguments[0] == "run"
-    # The mutated package has to be the one that is imported.
-    where = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    # Without PYTHONPATH, so that the mutated package is imported.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
-        command, cwd=folder, env=where, check=check, text=True, stdout=None if shown else subprocess.PIPE
+        command, cwd=folder, env=environment, check=check, text=True, stdout=None if shown else subprocess.PIPE
     )
     return done.stdout or ""
 
 
 def _exit_codes(folder: Path) -> dict[str, int | None]:
-    """Of every mutant, by name; None where it has not been tested."""
+    """Return the exit code of every mutant by name; None if it has not been tested."""
     codes: dict[str, int | None] = {}
     for path in sorted((folder / "mutants").rglob("*.py.meta")):
         codes |= json.loads(path.read_text("utf-8"))["exit_code_by_key"]
@@ -161,7 +161,9 @@ def _report(folder: Path, chosen: list[str], seed: int) -> dict[str, Any]:
             continue
         described = _described(folder, name)
         known = (
-            one["reason"] for one in reasons if all(described[key] == one[key] for key in ("file", "before", "after"))
+            entry["reason"]
+            for entry in reasons
+            if all(described[key] == entry[key] for key in ("file", "before", "after"))
         )
         reason = next(known, "") or reason_of_kind(described["before"], described["after"])
         survivors.append({**described, "status": statuses[name], "reason": reason})
@@ -180,27 +182,27 @@ def _report(folder: Path, chosen: list[str], seed: int) -> dict[str, Any]:
 
 
 def reason_of_kind(before: str, after: str) -> str:
-    """Return why a mutant changes nothing, if it is of a kind of which this is known, else an empty string.
+    """Return why a mutant has no effect, if it is of a known kind, else an empty string.
 
     Example:
         >>> reason_of_kind('raise InputError("no label", hint="give one")', 'raise InputError("no label", hint=None)')
-        'Only the words of a message differ, which tests do not pin.'
+        'Only the text of a message differs, which tests do not fix.'
         >>> reason_of_kind('raise InputError("no label")', "raise InputError(None)")
         ''
     """
-    one, other = _parsed(before), _parsed(after)
-    if one is None or other is None:
+    first, second = _parsed(before), _parsed(after)
+    if first is None or second is None:
         return ""
     if "InputError(" in before or before.startswith(("hint=", "problem = ", "hint = ")):
-        return MESSAGE if _alike(_Worded(), one, other) else ""
+        return MESSAGE if _alike(_WithoutTexts(), first, second) else ""
     for name, reason in (("device", ON_THE_CPU), ("strict", AS_LONG)):
-        if _alike(_Without(name), one, other):
+        if _alike(_Without(name), first, second):
             return reason
     return ""
 
 
-def _alike(without: ast.NodeTransformer, one: ast.Module, other: ast.Module) -> bool:
-    return ast.dump(without.visit(copy.deepcopy(one))) == ast.dump(without.visit(copy.deepcopy(other)))
+def _alike(transformer: ast.NodeTransformer, first: ast.Module, second: ast.Module) -> bool:
+    return ast.dump(transformer.visit(copy.deepcopy(first))) == ast.dump(transformer.visit(copy.deepcopy(second)))
 
 
 def _parsed(line: str) -> ast.Module | None:
@@ -212,8 +214,8 @@ def _parsed(line: str) -> ast.Module | None:
     return None
 
 
-class _Worded(ast.NodeTransformer):
-    """Leave out hints and all words."""
+class _WithoutTexts(ast.NodeTransformer):
+    """Remove hints and empty all strings."""
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         node.keywords = [keyword for keyword in node.keywords if keyword.arg != "hint"]
@@ -224,7 +226,7 @@ class _Worded(ast.NodeTransformer):
 
 
 class _Without(ast.NodeTransformer):
-    """Leave out an argument."""
+    """Remove a keyword argument."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -242,7 +244,7 @@ def _by_room(statuses: dict[str, str]) -> dict[str, Counter[str]]:
 
 
 def _described(folder: Path, name: str) -> dict[str, Any]:
-    """File and line of a mutant, and what the line was and is."""
+    """Return the file and line of a mutant, and the code before and after."""
     difference = _mutmut(folder, "show", name).splitlines()
     file = _changed_file(folder, name)
     first = _first_line((folder / file).read_text("utf-8"), name)
@@ -274,7 +276,7 @@ def _changed_file(folder: Path, name: str) -> str:
 
 
 def _first_line(source: str, name: str) -> int:
-    """Where the mutated function begins; names are ``module.x_function__mutmut_1`` or ``module.xǁClassǁmethod...``."""
+    """Find the mutated function; names are ``module.x_function__mutmut_1`` or ``module.xǁClassǁmethod...``."""
     mangled = name.rpartition(".")[2].rpartition("__mutmut_")[0]
     path = mangled.split("ǁ")[1:] if "ǁ" in mangled else [mangled.removeprefix("x_")]
     return next(_lines_of(ast.parse(source), path), 1)

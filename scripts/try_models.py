@@ -43,7 +43,7 @@ BEAM_SIZE, STEPS = 3, 10
 SOURCES = ((9, 4, 17, 5, 11, 3, 8), (20, 6, 13), (7, 7, 15, 4, 22))
 TOKENS = {"pad_token_id": PAD, "eos_token_id": END, "bos_token_id": START, "decoder_start_token_id": START}
 UNFORCED = {"forced_eos_token_id": None, "forced_bos_token_id": None}
-# Sizes by the names that configurations give them.
+# Sizes by their names in configurations.
 SIZES: dict[str, Any] = {
     **dict.fromkeys(("vocab_size",), VOCABULARY),
     **dict.fromkeys(("hidden_size", "d_model", "n_embd", "word_embed_proj_dim", "embedding_size"), 16),
@@ -72,14 +72,14 @@ OTHER_PARTS = {"vision_config", "audio_config", "encoder_config", "speech_config
 LARGEST = 30_000_000  # weights of a model that is not small
 SECONDS = 60
 
-WORKS, REFUSED, OTHERWISE, UNTRIED = "works", "refused", "differs", "not tried"
+WORKS, REFUSED, DIFFERS, UNTRIED = "works", "refused", "differs", "not tried"
 HEAD = """\
 # Which Hugging Face models
 
 `python -m scripts.try_models` writes this page; do not edit it. Every causal and seq2seq architecture of the
 Transformers named at the end was made small, with random weights. Of {tried} that could be tried, {works} work: scores
 agree with the model's own, by step and at once, and a hard beam writes what `generate` writes. The others are refused,
-with the reason, before anything is trained or searched. Architectures count, not sizes or weights.
+with the reason, before anything is trained or searched. Each architecture counts once, whatever its size and weights.
 
 In a hard beam without gradients, the slots of an input share all keys and values, or each has copies, which takes
 more time and memory. Settings of `generate` that change scores are refused for all of them:
@@ -90,8 +90,8 @@ more time and memory. Settings of `generate` that change scores are refused for 
 def main() -> None:
     """Try all models, or some, and write the results and the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("types", nargs="*", metavar="MODEL_TYPE", help="only these, printed and not written")
-    parser.add_argument("--results", type=Path, default=RESULT, help="file of the results")
+    parser.add_argument("types", nargs="*", metavar="MODEL_TYPE", help="only these; results are printed, not written")
+    parser.add_argument("--results", type=Path, default=RESULT, help="file for the results")
     options = parser.parse_args()
     found = {}
     for kind, model_type, name in architectures():
@@ -108,7 +108,7 @@ def main() -> None:
 
 
 def architectures() -> Iterator[tuple[str, str, str]]:
-    """Yield kind, model type and class of all models that write text after text."""
+    """Yield kind, model type and class of all causal and seq2seq models."""
     for kind, names in (
         ("causal", modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES),
         ("seq2seq", modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES),
@@ -118,7 +118,7 @@ def architectures() -> Iterator[tuple[str, str, str]]:
 
 
 def in_a_process(name: str) -> tuple[str, str]:
-    """Try a model in a process that may crash or be stopped."""
+    """Try a model in its own process, which may crash or be stopped."""
     reading, writing = os.pipe()
     process = os.fork()
     if process == 0:
@@ -128,7 +128,7 @@ def in_a_process(name: str) -> tuple[str, str]:
         try:
             outcome = attempt(name)
         except BaseException as error:
-            outcome = OTHERWISE, f"{type(error).__name__}: {first_line(error)}"
+            outcome = DIFFERS, f"{type(error).__name__}: {first_line(error)}"
         os.write(writing, json.dumps(outcome).encode()[: 2**15])
         os._exit(0)
     os.close(writing)
@@ -166,12 +166,12 @@ def attempt(name: str) -> tuple[str, str]:
         context = adapted.encode(collate([EncodedExample(source, ()) for source in SOURCES]))
         found = backtrace(beam_search(adapted, context, selector, num_steps=STEPS))[:, 0].tolist()
     if found != [generated(model, source) for source in SOURCES]:
-        return OTHERWISE, "its beam is not that of generate"
+        return DIFFERS, "its beam is not that of generate"
     return WORKS, "shared" if adapted.shares else "copies"
 
 
 def small_model(kind: Any) -> Any:
-    """Make a model of a class with small sizes and weights that matter."""
+    """Make a model of a class with small sizes, and weights large enough to affect the scores."""
     config = small_config(kind.config_class)
     if config.is_encoder_decoder and getattr(config, "is_decoder", False):
         config.is_decoder = False
@@ -185,7 +185,7 @@ def small_model(kind: Any) -> Any:
 
 
 def small_config(kind: Any) -> Any:
-    """Make a configuration with small sizes, and so those of its parts."""
+    """Make a configuration with small sizes, also of its parts."""
     known = set(kind.attribute_map)
     for base in kind.__mro__:
         known |= {*getattr(base, "__annotations__", {}), *inspect.signature(base.__init__).parameters}
@@ -198,13 +198,13 @@ def small_config(kind: Any) -> Any:
 
 
 def _layer_types(kind: Any) -> list[str]:
-    """Return one layer of each type, of a configuration with recurrences; their caches count steps by attention."""
+    """Return one layer of each type for a configuration with recurrences, and an attention layer to count steps."""
     name = kind.attribute_map.get("layer_types", "layer_types")
     if isinstance(getattr(kind, name, None), property):
-        return []  # it follows from other settings
+        return []  # derived from other settings
     try:
         types = list(dict.fromkeys(getattr(kind(), name, None) or ()))
-    except Exception:  # it cannot be made without settings
+    except Exception:  # it cannot be created without settings
         return []
     if not {"linear_attention", "conv"} & set(types):
         return []
@@ -212,7 +212,7 @@ def _layer_types(kind: Any) -> list[str]:
 
 
 def generated(model: Any, source: tuple[int, ...]) -> list[int]:
-    """Return what ``generate`` writes for one input."""
+    """Return the output of ``generate`` for one input."""
     ids = model.generate(
         torch.tensor([source]), num_beams=BEAM_SIZE, do_sample=False, length_penalty=0.0, max_new_tokens=STEPS
     )
@@ -221,7 +221,7 @@ def generated(model: Any, source: tuple[int, ...]) -> list[int]:
 
 
 def page(result: dict[str, Any]) -> str:
-    """Return the page of some results."""
+    """Return the page for some results."""
     models = result["models"]
     by_status: dict[str, list[str]] = {}
     for name, (status, _) in models.items():
@@ -231,14 +231,14 @@ def page(result: dict[str, Any]) -> str:
     for kind, title in (("causal", "Causal"), ("seq2seq", "Seq2seq")):
         rows = [
             (
-                what,
+                how,
                 _listed(name for name in by_status.get(WORKS, []) if name.startswith(kind) and models[name][1] == how),
             )
-            for what, how in (("shared", "shared"), ("copies", "copies"))
+            for how in ("shared", "copies")
         ]
         parts += [f"## {title} models that work\n", markdown_grid(("keys and values", "model types"), rows)]
     reasons: dict[str, list[str]] = {}
-    for name in [*by_status.get(OTHERWISE, []), *by_status.get(REFUSED, [])]:
+    for name in [*by_status.get(DIFFERS, []), *by_status.get(REFUSED, [])]:
         reasons.setdefault(_reason(models[name]), []).append(name)
     rows = [(reason, _listed(names)) for reason, names in sorted(reasons.items(), key=lambda item: -len(item[1]))]
     parts += ["## Refused\n", markdown_grid(("reason", "model types"), rows)]
@@ -248,15 +248,15 @@ def page(result: dict[str, Any]) -> str:
 
 
 def _reason(outcome: tuple[str, str]) -> str:
-    """Return the reason in words that are the same for all models of a kind."""
+    """Return the reason in the same words for all models with the same problem."""
     status, detail = outcome
-    if status == OTHERWISE:
+    if status == DIFFERS:
         return f"**{detail}**"
     for words, reason in (
         ("Indexed", "keeps an index of what to attend to"),
         ("cannot be gathered and mixed", "keeps more than keys and values"),
         ("unknown steps between", "has layers between its decoder and its output embeddings"),
-        ("its scores differ", "scores otherwise from embeddings, or with padding, than from tokens alone"),
+        ("its scores differ", "has other scores from embeddings, or with padding, than from tokens alone"),
         ("cannot be run as a step model", "cannot be run on embeddings, with a cache of keys and values"),
         ("embeds", "scores other tokens than it embeds"),
         ("generation_config", "is made with settings of `generate` that change scores"),

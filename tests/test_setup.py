@@ -151,7 +151,7 @@ def test_an_audit_tells_silence_from_safety(monkeypatch: pytest.MonkeyPatch) -> 
     module = importlib.import_module("audit_dependencies")
     assert doctest.testmod(module) == (0, 5)
     said = json.dumps({"dependencies": [{"name": "a", "version": "1", "skip_reason": "not found"}]})
-    assert module.judged(module.answer(said), 1) == module.judged(module.answer("no route to host"), 1)
+    assert module.report(module.audited(said), 1) == module.report(module.audited("no route to host"), 1)
 
 
 @pytest.mark.parametrize("stamp", ["", "[]", "{}", "null", '{"recipe": 1}'])
