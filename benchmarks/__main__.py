@@ -84,9 +84,9 @@ This page compares the speed and memory of seqwise with named peers; `python -m 
 take turns on the same work, round by round. Ratios are medians over rounds. A floor is the time of the matrix products
 alone; a target is the aim, reached or not. Details: `benchmarks/README.md`.
 
-Every section has a table for each processor that has been measured, one thread before two (`--threads 2`), then one for
-the GPU (`--device cuda`); signatures name them. The first table has a column for each: a number says how many times as
-fast seqwise is, and of a target with ≤, how many times as long or as much it takes. A missed target is in bold.
+Every section has a table for each measured processor, one thread before two (`--threads 2`), then one for the GPU
+(`--device cuda`); signatures name them. The first table has a column for each. A number is the speed of seqwise over
+that of the other system; with a target ≤, it is a ratio of times or of memory. Missed targets are in bold.
 """
 
 

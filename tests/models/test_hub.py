@@ -62,17 +62,33 @@ def test_a_card_is_made_once(tmp_path: Path) -> None:
     assert (tmp_path / "README.md").read_text() == "mine"
 
 
-def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ('{"size": 4}', "size mismatch for head.weight.*"),
+        ('{"size": 3, "hidden": 2}', ".*unexpected keyword argument 'hidden'"),
+        ("[3]", ".*unsupported operand.*"),
+        ('{"size": 3', "Expecting .*"),
+    ],
+)
+def test_files_of_another_model_are_refused(config: str, reason: str, tmp_path: Path) -> None:
     Ours(3).save_pretrained(tmp_path)
-    with pytest.raises(RuntimeError, match="size mismatch"):
-        Ours.from_pretrained(tmp_path, size=4)
+    (tmp_path / "config.json").write_text(config)
+    with pytest.raises(InputError, match=rf"^{tmp_path}: does not hold a Ours \({reason}\); load it with the class"):
+        Ours.from_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text('{"size": 3}')
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    with pytest.raises(InputError, match=r"does not hold a Ours .*; load it"):
+        Ours.from_pretrained(tmp_path)
 
 
 @pytest.mark.parametrize("missing", ["config.json", "model.safetensors"])
 def test_a_folder_without_a_file_and_with_a_pickle(missing: str, tmp_path: Path) -> None:
     Ours(3).save_pretrained(tmp_path)
     (tmp_path / missing).rename(tmp_path / "pytorch_model.bin")
-    with pytest.raises(InputError, match=f"there is no {missing}.*a pickle are not read, for it could run code"):
+    with pytest.raises(
+        InputError, match=f"there is no {missing}.*pickled weights are not read, since a pickle can run code"
+    ):
         Ours.from_pretrained(tmp_path)
 
 

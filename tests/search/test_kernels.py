@@ -789,12 +789,12 @@ def test_a_forced_token(form: Form) -> None:
 
 def test_large_products_are_the_usual_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """By oneDNN, before and after it has laid out the weights, or not; and gradients through a whole search."""
-    if products._BY_ONEDNN is None:
+    if products._LINEAR is None:
         pytest.skip("torch has no oneDNN here")
     torch.set_default_dtype(torch.float32)
     draw = torch.Generator().manual_seed(0)
-    calls, real = [], products._BY_ONEDNN
-    monkeypatch.setattr(products, "_BY_ONEDNN", lambda rows, *rest: calls.append(rest[0]) or real(rows, *rest))
+    calls, real = [], products._LINEAR
+    monkeypatch.setattr(products, "_LINEAR", lambda rows, *rest: calls.append(rest[0]) or real(rows, *rest))
     weight_VD, bias_V = torch.randn(5000, 256, generator=draw), torch.randn(5000, generator=draw)
     for weight in (weight_VD, weight_VD.T.contiguous().T):
         for bias in (bias_V, None):
@@ -817,7 +817,7 @@ def test_large_products_are_the_usual_ones(monkeypatch: pytest.MonkeyPatch) -> N
     found = loss_of(model, CERTIFIED)
     gradients_found = gradients(found, model)
     assert len(calls) > before + products.PATIENCE
-    monkeypatch.setattr(products, "_BY_ONEDNN", None)
+    monkeypatch.setattr(products, "_LINEAR", None)
     usual = loss_of(model, CERTIFIED)
     assert found.item() == pytest.approx(usual.item(), abs=1e-5)
     for name, gradient in gradients(usual, model).items():

@@ -1,4 +1,4 @@
-"""Base of the adapters for seq2seq and causal models.
+"""Base class of the adapters for seq2seq and causal models.
 
 Shapes: B batch, J slots, T target length or steps so far, L queries of a call, N heads, A size of a head, D embedding,
 H features, V vocabulary.
@@ -57,7 +57,7 @@ class HuggingFaceStepModel(nn.Module, ABC):
         self._cache = cache_argument(model.get_decoder())
         self._takes_positions = "position_ids" in inspect.signature(model.get_decoder().forward).parameters
         head = head_of(model)
-        # Inside a tuple a module is not registered: the weights are the model's, and appear once.
+        # In a tuple, because as an attribute it would be registered, and the model's weights would appear twice.
         self._head = (head if self.forced_first is None else ForcedFirst(head, self.forced_first, width=self._width),)
         # So that the saved weights are those of the model, and load without this package.
         self.register_state_dict_post_hook(_without_prefix)
@@ -302,7 +302,7 @@ class HuggingFaceStepModel(nn.Module, ABC):
                     "target begins with another",
                     hint="put it before every target, or pass a generation_config without forced_bos_token_id",
                 )
-        # What is fed at ignored positions only reaches positions that are ignored as well.
+        # Inputs at ignored positions only affect positions that are ignored as well.
         fed_BT = torch.cat([self._first_tokens(context)[:, None], targets_BT[:, :-1].clamp(min=0)], dim=1)
         return self.forced(context, self._embed(fed_BT[:, : targets_BT.shape[1]]))
 
@@ -332,7 +332,7 @@ def _first_row(leaf: Any) -> Any:
 
 
 def _without_prefix(module: nn.Module, weights: MutableMapping[str, Any], prefix: str, metadata: Any) -> None:
-    """Return the names of the model's weights, without the prefix of the attribute that holds it."""
+    """Rename weights in a state dict: without the prefix of the attribute that holds the model."""
     _rename(weights, prefix + "model.", prefix)
 
 

@@ -39,7 +39,7 @@ class OutputHead(nn.Module):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self._model = (model,)  # inside a tuple a module is not registered
+        self._model = (model,)  # in a tuple, so that the module is not registered
 
     @property
     def linear(self) -> nn.Module:

@@ -92,7 +92,7 @@ class PieceEncoder(nn.Module):
         pieces = self._pieces(sources_BS, lengths_B)
         layers, seen_BP = ((), pieces.mask_BS[:, :0]) if past is None else past
         if not bool(seen_BP.all()):
-            # Drop padding that all inputs have, and move the rest to the front: no gap is left within a sliding window
+            # Drop padding that all inputs have, and move other padding to the front: no gap is left in a sliding window
             # of the next pieces.
             kept_BW = seen_BP.byte().argsort(dim=1, stable=True)[:, -int(seen_BP.sum(1).max()) :]
             layers = tree.map(lambda leaf: leaf.take_along_dim(kept_BW[:, None, :, None], dim=2), layers)

@@ -124,7 +124,7 @@ class Matrices:
 
 
 def exp_(values: Tensor) -> Tensor:
-    """Exponentiate in buffer, with exactly 0 where the result is below the rounding error of a sum that contains a 1.
+    """Exponentiate in place, with exactly 0 where the result is below the rounding error of a sum that contains a 1.
 
     Numbers that underflow take a hundred times as long as others, and nearly all exponents here underflow.
     """

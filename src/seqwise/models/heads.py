@@ -38,7 +38,7 @@ class ForcedFirst(nn.Module):
 
     def __init__(self, head: nn.Module, token: int, *, width: int) -> None:
         super().__init__()
-        self._head = (head,)  # inside a tuple a module is not registered
+        self._head = (head,)  # in a tuple, so that the module is not registered
         self.token, self.width = token, width
 
     @property

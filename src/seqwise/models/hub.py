@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Self
 
+from safetensors import SafetensorError
 from safetensors.torch import load_model, save_model
 
 from seqwise.devices import device_of
@@ -90,7 +91,7 @@ class HubModel:
             arguments: of the class, in place of those in ``config.json``.
 
         Raises:
-            InputError: there is no ``config.json`` or no ``model.safetensors``.
+            InputError: there is no ``config.json`` or no ``model.safetensors``, or they are not those of this class.
         """
         download = {
             "revision": revision,
@@ -100,8 +101,15 @@ class HubModel:
             "local_files_only": local_files_only,
         }
         config, weights = (_file(pretrained_model_name_or_path, name, download) for name in (CONFIG, WEIGHTS))
-        model: Any = cls(**json.loads(config.read_text(encoding="utf-8")) | arguments)
-        load_model(model, weights)
+        try:
+            model: Any = cls(**json.loads(config.read_text(encoding="utf-8")) | arguments)
+            load_model(model, weights)
+        except InputError:
+            raise
+        except (RuntimeError, SafetensorError, TypeError, ValueError) as error:
+            problem = f"does not hold a {cls.__name__} ({str(error).strip().splitlines()[-1].strip()})"
+            hint = "load it with the class and the arguments that it was saved with"
+            raise InputError(problem, path=os.fspath(pretrained_model_name_or_path), hint=hint) from error
         return model.eval()
 
     def push_to_hub(

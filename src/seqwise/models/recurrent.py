@@ -365,5 +365,5 @@ class EncoderDecoder(nn.Module, HubModel):
 def shifted_right(first_input_D: Tensor, embedding: nn.Embedding, targets_BT: Tensor) -> Tensor:
     """Return the inputs of teacher forcing: the first input, then all gold tokens but the last."""
     first_B1D = first_input_D.expand(targets_BT.shape[0], 1, -1)
-    # Ignored positions hold a negative index; whatever is fed there only reaches positions that are ignored as well.
+    # Ignored positions have a negative index; inputs there only affect positions that are ignored as well.
     return torch.cat([first_B1D, embedding(targets_BT[:, :-1].clamp(min=0))], dim=1)[:, : targets_BT.shape[1]]
