@@ -205,7 +205,7 @@ def test_the_longest_sequence_is_scored_and_a_longer_one_refused(build: Any, lon
     masked_NT = F.one_hot(torch.tensor([longest - 1]), longest).bool()
     found = adapted.masked_logits(torch.tensor([tokens]), masked_NT)
     assert float((found - with_masks_put_by_hand(model, tokens, [longest - 1])).detach().abs().max()) < 1e-10
-    problem = f"a sequence of {longest + 1} tokens and 2 special ones, .*; cut it into pieces of at most {longest} "
+    problem = f"a sequence has {longest + 1} tokens and 2 special ones, .*; cut it into pieces of at most {longest} "
     with pytest.raises(InputError, match=problem):
         adapted.masked_logits(torch.full((1, longest + 1), 5), torch.ones(1, longest + 1).bool())
     whole, long = pseudo_log_likelihoods(model, word_tokenizer(), [" ".join(["dog"] * longest), "dog " * (longest + 1)])

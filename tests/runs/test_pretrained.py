@@ -237,7 +237,7 @@ def test_a_folder_that_cannot_be_used_is_refused_in_one_line(
         (["score", "{folder}", "{masked}"], "{masked}:1: the text contains the mask token [MASK]"),
         (["sample", "{folder}", "{file}"], "{file}:1: no position is free; write _"),
         (["sample", "{folder}"], "length: the lengths of the training data are unknown; give a number of tokens"),
-        (["sample", "{folder}", "--length=20"], "a sequence of 20 tokens and 2 special ones"),
+        (["sample", "{folder}", "--length=20"], "a sequence has 20 tokens and 2 special ones"),
         (["sample", "{folder}", "a _", "--free="], "free: '' is blank"),
         (
             ["sample", "{folder}", "a _", "--contain=zebra"],
