@@ -274,6 +274,19 @@ def test_shapes_that_do_not_fit(transitions: tuple[int, int], lengths: list[int]
         linear_chain(torch.zeros(1, 3, 2), torch.zeros(transitions), torch.tensor(lengths))
 
 
+@pytest.mark.parametrize(
+    ("scores", "ends", "said"),
+    [
+        ((3, 2), {}, r"got \(3, 2\), \(2, 2\), \(1,\)$"),
+        ((1, 3, 2), {"start_V": torch.zeros(3)}, r"got .*, \(1,\), \(3,\)$"),
+        ((1, 3, 2), {"start_V": torch.zeros(2), "end_V": torch.zeros(1)}, r"got .*, \(2,\), \(1,\)$"),
+    ],
+)
+def test_shapes_of_scores_that_do_not_fit(scores: tuple[int, ...], ends: dict[str, Tensor], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        linear_chain(torch.zeros(scores), torch.zeros(2, 2), torch.tensor([1]), **ends)
+
+
 # ---------------------------------------------------------------------------------------- a peer
 
 

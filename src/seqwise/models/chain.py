@@ -59,10 +59,14 @@ def linear_chain(
         >>> chain.scores_BTV[0, :, 0]
         tensor([1., 1., 0.])
     """
-    batch_size, num_steps, num_labels = scores_BTV.shape
-    if transitions_VV.shape != (num_labels, num_labels) or lengths_B.shape != (batch_size,):
-        shapes = f"{tuple(scores_BTV.shape)}, {tuple(transitions_VV.shape)} and {tuple(lengths_B.shape)}"
-        raise InputError(f"a chain needs scores (B, T, V), transitions (V, V) and lengths (B,), got {shapes}")
+    given = [scores_BTV, transitions_VV, lengths_B, *(ends_V for ends_V in (start_V, end_V) if ends_V is not None)]
+    size_B, size_V = scores_BTV.shape[:1], scores_BTV.shape[2:]
+    expected = [scores_BTV.shape[:3], size_V + size_V, size_B, *[size_V] * (len(given) - 3)]
+    if scores_BTV.ndim != 3 or [tensor.shape for tensor in given] != expected:
+        shapes = ", ".join(str(tuple(tensor.shape)) for tensor in given)
+        problem = "a chain needs scores (B, T, V), transitions (V, V), lengths (B,) and scores of starts and ends (V,)"
+        raise InputError(f"{problem}, got {shapes}")
+    num_steps = scores_BTV.shape[1]
     if not bool(((lengths_B >= 0) & (lengths_B <= num_steps)).all()):
         raise InputError(f"the lengths of a chain must lie between 0 and {num_steps}, got {lengths_B.tolist()}")
     positions_T = torch.arange(num_steps, device=scores_BTV.device)
