@@ -186,7 +186,7 @@ def test_a_script_that_imports_reproductions_is_run_as_a_module(script: str) -> 
     ("name", "status", "detail"),
     [
         ("MistralForCausalLM", "works", "shared"),
-        ("T5ForConditionalGeneration", "works", "copies"),
+        ("T5ForConditionalGeneration", "works", "shared"),
         ("Qwen3_5ForCausalLM", "works", "copies"),
         ("BertLMHeadModel", "refused", "unknown steps"),
         ("LlamaConfig", "not tried", "AttributeError"),
