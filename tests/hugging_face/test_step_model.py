@@ -1038,7 +1038,7 @@ def test_a_relaxed_beam_never_expands_the_candidates_of_a_linear_head(
     assert (adapted.forced_first is None) is (forced is None)
     batch = _batch(SOURCES, [[forced, *target] if forced else target for target in TARGETS])
     counted = {"expanded": 0, "matrices": 0}
-    again, make = relaxed._expanded_again, DeferredLinear.__init__
+    again, make = relaxed._checkpointed, DeferredLinear.__init__
 
     def expanded_again(*arguments: Any) -> Any:
         counted["expanded"] += 1
@@ -1048,7 +1048,7 @@ def test_a_relaxed_beam_never_expands_the_candidates_of_a_linear_head(
         counted["matrices"] += 1
         make(self, *arguments)
 
-    monkeypatch.setattr(relaxed, "_expanded_again", expanded_again)
+    monkeypatch.setattr(relaxed, "_checkpointed", expanded_again)
     monkeypatch.setattr(DeferredLinear, "__init__", made)
 
     def gradients(form: Any) -> list[Tensor]:

@@ -85,6 +85,6 @@ def test_those_of_some_inputs_are_those_of_all(allowed: torch.Tensor | None) -> 
     whole = replace(some, excluded_BX=None)
     with torch.no_grad():  # where rows of a head would do, if it were linear
         assert torch.equal(replace(whole).scores_BJW, whole.scores_BJW)
-    again = replace(some, cost_again=lambda: some.cost).of_inputs(order_I).cost_again
+    again = replace(some, recompute_cost=lambda: some.cost).of_inputs(order_I).recompute_cost
     assert again is not None and some.cost is not None and torch.equal(again(), some.cost[order_I])
-    assert some.of_inputs(order_I).cost_again is None
+    assert some.of_inputs(order_I).recompute_cost is None

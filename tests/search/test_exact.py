@@ -32,7 +32,7 @@ from seqwise.search import (
     transitions,
     trie,
 )
-from seqwise.search.exact import _Open, _Opened
+from seqwise.search.exact import _Open, _States
 
 Ids = tuple[int, ...]
 SCORES = {"masked": local, "renormalized": renormalized}
@@ -246,7 +246,7 @@ def test_no_steps_and_no_inputs() -> None:
     ("change", "says"),
     [
         ({"k": 0}, "number of outputs k"),
-        ({"at_once": 0}, "opened at once"),
+        ({"at_once": 0}, "expanded at once"),
         ({"most_expansions": 0}, "expansions must be at least 1"),
         ({"num_steps": -1}, "must not be negative"),
         ({"score": "global"}, "at most 0"),
@@ -368,7 +368,7 @@ def test_a_model_step_takes_no_more_slots_than_prefixes_are_open(monkeypatch: py
 
 
 def test_states_are_found_by_their_rows_in_a_buffer_that_doubles() -> None:
-    opened, kept, sizes = _Opened(), list[int](), set[int]()
+    opened, kept, sizes = _States(), list[int](), set[int]()
     for number in range(40):
         states_BJ3 = torch.tensor([[[3 * number], [3 * number + 1]], [[3 * number + 2], [-1]]]).expand(-1, -1, 3)
         live_BJ = torch.tensor([[True, number % 3 == 0], [number % 2 == 0, False]])

@@ -46,7 +46,7 @@ from seqwise.search.large_vocabulary.blocks import best_candidates, block_maxima
 from seqwise.search.large_vocabulary.relaxed import default_tolerance
 from seqwise.search.large_vocabulary.scan import Choice, Scan, certify
 from seqwise.search.operators import AlphaUnit, of_scores
-from seqwise.search.selection import SummedSelection, added
+from seqwise.search.selection import SummedSelection, token_sums
 from seqwise.search.selectors import Form, automatic, expanded, summed
 
 V = 140  # two blocks of 64 tokens and 12 single ones
@@ -372,7 +372,7 @@ def test_dead_and_finished_slots(form: Form, learned: bool) -> None:
             head=head,
             score=local,
             cost=cost_BV,
-            cost_again=lambda: cost_BV,
+            recompute_cost=lambda: cost_BV,
             finished_BJ=finished_BJ,
             end=2,
             embedding_VD=embedding_VD,
@@ -389,7 +389,7 @@ def test_dead_and_finished_slots(form: Form, learned: bool) -> None:
             selection.token_masses(torch.tensor([[2, 5], [7, 2]])),
         )
         live_BK = selection.scores_BK.masked_fill(selection.scores_BK == -torch.inf, -99.0)
-        sums = added(selection, candidates.asked)
+        sums = token_sums(selection, candidates.token_values)
         return live_BK, selection.embed(embedding_VD), selection.follow(prefix_BJ.clamp(min=-9)), *rest, *sums
 
     expected, found = outcome(expanded), outcome(form)
@@ -422,14 +422,14 @@ def test_gradcheck(form: Form, score: Score) -> None:
             head=head,
             score=score,
             cost=cost_BV,
-            cost_again=lambda: cost_BV,
+            recompute_cost=lambda: cost_BV,
             finished_BJ=ended,
             end=1,
             step=0,
             embedding_VD=embedding,
         )
         selection = SoftTopK(3, 3.0, mean_squared_gap, form)(candidates, None, None)[0]
-        return selection.scores_BK, *added(selection, candidates.asked)
+        return selection.scores_BK, *token_sums(selection, candidates.token_values)
 
     inputs = [torch.randn(2, 2, 3) * 2, torch.randn(70, 3) * 3, torch.randn(70), torch.randn(70, 2), torch.randn(2, 2)]
     ended = torch.tensor([[0.0, 0.2], [0.6, 0.1]])
@@ -781,7 +781,7 @@ def test_a_forced_token(form: Form) -> None:
         selection = step.selection.forced(mask_B, tokens_B)
         masses = selection.token_mass(6), selection.token_masses(torch.tensor([[4, 0], [5, 1], [6, 2]]))
         rest = selection.scores_BK, selection.tokens_BK, selection.parents_BK, selection.embed(model.embedding_VD)
-        return *rest, selection.expect(cost(0)), *masses, *added(selection, step.candidates.asked)
+        return *rest, selection.expect(cost(0)), *masses, *token_sums(selection, step.candidates.token_values)
 
     for expected, found in zip(outcome(expanded), outcome(form), strict=True):
         torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)

@@ -46,7 +46,7 @@ from seqwise.search.language import (
     allowed_logits,
     members,
     nodes_along,
-    require_an_output,
+    require_first_token,
     require_members,
     require_output,
 )
@@ -448,15 +448,15 @@ def test_gold_outside_the_language_is_refused_by_losses_that_follow_it() -> None
 
 def test_only_inputs_with_steps_left_need_an_output() -> None:
     none_B1C = torch.full((2, 1, 1), -1)
-    require_an_output(none_B1C, torch.tensor([0, 0]))
-    require_an_output(none_B1C, 0)
-    require_an_output(torch.tensor([[[-1]], [[-1]], [[4]]]), torch.tensor([0, -1, 2]))
+    require_first_token(none_B1C, torch.tensor([0, 0]))
+    require_first_token(none_B1C, 0)
+    require_first_token(torch.tensor([[[-1]], [[-1]], [[4]]]), torch.tensor([0, -1, 2]))
     with pytest.raises(InputError, match="a search of 1 step can"):
-        require_an_output(none_B1C, torch.tensor([0, 1]))
+        require_first_token(none_B1C, torch.tensor([0, 1]))
     with pytest.raises(InputError, match="a search of 1 step can"):
-        require_an_output(none_B1C, 1)
+        require_first_token(none_B1C, 1)
     with pytest.raises(InputError, match="the language is empty"):
-        require_an_output(none_B1C, None)
+        require_first_token(none_B1C, None)
 
 
 def test_a_language_without_an_output_of_so_many_steps_is_refused() -> None:

@@ -32,7 +32,7 @@ from seqwise.search import (
     summed,
 )
 from seqwise.search.beam import search_steps, unroll
-from seqwise.search.segments import computed_again, root, segments
+from seqwise.search.segments import recomputed, root, segments
 
 STEPS = (21, 16)
 """Of two inputs: 6, then segments of 3, of which the backward pass takes all but the last again."""
@@ -271,7 +271,7 @@ def test_a_function_is_called_again_with_its_state() -> None:
         calls.append(state["count"])
         yield (state["value"] * weight).exp() * state["value"].sin()
 
-    (found,) = computed_again(function, {"value": torch.tensor(2.0), "count": 5})
+    (found,) = recomputed(function, {"value": torch.tensor(2.0), "count": 5})
     found.backward()
     assert calls == [5, 5]
     torch.testing.assert_close(weight.grad, torch.tensor(2.0) * torch.tensor(6.0).exp() * torch.tensor(2.0).sin())
@@ -291,7 +291,7 @@ def test_the_second_call_keeps_none_of_its_results() -> None:
             yield y
 
     x = torch.ones(2, requires_grad=True)
-    results = computed_again(steps, x)
+    results = recomputed(steps, x)
     assert kept == [True, True]
     sum(results).sum().backward()  # type: ignore[union-attr]
     assert len(kept) > 2 and not any(kept[2:])  # it may stop early

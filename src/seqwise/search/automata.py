@@ -18,7 +18,7 @@ from seqwise.errors import InputError
 from seqwise.search.language import NOWHERE
 
 _PARTS = re.compile(r"\\.|(?P<misread>\[\^?\]|(?:[*+?]|\{\d*,?\d*\})\+)|\[(?:\\.|[^\]\\])*\]|.", re.DOTALL)
-"""Escapes, sets and characters of a pattern; and what interegular reads otherwise than ``re``."""
+"""Escapes, sets and characters of a pattern; ``misread`` matches what interegular reads differently from ``re``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class Automaton:
 
     @property
     def is_open_ended(self) -> bool:
-        """Whether an output may end after every token, and may always go on, as a stream needs."""
+        """Whether an output may end after every token and may always continue, as streams require."""
         goes_on_S = torch.zeros_like(self.final_S).index_fill(0, self.arcs[:, 0], True)
         return bool(self.final_S[self.arcs[:, 2]].all() & goes_on_S[self.arcs[:, 2]].all() & goes_on_S[0])
 
@@ -92,7 +92,7 @@ class Automaton:
         return tables.tokens_A[places_BJC].masked_fill(~taken_BJC, -1)
 
     def advance(self, nodes_BJ: Tensor, parents_BK: Tensor, tokens_BK: Tensor) -> Tensor:
-        """Follow the arc of each token; without one, return nowhere."""
+        """Follow the arc of each token; without an arc, return :data:`NOWHERE`."""
         tables = self._on(nodes_BJ.device)
         states_BK = nodes_BJ.gather(1, parents_BK)
         if not len(tables.tokens_A):
@@ -119,15 +119,15 @@ class _Tables:
         self.sources_A, self.tokens_A, self.targets_A = arcs[order_A].unbind(1)
         states_S = torch.arange(len(final_S) + 1, device=arcs.device)
         self.first_S = torch.searchsorted(self.sources_A.contiguous(), states_S)
-        # By number of tokens: whether a final state is exactly so many arcs away, until nothing changes any more.
+        # By number of arcs: whether a path of exactly this length leads to a final state, until this stops changing.
         self._exactly = [final_S]
-        self._is_settled = False
-        self._some_day_S: Tensor | None = None
+        self._has_converged = False
+        self._eventually_S: Tensor | None = None
 
     def can_end(self, states: Tensor, steps_left: int | Tensor | None) -> Tensor:
         """Whether outputs can be finished after reaching these states, (B, ...); true if no steps are left."""
         if steps_left is None:
-            return self._some_day()[states]
+            return self._eventually()[states]
         if isinstance(steps_left, int):
             if steps_left <= 0:
                 return torch.ones_like(states, dtype=torch.bool)
@@ -138,20 +138,20 @@ class _Tables:
         return exactly_NS[(spread_B - 1).clamp(min=0), states] | (spread_B <= 0)
 
     def _after(self, steps: int) -> Tensor:
-        while not self._is_settled and len(self._exactly) <= steps:
+        while not self._has_converged and len(self._exactly) <= steps:
             next_S = self._before(self._exactly[-1])
-            self._is_settled = torch.equal(next_S, self._exactly[-1])
-            if not self._is_settled:
+            self._has_converged = torch.equal(next_S, self._exactly[-1])
+            if not self._has_converged:
                 self._exactly.append(next_S)
         return self._exactly[min(steps, len(self._exactly) - 1)]
 
-    def _some_day(self) -> Tensor:
-        if self._some_day_S is None:
+    def _eventually(self) -> Tensor:
+        if self._eventually_S is None:
             reached_S = self._exactly[0]
             while not torch.equal(further_S := reached_S | self._before(reached_S), reached_S):
                 reached_S = further_S
-            self._some_day_S = reached_S
-        return self._some_day_S
+            self._eventually_S = reached_S
+        return self._eventually_S
 
     def _before(self, states_S: Tensor) -> Tensor:
         """Return states with an arc into some of the states."""
@@ -261,18 +261,18 @@ def regular(
     except ModuleNotFoundError as error:
         raise InputError("patterns need interegular", hint="pip install 'seqwise[constraints]'") from error
     for misread in (match["misread"] for match in _PARTS.finditer(pattern)):
-        if misread:  # without an error
+        if misread:  # interegular would accept it
             hint = r"write a bracket in a set as \], and no + after a quantifier"
             raise InputError(f"the pattern {pattern!r} cannot be read ({misread!r} is not understood)", hint=hint)
     try:
         machine = interegular.parse_pattern(pattern).to_fsm().reduce()
-    except Exception as error:  # the library has one class of error for each part of the syntax, without a common base
+    except Exception as error:  # interegular raises errors of several classes, without a common base
         problem = f"the pattern {pattern!r} cannot be read ({str(error) or type(error).__name__})"
         hint = "write it for re.fullmatch with re.ASCII, without ^, $, \\b, lookaround and back-references"
         raise InputError(problem, hint=hint) from None
     texts, firsts = written_texts(tokens, first, end=end)
     spelt, spelt_first = _letters(texts.items()), _letters(firsts.items())
-    # A state of its own for the beginning, which tokens may lead back to.
+    # The beginning is a state of its own, None: tokens may lead back to the initial state of the machine.
     numbers: dict[object, int] = {None: 0}
     arcs, waiting = [], list[object]([None])
     while waiting:
@@ -312,7 +312,7 @@ def written_texts(
 
 
 def _automaton(arcs: Sequence[Sequence[int]], lasts: Iterable[int], *, num_states: int, end: int | None) -> Automaton:
-    """Add, for an end token, a state in which outputs have ended and repeat it."""
+    """Make an automaton; an end token leads to a final state that repeats it."""
     final_S = torch.zeros(num_states + (end is not None), dtype=torch.bool)
     every = [tuple(arc) for arc in arcs]
     if end is None:

@@ -1,12 +1,12 @@
 """The search loop: step the model, select, and let everything follow the selection.
 
-Greedy decoding, scheduled sampling, beam search and its continuous relaxation are this loop with another selector; see
-:mod:`seqwise.search.selection`. Shapes: B batch, J and K slots before and after a step, V vocabulary, D embedding.
+Greedy decoding, scheduled sampling, beam search and its continuous relaxation are this loop with different selectors;
+see :mod:`seqwise.search.selection`. Shapes: B batch, J and K slots before and after a step, V vocabulary, D embedding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,9 +21,9 @@ from seqwise.models.protocols import StepModel
 from seqwise.names import ScoreName
 from seqwise.search.candidates import Candidates, Score, as_score, local
 from seqwise.search.costs import Cost, prefix_cost
-from seqwise.search.language import Language, language_of, require_an_output
-from seqwise.search.segments import Length, computed_again, segment_of, segments
-from seqwise.search.selection import Asked, Selection, added
+from seqwise.search.language import Language, language_of, require_first_token
+from seqwise.search.segments import Length, recomputed, segment_of, segments
+from seqwise.search.selection import Selection, TokenValues, token_sums
 from seqwise.search.selectors import Selector
 
 HELD = -1
@@ -71,7 +71,7 @@ class Beam:
         selection: Selection,
         state: Any,
         *,
-        asked: Asked,
+        token_values: TokenValues,
         active_B1: Tensor | None,
         language: Language | None = None,
     ) -> Beam:
@@ -80,13 +80,13 @@ class Beam:
         Args:
             selection: the selected candidates.
             state: decoder state after this step, for each old slot.
-            asked: embedding, cost and end token of this step. Costs add up, ``D'_r = a_r . d_t + sum_i b_r[i] D_i``,
-                with ``d_t = sum_i b_r[i] d_t[i]`` if the cost depends on the slot.
+            token_values: embedding, cost and end token of this step. Costs add up, ``D'_r = a_r . d_t + sum_i b_r[i]
+                D_i``, with ``d_t = sum_i b_r[i] d_t[i]`` if the cost depends on the slot.
             active_B1: inputs that are still being searched; the others keep their scores, costs and history. None
                 means all.
             language: language of the search; nodes follow the tokens that are traced back.
         """
-        fed_BKD, cost_BK, ended_BK = added(selection, asked)
+        fed_BKD, cost_BK, ended_BK = token_sums(selection, token_values)
         nodes_BK = self.nodes_BK
         if language is not None and nodes_BK is not None:
             nodes_BK = language.advance(nodes_BK, selection.parents_BK, selection.tokens_BK)
@@ -103,9 +103,9 @@ class Beam:
         return advanced if active_B1 is None else advanced._holding(self, active_B1)
 
     def _holding(self, before: Beam, active_B1: Tensor) -> Beam:
-        """Take the scores, costs and history of inputs that have ended from the beam before the step.
+        """Freeze the scores, costs and history of inputs that have ended, at those of the beam before the step.
 
-        Nothing that is kept depends on their decoder states and inputs, which may change.
+        Their decoder states and inputs may change, as nothing that is kept depends on them.
         """
         num_slots, old_slots = self.scores_BK.shape[1], before.scores_BK.shape[1]
 
@@ -169,7 +169,7 @@ def unroll(
     matrices, embedding_VD = Matrices(), model.embedding_VD
     costs = None if cost is None else prefix_cost(cost)
 
-    def take(steps: range, num_steps: int | Tensor, beam: Beam, carry: Any, cost_state: Any) -> Iterator[Step]:
+    def take_steps(steps: range, num_steps: int | Tensor, beam: Beam, carry: Any, cost_state: Any) -> Iterator[Step]:
         for step in steps:
             features_BJH, state = model.step(beam.inputs_BKD, beam.state, context, step)
             candidates = Candidates(
@@ -178,7 +178,7 @@ def unroll(
                 head=model.head,
                 score=score,
                 cost=None if costs is None else costs.step(cost_state, step),
-                cost_again=partial(cost, step) if callable(cost) else None,
+                recompute_cost=partial(cost, step) if callable(cost) else None,
                 finished_BJ=beam.finished_BK,
                 end=end,
                 step=step,
@@ -188,24 +188,29 @@ def unroll(
                 steps_left = num_steps - step if steps_known else None
                 allowed_BJC = language.allowed(beam.nodes_BK, steps_left)
                 if step == 0 and steps_known:
-                    require_an_output(allowed_BJC, steps_left)
+                    require_first_token(allowed_BJC, steps_left)
                 candidates = candidates.within(allowed_BJC, matrices)
             selection, carry = selector(candidates, carry, generator)
             active_B1 = None if isinstance(num_steps, int) else (num_steps > step)[:, None]
-            beam = beam.advance(selection, state, asked=candidates.asked, active_B1=active_B1, language=language)
+            beam = beam.advance(
+                selection, state, token_values=candidates.token_values, active_B1=active_B1, language=language
+            )
             cost_state = None if costs is None else costs.advance(cost_state, selection)
             yield Step(candidates, selection, beam, carry, cost_state)
 
     state = beam, carry, None if costs is None else costs.start(beam.scores_BK)
-    for steps, again in segments(longest_search(num_steps), segment):
-        taken = _computed_again(take, steps, num_steps, *state, generator) if again else take(steps, num_steps, *state)
+    for steps, is_recomputed in segments(longest_search(num_steps), segment):
+        if is_recomputed:
+            taken: Iterable[Step] = _recomputed(take_steps, steps, num_steps, *state, generator)
+        else:
+            taken = take_steps(steps, num_steps, *state)
         for made in taken:
             yield made
             state = made.beam, made.carry, made.cost_state
 
 
-def _computed_again(
-    take: Callable[[range, int | Tensor, Beam, Any, Any], Iterator[Step]],
+def _recomputed(
+    take_steps: Callable[[range, int | Tensor, Beam, Any, Any], Iterator[Step]],
     steps: range,
     num_steps: int | Tensor,
     beam: Beam,
@@ -218,13 +223,13 @@ def _computed_again(
     history: dict[str, Any] = {"parents": beam.parents, "tokens": beam.tokens}
     fields = {name: value for name, value in vars(beam).items() if name not in history}
     if not isinstance(num_steps, int):
-        num_steps = num_steps.clone()  # which may be lowered in place before the backward pass
+        num_steps = num_steps.clone()  # the original may be lowered in place before the backward pass
 
     def taken(before: tuple[dict[str, Any], Any, Any]) -> Iterator[Step]:
         fields, carry, cost_state = before
-        return take(steps, num_steps, Beam(**fields, **history), carry, cost_state)
+        return take_steps(steps, num_steps, Beam(**fields, **history), carry, cost_state)
 
-    return computed_again(taken, (fields, carry, cost_state), generator=generator)
+    return recomputed(taken, (fields, carry, cost_state), generator=generator)
 
 
 def search_steps(model: StepModel, context: Any, selector: Selector, **options: Any) -> Iterator[Step]:

@@ -22,11 +22,11 @@ from seqwise.names import NormalizedOver, ScoreName
 from seqwise.search.ending import SlotTerms, finish, finish_where, open_shares, slot_terms
 from seqwise.search.large_vocabulary.blocks import best_of_many
 from seqwise.search.operators import finite, hard_top_k, log_partitions
-from seqwise.search.selection import Asked
+from seqwise.search.selection import TokenValues
 
 # J x V from which it pays not to expand the candidates; below, launching operations dominates.
 MANY = 4096
-# The same on a device, for B x J x V: its passes are fast, and a host that launches few calls keeps it busy.
+# The same for B x J x V on a GPU, whose passes are fast and which needs few launches to stay busy.
 MANY_ON_A_DEVICE = 2**25
 
 
@@ -131,7 +131,7 @@ def shifted(constant: float) -> Score:
         (tensor([3., 0.]), True)
     """
     if not math.isfinite(constant):
-        raise InputError(f"the constant taken off each token must be finite, got {constant}")
+        raise InputError(f"the constant subtracted from each token's score must be finite, got {constant}")
     return Score(log_partition_weight=0.0, constant=constant)
 
 
@@ -155,8 +155,8 @@ class Candidates:
         head: function from features to unnormalised scores.
         score: score that a token adds.
         cost: cost of each token at this step, (B, V) or per slot (B, J, V), or None.
-        cost_again: function that computes the same (B, V) again, so that it need not be saved for the backward pass;
-            None without a cost, or if the cost depends on more than the step.
+        recompute_cost: function that computes the same (B, V), so that it need not be saved for the backward pass; None
+            without a cost, or if the cost depends on more than the step.
         finished_BJ: finished mass of each slot, in [0, 1].
         end: id of the end token, or None.
         step: number of tokens that the slots have already.
@@ -173,7 +173,7 @@ class Candidates:
     head: Callable[[Tensor], Tensor]
     score: Score
     cost: Tensor | None = None
-    cost_again: Callable[[], Tensor] | None = None
+    recompute_cost: Callable[[], Tensor] | None = None
     finished_BJ: Tensor
     end: int | None = None
     step: int = 0
@@ -200,7 +200,7 @@ class Candidates:
         )
 
     def places(self, parents_BK: Tensor, tokens_BK: Tensor) -> Tensor:
-        """Indices into the J x W candidates of those given by slot and allowed token."""
+        """Return the indices, among the J x W candidates, of given slots and allowed tokens."""
         if self.allowed_BJC is None:
             return parents_BK * self.scores_BJW.shape[-1] + tokens_BK
         allowed_BKC = tree.gather(self.allowed_BJC, parents_BK)
@@ -208,7 +208,7 @@ class Candidates:
         return parents_BK * allowed_BKC.shape[-1] + columns_BK
 
     def tokens_at(self, parents_BK: Tensor, columns_BK: Tensor) -> Tensor:
-        """Tokens of candidates given by slot and column of the scores."""
+        """Return the tokens of given slots and columns of the scores."""
         if self.allowed_BJC is None:
             return columns_BK
         return self.allowed_BJC.clamp(min=0).flatten(1).gather(1, parents_BK * self.allowed_BJC.shape[-1] + columns_BK)
@@ -258,7 +258,7 @@ class Candidates:
             return self.scores_BJW
         is_token_BJC, tokens_BJC = self.allowed_BJC >= 0, self.allowed_BJC.clamp(min=0)
         none_BJV = self.scores_BJW.new_full((*tokens_BJC.shape[:2], self.vocabulary_size), -torch.inf)
-        # Unused places write minus infinity over nothing.
+        # Unused places, which are mapped to token 0, add a minus infinity to its maximum.
         scores_BJC = self.scores_BJW.masked_fill(~is_token_BJC, -torch.inf)
         return none_BJV.scatter_reduce(2, tokens_BJC, scores_BJC, "amax")
 
@@ -306,8 +306,8 @@ class Candidates:
             tensor([[0, 2]])
         """
         # Gradients and cost-augmented scores need the expanded form.
-        needed = torch.is_grad_enabled() or self.augmented
-        if needed or not self.many or self._few_for_a_device or 2 * (k + self.num_excluded) > MANY:
+        must_expand = torch.is_grad_enabled() or self.augmented
+        if must_expand or not self.many or self._few_for_a_device or 2 * (k + self.num_excluded) > MANY:
             scores_BK, parents_BK, columns_BK = hard_top_k(self.scores_BJW, min(k, self.scores_BJW.shape[1:].numel()))
             return scores_BK, parents_BK, self.tokens_at(parents_BK, columns_BK)
         return best_of_many(
@@ -322,7 +322,7 @@ class Candidates:
 
     @property
     def many(self) -> bool:
-        """Whether it pays not to expand them, and they are not expanded already."""
+        """Whether there are so many candidates, not yet expanded, that it pays not to expand them."""
         if self.embedding_VD is None or self.allowed_BJC is not None or "logits_BJV" in self.__dict__:
             return False
         return self.prefix_scores_BJ[:1].numel() * len(self.embedding_VD) >= MANY
@@ -340,8 +340,8 @@ class Candidates:
         It is 0 without a language, and for hypotheses that have ended.
 
         Example:
-            >>> some = Candidates.of_scores(torch.zeros(1, 1, 4)).within(torch.tensor([[[2, 1, -1]]]))
-            >>> some.log_allowed_mass_BJ.exp()
+            >>> candidates = Candidates.of_scores(torch.zeros(1, 1, 4)).within(torch.tensor([[[2, 1, -1]]]))
+            >>> candidates.log_allowed_mass_BJ.exp()
             tensor([[0.5000]])
         """
         if self.allowed_BJC is None:
@@ -367,10 +367,10 @@ class Candidates:
         return self.cost is not None and self.score.cost_weight != 0
 
     @property
-    def asked(self) -> Asked:
-        """Sums that the search needs of the selected tokens; for candidates of a search only."""
+    def token_values(self) -> TokenValues:
+        """Values that the search sums over the selected tokens; for candidates of a search only."""
         assert self.embedding_VD is not None
-        return Asked(self.embedding_VD, self.cost, self.end)
+        return TokenValues(self.embedding_VD, self.cost, self.end)
 
     def slot_terms(self) -> SlotTerms:
         """Terms of the scores of all candidates, without expanding them."""
@@ -383,14 +383,14 @@ class Candidates:
 
     def of_inputs(self, inputs_I: Tensor) -> Candidates:
         """Select the candidates of some of the inputs, in the given order."""
-        cost_again = self.cost_again
+        recompute_cost = self.recompute_cost
         return replace(
             self,
             prefix_scores_BJ=self.prefix_scores_BJ[inputs_I],
             features_BJH=self.features_BJH[inputs_I],
             finished_BJ=self.finished_BJ[inputs_I],
             cost=None if self.cost is None else self.cost[inputs_I],
-            cost_again=None if cost_again is None else lambda: cost_again()[inputs_I],
+            recompute_cost=None if recompute_cost is None else lambda: recompute_cost()[inputs_I],
             excluded_BX=None if self.excluded_BX is None else self.excluded_BX[inputs_I],
             allowed_BJC=None if self.allowed_BJC is None else self.allowed_BJC[inputs_I],
         )
@@ -408,8 +408,9 @@ class Candidates:
         """Keep the candidates whose tokens are allowed; scores are computed from these alone.
 
         Example:
-            >>> some = Candidates.of_scores(torch.tensor([[[3.0, 1.0, 2.0]]])).within(torch.tensor([[[2, 1, -1]]]))
-            >>> some.scores_BJW, some.top_k(1)[2]
+            >>> every = Candidates.of_scores(torch.tensor([[[3.0, 1.0, 2.0]]]))
+            >>> allowed = every.within(torch.tensor([[[2, 1, -1]]]))
+            >>> allowed.scores_BJW, allowed.top_k(1)[2]
             (tensor([[[2., 1., -inf]]]), tensor([[2]]))
         """
         return replace(self, allowed_BJC=allowed_BJC, matrices=matrices)

@@ -1,8 +1,8 @@
 """Commit rules, which make labels final before a search ends, and the selector that applies them.
 
 A rule reads the open labels of each slot and returns how many of them are final. Slots that disagree with final labels
-are dropped, so committed labels are never retracted. Scores are rebased to the best slot, so they
-stay small for sequences of any length.
+are dropped, so committed labels are never retracted. Scores are rebased to the best slot, so they stay small for
+sequences of any length.
 
 Shapes: B batch, J and K slots before and after a step, T open labels.
 """
@@ -119,16 +119,16 @@ def any_of(*rules: CommitRule) -> CommitRule:
         tensor([3])
     """
 
-    def most(labels_BKT: Tensor, scores_BK: Tensor) -> Tensor:
-        return reduce(torch.maximum, (rule(labels_BKT, scores_BK) for rule in rules))
+    def rule(labels_BKT: Tensor, scores_BK: Tensor) -> Tensor:
+        return reduce(torch.maximum, (each(labels_BKT, scores_BK) for each in rules))
 
-    return most
+    return rule
 
 
 RULES: dict[str, CommitRule] = {"agree": agree, "never": never}
 """Commit rules by name."""
 
-RULES_OF_A_NUMBER: dict[str, Callable[[float], CommitRule]] = {"margin": margin, "delay": delay}
+PARAMETRIC_RULES: dict[str, Callable[[float], CommitRule]] = {"margin": margin, "delay": delay}
 """Commit rules with a parameter, by name."""
 
 
@@ -153,12 +153,12 @@ def _named_rule(rule: str) -> CommitRule:
     name, number = match.groups() if match else (rule, None)
     if name in RULES and number is None:
         return RULES[name]
-    if name not in RULES_OF_A_NUMBER:
-        known = [*RULES, *(f"{known}(NUMBER)" for known in RULES_OF_A_NUMBER)]
+    if name not in PARAMETRIC_RULES:
+        known = [*RULES, *(f"{known}(NUMBER)" for known in PARAMETRIC_RULES)]
         hint = f"leave the parentheses out: {name}" if name in RULES else did_you_mean(name, known)
         raise InputError(f"no commit rule is called {rule!r}", hint=hint)
     try:
-        return RULES_OF_A_NUMBER[name](float(number or ""))
+        return PARAMETRIC_RULES[name](float(number or ""))
     except ValueError as error:
         if isinstance(error, InputError):
             raise
@@ -226,7 +226,7 @@ class Committing:
         >>> from seqwise.search import HardTopK
         >>> first = Candidates.of_scores(torch.tensor([[[0.0, -1.0]]]))
         >>> _, carry = Committing(HardTopK(2), margin(3.0))(first, None, None)
-        >>> carry.labels_BKT.tolist()  # too near to each other
+        >>> carry.labels_BKT.tolist()  # too close to each other
         [[[0], [1]]]
         >>> selection, carry = Committing(HardTopK(2), margin(0.5))(first, None, None)
         >>> carry.committed_BT, selection.scores_BK, carry.labels_BKT.shape
@@ -254,7 +254,7 @@ class Committing:
         best_B1 = scores_BK.amax(1, keepdim=True)
         dropped_B1 = best_B1.masked_fill(~commits_B1 | (best_B1 == -torch.inf), 0.0)
         scores_BK = (scores_BK - dropped_B1).masked_fill(disagrees_BK, -torch.inf)
-        # Columns without an open label are dropped now and then, where the host waits for their number.
+        # Columns without open labels are dropped only now and then, because the host waits for their number.
         num_closed = 0
         if worth_reading(scores_BK, labels_BKT.shape[2]):
             num_closed = int((final_BT | (best_BT == COMMITTED)).all(0).sum())

@@ -3,8 +3,8 @@
 A plain cost depends only on the step. A cost that depends on the prefix carries a state, which follows the selections
 like a decoder state: gathered by hard back-pointers, mixed by soft ones, then extended by the new tokens.
 
-Shapes: B batch, J and K slots before and after a step, V vocabulary, G gold tokens, H the same in another role,
-P = G + 1 places between and around them.
+Shapes: B batch, J and K slots before and after a step, V vocabulary, G gold tokens, H gold tokens as choices of the
+next token, P = G + 1 places between and around gold tokens.
 """
 
 from __future__ import annotations
@@ -117,12 +117,12 @@ class _EditDistance:
     def step(self, state: tuple[Tensor, Tensor], step: int) -> Tensor:
         rows_BJP, finished_BJ = state
         now_BJ = self._reachable(rows_BJP, step)
-        # Every token that is not in gold leads to one and the same row, each distinct gold token to one of its own.
+        # All tokens that are not in gold lead to the same row, and each distinct gold token leads to a row of its own.
         other_BJ = self._reachable(levenshtein_row(rows_BJP, torch.zeros_like(rows_BJP[..., 1:])), step + 1)
         same_BHG = (self.gold_BG[:, :, None] == self.gold_BG[:, None]).to(rows_BJP.dtype)
         matched_BJHP = levenshtein_row(rows_BJP[:, :, None], same_BHG[:, None])
         saved_BJH = self._reachable(matched_BJHP, step + 1) - other_BJ[..., None]
-        # A token that gold has twice is added once.
+        # A token that occurs twice in gold counts once.
         unwritable_BH = (self.gold_BG < 0) | (self.gold_BG >= self.vocab_size)
         again_BH = (same_BHG.tril(-1) > 0).any(-1) | unwritable_BH
         tokens_BJH = self.gold_BG.clamp(0, self.vocab_size - 1)[:, None].expand_as(saved_BJH)
@@ -138,7 +138,7 @@ class _EditDistance:
 
     def advance(self, state: tuple[Tensor, Tensor], selection: Selection) -> tuple[Tensor, Tensor]:
         rows_BKP, finished_BK = selection.follow(state)
-        # Places behind gold take the mass of token 0, and nothing reads them: a line depends on what is to its left.
+        # Places after the end of gold get the mass of token 0, and are never read: a row depends only on its left part.
         written_BKP = levenshtein_row(rows_BKP, selection.token_masses(self.gold_BG.clamp(min=0)))
         if self.end is None:
             return written_BKP, finished_BK
@@ -179,7 +179,7 @@ def levenshtein_row(rows: Tensor, matches: Tensor) -> Tensor:
     stepped = torch.minimum(rows[..., 1:] + 1, rows[..., :-1] + 1 - matches)
     first = (rows[..., :1] + 1).expand(*stepped.shape[:-1], 1)
     places_P = torch.arange(rows.shape[-1], device=rows.device, dtype=rows.dtype)
-    # Insertions run along the line: the cheapest place to the left plus the distance from it.
+    # Insertions run along the row: the cheapest place to the left plus the distance from it.
     return (torch.cat([first, stepped], dim=-1) - places_P).cummin(-1).values + places_P
 
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# How strongly a partly finished slot is kept from going on: the score of "go on" falls by this times F / (1 - F), with
-# F its finished mass. Any value that is large beside differences of scores will do; at F = 1 "go on" is excluded.
+# Penalty for continuing a partly finished slot: the score of a continuation falls by this times F / (1 - F), with F the
+# finished mass. Any value that is large compared with score differences will do; at F = 1, continuing is excluded.
 CONTINUATION_PENALTY = 30.0
 
 
@@ -57,7 +57,7 @@ def open_shares(finished_BJ: Tensor, parents_BM: Tensor, tokens_BM: Tensor, *, e
 
 
 def finish(added_BJV: Tensor, finished_BJ: Tensor, end: int) -> Tensor:
-    """Let a finished slot only keep its output, without a change of score.
+    """Restrict finished slots to keeping their output, without a change of score.
 
     With finished mass F, the end token adds ``(1 - F) f(end)`` (at F = 1 it means "stay"), and any other token
     ``f - 30 F / (1 - F)``. For F in {0, 1}, this is exactly the bookkeeping of hard beam search; in between, it is
@@ -71,7 +71,7 @@ def finish(added_BJV: Tensor, finished_BJ: Tensor, end: int) -> Tensor:
 
 
 def finish_where(added_BJC: Tensor, finished_BJ: Tensor, is_end_BJC: Tensor) -> Tensor:
-    """Do as :func:`finish` for C columns, with a mask of those that are the end token."""
+    """Apply :func:`finish` to C columns, given a mask of those that are the end token."""
     return _finished(added_BJC, added_BJC, is_end_BJC, finished_BJ[..., None])
 
 
@@ -88,5 +88,5 @@ def _finished(going: Tensor, ending: Tensor, is_end: Tensor, mass_BJ1: Tensor) -
 def _continuation_penalty(finished: Tensor) -> tuple[Tensor, Tensor]:
     """Return ``30 F / (1 - F)``, and a mask where F is so close to 1 that continuing is excluded instead."""
     closed = finished >= 1 - 1e-6
-    # Divided only where 1 - F is safely positive: the other branch of a `where` still has its gradient computed.
+    # Divide only where 1 - F is safely positive: autograd also computes the gradient of the branch not taken.
     return CONTINUATION_PENALTY * finished / torch.where(closed, torch.ones_like(finished), 1 - finished), closed

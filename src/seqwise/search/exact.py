@@ -23,7 +23,7 @@ from seqwise.models.protocols import StepModel, require_evaluation_mode
 from seqwise.names import ScoreName
 from seqwise.search.beam import HELD, longest_search
 from seqwise.search.candidates import Candidates, Score, as_score, local
-from seqwise.search.language import Language, language_of, never_written, require_an_output
+from seqwise.search.language import Language, language_of, never_written, require_first_token
 from seqwise.search.operators import hard_top_k
 from seqwise.search.selection import HardSelection
 
@@ -119,29 +119,31 @@ def best_first(
     language = language_of(model) if language is None else language
     nodes_B1 = zeros_B1 if language is None else language.start(batch_size, device)
     if language is not None and limit > 0:
-        require_an_output(language.allowed(nodes_B1, steps_B), steps_B)
+        require_first_token(language.allowed(nodes_B1, steps_B), steps_B)
 
-    # An input without steps has one output, the empty one; the others have one open prefix.
+    # An input without steps has one output, the empty one; every other input has one open prefix.
     is_over_B1 = (steps_B == 0)[:, None]
     best_BK = torch.where(is_over_B1, scores_B1, -torch.inf)
     best = _Outputs(F.pad(best_BK, (0, k - 1), value=-torch.inf), zeros_B1.new_full((batch_size, k, limit), HELD))
-    first = _Opened()
+    first = _States()
     rows_B1 = first.add((state, zeros_B1.new_zeros(batch_size, 1, 0)), torch.ones_like(is_over_B1))
-    waiting = [_Open(scores_B1.masked_fill(is_over_B1, -torch.inf), rows_B1, zeros_B1, nodes_B1)]  # by length
-    parents = [first]  # of those that wait
+    open_prefixes = [_Open(scores_B1.masked_fill(is_over_B1, -torch.inf), rows_B1, zeros_B1, nodes_B1)]  # by length
+    parents = [first]  # of the open prefixes, by length
     expansions_B, matrices = torch.zeros_like(steps_B), Matrices()
-    is_going_on = limit > 0 and batch_size > 0
-    while is_going_on:
-        is_going_on = False
+    has_expanded = limit > 0 and batch_size > 0
+    while has_expanded:
+        has_expanded = False
         for length in range(limit):
-            if length == len(waiting):
+            if length == len(open_prefixes):
                 break
             room_B1 = (most_expansions - expansions_B)[:, None]
-            taken, waiting[length] = waiting[length].take(at_once, above_B1=best.scores_BK[:, -1:], room_B1=room_B1)
+            taken, open_prefixes[length] = open_prefixes[length].take(
+                at_once, above_B1=best.scores_BK[:, -1:], room_B1=room_B1
+            )
             live_BJ = taken.scores_BQ > -torch.inf
             if not bool(live_BJ.any()):
                 continue
-            is_going_on, expansions_B = True, expansions_B + live_BJ.sum(1)
+            has_expanded, expansions_B = True, expansions_B + live_BJ.sum(1)
 
             state, prefixes_BJT = parents[length].get(taken.rows_BQ)
             fed_BJD = inputs_B1D
@@ -161,32 +163,32 @@ def best_first(
             )
             if language is not None:
                 candidates = candidates.within(language.allowed(taken.nodes_BQ, steps_B - length), matrices)
-            is_whole_BJW = _ends(candidates) | (steps_B == length + 1)[:, None, None]
+            is_complete_BJW = _ends(candidates) | (steps_B == length + 1)[:, None, None]
 
-            whole = _best_of(candidates, is_whole_BJW, k)
-            outputs_BKT = torch.cat([tree.gather(prefixes_BJT, whole.parents_BK), whole.tokens_BK[..., None]], 2)
+            complete = _best_of(candidates, is_complete_BJW, k)
+            outputs_BKT = torch.cat([tree.gather(prefixes_BJT, complete.parents_BK), complete.tokens_BK[..., None]], 2)
             outputs_BKT = F.pad(outputs_BKT, (0, limit - length - 1), value=HELD)
-            best = best.joined(_Outputs(whole.scores_BK, outputs_BKT), k)
+            best = best.joined(_Outputs(complete.scores_BK, outputs_BKT), k)
             if length + 1 == limit:
                 continue
 
-            # What is left out here would not be opened before the input is cut short, nor score higher than all of it.
-            going = _best_of(candidates, ~is_whole_BJW, most_expansions + 1)
+            # A child dropped here could not be expanded within the limit, and scores no higher than those kept.
+            kept = _best_of(candidates, ~is_complete_BJW, most_expansions + 1)
             if length + 1 == len(parents):
-                parents.append(_Opened())
+                parents.append(_States())
             rows_BJ = parents[length + 1].add((state, prefixes_BJT), live_BJ)
-            nodes_BK = going.tokens_BK
+            nodes_BK = kept.tokens_BK
             if language is not None:
-                nodes_BK = language.advance(taken.nodes_BQ, going.parents_BK, going.tokens_BK)
-            children = _Open(going.scores_BK, rows_BJ.gather(1, going.parents_BK), going.tokens_BK, nodes_BK)
-            if length + 1 == len(waiting):
-                waiting.append(children)
+                nodes_BK = language.advance(taken.nodes_BQ, kept.parents_BK, kept.tokens_BK)
+            children = _Open(kept.scores_BK, rows_BJ.gather(1, kept.parents_BK), kept.tokens_BK, nodes_BK)
+            if length + 1 == len(open_prefixes):
+                open_prefixes.append(children)
             else:
-                waiting[length + 1] = waiting[length + 1].joined(children)
-            waiting[length + 1] = waiting[length + 1].best(most_expansions + 1, above_B1=best.scores_BK[:, -1:])
+                children = open_prefixes[length + 1].joined(children)
+            open_prefixes[length + 1] = children.best(most_expansions + 1, above_B1=best.scores_BK[:, -1:])
     bounds_B = best.scores_BK[:, -1]
-    for open_ in waiting:
-        bounds_B = torch.maximum(bounds_B, open_.scores_BQ.amax(1))
+    for prefixes in open_prefixes:
+        bounds_B = torch.maximum(bounds_B, prefixes.scores_BQ.amax(1))
     if language is not None and bool((torch.maximum(bounds_B, best.scores_BK[:, 0]) == -torch.inf).any()):
         raise never_written()
     tokens_BKT = best.tokens_BKT.masked_fill((best.scores_BK == -torch.inf)[..., None], HELD)
@@ -194,8 +196,12 @@ def best_first(
 
 
 def _require_valid(score: Score, *, k: int, at_once: int, most_expansions: int) -> None:
-    numbers = {"number of outputs k": k, "number of prefixes opened at once": at_once}
-    for name, number in {**numbers, "largest number of expansions": most_expansions}.items():
+    numbers = {
+        "number of outputs k": k,
+        "number of prefixes expanded at once": at_once,
+        "largest number of expansions": most_expansions,
+    }
+    for name, number in numbers.items():
         if number < 1:
             raise InputError(f"the {name} must be at least 1, got {number}")
     if (score.log_partition_weight, score.cost_weight, score.constant) != (1, 0, 0):
@@ -234,9 +240,9 @@ class _Outputs(NamedTuple):
 
 
 class _Open(NamedTuple):
-    """Open prefixes of one length: for each, the row of its parent, its last token and its node.
+    """Open prefixes of one length, not ordered: scores, rows of their parents, last tokens and nodes.
 
-    Unordered; minus infinity marks unused entries.
+    A score of minus infinity marks an unused entry.
     """
 
     scores_BQ: Tensor
@@ -267,7 +273,7 @@ class _Open(NamedTuple):
         return _Open(*(leaf.gather(1, places_BJ) for leaf in self))
 
 
-class _Opened:
+class _States:
     """Decoder states and tokens of expanded prefixes of one length, in rows of a growing buffer."""
 
     def __init__(self) -> None:
@@ -276,7 +282,7 @@ class _Opened:
 
     def add(self, state: Any, live_BJ: Tensor) -> Tensor:
         """Add the live ones of some slots, (B, J, ...), and return their rows, (B, J)."""
-        # Slots that share a past in a leaf of its own kind are separated.
+        # Slots whose pasts share a cache are copied into separate tensors.
         state = tree.map(lambda leaf: leaf if isinstance(leaf, Tensor) else leaf.dense(), state)
         new = tree.map(lambda leaf: leaf[live_BJ][None], state)
         first, count = self._size, int(live_BJ.sum())
@@ -284,7 +290,7 @@ class _Opened:
         if first == 0:
             self._leaves, self._room = new, count
         else:
-            if self._size > self._room:  # twice as much, so that making room costs no more than what is written
+            if self._size > self._room:  # doubled, so that all copies together cost no more than what is written
                 more = max(count, self._room)
                 self._room += more
                 self._leaves = tree.map(

@@ -35,7 +35,7 @@ FEEDINGS: dict[str, Callable[[float], Selector]] = {
 
 @dataclass(frozen=True)
 class GoldOr:
-    """Selector that feeds the gold token with a given probability, and otherwise the choice of another with K = 1.
+    """Selector that feeds the gold token with a given probability, and else the choice of another selector with K = 1.
 
     A coin (with probability epsilon in the thesis) is tossed for each token of each input. Negative gold tokens
     (padding) may be fed as token 0; these inputs are never read.
@@ -145,11 +145,11 @@ def fed_logits_in_two_passes(
             hint="use scheduled sampling step by step",
         )
     gold_BP = targets_BT[:, :-1]
-    if gold_BP.numel() == 0:  # nothing is fed but the first input
+    if gold_BP.numel() == 0:  # only the first input is fed
         return at_least_float32(model.head(model.teacher_forced(context, targets_BT)))
     features_N1H = model.teacher_forced(context, gold_BP).flatten(0, 1).unsqueeze(1)
     zeros_N1 = at_least_float32(torch.zeros_like(features_N1H[..., 0]))
-    # Each position of each input is a search of one step by itself.
+    # Each position of each input is a separate search of one step.
     candidates = Candidates(
         prefix_scores_BJ=zeros_N1, features_BJH=features_N1H, head=model.head, score=global_, finished_BJ=zeros_N1
     )

@@ -26,6 +26,7 @@ from seqwise.search.candidates import Candidates, Score, local
 from seqwise.search.commits import CommitRule, Committing, OpenLabels
 from seqwise.search.costs import Cost
 from seqwise.search.language import language_of, require_members
+from seqwise.search.operators import require_beam_size
 from seqwise.search.selection import HardSelection, Selection, SoftSelection
 from seqwise.search.selectors import Selector
 
@@ -38,15 +39,14 @@ def out_of_beam(k: int, *, margin: float = 0.0) -> Lost:
 
     With margin 0, these are the steps at which a beam of k drops gold (gold wins ties).
     """
-    if k < 1:
-        raise InputError(f"the beam size k must be at least 1, got {k}")
+    require_beam_size(k)
     if not 0 <= margin < float("inf"):
         raise InputError(f"the margin must be 0 or more, and finite, got {margin}")
     return lambda gold_B1, others_BN: (others_BN > gold_B1 - margin).sum(-1) >= k
 
 
 def never_lost(gold_B1: Tensor, others_BN: Tensor) -> Tensor:
-    """Never restart: gold returns to its slot whatever outscores it, and the rivals stay."""
+    """Never restart: gold keeps its slot whatever outscores it, and the rivals stay."""
     return torch.zeros_like(gold_B1[:, 0], dtype=torch.bool)
 
 
@@ -114,7 +114,7 @@ def _restarting(committing: Committing) -> Selector:
     ) -> tuple[Selection, OpenLabels]:
         selection, after = committing(candidates, carry, generator)
         lost_B1 = selection.scores_BK[:, :1] == -torch.inf
-        # Alone, gold may be measured from any score.
+        # Its own score is minus infinity; a constant added to all scores has no effect, so gold alone may start from 0.
         alone_1K = torch.full_like(selection.scores_BK[:1], -torch.inf)
         alone_1K[:, 0] = 0.0
         kept: Any = replace(selection, scores_BK=torch.where(lost_B1, alone_1K, selection.scores_BK))  # type: ignore[type-var]
@@ -155,8 +155,8 @@ def unroll_with_gold(
 ) -> Iterator[GoldStep]:
     """Search with gold on the beam, yielding steps with gradients; arguments are those of ``KeepGold`` and the loop.
 
-    ``commit`` makes labels final on the way, like :class:`~seqwise.search.commits.Committing`. If there is an end
-    token, gold is continued by it up to the number of steps. Exclude inactive rows from any loss.
+    ``commit`` makes labels final during the search, like :class:`~seqwise.search.commits.Committing`. If there is an
+    end token, gold is continued by it up to the number of steps. Exclude inactive rows from any loss.
     """
     language = language_of(model)
     if language is not None:
@@ -177,7 +177,7 @@ def _gold_first(rivals: SoftSelection, scores_BK: Tensor, parents_BK: Tensor, to
     ids_BX, weights_BKX = rivals.token_ids_BX, rivals.token_weights_BKX
     if ids_BX is None:
         return SoftSelection(scores_BK, parents_BK, tokens_BK, parent_weights_BKJ, _one_hot_first(gold_B1, weights_BKX))
-    # A column of its own for gold, behind those of the rivals, which have no weight there.
+    # Gold gets a column after those of the rivals, which have no weight there.
     weights_BKX = _one_hot_first(zero_B1 + ids_BX.shape[1], F.pad(weights_BKX, (0, 1)))
     ids_BX = torch.cat([ids_BX, gold_B1], dim=1)
     return SoftSelection(scores_BK, parents_BK, tokens_BK, parent_weights_BKJ, weights_BKX, ids_BX)

@@ -1,9 +1,9 @@
 """Languages of context-free grammars and JSON schemas, which llguidance parses.
 
-llguidance knows which tokens may follow a prefix, but not how many more it takes to finish the output. A *finish* of a
-prefix is a short sequence of tokens that does. It is a suffix of the finish of the prefix before, or a few tokens and
-then such a suffix, found by trying. A token is allowed if a finish is known that fits into the steps left, so an output
-can always be finished in time. Where many tokens may follow, outputs that need the very last step may be missed.
+llguidance knows which tokens may follow a prefix, but not how many more finish the output. A *finish* of a prefix is a
+short sequence of tokens that finishes it: a suffix of the finish of the previous prefix, or a few tokens before such a
+suffix, found by trial. A token is allowed if a known finish fits into the remaining steps, so an output can always be
+finished in time. Where many tokens may follow, outputs that need the very last step may be missed.
 
 Shapes: B batch, J and K slots, C tokens allowed.
 """
@@ -38,22 +38,22 @@ MOST_PARSERS = 1 << 12
 """Number of prefixes whose parsers are kept, or 4 for each slot; the others parse again."""
 
 SHORT = 256
-"""Number of tokens that are tried in finishes: those with the shortest texts."""
+"""Number of tokens, those with the shortest texts, with which finishes are searched."""
 
 FEW_TOKENS, FEW_STEPS = 32, 8
-"""Number of allowed tokens, and of steps left, up to which finishes are looked for again, if none known is in time."""
+"""Numbers of allowed tokens and of steps left up to which shorter finishes are searched if no known one fits."""
 
 MANY = 512
-"""Number of allowed tokens from which prefixes share the list of those that leave a finish as it is."""
+"""Number of allowed tokens above which prefixes share the list of tokens that do not change the finish."""
 
 TRIES = 500
-"""Number of continuations up to which the shortest finish is looked for."""
+"""Number of continuations up to which breadth-first search looks for the shortest finish."""
 
 MOST_WAYS = 16
-"""Number of finishes that are first tried after the tokens of a prefix."""
+"""Number of known finishes that are tried first after each token of a prefix."""
 
 WALKS, LONGEST = 8, 1_000
-"""Number of random walks that look for any finish, and of tokens of each."""
+"""Number of random walks that look for a finish, and largest number of tokens of each."""
 
 SYNTAX = "write a JSON schema, or a grammar of Lark with a rule 'start' or of llama.cpp with a rule 'root'"
 """Hint for a grammar that cannot be read."""
@@ -105,9 +105,9 @@ class _Prefix:
 
     before: _Prefix | None
     token: int
-    key: tuple[int, int]  # node of the prefix before, and token
+    key: tuple[int, int]  # node of the previous prefix, and token
     finish: Ids | None = None
-    ways: tuple[Ids, ...] = ()  # short finishes of this prefix or one before it with another token; tried first
+    ways: tuple[Ids, ...] = ()  # short finishes found after this prefix and earlier ones; tried first
     parser: Any = None
     choices: _Choices | None = None
 
@@ -116,8 +116,8 @@ class _Prefix:
 class _Choices:
     """Tokens that may follow a prefix."""
 
-    finishes: dict[int, Ids | None]  # of the prefix with each of these tokens, if known
-    alike_C: np.ndarray  # other tokens, after which the finish of the prefix still is one
+    finishes: dict[int, Ids | None]  # finish after each of these tokens, if known
+    alike_C: np.ndarray  # other tokens, after which the finish of the prefix is still one
     none_within: dict[int, int] = field(default_factory=dict)  # steps within which a token is known to have no finish
 
 
@@ -133,11 +133,11 @@ class _Tried(NamedTuple):
 class Grammar:
     """Language of a grammar; made by :func:`grammar`.
 
-    Nodes are numbers of prefixes. A search runs on the CPU, one prefix after the other.
+    Nodes are numbers of prefixes. Parsing runs on the CPU, one prefix at a time.
 
     Args:
         source: see :func:`grammar`.
-        texts, first: text of each token behind others and at the beginning, without the end token.
+        texts, first: text of each token after others and at the beginning, without the end token.
         end: end token of the model.
         before: tokens that come before every output, whatever their text; see :meth:`after`.
     """
@@ -149,7 +149,7 @@ class Grammar:
     before: Ids = ()
 
     def __post_init__(self) -> None:
-        # If tokens have another text at the beginning, the parser knows them twice.
+        # If tokens have another text at the beginning, the parser has two symbols for each.
         self._size = max([self.end, *self.texts, *self.first]) + 1
         self._shift = self._size if self.first != self.texts else 0
         self._parser = self._parsed()
@@ -202,16 +202,16 @@ class Grammar:
             steps = steps_left.repeat_interleave(nodes_BJ.shape[1]).tolist()
         else:
             steps = [steps_left] * len(numbers)
-        asked = list(zip(numbers, steps, strict=True))
-        answers = {question: self._allowed(*question) for question in dict.fromkeys(asked)}
-        width = max([1, *map(len, answers.values())])
-        rows = np.full((len(asked), width), NOWHERE)
-        for row, question in zip(rows, asked, strict=True):
-            row[: len(answers[question])] = answers[question]
+        slots = list(zip(numbers, steps, strict=True))
+        allowed = {slot: self._allowed(*slot) for slot in dict.fromkeys(slots)}
+        width = max([1, *map(len, allowed.values())])
+        rows = np.full((len(slots), width), NOWHERE)
+        for row, slot in zip(rows, slots, strict=True):
+            row[: len(allowed[slot])] = allowed[slot]
         return torch.from_numpy(rows).view(*nodes_BJ.shape, width).to(nodes_BJ.device)
 
     def advance(self, nodes_BJ: Tensor, parents_BK: Tensor, tokens_BK: Tensor) -> Tensor:
-        """Return the nodes of the new prefixes; nowhere, where the grammar does not allow the token."""
+        """Return the nodes of the new prefixes, :data:`NOWHERE` if the grammar does not allow the token."""
         before = nodes_BJ.gather(1, parents_BK).flatten().tolist()
         self._bound(len(before))
         after = list(map(self._advance, before, tokens_BK.flatten().tolist()))
@@ -239,16 +239,16 @@ class Grammar:
             self._parsing.move_to_end(number)
         if prefix.parser is None:
             written: list[int] = []
-            above: _Prefix | None = prefix
-            while above is not None and above.parser is None:
-                written = [*self._symbols(above.before, above.token), *written]
-                above = above.before
-            assert above is not None
-            prefix.parser = _after(above.parser, written)
+            parsed: _Prefix | None = prefix
+            while parsed is not None and parsed.parser is None:
+                written = [*self._symbols(parsed.before, parsed.token), *written]
+                parsed = parsed.before
+            assert parsed is not None
+            prefix.parser = _after(parsed.parser, written)
         return prefix
 
     def _symbols(self, before: _Prefix | None, token: int) -> list[int]:
-        """Return what the parser reads of a token: the token as it knows it, or nothing."""
+        """Return the parser's symbol for a token; none for a token without text."""
         is_first = before is not None and before.before is None
         if is_first and not self.first[token]:
             return []
@@ -307,14 +307,14 @@ class Grammar:
         choices, alike_C = prefix.choices, prefix.choices.alike_C
         most = None if steps_left is None else steps_left - 1
         if most is not None and most < FEW_STEPS and len(choices.finishes) <= FEW_TOKENS:
-            self._look_again(prefix, choices, most)
+            self._shorten(prefix, choices, most)
         in_time = [token for token, finish in choices.finishes.items() if _fits(finish, most)]
         return np.concatenate([in_time, alike_C if _fits(prefix.finish, most) else []]).astype(np.int64)
 
     def _choices(self, prefix: _Prefix) -> _Choices:
         """Find a finish after each token that may follow."""
         parser, known = prefix.parser, prefix.finish
-        if known is None:  # the prefix was reached without asking what is allowed
+        if known is None:  # the prefix was reached without a call of `allowed`
             known = prefix.finish = self._search(parser, self._goals(prefix.before))
         shift = self._shift if prefix.before is None else 0
         tokens_C, alike_C = self._next(parser, shift), np.zeros(0, dtype=np.int64)
@@ -354,21 +354,21 @@ class Grammar:
         if parser.is_stopped():
             return np.zeros(0, dtype=np.int64)
         if forced := parser.compute_ff_bytes():
-            # Of the tokens that spell a text without alternatives, a bitmask has only those of one spelling.
+            # If only one text may follow, a bitmask has only the tokens of one of its spellings.
             spelling = self._beginning.get((shift > 0, forced[0]), [])
             return np.array([token for token in spelling if parser.validate_tokens([token + shift]) == 1], np.int64)
         bits = np.frombuffer(parser.compute_bitmask(), np.uint8)
         if parser.is_error():
             problem = first_line(parser.get_error())
-            if problem.startswith("NoExtension"):  # no token spells what the grammar asks for
+            if problem.startswith("NoExtension"):  # no token spells what the grammar requires
                 return np.zeros(0, dtype=np.int64)
             raise InputError(f"the grammar is too complex ({problem})", hint="simplify it")
         allowed_V = np.unpackbits(bits, bitorder="little")[shift : shift + self._size]
         allowed_V[self.end] = 0
         return allowed_V.nonzero()[0]
 
-    def _look_again(self, prefix: _Prefix, choices: _Choices, most: int) -> None:
-        """Look for shorter finishes of tokens that have none of at most so many tokens."""
+    def _shorten(self, prefix: _Prefix, choices: _Choices, most: int) -> None:
+        """Search finishes of at most ``most`` tokens after the tokens for which none is known."""
         for token, finish in choices.finishes.items():
             if not _fits(finish, most) and choices.none_within.get(token, 0) < most:
                 after = _after(prefix.parser, self._symbols(prefix, token))
@@ -377,7 +377,7 @@ class Grammar:
                 choices.none_within[token] = most
 
     def _goals(self, prefix: _Prefix | None) -> list[Ids]:
-        """Return the suffixes of the finish of a prefix, or of the last before it that has one; short ones first."""
+        """Return the suffixes of the finish of a prefix, or of the last earlier one with a finish; short ones first."""
         while prefix is not None and prefix.finish is None:
             prefix = prefix.before
         finish = (self.end,) if prefix is None or prefix.finish is None else prefix.finish
@@ -386,12 +386,12 @@ class Grammar:
     def _search(
         self, parser: Any, goals: list[Ids], *, shift: int = 0, most: int | None = None, num_walks: int = WALKS
     ) -> Ids | None:
-        """Return the fewest tokens, or few, after which one of the goals finishes; None if none are found.
+        """Return the fewest tokens, or few, that end in one of the goals and finish; None if none are found.
 
         Args:
             parser: has read the prefix.
             goals: short ones first.
-            shift: what is added to the first token for the parser.
+            shift: offset from the first token to its symbol.
             most: largest number of tokens.
             num_walks: see :meth:`_walk`, which is used if a breadth-first search becomes too broad.
         """
@@ -414,22 +414,22 @@ class Grammar:
     def _walk(self, parser: Any, goals: list[Ids], shift: int, num_walks: int) -> Ids | None:
         """Walk at random until a goal finishes, and shorten the shortest walk.
 
-        At each step, each set of tokens that may follow the next token is as probable as the others. Tokens that lead
-        to the same set are told from the first prefix that they may follow, which is right often enough.
+        Next tokens are grouped by the set of tokens that may follow them, and all groups are equally probable. The
+        groups are those of the first prefix with the same next tokens, which is right often enough.
         """
         draw, best = random.Random(0), None
         kinds: dict[tuple[int, Ids], list[list[int]]] = {}
         for _ in range(num_walks):
             here = _Tried(parser, (), self._next_short(parser, shift))
             while here.following and len(here.written) < (LONGEST if best is None else len(best)):
-                before = 0 if here.written else shift
-                if (before, here.following) not in kinds:
+                offset = 0 if here.written else shift
+                if (offset, here.following) not in kinds:
                     by_set: dict[Ids, list[int]] = {}
                     for longer in self._longer(here, shift):
                         by_set.setdefault(longer.following, []).append(longer.written[-1])
-                    kinds[before, here.following] = list(by_set.values())
-                token = draw.choice(draw.choice(kinds[before, here.following]))
-                after = _after(here.parser, [token + before])
+                    kinds[offset, here.following] = list(by_set.values())
+                token = draw.choice(draw.choice(kinds[offset, here.following]))
+                after = _after(here.parser, [token + offset])
                 here = _Tried(after, (*here.written, token), self._next_short(after))
                 if (goal := _first_end(after, goals)) is not None:
                     finish = (*here.written, *goal)
@@ -445,14 +445,14 @@ class Grammar:
         return [_Tried(parser, (*tried.written, token), self._next_short(parser)) for token, parser in parsers]
 
     def _next_short(self, parser: Any, shift: int = 0) -> Ids:
-        """Return the short tokens that may follow; if there are many tokens, a bitmask of all takes longer."""
+        """Return the short tokens that may follow; if the vocabulary is large, a bitmask of all takes longer."""
         if self._size <= 4 * SHORT:
             return tuple(self._next(parser, shift).tolist())
         if parser.is_stopped():
             return ()
         forced = parser.compute_ff_bytes()
-        asked = self._short_beginning.get((shift > 0, forced[0]), []) if forced else self._short
-        return tuple(token for token in asked if parser.validate_tokens([token + shift]) == 1)
+        candidates = self._short_beginning.get((shift > 0, forced[0]), []) if forced else self._short
+        return tuple(token for token in candidates if parser.validate_tokens([token + shift]) == 1)
 
     def _parsed(self) -> Any:
         try:
@@ -478,7 +478,7 @@ class Grammar:
 
 
 class _Tokens:
-    """Tokens as llguidance asks for them; it spells nothing by itself here."""
+    """Tokens in the interface that llguidance needs; it never tokenizes text here."""
 
     bos_token_id = None
 
@@ -499,7 +499,7 @@ def _after(parser: Any, symbols: list[int]) -> Any:
 def _ends(parser: Any, tokens: Ids, shift: int = 0) -> bool:
     """Whether tokens, the last of which is the end token, finish what a parser has read."""
     if len(tokens) == 1:
-        return bool(parser.is_accepting())  # one that can read no more says that it reads no end token either
+        return bool(parser.is_accepting())  # a stopped parser does not validate the end token
     return bool(parser.validate_tokens([tokens[0] + shift, *tokens[1:]]) == len(tokens))
 
 
@@ -508,7 +508,7 @@ def _first_end(parser: Any, goals: list[Ids]) -> Ids | None:
 
 
 def _shrunk(parser: Any, finish: Ids, shift: int) -> Ids:
-    """Remove the parts that a finish does not need, long ones first."""
+    """Remove parts that a finish does not need, long ones first."""
     length = len(finish) - 1
     while length:
         place = 0

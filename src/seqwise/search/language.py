@@ -106,7 +106,7 @@ def allowed_logits(
 
 
 def allowed_tokens(allowed_BC: Tensor, size: int) -> Tensor:
-    """Return whether each token of a vocabulary is allowed, bool (B, V); all are where a row allows none.
+    """Return whether each token of a vocabulary is allowed, bool (B, V); all are if a row allows none.
 
     Example:
         >>> allowed_tokens(torch.tensor([[2, -1], [-1, -1]]), 3)
@@ -151,16 +151,14 @@ def require_members(language: Language, outputs_BT: Tensor) -> None:
 def require_output(language: Language | None, num_steps: int) -> None:
     """Raise an :class:`InputError` if a language has no output for this number of steps."""
     if language is not None:
-        require_an_output(language.allowed(language.start(1, torch.device("cpu")), num_steps), num_steps)
+        require_first_token(language.allowed(language.start(1, torch.device("cpu")), num_steps), num_steps)
 
 
-def require_an_output(allowed_B1C: Tensor, steps_left: int | Tensor | None) -> None:
+def require_first_token(allowed_B1C: Tensor, steps_left: int | Tensor | None) -> None:
     """Raise an :class:`InputError` if an input with steps left has no allowed first token."""
     has_one_B = (allowed_B1C >= 0).any(-1).any(-1)
-    if steps_left is not None and not isinstance(steps_left, int):
+    if steps_left is not None:
         has_one_B = has_one_B | (steps_left <= 0)
-    elif steps_left is not None and steps_left <= 0:
-        return
     if bool(has_one_B.all()):
         return
     if steps_left is None:
@@ -174,7 +172,7 @@ def require_an_output(allowed_B1C: Tensor, steps_left: int | Tensor | None) -> N
 
 
 def never_written() -> InputError:
-    """Return the error for a language of which a model can write no output."""
+    """Return the error for a language none of whose outputs the model can write."""
     return InputError(
         "the model gives no probability to an output of the language",
         hint="widen the language, or use a model whose scores exclude fewer tokens",

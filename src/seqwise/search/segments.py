@@ -1,7 +1,7 @@
 """Gradient checkpointing of a search: the backward pass recomputes the steps, segment by segment.
 
-The graph of a search keeps what every step has computed, and the past of a Transformer grows with the steps: T steps
-keep O(T^2) numbers. Under a checkpoint, a segment of s steps keeps only the beam that it begins with, and the rest is
+The graph of a search stores what every step has computed, and the past of a Transformer grows with the steps: T steps
+store O(T^2) numbers. Under a checkpoint, a segment of s steps keeps only the beam that it begins with, and the rest is
 computed again when the backward pass reaches it. T / s such beams and one segment take O(T^2 / s + s T), which is
 smallest, O(T^1.5), for s in the order of the square root of T.
 
@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 Length = Callable[[int], int]
 """Length of the segments of a search, given its number of steps."""
 
-# Length of the first segment, in segments: with a growing past, to keep it takes 2 / T of all memory.
+# Length of the first segment, in segments. Pasts are short there, so keeping it takes only 2 / T of the memory of all.
 FIRST = 2
 
 
@@ -44,8 +44,8 @@ def segment_of(model: object) -> Length | None:
 def segments(num_steps: int, length: Length | None) -> Iterator[tuple[range, bool]]:
     """Yield the steps of each segment, and whether the backward pass recomputes them; without a length, all in one.
 
-    It never takes the first again, in which pasts are short and models make what later steps share, nor the last, with
-    which it begins.
+    The first is kept, because pasts are short there and models compute what all later steps share; so is the last,
+    because the backward pass begins there.
 
     Example:
         >>> list(segments(10, lambda _: 3))
@@ -58,37 +58,37 @@ def segments(num_steps: int, length: Length | None) -> Iterator[tuple[range, boo
             yield range(first, last), first > 0 and last < num_steps
 
 
-def computed_again(
+def recomputed(
     function: Callable[[State], Iterable[Result]], state: State, *, generator: torch.Generator | None = None
 ) -> Collection[Result]:
-    """Return the results of a function of a nested state; the graph keeps only the state, and calls the function again.
+    """Return the results of a function of a nested state; the graph keeps only the state and recomputes the results.
 
     Both calls draw the same random numbers, from torch's global generators and from the given one.
     """
     leaves, rebuild = tree.flatten(state)
-    again = _Again(generator)
+    recomputation = _Recomputation(generator)
 
     def call(*leaves: object) -> Collection[Result]:
-        # The second time, the graph is all that is wanted: each result would hold its past.
-        return deque(function(rebuild(leaves)), maxlen=0 if again.entered else None)
+        # A recomputation only rebuilds the graph; its results are dropped, as each would keep its past in memory.
+        return deque(function(rebuild(leaves)), maxlen=0 if recomputation.entered else None)
 
-    return checkpoint(call, *leaves, use_reentrant=False, context_fn=lambda: (nullcontext(), again))
+    return checkpoint(call, *leaves, use_reentrant=False, context_fn=lambda: (nullcontext(), recomputation))
 
 
-class _Again(AbstractContextManager[None]):
-    """Context of a second call, in which a generator draws the numbers of the first; each backward pass enters it."""
+class _Recomputation(AbstractContextManager[None]):
+    """Context of a recomputation, in which a generator repeats its numbers; each backward pass enters it."""
 
     def __init__(self, generator: torch.Generator | None) -> None:
         self._generator, self.entered = generator, False
-        self._then = None if generator is None else generator.get_state()
+        self._at_first_call = None if generator is None else generator.get_state()
 
     def __enter__(self) -> None:
         self.entered = True
-        if self._generator is not None and self._then is not None:
-            self._now = self._generator.get_state()
-            self._generator.set_state(self._then)
+        if self._generator is not None and self._at_first_call is not None:
+            self._at_entry = self._generator.get_state()
+            self._generator.set_state(self._at_first_call)
 
     def __exit__(self, *_: object) -> None:
         self.entered = False
         if self._generator is not None:
-            self._generator.set_state(self._now)
+            self._generator.set_state(self._at_entry)

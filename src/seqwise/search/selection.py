@@ -1,8 +1,8 @@
 """The idea of seqwise: one search loop, and a *selection* that decides what survives each of its steps.
 
 At every step a model scores J slots x V tokens. A selection turns these candidates into K new slots, and the decoder
-state, the fed embedding, the scores and the costs all follow it. A **hard** selection is an index and is applied by
-gathering. A **soft** one is a distribution over the same candidates and is applied by mixing, which is linear, so
+state, the next input embedding, the scores and the costs all follow it. A **hard** selection is an index and is applied
+by gathering. A **soft** one is a distribution over the same candidates and is applied by mixing, which is linear, so
 gradients flow through the search itself. That is the whole difference between the methods below:
 
 ======  ==================================  ===================================================
@@ -39,7 +39,7 @@ from seqwise import tree
 
 
 class Selection(Protocol):
-    """K slots made from J: their scores, their origin, and how everything else follows."""
+    """K slots made from J: their scores and parents, and how everything else follows them."""
 
     @property
     def scores_BK(self) -> Tensor:
@@ -61,13 +61,14 @@ class Selection(Protocol):
         ...
 
     def embed(self, embedding_VD: Tensor) -> Tensor:
-        """Embed what the new slots are fed next, (B, K, D)."""
+        """Compute the embeddings that the new slots are fed next, (B, K, D)."""
         ...
 
     def expect(self, values: Tensor) -> Tensor:
-        """Expected value of a per-token quantity, such as the cost, over the token that each new slot added: (B, K).
+        """Compute the expected value of a per-token quantity, such as the cost, over the token that each slot added.
 
-        The values are (B, V), the same for all slots, or (B, J, V) if they depend on the slot that was extended.
+        Maps values (B, V), the same for all slots, or (B, J, V), if they depend on the slot that was extended, to
+        (B, K).
         """
         ...
 
@@ -178,7 +179,7 @@ class SoftSelection:
         return self.token_weights_BKX @ same_BXG.to(self.token_weights_BKX.dtype)
 
     def forced(self, mask_B: Tensor, tokens_B: Tensor) -> SoftSelection:
-        """One-hot token weights where the mask is true; scores are left as they were."""
+        """Make the token weights one-hot where the mask is true; scores do not change."""
         tokens_B1 = torch.where(mask_B, tokens_B, self.tokens_BK[:, 0])[:, None]
         mask_B11, weights_B1X, ids_BX = mask_B[:, None, None], self.token_weights_BKX, self.token_ids_BX
         if ids_BX is None:
@@ -190,13 +191,13 @@ class SoftSelection:
         return replace(self, tokens_BK=tokens_B1, token_weights_BKX=weights_B1X, token_ids_BX=ids_BX)
 
 
-class Asked(NamedTuple):
-    """Sums over the added tokens that a search needs, known before anything is selected.
+class TokenValues(NamedTuple):
+    """Values of tokens that a search sums over the tokens that each slot adds; known before anything is selected.
 
     Attributes:
-        embedding_VD: embedding of each token, to be mixed and fed.
+        embedding_VD: embedding of each token, which is fed next.
         cost: cost of each token, (B, V) or per slot (B, J, V), or None.
-        end: id of the end token, or None.
+        end: id of the end token, whose share is summed, or None.
     """
 
     embedding_VD: Tensor
@@ -204,30 +205,30 @@ class Asked(NamedTuple):
     end: int | None
 
 
-class Added(NamedTuple):
-    """Sums over the added tokens of each slot, as :class:`Asked` requests them; 0 if not requested."""
+class TokenSums(NamedTuple):
+    """Sums of :class:`TokenValues` over the tokens that each slot added; 0 for values that are None."""
 
     fed_BKD: Tensor
     cost_BK: Tensor
     ended_BK: Tensor
 
 
-def added(selection: Selection, asked: Asked) -> Added:
-    """Compute the sums over the added tokens of a selection; a :class:`SummedSelection` already has them.
+def token_sums(selection: Selection, token_values: TokenValues) -> TokenSums:
+    """Sum values over the added tokens of a selection; a :class:`SummedSelection` already has the sums.
 
     Example:
         >>> one_BK = torch.ones(1, 1)
         >>> selection = SoftSelection(one_BK, one_BK.long(), one_BK.long(), one_BK[None], torch.tensor([[[0.5, 0.5]]]))
-        >>> added(selection, Asked(torch.tensor([[2.0], [4.0]]), None, 1))
-        Added(fed_BKD=tensor([[[3.]]]), cost_BK=tensor([[0.]]), ended_BK=tensor([[0.5000]]))
+        >>> token_sums(selection, TokenValues(torch.tensor([[2.0], [4.0]]), None, 1))
+        TokenSums(fed_BKD=tensor([[[3.]]]), cost_BK=tensor([[0.]]), ended_BK=tensor([[0.5000]]))
     """
     if isinstance(selection, SummedSelection):
-        return selection.added
+        return selection.sums
     zeros_BK = torch.zeros_like(selection.scores_BK)
-    return Added(
-        selection.embed(asked.embedding_VD),
-        zeros_BK if asked.cost is None else selection.expect(asked.cost),
-        zeros_BK if asked.end is None else selection.token_mass(asked.end),
+    return TokenSums(
+        selection.embed(token_values.embedding_VD),
+        zeros_BK if token_values.cost is None else selection.expect(token_values.cost),
+        zeros_BK if token_values.end is None else selection.token_mass(token_values.end),
     )
 
 
@@ -238,8 +239,8 @@ class SummedSelection:
     Attributes:
         scores_BK, parents_BK, tokens_BK: see :class:`Selection`.
         parent_weights_BKJ: the back-pointers; see :class:`SoftSelection`.
-        asked: the sums that the candidates' search requested.
-        added: their values.
+        token_values: values that the search sums over tokens.
+        sums: their sums.
         parts: pairs of int64 inputs (I,) and a function that makes the soft selection of these inputs. Any other
             quantity is computed from it, which computes the weights again, also in the backward pass.
     """
@@ -248,8 +249,8 @@ class SummedSelection:
     parents_BK: Tensor
     tokens_BK: Tensor
     parent_weights_BKJ: Tensor
-    asked: Asked
-    added: Added
+    token_values: TokenValues
+    sums: TokenSums
     parts: tuple[tuple[Tensor, Callable[[], SoftSelection]], ...]
 
     def follow(self, state: Any) -> Any:
@@ -258,37 +259,38 @@ class SummedSelection:
 
     def embed(self, embedding_VD: Tensor) -> Tensor:
         """``e_r = a_r E``."""
-        return self._of_parts(lambda part, _: part.embed(embedding_VD))
+        return self._by_part(lambda part, _: part.embed(embedding_VD))
 
     def expect(self, values: Tensor) -> Tensor:
         """``a_r . values``, or ``a_r . sum_i b_r[i] values_i`` where they depend on the slot."""
-        return self._of_parts(lambda part, inputs_I: part.expect(values[inputs_I]))
+        return self._by_part(lambda part, inputs_I: part.expect(values[inputs_I]))
 
     def token_mass(self, token: int) -> Tensor:
         """``a_r[token]``."""
-        return self._of_parts(lambda part, _: part.token_mass(token))
+        return self._by_part(lambda part, _: part.token_mass(token))
 
     def token_masses(self, tokens_BG: Tensor) -> Tensor:
         """``a_r[tokens]``."""
-        return self._of_parts(lambda part, inputs_I: part.token_masses(tokens_BG[inputs_I]))
+        return self._by_part(lambda part, inputs_I: part.token_masses(tokens_BG[inputs_I]))
 
     def forced(self, mask_B: Tensor, tokens_B: Tensor) -> SummedSelection:
-        """Replace the token where the mask is true; scores are left as they were."""
+        """Replace the token where the mask is true; scores do not change."""
         tokens_B1 = torch.where(mask_B[:, None], tokens_B[:, None], self.tokens_BK)
         one_B11, parents = self.parent_weights_BKJ.new_ones(len(mask_B), 1, 1), self.parent_weights_BKJ
         only = SoftSelection(self.scores_BK, self.parents_BK, tokens_B1, parents, one_B11, tokens_B[:, None])
-        pairs = zip(added(only, self.asked), self.added, strict=True)
+        pairs = zip(token_sums(only, self.token_values), self.sums, strict=True)
         chosen = (torch.where(mask_B.view(-1, *[1] * (soft.dim() - 1)), hard, soft) for hard, soft in pairs)
 
         def forced_part(inputs_I: Tensor, make: Callable[[], SoftSelection]) -> Callable[[], SoftSelection]:
             return lambda: make().forced(mask_B[inputs_I], tokens_B[inputs_I])
 
         parts = tuple((inputs_I, forced_part(inputs_I, make)) for inputs_I, make in self.parts)
-        return replace(self, tokens_BK=tokens_B1, added=Added(*chosen), parts=parts)
+        return replace(self, tokens_BK=tokens_B1, sums=TokenSums(*chosen), parts=parts)
 
-    def _of_parts(self, question: Callable[[SoftSelection, Tensor], Tensor]) -> Tensor:
-        answers = [
-            checkpoint(lambda make, inputs_I: question(make(), inputs_I), make, inputs_I, use_reentrant=False)
+    def _by_part(self, function: Callable[[SoftSelection, Tensor], Tensor]) -> Tensor:
+        """Apply a function to the selection of each part and its inputs, and return the results in order."""
+        results = [
+            checkpoint(lambda make, inputs_I: function(make(), inputs_I), make, inputs_I, use_reentrant=False)
             for inputs_I, make in self.parts
         ]
-        return torch.cat(answers)[torch.cat([inputs_I for inputs_I, _ in self.parts]).argsort()]
+        return torch.cat(results)[torch.cat([inputs_I for inputs_I, _ in self.parts]).argsort()]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -27,6 +28,7 @@ from seqwise.search.operators import (
     of_scores,
     peaked_softmax,
     require_alpha,
+    require_beam_size,
     weights_and_gaps,
 )
 from seqwise.search.selection import HardSelection, Selection, SoftSelection
@@ -73,7 +75,12 @@ class HardTopK:
     noise: Noise = field(default=no_noise)
 
     def __post_init__(self) -> None:
-        _check_noise(self.k, self.noise)
+        require_beam_size(self.k)
+        if self.k > 1 and self.noise is not no_noise:
+            raise InputError(
+                f"fresh noise at each step with k = {self.k} is not stochastic beam search",
+                hint="use k = 1 with noise, or StochasticTopK(k)",
+            )
 
     def __call__(
         self, candidates: Candidates, carry: Any, generator: torch.Generator | None
@@ -117,7 +124,7 @@ class SoftTopK:
     form: Form = field(default_factory=lambda: automatic)
 
     def __post_init__(self) -> None:
-        _check_noise(self.k, no_noise)
+        require_beam_size(self.k)
         require_alpha(self.alpha)
 
     def __call__(self, candidates: Candidates, carry: Any, generator: torch.Generator | None) -> tuple[Selection, Any]:
@@ -144,12 +151,12 @@ def expanded(
     scores_BJW = candidates.scores_BJW
     k = min(k, scores_BJW.shape[1:].numel())
     maxima_BK, parents_BK, columns_BK = hard_top_k(scores_BJW, k)
-    over_unit: float | Tensor = alpha
+    scaled_alpha: float | Tensor = alpha
     if unit is not of_scores:
         best_BM, parents_BM, columns_BM = hard_top_k(scores_BJW, min(k + 1, scores_BJW.shape[1:].numel()))
         open_BM = candidates.open_shares(parents_BM, candidates.tokens_at(parents_BM, columns_BM))
-        over_unit = in_units(alpha, unit(best_BM, open_BM))[:, None, None]
-    weights_BKN, gaps_BKN = weights_and_gaps(scores_BJW.flatten(1), maxima_BK, over_unit)
+        scaled_alpha = in_units(alpha, unit(best_BM, open_BM))[:, None, None]
+    weights_BKN, gaps_BKN = weights_and_gaps(scores_BJW.flatten(1), maxima_BK, scaled_alpha)
     weights_BKJW = weights_BKN.unflatten(-1, scores_BJW.shape[1:])
     return _mixture(candidates, maxima_BK, weights_BKJW, gaps_BKN, parents_BK, columns_BK)
 
@@ -163,7 +170,7 @@ def summed(*, tolerance: float | None = None, most: int = MOST) -> Form:
 
     Args:
         tolerance: share of the mass that may be left out; by default 1e-12 in float64, else 1e-7, less than rounding
-            changes. A negative tolerance leaves nothing out.
+            errors. With a negative tolerance, all candidates are used.
         most: upper bound on n.
 
     Second derivatives are not implemented. The cost of a step may be computed again during the backward pass.
@@ -178,7 +185,7 @@ def summed(*, tolerance: float | None = None, most: int = MOST) -> Form:
             return expanded(candidates, k, alpha, unit)
         allowed = default_tolerance(candidates.prefix_scores_BJ.dtype) if tolerance is None else tolerance
         choice = Choice(k, alpha, unit, allowed, most)
-        return relaxed_top_k(candidates, choice, lambda some: expanded(some, k, alpha, unit), matrices)
+        return relaxed_top_k(candidates, choice, partial(expanded, k=k, alpha=alpha, unit=unit), matrices)
 
     return form
 
@@ -274,13 +281,3 @@ def _mixture(
         weights_BKJW.sum(-2) if allowed_BJC is None else weights_BKJW.flatten(2),
         None if allowed_BJC is None else allowed_BJC.clamp(min=0).flatten(1),
     )
-
-
-def _check_noise(k: int, noise: Noise) -> None:
-    if k < 1:
-        raise InputError(f"the beam size k must be at least 1, got {k}")
-    if k > 1 and noise is not no_noise:
-        raise InputError(
-            f"fresh noise at each step with k = {k} is not stochastic beam search",
-            hint="use k = 1 with noise, or StochasticTopK(k)",
-        )

@@ -63,7 +63,7 @@ def conditional_gumbels(log_probs: Tensor, maximum: Tensor, generator: torch.Gen
     noisy = Gumbel()(log_probs.detach(), generator)
     largest = noisy.amax(-1, keepdim=True)
     excluded = noisy == -torch.inf
-    # The largest has a gap of exactly 0, hence v of minus infinity and a value of exactly T.
+    # The largest has a gap of exactly 0, hence v is minus infinity and its value exactly T.
     gaps = (noisy - largest).masked_fill(excluded, -1.0)
     v = maximum.unsqueeze(-1) - noisy.masked_fill(excluded, 0.0) + _log1mexp(gaps)
     conditioned = maximum.unsqueeze(-1) - v.clamp(min=0) - torch.log1p(torch.exp(-v.abs()))

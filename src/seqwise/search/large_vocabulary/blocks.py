@@ -89,10 +89,10 @@ def best_candidates(blocks: Blocks, inputs_B: Tensor, n: int) -> Best:
         scores_BNW.masked_fill_(~is_block_BN[..., None], -torch.inf)
         scores_BNW[..., 0] = torch.where(is_block_BN, scores_BNW[..., 0], best_BN)
     scores_BX, chosen_BX = torch.cat([scores_BNW.flatten(1), extra_BE], dim=1).topk(n)
-    beyond_BX = chosen_BX - n * BLOCK  # which extra candidate, if it is one
+    beyond_BX = chosen_BX - n * BLOCK  # index of the extra candidate; negative for others
     chosen_BX = chosen_BX.clamp(max=n * BLOCK - 1)
     first_BN = torch.where(is_block_BN, BLOCK * places_BN, places_BN + (BLOCK - 1) * full)
-    # What is left of a single candidate's row, where nothing else is left, is no token.
+    # The padding of a single candidate's row is chosen only if no live candidate is left; any token will do.
     tokens_BX = (first_BN.gather(1, chosen_BX // BLOCK) + chosen_BX % BLOCK).clamp(max=vocabulary_size - 1)
     slots_BX = slots_BN.gather(1, chosen_BX // BLOCK)
     return _with_extra(scores_BX, slots_BX, tokens_BX, beyond_BX)
@@ -157,8 +157,8 @@ def excluded_mass_bound(blocks: Blocks, inputs_B: Tensor, best: Best, k: int, al
     maxima_BM = torch.cat([last_B1, blocks.maxima_BM[inputs_B], blocks.extra_BE[inputs_B]], dim=1)
     reached_BM = torch.minimum(maxima_BM, last_B1).to(dtype)
     gaps_BM = worst_maximum(best.scores_BX, k)[:, None] - reached_BM
-    # Exponents are cut where the mass would vanish, and the sum is rounded upwards: never below the truth. The rounding
-    # of an exponent is at most 4 eps of itself, so that of its mass at most 4 eps times it; a sum of n adds n eps.
+    # Exponents are capped before the mass underflows, and the sum is rounded upwards, so it is never too small. The
+    # relative error of an exponent x is at most 4 eps, so that of its mass is at most 4 x eps; a sum of n adds n eps.
     largest = 700.0 if dtype == torch.float64 else 80.0
     slack = 1e-9 if dtype == torch.float64 else (4 * largest + len(sizes_M)) * torch.finfo(dtype).eps
     exponents_BM = (alpha_B.to(dtype)[:, None] * gaps_BM.square()).clamp(max=largest)
@@ -172,7 +172,7 @@ def maxima_and_log_partitions(logits_BJV: Tensor, *, normalized: bool) -> tuple[
     log Z is 0 if it is not requested or no token is possible.
     """
     if fits_one_pass(logits_BJV):
-        from seqwise.search.large_vocabulary.triton import scan_rows  # which imports Triton
+        from seqwise.search.large_vocabulary.triton import scan_rows  # imports Triton
 
         maxima_NM, log_partition_N = scan_rows(logits_BJV.flatten(0, 1))
         full_BJM = maxima_NM.unflatten(0, logits_BJV.shape[:2])
@@ -210,11 +210,11 @@ def best_of_many(
     batch_size, num_slots, vocabulary_size = logits_BJV.shape
     full_BJM, log_partition_BJ = maxima_and_log_partitions(logits_BJV, normalized=log_partition_weight != 0)
     partition_BJ = log_partition_weight * log_partition_BJ
-    everyone_B, none_BE = torch.arange(batch_size, device=logits_BJV.device), logits_BJV.new_empty(batch_size, 0)
+    every_B, none_BE = torch.arange(batch_size, device=logits_BJV.device), logits_BJV.new_empty(batch_size, 0)
     blocks = block_maxima(logits_BJV, terms.going_BJ - partition_BJ, none_BE, full_BJM=full_BJM)
-    # So many more as may have to be taken away again: the end of each slot, which scores by another rule, and excluded.
+    # Some may have to be removed again: the end token of each slot, which is scored differently, and excluded ones.
     spare = (0 if end is None else num_slots) + (0 if excluded_BX is None else excluded_BX.shape[1])
-    scores_BN, slots_BN, tokens_BN = best_candidates(blocks, everyone_B, k + spare)
+    scores_BN, slots_BN, tokens_BN = best_candidates(blocks, every_B, k + spare)
     if end is not None:
         ending_BJ = terms.of_ending(logits_BJV[..., end] - partition_BJ - constant)
         slots_BJ = torch.arange(num_slots, device=slots_BN.device).expand(batch_size, -1)

@@ -1,7 +1,7 @@
 """Soft top-k over all J x V candidates of a linear head, with all sums that a search needs in one pass.
 
 Weights are computed for one slot and a few inputs at a time, and recomputed in the backward pass: saved tensors have no
-dimension V. Each pass over scores is one line with ``out=``, so that few temporaries leave the processor's cache. The
+dimension V. Each pass over scores is one line with ``out=``, so that few temporaries leave the CPU's cache. The
 plain version of each step under a checkpoint takes 1.7 and 2.4 times as long at V = 1,284 and 32,000 (``checkpointed``
 in ``benchmarks.relaxed_beam``).
 
@@ -29,11 +29,11 @@ from seqwise.search.large_vocabulary.blocks import Best
 from seqwise.search.large_vocabulary.few import few_scores
 from seqwise.search.large_vocabulary.scan import Choice, Kept, Scan, alphas, token_ids
 from seqwise.search.operators import LOWEST, of_scores
-from seqwise.search.selection import Added
+from seqwise.search.selection import TokenSums
 
-# Scores in a chunk: a few arrays of this size should fit the processor's cache.
+# Scores in a chunk: a few arrays of this size should fit the CPU's cache.
 CHUNK = 2**17
-# The same on a device that has no such cache, and to which every chunk is a call.
+# The same on a GPU, where every chunk costs kernel launches.
 LARGE_CHUNK = 2**25
 
 
@@ -73,7 +73,7 @@ class _Problem:
 
 def sums_of_all(
     candidates: Candidates, head: DeferredLinear, embedding: DeferredLinear, scan: Scan, kept: Kept, choice: Choice
-) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], Added]:
+) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], TokenSums]:
     """Compute the sums of the soft top-k over all candidates, saving nothing of size V for gradients.
 
     Args:
@@ -99,7 +99,7 @@ def sums_of_all(
         embedding,
         scan.log_partition_BJ,
         candidates.score,
-        candidates.cost_again,
+        candidates.recompute_cost,
         end,
         maxima_BK,
         slots_BK,
@@ -110,7 +110,7 @@ def sums_of_all(
     inputs = candidates.features_BJH, *candidates.slot_terms(), alpha_B, head.anchor, embedding.anchor
     sums = _Sums(*_Dense.apply(*inputs, problem, [scan.logits_BJV, candidates.cost]))
     fixed = sums.scores_BK, slots_BK, token_ids(tokens_BK, end), sums.parent_weights_BKJ
-    return fixed, Added(sums.fed_BKD, sums.cost_BK, sums.end_mass_BK)
+    return fixed, TokenSums(sums.fed_BKD, sums.cost_BK, sums.end_mass_BK)
 
 
 class _Dense(torch.autograd.Function):
@@ -135,8 +135,8 @@ class _Dense(torch.autograd.Function):
         logits_BJV = problem.head.scores(features_BJH)
         cost_BV = None if problem.cost is None else problem.cost()
         frame = _frame(problem, logits_BJV, cost_BV, going_BJ, staying_BJ, opened_BJ, alpha_B)
-        sums, alpha_wanted = _Sums(*rest[:5]), ctx.needs_input_grad[4]
-        made = _gradients(problem, frame, sums, normalizer_BK, _Sums(*gradients), alpha_wanted)
+        sums, needs_alpha = _Sums(*rest[:5]), ctx.needs_input_grad[4]
+        made = _gradients(problem, frame, sums, normalizer_BK, _Sums(*gradients), needs_alpha)
         rows_NV = made.logits_BJV.flatten(0, 1)
         features_gradient = None
         if ctx.needs_input_grad[0]:
@@ -205,7 +205,7 @@ def _frame(
     roots_B11 = alpha_B.to(wide).sqrt()[:, None, None]
     logits_BJV.mul_(roots_B11.to(dtype))
     offsets_B1J = (going_BJ.to(wide) - normalizer_BJ)[:, None].clamp(min=LOWEST)
-    # Made of the maximum's own scaled score, so that its gap is exactly 0 however large alpha is.
+    # Computed from the scaled score of the maximum itself, so that its gap is exactly 0 however large alpha is.
     slots_BK, tokens_BK = problem.maximum_slots_BK, problem.maximum_tokens_BK
     scaled_BK = logits_BJV.flatten(1).gather(1, slots_BK * logits_BJV.shape[2] + tokens_BK.clamp(min=0))
     scaled_BK = scaled_BK.to(wide).masked_fill(tokens_BK < 0, 0.0)
@@ -293,11 +293,11 @@ def _gradients(
     frame: _Frame,
     sums: _Sums,
     normalizer_BK: Tensor,
-    given: _Sums,
-    alpha_wanted: bool,
+    upstream: _Sums,
+    needs_alpha: bool,
 ) -> _Gradients:
     """Compute all gradients except products with matrices; those of the scores overwrite the scores in the frame."""
-    slopes = _slopes(problem, frame, sums, frame.live_BK / normalizer_BK, given)
+    slopes = _slopes(problem, frame, sums, frame.live_BK / normalizer_BK, upstream)
     end = problem.end
     going_BJ = torch.empty_like(frame.logits_BJV[..., 0])
     ending_BJ, alphas_BK, maxima_BK = (
@@ -318,7 +318,7 @@ def _gradients(
     is_end_BK = problem.maximum_tokens_BK < 0
     places_BK = problem.maximum_slots_BK * frame.logits_BJV.shape[2] + problem.maximum_tokens_BK.clamp(min=0)
     for chunk in _chunks(frame):
-        gradient_CJV, spare_CJV = _chunk_gradient(frame, slopes, chunk, maxima_BK, alphas_BK, alpha_wanted)
+        gradient_CJV, spare_CJV = _chunk_gradient(frame, slopes, chunk, maxima_BK, alphas_BK, needs_alpha)
         maxima_CK, is_end_CK = maxima_BK[chunk], is_end_BK[chunk]
         gradient_CJV.flatten(1).scatter_add_(1, places_BK[chunk], maxima_CK.masked_fill(is_end_CK, 0.0))
         ending_BJ[chunk].scatter_add_(1, problem.maximum_slots_BK[chunk], maxima_CK.masked_fill(~is_end_CK, 0.0))
@@ -328,7 +328,7 @@ def _gradients(
         slopes.of_token_BKV[..., end] = end_powers_BK
     opened_BJ = torch.zeros_like(ending_BJ) if frame.end_logits_BJ is None else ending_BJ * frame.end_logits_BJ
     alpha_B = alphas_BK.sum(1) / (2 * frame.roots_B11[:, 0, 0] ** 3)
-    fed_BKD = (frame.live_BK / normalizer_BK)[..., None] * given.fed_BKD.to(going_BJ.dtype)
+    fed_BKD = (frame.live_BK / normalizer_BK)[..., None] * upstream.fed_BKD.to(going_BJ.dtype)
     return _Gradients(frame.logits_BJV, (going_BJ, ending_BJ, opened_BJ), alpha_B, slopes.of_token_BKV, fed_BKD)
 
 
@@ -346,23 +346,24 @@ class _Slopes(NamedTuple):
     scores_BK: Tensor
 
 
-def _slopes(problem: _Problem, frame: _Frame, sums: _Sums, share_BK: Tensor, given: _Sums) -> _Slopes:
+def _slopes(problem: _Problem, frame: _Frame, sums: _Sums, share_BK: Tensor, upstream: _Sums) -> _Slopes:
     roots_B1, dtype = frame.roots_B11[..., 0], frame.logits_BJV.dtype
-    factor_BK, scores_BK = -2 * roots_B1 * share_BK, given.scores_BK.masked_fill(~frame.live_BK, 0.0)
-    of_fed_BKD = factor_BK[..., None] * given.fed_BKD.to(dtype)
+    factor_BK, scores_BK = -2 * roots_B1 * share_BK, upstream.scores_BK.masked_fill(~frame.live_BK, 0.0)
+    of_fed_BKD = factor_BK[..., None] * upstream.fed_BKD.to(dtype)
     of_token_BKV = of_fed_BKD @ problem.embedding.weight_VD.to(dtype).mT
     if frame.cost_BV is not None:
-        of_token_BKV.addcmul_((factor_BK * given.cost_BK)[..., None], frame.cost_BV[:, None])
-    mean_BK = (sums.parent_weights_BKJ * given.parent_weights_BKJ).sum(-1) + (sums.fed_BKD * given.fed_BKD).sum(-1)
-    mean_BK = mean_BK + sums.cost_BK * given.cost_BK + sums.end_mass_BK * given.end_mass_BK
+        of_token_BKV.addcmul_((factor_BK * upstream.cost_BK)[..., None], frame.cost_BV[:, None])
+    mean_BK = (sums.parent_weights_BKJ * upstream.parent_weights_BKJ).sum(-1)
+    mean_BK = mean_BK + (sums.fed_BKD * upstream.fed_BKD).sum(-1)
+    mean_BK = mean_BK + sums.cost_BK * upstream.cost_BK + sums.end_mass_BK * upstream.end_mass_BK
     mean_BK = mean_BK + scores_BK * (sums.scores_BK.masked_fill(~frame.live_BK, 0.0) - frame.maxima_BK)
-    of_slot_BKJ = factor_BK[..., None] * (given.parent_weights_BKJ - mean_BK[..., None])
-    of_gap_BK, of_end_BK = factor_BK * scores_BK / roots_B1, factor_BK * given.end_mass_BK
+    of_slot_BKJ = factor_BK[..., None] * (upstream.parent_weights_BKJ - mean_BK[..., None])
+    of_gap_BK, of_end_BK = factor_BK * scores_BK / roots_B1, factor_BK * upstream.end_mass_BK
     return _Slopes(of_token_BKV, of_slot_BKJ, of_gap_BK, of_end_BK, share_BK * scores_BK, scores_BK)
 
 
 def _chunk_gradient(
-    frame: _Frame, slopes: _Slopes, chunk: slice, maxima_BK: Tensor, alphas_BK: Tensor, alpha_wanted: bool
+    frame: _Frame, slopes: _Slopes, chunk: slice, maxima_BK: Tensor, alphas_BK: Tensor, needs_alpha: bool
 ) -> tuple[Tensor, Tensor]:
     """Return ds of the candidates that continue, and an array to reuse.
 
@@ -378,9 +379,9 @@ def _chunk_gradient(
         torch.addcmul(of_token_CV[:, None], gaps_CJV, of_gap_C11, out=slope_CJV)
         slope_CJV.add_(slopes.of_slot_BKJ[chunk, r, :, None])
         torch.sum(powers_CJV, dim=1, out=of_token_CV)
-        # The power first: the square of an excluded candidate's gap would overflow, and infinity times 0 is NaN.
+        # Multiply by the power first: the squared gap of an excluded candidate would overflow, and 0 x infinity is NaN.
         slope_CJV.mul_(powers_CJV).mul_(gaps_CJV)
-        if alpha_wanted:
+        if needs_alpha:
             alphas_BK[chunk, r] += gaps_CJV.mul_(slope_CJV).sum((1, 2))
         gradient_CJV.add_(slope_CJV.addcmul_(powers_CJV, slopes.direct_BK[chunk, r, None, None]))
         maxima_BK[chunk, r] -= slope_CJV.sum((1, 2))

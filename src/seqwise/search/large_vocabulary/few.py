@@ -82,16 +82,16 @@ def _mean_rows(
         return None
     used_BJ = torch.zeros_like(scan.log_partition_BJ, dtype=torch.long).scatter_add_(1, slots_BX, used_BX.long()) > 0
     with torch.no_grad():
-        whole = not reading_is_free(used_BJ) or bool(used_BJ.all())
+        every = not reading_is_free(used_BJ) or bool(used_BJ.all())
         logits_NV, log_partition_N = (
-            values.flatten(0, 1) if whole else values[used_BJ] for values in (scan.logits_BJV, scan.log_partition_BJ)
+            values.flatten(0, 1) if every else values[used_BJ] for values in (scan.logits_BJV, scan.log_partition_BJ)
         )
         rows_NH = exp_(logits_NV - log_partition_N[:, None]) @ head.weight_VD.to(logits_NV.dtype)
-        if scan.end_BJ is not None:  # of which the scores know nothing
-            end_N = scan.end_BJ.flatten() if whole else scan.end_BJ[used_BJ]
+        if scan.end_BJ is not None:  # the end token, which is excluded from these scores
+            end_N = scan.end_BJ.flatten() if every else scan.end_BJ[used_BJ]
             share_N = (end_N - log_partition_N).exp()
             rows_NH.addr_(share_N, head.weight_VD[candidates.end].to(rows_NH.dtype))
-        if whole:
+        if every:
             return rows_NH.unflatten(0, used_BJ.shape).masked_fill(~used_BJ[..., None], 0.0)
         rows_BJH = rows_NH.new_zeros(*used_BJ.shape, rows_NH.shape[1])
         rows_BJH[used_BJ] = rows_NH

@@ -4,7 +4,7 @@ Nearly all of the V scores of a slot are so far below the k best that their weig
 in the precision of the numbers. Finding these needs all scores, but no graph. So each step computes all scores without
 a graph, takes the n best candidates, and bounds the total weight of the others. If the bound is below a tolerance, it
 continues with the n best: a soft top-k over B x K x n. Otherwise it sums over all candidates of the input, in chunks
-that the backward pass recomputes. On a device other than a CPU it always does: to look at the bound would stall it.
+that the backward pass recomputes. On a GPU it always does so, because reading the bound would stall the GPU.
 
 Shapes: B batch, J slots before, K slots after, V vocabulary, I some of the inputs.
 """
@@ -25,18 +25,18 @@ from seqwise.search.candidates import Candidates
 from seqwise.search.large_vocabulary.chunked import sums_of_all
 from seqwise.search.large_vocabulary.few import mixed_rows, top_k_of_few
 from seqwise.search.large_vocabulary.scan import Choice, Kept, certify, kept_of, scan_of, scan_scores
-from seqwise.search.selection import Added, SoftSelection, SummedSelection, added
+from seqwise.search.selection import SoftSelection, SummedSelection, TokenSums, token_sums
 
-# Scores of one group of inputs, which bounds what is held at a time (in floats).
+# Number of scores of one group of inputs, which bounds the memory.
 GROUP = 2**25
-# Tolerance by which no candidate is left out.
-NOTHING = -1.0
+# Tolerance at which no candidate is dropped.
+KEEP_ALL = -1.0
 
 Expand = Callable[[Candidates], SoftSelection]
 
 
 def default_tolerance(dtype: torch.dtype) -> float:
-    """Return the mass that may be dropped without visible effect: 1e-12 in float64, else 1e-7."""
+    """Return the mass that may be dropped without a visible effect: 1e-12 in float64, else 1e-7."""
     return 1e-12 if dtype == torch.float64 else 1e-7
 
 
@@ -53,14 +53,14 @@ def relaxed_top_k(candidates: Candidates, choice: Choice, expand: Expand, matric
     """
     batch_size, num_slots = candidates.prefix_scores_BJ.shape
     head = matrices.of_head(candidates.head, candidates.features_BJH.shape[-1])
-    per_input = num_slots * len(candidates.asked.embedding_VD) * (choice.k if head is None else 1)
+    per_input = num_slots * len(candidates.token_values.embedding_VD) * (choice.k if head is None else 1)
     width = max(1, GROUP // max(per_input, 1))
     parts: list[SummedSelection] = []
     for start in range(0, batch_size, width):
         inputs_I = torch.arange(start, min(start + width, batch_size), device=candidates.prefix_scores_BJ.device)
         group = candidates if width >= batch_size else candidates.of_inputs(inputs_I)
         if head is None:
-            parts.append(_expanded_again(group, inputs_I, expand))
+            parts.append(_checkpointed(group, inputs_I, expand))
         else:
             parts += _of_linear_head(group, inputs_I, head, choice, expand, matrices)
     return parts[0] if len(parts) == 1 else _joined(parts, candidates)
@@ -78,60 +78,58 @@ def _joined(parts: Sequence[SummedSelection], candidates: Candidates) -> SummedS
         join([part.parents_BK for part in parts]),
         join([part.tokens_BK for part in parts]),
         join([part.parent_weights_BKJ for part in parts]),
-        candidates.asked,
-        Added(*map(join, zip(*(part.added for part in parts), strict=True))),
+        candidates.token_values,
+        TokenSums(*map(join, zip(*(part.sums for part in parts), strict=True))),
         tuple(made for part in parts for made in part.parts),
     )
 
 
-def _expanded_again(candidates: Candidates, inputs_I: Tensor, expand: Expand) -> SummedSelection:
+def _checkpointed(candidates: Candidates, inputs_I: Tensor, expand: Expand) -> SummedSelection:
     """Compute the plain version, but keep only its sums: the backward pass expands the candidates again."""
-
-    again = partial(_expanded, candidates, expand)
+    make = partial(_expanded, candidates, expand)
 
     def summed() -> tuple[Tensor, ...]:
-        soft = again()
+        soft = make()
         fixed = soft.scores_BK, soft.parents_BK, soft.tokens_BK, soft.parent_weights_BKJ
-        return *fixed, *added(soft, candidates.asked)
+        return *fixed, *token_sums(soft, candidates.token_values)
 
     scores_BK, parents_BK, tokens_BK, parent_weights_BKJ, *sums = checkpoint(summed, use_reentrant=False)
     fixed = scores_BK, parents_BK, tokens_BK, parent_weights_BKJ
-    return SummedSelection(*fixed, candidates.asked, Added(*sums), ((inputs_I, again),))
+    return SummedSelection(*fixed, candidates.token_values, TokenSums(*sums), ((inputs_I, make),))
 
 
 def _of_linear_head(
     candidates: Candidates, inputs_B: Tensor, head: DeferredLinear, choice: Choice, expand: Expand, matrices: Matrices
 ) -> Iterator[SummedSelection]:
     """Use few candidates for inputs whose certificate allows it, and all for the others."""
-    # Products of weights and scores are never rounded to 16 bits; the head computes as its caller has asked.
-    own_precision = torch.autocast(candidates.features_BJH.device.type, enabled=False)
-    if not reading_is_free(inputs_B):  # which inputs have few would have to be read at every step
-        choice = choice._replace(tolerance=NOTHING)
-    with torch.no_grad(), own_precision:
+    # Products of weights and scores are never rounded to 16 bits; the head follows the caller's autocast.
+    full_precision = torch.autocast(candidates.features_BJH.device.type, enabled=False)
+    if not reading_is_free(inputs_B):  # the certificates would have to be read at every step
+        choice = choice._replace(tolerance=KEEP_ALL)
+    with torch.no_grad(), full_precision:
         scan = scan_scores(candidates, head)
         kept = certify(candidates, scan, choice)
-    for few, chosen_I in _ways(kept, choice):
-        of_these, inputs_I, known = candidates, inputs_B, (scan, kept)
+    for few, chosen_I in _split(kept, choice):
+        chosen, inputs_I, scanned = candidates, inputs_B, (scan, kept)
         if chosen_I is not None:
-            of_these, inputs_I = candidates.of_inputs(chosen_I), inputs_B[chosen_I]
-            known = scan_of(scan, chosen_I), kept_of(kept, chosen_I)
-        embedding = matrices.of_embedding(candidates.asked.embedding_VD)
+            chosen, inputs_I = candidates.of_inputs(chosen_I), inputs_B[chosen_I]
+            scanned = scan_of(scan, chosen_I), kept_of(kept, chosen_I)
+        embedding = matrices.of_embedding(candidates.token_values.embedding_VD)
         if few:
-            with own_precision:
-                soft = top_k_of_few(of_these, head, *known, choice)
-                part = _summed_few(soft, of_these, inputs_I, embedding)
+            with full_precision:
+                soft = top_k_of_few(chosen, head, *scanned, choice)
+                part = _summed_few(soft, chosen, inputs_I, embedding)
             yield part
-        elif _summable(of_these):
-            with own_precision:
-                fixed, sums = sums_of_all(of_these, head, embedding, *known, choice)
-            again = partial(_expanded, of_these, expand)
-            yield SummedSelection(*fixed, of_these.asked, sums, ((inputs_I, again),))
+        elif _summable(chosen):
+            with full_precision:
+                fixed, sums = sums_of_all(chosen, head, embedding, *scanned, choice)
+            yield SummedSelection(*fixed, chosen.token_values, sums, ((inputs_I, partial(_expanded, chosen, expand)),))
         else:
-            yield _expanded_again(of_these, inputs_I, expand)
+            yield _checkpointed(chosen, inputs_I, expand)
 
 
-def _ways(kept: Kept, choice: Choice) -> Iterator[tuple[bool, Tensor | None]]:
-    """Yield for inputs with few and with all candidates whether it is few, and which they are: None for all inputs."""
+def _split(kept: Kept, choice: Choice) -> Iterator[tuple[bool, Tensor | None]]:
+    """Yield True and the inputs that need few candidates, then False and those that need all; None: all inputs."""
     if choice.tolerance < 0:
         yield False, None
         return
@@ -150,20 +148,20 @@ def _summed_few(
     assert soft.token_ids_BX is not None
     weights_BKX, cost, end = soft.token_weights_BKX, candidates.cost, candidates.end
     zeros_BK = torch.zeros_like(soft.scores_BK)
-    sums = Added(
+    sums = TokenSums(
         mixed_rows(weights_BKX.to(embedding.weight_VD.dtype), embedding, soft.token_ids_BX),
         zeros_BK if cost is None else soft.expect(cost),
         zeros_BK if end is None else soft.token_mass(end),
     )
     fixed = soft.scores_BK, soft.parents_BK, soft.tokens_BK, soft.parent_weights_BKJ
-    return SummedSelection(*fixed, candidates.asked, sums, ((inputs_I, lambda: soft),))
+    return SummedSelection(*fixed, candidates.token_values, sums, ((inputs_I, lambda: soft),))
 
 
 def _summable(candidates: Candidates) -> bool:
     """Whether the cost, if any, is the same for all slots, has no gradient and can be recomputed."""
     cost = candidates.cost
-    return cost is None or (cost.dim() == 2 and not cost.requires_grad and candidates.cost_again is not None)
+    return cost is None or (cost.dim() == 2 and not cost.requires_grad and candidates.recompute_cost is not None)
 
 
 def _expanded(candidates: Candidates, expand: Expand) -> SoftSelection:
-    return expand(replace(candidates))  # a copy, so that what is expanded is not kept
+    return expand(replace(candidates))  # a copy, so that the expanded scores are not cached

@@ -29,11 +29,11 @@ from seqwise.search.large_vocabulary.blocks import (
 )
 from seqwise.search.operators import AlphaUnit, in_range, in_units, of_scores
 
-# How many candidates are kept at most: from about twice as many on, taking all of them is no slower.
+# Largest number of candidates that are kept: from about twice as many on, summing over all is no slower.
 MOST = 512
-# How many are tried first; four times as many next.
+# Number of candidates that are tried first; then four and sixteen times as many.
 FIRST = 32
-# Alpha at least: below, all scores weigh the same, and what stands for minus infinity should not.
+# Smallest alpha: below it, the finite number that replaces minus infinity would weigh as much as all other scores.
 SMALLEST = 1e-30
 
 
@@ -112,20 +112,20 @@ def certify(candidates: Candidates, scan: Scan, choice: Choice) -> Kept:
     num_candidates = values_BJV[0].numel()
     k = min(choice.k, num_candidates)
     open_I = torch.arange(len(values_BJV), device=values_BJV.device)
-    if choice.tolerance < 0:  # nothing can be left out, and only the k + 1 best are asked for
+    if choice.tolerance < 0:  # all candidates are used, and only the k + 1 best are needed
         best = best_candidates(blocks, open_I, min(k + 1, num_candidates))
         return Kept(best, best.scores_BX != -torch.inf, torch.zeros_like(best.scores_BX[:, 0]))
     width, kept = 0, None
-    # Where all would be looked at, as many as may be kept are taken of them at once.
+    # If a search for fewer would visit all candidates anyway, look for the largest number at once.
     sizes = [size for size in (FIRST, 4 * FIRST, 16 * FIRST) if size < choice.most and not takes_all(blocks, size)]
     for size in [*sizes, choice.most]:
         n = min(max(size, k + 1), num_candidates)
         if n == width:
             break
         best = best_candidates(blocks, open_I, n)
-        # Looked up for some inputs only where it has to be: that copies what belongs to a step.
-        of_these = candidates if width == 0 or choice.unit is of_scores else candidates.of_inputs(open_I)
-        alpha_I = alphas(of_these, best, choice, k + 1)
+        # Restricted to the open inputs only if needed, because this copies tensors.
+        subset = candidates if width == 0 or choice.unit is of_scores else candidates.of_inputs(open_I)
+        alpha_I = alphas(subset, best, choice, k + 1)
         bound_I = excluded_mass_bound(blocks, open_I, best, k, alpha_I)
         kept = _merged(kept, open_I, Kept(best, _with_weight(best, bound_I, k, alpha_I, choice.tolerance), bound_I))
         width = n

@@ -37,12 +37,12 @@ if importlib.util.find_spec("triton") is not None:
         places = blocks[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
         inside = places < vocabulary_size
         scores = tl.load(scores_NV + row * stride_N + places, mask=inside, other=-float("inf")).to(tl.float32)
-        # A maximum passes over what is not a number, which must not go unseen.
+        # tl.max ignores NaN, which must not go unnoticed.
         broken = tl.max((scores != scores).to(tl.int32), axis=1) > 0
         maxima = tl.where(broken, float("nan"), tl.max(scores, axis=1))
         tl.store(maxima_NM + row * num_blocks + blocks, maxima, mask=blocks < num_blocks)
         highest = tl.max(tl.max(scores, axis=1), axis=0)
-        # Where no token is possible, minus infinity less itself would not be a number.
+        # If all scores are minus infinity, subtracting their maximum would give NaN.
         base = tl.where(highest == -float("inf"), 0.0, highest)
         total = tl.sum(tl.sum(tl.exp(scores - base), axis=1), axis=0)
         tl.store(partial_NS + row * num_tiles + tile, base + tl.log(total))
