@@ -37,7 +37,8 @@ __all__ = [
 ]
 
 
-AT_ONCE = 256  # examples that are decoded together
+BATCH_SIZE = 256
+"""Default number of examples that are decoded together."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,8 @@ def hypotheses(
     """
     if n_best < 1:
         raise InputError(f"the number of hypotheses must be at least 1, got {n_best}")
-    tokens_BKT, results = backtrace(found) if isinstance(found, Beam) else found.tokens_BKT, []
+    tokens_BKT = backtrace(found) if isinstance(found, Beam) else found.tokens_BKT
+    results = []
     for scores, outputs in zip(found.scores_BK.tolist(), tokens_BKT.tolist(), strict=True):
         ranked = [
             _hypothesis(tokens, score, end, length_normalization)
@@ -200,7 +202,7 @@ def decode(
     steps = search_steps(model, context, decoder.selector, num_steps=num_steps, score=decoder.score)
     for number, step in enumerate(steps, start=1):
         beam = step.beam
-        # A soft beam goes on mixing its slots' scores after all of them have ended, so it must run its course.
+        # A soft beam goes on mixing its slots' scores after all of them have ended, so it must make all its steps.
         settled = isinstance(step.selection, HardSelection) and model.end is not None
         if settled and worth_reading(beam.scores_BK, number) and has_ended(beam):
             break
@@ -215,10 +217,13 @@ def step_limit(source_length: int, end: int | None) -> int:
     return source_length if end is None else 2 * source_length + 10
 
 
-def steps_after(source_ids: Sequence[int], model: StepModel) -> int:
-    """Return the number of search steps for a source: :func:`step_limit`, or fewer if the model is limited.
+def steps_for(source_ids: Sequence[int], model: StepModel) -> int:
+    """Return the number of search steps for a source: :func:`step_limit`, or fewer if the model has ``most_steps``.
 
     Models with limited positions, or with fewer outputs than source tokens, have ``most_steps(source_ids)``.
+
+    Raises:
+        InputError: the source leaves no position for an output.
     """
     limit = step_limit(len(source_ids), model.end)
     most: int | None = getattr(model, "most_steps", lambda _: None)(source_ids)
@@ -300,33 +305,33 @@ def decode_examples(
 
 
 def encoded_batches(
-    model: StepModel, examples: Sequence[EncodedExample], *, at_once: int = AT_ONCE
+    model: StepModel, examples: Sequence[EncodedExample], *, batch_size: int = BATCH_SIZE
 ) -> Iterator[tuple[list[int], Any, Tensor]]:
-    """Encode a data set in batches of similar length, at most so many at once.
+    """Encode a data set in batches of similar length.
 
     Yields:
-        Places of some examples, the context of their sources, and for each the number of search steps, int64 (B,).
+        Indices of a batch of examples, the context of their sources, and their numbers of search steps, int64 (B,).
     """
-    for indices in batches_by_length(model, examples, at_once=at_once):
+    for indices in batches_by_length(model, examples, batch_size=batch_size):
         batch = collate([examples[index] for index in indices]).to(model.embedding_VD.device)
-        limits = [steps_after(examples[index].source_ids, model) for index in indices]
+        limits = [steps_for(examples[index].source_ids, model) for index in indices]
         yield indices, model.encode(batch), torch.tensor(limits, device=batch.sources_BS.device)
 
 
 def batches_by_length(
-    model: StepModel, examples: Sequence[EncodedExample], *, at_once: int = AT_ONCE
+    model: StepModel, examples: Sequence[EncodedExample], *, batch_size: int = BATCH_SIZE
 ) -> Iterator[list[int]]:
-    """Yield the places of a batch of examples, from short to long sources.
+    """Yield the indices of each batch of examples, from short to long sources.
 
-    An input whose outputs end at the model's last position has its own batch: in one with a longer prompt it might have
-    fewer positions. The examples of some of the batches, in this order, make the same batches again.
+    An input whose outputs are limited by the model's positions has its own batch: in one with a longer prompt, it might
+    have fewer positions. The examples of any subsequence of the batches are grouped into the same batches again.
     """
     order = sorted(range(len(examples)), key=lambda index: len(examples[index].source_ids))
     together: list[int] = []
     alone: list[int] = []
     for index in order:
         ids = examples[index].source_ids
-        is_cut = model.end is not None and steps_after(ids, model) < step_limit(len(ids), model.end)
+        is_cut = model.end is not None and steps_for(ids, model) < step_limit(len(ids), model.end)
         (alone if is_cut else together).append(index)
-    yield from (together[start : start + at_once] for start in range(0, len(together), at_once))
+    yield from (together[start : start + batch_size] for start in range(0, len(together), batch_size))
     yield from ([index] for index in alone)

@@ -1,4 +1,4 @@
-"""Choosing a device, its widest float type, and avoiding calls for which the host waits."""
+"""Choosing a device, its widest float type, and avoiding synchronisation of host and device."""
 
 from __future__ import annotations
 
@@ -21,27 +21,29 @@ WITHOUT_FLOAT64 = {"mps"}
 
 
 def find_device(name: str) -> torch.device:
-    """Return the device of a name: auto (an accelerator if there is one, else the CPU), cpu, cuda, cuda:N or mps.
+    """Return the device with a name: auto (an accelerator if there is one, else the CPU), cpu, cuda, cuda:N or mps.
 
     Raises:
-        InputError: there is no such kind of device, or this machine has none.
+        InputError: there is no such kind of device, or this machine has no such device.
 
     Example:
         >>> find_device("cpu")
         device(type='cpu')
     """
-    found = torch.accelerator.current_accelerator(check_available=True)
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
     if name == "auto":
-        return torch.device("cpu") if found is None else torch.device(found.type)
+        return torch.device("cpu" if accelerator is None else accelerator.type)
     try:
         device = torch.device(name)
     except RuntimeError:
         raise InputError(f"there is no kind of device named {name!r}", hint=f"choose {NAMES}") from None
     if device.type == "cpu":
         return torch.device("cpu")
-    count = 0 if found is None or device.type != found.type else torch.accelerator.device_count()
+    count = torch.accelerator.device_count() if accelerator is not None and accelerator.type == device.type else 0
     if (device.index or 0) >= count:
-        has = "the CPU alone" if found is None else f"{torch.accelerator.device_count()} of {found.type}"
+        has = "the CPU alone"
+        if accelerator is not None:
+            has = f"{torch.accelerator.device_count()} of type {accelerator.type}"
         if device.type == "cuda" and VISIBLE_GPUS in os.environ:
             has += f" with {VISIBLE_GPUS}={os.environ[VISIBLE_GPUS]}"
         raise InputError(f"this machine has no device {name!r}", hint=f"it has {has}; choose auto or cpu")
@@ -49,7 +51,7 @@ def find_device(name: str) -> torch.device:
 
 
 def widest_float(device: torch.device) -> torch.dtype:
-    """Return the most precise type of floats that a device has: float64, or float32.
+    """Return the most precise float type of a device: float64, or float32.
 
     Example:
         >>> widest_float(torch.device("cpu")), widest_float(torch.device("mps"))
@@ -59,9 +61,9 @@ def widest_float(device: torch.device) -> torch.dtype:
 
 
 def reading_is_free(values: Tensor) -> bool:
-    """Whether the host may look at values without waiting: on a CPU, where a look can save work.
+    """Whether the host can read values without waiting, which is true on the CPU only.
 
-    Elsewhere a look at a value stops the host until the device has done all that was asked of it.
+    Elsewhere, reading a value blocks the host until the device has finished all queued operations.
 
     Example:
         >>> reading_is_free(torch.zeros(3))
@@ -71,7 +73,7 @@ def reading_is_free(values: Tensor) -> bool:
 
 
 def worth_reading(values: Tensor, step: int) -> bool:
-    """Whether to look at values after a step, counted from 1: always if that is free, else after every eighth.
+    """Whether to read values after a step, counted from 1: always if that is free, else at every eighth step.
 
     Example:
         >>> worth_reading(torch.zeros(3), 1)
@@ -81,14 +83,14 @@ def worth_reading(values: Tensor, step: int) -> bool:
 
 
 def moved(values: Tensor, device: torch.device) -> Tensor:
-    """Return values on a device, which the host does not wait for.
+    """Copy values to a device, if they are not there yet, without blocking the host.
 
     Example:
         >>> values = torch.zeros(3)
         >>> moved(values, torch.device("cpu")) is values
         True
     """
-    # Apple's devices may still read from the host's memory when the call has returned.
+    # With MPS, a non-blocking copy may still be reading the host's memory after the call has returned.
     return values.to(device, non_blocking=device.type != "mps")
 
 
@@ -104,7 +106,7 @@ def device_of(model: Any) -> torch.device:
 
 
 def at_least_float32(values: Tensor) -> Tensor:
-    """Return values in float32, or as they are if they are wider: a gap of 0.1 at score -50 is lost in bfloat16.
+    """Convert values to float32 unless they are wider: a gap of 0.1 at score -50 is lost in bfloat16.
 
     Example:
         >>> [at_least_float32(torch.zeros(1, dtype=dtype)).dtype for dtype in (torch.bfloat16, torch.float64)]

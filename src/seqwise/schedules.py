@@ -88,7 +88,7 @@ class constant(Schedule):
 
 
 @dataclass(frozen=True)
-class _Way(Schedule):
+class _Transition(Schedule):
     """Transition from one value to another in a number of steps, by default all training steps."""
 
     start: float
@@ -113,10 +113,10 @@ class _Way(Schedule):
         return min(max(step / self.steps, 0.0), 1.0)
 
 
-class linear(_Way):
+class linear(_Transition):
     """Linear schedule, ``v(t) = start + (end - start) min(t / steps, 1)``.
 
-    Without ``steps``, those of the whole training.
+    ``steps`` is by default the number of all training steps.
 
     Example:
         >>> [linear(0, 1, 4)(step) for step in (0, 1, 4, 9)]
@@ -126,14 +126,14 @@ class linear(_Way):
     """
 
     def __call__(self, step: float) -> float:
-        # Both ends weighted, so that the end is met exactly: start + (end - start) can miss it by rounding.
+        # A weighted mean reaches the end exactly; start + (end - start) can miss it by rounding.
         return self.start * (1 - self.fraction(step)) + self.end * self.fraction(step)
 
 
-class exponential(_Way):
+class exponential(_Transition):
     """Exponential schedule, ``v(t) = start^(1 - f) end^f`` with ``f = min(t / steps, 1)``; start and end are above 0.
 
-    Without ``steps``, those of the whole training.
+    ``steps`` is by default the number of all training steps.
 
     Example:
         >>> [round(exponential(1, 100, 2)(step), 6) for step in (0, 1, 2, 3)]
@@ -222,7 +222,7 @@ def parse_schedule(schedule: AnySchedule) -> Schedule:
     if not isinstance(schedule, str):
         try:
             return constant(float(schedule))
-        except (TypeError, ValueError):  # of a list, or of a line of a file without a value
+        except (TypeError, ValueError):  # such as a list, or None from an empty YAML value
             hint = "write a number or, for example, linear(1, 10)"
             raise InputError(f"{shown(schedule)} is not a schedule", hint=hint) from None
     number = _number(schedule)
@@ -280,7 +280,7 @@ class Range:
         )
 
 
-# What is smaller than this is 0 in the models' float32.
+# Still smaller values would underflow to 0 in the models' float32.
 Alpha = Annotated[Schedule, Range(1e-30, math.inf, "greater than 0")]
 """Setting that is a schedule of inverse temperatures."""
 

@@ -35,13 +35,13 @@ def map(function: Callable[..., Tensor], state: State, *others: State) -> State:
         >>> map(lambda leaf: leaf + 1, {"h": torch.zeros(1, 2)})
         {'h': tensor([[1., 1.]])}
     """
-    if isinstance(state, torch.Tensor):  # a walk over one leaf takes as long as moving it
+    if isinstance(state, torch.Tensor):  # for a single leaf, pytree would take as long as the operation
         return cast(State, function(state, *others))
     return _pytree.tree_map(function, state, *others)
 
 
 def flatten(state: State) -> tuple[list[Any], Callable[[Sequence[Any]], State]]:
-    """Return the leaves of a state, and a function that makes a state of the same nesting from others.
+    """Return the leaves of a state, and a function that builds a state of the same nesting from other leaves.
 
     Example:
         >>> leaves, rebuild = flatten({"h": (1, 2)})
@@ -53,10 +53,10 @@ def flatten(state: State) -> tuple[list[Any], Callable[[Sequence[Any]], State]]:
 
 
 def register_empty(kind: type) -> None:
-    """Treat objects of a class as nests without leaves; :func:`map` replaces each by a new one, made without arguments.
+    """Register a class as a pytree node without leaves; :func:`map` replaces each instance by ``kind()``.
 
     Args:
-        kind: the class, such as a cache of values that other parts of the nest determine.
+        kind: the class, such as a cache of values that the rest of the state determines.
 
     Example:
         >>> class Notes: ...
@@ -117,7 +117,7 @@ def mix(state: State, weights_BKJ: Tensor) -> State:
             raise _not_mixed(state)
         flat_BJF = leaf.flatten(2) if leaf.dim() > 2 else leaf.unsqueeze(-1)
         mixed_BKF = torch.bmm(weights_BKJ.to(leaf.dtype), flat_BJF)
-        # A view of the same shape is a node of the graph too: 4% of a step of a small model.
+        # Even a reshape to the same shape adds a node to the graph: 4% of a step of a small model.
         return mixed_BKF if leaf.dim() == 3 else mixed_BKF.reshape(*weights_BKJ.shape[:2], *leaf.shape[2:])
 
     return map(mix_leaf, state)

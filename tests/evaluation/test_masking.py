@@ -9,7 +9,7 @@ import torch
 
 import oracles
 from seqwise import InputError
-from seqwise.decoding import steps_after
+from seqwise.decoding import steps_for
 from seqwise.evaluation.masking import list_outputs, masking_bias
 from seqwise.search import trie
 
@@ -116,6 +116,6 @@ def test_what_cannot_be_measured_is_refused() -> None:
         with pytest.raises(InputError, match="no probability"):
             masking_bias(case.model, case.examples, most_outputs=most, num_draws=20)
     CASE.model.language = trie([(2,) * 40], end=1)
-    assert steps_after(CASE.examples[0].source_ids, CASE.model) < 40
+    assert steps_for(CASE.examples[0].source_ids, CASE.model) < 40
     with pytest.raises(InputError, match="has no output that a search of"):
         masking_bias(CASE.model, CASE.examples)

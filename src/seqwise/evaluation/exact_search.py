@@ -59,7 +59,7 @@ def exact_outputs(
     """
     best: list[Hypothesis | None] = [None] * len(examples)
     with evaluation_mode(model), torch.no_grad():
-        for indices, context, steps_B in encoded_batches(model, examples, at_once=BATCH_SIZE):
+        for indices, context, steps_B in encoded_batches(model, examples, batch_size=BATCH_SIZE):
             found = best_first(model, context, 1, num_steps=steps_B, most_expansions=most_expansions)
             ranked = hypotheses(found, end=model.end)
             for index, outputs, is_certified in zip(indices, ranked, found.certified_B.tolist(), strict=True):

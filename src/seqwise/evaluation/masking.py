@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from seqwise.data.batches import EncodedExample
-from seqwise.decoding import encode_input, evaluation_mode, steps_after
+from seqwise.decoding import encode_input, evaluation_mode, steps_for
 from seqwise.errors import InputError
 from seqwise.models.protocols import StepModel
 from seqwise.sampling.energies import rows_of
@@ -146,7 +146,7 @@ def masking_bias(
     outputs_by_length: dict[int, Tensor | None] = {}
     with evaluation_mode(model):
         for number, example in enumerate(examples):
-            num_steps = steps_after(example.source_ids, model)
+            num_steps = steps_for(example.source_ids, model)
             require_output(language, num_steps)
             context = encode_input(model, example)
             if num_steps not in outputs_by_length:

@@ -136,7 +136,7 @@ def rank_slots(
     right = [{ids[:length] for ids in outputs for length in range(len(ids))} for outputs in references]
     decoder = Decoder(allowed(HardTopK(k)), local)
     with evaluation_mode(model), torch.no_grad():
-        for indices, context, steps_B in encoded_batches(model, examples, at_once=batch_size):
+        for indices, context, steps_B in encoded_batches(model, examples, batch_size=batch_size):
             for index, limit in zip(indices, steps_B.tolist(), strict=True):
                 tallies[index].steps = min(limit, max(map(len, references[index]))) - 1
             for slots in unroll_slots(model, context, decoder, num_steps=steps_B):

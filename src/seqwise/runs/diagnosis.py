@@ -12,7 +12,7 @@ import torch
 from seqwise.data.batches import EncodedExample
 from seqwise.data.readers import Example
 from seqwise.data.records import is_number
-from seqwise.decoding import Decoder, Hypothesis, encode_input, evaluation_mode, steps_after
+from seqwise.decoding import Decoder, Hypothesis, encode_input, evaluation_mode, steps_for
 from seqwise.errors import InputError
 from seqwise.evaluation.diagnosis import ExposureGap, LengthBias, exposure_gap, length_bias
 from seqwise.evaluation.exact_search import BeamErrors, beam_errors, exact_outputs
@@ -258,7 +258,7 @@ def explore(run: OutputRun, example: Example, *, beam_size: int | None = None, s
         return explore_label_bias(
             model,
             encode_input(model, source),
-            num_steps=steps_after(source.source_ids, model),
+            num_steps=steps_for(source.source_ids, model),
             k=k,
             gold=gold,
             support=support,

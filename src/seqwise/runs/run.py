@@ -29,7 +29,7 @@ from seqwise.data.batches import EncodedExample
 from seqwise.data.readers import Example, Units
 from seqwise.data.records import read_json_object
 from seqwise.data.spooled import in_blocks
-from seqwise.decoding import Decoder, Hypothesis, batches_by_length, decode_examples, steps_after
+from seqwise.decoding import Decoder, Hypothesis, batches_by_length, decode_examples, steps_for
 from seqwise.errors import InputError
 from seqwise.names import DecoderName
 from seqwise.runs.codecs import Codec, OutputCodec, Purpose, SequenceCodec
@@ -118,7 +118,7 @@ def require_enough_candidates(run: OutputRun, examples: Sequence[Example], beam_
         for block in in_blocks(examples, 1024)
         for encoded in run.codec.encode_sources([example for example in readable(run, block) if example.source])
     )
-    steps = max((steps_after(encoded.source_ids, run.model) for encoded in readable_sources), default=None)
+    steps = max((steps_for(encoded.source_ids, run.model) for encoded in readable_sources), default=None)
     labels = len(run.codec.target_vocabulary)
     if steps is not None and labels**steps < beam_size:
         raise InputError(
@@ -139,7 +139,7 @@ def reading_problems(run: OutputRun, examples: Sequence[Example]) -> Iterator[In
 def _reading_problem(run: OutputRun, examples: Sequence[Example]) -> InputError | None:
     try:
         for encoded in run.codec.encode_sources([example for example in examples if example.source]):
-            require_output(language_of(run.model), steps_after(encoded.source_ids, run.model))
+            require_output(language_of(run.model), steps_for(encoded.source_ids, run.model))
     except InputError as error:
         return error
     return None

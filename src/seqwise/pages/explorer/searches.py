@@ -10,7 +10,7 @@ from typing import Literal
 
 import torch
 
-from seqwise.decoding import Decoder, Hypothesis, encode_input, evaluation_mode, steps_after
+from seqwise.decoding import Decoder, Hypothesis, encode_input, evaluation_mode, steps_for
 from seqwise.evaluation.exact_search import exact_outputs, shortfall
 from seqwise.models.chain import ChainTagger
 from seqwise.objectives.chain import best_chain_output
@@ -192,7 +192,7 @@ def _exact(run: OutputRun, question: Question, score: str) -> SearchOutput | Non
         return None if best is None else SearchOutput("exact, best-first", best.tokens, best.score)
     if score == "local" or language_of(model) is not None:
         return None
-    length = steps_after(question.source.source_ids, model)
+    length = steps_for(question.source.source_ids, model)
     if isinstance(model, ChainTagger):
         with evaluation_mode(model), torch.no_grad():
             score_B, output_BT = best_chain_output(model.chain(encode_input(model, question.source)))

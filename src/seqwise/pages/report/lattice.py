@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from seqwise.data.batches import EncodedExample
-from seqwise.decoding import encode_input, evaluation_mode, has_ended, steps_after
+from seqwise.decoding import encode_input, evaluation_mode, has_ended, steps_for
 from seqwise.models.protocols import StepModel
 from seqwise.objectives.search_aware import hamming_cost
 from seqwise.search.beam import search_steps
@@ -112,7 +112,7 @@ def _nodes(columns: Sequence[Tensor], *, has_gold: bool) -> tuple[Node, ...]:
 
 def drawn_steps(model: StepModel, source: EncodedExample, *, k: int, gold: Sequence[int] | None) -> int:
     """Return the number of steps to draw: until the local hard beam has ended and one step past the end of gold."""
-    limit = steps_after(source.source_ids, model)
+    limit = steps_for(source.source_ids, model)
     if model.end is None:
         return min(limit, MOST_STEPS)
     needed = 0

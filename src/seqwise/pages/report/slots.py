@@ -8,7 +8,7 @@ from dataclasses import astuple, dataclass
 import torch
 
 from seqwise.data.readers import Example
-from seqwise.decoding import Decoder, encode_input, evaluation_mode, steps_after
+from seqwise.decoding import Decoder, encode_input, evaluation_mode, steps_for
 from seqwise.evaluation.log_partitions import LogPartitionReport, LogPartitionSummary
 from seqwise.evaluation.slot_ranking import unroll_slots
 from seqwise.pages.report.blocks import Block, Table, plain_number
@@ -41,7 +41,7 @@ def slot_spread(run: OutputRun, examples: Sequence[Example]) -> Spread:
     encoded = run.codec.encode_sources(readable(run, examples[:MOST_EXAMPLES]))
     with evaluation_mode(run.model):
         for source in encoded:
-            limit = steps_after(source.source_ids, run.model)
+            limit = steps_for(source.source_ids, run.model)
             searched = unroll_slots(run.model, encode_input(run.model, source), decoder, num_steps=limit)
             for step, slots in enumerate(searched):
                 if step == 0 or torch.isfinite(slots.scores_BJ).sum() < 2:
