@@ -801,7 +801,7 @@ def test_what_no_stream_commits_is_refused(make: Callable[..., Objective]) -> No
     with pytest.raises(InputError, match="delay of a commit must be a whole number, 0 or more, got -1"):
         make(k=2, commit_delay=-1)
     case = translation_case(0)
-    with pytest.raises(InputError, match="commit_delay: a EncoderDecoder writes outputs of their own length"):
+    with pytest.raises(InputError, match="commit_delay: labels are committed only without an end token"):
         make(k=2, commit_delay=1)(case.model, case.batch, {})
 
 

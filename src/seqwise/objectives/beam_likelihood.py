@@ -20,7 +20,7 @@ from seqwise.objectives.rescoring import beam_outputs, cut_at_end, output_scores
 from seqwise.search.candidates import Score, as_score, local
 from seqwise.search.commits import CommitRule, delay
 from seqwise.search.gold import Lost, never_lost, no_rivals, out_of_beam, unroll_with_gold
-from seqwise.search.operators import AlphaUnit, of_scores
+from seqwise.search.operators import AlphaUnit, of_scores, require_beam_size
 from seqwise.search.selectors import HardTopK, Selector, SoftTopK
 
 
@@ -38,7 +38,7 @@ def _commit_rule(commit_delay: int | None) -> CommitRule | None:
 
 def _require_labels(model: StepModel, commit: CommitRule | None) -> None:
     if commit is not None and model.end is not None:
-        problem = f"commit_delay: a {type(model).__name__} writes outputs of their own length, which no stream commits"
+        problem = f"commit_delay: labels are committed only without an end token, and a {type(model).__name__} has one"
         raise InputError(problem, hint="leave it out, or train a tagger")
 
 
@@ -107,7 +107,7 @@ def beam_crf_objective(
         >>> bool(beam_crf_objective(k=2)(model, collate([EncodedExample((1, 2), (0, 1))]), {}) > 0)
         True
     """
-    HardTopK(k)  # refuses a bad k now rather than at the first step
+    require_beam_size(k)
     score, commit = as_score(score), _commit_rule(commit_delay)
 
     def loss(model: StepModel, context: Any, batch: Batch, values: Mapping[str, float]) -> Tensor:
@@ -187,7 +187,7 @@ def soft_dense_beam_objective(
 
     Gold takes one of the k slots. Schedule used: ``alpha``.
     """
-    out_of_beam(k)  # refuses a bad k
+    require_beam_size(k)
 
     def rivals(values: Mapping[str, float]) -> Selector:
         if k == 1:

@@ -62,7 +62,7 @@ class _LogPartition(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scores_BTV: Tensor, transitions_VV: Tensor, lengths_B: Tensor) -> Tensor:
         run = _forward(Chain(scores_BTV, transitions_VV, lengths_B))
-        # A copy of the reference: autograd hangs ctx on what is returned, and the two would keep each other alive.
+        # Detached: autograd attaches ctx to the returned tensor, and the two would keep each other alive.
         ctx.run = run._replace(log_partition_B=run.log_partition_B.detach())
         ctx.save_for_backward(scores_BTV, transitions_VV, lengths_B)
         return run.log_partition_B
@@ -113,9 +113,9 @@ def _counted_TB(chain: Chain) -> Tensor:
 def _can_be_scaled(chain: Chain) -> bool:
     """Check that no relevant exponential can underflow.
 
-    With transitions in [m - d, m], the label with the best score of its own, scaled to 1, gets at least e^-d of the
-    mass, and passes at least e^-d of it to every next label. A value that underflows is below the smallest number of
-    the type, and passes on at most all of it. So the ratio of a lost path to a kept one is at most that number over
+    With transitions in [m - d, m], the label with the best label score, scaled to 1, gets at least e^-d of the mass,
+    and passes at least e^-d of it to every next label. A value that underflows is below the smallest number of the
+    type, and passes on at most all of its mass. So the ratio of a lost path to a kept one is at most that number over
     e^-2d, whatever the label scores; d is bounded so that this ratio is negligible.
     """
     limits = torch.finfo(chain.transitions_VV.dtype)
@@ -143,7 +143,7 @@ def _scaled_forward(chain: Chain) -> _Forward:
         prefix_BV = prefix_BV / sums[-1]
         prefixes.append(prefix_BV)
     sums_TB1 = torch.stack(sums)
-    # What the steps were divided by; those beyond a row's length count for nothing.
+    # Log of the divisor of each step; steps beyond a row's length do not count.
     steps_TB = (sums_TB1.log() + highest_TB1).squeeze(-1)
     log_partition_B = steps_TB.masked_fill(~counted_TB, 0.0).sum(0) + (chain.lengths_B - 1).clamp(min=0) * highest
     return _Forward(log_partition_B, torch.stack(prefixes), _Scaled(scores_TBV, transitions_VV, sums_TB1))
@@ -172,7 +172,7 @@ def _scaled_backward(chain: Chain, prefixes_TBV: Tensor, scaled: _Scaled, weight
 
 
 def _log_sum_exp(values: Tensor, dim: int) -> Tensor:
-    """Compute log sum exp, minus infinity if all values are."""
+    """Compute log sum exp; minus infinity if all values are minus infinity."""
     highest = values.amax(dim, keepdim=True)
     highest = highest.masked_fill(highest == -torch.inf, 0.0)
     return (values - highest).exp().sum(dim).log() + highest.squeeze(dim)
@@ -191,7 +191,7 @@ def _log_forward(chain: Chain) -> _Forward:
 
 def _log_backward(chain: Chain, run: _Forward, weights_B: Tensor) -> tuple[Tensor, Tensor]:
     counted_TB = _counted_TB(chain)
-    # Where every output is forbidden, all that follows is exp(-inf), and not NaN.
+    # If every output is forbidden, the exponentials below are exp(-inf) = 0, not NaN.
     total_B1 = run.log_partition_B.masked_fill(run.log_partition_B == -torch.inf, 0.0)[:, None]
     suffix_BV = torch.zeros_like(run.prefixes_TBV[0])
     marginals, counts_VV = [], torch.zeros_like(chain.transitions_VV)
@@ -207,7 +207,7 @@ def _log_backward(chain: Chain, run: _Forward, weights_B: Tensor) -> tuple[Tenso
     return torch.stack(marginals[::-1], dim=1), counts_VV
 
 
-# ---------------------------------------------------------------------------------------- what else chains know
+# ---------------------------------------------------------------------------------------- likelihood, marginals, best
 
 
 def chain_score(chain: Chain, outputs_BT: Tensor) -> Tensor:
@@ -281,7 +281,7 @@ def best_chain_output(chain: Chain) -> tuple[Tensor, Tensor]:
     itself_V = torch.arange(chain.scores_BTV.shape[-1], device=chain.scores_BTV.device)
     for step in range(1, num_steps):
         active_B1 = (chain.lengths_B > step)[:, None]
-        # Contiguous in the label before, over which the maximum is taken.
+        # Transposed, so that the maximum over the previous label is taken over contiguous memory.
         values_BV, before_BV = (best_BV[:, None] + chain.transitions_VV.T).max(-1)
         best_BV = torch.where(active_B1, values_BV + chain.scores_BTV[:, step], best_BV)
         back.append(torch.where(active_B1, before_BV, itself_V))

@@ -95,7 +95,7 @@ def sampled_noise_contrastive_loss(
         raise InputError(f"noise-contrastive estimation needs num_noise of 1 or more, got {num_noise}")
     counted = targets >= 0
     features_NH, targets_N = features[counted], targets[counted]
-    # A gold token that is never noise can be told from noise with certainty: its score would grow without end.
+    # A gold token that is never drawn as noise is discriminated with certainty: its score would grow without bound.
     uncovered_N = log_noise_V[targets_N] == -torch.inf
     if bool(uncovered_N.any()):
         problem = f"gold token {int(targets_N[uncovered_N][0])} has no probability under the noise"

@@ -16,7 +16,7 @@ from seqwise.models.protocols import StepModel
 from seqwise.objectives.objective import Objective, per_token_objective, search_targets
 from seqwise.objectives.rescoring import beam_outputs, cut_at_end, output_scores
 from seqwise.search.candidates import global_, local
-from seqwise.search.selectors import HardTopK
+from seqwise.search.operators import require_beam_size
 
 
 def distillation_loss(teacher_BN: Tensor, student_BN: Tensor, live_BN: Tensor) -> Tensor:
@@ -28,7 +28,7 @@ def distillation_loss(teacher_BN: Tensor, student_BN: Tensor, live_BN: Tensor) -
     Outputs that are not live are excluded. Shape (B,), 0 or more, in nats; 0 if the set is empty.
     """
     lowest = torch.finfo(student_BN.dtype).min
-    # Finite throughout: where the teacher gives no probability, a log of 0 would make 0 * inf of it.
+    # Finite, because a teacher probability of 0 would give 0 x infinity.
     log_q_BN = teacher_BN.detach().masked_fill(~live_BN, lowest).clamp(min=lowest).log_softmax(-1)
     log_p_BN = student_BN.masked_fill(~live_BN | (student_BN == -torch.inf), lowest).log_softmax(-1)
     return (log_q_BN.exp() * (log_q_BN - log_p_BN)).masked_fill(~live_BN, 0.0).sum(-1)
@@ -45,7 +45,7 @@ def distillation_objective(teacher: StepModel, *, k: int) -> Objective:
     not learn which outputs it wrongly scores above them. This hardly matters if all outputs have the same length. If
     lengths vary, raw scores initialised from a local model prefer outputs of very different lengths, which the
     teacher's beam never contains; these have almost no mass under q, and are pushed down. Gold is not in the set unless
-    a beam finds it: the teacher is the target, and of the data only sources and the lengths of gold outputs are used.
+    a beam finds it: the teacher is the target, and only the sources and the lengths of gold outputs are used.
 
     *Limits.* If the beams contain every output, this is the exact KL divergence between the teacher's distribution and
     the student's globally normalised one. *Fixed point.* A student whose raw scores are the teacher's
@@ -53,19 +53,19 @@ def distillation_objective(teacher: StepModel, *, k: int) -> Objective:
 
     The teacher keeps its mode (call ``eval()`` to switch off its dropout) and is never changed.
 
-    Source: named as future work by Goyal et al. (NAACL 2019), section 6; sequence-level distillation by k-best lists is
-    of Kim and Rush (EMNLP 2016), section 3.2. Not implemented: a teacher with another vocabulary.
+    Source: named as future work by Goyal et al. (NAACL 2019), section 6; sequence-level distillation with k-best lists:
+    Kim and Rush (EMNLP 2016), section 3.2. Not implemented: a teacher with another vocabulary.
     """
-    HardTopK(k)  # refuses a bad k now rather than at the first step
+    require_beam_size(k)
 
     def loss(model: StepModel, context: Any, batch: Batch, values: Mapping[str, float]) -> Tensor:
         _, num_steps_B = search_targets(batch, model.end)
         with torch.no_grad():
-            teachers_context = teacher.encode(batch)
-            theirs = beam_outputs(teacher, teachers_context, k=k, num_steps_B=num_steps_B, score=local)
-            own = beam_outputs(model, context, k=k, num_steps_B=num_steps_B, score=global_)
-            outputs_BNT, live_BN = _union(theirs, own, model.end)
-            teacher_BN = output_scores(teacher, teachers_context, outputs_BNT, local)
+            teacher_context = teacher.encode(batch)
+            teacher_outputs = beam_outputs(teacher, teacher_context, k=k, num_steps_B=num_steps_B, score=local)
+            student_outputs = beam_outputs(model, context, k=k, num_steps_B=num_steps_B, score=global_)
+            outputs_BNT, live_BN = _union(teacher_outputs, student_outputs, model.end)
+            teacher_BN = output_scores(teacher, teacher_context, outputs_BNT, local)
         return distillation_loss(teacher_BN, output_scores(model, context, outputs_BNT, global_), live_BN)
 
     return per_token_objective(loss, cross_entropy_weight=0.0)

@@ -40,7 +40,7 @@ def _weights_and_biases(model: StepModel) -> tuple[Tensor, Tensor | None]:
     head = model.head
     if isinstance(head, nn.Linear):
         return head.weight, head.bias
-    if isinstance(head, nn.Identity):  # features that are the scores themselves
+    if isinstance(head, nn.Identity):  # the features are the scores
         embedding_VD = model.embedding_VD
         return torch.eye(len(embedding_VD), dtype=embedding_VD.dtype, device=embedding_VD.device), None
     problem = f"scores of single tokens need a linear head, which that of {type(model).__name__} is not"
@@ -49,14 +49,14 @@ def _weights_and_biases(model: StepModel) -> tuple[Tensor, Tensor | None]:
 
 def require_fit(features: Tensor, head_weight_VH: Tensor, head_bias_V: Tensor | None, targets: Tensor) -> None:
     """Raise an InputError if features, linear head and targets do not fit; token ids are checked only on the CPU."""
-    of_targets, of_features, of_head = (tuple(tensor.shape) for tensor in (targets, features, head_weight_VH))
-    if of_targets != of_features[:-1]:
-        raise InputError(f"targets of shape {of_targets} for features of shape {of_features}")
-    if len(of_head) != 2 or of_head[1] != of_features[-1]:
-        raise InputError(f"a head of shape {of_head} for features of shape {of_features}")
-    if head_bias_V is not None and tuple(head_bias_V.shape) != of_head[:1]:
-        raise InputError(f"biases of shape {tuple(head_bias_V.shape)} for a head of shape {of_head}")
-    _require_known(targets, of_head[0])
+    feature_shape, head_shape = tuple(features.shape), tuple(head_weight_VH.shape)
+    if tuple(targets.shape) != feature_shape[:-1]:
+        raise InputError(f"targets of shape {tuple(targets.shape)} for features of shape {feature_shape}")
+    if len(head_shape) != 2 or head_shape[1] != feature_shape[-1]:
+        raise InputError(f"a head of shape {head_shape} for features of shape {feature_shape}")
+    if head_bias_V is not None and tuple(head_bias_V.shape) != head_shape[:1]:
+        raise InputError(f"biases of shape {tuple(head_bias_V.shape)} for a head of shape {head_shape}")
+    _require_known(targets, head_shape[0])
 
 
 def require_tokens(targets: Tensor, logits: Tensor) -> None:
@@ -67,7 +67,7 @@ def require_tokens(targets: Tensor, logits: Tensor) -> None:
 
 
 def _require_known(targets: Tensor, vocabulary_size: int) -> None:
-    # A GPU would have to be waited for.
+    # On a GPU, the check would wait for the device.
     if targets.device.type == "cpu" and targets.numel() and int(targets.max()) >= vocabulary_size:
         raise InputError(f"the target {int(targets.max())} is outside the vocabulary of {vocabulary_size}")
 
@@ -105,21 +105,21 @@ class _GoldAndPartition(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         features_NH, weight_VH, bias_V, targets_N, gold_NH, drawn_M, powers_MV, sums_M = ctx.saved_tensors
-        gold_N, log_partition_M = gradients
-        shares_M = (log_partition_M / sums_M).masked_fill(sums_M == 0, 0.0)
-        wanted_features, wanted_weight, wanted_bias, *_ = ctx.needs_input_grad
-        of_features = of_weight = of_bias = None
-        own = powers_MV.to(weight_VH.dtype)
-        if wanted_features:
-            of_features = gold_N[:, None] * gold_NH
-            of_drawn_MH = shares_M[:, None] * (own @ weight_VH)
-            of_features = of_features.index_add_(0, drawn_M, of_drawn_MH.to(of_features.dtype)).to(features_NH.dtype)
-        if wanted_weight:
+        to_gold_N, to_log_partition_M = gradients
+        shares_M = (to_log_partition_M / sums_M).masked_fill(sums_M == 0, 0.0)
+        needs_features, needs_weight, needs_bias, *_ = ctx.needs_input_grad
+        to_features_NH = to_weight_VH = to_bias_V = None
+        cast_MV = powers_MV.to(weight_VH.dtype)
+        if needs_features:
+            to_features_NH = to_gold_N[:, None] * gold_NH
+            to_drawn_MH = (shares_M[:, None] * (cast_MV @ weight_VH)).to(to_features_NH.dtype)
+            to_features_NH = to_features_NH.index_add_(0, drawn_M, to_drawn_MH).to(features_NH.dtype)
+        if needs_weight:
             scaled_MH = shares_M[:, None] * features_NH[drawn_M]
-            of_weight = own.mT @ scaled_MH.to(own.dtype)
-            rows_NH = gold_N[:, None] * features_NH
-            of_weight.index_put_((targets_N,), rows_NH.to(own.dtype), accumulate=True)
-        if wanted_bias:
-            of_bias = (powers_MV.mT @ shares_M).to(bias_V.dtype)
-            of_bias.index_put_((targets_N,), gold_N.to(bias_V.dtype), accumulate=True)
-        return of_features, of_weight, of_bias, None, None
+            to_weight_VH = cast_MV.mT @ scaled_MH.to(cast_MV.dtype)
+            rows_NH = to_gold_N[:, None] * features_NH
+            to_weight_VH.index_put_((targets_N,), rows_NH.to(cast_MV.dtype), accumulate=True)
+        if needs_bias:
+            to_bias_V = (powers_MV.mT @ shares_M).to(bias_V.dtype)
+            to_bias_V.index_put_((targets_N,), to_gold_N.to(bias_V.dtype), accumulate=True)
+        return to_features_NH, to_weight_VH, to_bias_V, None, None

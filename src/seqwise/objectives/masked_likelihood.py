@@ -35,7 +35,7 @@ def masked_cross_entropy(model: MaskedModel, tokens_NT: Tensor, masked_NT: Tenso
         A scalar.
 
     Raises:
-        InputError: nothing is masked, the model does not score a masked token, or the model raises.
+        InputError: nothing is masked, the model does not score a masked token, or the model refuses its inputs.
 
     Source: Devlin et al. (NAACL 2019), section 3.1. Not implemented: predicting tokens that are kept or replaced by
     random ones.
@@ -50,7 +50,7 @@ def masked_cross_entropy(model: MaskedModel, tokens_NT: Tensor, masked_NT: Tenso
     logits_MV = model.masked_logits(tokens_NT, masked_NT, context)
     hidden_M = tokens_NT[masked_NT]
     if len(hidden_M) == 0:
-        raise InputError("no position is masked, so there is nothing to predict", hint="mask one position at least")
+        raise InputError("no position is masked, so there is nothing to predict", hint="mask at least one position")
     unknown_M = (hidden_M < 0) | (hidden_M >= model.vocab_size)
     if bool(unknown_M.any()):
         raise InputError(
@@ -78,7 +78,7 @@ def mask_uniformly(tokens_NT: Tensor) -> Tensor:
         True
     """
     lengths_N1 = (tokens_NT != IGNORE).sum(1, keepdim=True)
-    # 1 + floor(u length), u < 1; a product cannot round up to the length, since u keeps 2^-24 away from 1.
+    # 1 + floor(u length); the product cannot be rounded up to the length, since u is at most 1 - 2^-24.
     counts_N1 = 1 + (torch.rand(lengths_N1.shape, device=tokens_NT.device) * lengths_N1).long()
     return (_ranks(_draws(tokens_NT)) < counts_N1) & (tokens_NT != IGNORE)
 
@@ -147,7 +147,7 @@ def masked_objective(masks: Callable[[Tensor], Tensor]) -> Objective:
         An objective for masked models without context; the sources of the batch are ignored.
 
     Raises:
-        InputError: later, as :func:`masked_cross_entropy` does.
+        InputError: when called, as :func:`masked_cross_entropy`.
 
     Example:
         >>> from seqwise.data import EncodedExample, collate
@@ -178,8 +178,8 @@ def conditional_masked_objective(masks: Callable[[Tensor], Tensor], *, length_we
         An objective for a :class:`~seqwise.models.conditional.ConditionalMaskedTransformer`.
 
     Raises:
-        InputError: the weight is out of range; later, a target is empty or longer than the model's ``max_length``, or
-            as :func:`masked_cross_entropy` does.
+        InputError: the weight is out of range; when called, as :func:`masked_cross_entropy`, or if a target is empty or
+            longer than the model's ``max_length``.
 
     Source: Ghazvininejad et al. (EMNLP 2019), sections 2.2 and 2.3, where the weight is 1.
 

@@ -95,7 +95,7 @@ class ObjectiveConfig(Config):
 
     @property
     def unrolls(self) -> bool:
-        """Whether gradients flow through single steps, which gradient checkpointing can take again."""
+        """Whether gradients flow through single steps, which gradient checkpointing can recompute."""
         return self.steps_singly
 
     def loss_unit(self, token: str) -> str:
@@ -137,7 +137,7 @@ class Searching(ObjectiveConfig):
 
     searches = True
 
-    counts: ClassVar[str] = "nats"
+    search_unit: ClassVar[str] = "nats"
     """Unit of the loss of the search itself."""
 
     k: int = setting(5, BEAM, flag="beam_size", ge=1)
@@ -150,14 +150,14 @@ class Searching(ObjectiveConfig):
 
     def loss_unit(self, token: str) -> str:
         added = f", + {self.cross_entropy_weight:g} x cross-entropy" if self.cross_entropy_weight else ""
-        return f"{self.counted(token)} per {token}{added}"
+        return f"{self.search_loss_unit(token)} per {token}{added}"
 
-    def counted(self, token: str) -> str:
+    def search_loss_unit(self, token: str) -> str:
         """Describe the unit of the loss of the search itself."""
-        return self.counts
+        return self.search_unit
 
     def beam(self) -> dict[str, Any]:
-        """The arguments that all losses of a search take."""
+        """Return the arguments that all losses of a search take."""
         return {"k": self.k, "score": self.score, "cross_entropy_weight": self.cross_entropy_weight}
 
 
@@ -187,7 +187,7 @@ class Relaxed(Annealed):
     unit: AlphaUnitName = setting("scores", ALPHA_UNIT, flag="alpha_unit")
 
     def alpha_unit(self) -> Any:
-        """The function that computes the divisor of alpha."""
+        """Return the function that computes the divisor of alpha."""
         from seqwise.search.operators import ALPHA_UNITS
 
         return ALPHA_UNITS[self.unit]
@@ -220,11 +220,11 @@ class Costed(Cost):
         return self
 
     def cost_name(self, token: str) -> str:
-        """Unit of the cost, in the plural."""
+        """Describe the unit of the cost, in the plural."""
         return "cost" if self.wrong_label_costs else "edits" if self.cost == "edit-distance" else f"wrong {token}s"
 
     def token_cost(self, context: Context) -> dict[str, Any]:
-        """The cost of tokens as an argument, if it is not the default.
+        """Return the cost of tokens as an argument, empty for the default.
 
         Raises:
             InputError: a cost names an unknown token.
@@ -324,7 +324,7 @@ class Committed(Mixed):
     )
 
     def beam(self) -> dict[str, Any]:
-        """The options of the search, with the delay."""
+        """Return the arguments of the search, with the delay."""
         return {**super().beam(), "commit_delay": self.commit_delay}
 
 
@@ -337,7 +337,7 @@ class OutputCosted(Cost, Searching):
         return False
 
     def output_cost(self) -> dict[str, Any]:
-        """The cost of whole outputs as an argument."""
+        """Return the cost of whole outputs as an argument."""
         from seqwise.objectives.risk import edit_distances, hamming_distances
 
         return {"cost": edit_distances if self.cost == "edit-distance" else hamming_distances}

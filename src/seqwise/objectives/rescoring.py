@@ -34,7 +34,7 @@ def beam_outputs(
     """
     beam = beam_search(model, context, HardTopK(k), num_steps=num_steps_B, score=score)
     live_BK = beam.scores_BK > -torch.inf
-    # Missing ones may begin with any token, and a model that forces its first token refuses to score another.
+    # Missing outputs may begin with any token, and a model that forces its first token refuses to score another.
     return backtrace(beam).masked_fill(~live_BK[..., None], IGNORE), live_BK
 
 
@@ -51,9 +51,9 @@ def outputs_until_wrong(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Find the outputs of a hard beam that commits labels, up to the step that commits one that is not gold.
 
-    Returns ``gold_BT``, cut there, and ``outputs_BKT`` and ``live_BK``, as :func:`beam_outputs` does: where no wrong
-    label is committed, the complete outputs that agree with what is, and else the prefixes that agree with the wrong
-    label, gold not among them. For models without an end token.
+    Returns ``gold_BT``, cut there, and ``outputs_BKT`` and ``live_BK``, as :func:`beam_outputs` does. If no wrong label
+    is committed, these are the complete outputs that agree with the committed labels; otherwise, they are the prefixes
+    that agree with the wrong label, so gold is not among them. For models without an end token.
     """
     steps_B, beam = num_steps_B.clone(), Beam.start(model, context)
     selector = Committing(HardTopK(k), commit)
@@ -62,7 +62,7 @@ def outputs_until_wrong(
         beam, committed_BT = step.beam, step.carry.committed_BT
         open_BT = gold_BT[:, done - committed_BT.shape[1] : done]
         wrong_B = ((committed_BT != COMMITTED) & (committed_BT != open_BT)).any(1)
-        steps_B.masked_fill_(wrong_B & (steps_B > done), done)  # which ends the search of these inputs
+        steps_B.masked_fill_(wrong_B & (steps_B > done), done)  # ends the search of these inputs
         if not bool((steps_B > done).any()):
             break
     outputs_BKT = backtrace(beam)
@@ -93,7 +93,7 @@ def output_scores(
     Tokens after the end token and negative ones are ignored. Not implemented: versions that never hold all B K T V
     scores.
 
-    In a language, a renormalised score sums over what can be finished in the steps of the search, which are then given.
+    In a language, a renormalised score sums over the tokens after which an output can be finished in ``num_steps_B``.
     """
     score, language = as_score(score), language_of(model)
     targets_NT = cut_at_end(outputs_BKT, model.end).flatten(0, 1)

@@ -18,8 +18,7 @@ from seqwise.objectives.objective import Objective, per_token_objective, search_
 from seqwise.objectives.rescoring import beam_outputs, cut_at_end, output_scores
 from seqwise.search.candidates import Score, as_score, local
 from seqwise.search.costs import levenshtein_row
-from seqwise.search.operators import peaked_softmax
-from seqwise.search.selectors import HardTopK
+from seqwise.search.operators import peaked_softmax, require_beam_size
 
 OutputCost = Callable[[Tensor, Tensor, int | None], Tensor]
 """Cost of complete outputs: maps outputs (B, K, T), gold (B, T) and the end token or None to (B, K), no gradient.
@@ -101,7 +100,7 @@ def minimum_risk_objective(
         >>> bool(0 <= minimum_risk_objective(k=4, cost=edit_distances)(model, batch, {}) <= 1)
         True
     """
-    HardTopK(k)  # refuses a bad k now rather than at the first step
+    require_beam_size(k)
     score = as_score(score)
 
     def loss(model: StepModel, context: Any, batch: Batch, values: Mapping[str, float]) -> Tensor:

@@ -51,14 +51,14 @@ def hamming_cost(gold_BT: Tensor, vocab_size: int, weights: Tensor | None = None
     device = gold_BT.device
     weights_V = torch.ones(vocab_size, device=device) if weights is None else weights.to(device).expand(vocab_size)
     is_gold_BT, places_BT = gold_BT >= 0, gold_BT.long().clamp(0, vocab_size - 1)
-    # A gold token that is none of the V leaves the last one as it is.
+    # For a gold token outside the vocabulary, the cost of the last token does not change.
     of_gold_BT = weights_V[places_BT] * (gold_BT >= vocab_size)
 
     def cost(step: int) -> Tensor:
         if step >= gold_BT.shape[1]:
             return weights_V.new_zeros(gold_BT.shape[0], vocab_size)
         place = slice(step, step + 1)
-        # Gold written over: one pass over B x V.
+        # Overwrite the cost of gold, in one pass over B x V.
         return (weights_V * is_gold_BT[:, place]).scatter_(1, places_BT[:, place], of_gold_BT[:, place])
 
     return cost
@@ -135,7 +135,7 @@ def relaxed_beam_objective(
         cross_entropy_weight: weight of the teacher-forced cross-entropy that is added.
 
     Raises:
-        InputError: later, k is less than 1, or alpha is missing or not positive.
+        InputError: when called, if k is less than 1, or alpha is missing or not positive.
 
     Source: Goyal et al. (AAAI 2018), Algorithm 3; Goyal et al. (NAACL 2019) for global scores.
 

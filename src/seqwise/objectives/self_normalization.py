@@ -91,7 +91,7 @@ class _LogProbAndPartition(torch.autograd.Function):
         log_probs_NV = F.log_softmax(logits_NV, dim=-1, dtype=dtype)
         ctx.save_for_backward(log_probs_NV, targets_N)
         log_prob_N, gold_N = (x.gather(1, targets_N[:, None])[:, 0] for x in (log_probs_NV, logits_NV))
-        # A gold token that is ruled out says nothing about log Z.
+        # The score of an excluded gold token does not determine log Z.
         excluded_N = gold_N == -torch.inf
         log_partition_N = gold_N - log_prob_N
         if bool(excluded_N.any()):
@@ -233,12 +233,8 @@ def _counted(rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 def _drawn(values_N: Tensor, fraction: float, generator: torch.Generator | None) -> Tensor:
     """Draw the indices of H: ``ceil(gamma n)`` of n, all subsets equally likely."""
     order_N = torch.rand(len(values_N), generator=generator, device=values_N.device).argsort()
-    return order_N[: _num_drawn(fraction, len(values_N))]
-
-
-def _num_drawn(fraction: float, num_positions: int) -> int:
     # Rounded first: 0.07 * 100 is 7.000000000000001 in floating point.
-    return math.ceil(round(fraction * num_positions, 9))
+    return order_N[: math.ceil(round(fraction * len(values_N), 9))]
 
 
 def _gold_and_drawn(
@@ -296,8 +292,7 @@ def log_partition_objective(*, fraction: float = 1.0) -> Objective:
         if len(features_NH) == 0:
             return features_BTH.sum() * 0.0
         if fraction < 1:
-            order_N = torch.randperm(len(features_NH), device=features_NH.device)
-            features_NH = features_NH[order_N[: _num_drawn(fraction, len(features_NH))]]
+            features_NH = features_NH[_drawn(features_NH, fraction, None)]
         return at_least_float32(model.head(features_NH)).logsumexp(-1).square().mean()
 
     return objective

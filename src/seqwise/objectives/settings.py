@@ -91,7 +91,7 @@ class BeamCRF(Committed):
 
     @property
     def unrolls(self) -> bool:
-        """Only in added relaxed-beam loss: the beam itself is found without gradients."""
+        """Only with added relaxed-beam loss: the beam itself is found without gradients."""
         return self.relaxes
 
     def build(self, context: Context = NOTHING) -> Objective:
@@ -133,7 +133,7 @@ class SoftDenseBeam(Mixed):
 class BeamSearchOptimization(Costed, Searching):
     """Margin violations wherever gold falls off the beam, which then restarts from gold."""
 
-    counts = LOST_MARGIN
+    search_unit = LOST_MARGIN
     name: Literal["beam-search-optimization"] = "beam-search-optimization"
 
     def build(self, context: Context = NOTHING) -> Objective:
@@ -145,7 +145,7 @@ class BeamSearchOptimization(Costed, Searching):
 class EarlyUpdate(Searching):
     """Perceptron update at the step where gold falls off the beam."""
 
-    counts = LOST_MARGIN
+    search_unit = LOST_MARGIN
     name: Literal["early-update"] = "early-update"
 
     def build(self, context: Context = NOTHING) -> Objective:
@@ -157,7 +157,7 @@ class EarlyUpdate(Searching):
 class HardHinge(Costed, Searching):
     """Hinge loss on the hard beam."""
 
-    counts = LOST_MARGIN
+    search_unit = LOST_MARGIN
     name: Literal["hard-hinge"] = "hard-hinge"
 
     def build(self, context: Context = NOTHING) -> Objective:
@@ -169,7 +169,7 @@ class HardHinge(Costed, Searching):
 class Hinge(Relaxed, Costed, Searching):
     """Hinge loss on the relaxed beam, with cost-augmented search."""
 
-    counts = LOST_MARGIN
+    search_unit = LOST_MARGIN
     name: Literal["hinge"] = "hinge"
 
     def build(self, context: Context = NOTHING) -> Objective:
@@ -183,7 +183,7 @@ class MinimumRisk(Annealed, OutputCosted):
 
     name: Literal["minimum-risk"] = "minimum-risk"
 
-    def counted(self, token: str) -> str:
+    def search_loss_unit(self, token: str) -> str:
         return "expected edits" if self.cost == "edit-distance" else f"expected wrong {token}s"
 
     def build(self, context: Context = NOTHING) -> Objective:
@@ -208,7 +208,7 @@ class RelaxedBeam(Relaxed, Costed, Searching):
 
     name: Literal["relaxed-beam"] = "relaxed-beam"
 
-    def counted(self, token: str) -> str:
+    def search_loss_unit(self, token: str) -> str:
         return f"expected {self.cost_name(token)}"
 
     def build(self, context: Context = NOTHING) -> Objective:
@@ -285,11 +285,11 @@ class Distillation(ObjectiveConfig):
         teacher: Any = context.teacher()
         objective = distillation_objective(teacher, k=self.k)
 
-        def on_its_device(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
+        def on_device_of_batch(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
             teacher.to(batch.sources_BS.device)  # training may have moved the model
             return objective(model, batch, values)
 
-        return on_its_device
+        return on_device_of_batch
 
 
 class NoiseContrastive(ObjectiveConfig):

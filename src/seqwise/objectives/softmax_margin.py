@@ -18,7 +18,7 @@ from seqwise.objectives.objective import Objective, per_token_objective, search_
 from seqwise.objectives.rescoring import beam_outputs
 from seqwise.objectives.risk import OutputCost, hamming_distances
 from seqwise.search.candidates import Score, as_score, local
-from seqwise.search.selectors import HardTopK
+from seqwise.search.operators import require_beam_size
 
 
 def softmax_margin_objective(
@@ -53,7 +53,7 @@ def softmax_margin_objective(
         >>> bool(softmax_margin_objective(k=3)(model, batch, {}) > beam_crf_objective(k=3)(model, batch, {}))
         True
     """
-    HardTopK(k)  # refuses a bad k now rather than at the first step
+    require_beam_size(k)
     score = as_score(score)
 
     def loss(model: StepModel, context: Any, batch: Batch, values: Mapping[str, float]) -> Tensor:

@@ -28,6 +28,7 @@ from seqwise.search.beam import beam_search
 from seqwise.search.candidates import Score, as_score, cost_augmented, local
 from seqwise.search.costs import Cost
 from seqwise.search.gold import no_rivals, out_of_beam, unroll_with_gold
+from seqwise.search.operators import require_beam_size
 from seqwise.search.selectors import HardTopK
 
 Violation = Callable[[Tensor, Tensor], Tensor]
@@ -71,11 +72,9 @@ def early_update_loss(
         lost_B = lost(step.gold_B1, step.others_BN)
         stops_B = open_B & (lost_B | step.last_B)
         on_beam_BK = step.others_BN.topk(min(k, step.others_BN.shape[1])).values
-        if on_beam_BK.shape[1] == k:
-            # Where gold is on the beam, it takes one of the k places.
-            on_beam_BK = torch.cat(
-                [on_beam_BK[:, :-1], on_beam_BK[:, -1:].masked_fill(~lost_B[:, None], -torch.inf)], dim=1
-            )
+        # If gold is on the beam, it takes the place of the k-th of them.
+        is_kth_K = torch.arange(on_beam_BK.shape[1], device=on_beam_BK.device) == k - 1
+        on_beam_BK = on_beam_BK.masked_fill(is_kth_K & ~lost_B[:, None], -torch.inf)
         losses_B = losses_B + violation(step.gold_B1, on_beam_BK).where(stops_B, 0.0)
         open_B = open_B & ~stops_B
         if worth_reading(open_B, number) and not bool(open_B.any()):
@@ -95,7 +94,7 @@ def early_update_objective(
     The violation is ``perceptron_violation`` (Collins and Roark), or ``negative_log_share`` for the beam-normalised
     likelihood with early update (Andor et al.).
     """
-    out_of_beam(k)  # refuses a bad k now rather than at the first step
+    require_beam_size(k)
     score = as_score(score)
 
     def loss(model: StepModel, context: Any, batch: Batch, values: Mapping[str, float]) -> Tensor:
@@ -144,9 +143,9 @@ def beam_search_optimization_loss(
         score=score,
         cost=cost,
     ):
-        # The rivals' own scores: a restart has already put out those on the beam. Their costs it leaves alone.
+        # Scores from before a restart, which removes the scores of the rivals on the beam, but not their costs.
         rivals_BK = step.others_BN.topk(min(k, step.others_BN.shape[1])).values
-        # Where there are fewer than k, the last of these is gold's own place, at minus infinity: nothing is lacking.
+        # With fewer than k rivals, the last entry is that of gold, at minus infinity: no violation.
         rank_B1 = torch.where(step.last_B, 0, rivals_BK.shape[1] - 1)[:, None]
         lacking_B1 = (margin + rivals_BK.gather(1, rank_B1) - step.gold_B1).clamp(min=0)
         weighted_B1 = step.beam.costs_BK[:, 1:].gather(1, rank_B1) * lacking_B1
