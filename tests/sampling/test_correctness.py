@@ -530,7 +530,7 @@ OWN_NUMBERS: dict[str, Callable[[Tensor], Tensor]] = {
     "torch's": lambda y: torch.randint(3, y.shape),
     "numpy's": lambda y: torch.from_numpy(np.random.randint(3, size=y.shape)),
     "Python's": lambda y: torch.tensor([[random.randrange(3) for _ in row] for row in y.tolist()]),
-    "what it does by the same choices": lambda y: torch.randint(3, y.shape, generator=GENERATOR),
+    "its result for the same choices": lambda y: torch.randint(3, y.shape, generator=GENERATOR),
 }
 
 

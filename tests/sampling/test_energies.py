@@ -31,7 +31,7 @@ from seqwise.sampling import (
 )
 from seqwise.sampling.correctness import TableModel, every_sequence
 from seqwise.sampling.draws import choice_at
-from seqwise.sampling.energies import joint_logits, lone_logits
+from seqwise.sampling.energies import joint_logits, single_mask_logits
 from seqwise.sampling.state import evaluate
 
 MODEL = table_model(num_positions=3, vocab_size=3, seed=1)
@@ -100,7 +100,7 @@ def test_constraints() -> None:
     for penalty in (0.0, -1.0, math.nan):
         with pytest.raises(InputError, match="penalty"):
             constraint(contains(1), penalty=penalty)
-    with pytest.raises(InputError, match="no token"):
+    with pytest.raises(InputError, match="at least one token"):
         contains()
     with pytest.raises(InputError, match="minus infinity"):
         (-1.0 * constraint(contains(1))).of_sequences(y)
@@ -261,7 +261,7 @@ def test_a_token_is_scored_with_what_is_masked_beside_it(pieces: Any, max_rows: 
 def test_where_nothing_is_masked_the_model_is_not_asked() -> None:
     assert isinstance(MODEL, TableModel)
     model, none_BT = Recording(MODEL.table), torch.zeros(2, 3).bool()
-    for logits_of in (lone_logits, joint_logits):
+    for logits_of in (single_mask_logits, joint_logits):
         assert logits_of(model, SEQUENCES[:2], none_BT).shape == (0, 3)
     assert pseudo_log_likelihood(model, SEQUENCES[:2], scored_BT=none_BT).isnan().all()
     assert model.rows == []

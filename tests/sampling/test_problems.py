@@ -23,7 +23,7 @@ from seqwise.sampling import (
 from seqwise.sampling import problems as problems_module
 from seqwise.sampling.chains import tally
 from seqwise.sampling.correctness import every_sequence
-from seqwise.sampling.problems import ChainProblem, ChainRunner, Ways, run_problems, samples_of
+from seqwise.sampling.problems import ChainProblem, ChainRunner, Tokenizations, run_problems, samples_of
 from seqwise.sampling.refinement import refine
 from seqwise.sampling.state import evaluate
 
@@ -222,7 +222,7 @@ def test_phrases_need_units_and_their_setting_is_named() -> None:
     with pytest.raises(InputError, match=r"^without: phrases need the units"):
         ChainRunner(MODEL, ChainSettings(without=("wanted",)))
 
-    def refuse(text: str) -> Ways:
+    def refuse(text: str) -> Tokenizations:
         raise InputError(f"no {text}", hint="leave it out")
 
     with pytest.raises(InputError, match=r"^contain: no wanted; leave it out$"):
@@ -231,7 +231,7 @@ def test_phrases_need_units_and_their_setting_is_named() -> None:
 
 def test_phrases_are_tokens_where_nothing_is_spelled() -> None:
     """Of a required phrase one way is enough; each way of a forbidden one is a violation."""
-    ways: dict[str, Ways] = {"wanted": ((2, 1), (0, 0)), "unwanted": ((1, 1), (2,))}
+    ways: dict[str, Tokenizations] = {"wanted": ((2, 1), (0, 0)), "unwanted": ((1, 1), (2,))}
     settings = ChainSettings(contain=("wanted",), without=("unwanted",), penalty=2.5)
     energy = ChainRunner(MODEL, settings, phrase=ways.__getitem__).energy
     every_BT, violated = every_sequence(3, 3), []
@@ -246,7 +246,7 @@ def test_phrases_are_words_where_tokens_are_spelled(penalty: float | None) -> No
     """The pieces "s" and "a" also make a word, and the piece "as" a part of one."""
     pieces = ["a", "s", " "]
     settings = ChainSettings(contain=("as",), without=("a",), penalty=penalty)
-    ways: dict[str, Ways] = {"as": ((0, 1),), "a": ((0,),)}
+    ways: dict[str, Tokenizations] = {"as": ((0, 1),), "a": ((0,),)}
     spelled = ChainRunner(
         MODEL, settings, phrase=ways.__getitem__, spell=lambda ids: "".join(pieces[token] for token in ids)
     )

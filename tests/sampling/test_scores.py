@@ -11,7 +11,7 @@ import torch
 
 from seqwise import InputError
 from seqwise.sampling.scores import Span, TextScore, TokenScores, located, pseudo_perplexity, with_contexts
-from seqwise.sampling.scoring_settings import ScoringSettings, refuse_unread
+from seqwise.sampling.scoring_settings import ScoringSettings, refuse_ignored
 
 TEXT = "Dogs  bark."
 SCORE = TextScore(
@@ -170,8 +170,8 @@ def test_pieces_a_start_and_an_end_are_refused_where_no_model_reads_them(
 ) -> None:
     for kind in ("causal", "encoder-decoder", "masked"):
         if readers is None or kind in readers:
-            refuse_unread(ScoringSettings(**options), kind)
+            refuse_ignored(ScoringSettings(**options), kind)
             continue
         with pytest.raises(InputError, match=f"^{next(iter(options))}: has no effect .* {kind}") as refused:
-            refuse_unread(ScoringSettings(**options), kind)
+            refuse_ignored(ScoringSettings(**options), kind)
         assert readers <= set(str(refused.value).replace(";", "").split())

@@ -29,7 +29,7 @@ from seqwise.sampling.any_order import any_order_bound
 from seqwise.sampling.energies import scored_passes
 from seqwise.sampling.problems import of_one_length
 from seqwise.sampling.scores import Span, TextScore, with_contexts
-from seqwise.sampling.scoring_settings import ScoringSettings, refuse_unread
+from seqwise.sampling.scoring_settings import ScoringSettings, refuse_ignored
 
 MOST_SCORES = 2**27
 """Largest number of scores, positions times vocabulary, that are held at once."""
@@ -225,13 +225,13 @@ def text_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> TextSc
     if isinstance(model, HuggingFaceStepModel):
         model = model.model
     if not writes_text(model):
-        refuse_unread(settings, "masked")
+        refuse_ignored(settings, "masked")
         return _masked_scorer(model, tokenizer, settings)
     inner = unwrapped(model)
     if settings.bound:
         problem = "bound: a left-to-right model has exact log-probabilities"
         raise InputError(problem, hint="leave it out")
-    refuse_unread(settings, "encoder-decoder" if inner.config.is_encoder_decoder else "causal")
+    refuse_ignored(settings, "encoder-decoder" if inner.config.is_encoder_decoder else "causal")
     require_evaluation_mode(inner)
     return (_seq2seq_scorer if inner.config.is_encoder_decoder else _causal_scorer)(model, tokenizer, settings)
 

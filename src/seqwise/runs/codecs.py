@@ -46,7 +46,7 @@ from seqwise.runs.inputs import each_sequence, file_units
 from seqwise.runs.masked_model_settings import Format
 
 if TYPE_CHECKING:
-    from seqwise.sampling.problems import Ways
+    from seqwise.sampling.problems import Tokenizations
     from seqwise.search.selectors import Selector
 
 Purpose = Literal["predict", "score"]
@@ -169,7 +169,7 @@ class SequenceCodec(Codec):
         return list(tokens)
 
     @abstractmethod
-    def phrase(self, text: str) -> Ways:
+    def phrase(self, text: str) -> Tokenizations:
         """Return the tokenizations of a phrase."""
 
     def require_free(self, free: str) -> None:
@@ -387,7 +387,7 @@ class MaskedCodec(SequenceCodec):
     def pieces_of(self, tokens: Sequence[str]) -> list[str]:
         return list(tokens) if self.sequence.subwords is None else [token.replace(BLANK, "") for token in tokens]
 
-    def phrase(self, text: str) -> Ways:
+    def phrase(self, text: str) -> Tokenizations:
         pieces = self.sequence.split(split_text(text, file_units(self.units)))
         if not pieces:
             raise InputError("a phrase is blank", hint="give at least one token")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from seqwise.hugging_face import HuggingFaceMaskedModel
     from seqwise.hugging_face.tagger import Piece
     from seqwise.hugging_face.text_codec import TextCodec
-    from seqwise.sampling.problems import Ways
+    from seqwise.sampling.problems import Tokenizations
     from seqwise.search.selectors import Selector
 
 FORBIDDING = ("bad_words_ids", "suppress_tokens", "begin_suppress_tokens")
@@ -381,7 +381,7 @@ class MaskedTextCodec(SequenceCodec):
     def decode(self, ids: Sequence[int]) -> tuple[str, ...]:
         return self.codec.pieces(ids)
 
-    def phrase(self, text: str) -> Ways:
+    def phrase(self, text: str) -> Tokenizations:
         if not text.strip():
             raise InputError("a phrase is blank", hint="give at least one token")
         return self.codec.phrase(text)

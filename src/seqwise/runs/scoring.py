@@ -25,7 +25,7 @@ from seqwise.runs.run import MaskedRun, Run
 from seqwise.sampling.energies import pseudo_log_likelihood
 from seqwise.sampling.problems import encode_sources, of_one_length
 from seqwise.sampling.scores import TextScore, located, with_contexts
-from seqwise.sampling.scoring_settings import ScoringSettings, refuse_unread
+from seqwise.sampling.scoring_settings import ScoringSettings, refuse_ignored
 
 BLOCK = 256  # sequences that are sorted by length together
 
@@ -318,7 +318,7 @@ def _of_texts(model: Any, tokenizer: Any, settings: ScoringSettings) -> _Scoring
 
 def _of_sequences(run: MaskedRun, settings: ScoringSettings) -> _Scoring:
     """Score the sequences of a masked model of seqwise."""
-    refuse_unread(settings, "masked")
+    refuse_ignored(settings, "masked")
     for name in ("bound", "window"):
         if getattr(settings, name):
             raise InputError(f"{name}: it is for Hugging Face models", hint="leave it out")

@@ -217,7 +217,7 @@ def save_chains(path: str | os.PathLike[str], state: ChainState) -> None:
         {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()},
         metadata={"kind": "seqwise chains", "sweep": str(state.sweep)},
     )
-    # safetensors writes the metadata in an order that changes from call to call; here equal states are equal files.
+    # safetensors orders the metadata differently from call to call; sorted here, equal states give equal files.
     size = int.from_bytes(packed[:8], "little")
     header = json.loads(packed[8 : 8 + size])
     header["__metadata__"] = dict(sorted(header["__metadata__"].items()))

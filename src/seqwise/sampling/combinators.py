@@ -81,7 +81,7 @@ def mixture(kernels: Sequence[Kernel], weights: Sequence[float] | None = None) -
         log_weights_V = torch.tensor(shares, dtype=torch.float64).log()
         choice_B = draws.categorical(log_weights_V.expand(len(state), -1), free_BT.any(1))
         for number, part in enumerate(kernels):
-            # A chain without a free position stays and draws nothing.
+            # A chain without a free position does not move and draws nothing.
             chosen_B1 = (choice_B == number)[:, None]
             state, more = part(draws, replace(state, free_BT=free_BT & chosen_B1))
             info = more if info is None else info + more
@@ -151,7 +151,7 @@ def anneal_target(kernel_of: Callable[[float], Kernel], temperatures: Sequence[f
     last = kernel_of(temperatures[-1])
 
     def kernel(draws: Draws, state: ChainState) -> tuple[ChainState, Info]:
-        # Kernels of a long way down are made when their sweep comes.
+        # A kernel of a long schedule is built only in its sweep.
         made = burn_in(kernel_of(temperatures[state.sweep])) if state.sweep < warm else last
         return made(draws, state)
 
@@ -174,7 +174,7 @@ def parallel_tempering(kernel_of: Callable[[Tensor], Kernel], temperatures: Sequ
         own transitions.
 
     Raises:
-        InputError: there are no temperatures; later, the number of chains is not a multiple of R.
+        InputError: there are no temperatures; in a sweep, if the number of chains is not a multiple of R.
 
     Source: Geyer (1991); Swendsen and Wang (1986).
 

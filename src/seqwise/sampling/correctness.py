@@ -71,24 +71,24 @@ def transition_matrix(kernel: Kernel, states: ChainState, *, chains_per_state: i
         raise InputError("two of the listed states are the same")
     matrix_NN = torch.zeros(len(places), len(places), dtype=torch.float64)
     path: list[int] = []
-    numbers, ways = _random_states(), list[tuple[list[int], Tensor, Tensor]]()
+    generators, runs = _random_states(), list[tuple[list[int], Tensor, Tensor]]()
     while True:
-        draws = _OneWay(path, len(places), group)
+        draws = _OnePath(path, len(places), group)
         try:
             after = kernel(draws, states)[0].tokens_BT
         except _Impossible:
-            # From no state do the choices fall this way: all ways that begin so have probability 0 and add nothing.
-            # They are skipped, because the next way changes the last choice, the one that ruled out the last state.
+            # No state has these outcomes, so all paths with this prefix have probability 0 and add nothing. They are
+            # skipped, because the next path changes the last choice, which ruled out the last state.
             pass
         else:
-            ways = [*ways[:1], (list(path), after, draws.weight_N)]
+            runs = [*runs[:1], (list(path), after, draws.weight_N)]
             for row, (key, weight) in enumerate(zip(_keys(after, group), draws.weight_N.tolist(), strict=True)):
                 if weight == 0:
                     continue
                 if key not in places:
                     raise InputError(f"the kernel leads to {key}, which is not among the states")
                 matrix_NN[row, places[key]] += weight
-        # The next way: the last choice that has another option takes it, and those after it are forgotten.
+        # The next path: the last choice with another option takes it, and later choices are dropped.
         path = [*path, *[0] * (len(draws.options) - len(path))][: len(draws.options)]
         while path and path[-1] == draws.options[-1] - 1:
             path.pop()
@@ -96,13 +96,13 @@ def transition_matrix(kernel: Kernel, states: ChainState, *, chains_per_state: i
         if not path:
             break
         path[-1] += 1
-    moved = [name for name, before in numbers.items() if _random_states()[name] != before]
-    # The first way and the last one: chains that reject all may stay, and those that accept all do not.
-    if not moved and not all(_goes(kernel, states, group, *way) for way in 3 * ways):
-        moved = ["what it does by the same choices"]
-    if moved:
+    changed = [name for name, before in generators.items() if _random_states()[name] != before]
+    # The first path and the last one: chains that reject everything may stay, those that accept everything move.
+    if not changed and not all(_repeats(kernel, states, group, *run) for run in 3 * runs):
+        changed = ["its result for the same choices"]
+    if changed:
         raise InputError(
-            f"the kernel draws its own random numbers ({moved[0]} changed), so its matrix is unknown",
+            f"the kernel draws its own random numbers ({changed[0]} changed), so its matrix is unknown",
             hint="take every random choice from draws, or estimate with simulated_matrix",
         )
     return matrix_NN
@@ -151,21 +151,21 @@ def unmasking_law(decoder: Unmasking, length: int) -> UnmaskingLaw:
     masked_PT, free_PT = partials == size, torch.ones_like(partials, dtype=torch.bool)
     passes = 0.0
     for iteration in range(1, decoder.most_iterations(free_PT) + 1):
-        if decoder.num_iterations is None:  # it ends where nothing is masked
+        if decoder.num_iterations is None:  # decoding ends when nothing is masked
             probs_P, ended_P = probs_P * masked_PT.any(1), probs_P * ~masked_PT.any(1)
         else:
             ended_P = torch.zeros_like(probs_P)
         rows_B = probs_P.nonzero().flatten()
         passes += float((probs_P * masked_PT.any(1)).sum())
         start = Partial(partials[rows_B].clamp(max=size - 1), masked_PT[rows_B], free_PT[rows_B])
-        after, origin_N, weight_N = _every_way(decoder, start, iteration)
+        after, origin_N, weight_N = _every_outcome(decoder, start, iteration)
         number_N = (after.tokens_BT.masked_fill(after.masked_BT, size) * powers_T).sum(1)
         probs_P = ended_P.index_add(0, number_N, probs_P[rows_B][origin_N] * weight_N)
     complete_N = (~masked_PT.any(1)).nonzero().flatten()
     return UnmaskingLaw(probs_P[complete_N], passes)
 
 
-def _every_way(decoder: Unmasking, start: Partial, iteration: int) -> tuple[Partial, Tensor, Tensor]:
+def _every_outcome(decoder: Unmasking, start: Partial, iteration: int) -> tuple[Partial, Tensor, Tensor]:
     """Run an iteration for every outcome; return the results, their origins and their probabilities."""
     logits_BTV = decoder.scores(start)
     origin_N, chosen_ND = torch.arange(len(start.tokens_BT)), torch.zeros(len(start.tokens_BT), 0).long()
@@ -174,9 +174,9 @@ def _every_way(decoder: Unmasking, start: Partial, iteration: int) -> tuple[Part
         draws = _Known(chosen_ND)
         try:
             after = decoder.rule(draws, start.take(origin_N), logits_BTV[origin_N], iteration)
-        except _Unknown as asked:
-            parent_M, option_M = asked.probs_NV.nonzero(as_tuple=True)
-            weight_N = weight_N[parent_M] * asked.probs_NV[parent_M, option_M]
+        except _Unknown as choice:
+            parent_M, option_M = choice.probs_NV.nonzero(as_tuple=True)
+            weight_N = weight_N[parent_M] * choice.probs_NV[parent_M, option_M]
             origin_N, chosen_ND = origin_N[parent_M], torch.cat([chosen_ND[parent_M], option_M[:, None]], 1)
         else:
             return after, origin_N, weight_N
@@ -190,16 +190,16 @@ class _Unknown(Exception):
 
 
 class _Followed:
-    """Draws in which ``_fall`` decides every choice, given its probabilities (B, V)."""
+    """Draws whose every choice ``_choose`` makes, given its probabilities (B, V)."""
 
     def categorical(self, log_weights_BV: Tensor, live_B: Tensor) -> Tensor:
-        return self._fall(log_weights_BV.double().softmax(-1), live_B)
+        return self._choose(log_weights_BV.double().softmax(-1), live_B)
 
     def accepts(self, log_probs_B: Tensor, live_B: Tensor) -> Tensor:
         accept_B = log_probs_B.double().exp().clamp(max=1.0)
-        return self._fall(torch.stack([1 - accept_B, accept_B], -1), live_B) == 1
+        return self._choose(torch.stack([1 - accept_B, accept_B], -1), live_B) == 1
 
-    def _fall(self, probs_BV: Tensor, live_B: Tensor) -> Tensor:
+    def _choose(self, probs_BV: Tensor, live_B: Tensor) -> Tensor:
         raise NotImplementedError
 
 
@@ -209,10 +209,10 @@ class _Known(_Followed):
     def __init__(self, chosen_ND: Tensor) -> None:
         self._left = list(chosen_ND.unbind(1))
 
-    def _fall(self, probs_BV: Tensor, live_B: Tensor) -> Tensor:
+    def _choose(self, probs_BV: Tensor, live_B: Tensor) -> Tensor:
         if self._left:
             return self._left.pop(0)
-        # A chain that is not live goes one way.
+        # A chain that is not live has one outcome.
         only_V = F.one_hot(torch.tensor(0), probs_BV.shape[1]).double()
         raise _Unknown(torch.where(live_B[:, None], probs_BV, only_V))
 
@@ -296,7 +296,7 @@ def examine(matrix_NN: Tensor, target_N: Tensor) -> MatrixReport:
     reach_NN, limit_NN = (matrix_NN > 0) | torch.eye(len(target_N)).bool(), (matrix_NN + torch.eye(len(target_N))) / 2
     for _ in range(max(1, math.ceil(math.log2(len(target_N))))):
         reach_NN = (reach_NN.double() @ reach_NN.double()) > 0
-    # Half of the time the lazy chain stays, so that its powers converge even where the chain itself is periodic.
+    # The lazy chain stays with probability 1/2, so its powers converge even if the chain itself is periodic.
     for _ in range(60):
         limit_NN = limit_NN @ limit_NN
         limit_NN = limit_NN / limit_NN.sum(1, keepdim=True)
@@ -426,13 +426,13 @@ def _random_states() -> dict[str, object]:
     }
 
 
-def _goes(kernel: Kernel, states: ChainState, group: int, path: list[int], before: Tensor, weight_N: Tensor) -> bool:
+def _repeats(kernel: Kernel, states: ChainState, group: int, path: list[int], before: Tensor, weight_N: Tensor) -> bool:
     """Whether a kernel repeats its result for the same outcomes of its choices."""
     try:
-        after = kernel(_OneWay(path, len(weight_N), group), states)[0].tokens_BT
+        after = kernel(_OnePath(path, len(weight_N), group), states)[0].tokens_BT
     except _Impossible:
         return False
-    # What cannot happen may be anything.
+    # Results of probability 0 may be anything.
     return torch.equal(after[(weight_N > 0).repeat_interleave(group)], before[(weight_N > 0).repeat_interleave(group)])
 
 
@@ -440,7 +440,7 @@ class _Impossible(Exception):
     """Raised when no state has this outcome."""
 
 
-class _OneWay(_Followed):
+class _OnePath(_Followed):
     """Draws that follow a path, and take the first option beyond it; records each state's probability of this outcome.
 
     The chains of one state choose jointly: each takes a digit of the option's number.
@@ -451,7 +451,7 @@ class _OneWay(_Followed):
         self.options: list[int] = []
         self.weight_N = torch.ones(num_states, dtype=torch.float64)
 
-    def _fall(self, probs_BV: Tensor, live_B: Tensor) -> Tensor:
+    def _choose(self, probs_BV: Tensor, live_B: Tensor) -> Tensor:
         size, place = probs_BV.shape[1], len(self.options)
         option = self.path[place] if place < len(self.path) else 0
         self.options.append(size**self.group)
@@ -459,7 +459,7 @@ class _OneWay(_Followed):
         share_B = probs_BV.gather(1, choice_B[:, None]).squeeze(1)
         share_B = torch.where(live_B, share_B, (choice_B == 0).double())
         share_N = share_B.view(-1, self.group).prod(1)
-        # States that are out already may hold anything, not-a-numbers included.
+        # States of probability 0 may hold anything, including NaN.
         self.weight_N = torch.where(self.weight_N == 0, 0.0, self.weight_N * share_N)
         if not bool((self.weight_N != 0).any()):
             raise _Impossible

@@ -94,7 +94,7 @@ def split_r_hat(values_SB: Tensor) -> float:
 
     Source: Vehtari et al. (2021).
     """
-    # Chains that do not move at all: not a number, which the report puts into words.
+    # NaN for chains that do not move, about which the report warns.
     with np.errstate(invalid="ignore", divide="ignore"):
         return float(_array_stats().rhat(_array(values_SB), chain_axis=0, draw_axis=1, method="rank"))
 
@@ -131,7 +131,7 @@ def diagnose_chains(
     start = sweeps_left_out(chains, discard)
     values = _values(chains, start, features or {})
     still_B = (chains.novel_SB[start:].sum(0) == 0) & (values["energy"] == values["energy"][0]).all(0)
-    # A number that is the same throughout has as many effective samples as one likes.
+    # The effective sample size of a constant is undefined.
     constant = {name: bool(still_B.all() | (values_SB == values_SB[0, 0]).all()) for name, values_SB in values.items()}
     ess, tail_ess = (
         {name: math.nan if constant[name] else of(values_SB) for name, values_SB in values.items()}
@@ -148,7 +148,7 @@ def diagnose_chains(
         if num_chains == 1:
             warnings.append(f"R-hat of {name} needs at least two chains, better four, and there is one")
         elif bool(still_B.all()):
-            break  # which says all that R-hat could
+            break  # the warning about stuck chains is enough
         elif np.isnan(value):
             warnings.append(f"R-hat of {name} is undefined: {name} is constant over the counted sweeps")
         elif value > MOST_R_HAT:
@@ -311,17 +311,17 @@ def _advice(ess: float, *, num_sweeps: int, num_chains: int, left_out: int) -> s
     if num_sweeps < FEWEST_DRAWS:
         return f"run {left_out + 2 * FEWEST_DRAWS:,} sweeps or more{those}: fewer do not show how many are needed"
     needed = num_sweeps * num_chains / (MOST_R_HAT**2 - 1) / ess if ess > 0 else 0.0
-    if needed <= num_sweeps:  # there are enough, so that the disagreement is of another kind
+    if needed <= num_sweeps:  # the chains mix fast enough; something else makes them disagree
         return "run longer"
     needed += left_out
-    unit = 10 ** (math.floor(math.log10(needed)) - 1)  # more than two digits are not known
+    unit = 10 ** (math.floor(math.log10(needed)) - 1)  # two significant digits
     return f"run about {unit * math.ceil(needed / unit):,} sweeps{those}"
 
 
 def _array(values_SB: Tensor) -> Any:
     if values_SB.dim() != 2 or values_SB.shape[0] < 4 or values_SB.shape[1] < 1:
         raise InputError(
-            f"chains are judged by at least 4 sweeps that count, got numbers of shape {list(values_SB.shape)}",
+            f"diagnostics need at least 4 counted sweeps, got values of shape {list(values_SB.shape)}",
             hint="sample more sweeps, or discard fewer",
         )
     return values_SB.detach().cpu().double().numpy().T

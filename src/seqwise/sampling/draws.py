@@ -1,7 +1,7 @@
-"""Random choices of kernels, which request them by their probabilities.
+"""Random choices of kernels, which request each by its probabilities.
 
-Such a kernel can run with separate random numbers for each chain, or over every possible choice, which gives its exact
-transition probabilities (:mod:`seqwise.sampling.correctness`).
+A kernel can therefore run with separate random numbers for each chain, or over every possible choice, which gives its
+exact transition probabilities (:mod:`seqwise.sampling.correctness`).
 
 Shapes: B chains, V choices.
 """
@@ -27,7 +27,7 @@ class Draws(Protocol):
 
 
 class SeededDraws:
-    """Choices by numbers that depend only on the seed, the chain, the sweep, and the count of numbers it has used.
+    """Choices by numbers that depend only on the seed, the chain, the sweep, and the count of numbers used so far.
 
     So a chain draws the same numbers in any batch, on every device, and after a resume.
 
@@ -73,13 +73,13 @@ def choice_at(uniform_B: Tensor, log_weights_BV: Tensor) -> Tensor:
     """Return the choice whose part of the unit interval contains a number: (B,) and (B, V) to int64 (B,)."""
     sums_BV = log_weights_BV.double().softmax(-1).cumsum(-1)
     total_B = sums_BV[:, -1]
-    # Rounding must not reach the end, behind which there may be choices of no weight.
+    # Rounding must not reach the total, after which there may be choices of weight 0.
     point_B = torch.minimum(uniform_B * total_B, torch.nextafter(total_B, torch.zeros_like(total_B)))
     return (sums_BV <= point_B[:, None]).sum(-1)
 
 
 def _signed(number: int) -> int:
-    """Reinterpret 64 bits as torch's int64."""
+    """Reinterpret an unsigned 64-bit integer as torch's int64."""
     return (number + 2**63) % 2**64 - 2**63
 
 
@@ -89,7 +89,7 @@ _SECOND = _signed(0x94D049BB133111EB)
 
 
 def _shifted(bits: Tensor, count: int) -> Tensor:
-    # torch shifts the sign in from the left, where unsigned numbers have zeros.
+    # torch shifts in the sign bit from the left, where an unsigned shift has zeros.
     return (bits >> count) & (2 ** (64 - count) - 1)
 
 

@@ -112,9 +112,9 @@ class Energy:
     def of_positions(self, tokens_BT: Tensor, logits: tuple[Tensor, ...]) -> Tensor:
         """Compute the models' energy at each position, float64 (B, T), on the CPU, from their scores (B, T, V)."""
         energy_BT = torch.zeros(tokens_BT.shape, dtype=torch.float64)
-        place = {id(model): index for index, model in enumerate(self.models)}
+        of_model = {id(model): logits_BTV for model, logits_BTV in zip(self.models, logits, strict=True)}
         for term in self.model_terms:
-            logits_BTV = logits[place[id(term.model)]]
+            logits_BTV = of_model[id(term.model)]
             energy_BT += term.weight * term.positions(moved(tokens_BT, logits_BTV.device), logits_BTV).cpu().double()
         return energy_BT
 
@@ -206,7 +206,7 @@ def contains(*tokens: int) -> Callable[[Tensor], Tensor]:
         tensor([ True, False])
     """
     if not tokens:
-        raise InputError("no token is named that the sequence should contain")
+        raise InputError("contains() needs at least one token")
 
     def holds(tokens_BT: Tensor) -> Tensor:
         if tokens_BT.shape[1] < len(tokens):
@@ -217,11 +217,17 @@ def contains(*tokens: int) -> Callable[[Tensor], Tensor]:
     return holds
 
 
-def lone_logits(
+def single_mask_logits(
     model: MaskedModel, tokens_BT: Tensor, scored_BT: Tensor, *, context: Any = None, max_rows: int = MAX_ROWS
 ) -> Tensor:
     """Compute the scores (M, V) at M positions, each masked alone: one row for each."""
-    parts = [logits_NV for _, _, logits_NV in _passes(model, tokens_BT, scored_BT, context, max_rows)]
+    tokens_BT = tokens_BT.cpu()
+    rows_M, places_M = scored_BT.cpu().nonzero(as_tuple=True)
+    parts = [
+        model.masked_logits(tokens_BT[rows_N], F.one_hot(places_N, tokens_BT.shape[1]).bool(), rows_of(context, rows_N))
+        for rows_N, places_N in zip(rows_M.split(max_rows), places_M.split(max_rows), strict=True)
+        if len(rows_N)
+    ]
     return torch.cat(parts) if parts else torch.zeros(0, model.vocab_size, device=device_of(model))
 
 
@@ -258,7 +264,7 @@ def pseudo_log_likelihood(
         pieces: tokens masked with the scored one: "original" none, "within-word-l2r" the rest of its word,
             "whole-word" the whole word.
         scored_BT: bool, positions to score; by default all tokens.
-        context: see :func:`lone_logits`.
+        context: see :func:`single_mask_logits`.
         max_rows: number of masked sequences per call of the model, whose scores are held.
 
     Returns:
@@ -276,7 +282,7 @@ def pseudo_log_likelihood(
     passes = scored_passes(
         model, tokens_BT, words_BT=words_BT, pieces=pieces, scored_BT=scored_BT, context=context, max_rows=max_rows
     )
-    for rows_A, places_A, values_A in list(passes):  # read when all are on their way
+    for rows_A, places_A, values_A in list(passes):  # read only after all passes have been queued
         if log_probs_BT is None:
             log_probs_BT = values_A.new_full(tokens_BT.shape, math.nan, device="cpu")
         log_probs_BT[rows_A, places_A] = values_A.cpu()
@@ -295,7 +301,7 @@ def scored_passes(
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield rows, positions and log-probabilities of each pass of :func:`pseudo_log_likelihood`, (A,) each.
 
-    The log-probabilities are on the device of the model, and the host has not waited for them.
+    The log-probabilities are on the device of the model, which may still be computing them.
     """
     tokens_BT = tokens_BT.cpu()
     positions_T = torch.arange(tokens_BT.shape[1])
@@ -316,28 +322,16 @@ def scored_passes(
             masked_NT &= positions_T >= places_N[:, None]
         logits_KV = model.masked_logits(tokens_BT[rows_N], masked_NT, rows_of(context, rows_N))
         parts_K, masked_K = masked_NT.nonzero(as_tuple=True)
-        asked_K = scored_BT[rows_N[parts_K], masked_K] if pieces == "whole-word" else masked_K == places_N[parts_K]
-        rows_A, places_A = rows_N[parts_K[asked_K]], masked_K[asked_K]
-        if not bool(asked_K.all()):
-            logits_KV = logits_KV[moved(asked_K.nonzero().flatten(), logits_KV.device)]
+        scored_K = scored_BT[rows_N[parts_K], masked_K] if pieces == "whole-word" else masked_K == places_N[parts_K]
+        rows_A, places_A = rows_N[parts_K[scored_K]], masked_K[scored_K]
+        if not bool(scored_K.all()):
+            logits_KV = logits_KV[moved(scored_K.nonzero().flatten(), logits_KV.device)]
         yield rows_A, places_A, -_local_positions(moved(tokens_BT[rows_A, places_A], logits_KV.device), logits_KV)
 
 
 def rows_of(context: Any, rows_N: Tensor) -> Any:
     """Select rows of a model's context: index each tensor along its first dimension; None stays None."""
     return None if context is None else tree.map(lambda leaf: leaf[moved(rows_N, leaf.device)], context)
-
-
-def _passes(
-    model: MaskedModel, tokens_BT: Tensor, scored_BT: Tensor, context: Any, max_rows: int
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield sequences, masked positions and scores (N, V), at most max_rows at once."""
-    tokens_BT = tokens_BT.cpu()
-    rows_M, places_M = scored_BT.cpu().nonzero(as_tuple=True)
-    for first in range(0, len(rows_M), max_rows):
-        rows_N, places_N = rows_M[first : first + max_rows], places_M[first : first + max_rows]
-        masked_NT = F.one_hot(places_N, tokens_BT.shape[1]).bool()
-        yield rows_N, places_N, model.masked_logits(tokens_BT[rows_N], masked_NT, rows_of(context, rows_N))
 
 
 def _raw_positions(tokens: Tensor, logits: Tensor) -> Tensor:
@@ -349,10 +343,10 @@ def _local_positions(tokens: Tensor, logits: Tensor) -> Tensor:
 
 
 def require_allowed(allowed_V: Tensor | None, vocab_size: int) -> None:
-    """Raise an :class:`InputError` if allowed tokens are not flags of the vocabulary, or none is true."""
+    """Raise an :class:`InputError` if allowed tokens are not a mask of the vocabulary, or none is allowed."""
     if allowed_V is not None and (allowed_V.shape != (vocab_size,) or not bool(allowed_V.any())):
         raise InputError(
-            f"the allowed tokens must be {vocab_size} flags, at least one of them true, got shape"
+            f"the allowed tokens must be a mask of {vocab_size} tokens, at least one of them true, got shape"
             f" {list(allowed_V.shape)} with {int(allowed_V.sum())} true"
         )
 
@@ -360,7 +354,7 @@ def require_allowed(allowed_V: Tensor | None, vocab_size: int) -> None:
 def checked_rows(max_rows: int) -> int:
     """Check that the number of sequences per call is at least 1, and return it."""
     if max_rows < 1:
-        raise InputError(f"the number of rows that a model is given at once must be at least 1, got {max_rows}")
+        raise InputError(f"the number of rows per call of a model must be at least 1, got {max_rows}")
     return max_rows
 
 

@@ -19,7 +19,7 @@ from seqwise.devices import moved
 from seqwise.errors import InputError
 from seqwise.models.protocols import MaskedModel
 from seqwise.sampling.draws import Draws
-from seqwise.sampling.energies import MAX_ROWS, Energy, joint_logits, lone_logits, require_allowed, rows_of
+from seqwise.sampling.energies import MAX_ROWS, Energy, joint_logits, require_allowed, rows_of, single_mask_logits
 from seqwise.sampling.proposals import Proposal, Visits, in_order
 from seqwise.sampling.refinement import refinements
 from seqwise.sampling.state import ChainState, Evaluated, Info, Kernel, evaluate
@@ -110,7 +110,7 @@ def _metropolis_hastings(
 ) -> Kernel:
     @torch.no_grad()
     def kernel(draws: Draws, state: ChainState) -> tuple[ChainState, Info]:
-        info = arrival(energy, state)
+        info = evaluation_info(energy, state)
         state, temperature_B = state.under(energy), temperatures_of(temperature, state)
         for masked_BT in visits(draws, state.free_BT):
             proposed = propose(draws, state, proposal, masked_BT, cached=True)
@@ -150,7 +150,7 @@ def gibbs(proposal: Proposal, *, visits: Visits | None = None) -> Kernel:
             proposed = propose(draws, replace(state, tokens_BT=tokens_BT), proposal, masked_BT, cached=False)
             tokens_BT = proposed.tokens_BT
             info += proposed.info(proposed.live_B, proposed.passes_B)
-        return moved_to(state, tokens_BT, info)
+        return with_tokens(state, tokens_BT, info)
 
     return kernel
 
@@ -175,7 +175,7 @@ def exact_gibbs(
             change.
 
     Raises:
-        InputError: later, the vocabulary is large, or several positions are visited at once.
+        InputError: in a sweep, if the vocabulary is too large or several positions are visited at once.
 
     Source: Goyal (2021), section 6.2, for the true conditionals.
 
@@ -197,7 +197,7 @@ def exact_gibbs(
                 f"exact Gibbs would try {size} tokens at each position; it takes 1 to {MOST_ALTERNATIVES}",
                 hint="use metropolis_hastings, or for an energy without a model name the allowed tokens",
             )
-        info = arrival(energy, state)
+        info = evaluation_info(energy, state)
         state = state.under(energy)
         for masked_BT in chosen(draws, state.free_BT):
             info += _draw_conditional(draws, state, masked_BT, size, temperatures_of(temperature, state), allowed_V)
@@ -252,12 +252,12 @@ def mask_predict(
             novel_B = refinement.tokens_BT.ne(tokens_BT).any(1).long()
             info += replace(info, proposals_B=filled_B, accepted_B=filled_B, novel_B=novel_B, passes_B=filled_B)
             tokens_BT = refinement.tokens_BT
-        return moved_to(state, tokens_BT, info)
+        return with_tokens(state, tokens_BT, info)
 
     return kernel
 
 
-# ------------------------------------------------------------------------------------------------- their parts
+# ------------------------------------------------------------------------------------------------- parts of kernels
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,7 +271,7 @@ class Proposed:
     passes_B: Tensor
 
     def info(self, accepted_B: Tensor, passes_B: Tensor) -> Info:
-        """Counts of one visit."""
+        """Return the counts of one visit."""
         return Info(self.live_B.long(), accepted_B.long(), (accepted_B & self.novel_B).long(), passes_B)
 
 
@@ -300,8 +300,8 @@ def propose(draws: Draws, state: ChainState, proposal: Proposal, masked_BT: Tens
     old_BK = state.tokens_BT.gather(1, places_BK)
     new_BK = torch.stack([draws.categorical(log_q_BKV[:, k], live_BK[:, k]) for k in range(most)], 1)
     new_BK = torch.where(live_BK, new_BK, old_BK)
-    back_BK, forth_BK = (log_q_BKV.gather(2, t_BK[..., None]).squeeze(2).double() for t_BK in (old_BK, new_BK))
-    log_ratio_B = back_BK.masked_fill(~live_BK, 0.0).sum(1) - forth_BK.masked_fill(~live_BK, 0.0).sum(1)
+    old_log_q_BK, new_log_q_BK = (log_q_BKV.gather(2, t_BK[..., None]).squeeze(2).double() for t_BK in (old_BK, new_BK))
+    log_ratio_B = old_log_q_BK.masked_fill(~live_BK, 0.0).sum(1) - new_log_q_BK.masked_fill(~live_BK, 0.0).sum(1)
     tokens_BT = state.tokens_BT.scatter(1, places_BK, new_BK)
     passes_B = (live_B & ~cached_B).long()
     return Proposed(tokens_BT, log_ratio_B, live_B, live_B & (new_BK != old_BK).any(1), passes_B)
@@ -314,11 +314,11 @@ def settle(
     passes_B, alive_B = proposed.passes_B.clone(), proposed.live_B
     old_B = state.energy_B - state.energy_BT.sum(1)
     new_B = torch.where(proposed.novel_B, state.energy.of_sequences(proposed.tokens_BT), old_B)
-    # A proposal without a way back, or against a hard constraint, is rejected without a pass.
-    hopeful_B = proposed.novel_B & proposed.log_ratio_B.isfinite() & new_B.isfinite()
-    rows_N = hopeful_B.nonzero().flatten()
+    # A proposal that violates a hard constraint, or from which q cannot return, is rejected without a pass.
+    possible_B = proposed.novel_B & proposed.log_ratio_B.isfinite() & new_B.isfinite()
+    rows_N = possible_B.nonzero().flatten()
     tokens_NT, logits = proposed.tokens_BT[rows_N], rows_of(state.logits, rows_N)
-    log_accept_B = torch.where(hopeful_B, (old_B - new_B) / temperature_B + proposed.log_ratio_B, -torch.inf)
+    log_accept_B = torch.where(possible_B, (old_B - new_B) / temperature_B + proposed.log_ratio_B, -torch.inf)
     for stage_BT in stages:
         logits, spent_N = update_scores(state, rows_N, tokens_NT, logits, stage_BT[rows_N])
         energy_NT = state.energy.of_positions(tokens_NT, logits)
@@ -342,11 +342,11 @@ def update_scores(
 ) -> tuple[tuple[Tensor, ...], Tensor]:
     """Compute the masked scores of new tokens at the positions of a stage, and count the passes of each chain."""
     changed_NT = tokens_NT != state.tokens_BT[rows_N]
-    # Where the only change is masked, the old scores hold.
+    # At a position that is itself the only change, the old scores remain valid.
     stale_NT = stage_NT & (changed_NT.sum(1, keepdim=True) - changed_NT.long() > 0)
     context, updated = rows_of(state.context, rows_N), []
     for model, own_NTV in zip(state.energy.models, logits, strict=True):
-        fresh_MV = lone_logits(model, tokens_NT, stale_NT, context=context, max_rows=state.energy.max_rows)
+        fresh_MV = single_mask_logits(model, tokens_NT, stale_NT, context=context, max_rows=state.energy.max_rows)
         stale_NT1 = moved(stale_NT[..., None], own_NTV.device)
         updated.append(own_NTV.masked_scatter(stale_NT1, fresh_MV.to(own_NTV.dtype)))
     return tuple(updated), stale_NT.sum(1) * len(updated)
@@ -374,8 +374,8 @@ def temperatures_of(temperature: float | Tensor, state: ChainState) -> Tensor:
     return temperature_B.expand(len(state))
 
 
-def arrival(energy: Energy, state: ChainState) -> Info:
-    """Return the number of passes to evaluate a state of a different energy."""
+def evaluation_info(energy: Energy, state: ChainState) -> Info:
+    """Return the record of evaluating a state for another energy: its passes, 0 if the energy is the same."""
     info = Info.none(state)
     return info if state.energy == energy else replace(info, passes_B=info.passes_B + _full(energy, state))
 
@@ -393,7 +393,7 @@ def _draw_conditional(
         raise InputError("exact Gibbs visits one position at a time", hint="use blocks of 1")
     rows_N = live_B.nonzero().flatten().repeat_interleave(size)
     every_N = torch.arange(size, device=rows_N.device).repeat(len(rows_N) // size)
-    # The scores of all candidates would be V times those of the state: a few candidates at a time have them.
+    # The scores of all candidates would take V times the memory of the state's, so candidates are evaluated in parts.
     numbers = torch.arange(len(rows_N), device=rows_N.device).split(max(1, state.energy.max_rows // masked_BT.shape[1]))
     passes_B, energies = torch.zeros_like(state.chain_B), []
     for part_N in numbers:
@@ -408,7 +408,7 @@ def _draw_conditional(
     if len(numbers) == 1:
         chosen = candidates.take(chosen_N)
     else:
-        # These passes are made again and not counted, so that no count depends on what fits the memory.
+        # These passes are repeated and not counted, so that no count depends on how many rows fit the memory.
         chosen, _ = _candidates(state, masked_BT, rows_N, token_B[rows_N], allowed_V)
     novel_B = torch.zeros_like(live_B).index_put((rows_N,), (chosen.tokens_BT != state.tokens_BT[rows_N]).any(1))
     state.put(rows_N, chosen)
@@ -418,23 +418,23 @@ def _draw_conditional(
 def _candidates(
     state: ChainState, masked_BT: Tensor, rows_N: Tensor, every_N: Tensor, allowed_V: Tensor | None
 ) -> tuple[Evaluated, Tensor]:
-    """Return chains with a candidate token at their masked position, and the number of passes of these."""
+    """Evaluate chains with a candidate token at their masked position, and count the passes of each."""
     tokens_NT = torch.where(masked_BT[rows_N], every_N[:, None], state.tokens_BT[rows_N])
     sequence_N = state.energy.of_sequences(tokens_NT)
     here_N = (tokens_NT == state.tokens_BT[rows_N]).all(1)
     if allowed_V is not None:
-        # What may not be drawn could never come back, so it is never left either.
+        # A chain could never return to a token that is not allowed, so it does not leave such a token either.
         own_N = state.tokens_BT[rows_N][masked_BT[rows_N]]
         allowed_V = allowed_V.cpu()
         sequence_N = sequence_N.masked_fill(~(allowed_V[every_N] & allowed_V[own_N] | here_N), torch.inf)
     return evaluate_changed(state, rows_N, tokens_NT, sequence_N)
 
 
-def moved_to(state: ChainState, tokens_BT: Tensor, info: Info) -> tuple[ChainState, Info]:
+def with_tokens(state: ChainState, tokens_BT: Tensor, info: Info) -> tuple[ChainState, Info]:
     """Return the state at new tokens; changed sequences are evaluated from scratch."""
-    moved = state.under(state.energy)
+    new = state.under(state.energy)
     changed_B = (tokens_BT != state.tokens_BT).any(1)
     rows_N = changed_B.nonzero().flatten()
     if len(rows_N):
-        moved.put(rows_N, evaluate(state.energy, tokens_BT[rows_N], rows_of(state.context, rows_N)))
-    return moved, replace(info, passes_B=info.passes_B + changed_B * _full(state.energy, state))
+        new.put(rows_N, evaluate(state.energy, tokens_BT[rows_N], rows_of(state.context, rows_N)))
+    return new, replace(info, passes_B=info.passes_B + changed_B * _full(state.energy, state))

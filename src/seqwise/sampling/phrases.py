@@ -44,7 +44,7 @@ class Phrases:
 
     required: Sequence[Sequence[Phrase]] = ()
     forbidden: Sequence[Phrase] = ()
-    penalty: float = math.inf  # nats, for each phrase that is missing, or there; infinity makes constraints hard
+    penalty: float = math.inf  # nats, for each missing required or present forbidden phrase; infinity: hard
     conditions: Sequence[Condition] | None = None
 
     @classmethod
@@ -72,18 +72,18 @@ class Phrases:
         def text_of(ids: tuple[int, ...]) -> str:
             return " ".join(spell(ids).split())
 
-        def condition(ways: Sequence[Phrase], *, wanted: bool) -> Condition:
-            texts = dict.fromkeys(text_of(tuple(way)) for way in ways)
+        def condition(tokenizations: Sequence[Phrase], *, wanted: bool) -> Condition:
+            texts = dict.fromkeys(text_of(tuple(phrase)) for phrase in tokenizations)
 
             def holds(tokens_BT: Tensor) -> Tensor:
-                there = [any(has_words(text_of(tuple(row)), text) for text in texts) for row in tokens_BT.tolist()]
-                return torch.tensor(there, dtype=torch.bool, device=tokens_BT.device) == wanted
+                occurs = [any(has_words(text_of(tuple(row)), text) for text in texts) for row in tokens_BT.tolist()]
+                return torch.tensor(occurs, dtype=torch.bool, device=tokens_BT.device) == wanted
 
             return holds
 
-        conditions = [condition(ways, wanted=True) for ways in required]
-        conditions += [condition(ways, wanted=False) for ways in forbidden]
-        return cls(required, [way for ways in forbidden for way in ways], penalty, conditions)
+        conditions = [condition(tokenizations, wanted=True) for tokenizations in required]
+        conditions += [condition(tokenizations, wanted=False) for tokenizations in forbidden]
+        return cls(required, [phrase for tokenizations in forbidden for phrase in tokenizations], penalty, conditions)
 
     @property
     def hard(self) -> bool:
@@ -141,7 +141,7 @@ def phrase_starts(
         options |= {"forbidden": phrases.forbidden, "conditions": phrases.conditions}
     started_BT, found_B = tokens_BT, torch.zeros(len(tokens_BT), dtype=torch.bool, device=tokens_BT.device)
     for number in range(max(map(len, phrases.required), default=1)):
-        required = [ways[min(number, len(ways) - 1)] for ways in phrases.required]
+        required = [tokenizations[min(number, len(tokenizations) - 1)] for tokenizations in phrases.required]
         new_BT, fine_B = dispersed_starts(model, tokens_BT, free_BT, required=required, **options)
         started_BT, found_B = torch.where(found_B[:, None], started_BT, new_BT), found_B | fine_B
         if bool(found_B.all()):
@@ -152,5 +152,5 @@ def phrase_starts(
     return torch.where(found_B[:, None], started_BT, without_BT), torch.ones_like(found_B)
 
 
-def _one_of(ways: Sequence[Phrase]) -> Callable[[Tensor], Tensor]:
-    return lambda tokens_BT: torch.stack([contains(*way)(tokens_BT) for way in ways]).any(0)
+def _one_of(tokenizations: Sequence[Phrase]) -> Callable[[Tensor], Tensor]:
+    return lambda tokens_BT: torch.stack([contains(*phrase)(tokens_BT) for phrase in tokenizations]).any(0)

@@ -11,7 +11,7 @@ from torch import Tensor
 from seqwise.errors import InputError
 from seqwise.sampling.draws import Draws, SeededDraws, choice_at
 from seqwise.sampling.energies import Energy
-from seqwise.sampling.kernels import arrival, evaluate_changed, temperatures_of
+from seqwise.sampling.kernels import evaluate_changed, evaluation_info, temperatures_of
 from seqwise.sampling.proposals import Proposal
 from seqwise.sampling.state import ChainState, Info, Kernel
 
@@ -31,7 +31,8 @@ def prefetching(energy: Energy, proposal: Proposal, *, num_ahead: int = 4, tempe
         energy, temperature: see :func:`~seqwise.sampling.kernels.metropolis_hastings`.
 
     Raises:
-        InputError: a value is out of range; later, the proposal's model is not one of the energy's.
+        InputError: a value is out of range, or the proposal's model is not one of the energy's; in a sweep, if the
+            draws are not ``SeededDraws``.
 
     Source: Brockwell (2006), Parallel Markov chain Monte Carlo simulation by pre-fetching.
 
@@ -52,8 +53,8 @@ def prefetching(energy: Energy, proposal: Proposal, *, num_ahead: int = 4, tempe
     @torch.no_grad()
     def kernel(draws: Draws, state: ChainState) -> tuple[ChainState, Info]:
         if not isinstance(draws, SeededDraws):
-            raise InputError("prefetching needs random numbers that belong to chains", hint="use SeededDraws")
-        info, state = arrival(energy, state), state.under(energy)
+            raise InputError("prefetching needs separate random numbers for each chain", hint="use SeededDraws")
+        info, state = evaluation_info(energy, state), state.under(energy)
         temperature_B = temperatures_of(temperature, state)
         done_B = torch.zeros_like(state.chain_B)
         while bool((done_B < state.free_BT.sum(1)).any()):
@@ -73,7 +74,7 @@ def _leap(
     temperature_B: Tensor,
     done_B: Tensor,
 ) -> tuple[Tensor, Info]:
-    """Make visits up to the first that changes the state or the last scored one; return the number of visits made."""
+    """Make visits up to the first that changes the state, or to the last scored one; return the number of visits."""
     rank_BT, count_B = state.free_BT.long().cumsum(1) - 1, state.free_BT.sum(1)
     left_BT = state.free_BT & (rank_BT >= done_B[:, None])
     # Each visit uses two numbers: for the token, and for its acceptance.
@@ -81,22 +82,24 @@ def _leap(
     log_q_BTV = proposal.log_probs(state.logits[known]).cpu()
     token_BT = choice_at(draws.peek(ahead_BT).flatten(), log_q_BTV.flatten(0, 1)).view_as(rank_BT)
     token_BT = torch.where(left_BT, token_BT, state.tokens_BT)
-    back_BT, forth_BT = (log_q_BTV.gather(2, t[..., None]).squeeze(2).double() for t in (state.tokens_BT, token_BT))
+    old_log_q_BT, new_log_q_BT = (
+        log_q_BTV.gather(2, t[..., None]).squeeze(2).double() for t in (state.tokens_BT, token_BT)
+    )
     differs_BT = token_BT != state.tokens_BT
-    hopeful_BT = differs_BT & (back_BT - forth_BT).isfinite()
-    number_BT = hopeful_BT.long().cumsum(1)
+    possible_BT = differs_BT & (old_log_q_BT - new_log_q_BT).isfinite()
+    number_BT = possible_BT.long().cumsum(1)
 
-    rows_N, places_N = (hopeful_BT & (number_BT <= num_ahead)).nonzero(as_tuple=True)
+    rows_N, places_N = (possible_BT & (number_BT <= num_ahead)).nonzero(as_tuple=True)
     tokens_NT = state.tokens_BT[rows_N].scatter(1, places_N[:, None], token_BT[rows_N, places_N][:, None])
     proposed, spent_N = evaluate_changed(state, rows_N, tokens_NT, state.energy.of_sequences(tokens_NT))
     gain_N = (state.energy_B[rows_N] - proposed.energy_B) / temperature_B[rows_N]
-    log_accept_N = gain_N + (back_BT - forth_BT)[rows_N, places_N]
+    log_accept_N = gain_N + (old_log_q_BT - new_log_q_BT)[rows_N, places_N]
     accepted_N = draws.peek(ahead_BT + 1)[rows_N, places_N] < log_accept_N.exp()
 
     beyond = rank_BT.shape[1] + 1
     accepted_BT = torch.zeros_like(left_BT).index_put((rows_N, places_N), accepted_N)
     first_B = rank_BT.masked_fill(~accepted_BT, beyond).amin(1)
-    last_scored_B = rank_BT.masked_fill(~(hopeful_BT & (number_BT == num_ahead)), beyond).amin(1)
+    last_scored_B = rank_BT.masked_fill(~(possible_BT & (number_BT == num_ahead)), beyond).amin(1)
     stop_B = torch.minimum(torch.minimum(first_B, last_scored_B) + 1, count_B)
     taken_N = (accepted_N & (rank_BT[rows_N, places_N] == first_B[rows_N])).nonzero().flatten()
     visited_BT = left_BT & (rank_BT < stop_B[:, None])

@@ -28,7 +28,7 @@ from seqwise.sampling.phrases import Phrases, phrase_starts
 from seqwise.sampling.settings import ChainSettings
 from seqwise.sampling.state import ChainState, Info, Kernel, start_chains
 
-Ways = tuple[tuple[int, ...], ...]
+Tokenizations = tuple[tuple[int, ...], ...]
 """Tokenizations of a phrase, as ids; the first is written into initial sequences."""
 
 Progress = Callable[[ChainState, Info], None]
@@ -42,23 +42,23 @@ MOST_SCORES = 2**25
 class ChainProblem:
     """Problem: sequences that agree with some fixed tokens, and the chains over them."""
 
-    tokens: tuple[int, ...]  # ids, FREE where they are to be drawn
+    tokens: tuple[int, ...]  # ids, FREE at positions to be sampled
     source: tuple[int, ...] = (0,)  # ids that a conditional model reads
     num_chains: int = 1
-    first_chain: int = 0  # its number, which decides what it draws; the others are numbered on from there
-    starts: Sequence[tuple[int, ...]] = ()  # a sequence for each chain to start from; () where the runner makes them
-    problem: int = 0  # place among the problems that were asked for
-    rank: int = 0  # place of this length among those tried for that problem
-    path: str | None = None  # of the file that the problem comes from, for messages
+    first_chain: int = 0  # number of the first chain, which determines its random numbers; the others follow
+    starts: Sequence[tuple[int, ...]] = ()  # initial sequence of each chain; () for those that the runner makes
+    problem: int = 0  # index among the requested problems
+    rank: int = 0  # rank of this length among those tried for the problem
+    path: str | None = None  # file of the problem, for messages
     line: int | None = None
 
 
 class Sample(NamedTuple):
     """Sample of a chain."""
 
-    problem: int  # its place among the problems
-    chain: int  # among the chains of the problem; those of the likeliest length come first
-    sweep: int  # after which the chain held it, counted from 1
+    problem: int  # index of the problem
+    chain: int  # index among the chains of the problem; those of the likeliest length come first
+    sweep: int  # number of the sweep after which the sample was taken, from 1
     tokens: tuple[int, ...]
     energy: float  # at temperature 1, soft constraints included
 
@@ -100,8 +100,8 @@ class ChainRunner:
     model: MaskedModel
     settings: ChainSettings
     seed: int = 0
-    allowed_V: Tensor | None = None  # bool, the tokens that may be drawn; None for all
-    phrase: Callable[[str], Ways] | None = None  # from the text of a phrase of the settings to its ways
+    allowed_V: Tensor | None = None  # bool, tokens that may be drawn; None for all
+    phrase: Callable[[str], Tokenizations] | None = None  # from the text of a phrase
     spell: Callable[[Sequence[int]], str] | None = None  # from ids to text
     starts: Literal["dispersed", "greedy"] = "dispersed"
     phrases: Phrases = field(init=False)
@@ -117,15 +117,15 @@ class ChainRunner:
 
     def _phrases(self) -> Phrases:
         required, forbidden = (
-            [self._ways(text, setting) for text in getattr(self.settings, setting)]
+            [self._tokenizations(text, setting) for text in getattr(self.settings, setting)]
             for setting in ("contain", "without")
         )
         penalty = torch.inf if self.settings.penalty is None else self.settings.penalty
         if self.spell is None:
-            return Phrases(required, [way for ways in forbidden for way in ways], penalty)
+            return Phrases(required, [each for tokenizations in forbidden for each in tokenizations], penalty)
         return Phrases.of_words(required, forbidden, penalty=penalty, spell=self.spell)
 
-    def _ways(self, text: str, setting: str) -> Ways:
+    def _tokenizations(self, text: str, setting: str) -> Tokenizations:
         if self.phrase is None:
             raise InputError(f"{setting}: phrases need the units of a run or a tokenizer")
         with placed(f"{setting}: "):
@@ -134,15 +134,15 @@ class ChainRunner:
     @property
     def shortest(self) -> int:
         """Smallest length with room for a required phrase."""
-        needed = [min(map(len, ways)) for ways in self.phrases.required] if self.phrases.hard else []
+        needed = [min(map(len, tokenizations)) for tokenizations in self.phrases.required] if self.phrases.hard else []
         return max(needed, default=1)
 
     def require_room(self, problem: ChainProblem) -> None:
         """Raise an InputError if a problem has no room for a required phrase.
 
-        Phrases are checked one by one; whether several fit together is only found when they are written.
+        Phrases are checked one by one; whether several fit together is only known once they are written.
         """
-        if self.phrases.hard and not all(_has_room(problem.tokens, ways) for ways in self.phrases.required):
+        if self.phrases.hard and not all(_has_room(problem.tokens, each) for each in self.phrases.required):
             raise self._no_start(problem)
 
     def groups(self, problems: Sequence[ChainProblem]) -> Iterator[list[int]]:
@@ -210,7 +210,7 @@ class ChainRunner:
         ]
         all_free = all(token == FREE for token in problem.tokens)
         hint = f"{'choose a larger length' if all_free else 'leave more positions free'}, or give a penalty"
-        tokens = {token for ways in self.phrases.required for way in ways for token in way}
+        tokens = {token for tokenizations in self.phrases.required for phrase in tokenizations for token in phrase}
         if self.allowed_V is not None and not bool(self.allowed_V[sorted(tokens)].all()):
             hint = f"allow all tokens of the phrases, {hint}"
         return InputError(
@@ -273,9 +273,9 @@ def by_problem(trace: Trace, problems: Sequence[ChainProblem]) -> list[Trace]:
     return [trace.take(rows_N) for rows_N in rows_B.split(counts)]
 
 
-def _has_room(tokens: Sequence[int], ways: Sequence[Sequence[int]]) -> bool:
+def _has_room(tokens: Sequence[int], tokenizations: Sequence[Sequence[int]]) -> bool:
     return any(
         all(tokens[place + offset] in (FREE, written) for offset, written in enumerate(phrase))
-        for phrase in ways
+        for phrase in tokenizations
         for place in range(len(tokens) - len(phrase) + 1)
     )

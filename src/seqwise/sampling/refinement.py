@@ -52,7 +52,7 @@ def refinements(
     log_probs_BT = torch.zeros_like(tokens_BT, dtype=torch.float64).masked_fill(~free_BT, torch.inf)
     for iteration in range(num_iterations):
         count_B1 = free_BT.sum(1, keepdim=True) * (num_iterations - iteration) // num_iterations
-        # The rank of each position by certainty; the fixed ones, at plus infinity, come last.
+        # Rank of each position by certainty; fixed positions, at plus infinity, come last.
         rank_BT = log_probs_BT.argsort(dim=1, stable=True).argsort(1)
         masked_BT = free_BT & (rank_BT < count_B1)
         if bool(masked_BT.any()):
@@ -83,7 +83,7 @@ def refine(
 
     Source: Ghazvininejad et al. (EMNLP 2019), section 4.
     """
-    steps = refinements(
+    *_, last = refinements(
         model,
         tokens_BT,
         free_BT,
@@ -92,9 +92,7 @@ def refine(
         allowed_V=allowed_V,
         max_rows=max_rows,
     )
-    for refinement in steps:
-        tokens_BT, log_probs_BT = refinement.tokens_BT, refinement.log_probs_BT
-    return tokens_BT, log_probs_BT.masked_fill(~free_BT.cpu(), 0.0)
+    return last.tokens_BT, last.log_probs_BT.masked_fill(~free_BT.cpu(), 0.0)
 
 
 def likeliest_lengths(

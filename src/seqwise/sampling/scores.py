@@ -6,7 +6,7 @@ Shapes: T tokens.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -116,17 +116,13 @@ class TokenScores:
         Args:
             text: text of the spans; without it or spans, a word is written as its tokens.
         """
-        return [
-            WordScore(*_written(text, group, self.tokens, self.spans), math.fsum(values))
-            for group, values in self._by_word()
-        ]
-
-    def _by_word(self) -> Iterator[tuple[list[int], list[float]]]:
         values = self.token_log_probs_T.double().tolist()
         numbers: Sequence[int] = self.words_T or range(len(self.tokens))
-        for _, places in groupby(range(len(self.tokens)), key=numbers.__getitem__):
-            group = list(places)
-            yield group, [values[place] for place in group]
+        groups = [list(places) for _, places in groupby(range(len(self.tokens)), key=numbers.__getitem__)]
+        return [
+            WordScore(*_written(text, group, self.tokens, self.spans), math.fsum(values[place] for place in group))
+            for group in groups
+        ]
 
 
 def _written(
@@ -163,7 +159,10 @@ class TextScore(TokenScores):
 
     def record(self, unit: ScoreUnit = "nats") -> dict[str, Any]:
         """Return sums, means, tokens and words as a JSON record, in a named unit."""
-        in_unit = _rounding(unit)
+
+        def in_unit(value: float) -> float:
+            return round(value / NATS_OF[unit], 4) + 0.0  # turns -0.0 into 0.0
+
         record: dict[str, Any] = {"text": self.text}
         record |= {name: text for name in ("prefix", "suffix") if (text := getattr(self, name))}
         record |= {"log_prob": in_unit(self.log_prob), "mean_log_prob": in_unit(self.mean_log_prob), "unit": unit}
@@ -188,13 +187,6 @@ class TextScore(TokenScores):
             log_prob = value / NATS_OF[unit]
             rows.append({**more, **row, "log_prob": log_prob, "surprisal": -log_prob, "unit": unit})
         return rows
-
-
-def _rounding(unit: ScoreUnit) -> Any:
-    def in_unit(value: float) -> float:
-        return round(value / NATS_OF[unit], 4) + 0.0
-
-    return in_unit
 
 
 def located(pieces: Sequence[str], text: str) -> tuple[Span | None, ...]:

@@ -51,11 +51,11 @@ class ScoringSettings(Config):
     )
 
 
-def refuse_unread(settings: ScoringSettings, kind: str) -> None:
-    """Raise an InputError for given pieces, a start or an end where no model of a kind reads them.
+def refuse_ignored(settings: ScoringSettings, kind: str) -> None:
+    """Raise an InputError for pieces, a start or an end that a model of this kind ignores.
 
     Example:
-        >>> refuse_unread(ScoringSettings(end=True), "causal")
+        >>> refuse_ignored(ScoringSettings(end=True), "causal")
     """
     readers = {"pieces": ["masked"], "start": ["causal"], "end": ["causal", "encoder-decoder"]}
     for name, kinds in readers.items():

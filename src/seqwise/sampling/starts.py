@@ -52,7 +52,7 @@ def dispersed_starts(
     number and the seed, not on other chains.
 
     ``conditions`` are functions from tokens (B, T) to bool (B,) that must all hold. Phrases are then only hints: every
-    second draw avoids the forbidden ones, and does not write a required one that is already there.
+    second draw avoids the forbidden ones, and does not write a required one that already occurs.
 
     Returns the sequences, and bool (B,): false where no start was found that satisfies the constraints. Required
     phrases alone are tried at all places (at most 20,000); with forbidden ones or conditions, 50 draws are made.
@@ -93,7 +93,7 @@ def dispersed_starts(
         greedy_N = greedy_B[rows_N] & (attempt == 0)
         shared: dict[str, Any] = {"context": rows_of(context, rows_N), "allowed_V": allowed_V, "max_rows": max_rows}
         filled_NT, _ = refine(model, drawn_NT, left_NT & greedy_N[:, None], num_iterations=1, **shared)
-        # Sweeps are numbered from 0, so that these draws are none of theirs.
+        # Sweeps are numbered from 0, so negative numbers give other random numbers.
         draws = SeededDraws(seed, chain_B[rows_N], sweep=-1 - attempt)
         filled_NT, fine_N = fill_in_turn(
             draws, model, filled_NT, left_NT & ~greedy_N[:, None], forbidden=avoided, **shared
@@ -130,7 +130,7 @@ def fill_in_turn(
         rows_N = place_BT.any(1).nonzero().flatten()
         here_BT = left_BT & place_BT.any(1, keepdim=True)
         logits_MV = joint_logits(model, tokens_BT, here_BT, context=context, max_rows=max_rows)
-        # Of the scores at everything that is masked, those at the one position of each chain.
+        # Of the scores at all masked positions, select those at the one position of each chain.
         chosen_N = place_BT[here_BT].nonzero().flatten()
         logits_NV = logits_MV[moved(chosen_N, logits_MV.device)].cpu().double()
         if allowed_V is not None:
@@ -168,8 +168,8 @@ def _banned(tokens_NT: Tensor, known_NT: Tensor, places_N: Tensor, forbidden: Se
         for offset, token in enumerate(phrase):
             first_N = places_N - offset
             window = first_N.clamp(0, longest)[:, None] + steps
-            there = known_NT.gather(1, window) & (tokens_NT.gather(1, window) == phrase_K)
-            completed_N = (there | (steps == offset)).all(1) & (first_N >= 0) & (first_N <= longest)
+            matches = known_NT.gather(1, window) & (tokens_NT.gather(1, window) == phrase_K)
+            completed_N = (matches | (steps == offset)).all(1) & (first_N >= 0) & (first_N <= longest)
             banned_NV[completed_N, token] = True
     return banned_NV
 
@@ -188,14 +188,14 @@ def _write(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Write the required phrases; return tokens, the remaining free positions, and bool (N,): whether they fit.
 
-    A phrase that is already there is kept, or may be written again. Only allowed tokens are written: a chain could
-    never come back to others.
+    With ``keep``, a phrase that already occurs is not written again. Only allowed tokens are written, as a chain could
+    not return to others.
     """
     allowed = None if allowed_V is None else set(allowed_V.nonzero().flatten().tolist())
     tokens_NT, free_NT, fits = tokens_NT.clone(), free_NT.clone(), []
     for row, chain in enumerate(chain_N.tolist()):
         chance = random.Random(f"{seed}/{chain}/{attempt}")
-        # What is not known yet is None.
+        # None marks free positions.
         known = [None if free else token for token, free in zip(tokens_NT[row].tolist(), free_NT[row], strict=True)]
         written = _placed(
             known,
@@ -235,8 +235,8 @@ def _placed(
     phrase, *remaining = required
     num_places = max(len(known) - len(phrase) + 1, 0)
     places = chance.sample(range(num_places), num_places)
-    there = [place for place in places if keep and list(phrase) == here(place, phrase)]
-    for place in there[:1] or places:
+    occurrences = [place for place in places if keep and list(phrase) == here(place, phrase)]
+    for place in occurrences[:1] or places:
         left[0] -= 1
         if left[0] < 0:
             return None

@@ -15,7 +15,7 @@ from seqwise.devices import moved
 from seqwise.errors import InputError
 from seqwise.models.protocols import require_evaluation_mode
 from seqwise.sampling.draws import Draws
-from seqwise.sampling.energies import Energy, lone_logits, rows_of
+from seqwise.sampling.energies import Energy, rows_of, single_mask_logits
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,8 +147,9 @@ def evaluate(energy: Energy, tokens_BT: Tensor, context: Any = None) -> Evaluate
     """Evaluate sequences from scratch: T passes of each model for each."""
     tokens_BT = tokens_BT.cpu()
     every_BT = torch.ones_like(tokens_BT, dtype=torch.bool)
+    options: dict[str, Any] = {"context": context, "max_rows": energy.max_rows}
     logits = tuple(
-        lone_logits(model, tokens_BT, every_BT, context=context, max_rows=energy.max_rows).view(*tokens_BT.shape, -1)
+        single_mask_logits(model, tokens_BT, every_BT, **options).unflatten(0, tokens_BT.shape)
         for model in energy.models
     )
     energy_BT = energy.of_positions(tokens_BT, logits)
@@ -168,7 +169,7 @@ def start_chains(
     Args:
         energy: target of the chains.
         tokens_BT: int64, sequences of one length, with tokens that the models score.
-        free_BT: bool, positions that may change; by default all. The sample is conditioned on all others.
+        free_BT: bool, positions that may change; by default all. Samples are conditioned on the tokens at the others.
         context: context of the models: None, or a nest of tensors whose first dimension is B.
         chain_B: int64, number of each chain, which determines its random numbers; by default 0 to B-1. Chains of
             different batches, for example of different lengths, are independent if these differ.
@@ -203,7 +204,8 @@ def start_chains(
     chain_B = torch.arange(len(tokens_BT)) if chain_B is None else chain_B.cpu()
     if free_BT.shape != tokens_BT.shape or chain_B.shape != tokens_BT.shape[:1]:
         raise InputError(
-            f"{list(tokens_BT.shape)} tokens with {list(free_BT.shape)} free positions and {list(chain_B.shape)} chains"
+            f"tokens of shape {list(tokens_BT.shape)} do not fit free positions of shape {list(free_BT.shape)} and"
+            f" chain numbers of shape {list(chain_B.shape)}"
         )
     own = evaluate(energy, tokens_BT, context)
     infinite_B = ~own.energy_B.isfinite()

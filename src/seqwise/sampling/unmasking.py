@@ -21,7 +21,7 @@ from seqwise.errors import InputError
 from seqwise.models.protocols import MaskedModel
 from seqwise.sampling.draws import Draws
 from seqwise.sampling.energies import MAX_ROWS, joint_logits
-from seqwise.sampling.kernels import moved_to
+from seqwise.sampling.kernels import with_tokens
 from seqwise.sampling.proposals import Proposal, random_subset
 from seqwise.sampling.state import ChainState, Info
 
@@ -40,7 +40,8 @@ class Partial:
 
 
 Rule: TypeAlias = Callable[[Draws, Partial, Tensor, int], Partial]
-"""Rule: maps scores (B, T, V), 0 at unmasked positions, and the iteration, from 1, to the next sequences."""
+"""Rule of an iteration: maps draws, sequences, scores (B, T, V), 0 at unmasked positions, and the number of the
+iteration, from 1, to the next sequences."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +84,7 @@ class Unmasking:
             novel_B = after.tokens_BT.ne(partial.tokens_BT).any(1).long()
             info += replace(info, proposals_B=live_B, accepted_B=live_B, novel_B=novel_B, passes_B=live_B)
             partial = after
-        return moved_to(state, partial.tokens_BT, info)
+        return with_tokens(state, partial.tokens_BT, info)
 
 
 def random_unmasking(proposal: Proposal, *, num_iterations: int) -> Unmasking:
@@ -155,7 +156,7 @@ def low_confidence_remasking(proposal: Proposal, *, num_iterations: int) -> Unma
         drawn_BT = _draw(draws, proposal.log_probs(logits_BTV), partial.masked_BT)
         certainty_BT = _certainty(proposal, logits_BTV).gather(2, drawn_BT[..., None]).squeeze(2)
         certainty_BT = certainty_BT.masked_fill(~partial.masked_BT, -torch.inf)
-        # The least certain stay masked; of equals, the later ones.
+        # The least certain positions stay masked; of equally certain ones, the later.
         rank_BT = certainty_BT.argsort(dim=1, descending=True, stable=True).argsort(1)
         size_B = _num_revealed(partial, iteration, num_iterations)
         return _reveal(partial, partial.masked_BT & (rank_BT < size_B[:, None]), drawn_BT)
@@ -250,7 +251,7 @@ def remasking_diffusion(proposal: Proposal, *, num_iterations: int, remask: floa
     return Unmasking(proposal.model, rule, num_iterations)
 
 
-# ------------------------------------------------------------------------------------------------- their parts
+# ------------------------------------------------------------------------------------------------- parts of decoders
 
 
 def _check_iterations(num_iterations: int) -> None:

@@ -54,13 +54,13 @@ class RejectionMemory:
 
     Attributes:
         log_weights: log p(w | prefix) + log b(prefix w), (W,), for each visited prefix and its allowed tokens, in
-            descending order.
+            descending order of their ids.
     """
 
     log_weights: dict[Prefix, Tensor] = field(default_factory=dict)
 
     def log_mass(self, prefix: Prefix) -> float:
-        """Return log b of a prefix: of the probability that it continues to an output in L; 0 before a visit."""
+        """Return log b of a prefix: a bound on the log-probability that it continues to an output in L."""
         return float(self.log_weights[prefix].logsumexp(0)) if prefix in self.log_weights else 0.0
 
     def learn(self, visits: _Visits) -> None:
@@ -81,9 +81,9 @@ class LanguageChains(ChainState):
     Attributes:
         tokens_BT: continued by end tokens; -1 beyond the steps of an input.
         energy: has no terms, because the energy also depends on the context.
-        log_mass_BT: float64, log Z_t, or with a memory log S / b; 0 after the end.
+        log_mass_BT: float64, log Z_t, or log S / b with a memory; 0 after the end.
         inputs_B: int64, index of the input of each chain.
-        memory: memory that improves q, not changed as long as the chains run.
+        memory: memory that improves q, not changed while the chains run.
     """
 
     log_mass_BT: Tensor = field(kw_only=True)
@@ -186,12 +186,12 @@ def sample_within(
     rows_M, steps_M = _rows(model, context, num_steps, num_samples)
     tokens_MT = torch.full((len(rows_M), int(steps_M.max())), HELD, device=rows_M.device)
     missing_M, passes_M = torch.ones_like(rows_M, dtype=torch.bool), torch.zeros_like(rows_M)
-    # Passes of an input, of which rejection leaves so many to the chain of each missing sample.
+    # Passes for each input; rejection reserves some for the chain of each missing sample.
     budget = {"rejection": math.inf, "budgeted": num_samples * num_passes, "metropolis": 0}[method]
     reserved = num_passes if method == "metropolis" else max(1, num_passes // 2)
     if method != "metropolis":
         memory = RejectionMemory() if memory is None else memory
-    # Sweeps of chains count from 0, their start is -1, and rejection counts backwards from -2.
+    # Random numbers: chains use sweeps from 0 on, their start sweep -1, and rejection sweeps from -2 down.
     for number in range(MOST_DRAFTS):
         used_B, missing_B = (each_M.view(-1, num_samples).sum(1) for each_M in (passes_M, missing_M.long()))
         chosen_R = (missing_M & (used_B + (1 + reserved) * missing_B <= budget)[rows_M]).nonzero().flatten()
@@ -264,7 +264,7 @@ def masked_draws(
         ``masked_draws(model, context, language, num_steps=3, num_samples=100).log_weights_B.exp()``.
     """
     rows_M, steps_M = _rows(model, context, num_steps, num_samples)
-    draws = SeededDraws(seed, torch.arange(len(rows_M), device=rows_M.device), sweep=-1)  # chains begin at sweep 0
+    draws = SeededDraws(seed, torch.arange(len(rows_M), device=rows_M.device), sweep=-1)  # chains use sweeps from 0 on
     context = rows_of(context, rows_M)
     draft = _draw(model, context, language, steps_M, rows_M, None, draws)
     return _chains(draft, context, rows_M, None, checked=checked)
@@ -327,7 +327,7 @@ def regrow_suffix(model: StepModel, language: Language, *, independence: float =
         output, for each chain whose positions are all free.
 
     Raises:
-        InputError: the share is not in [0, 1]; later, chains come from elsewhere.
+        InputError: the share is not in [0, 1]; in a sweep, if the chains are of another kind.
 
     Source: Anaya Gonzalez et al. (NeurIPS 2025). Not implemented: caching decoder states at each position, so that a
     pass starts at t.
@@ -387,15 +387,15 @@ class _Visits:
 
     def __init__(self, memory: RejectionMemory, inputs_M: Tensor) -> None:
         self.roots: list[Prefix] = [(number, ()) for number in inputs_M.tolist()]
-        # Of the last token of each: its place among those of the parent, and log p.
+        # For the last token of each: its index among the tokens of its parent, and log p.
         self.log_probs: dict[Prefix, tuple[int, float]] = {}
-        self.new: dict[Prefix, tuple[Tensor, Tensor]] = {}  # log-probabilities and tokens that follow the new ones
+        self.new: dict[Prefix, tuple[Tensor, Tensor]] = {}  # log-probabilities and tokens after each new prefix
         self._memory = memory
         self._prefixes = list(self.roots)
         self._arcs = [(0, 0.0) for _ in self.roots]
 
     def weigh(self, log_probs_MW: Tensor, tokens_MW: Tensor, live_M: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log-weights of allowed tokens, which descend, and log S / b, or log S at the start."""
+        """Return log-weights of the allowed tokens, whose ids descend, and log S / b, or log S at the start."""
         weights_MW, log_mass_M = log_probs_MW.clone(), log_probs_MW.logsumexp(1)
         known = []
         for row in live_M.nonzero().flatten().tolist():
@@ -414,8 +414,8 @@ class _Visits:
             log_mass_M[known] = log_mass_M.new_tensor(masses)
         return weights_MW, log_mass_M
 
-    def go(self, columns_M: Tensor, log_probs_M: Tensor, tokens_M: Tensor) -> None:
-        """Continue every row by a token, with its place and log-probability."""
+    def extend(self, columns_M: Tensor, log_probs_M: Tensor, tokens_M: Tensor) -> None:
+        """Extend every row by a token, given its column and log-probability."""
         columns, log_probs, tokens = columns_M.tolist(), log_probs_M.tolist(), tokens_M.tolist()
         self._prefixes = [
             (number, (*written, token)) for (number, written), token in zip(self._prefixes, tokens, strict=True)
@@ -431,7 +431,7 @@ class _Draft(NamedTuple):
 
 
 Choose = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""Function from a step, log-weights (M, W) of allowed tokens, these, and a mask of open outputs (M,), to columns."""
+"""Maps a step, the log-weights (M, W) of allowed tokens, these tokens, and a mask (M,) of open outputs to columns."""
 
 
 def _draw(
@@ -461,7 +461,7 @@ def _redrawn(
     chain_M: Tensor,
     seed: int,
 ) -> tuple[Tensor, Tensor]:
-    """Draw outputs again until the model gives a probability to each; return them, and the passes that it took.
+    """Draw outputs again until the model gives a probability to each; return them, and the number of passes of each.
 
     Some prefixes lead only to tokens that the model excludes. A memory learns them, so none is drawn twice.
     """
@@ -471,7 +471,7 @@ def _redrawn(
         rows_R = is_dead_M.nonzero().flatten()
         if not len(rows_R):
             break
-        draws = SeededDraws(seed, chain_M[rows_R], sweep=-2 - MOST_DRAFTS - number)  # behind those of rejection
+        draws = SeededDraws(seed, chain_M[rows_R], sweep=-2 - MOST_DRAFTS - number)  # after those of rejection
         again = _draw(model, rows_of(context, rows_R), language, steps_M[rows_R], inputs_M[rows_R], learnt, draws)
         assert again.visits is not None
         learnt.learn(again.visits)
@@ -520,8 +520,8 @@ def _write(
             )
         )
         if visits is not None:
-            visits.go(*(each_M1[:, 0] for each_M1 in (column_M1, log_prob_M1, token_M1)))
-        # The beam's own scores stay 0, so that those of its candidates are of one step.
+            visits.extend(*(each_M1[:, 0] for each_M1 in (column_M1, log_prob_M1, token_M1)))
+        # The beam's scores stay 0, so that the scores of its candidates are those of a single step.
         scores_M1, parents_M1 = torch.zeros_like(candidates.prefix_scores_BJ), torch.zeros_like(token_M1)
         return HardSelection(scores_M1, parents_M1, token_M1), carry
 
