@@ -103,12 +103,12 @@ def as_decoder(decoder: Decoder | DecoderName, *, k: int = 5) -> Decoder:
 
 
 def hypotheses(
-    found: Beam | BestOutputs, *, end: int | None, n_best: int = 1, length_normalization: float = 0.0
+    result: Beam | BestOutputs, *, end: int | None, n_best: int = 1, length_normalization: float = 0.0
 ) -> list[list[Hypothesis]]:
     """Return the best distinct outputs of each input, best first.
 
     Args:
-        found: the result of a search.
+        result: result of a search.
         end: id of the end token, or None.
         n_best: largest number of outputs, 1 or more; a beam may have fewer distinct live hypotheses.
         length_normalization: p; hypotheses are ranked by ``score / length^p``, which is the score returned. The length
@@ -128,9 +128,9 @@ def hypotheses(
     """
     if n_best < 1:
         raise InputError(f"the number of hypotheses must be at least 1, got {n_best}")
-    tokens_BKT = backtrace(found) if isinstance(found, Beam) else found.tokens_BKT
+    tokens_BKT = backtrace(result) if isinstance(result, Beam) else result.tokens_BKT
     results = []
-    for scores, outputs in zip(found.scores_BK.tolist(), tokens_BKT.tolist(), strict=True):
+    for scores, outputs in zip(result.scores_BK.tolist(), tokens_BKT.tolist(), strict=True):
         ranked = [
             _hypothesis(tokens, score, end, length_normalization)
             for score, tokens in zip(scores, outputs, strict=True)

@@ -33,7 +33,7 @@ _CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*\(([^()]*)\)\s*")
 class Schedule:
     """Value as a function of the number of optimiser steps taken so far (0 at the first step).
 
-    Subclasses are frozen dataclasses of numbers; ``str`` writes them as :func:`parse_schedule` reads them. Each is
+    Named subclasses are frozen dataclasses of numbers; ``str`` writes them as :func:`parse_schedule` reads them. Each is
     monotonic, so its extremes are at its ends.
     """
 

@@ -322,7 +322,7 @@ def test_a_report_leaves_out_what_warms_up_and_counts_what_it_costs() -> None:
     free = replace(chains, invariant_S=flags_S, seconds=0.0, passes_SB=torch.zeros_like(chains.passes_SB))
     assert math.isnan(diagnose_chains(free).ess_per_second) and math.isnan(diagnose_chains(free).ess_per_pass)
     assert diagnose_chains(chains, discard=20).num_sweeps == 180
-    with pytest.raises(InputError, match="at least 4 sweeps"):
+    with pytest.raises(InputError, match="at least 4 counted sweeps"):
         diagnose_chains(chains, discard=198)
 
 

@@ -290,8 +290,8 @@ def propose(draws: Draws, state: ChainState, proposal: Proposal, masked_BT: Tens
     device = logits_MV.device
     logits_BKV = torch.zeros(*places_BK.shape, proposal.model.vocab_size, dtype=dtype, device=device)
     if known is not None:
-        lone_N = cached_B.nonzero().flatten()
-        rows_N, places_N = moved(lone_N, device), moved(places_BK[lone_N, 0], device)
+        cached_N = cached_B.nonzero().flatten()
+        rows_N, places_N = moved(cached_N, device), moved(places_BK[cached_N, 0], device)
         logits_BKV[rows_N, 0] = state.logits[known][rows_N, places_N]
     if len(logits_MV):
         rows_M, ranks_M = (live_BK & ~cached_B[:, None]).nonzero(as_tuple=True)
