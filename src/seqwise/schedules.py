@@ -33,8 +33,8 @@ _CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*\(([^()]*)\)\s*")
 class Schedule:
     """Value as a function of the number of optimiser steps taken so far (0 at the first step).
 
-    Named subclasses are frozen dataclasses of numbers; ``str`` writes them as :func:`parse_schedule` reads them. Each is
-    monotonic, so its extremes are at its ends.
+    Named subclasses are frozen dataclasses of numbers; ``str`` writes them as :func:`parse_schedule` reads them. Each
+    is monotonic, so its extremes are at its ends.
     """
 
     def __call__(self, step: float) -> float:

@@ -274,7 +274,7 @@ class Candidates:
         if weight == 0:
             return added_BJC
         logits_BJW = self.logits_BJV if over_all else logits_BJC
-        if torch.is_grad_enabled():  # whose log Z has none where every token is excluded
+        if torch.is_grad_enabled():  # finite first: else the gradient is NaN where all tokens are excluded
             return added_BJC - weight * finite(logits_BJW).logsumexp(-1, keepdim=True)
         return added_BJC - weight * finite(log_partitions(logits_BJW))[..., None]
 

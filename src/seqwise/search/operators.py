@@ -18,7 +18,7 @@ from seqwise.names import AlphaUnitName
 SMALLEST_SQUARED_GAP = 1e-8
 # Replaces minus infinity: its square is finite, the weight at such a distance is 0, and 0 times it is 0.
 LOWEST = -1e18
-# So many scores stay in a processor's cache.
+# Number of scores that fit the CPU's cache.
 IN_CACHE = 2**18
 
 USUAL_ALPHAS = (1e-25, 1e15)
@@ -36,8 +36,8 @@ def finite(scores: Tensor) -> Tensor:
 def log_partitions(logits: Tensor) -> Tensor:
     """Compute log Z of rows of scores, (..., V) to (...), as ``logsumexp`` does.
 
-    For many scores without gradients on a CPU, blocks of rows go through one buffer: ``logsumexp`` takes more passes
-    over memory that the system has to provide anew each time.
+    On a CPU, without gradients, blocks of many rows go through one buffer in the cache: ``logsumexp`` makes more
+    passes, over newly allocated memory.
 
     Example:
         >>> log_partitions(torch.zeros(1, 4)).exp()
@@ -47,12 +47,12 @@ def log_partitions(logits: Tensor) -> Tensor:
         return logits.logsumexp(-1)
     vocabulary_size = logits.shape[-1]
     num_rows = max(1, IN_CACHE // vocabulary_size)
-    buffer, found = logits.new_empty(num_rows, vocabulary_size), []
+    buffer, parts = logits.new_empty(num_rows, vocabulary_size), []
     for rows_NV in logits.reshape(-1, vocabulary_size).split(num_rows):
         highest_N = rows_NV.amax(-1)
         log_probs_NV = torch.log_softmax(rows_NV, -1, out=buffer[: len(rows_NV)])
-        found.append(torch.where(highest_N.isinf(), highest_N, highest_N - log_probs_NV.amax(-1)))
-    return torch.cat(found).view(logits.shape[:-1])
+        parts.append(torch.where(highest_N.isinf(), highest_N, highest_N - log_probs_NV.amax(-1)))
+    return torch.cat(parts).view(logits.shape[:-1])
 
 
 def require_alpha(alpha: float) -> None:
