@@ -177,7 +177,10 @@ def _of(name: str, *, scale_embedding: bool = False, **more: Any) -> Any:
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")
         torch.manual_seed(0)
-        return makers[name]().to(torch.float64).eval()
+        model = makers[name]().to(torch.float64).eval()
+    if name in CAPPED:  # older releases of Transformers default to torch's attention, which ignores the cap
+        model.set_attn_implementation("eager")
+    return model
 
 
 def _gpt_oss(**more: Any) -> Any:
@@ -239,6 +242,7 @@ def _own_logits(model: Any, source: list[int], target: list[int]) -> Tensor:
         return model(input_ids=torch.tensor([source]), decoder_input_ids=fed, use_cache=False).logits[0]
 
 
+CAPPED = ["Gemma 2", "T5Gemma"]
 EXACT = ["Marian", "BART", "mBART", "GPT-2", "OPT", "GPT-Neo"]
 RECURRENT = ["Mamba", "Qwen 3.5", "Falcon-H1", "Nemotron-H"]
 CASTING = ["T5", "T5Gemma", "Llama", "Mistral", "Gemma 3", "Qwen2", "BLOOM", "MPT", "Gemma 2", "Cohere", "Granite"]

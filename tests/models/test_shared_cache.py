@@ -317,7 +317,16 @@ def test_keys_may_be_made_of_those_that_were_kept_where_there_are_no_others(memo
             shared_attention.attend(None, query, keys + 0, values, mask)
 
 
-@pytest.mark.parametrize("name", ["Gemma 2", "T5Gemma"])
+@pytest.mark.parametrize("name", ["Gemma 2", "gpt-oss"])
+def test_where_the_model_ignores_caps_and_sinks_slots_have_copies(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As older releases of Transformers do: torch's attention has neither."""
+    model = families._of(name)
+    assert step_model(model).shares
+    monkeypatch.setattr(shared_attention, "_own_attention", lambda config: "sdpa")
+    assert not step_model(model).shares
+
+
+@pytest.mark.parametrize("name", families.CAPPED)
 def test_caps_of_attention_are_those_of_the_model(name: str) -> None:
     """So low that they change what is written."""
 

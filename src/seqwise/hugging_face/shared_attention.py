@@ -204,6 +204,8 @@ def attend(
     unknown = [name for name, value in others.items() if not (name in IGNORED or value is None or value is False)]
     if others.get("sliding_window") != window:  # a mask of one kind and attention of another, such as in chunks
         unknown.append("another sliding_window than that of its mask")
+    if not (softcap is None and sinks_H is None) and _own_attention(module.config) == "sdpa":
+        unknown.append("a soft cap or sinks, which torch's attention ignores")
     if position_bias is not None and query.shape[1] != key.shape[1]:
         unknown.append("a bias for each of the heads that share their keys")
     if unknown or dropout or query.shape[2] != 1:
