@@ -43,8 +43,8 @@ _log = logging.getLogger(__name__)
 def seal(folder: Path) -> None:
     """Seal a complete folder: flush its files to disk, then write ``manifest.json`` atomically.
 
-    The manifest lists every file and replaces an older one; links are refused. Whoever may read the manifest may read
-    the files: safetensors writes them for their owner alone.
+    The manifest lists every file and replaces an older one; links are refused. The files get the read permissions of
+    the manifest, because safetensors makes them readable for their owner only.
 
     Example:
         >>> import tempfile
@@ -52,7 +52,7 @@ def seal(folder: Path) -> None:
         >>> _ = (folder / "a.txt").write_text("a")
         >>> seal(folder); verify(folder)
     """
-    # A stale manifest must go first: sealed again after a change, a crash in between must not look complete.
+    # An old manifest goes first, so that the folder does not look complete after a crash.
     (folder / MANIFEST).unlink(missing_ok=True)
     files = {}
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
@@ -134,7 +134,7 @@ def verify(folder: Path) -> None:
     Files added after sealing are ignored.
     """
     for name, entry in _read_manifest(folder).items():
-        # A link, or a folder that is one, could lead to any file of the machine.
+        # A link, or a linked folder, could lead to any file of the machine.
         if (folder / name).resolve() != folder.resolve() / name:
             raise InputError("a link, which is not followed", path=folder / name, hint="use another copy")
         _verify_file(folder / name, entry)
@@ -164,7 +164,7 @@ def discard_incomplete(folder: Path) -> None:
     last = last_complete(folder)
     reached = -1 if last is None else _step(last)
     for checkpoint in _checkpoints(folder):
-        # Training will write the later ones again and must not meet their old files.
+        # Training writes the later ones again, into folders that must be empty.
         if _step(checkpoint) > reached or not (checkpoint / MANIFEST).exists():
             _remove(checkpoint)
     if os.path.lexists(folder / UNFINISHED):
@@ -218,7 +218,7 @@ def _step(folder: Path) -> int:
 
 def _remove(checkpoint: Path) -> None:
     if not checkpoint.is_dir() or checkpoint.is_symlink():
-        checkpoint.unlink()  # of a link, the link alone
+        checkpoint.unlink()  # removes a link, not its target
         return
     # The manifest goes first: a removal cut short leaves an incomplete checkpoint, not a damaged one.
     (checkpoint / MANIFEST).unlink(missing_ok=True)
@@ -238,7 +238,7 @@ def _read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"the manifest cannot be read ({error})", path=path, hint="use another copy") from error
     for name in files:
-        # A manifest comes from outside with the folder: it must not point out of it.
+        # A manifest may come from elsewhere, with its folder: it must not point outside.
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
             raise InputError(f"the manifest names {name!r}, outside its folder", path=path)
     return files

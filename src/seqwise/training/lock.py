@@ -18,10 +18,10 @@ if WINDOWS:
 else:
     import fcntl
 
-# Windows locks bytes, which others cannot read then: one behind the number of the process.
+# Offset of the byte that Windows locks; others cannot read it, so it is after the process id.
 _LOCKED = 64
 
-# File systems that know no locks say so in one of these ways: there, nobody is kept out.
+# Errors of file systems without locks, on which other writers are not kept out.
 _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
@@ -58,10 +58,10 @@ def sole_writer(folder: Path) -> Iterator[None]:
             with suppress(OSError):
                 (folder / LOCK).unlink()
             os.close(handle)
-            if WINDOWS:  # where a file that is open cannot be removed
+            if WINDOWS:  # which does not remove open files
                 with suppress(OSError):
                     (folder / LOCK).unlink()
-            with suppress(OSError):  # as soon as one of them holds something
+            with suppress(OSError):  # of the first folder that is not empty
                 for path in missing:
                     path.rmdir()
 
@@ -106,10 +106,11 @@ def _lock_file(handle: int, folder: Path) -> None:
         _lock_or_raise(handle)
     except BlockingIOError:
         os.lseek(handle, 0, os.SEEK_SET)
-        holder = os.read(handle, 20).decode(errors="replace") or "of unknown number"
+        process_id = os.read(handle, 20).decode(errors="replace")
         os.close(handle)
+        holder = f"process {process_id}" if process_id else "another process"
         hint = "wait for it, or give another --output"
-        raise InUseError(f"process {holder} is writing to this folder", path=folder, hint=hint) from None
+        raise InUseError(f"{holder} is writing to this folder", path=folder, hint=hint) from None
     except OSError as error:
         if error.errno not in _WITHOUT_LOCKS:
             os.close(handle)
@@ -117,7 +118,7 @@ def _lock_file(handle: int, folder: Path) -> None:
 
 
 def _lock_or_raise(handle: int) -> None:
-    """Lock a file, or raise BlockingIOError if another holds it."""
+    """Lock a file, or raise BlockingIOError if another process holds the lock."""
     if not WINDOWS:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return

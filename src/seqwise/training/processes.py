@@ -27,7 +27,7 @@ NO_TIMEOUT = timedelta(days=365)
 
 
 def rank() -> int:
-    """Return the number of this process, from 0.
+    """Return the rank of this process, from 0.
 
     Example:
         >>> rank(), world_size(), is_main_process()
@@ -47,12 +47,12 @@ def is_main_process() -> bool:
 
 
 def shard(items: Sequence[T]) -> Sequence[T]:
-    """Return the items of this process; items are dealt out in turn."""
+    """Return the items of this process: every N-th, for N processes."""
     return items[rank() :: world_size()]
 
 
 DEVICE = "SEQWISE_DEVICE"
-"""Variable of the environment that names the device of commands; ``--device`` sets it, and workers inherit it."""
+"""Environment variable with the device of commands; ``--device`` sets it, and workers inherit it."""
 
 
 def local_device() -> torch.device:
@@ -68,10 +68,10 @@ def local_device() -> torch.device:
     device = find_device(os.environ.get(DEVICE, "auto"))
     if device.type != "cuda" or device.index is not None:
         return device
-    here, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", 1)), torch.cuda.device_count()
-    if here > gpus:
+    processes, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", 1)), torch.cuda.device_count()
+    if processes > gpus:
         hint = f"start {gpus} on each, or hide the GPUs with CUDA_VISIBLE_DEVICES= to use CPUs"
-        raise InputError(f"{here} processes on a machine with {gpus} GPUs", hint=hint)
+        raise InputError(f"{processes} processes on a machine with {gpus} GPUs", hint=hint)
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
 
 
@@ -111,21 +111,21 @@ def from_main_process(function: Callable[[], T]) -> T:
         except InputError as error:
             outcome[1] = error
     distributed.broadcast_object_list(outcome, src=0)
-    result, refusal = outcome
-    if refusal is not None:
-        raise refusal
+    result, raised = outcome
+    if raised is not None:
+        raise raised
     return result
 
 
 def from_all_processes(own: T) -> list[T]:
-    """Return what every process gives, by rank, in all of them; it must be picklable."""
+    """Gather a picklable value from every process, by rank, in all processes."""
     if world_size() == 1:
         return [own]
     from torch import distributed
 
-    given: list[Any] = [None] * world_size()
-    distributed.all_gather_object(given, own)
-    return given
+    values: list[Any] = [None] * world_size()
+    distributed.all_gather_object(values, own)
+    return values
 
 
 def wait_for_everyone() -> None:
@@ -138,14 +138,15 @@ def wait_for_everyone() -> None:
 
 @contextmanager
 def as_one_process() -> Iterator[None]:
-    """Hide the other processes from all that runs inside; each has the GPU that torchrun would give it, if any."""
+    """Hide the other processes inside the context; each process keeps its own GPU, if any."""
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     before = {name: os.environ.pop(name) for name in names if name in os.environ}
     gpus = os.environ.get(VISIBLE_GPUS)
     if "LOCAL_RANK" in before:
-        number = int(before["LOCAL_RANK"])
-        # Set before CUDA is: the Trainer of transformers takes the first GPU that it sees.
-        os.environ[VISIBLE_GPUS] = str(number) if gpus is None else ",".join(gpus.split(",")[number : number + 1])
+        local_rank = int(before["LOCAL_RANK"])
+        # CUDA is not initialised yet, and the Hugging Face Trainer takes the first visible GPU.
+        visible = [str(local_rank)] if gpus is None else gpus.split(",")[local_rank : local_rank + 1]
+        os.environ[VISIBLE_GPUS] = ",".join(visible)
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Reports of the Hugging Face Trainer in addition to our log: TensorBoard, Weights & Biases and others."""
+"""Integrations of the Hugging Face Trainer, which log in addition to our log: TensorBoard, W&B and others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PACKAGES = {"azure_ml": "azureml-sdk", "comet_ml": "comet-ml", "flyte": "flyteki
 
 
 def require_integrations(names: Sequence[str]) -> None:
-    """Raise an InputError if the Trainer does not know an integration, or its package, which is named, is missing.
+    """Raise an InputError if the Trainer does not know an integration, or the package of one is not installed.
 
     Example:
         >>> require_integrations(["tensorbord"])

@@ -35,7 +35,7 @@ class ResumableTrainer(Trainer):  # transformers exports it as Any
     """Trainer whose checkpoints are complete or absent, and contain the settings of the training run."""
 
     settings: Mapping[str, Any]  # written into each checkpoint
-    log_file: TextIO  # flushed to the disk before the checkpoint that says its steps are done
+    log_file: TextIO  # synced to disk before each checkpoint
 
     def store_flos(self) -> None:
         """Skip counts of floating-point operations: the Trainer would gather them, but only rank 0 saves."""
@@ -44,7 +44,7 @@ class ResumableTrainer(Trainer):  # transformers exports it as Any
         """Save the weights, which may be tied and must be finite, and the settings."""
         weights = {name: tensor.detach().cpu().clone() for name, tensor in self.model.state_dict().items()}
         for name, tensor in weights.items():
-            # The last step's loss was finite, the weights after the step need not be.
+            # The loss of the last step was finite; the weights after it need not be.
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                 raise InputError(
                     f"the weights {name.removeprefix('model.')} are not finite after step {self.state.global_step}",
@@ -56,7 +56,7 @@ class ResumableTrainer(Trainer):  # transformers exports it as Any
         save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / WEIGHTS)
         (folder / SETTINGS).write_text(json.dumps(self.settings, sort_keys=True), encoding="utf-8")
 
-    # No public method of the Trainer sees a whole checkpoint before it has its name: hence the two that follow.
+    # Private methods, because no public one is called between writing a checkpoint and using it.
 
     def _get_output_dir(self, trial: Any) -> str:
         return str(Path(self.args.output_dir) / UNFINISHED)
@@ -64,17 +64,18 @@ class ResumableTrainer(Trainer):  # transformers exports it as Any
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         if not self.is_world_process_zero():
             if self.state.best_global_step:
-                distributed.barrier()  # the Trainer's, in the first process
-            return  # the next step waits for the first process
+                distributed.barrier()  # which the Trainer calls in rank 0
+            return  # the next step waits for rank 0
         checkpoints, step = Path(self.args.output_dir), self.state.global_step
         with saving(checkpoints / f"checkpoint-{step}"):
             super()._save_checkpoint(model, trial)
-            # Named after its process where there are several, whose noise does not depend on it: one may resume.
+            # With several processes, the Trainer names it by rank; their noise does not depend on it, so a single
+            # process can resume.
             for generators in (checkpoints / UNFINISHED / f"checkpoint-{step}").glob("rng_state_*.pth"):
                 generators.rename(generators.with_name(_GENERATORS))
             os.fsync(self.log_file.fileno())
             keep_checkpoint(checkpoints, step, best=self.state.best_global_step)
-        self.state.best_model_checkpoint = None  # where the Trainer wrote it, not where it lies
+        self.state.best_model_checkpoint = None  # the Trainer's path, before renaming
 
 
 def has_ended(state: TrainerState) -> bool:
@@ -90,11 +91,11 @@ def require_state(folder: Path) -> TrainerState:
             raise InputError("the checkpoint lacks this file", path=folder / name, hint=hint)
     for name in _TENSORS:
         try:
-            with safe_globals():  # weights_only: what torch reads is never executed
+            with safe_globals():  # with weights_only, torch executes no code from the file
                 torch.load(folder / name, map_location="cpu", weights_only=True)
-        except Exception as error:  # a file from outside may fail in any way
-            problem = first_line(error)
-            raise InputError(f"cannot be loaded as plain data ({problem})", path=folder / name, hint=hint) from error
+        except Exception as error:  # a damaged or foreign file may fail in any way
+            problem = f"cannot be loaded as plain data ({first_line(error)})"
+            raise InputError(problem, path=folder / name, hint=hint) from error
     try:
         state = TrainerState.load_from_json(str(folder / _STATE))
         has_ended(state)

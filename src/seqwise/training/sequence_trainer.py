@@ -36,19 +36,19 @@ class WithObjective(nn.Module):
         """Return the loss of a batch, weighted by its share of the gold tokens of an optimiser step.
 
         The sum over all batches of the step, including those of other processes, is the loss of one batch of all rows:
-        a mean over ``n`` of ``N = num_items`` has weight ``n / N``. Without ``num_items``, it is the mean over this
-        batch; ``weight`` is 0 if no row of the batch counts. In an empty batch, every parameter gets a gradient of 0,
-        as other processes expect.
+        a mean over ``n`` of ``N = num_items`` gold tokens has weight ``n / N``. Without ``num_items``, the loss is the
+        mean over this batch. ``weight`` is 0 if no row of the batch counts. In an empty batch, every parameter gets a
+        gradient of 0, as other processes expect.
         """
         if len(batch) == 0:
-            nothing = torch.stack([parameter.sum() * 0.0 for parameter in self.parameters()]).sum()
-            return {"loss": at_least_float32(nothing)}
+            zero = torch.stack([parameter.sum() * 0.0 for parameter in self.parameters()]).sum()
+            return {"loss": at_least_float32(zero)}
         model: Any = self.model
         if num_items is None:
             return {"loss": at_least_float32(self.objective(model, batch, values))}
         num_gold = batch.target_lengths_B.sum() * weight
         if isinstance(self.objective, SumOfMeans) and _several_processes():
-            # What each mean is over is known only now, and to each process of its own rows.
+            # The denominator of each mean is known only now, and each process knows only that of its own rows.
             means = self.objective.means(model, batch, values)
             own_M = torch.stack([num_gold, *(mean.count * weight for mean in means)])
             own_M = own_M.to(widest_float(own_M.device))
@@ -80,18 +80,18 @@ class SequenceTrainer(Trainer):  # transformers exports it as Any
         self,
         model: Any = None,
         args: Any = None,
-        *others: Any,
+        *arguments: Any,
         schedules: Mapping[str, Schedule] | None = None,
-        **named: Any,
+        **options: Any,
     ) -> None:
-        # Reading the device makes the arguments look for GPUs. More than one would mean DataParallel, which splits
-        # tensors and not batches, and copies a model without the parts that a search calls.
+        # Reading the device makes the arguments count the GPUs. With more than one, the Trainer would use DataParallel,
+        # which splits tensors, not batches, and copies a model without the methods that a search calls.
         _ = args.device
         args._n_gpu = min(args.n_gpu, 1)
-        super().__init__(model, args, *others, **named)
+        super().__init__(model, args, *arguments, **options)
         self.schedules = dict(schedules or {})
         self.values: dict[str, float] = {}  # of the schedules at the last step
-        # Of the last optimiser step, over all processes, before clipping; known before the step is taken.
+        # Of the current optimiser step, over all processes, before clipping.
         self.loss, self.gradient_norm = math.nan, math.nan
         self._losses: list[Tensor] = []
 
@@ -110,8 +110,8 @@ class SequenceTrainer(Trainer):  # transformers exports it as Any
         counted: Tensor = inputs["batch"].target_lengths_B.sum() * inputs["weight"]
         return counted
 
-    def refusal(self, problem: str) -> InputError:
-        """Make the error for a loss or gradient that is not finite."""
+    def not_finite_error(self, problem: str) -> InputError:
+        """Return the error about a loss or gradient that is not finite."""
         hint = f"checkpoints before it, if any, are kept in {self.args.output_dir}; lower the learning rate"
         return InputError(problem, hint=hint)
 
@@ -149,7 +149,7 @@ class SequenceTrainer(Trainer):  # transformers exports it as Any
         super().log({**logs, **self.values} if "loss" in logs else logs, *arguments, **named)
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
-        # The only method between the gradients and the step that is given their norm; no public one is.
+        # A private method, because no public one receives the norm of the gradients before the step.
         norm = super()._get_grad_norm(model, grad_norm=grad_norm)
         loss = torch.stack(self._losses).sum()
         if self.args.world_size > 1:
@@ -159,7 +159,7 @@ class SequenceTrainer(Trainer):  # transformers exports it as Any
         gradient_norm = 0.0 if self.accelerator.scaler else self.gradient_norm
         for name, value in (("loss", self.loss), ("gradient norm", gradient_norm)):
             if not math.isfinite(value):
-                raise self.refusal(f"the {name} is {value} at step {self.state.global_step + 1}")
+                raise self.not_finite_error(f"the {name} is {value} at step {self.state.global_step + 1}")
         return norm
 
 

@@ -1,7 +1,7 @@
 """Training loop for every model: the Hugging Face Trainer, with the whole objective inside forward.
 
-After a crash at any moment and a restart, it ends with the same weights, bit for bit, as an uninterrupted run (on the
-same machine with the same number of threads). In addition to the Trainer, this takes crash-safe checkpoints
+After a crash at any moment and a restart, training ends with the same weights, bit for bit, as an uninterrupted run (on
+the same machine with the same number of threads). In addition to the Trainer, this requires crash-safe checkpoints
 (``checkpoints``), a sequence of batches that depends only on the seed, schedules that read the global step, and an
 error if the settings differ.
 """
@@ -60,9 +60,9 @@ from seqwise.training.sequence_trainer import SequenceTrainer, WithObjective
 
 _DECAYS = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup"}
 
-_START_ANEW = "give another output folder, or remove this one to start again"
+_START_AGAIN = "give another output folder, or remove this one to start again"
 _REPORT_EVERY = 10  # steps
-_MEAN_OVER = 100  # at most so many steps in TrainingResult.mean_loss
+_MOST_IN_MEAN = 100  # steps in TrainingResult.mean_loss
 
 NOT_FINITE = "not-finite.json"
 """File next to the log with the batch whose loss or gradient was not finite."""
@@ -75,13 +75,13 @@ class Progress:
     step: int  # from 1
     steps: int  # of the whole training run
     loss: float  # of its batch, before the step
-    learning_rate: float  # that it was taken with
-    gradient_norm: float  # before the gradient was clipped
+    learning_rate: float  # of the step
+    gradient_norm: float  # before clipping
     schedules: dict[str, float]  # their values
     seconds: float  # since this call began to train
     measured: Mapping[str, float] = field(default_factory=dict)  # the last measurement; empty before the first one
-    seconds_left: float = 0.0  # estimated, to the last step; with measurements, once one has been timed
-    earliest_end: float = 0.0  # the same to where early stopping may end it; without a patience, seconds_left
+    seconds_left: float = 0.0  # estimate for all steps; includes measurements after the first one
+    earliest_end: float = 0.0  # estimate until early stopping may occur; without patience, seconds_left
 
 
 @dataclass(frozen=True)
@@ -156,11 +156,11 @@ def fit(
         warmup_steps: steps of linear warm-up from 0.
         decay: decay of the learning rate after the warm-up: "linear" or "cosine" to 0, or "constant".
         clip: maximum norm of the gradient, ``math.inf`` for no limit.
-        weight_decay: decoupled, on weights but not on biases and norms.
+        weight_decay: decoupled weight decay; biases and norms have none.
         gradient_accumulation_steps: number of parts of a batch, to save memory; the gradient is that of the batch.
         gradient_checkpointing: to save memory, recompute the steps of a search in the backward pass, by segments
-            (``seqwise.search.segments``), and, in Hugging Face models, the layers of all steps at once. It may
-            change on resuming.
+            (``seqwise.search.segments``), and, in Hugging Face models, the layers of all steps at once. It may be
+            changed on resuming.
         bf16: autocast to bfloat16, for LSTMs only on GPUs; weights keep their precision.
         fp16: autocast to float16 with loss scaling, only on GPUs.
         save_every: steps between checkpoints; there is always one at the end.
@@ -206,15 +206,16 @@ def fit(
 
     With torchrun, several processes train one model, with the settings of a single process: each has its share of every
     batch, and the gradient is that of the batch, ``sum_p (n_p / N) grad_p`` with ``n_p`` of the N gold tokens in
-    process p. So an objective must be a mean over these, or a ``SumOfMeans``. Parts of a batch are weighted in the same
-    way. (A SumOfMeans is weighted exactly over processes, and over parts by their gold tokens.) Only noise differs
-    between processes. Rank 0 writes, and calls ``measure`` and ``on_progress``; all processes must see ``output``.
+    process p. So an objective must be a mean over gold tokens, or a ``SumOfMeans``. Parts of a batch are weighted in
+    the same way. (A SumOfMeans is weighted exactly over processes, and over parts by their gold tokens.) Only noise
+    differs between processes. Rank 0 writes, and calls ``measure`` and ``on_progress``; all processes must see
+    ``output``.
 
-    Not implemented: models that do not fit one GPU.
+    Not implemented: models that do not fit on one GPU.
     """
     output = Path(output)
     parsed = {name: parse_schedule(schedule).over(steps) for name, schedule in (schedules or {}).items()}
-    chosen: dict[str, Any] = {
+    options: dict[str, Any] = {
         "steps": steps,
         "batch_size": batch_size,
         "batch_tokens": batch_tokens,
@@ -229,19 +230,20 @@ def fit(
         "fp16": fp16,
     }
     require_integrations(report_to)
-    _check(**chosen, save_every=save_every, measure_every=measure_every)
+    _check(**options, save_every=save_every, measure_every=measure_every)
     _check_patience(patience, evaluates=evaluate is not None)
     if evaluate is not None:
-        chosen |= {"measure_every": measure_every, "patience": patience}
+        options |= {"measure_every": measure_every, "patience": patience}
     if rates:
-        chosen["rates"] = _known_parts(model, rates)
+        _check_rates(model, rates)
+        options["rates"] = dict(rates)
     if fingerprints:
-        chosen["fingerprints"] = dict(fingerprints)
+        options["fingerprints"] = dict(fingerprints)
     started = time.monotonic()
     lengths = [example.lengths for example in train]
     sampler = BatchSampler(lengths, batch_size=batch_size, batch_tokens=batch_tokens, seed=seed)
     batches = StepBatches(train, sampler, steps=steps, parts=gradient_accumulation_steps)
-    settings = _made_with(chosen, train, parsed)
+    settings = _settings_of(options, train, parsed)
     wrapped = WithObjective(model, objective)
     checkpoints, log_path = output / "checkpoints", output / "log.jsonl"
     _check_targets(model, train, example_names or _numbered)
@@ -302,7 +304,7 @@ class StepBatches(Dataset[dict[str, Any]]):
             self._epoch, self._order = epoch, list(self._sampler)
         indices = self._order[place]
         own = indices[rank() + world_size() * part :: world_size() * self.parts]
-        # A process without a row takes part with one that counts for nothing: the others wait for its gradient.
+        # A process without rows takes one of weight 0, because the others wait for its gradient.
         rows = own or indices[:1]
         batch = collate([self.train[index] for index in rows], indices=rows)
         return {"batch": batch, "weight": 1.0 if own else 0.0, "indices": indices}
@@ -324,7 +326,7 @@ class _FitTrainer(ResumableTrainer, SequenceTrainer):
         metric: Callable[[], float] | None,
         example_names: Callable[[int], str],
     ) -> None:
-        # The metric brings its own data; the Trainer asks that there be some.
+        # The metric has its own data, but the Trainer requires an evaluation set.
         super().__init__(model, arguments, train_dataset=batches, eval_dataset=(), schedules=schedules)
         self.remove_callback(PrinterCallback)
         self.settings, self.rates, self.log_file = settings, rates, log
@@ -333,8 +335,8 @@ class _FitTrainer(ResumableTrainer, SequenceTrainer):
         self._indices: list[int] = []
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        # Each process picks its rows itself. A generator of its own: a loader without one draws from torch's, once
-        # more after a resume.
+        # Each process picks its rows itself. The loader has its own generator, because otherwise it would draw from
+        # the global one, once more after a resume.
         batches: Any = self.train_dataset
         return DataLoader(batches, batch_size=1, collate_fn=itemgetter(0), generator=torch.Generator())
 
@@ -344,7 +346,7 @@ class _FitTrainer(ResumableTrainer, SequenceTrainer):
             _seed_own_noise(self.args.seed, self.state.global_step, len(self._losses))
         try:
             return super().compute_loss(model, inputs, *arguments, **named)
-        except (IndexError, torch.AcceleratorError) as error:  # an embedding's; a GPU tells of it some steps later
+        except (IndexError, torch.AcceleratorError) as error:  # of an embedding; GPUs report it some steps later
             if not re.search("out of range in self|device-side assert", str(error)):
                 raise
             names = ", ".join(self.example_names(index) for index in inputs["indices"][:8])
@@ -359,7 +361,7 @@ class _FitTrainer(ResumableTrainer, SequenceTrainer):
         metric: Any = from_main_process(self.metric)
         try:
             is_finite = math.isfinite(metric)
-        except (TypeError, ValueError):  # no number, or a tensor of several
+        except (TypeError, ValueError):  # not a number, or a tensor of several
             is_finite = False
         if not is_finite:
             problem = f"the development metric is {metric!r} after step {self.state.global_step}"
@@ -370,7 +372,7 @@ class _FitTrainer(ResumableTrainer, SequenceTrainer):
         return metrics
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
-        # One group, and one kernel a step, where the groups would not differ.
+        # Without weight decay, one group suffices, with one kernel launch per step.
         if self.args.weight_decay == 0:
             return [name for name, _ in model.named_parameters()]
         names: list[str] = super().get_decay_parameter_names(model)
@@ -384,14 +386,14 @@ class _FitTrainer(ResumableTrainer, SequenceTrainer):
 
     def _by_rate(self, group: dict[str, Any]) -> list[dict[str, Any]]:
         """Split an optimiser group by learning rate; weights with the group's own rate come first."""
-        own = {id(weight): group["lr"] for weight in group["params"]}
-        for part, rate in self.rates.items():
-            own |= {id(p): rate for name, p in self.model.model.named_parameters() if name.startswith(part)}
+        rate_of = {id(weight): group["lr"] for weight in group["params"]}
+        for prefix, rate in self.rates.items():
+            rate_of |= {id(p): rate for name, p in self.model.model.named_parameters() if name.startswith(prefix)}
         rates = dict.fromkeys([group["lr"], *self.rates.values()])
-        split = [{**group, "lr": rate, "params": [p for p in group["params"] if own[id(p)] == rate]} for rate in rates]
-        return [part for part in split if part["params"]]
+        parts = {rate: [weight for weight in group["params"] if rate_of[id(weight)] == rate] for rate in rates}
+        return [{**group, "lr": rate, "params": weights} for rate, weights in parts.items() if weights]
 
-    def refusal(self, problem: str) -> InputError:
+    def not_finite_error(self, problem: str) -> InputError:
         names = [self.example_names(index) for index in self._indices]
         examples = [
             {"name": name, "source_ids": example.source_ids, "target_ids": example.target_ids}
@@ -427,14 +429,14 @@ class _AfterStep(TrainerCallback):
         self.measuring: list[float] = []  # seconds, of each measurement of this call
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        # A resumed state brings its own interval along.
+        # A resumed state has the old interval.
         state.save_steps = args.save_steps
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.rate = kwargs["optimizer"].param_groups[0]["lr"]
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        control.should_save = True  # the best one must be there in the end, and no evaluation is made twice
+        control.should_save = True  # keeps the best weights, and no evaluation is repeated after a resume
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if not is_main_process():
@@ -496,8 +498,7 @@ class _AfterStep(TrainerCallback):
         with path.open("a", encoding="utf-8") as log:
             log.write(json.dumps({"step": step, **self.trainer.measured}) + "\n")
             log.flush()
-            # It must reach the disk before the checkpoint that says this step is done.
-            os.fsync(log.fileno())
+            os.fsync(log.fileno())  # before the checkpoint of this step
 
 
 def _seed_own_noise(seed: int, step: int, part: int) -> None:
@@ -516,24 +517,24 @@ def _begin(checkpoints: Path, log_path: Path, settings: Mapping[str, Any]) -> Tr
     discard_incomplete(checkpoints)
     folder, state = last_complete(checkpoints), None
     if folder is not None:
-        _require_made_with(folder, settings)
+        _require_same_settings(folder, settings)
         state = require_state(folder)
-        # Killed between a save and the removal of what it replaces, there may be no save to come.
+        # A killed process may have saved this checkpoint without removing older ones.
         prune(checkpoints, best=state.best_global_step)
     _truncate_logs(log_path, 0 if state is None else state.global_step)
-    log_path.with_name(NOT_FINITE).unlink(missing_ok=True)  # of a training run that was stopped by it
+    log_path.with_name(NOT_FINITE).unlink(missing_ok=True)
     return state
 
 
-def _made_with(
-    chosen: Mapping[str, Any], train: Sequence[EncodedExample], schedules: Mapping[str, Schedule]
+def _settings_of(
+    options: Mapping[str, Any], train: Sequence[EncodedExample], schedules: Mapping[str, Schedule]
 ) -> dict[str, Any]:
-    """Record how a checkpoint was made, so that it is not resumed differently."""
-    steps = chosen["steps"]
+    """Return the settings that a checkpoint records, so that it is not resumed with others."""
+    steps = options["steps"]
     return {
-        "data": _fingerprint(train),  # first, because other data often mean another number of steps
-        **chosen,
-        "clip": repr(chosen["clip"]),  # JSON has no infinity
+        "data": _fingerprint(train),  # first, because different data often mean a different number of steps
+        **options,
+        "clip": repr(options["clip"]),  # JSON has no infinity
         "schedules": {name: [float(s(step)) for step in (0, steps / 2, steps)] for name, s in schedules.items()},
     }
 
@@ -579,13 +580,9 @@ def _run(trainer: _FitTrainer, checkpoints: Path, resumed_from: int | None) -> N
         trainer.train(resume_from_checkpoint=folder)
     except KeyboardInterrupt:
         last = last_complete(checkpoints)
-        kept = "no checkpoint yet" if last is None else f"{last} is kept"
-        goes_on = "start again" if last is None else "continue"
-        print(
-            f"stopped at step {trainer.state.global_step} of {trainer.args.max_steps}: {kept}; "
-            f"run the same command again to {goes_on}",
-            file=sys.stderr,
-        )
+        kept, purpose = ("no checkpoint yet", "start again") if last is None else (f"{last} is kept", "continue")
+        step = f"stopped at step {trainer.state.global_step} of {trainer.args.max_steps}"
+        print(f"{step}: {kept}; run the same command again to {purpose}", file=sys.stderr)
         raise
 
 
@@ -593,33 +590,38 @@ def require_same_data(output: Path, train: Sequence[EncodedExample], fingerprint
     """Raise an InputError if data differ from those of the training run in a folder, before changing the folder."""
     folder = last_complete(output / "checkpoints")
     if folder is not None:
-        _require_made_with(folder, {"data": _fingerprint(train), "fingerprints": dict(fingerprints)})
+        _require_same_settings(folder, {"data": _fingerprint(train), "fingerprints": dict(fingerprints)})
 
 
-def _require_made_with(folder: Path, settings: Mapping[str, Any]) -> None:
+def _require_same_settings(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Raise an InputError if a checkpoint was made with different settings."""
     try:
-        made_with = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+        saved = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        problem = f"no checkpoint of seqwise: {SETTINGS} cannot be read"
-        raise InputError(problem, path=folder, hint=_START_ANEW) from error
-    for name, value in json.loads(json.dumps(settings)).items():
+        problem = f"not a checkpoint of seqwise: {SETTINGS} cannot be read"
+        raise InputError(problem, path=folder, hint=_START_AGAIN) from error
+    changed = next(_differences(saved, settings), None)
+    if changed is not None:
+        raise InputError(f"the checkpoint was made with other {changed}", path=folder, hint=_START_AGAIN)
+
+
+def _differences(saved: Mapping[str, Any], settings: Mapping[str, Any]) -> Iterator[str]:
+    """Yield names of settings or inputs that differ, with both values of settings."""
+    for name, now in json.loads(json.dumps(settings)).items():
+        then = saved.get(name)
         if name == "fingerprints":
-            changed = [part for part in value if (made_with.get(name) or {}).get(part) != value[part]]
-            if changed:
-                problem = f"the checkpoint was made with other {changed[0]}"
-                raise InputError(problem, path=folder, hint=_START_ANEW)
-        elif made_with.get(name) != value:
-            was = "training data" if name == "data" else f"{name} ({made_with.get(name)!r} then, {value!r} now)"
-            raise InputError(f"the checkpoint was made with other {was}", path=folder, hint=_START_ANEW)
+            yield from (part for part in now if (then or {}).get(part) != now[part])
+        elif then != now:
+            yield "training data" if name == "data" else f"{name} ({then!r} then, {now!r} now)"
 
 
 def _load_weights(wrapped: WithObjective, folder: Path) -> None:
     try:
-        # The Trainer loads them again, but takes missing and unexpected names without a word.
+        # The Trainer loads them again, but ignores missing and unexpected names.
         wrapped.load_state_dict(load_model_file(folder / WEIGHTS), strict=True)
     except RuntimeError as error:
-        problem = " ".join(str(error).split())
-        raise InputError(f"the checkpoint is of another model ({problem})", path=folder, hint=_START_ANEW) from error
+        problem = f"the checkpoint is of another model ({' '.join(str(error).split())})"
+        raise InputError(problem, path=folder, hint=_START_AGAIN) from error
 
 
 def _check(**settings: Any) -> None:
@@ -658,18 +660,18 @@ def _check_patience(patience: int | None, *, evaluates: bool) -> None:
 
 
 def _check_targets(model: nn.Module, train: Sequence[EncodedExample], name_of: Callable[[int], str]) -> None:
-    """Raise an InputError for targets that the model cannot write, which a cost would silently count as wrong.
+    """Raise an InputError for targets that the model cannot produce, which a cost would silently count as wrong.
 
-    Without an end token, the source determines the number of tokens.
+    Without an end token, the source determines the number of labels.
     """
     embedding_VD = getattr(model, "embedding_VD", None)
-    length_of = getattr(model, "most_steps", None) if getattr(model, "end", None) is None else None
+    num_labels = getattr(model, "most_steps", None) if getattr(model, "end", None) is None else None
     for index, example in enumerate(train):
         count, largest = len(example.target_ids), max(example.target_ids, default=0)
         if embedding_VD is not None and not 0 <= largest < len(embedding_VD):
             problem = f"{name_of(index)} has the target id {largest}, the model {len(embedding_VD)} targets"
             raise InputError(problem, hint="make the model with the size of the target vocabulary")
-        expected = length_of(example.source_ids) if length_of is not None else None
+        expected = None if num_labels is None else num_labels(example.source_ids)
         if expected not in (None, count):
             raise InputError(f"{name_of(index)} has {count} labels for {expected} tokens", hint=ONE_LABEL_EACH)
 
@@ -678,15 +680,13 @@ def _numbered(index: int) -> str:
     return f"example {index}"
 
 
-def _known_parts(model: nn.Module, rates: Mapping[str, float]) -> dict[str, float]:
+def _check_rates(model: nn.Module, rates: Mapping[str, float]) -> None:
     for part, rate in rates.items():
         if not rate > 0:
             raise InputError(f"the learning rate of {part} must be greater than 0, got {rate}")
         if not any(name.startswith(part) for name, _ in model.named_parameters()):
-            raise InputError(
-                f"no weights of the model have names that begin with {part!r}", hint="name a module of the model"
-            )
-    return dict(rates)
+            problem = f"no weights of the model have names that begin with {part!r}"
+            raise InputError(problem, hint="name a module of the model")
 
 
 def _fingerprint(train: Sequence[EncodedExample]) -> str:
@@ -712,13 +712,13 @@ def read_losses(path: Path) -> list[float]:
 
 def _mean_loss(path: Path) -> float:
     losses = read_losses(path)
-    losses = losses[-min(_MEAN_OVER, max(1, len(losses) // 5)) :]
+    losses = losses[-min(_MOST_IN_MEAN, max(1, len(losses) // 5)) :]
     return math.fsum(losses) / len(losses) if losses else math.nan
 
 
 @contextlib.contextmanager
 def _with_checkpointing(model: Any) -> Iterator[None]:
-    """Train a model with gradient checkpointing, and leave it as it was."""
+    """Turn gradient checkpointing of a model on, and restore it afterwards."""
     before = getattr(model, "gradient_checkpointing", False)
     model.gradient_checkpointing = True
     try:
@@ -729,7 +729,7 @@ def _with_checkpointing(model: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _restoring(model: nn.Module) -> Iterator[None]:
-    """Restore what training changes besides weights: the model's mode, global generators and logging."""
+    """Restore the model's mode, the global generators and the level of logging afterwards."""
     was_training = model.training
     python, numpy, verbosity = random.getstate(), np.random.get_state(), transformers.logging.get_verbosity()
     try:
