@@ -4,7 +4,7 @@ A :class:`Config` lists its options. If there is a choice (of an objective, a ke
 separate Config, identified by its ``name``, and the field that holds it is annotated with :class:`OneOf`. So an option
 that the chosen alternative does not have is unknown by construction::
 
-    class Kernel(Config):            # what all kernels have
+    class Kernel(Config):            # options of all kernels
         ...
 
     class Gibbs(Kernel):
@@ -12,7 +12,7 @@ that the chosen alternative does not have is unknown by construction::
         blocks: int = setting(1, "positions masked together", ge=1)
 
     class Sampling(Config):
-        kernel: Annotated[Kernel, OneOf(Kernel)] = setting("gibbs", "what makes a sweep")
+        kernel: Annotated[Kernel, OneOf(Kernel)] = setting("gibbs", "kernel of each sweep")
 
     Sampling(kernel=Gibbs(blocks=2)) == Sampling(kernel={"name": "gibbs", "blocks": 2}) == configure(
         Sampling, kernel="gibbs", blocks=2

@@ -46,8 +46,8 @@ def setting(
         panel: the group of flags in ``--help`` that begins here.
         metavar: placeholder of the value in ``--help``; by default from the type.
         choices: values for shell completion; by default from the type.
-        readers: the alternatives that have it, as named in the help; by default all of them.
-        usual: the default in the help, if a function makes it.
+        readers: names of the alternatives with this option in the help; by default all that have it.
+        usual: the default shown in the help, if it is computed.
         ge, gt, le, lt: bounds: at least, greater than, at most, less than.
 
     Example:
@@ -94,7 +94,7 @@ class Config(BaseModel):
         validate_default=True,
         arbitrary_types_allowed=True,
         protected_namespaces=(),
-        defer_build=True,  # of hundreds of alternatives a command uses a few, and each takes milliseconds
+        defer_build=True,  # there are hundreds of alternatives, each takes milliseconds, and a command uses few
     )
     tag: ClassVar[str] = "name"
     """Field that identifies the alternatives of a base class."""
@@ -168,11 +168,11 @@ class OneOf:
         return self.short(value) if isinstance(value, str) else value
 
     def find(self, name: Any) -> type[Config] | None:
-        """Look up an alternative by its tag; None if there is no such one."""
+        """Look up an alternative by its tag; None if there is none."""
         return self.members.get(name) if isinstance(name, str) else None  # a list has no hash
 
     def member(self, name: Any) -> type[Config]:
-        """Look up an alternative by its tag."""
+        """Look up an alternative by its tag; raise an InputError if there is none."""
         member = self.find(name)
         if member is None:
             members = self.members
@@ -188,9 +188,8 @@ class OneOf:
         if not isinstance(value, Mapping):
             raise wrong_value("a name or a mapping", value)
         if self.base.tag not in value:
-            raise InputError(
-                f"{self.base.tag} is missing", hint=f"add '{self.base.tag}: ...', one of {', '.join(self.members)}"
-            )
+            hint = f"add '{self.base.tag}: ...', one of {', '.join(self.members)}"
+            raise InputError(f"{self.base.tag} is missing", hint=hint)
         return self.member(value[self.base.tag]).model_validate(dict(value))
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
@@ -222,7 +221,7 @@ def section_of(info: FieldInfo) -> type[Config] | OneOf | None:
 def _read(kind: Any, value: Any) -> Any:
     """Convert text to a value of this type if possible; pydantic rejects the rest."""
     if isinstance(value, bool) and kind in (int, float):
-        return str(value).lower()  # no number
+        return str(value).lower()  # which pydantic rejects; it would accept a boolean as a number
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Annotated:
         return _read(arguments[0], value)
@@ -250,7 +249,7 @@ def _read_union(members: tuple[Any, ...], value: Any) -> Any:
     kinds = [member for member in members if member is not type(None)]
     if not isinstance(value, str):
         return _read(kinds[0], value) if len(kinds) == 1 else value
-    # In a file, "none" may be the name of something, but no number.
+    # In a file, "none" stands for None only where numbers are expected; elsewhere, it may be a name.
     if len(kinds) < len(members) and (
         value.lower() in ("", "null", "none")
         if isinstance(value, FlagText)
@@ -276,8 +275,8 @@ def _read_items(origin: Any, arguments: tuple[Any, ...], value: Any) -> Any:
     if origin is dict and isinstance(value, dict):
         return {key: _read(arguments[1], inner) for key, inner in value.items()}
     if origin is not dict and isinstance(value, list | tuple):
-        endless = origin is list or arguments[-1] is Ellipsis
-        kinds = (arguments[0],) * len(value) if endless else arguments
+        any_length = origin is list or arguments[-1] is Ellipsis
+        kinds = (arguments[0],) * len(value) if any_length else arguments
         return [_read(kind, inner) for kind, inner in zip(kinds, value, strict=False)] + list(value[len(kinds) :])
     return value
 
@@ -325,34 +324,33 @@ def explained(error: ValidationError, kind: type[Config], written: Written) -> I
     """Convert the first mistake of a pydantic error to one line; unknown names come before wrong values."""
     mistakes = error.errors(include_url=False)
     mistake = next((candidate for candidate in mistakes if candidate["type"] == "extra_forbidden"), mistakes[0])
-    loc, kind_of_error = mistake["loc"], mistake["type"]
+    loc = mistake["loc"]
     cause = mistake.get("ctx", {}).get("error")
-    if isinstance(cause, InputError):
-        return named(cause, written, loc)
-    section, info = _field_at(kind, written, loc)
-    if kind_of_error == "extra_forbidden":
-        by_flag = {flat_name(name, field): name for name, field in section.model_fields.items()}
-        nested = by_flag.get(str(loc[-1]))  # a flag's name, where the section has a shorter one
-        suggestion = f"did you mean {nested!r}?" if nested else did_you_mean(str(loc[-1]), section.model_fields)
-        return named(InputError(f"unknown key {_name(written, loc)!r}", hint=suggestion), written, loc)
-    if kind_of_error == "missing":
-        return named(InputError(f"{_name(written, loc)} is missing", hint=f"add a line '{loc[-1]}: ...'"), written, loc)
-    hint: str | None = None
-    got = mistake["input"]
-    begin = kind_of_error.partition("_")[0]
-    if kind_of_error == "literal_error":
+    if not isinstance(cause, InputError):
+        section, info = _field_at(kind, written, loc)
+        cause = _explained(mistake, _name(written, loc), section, info)
+    return named(cause, written, loc)
+
+
+def _explained(mistake: Any, name: str, section: type[Config], info: FieldInfo | None) -> InputError:
+    """Return the error about a mistake in a field, or an unknown field, of a section."""
+    key, kind, got = "".join(map(str, mistake["loc"][-1:])), mistake["type"], mistake["input"]
+    prefix = kind.partition("_")[0]
+    if kind == "extra_forbidden":
+        by_flag = {flat_name(field_name, field): field_name for field_name, field in section.model_fields.items()}
+        nested = by_flag.get(key)  # the key is the name of a flag, and the section has a shorter one
+        suggestion = f"did you mean {nested!r}?" if nested else did_you_mean(key, section.model_fields)
+        return InputError(f"unknown key {name!r}", hint=suggestion)
+    if kind == "missing":
+        return InputError(f"{name} is missing", hint=f"add a line '{key}: ...'")
+    if kind == "literal_error":
         names = [str(choice) for choice in _choices(info)]
-        expected, hint = f"one of {', '.join(names)}", nearest(str(got), names)
-    elif begin in ("greater", "less"):
-        expected = _range(info)
-    elif kind_of_error == "too_short":
-        least, number = mistake["ctx"]["min_length"], mistake["ctx"]["actual_length"]
-        return named(InputError(f"{_name(written, loc)} must have {least} or more values, got {number}"), written, loc)
-    else:
-        expected = _KINDS.get(begin, "")
-    if not expected:
-        return named(InputError(f"{_name(written, loc)}: {mistake['msg']}"), written, loc)
-    return named(wrong_value(expected, got, hint=hint), written, loc)
+        return wrong_value(f"one of {', '.join(names)}", got, hint=nearest(str(got), names))
+    if kind == "too_short":
+        limits = mistake["ctx"]
+        return InputError(f"{name} must have {limits['min_length']} or more values, got {limits['actual_length']}")
+    expected = _range(info) if prefix in ("greater", "less") else _KINDS.get(prefix)
+    return wrong_value(expected, got) if expected else InputError(f"{name}: {mistake['msg']}")
 
 
 def named(error: InputError, written: Written, loc: tuple[Any, ...], flag: Written | None = None) -> InputError:
@@ -364,8 +362,8 @@ def named(error: InputError, written: Written, loc: tuple[Any, ...], flag: Writt
     problem = error.problem
     if isinstance(error, WrongValue):
         problem = error.template.replace("{name}", where.name if where and where.name else _name(written, loc), 1)
-    if where is None:  # a default, or a rule about several values: take the nearest section that was given
-        where = next((near for end in range(len(loc), -1, -1) if (near := _at(written, loc[:end]))), None)
+    if where is None:  # a default, or a rule about several values: take the innermost given section
+        where = next((section for end in range(len(loc), -1, -1) if (section := _at(written, loc[:end]))), None)
     if error.path is not None or where is None or where.path is None:
         return InputError(problem, path=error.path, line=error.line, hint=error.hint)
     return InputError(problem, path=where.path, line=where.key_line or where.line, hint=error.hint)
@@ -405,14 +403,14 @@ def _choices(info: FieldInfo | None) -> tuple[Any, ...]:
     return next((typing.get_args(kind) for kind in kinds if typing.get_origin(kind) is Literal), ())
 
 
-def _of_items(kind: Any) -> list[Any]:
+def _item_bounds(kind: Any) -> list[Any]:
     """Return the bounds of the items of a list."""
     fields = (field for item in typing.get_args(kind) for field in getattr(item, "__metadata__", ()))
     return [bound for field in fields for bound in getattr(field, "metadata", ())]
 
 
 def _range(info: FieldInfo | None) -> str:
-    bounds = [] if info is None else [*info.metadata, *_of_items(info.annotation)]
+    bounds = [] if info is None else [*info.metadata, *_item_bounds(info.annotation)]
     texts = [
         f"{words} {getattr(bound, name)}" for name, words in _BOUNDS.items() for bound in bounds if hasattr(bound, name)
     ]

@@ -173,7 +173,7 @@ class Flag:
     text: str  # help
     metavar: str
     choices: tuple[str, ...]  # that a shell completes
-    default: str  # "" where that says nothing
+    default: str  # "" if it is empty or computed
     panel: str | None  # group in ``--help``
 
 
@@ -205,7 +205,7 @@ class _Leaf:
 
 
 def _leaves(kind: type[Config] | OneOf, owners: tuple[tuple[str, str], ...] = ()) -> Iterator[_Leaf]:
-    if isinstance(kind, OneOf):  # of the root, whose tag is a setting like others
+    if isinstance(kind, OneOf):  # the root is a choice, whose tag is a flag too
         tag = kind.base.tag
         yield _Leaf(tag, next(iter(kind.members.values())).model_fields[tag], owners, tuple(kind.members))
         for name, member in kind.members.items():
@@ -231,7 +231,7 @@ def _flag(name: str, leaves: list[_Leaf], panel: str | None, every: Mapping[str,
     text = "; ".join(dict.fromkeys(leaf.info.description for leaf in leaves if leaf.info.description))
     tags = tuple(dict.fromkeys(tag for leaf in leaves for tag in leaf.alternatives))
     if tags and extra.get("usual"):
-        tags = tuple(dict.fromkeys((extra["usual"], *tags)))  # "auto" stands for one of the others
+        tags = tuple(dict.fromkeys((extra["usual"], *tags)))  # such as "auto", which stands for one of the others
     names = extra.get("choices") or tags or _names(info.annotation)
     if not all(choice in text for choice in names):
         text += f" ({', '.join(names)})"
@@ -312,9 +312,9 @@ def _placed(kind: type[Config], given: Given, here: Written, used: set[str]) -> 
         flat, section = flat_name(name, info), section_of(info)
         candidates = [given.file.get(flat), here.inner(name), given.flags.get(flat)]
         written = [candidate for candidate in candidates if candidate is not None]
-        # A flat key of a file beside a nested one of the same setting is refused.
-        is_read = section is not None or flat in given.flags or here.inner(name) in (None, given.file.get(flat))
-        used |= {flat} & {*given.file, *given.flags} if is_read else set()
+        # In a file, a flat key has no effect next to a nested key for the same setting.
+        has_effect = section is not None or flat in given.flags or here.inner(name) in (None, given.file.get(flat))
+        used |= {flat} & {*given.file, *given.flags} if has_effect else set()
         if section is not None and all(isinstance(w.value, str | Mapping) for w in written):
             inner = _placed_section(section, info, written, given, used)
         else:
@@ -354,16 +354,16 @@ def _placed_section(
     member = section.find(name)
     if member is None:
         return here if written else None
-    if given.start is not None:  # a new alternative alone takes over settings from elsewhere
+    if given.start is not None:  # only a newly chosen alternative takes settings of other sections
         before = written[0].value.get(tag) if written and isinstance(written[0].value, Mapping) else None
         given = replace(given, file={}) if before is not None and before.plain() == name else given
         here = replace(here, value={key: inner for key, inner in merged.items() if key in member.model_fields})
     inner = _placed(member, given, here, used)
     if not written and not inner.value:
         return None
-    place = inner if inner.path else next((child for child in inner.value.values() if child.path), inner)
+    origin = inner if inner.path else next((child for child in inner.value.values() if child.path), inner)
     value = {tag: Written(name, tag), **inner.value}
-    return Written(value, inner.name, place.path, place.line, place.key_line)
+    return Written(value, inner.name, origin.path, origin.line, origin.key_line)
 
 
 def _without_effect(kind: type[Config] | OneOf, written: Written) -> InputError:
@@ -382,10 +382,7 @@ def _without_effect(kind: type[Config] | OneOf, written: Written) -> InputError:
         hint = nearest(written.name, {leaf.flag for leaf in leaves}) or "see the options of the command (--help)"
         return InputError(f"unknown {what} {written.name!r}", path=written.path, line=line, hint=hint)
     alternatives = " or ".join(f"{choice} {', '.join(names)}" for choice, names in owners.items())
-    # An LSTM tagger has no source units, but an LSTM transducer has: name the task where one alone has the option.
-    hint = (
-        f"leave it out, or use {' '.join(outer)} with {alternatives}"
-        if len(outer) == 1
-        else f"leave it out, or use {alternatives}"
-    )
+    # LSTM transducers have source units, LSTM taggers have none: if only one outer alternative applies, name it.
+    outer_name = f"{' '.join(outer)} with " if len(outer) == 1 else ""
+    hint = f"leave it out, or use {outer_name}{alternatives}"
     return InputError(f"{written.name}: has no effect here", path=written.path, line=line, hint=hint)

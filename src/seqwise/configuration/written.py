@@ -13,11 +13,11 @@ import yaml
 from seqwise.errors import InputError
 
 MANY = 40
-"""More names than these are not listed."""
+"""Largest number of names that a hint lists."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Make a hint with the nearest known name for an unknown one, one that begins with it, or all names if few.
+    """Make a hint for an unknown name: the nearest known one, or one that begins with it, or all names if few.
 
     Example:
         >>> did_you_mean("raw", ["beam", "raw-beam"]), did_you_mean("x", ["beam"])
@@ -26,12 +26,14 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         'none of the 1,000 known names is like it'
     """
     names = sorted(known)
-    several = f"none of the {len(names):,} known names is like it"
-    return nearest(name, names) or (several if len(names) > MANY else f"known are {', '.join(names) or 'none'}")
+    listed = ", ".join(names) or "none"
+    return nearest(name, names) or (
+        f"known are {listed}" if len(names) <= MANY else f"none of the {len(names):,} known names is like it"
+    )
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Make a hint with the nearest known name, or one that begins with an unknown one, for errors that list all names.
+    """Make a hint with the nearest known name, or one that begins with the unknown one; None if there is none.
 
     Example:
         >>> nearest("raw", ["beam", "raw-beam"]), nearest("x", ["beam"])
@@ -79,7 +81,7 @@ class Given:
     """Given settings, before interpretation."""
 
     file: dict[str, Written]  # keys of a file, or keywords of Python
-    flags: dict[str, Written]  # which win
+    flags: dict[str, Written]  # take precedence
     path: Path | None = None
     start: dict[str, Written] | None = None  # a configuration to change, as nested mappings
 
@@ -115,7 +117,7 @@ class Given:
 
 
 def given_in_python(flat: Mapping[str, Any]) -> Given:
-    """Wrap Python keywords."""
+    """Make given settings of keyword arguments."""
     return Given({name: Written(value, name) for name, value in flat.items()}, {})
 
 
@@ -154,12 +156,12 @@ def compose(text: str, path: Path | None) -> yaml.Node | None:
         raise InputError("a character that YAML does not allow", path=path, line=line) from error
     except RecursionError as error:
         raise InputError("nested too deeply", path=path) from error
-    except (ValueError, OverflowError) as error:  # an escaped character, or a version, beyond all numbers
+    except (ValueError, OverflowError) as error:  # an escaped character or a version number out of range
         raise InputError(f"not valid YAML ({error})", path=path) from error
     return node
 
 
-MOST_VALUES = 100_000  # references to references can grow without bound: a: &a [1, 1], b: &b [*a, *a] ...
+MOST_VALUES = 100_000  # nested references grow exponentially: a: &a [1, 1], b: &b [*a, *a] ...
 
 
 def written_from(node: yaml.Node, name: str, path: Path | None) -> Written:
