@@ -127,6 +127,8 @@ def test_an_input_without_a_token_has_no_updates(streamed: Callable[..., Ended],
     [
         (b"a\nb zebra", (), "<stdin>:2: unknown token 'zebra'; the nearest known token is 'b'"),
         (b"a\n\xff", (), "<stdin>:2: the input is not UTF-8; convert it to UTF-8, for example with iconv"),
+        (b"\xef\xbb\xbfa\nb\n\xff", (), "<stdin>:3: the input is not UTF-8; convert it to UTF-8, for example with "
+         "iconv"),
         ("a\n\nb".encode("utf-16-le"), (), "<stdin>:1: NUL character; give a text file in UTF-8"),
         (b"a\nb\n\0\n", (), "<stdin>:3: NUL character; give a text file in UTF-8"),
         (b"a", ("--commit", "soon"), "no commit rule is called 'soon'; known are agree, delay(NUMBER), margin(NUMBER), "
@@ -134,7 +136,7 @@ def test_an_input_without_a_token_has_no_updates(streamed: Callable[..., Ended],
         (b"a", ("--beam-size", "0"), "--beam-size must be at least 1, got 0"),
         (b"a", ("--decoder", "beem"), "no decoder is called 'beem'; did you mean 'beam'?"),
     ],
-    ids=["unknown token", "not UTF-8", "UTF-16", "NUL", "rule", "beam size", "decoder"],
+    ids=["unknown token", "not UTF-8", "byte-order mark", "UTF-16", "NUL", "rule", "beam size", "decoder"],
 )  # fmt: skip
 def test_what_cannot_be_streamed_is_one_line(
     streamed: Callable[..., Ended], run: Path, text: bytes, arguments: tuple[str, ...], problem: str

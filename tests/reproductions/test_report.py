@@ -56,8 +56,8 @@ def test_curves_come_back_as_they_were_written(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b'{\n"title": ', r"t\.json:2: no valid JSON"),
-        (b"[]", "no table"),
+        (b'{\n"title": ', r"t\.json:2: invalid JSON"),
+        (b"[]", "invalid table"),
         (b"{}", "not a table"),
         (b'{"title": 3, "results": []}', "title must be text"),
         (b'{"title": "t", "results": [], "more": 1}', "more"),

@@ -204,7 +204,7 @@ SPOILT: dict[str, tuple[Callable[[Path], Any], str]] = {
         "transformers cannot load the model (",
     ),
     "unknown type": (edited(model_type="mine"), "transformers cannot load the model ("),
-    "no JSON": (lambda folder: (folder / "config.json").write_text("{"), "config.json:1: no valid JSON"),
+    "no JSON": (lambda folder: (folder / "config.json").write_text("{"), "config.json:1: invalid JSON"),
     "no type": (lambda folder: (folder / "config.json").write_text("{}"), "the folder holds no trained model; give "),
     "no head": (
         lambda folder: saved(folder, bert().bert, word_tokenizer()),

@@ -72,7 +72,7 @@ def stream(
 
 
 def _pieces(file: str, *, each_line: bool) -> Iterator[tuple[str | None, int]]:
-    """Yield tokens as soon as something follows them, and None for ends of sentences, each with its line."""
+    """Yield each token as soon as it is complete, and None at the end of a sentence, with their lines."""
     line, in_line, in_sentence = 1, False, False
     for text in _parts(file):
         for match in PIECES.finditer(text):
@@ -87,20 +87,20 @@ def _pieces(file: str, *, each_line: bool) -> Iterator[tuple[str | None, int]]:
 
 
 def _parts(file: str) -> Iterator[str]:
-    """Yield the text that has arrived, without a last token that may be incomplete."""
-    from seqwise.data.readers import refused_files
+    """Yield the text that has arrived, up to the last token that is complete."""
+    from seqwise.data.readers import unreadable_files
 
-    # As the readers of files: without a byte-order mark, and without NUL, which UTF-16 and binary files are full of.
+    # As in read_lines, a byte-order mark is dropped and NUL is refused: UTF-16 and binary files are full of it.
     decoder, rest, line = codecs.getincrementaldecoder("utf-8-sig")(), "", 1
     path = STDIN if file == "-" else file
-    with refused_files(path), nullcontext(sys.stdin.buffer) if file == "-" else open(file, "rb") as opened:
-        source: Any = opened  # of which a read waits for some bytes, and not for all that are asked for
+    with unreadable_files(path), nullcontext(sys.stdin.buffer) if file == "-" else open(file, "rb") as opened:
+        source: Any = opened
         while True:
-            read: bytes = source.read1(READ_AT_ONCE)
+            read: bytes = source.read1(READ_AT_ONCE)  # does not wait for all bytes, unlike read
             try:
                 text = rest + decoder.decode(read, final=not read)
             except UnicodeDecodeError as error:
-                line += read[: error.start].count(b"\n")
+                line += error.object[: error.start].count(b"\n")
                 hint = "convert it to UTF-8, for example with iconv"
                 raise InputError("the input is not UTF-8", path=path, line=line, hint=hint) from None
             if "\0" in text:

@@ -1,6 +1,6 @@
 """Padded batches of examples of similar length.
 
-Shapes: B batch, S source length, T target length; the longest of the batch.
+Shapes: B batch, S source length and T target length, each the longest of the batch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from seqwise.data.readers import Example
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError
 
-IGNORE = -100  # what torch.nn.functional.cross_entropy leaves out unasked
+IGNORE = -100  # default ``ignore_index`` of torch.nn.functional.cross_entropy
 FREE = -1  # marks the positions of a sequence that are to be sampled
 
 CHUNK_BATCHES = 50
@@ -26,7 +26,7 @@ CHUNK_BATCHES = 50
 
 @dataclass(frozen=True)
 class EncodedExample:
-    """Example as ids: S of the source, T of the target (end token included, if any; 0 if unknown).
+    """Example as ids: S of the source, and T of the target with its end token, if any; no target ids for prediction.
 
     Example:
         >>> EncodedExample((3, 1, 2), (5, 0)).lengths
@@ -174,7 +174,7 @@ class BatchSampler(Sampler[list[int]]):
         return self._num_batches
 
     def __iter__(self) -> Iterator[list[int]]:
-        # A hash, not seed + epoch: seed 0 in epoch 1 must not see the order of seed 1 in epoch 0.
+        # A hash, not seed + epoch: the order of seed 0 in epoch 1 must not be that of seed 1 in epoch 0.
         digest = hashlib.sha256(f"{self.seed}/{self.epoch}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
         batches = self._cut(torch.randperm(len(self.lengths), generator=generator).tolist())

@@ -37,7 +37,7 @@ def rename_durably(partial: Path, final: Path) -> None:
     """Flush a file or folder, rename it, and flush its parent folder."""
     flush(partial)
     os.replace(partial, final)
-    # Without this the file is safe and its name is not: after a power cut the old one may be back.
+    # Without this, a power cut could undo the renaming.
     flush(final.parent)
 
 
@@ -45,7 +45,7 @@ def flush(path: Path) -> None:
     """Flush a file, or the entries of a folder, to disk; Windows has no call for a folder."""
     if WINDOWS and path.is_dir():
         return
-    handle = os.open(path, os.O_RDWR if WINDOWS else os.O_RDONLY)  # there only what may be written can be flushed
+    handle = os.open(path, os.O_RDWR if WINDOWS else os.O_RDONLY)  # Windows flushes writable handles only
     try:
         os.fsync(handle)
     finally:

@@ -62,16 +62,16 @@ class Example:
 
 
 def read_lines(path: FilePath) -> Iterator[tuple[int, str]]:
-    """Yield ``(line number from 1, text without line end)`` of a UTF-8 file; its first two bytes tell plain from gzip.
+    """Yield ``(line number from 1, text without line end)`` of a UTF-8 file, plain or gzip-compressed.
 
     A byte-order mark is dropped; only LF and CRLF end a line. One line is held in memory at a time.
     """
     number = 0
     try:
-        with refused_files(path), _opened(path) as plain:
+        with unreadable_files(path), _opened(path) as plain:
             compressed = plain.peek(2)[:2] == b"\x1f\x8b"
             stream = cast(IO[bytes], gzip.GzipFile(fileobj=plain)) if compressed else plain
-            # A limit on readline, not a check afterwards: a small gzip can hold one line of many gigabytes.
+            # Limits readline instead of checking afterwards, because a small gzip may contain a line of gigabytes.
             for number, raw in enumerate(iter(lambda: stream.readline(MAX_LINE_BYTES + 3), b""), start=1):
                 yield number, _line_text(raw, path, number)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -82,11 +82,11 @@ def read_lines(path: FilePath) -> Iterator[tuple[int, str]]:
 
 
 @contextmanager
-def refused_files(path: FilePath) -> Iterator[None]:
-    """Turn the errors of a file that cannot be opened or read into an InputError."""
+def unreadable_files(path: FilePath) -> Iterator[None]:
+    """Convert errors on opening or reading a file to an InputError."""
     try:
         yield
-    except gzip.BadGzipFile:  # the only one that is about the contents
+    except gzip.BadGzipFile:  # an OSError, but about the contents
         raise
     except FileNotFoundError:
         raise InputError("no such file", path=path, hint="check the name") from None
@@ -114,11 +114,10 @@ def _line_text(raw: bytes, path: FilePath, number: int) -> str:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:
         problem = f"byte 0x{body[error.start]:02x} at column {error.start + 1} is not UTF-8"
-        raise InputError(
-            problem, path=path, line=number, hint="convert the file to UTF-8, for example with iconv"
-        ) from None
+        hint = "convert the file to UTF-8, for example with iconv"
+        raise InputError(problem, path=path, line=number, hint=hint) from None
     if "\0" in text:
-        raise InputError("NUL character", path=path, line=number, hint="give a text file in UTF-8") from None
+        raise InputError("NUL character", path=path, line=number, hint="give a text file in UTF-8")
     if "\r" in text:
         raise InputError("carriage return inside the line", path=path, line=number, hint="end lines with LF or CRLF")
     return text.removeprefix("\ufeff") if number == 1 else text
@@ -130,7 +129,7 @@ def read_columns(path: FilePath, *, token_column: int = 0, label_column: int = -
     Columns are separated by tabs if the first row has one, else by runs of blanks. Blanks at the ends of a label are
     dropped. Lines that start with ``"# "`` before a sentence are comments, ``-DOCSTART-`` rows are skipped, and every
     other row must have as many columns as the first. (So in a file without tabs, a sentence must not begin with the
-    token ``#``.) Of CoNLL-U, with ten columns, rows of word ranges (``1-2``) and empty nodes (``1.1``) are skipped.
+    token ``#``.) In CoNLL-U, with ten columns, rows of word ranges (``1-2``) and empty nodes (``1.1``) are skipped.
 
     Args:
         path: the file.
@@ -216,7 +215,7 @@ def each_sentence(
             has_label = -width <= label_column < width and label_column % width != token_column % width
         start = start if tokens else number
         tokens.append(cells[token_column])
-        labels.append(cells[label_column].strip(" ") if has_label else "")  # with a blank it would be another label
+        labels.append(cells[label_column].strip(" ") if has_label else "")  # a blank would make a different label
         for name, cell in (("token", tokens[-1]), ("label", labels[-1])):
             if not cell.strip(" ") and (labelled or name == "token"):
                 raise InputError(f"the {name} is empty", path=path, line=number, hint=f"write the {name} in its column")
@@ -226,7 +225,7 @@ def each_sentence(
 
 
 def line_of_token(example: Example, place: int) -> int:
-    r"""Return the line of a token of a sentence in columns, found in its file if that is still there.
+    r"""Return the line of a token in a column file, read from the file if that still exists.
 
     Example:
         >>> file = getfixture("tmp_path") / "a.conllu"
@@ -242,7 +241,7 @@ def line_of_token(example: Example, place: int) -> int:
 
 
 def _refuse_json(row: str, path: FilePath, line: int) -> None:
-    """Raise an InputError for an object with keys: each line of such a file may have as many blanks."""
+    """Raise an InputError for a JSON object, which blanks would split into columns."""
     if not (row.startswith('{"') and BLANKS.search(row)):
         return
     try:
@@ -263,12 +262,11 @@ def _require_columns(width: int, token_column: int, label_column: int, path: Fil
         raise InputError(problem, path=path, line=line, hint=f"{hint}; sentences without labels are for predict")
     for name, column in (("token", token_column), ("label", label_column)):
         if not -width <= column < width:
-            raise InputError(
-                f"no {name} column {column} in {_columns(width)}", path=path, line=line, hint="count from 0"
-            )
+            problem = f"no {name} column {column} in {_columns(width)}"
+            raise InputError(problem, path=path, line=line, hint="count from 0")
     if token_column % width == label_column % width:
         hint = "give two columns: the token and its label, separated by one tab"
-        raise InputError(f"token and label are the same of {_columns(width)}", path=path, line=line, hint=hint)
+        raise InputError(f"token and label are the same column, of {width}", path=path, line=line, hint=hint)
 
 
 def read_pairs(path: FilePath, *, source_units: Units, target_units: Units) -> list[Example]:
@@ -299,7 +297,7 @@ def each_pair(path: FilePath, *, source_units: Units, target_units: Units) -> It
     """Yield the examples of :func:`read_pairs`."""
     for number, text in read_lines(path):
         if "\t" not in text and not text.strip():
-            hint = "drop it; tokens with a label each, blank lines between sentences, are for --task tag"
+            hint = "drop it; columns of tokens and labels, with blank lines between sentences, are for --task tag"
             raise InputError("a blank line where a pair was expected", path=path, line=number, hint=hint)
         cells = text.split("\t")
         if len(cells) != 2:
@@ -318,7 +316,7 @@ def each_input(path: FilePath, *, units: Units) -> Iterator[Example]:
         source = _split(text, units)
         if not source:
             raise InputError("the line is blank", path=path, line=number, hint="one input per line; remove blank lines")
-        if units == "text" and "\t" in source[0]:  # no text that was trained on has a tab
+        if units == "text" and "\t" in source[0]:  # training texts contain no tabs
             problem, hint = _columns(len(text.split("\t"))), "give only the sources, as with cut -f1"
             raise InputError(f"{problem} where 1 was expected", path=path, line=number, hint=hint)
         yield Example(source, (), os.fspath(path), number)

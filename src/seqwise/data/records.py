@@ -24,7 +24,7 @@ def read_record(path: str | os.PathLike[str], keys: Sequence[str], *, what: str,
     """
     record = read_json_object(path, what=what, hint=hint)
     if set(record) != set(keys):
-        raise InputError(f"no {what}: expected exactly the keys {', '.join(keys)}", path=path, hint=hint)
+        raise InputError(f"invalid {what}: expected exactly the keys {', '.join(keys)}", path=path, hint=hint)
     return record
 
 
@@ -34,11 +34,11 @@ def read_json_object(path: str | os.PathLike[str], *, what: str, hint: str) -> d
     try:
         record = json.loads(text)
     except json.JSONDecodeError as error:
-        raise InputError(f"no valid JSON ({error.msg})", path=path, line=error.lineno, hint=hint) from None
+        raise InputError(f"invalid JSON ({error.msg})", path=path, line=error.lineno, hint=hint) from None
     except (RecursionError, ValueError):  # nested too deeply; a number of thousands of digits
-        raise InputError(f"no {what}", path=path, hint=hint) from None
+        raise InputError(f"invalid {what}", path=path, hint=hint) from None
     if not isinstance(record, dict):
-        raise InputError(f"no {what}: expected a JSON object", path=path, hint=hint)
+        raise InputError(f"invalid {what}: expected a JSON object", path=path, hint=hint)
     return record
 
 
@@ -54,7 +54,7 @@ def read_json_lines(path: Path, *, hint: str) -> Iterator[tuple[int, dict[str, A
             if not isinstance(record, dict):
                 raise ValueError
         except (ValueError, RecursionError):
-            raise InputError("no JSON object", path=path, line=number, hint=hint) from None
+            raise InputError("not a JSON object", path=path, line=number, hint=hint) from None
         yield number, record
 
 

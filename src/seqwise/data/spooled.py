@@ -20,7 +20,7 @@ T = TypeVar("T")
 def spooled(examples: Iterable[Example], *, in_memory: int = IN_MEMORY) -> Sequence[Example]:
     """Read all examples, into a list if they are few, else into an unnamed temporary file.
 
-    So errors in any example come before the first is used. Access is fast in order or by slices.
+    An error in any example is therefore raised before the first is used. Access is fast in order or by slices.
     """
     return spooled_items(examples, to_plain, from_plain, in_memory=in_memory)
 
@@ -33,7 +33,7 @@ def spooled_items(
     first = list(itertools.islice(rest, in_memory + 1))
     if len(first) <= in_memory:
         return first
-    file = tempfile.TemporaryFile()  # noqa: SIM115 (it is open for as long as the items are used)
+    file = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the items are used)
     starts, size = [], 0
     for block in _in_lists(itertools.chain(first, rest)):
         starts.append(file.tell())

@@ -16,10 +16,10 @@ from typing import Any
 from seqwise.errors import InputError
 
 UNKNOWN_PIECE = "<unk>"
-"""Token for characters that no training text has."""
+"""Token for characters that do not occur in the training texts."""
 
-BLANK = "\u2581"  # the printable sign that stands for a blank at the start of a word's first piece
-FEWEST = 2  # a pair of pieces that occurs only once is no regularity
+BLANK = "\u2581"  # printable sign for the blank before a word, at the start of its first piece
+MINIMUM_FREQUENCY = 2  # of a pair that is merged
 HINT = "learn the subwords again"
 
 
@@ -58,7 +58,9 @@ def learn_subwords(texts: Iterable[str], *, size: int) -> Subwords:
 
     characters: set[str] = set()
     tokenizer = bpe((), ())
-    trainer = trainers.BpeTrainer(vocab_size=max(size, 0), min_frequency=FEWEST, special_tokens=[], show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=max(size, 0), min_frequency=MINIMUM_FREQUENCY, special_tokens=[], show_progress=False
+    )
     tokenizer.train_from_iterator(_normalized(texts, characters), trainer)
     if not characters:
         raise InputError("there is no text to learn subwords from", hint="give at least one word")
@@ -111,8 +113,8 @@ def subwords_of(model: Mapping[str, Any]) -> Subwords:
         if not (isinstance(left, str) and isinstance(right, str) and {left, right, left + right} <= known.keys()):
             raise InputError(f"the merge of {left!r} and {right!r} is not among the tokens", hint=HINT)
     characters = sorted(token for token in known if len(token) == 1)
-    made = dict.fromkeys(left + right for left, right in merges)
-    return Subwords((*characters, *made), tuple((left, right) for left, right in merges))
+    merged = dict.fromkeys(left + right for left, right in merges)
+    return Subwords((*characters, *merged), tuple((left, right) for left, right in merges))
 
 
 def bpe(tokens: Iterable[str], merges: Iterable[tuple[str, str]]) -> Any:

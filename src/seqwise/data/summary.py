@@ -17,7 +17,7 @@ MOST_IN_TRAINING = 0.5
 """Largest share of the development data that may be in the training data without a warning."""
 
 ENOUGH_TOKENS = 50
-"""Smallest number of tokens for a warning; fewer may well have many different labels."""
+"""Smallest number of tokens for a warning; fewer tokens often have many different labels."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class DataSummary:
 
 def summarize(examples: Sequence[Example], *, train: Sequence[Example] | None = None) -> DataSummary:
     """Compute the statistics of examples; with ``train``, count the tokens that the training data lack."""
-    sources = Counter(token for example in examples for token in example.source)
-    targets = Counter(token for example in examples for token in example.target)
+    sources, targets = _token_counts(examples)
+    known_sources, known_targets = (None, None) if train is None else _token_counts(train)
     return DataSummary(
         examples=len(examples),
         source_tokens=sources.total(),
@@ -50,13 +50,17 @@ def summarize(examples: Sequence[Example], *, train: Sequence[Example] | None = 
         target_types=len(targets),
         longest_source=max((len(example.source) for example in examples), default=0),
         longest_target=max((len(example.target) for example in examples), default=0),
-        unseen_source_tokens=_unseen(
-            sources, None if train is None else {token for example in train for token in example.source}
-        ),
-        unseen_target_tokens=_unseen(
-            targets, None if train is None else {token for example in train for token in example.target}
-        ),
+        unseen_source_tokens=_unseen(sources, known_sources),
+        unseen_target_tokens=_unseen(targets, known_targets),
         commonest_targets=[(token, count / targets.total()) for token, count in targets.most_common(3)],
+    )
+
+
+def _token_counts(examples: Sequence[Example]) -> tuple[Counter[str], Counter[str]]:
+    """Count the tokens of the sources and of the targets."""
+    return (
+        Counter(token for example in examples for token in example.source),
+        Counter(token for example in examples for token in example.target),
     )
 
 
@@ -83,17 +87,17 @@ def overlap_warning(train: Sequence[Example], dev: Sequence[Example]) -> str | N
         >>> overlap_warning([Example(("a",), ("b",))], [Example(("a",), ("b",))])
         '1 of 1 development examples are in the training data: the model may have memorised them'
     """
-    again = num_in_training(train, dev)
-    if again <= MOST_IN_TRAINING * len(dev):
+    count = num_in_training(train, dev)
+    if count <= MOST_IN_TRAINING * len(dev):
         return None
-    return f"{again:,} of {len(dev):,} development examples are in the training data: the model may have memorised them"
+    return f"{count:,} of {len(dev):,} development examples are in the training data: the model may have memorised them"
 
 
 def estimated_unseen_share(train: Sequence[Example]) -> float:
     """Estimate the share of unseen source tokens in new text from the tokens that occur once in the training data.
 
-    ``n1 / n``, with n tokens of which n1 occur once. Development data are not read, so that a run trained without them
-    has the same model.
+    The estimate is ``n1 / n``, with n tokens of which n1 occur once. Development data are not used, so that a run
+    trained without them has the same model.
 
     Source: Good (Biometrika 1953), after Turing.
 
@@ -123,8 +127,8 @@ def wrong_label_column(examples: Sequence[Example]) -> str | None:
         return f"{tokens:,} tokens have {len(labels):,} different labels; {hint}, or --task transduce?"
     once = sum(count == 1 for count in labels.values())
     if len(labels) > len(words) and 5 * once > 2 * len(labels):
-        many = f"{len(labels):,} different labels of {len(words):,} different tokens, {once:,} of them seen once"
-        return f"{many}; are the columns swapped? Try --token-column and --label-column"
+        counts = f"{len(labels):,} different labels of {len(words):,} different tokens, {once:,} of them seen once"
+        return f"{counts}; are the columns swapped? Try --token-column and --label-column"
     pairs = (pair for example in examples for pair in zip(example.source, example.target, strict=True))
     same = sum(token.casefold() == label.casefold() for token, label in pairs)
     if len(labels) > ENOUGH_TOKENS and 3 * same > tokens:

@@ -87,8 +87,8 @@ def reading_tokenizer(
 ) -> Tokenizer:
     """Build the tokenizer of sources.
 
-    Tokens below the minimum count (by default 1 for characters, else 2) become the unknown token. A minimum of 1 has no
-    unknown token, except with subwords.
+    Tokens below the minimum count (by default 1 for characters, else 2) become the unknown token. With a minimum of 1,
+    there is no unknown token, except with subwords.
     """
     subwords = _learn(sides, units, subword_vocabulary)
     minimum_count = minimum_count or (1 if units == "characters" else 2)
@@ -115,30 +115,31 @@ def _learn(sides: Sequence[Sequence[str]], units: TextUnits, size: int) -> Subwo
 def library_tokenizer(tokenizer: Tokenizer) -> Any:
     """Convert to a tokenizer of the ``tokenizers`` library that splits and joins texts in the same way.
 
-    Subwords without an id in the vocabulary get ids above all others, as merges need them.
+    Pieces without an id in the vocabulary, which merges may need, get ids above all others.
     """
     from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
     from tokenizers import Tokenizer as LibraryTokenizer
 
     vocabulary, subwords = tokenizer.vocabulary, tokenizer.subwords
-    made: Any
+    library: Any
     if subwords is not None:
-        made = bpe((*vocabulary.tokens, UNKNOWN_PIECE, *subwords.pieces), subwords.merges)
+        library = bpe((*vocabulary.tokens, UNKNOWN_PIECE, *subwords.pieces), subwords.merges)
         blanks = normalizers.Replace(Regex(rf"[\s{BLANK}]+"), " ")
-        made.normalizer = normalizers.Sequence([normalizers.NFC(), blanks, normalizers.Strip()])
-        made.decoder = decoders.Metaspace(replacement=BLANK, prepend_scheme="always")
+        library.normalizer = normalizers.Sequence([normalizers.NFC(), blanks, normalizers.Strip()])
+        library.decoder = decoders.Metaspace(replacement=BLANK, prepend_scheme="always")
     else:
         ids = {token: place for place, token in enumerate(vocabulary.tokens)}
-        # The library wants a name for the unknown token even where there is none.
-        made = LibraryTokenizer(models.WordLevel(ids, unk_token=vocabulary.unknown or UNKNOWN_PIECE))
-        made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        # The library requires a name for the unknown token even if there is none.
+        library = LibraryTokenizer(models.WordLevel(ids, unk_token=vocabulary.unknown or UNKNOWN_PIECE))
+        library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
         if tokenizer.units == "characters":
-            made.pre_tokenizer, made.decoder = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated"), decoders.Fuse()
+            library.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+            library.decoder = decoders.Fuse()
     if vocabulary.end is not None:
-        made.add_special_tokens([vocabulary.end])
+        library.add_special_tokens([vocabulary.end])
         special = [(vocabulary.end, vocabulary.end_id)]
-        made.post_processor = processors.TemplateProcessing(single=["$A", vocabulary.end], special_tokens=special)
-    return made
+        library.post_processor = processors.TemplateProcessing(single=["$A", vocabulary.end], special_tokens=special)
+    return library
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
@@ -175,12 +176,12 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     units, size = config.get("units"), config.get("vocabulary_size")
     specials = {name: config.get(f"{short}_token") for name, short in (("unknown", "unk"), ("end", "eos"))}
     if units not in ("words", "characters", "subwords") or not isinstance(size, int):
-        raise InputError("no tokenizer: units and vocabulary_size are missing", path=folder / CONFIG, hint=HINT)
+        raise InputError("invalid units or vocabulary_size", path=folder / CONFIG, hint=HINT)
     if not all(special is None or isinstance(special, str) for special in specials.values()):
         raise InputError("unk_token and eos_token must be a string or null", path=folder / CONFIG, hint=HINT)
     ids = model.get("vocab") if isinstance(model, dict) else None
     if not isinstance(ids, dict) or sorted(map(repr, ids.values())) != sorted(map(repr, range(len(ids)))):
-        raise InputError("no tokenizer: the tokens do not have the ids from 0 on", path=path, hint=HINT)
+        raise InputError("invalid tokenizer: the ids are not 0, 1, 2, ...", path=path, hint=HINT)
     tokens = sorted(ids, key=ids.__getitem__)
     try:
         vocabulary = Vocabulary(tuple(tokens[:size]), **specials)

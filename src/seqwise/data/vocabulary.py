@@ -39,8 +39,8 @@ class Vocabulary:
     Not implemented: subwords; split text into them first.
     """
 
-    # Not a WordLevel model of `tokenizers`: on words already split it takes five times as long as this look-up,
-    # it drops empty labels, and its errors name no file and no near token. On the disk it is one (`save_tokenizer`).
+    # Not a WordLevel model of `tokenizers`: on words already split, that takes five times as long as this look-up,
+    # drops empty labels, and its errors name neither file nor nearest token. `save_tokenizer` writes one.
 
     tokens: tuple[str, ...]
     unknown: str | None = None
@@ -106,7 +106,7 @@ class Vocabulary:
 
     def _nearest(self, token: str) -> str | None:
         known = {name.casefold(): name for name in reversed(self.tokens) if name != self.end or len(self) == 1}
-        if len(token) == 1:  # but for its accent and its case, no character is like another
+        if len(token) == 1:  # characters are alike only if they differ in accent or case
             plain = unicodedata.normalize("NFKD", token)[0].casefold()
             return known.get(token.casefold(), known.get(plain))
         close = difflib.get_close_matches(token[:100].casefold(), known, n=1, cutoff=0.0)
