@@ -155,7 +155,7 @@ def test_a_chain_is_trained_and_searched_like_any_tagger(
 def test_what_a_chain_is_needed_for_says_so(seqwise: Command, data: Path, tmp_path: Path) -> None:
     train = ["train", "--train", data / "train.conll", "--output", tmp_path / "run"]
     complaint = seqwise(*train, "--objective=crf").complaint
-    assert complaint.startswith("objective: crf needs scores that form a chain") and "use --model chain" in complaint
+    assert complaint.startswith("objective: crf needs the scores of a chain") and "use --model chain" in complaint
     assert "use --task tag" in seqwise(*train, "--task=transduce", "--model=chain").complaint
 
 
@@ -362,7 +362,7 @@ def test_a_killed_training_resumes_to_the_same_weights(seqwise: Command, data: P
         assert ended.returncode == -signal.SIGKILL, ended.stderr
         assert len((killed / log).read_text().splitlines()) == steps
         assert not (killed / "model").exists()
-        hint = "wait for its training, or if it was stopped run the same command again"
+        hint = "wait for the end of its training or, if that was stopped, run the same command again"
         assert hint in seqwise("predict", killed, "the dog").complaint
     again = seqwise(*options, "--output", killed)
     assert again.code == 0 and "resumed after step 2 of 6" in again.err

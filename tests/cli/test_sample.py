@@ -995,9 +995,10 @@ def test_what_is_unusual_is_said_before_it_starts(command: Command, folders: dic
     longest = max(run.codec.lengths)
     said = command(folders["words"], f"--length={longest + 3}", "--chains=2", "--sweeps=1").err
     assert (
-        f"1 of 1 sequences are of other lengths than those of training ({min(run.codec.lengths)} to {longest})" in said
+        f"1 of 1 sequences have lengths outside those of the training data ({min(run.codec.lengths)} to {longest})"
+        in said
     )
-    assert "of other lengths" not in command(folders["words"], f"--length={longest}", "--chains=2", "--sweeps=1").err
+    assert "lengths outside" not in command(folders["words"], f"--length={longest}", "--chains=2", "--sweeps=1").err
 
 
 def test_marks_without_a_blank_between_are_no_fixed_word(folders: dict[str, Path], command: Command) -> None:
@@ -1016,7 +1017,7 @@ def test_unknown_fixed_tokens_are_said(tmp_path: Path) -> None:
     texts = [Example((), ("the", "dog")), Example((), ("the", "dog")), Example((), ("the", "cat"))]
     run = new_masked_run(texts, masked_settings(hidden_size=8))
     problems = [one for text in ("the _", "_ zebra") for one in read_problems(run, text, settings_of())]
-    assert problem_warnings(run, problems) == ["1 of 2 sequences hold fixed tokens that the model does not know"]
+    assert problem_warnings(run, problems) == ["1 of 2 sequences have fixed tokens that the model does not know"]
 
 
 def test_chains_that_do_not_move_have_no_effective_sample_size(command: Command, folders: dict[str, Path]) -> None:

@@ -44,7 +44,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Two problems make a block, and more than three are kept on the disk."""
     monkeypatch.setattr(module, "BLOCK", 2)
-    monkeypatch.setattr(sampling_problems, "DRAWN", 2)
+    monkeypatch.setattr(sampling_problems, "DRAWS_AT_ONCE", 2)
     monkeypatch.setattr(sampling_problems, "spooled_items", partial(spooled_items, in_memory=3))
     return monkeypatch
 

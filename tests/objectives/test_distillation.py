@@ -21,7 +21,7 @@ from seqwise.objectives.objective import search_targets
 from seqwise.objectives.rescoring import beam_outputs
 from seqwise.runs import Settings, load_run, train_settings
 from seqwise.runs.inputs import read_examples
-from seqwise.runs.settings import check, load_settings
+from seqwise.runs.settings import load_settings, require_data
 from seqwise.runs.sizing import sized
 from seqwise.runs.training import train_run
 from seqwise.search import global_, local
@@ -237,7 +237,7 @@ def test_distillation_by_itself_ends_where_the_stage_of_the_warm_start_does(toy:
 )
 def test_settings_that_leave_nothing_to_distil(toy: Settings, change: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        check(toy.with_changes(**change))
+        require_data(toy.with_changes(**change))
 
 
 def test_the_line_of_a_bad_warm_start_is_named(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Sums, token_accuracy
 from seqwise.evaluation.signature import sign
 from seqwise.objectives.options import Costed, Mixed
-from seqwise.runs.settings import check, train_settings
+from seqwise.runs.settings import require_data, train_settings
 from seqwise.schedules import inverse_sigmoid
 
 GOLD = [("A",)] * 400
@@ -116,7 +116,7 @@ def test_a_family_trains_what_the_tables_name() -> None:
     assert {*FEEDING_ROWS, *SEARCH_ROWS} < set(systems)
     for key, system in systems.items():
         assert system.folder == f"seed-4/{key}" and system.settings.seed == 4
-        check(system.settings.with_changes(train=Path("some")))
+        require_data(system.settings.with_changes(train=Path("some")))
         assert (system.starts_from is None) == (key == "cross-entropy")
         objective = system.settings.objective
         if isinstance(objective, Costed):

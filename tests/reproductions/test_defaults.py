@@ -21,7 +21,7 @@ from seqwise.data.readers import Example, write_columns
 from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Counts, Sums
 from seqwise.evaluation.signature import sign
-from seqwise.runs.settings import check, load_settings
+from seqwise.runs.settings import load_settings, require_data
 
 SENTENCES = [Example(("a", f"word{place}", "b"), ("X", "Y", "X")) for place in range(20)]
 DATA = Data(SENTENCES, SENTENCES[:4], SENTENCES[:8])
@@ -49,7 +49,7 @@ def test_what_is_tried_by_hand_differs_in_what_it_names(flags: dict[str, Any]) -
     assert {name: before[name] for name in USUAL} == USUAL
     assert set(systems) == {DEFAULTS, *BY_HAND} | ({OTHER_WAY} if not flags else set())
     for key, system in systems.items():
-        check(system.settings.with_changes(train=Path("train.tsv")))
+        require_data(system.settings.with_changes(train=Path("train.tsv")))
         assert system.settings.seed == 3 and system.starts_from is None
         if key == DEFAULTS:
             continue

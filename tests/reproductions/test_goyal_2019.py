@@ -25,7 +25,7 @@ from seqwise.decoding import Decoder
 from seqwise.evaluation.metrics import Counts, token_accuracy
 from seqwise.runs import load_run, predict
 from seqwise.runs.measures import log_partitions_of
-from seqwise.runs.settings import Settings, check, train_settings
+from seqwise.runs.settings import Settings, require_data, train_settings
 from seqwise.search.candidates import shifted
 from seqwise.search.selectors import HardTopK
 
@@ -39,7 +39,7 @@ def test_the_family_trains_what_the_tables_name() -> None:
     before: set[str] = set()
     for key, system in systems.items():
         assert system.folder == f"seed-3/{key}" and system.settings.seed == 3
-        check(system.settings.with_changes(train=Path("some")))
+        require_data(system.settings.with_changes(train=Path("some")))
         assert system.starts_from is None or system.starts_from in before
         before.add(system.folder)
     # What a start is trained for, the other is too: they differ in the objective alone.

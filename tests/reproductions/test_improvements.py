@@ -15,7 +15,7 @@ from reproductions.beyond.search_objectives import CORPORA, family
 from reproductions.comparison import Measured, Row
 from seqwise.evaluation.metrics import Counts
 from seqwise.evaluation.signature import sign
-from seqwise.runs.settings import check
+from seqwise.runs.settings import require_data
 
 
 @pytest.mark.parametrize("name", improvements.TAGGED)
@@ -36,7 +36,7 @@ def test_every_system_can_be_trained_and_starts_from_one_before_it(which: str) -
         assert system.folder == f"seed-2/{key}"
         assert system.settings.seed == 2
         assert system.starts_from is None or system.starts_from in seen
-        check(system.settings.with_changes(train=Path("train.tsv")))
+        require_data(system.settings.with_changes(train=Path("train.tsv")))
         seen.add(system.folder)
     rows = VARIANTS if which != "g2p" else {**improvements.SPELLING_CONTROLS, **improvements.SPELLING_ROWS}
     assert set(rows) <= set(systems)

@@ -19,7 +19,7 @@ from seqwise.data import Example
 from seqwise.evaluation.metrics import token_accuracy
 from seqwise.runs import load_run, train_settings
 from seqwise.runs.paths import BIO
-from seqwise.runs.settings import check
+from seqwise.runs.settings import require_data
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -27,7 +27,7 @@ def test_every_system_can_be_trained_and_only_one_not_inside(name: str) -> None:
     systems = family(TASKS[name], 1000, BIO, 3)
     assert list(systems) == [*CONTROLS, *TRAINED]
     for key, system in systems.items():
-        check(system.settings.with_changes(train=Path("train"), dev=Path("dev")))
+        require_data(system.settings.with_changes(train=Path("train"), dev=Path("dev")))
         assert system.settings.seed == 3 and system.settings.patience and system.settings.evaluate_every
         assert system.starts_from == (None if key == "cross-entropy" else "seed-3/cross-entropy")
         assert (system.settings.language == BIO) == (key != "crf")

@@ -20,7 +20,7 @@ from reproductions.goyal_2021 import sampler_tasks
 from seqwise.data.subwords import learn_subwords, split_text
 from seqwise.evaluation.translation import bleu
 from seqwise.runs import load_run
-from seqwise.runs.settings import check
+from seqwise.runs.settings import require_data
 from seqwise.training.trainer import Progress
 
 pytest.importorskip("sacrebleu")
@@ -136,7 +136,7 @@ def test_systems_are_those_that_train_accepts() -> None:
         }
         for key, system in found.items():
             assert system.folder == f"seed-3/{key}" and system.settings.seed == 3
-            check(system.settings.with_changes(train=Path("some")))
+            require_data(system.settings.with_changes(train=Path("some")))
         times = {key: system.settings.epochs for key, system in found.items()}
         assert times["cross-entropy-longer"] > times["sampling"] > times["local"] == times["global"]
 

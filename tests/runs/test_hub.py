@@ -297,7 +297,7 @@ def test_what_the_hub_says_is_one_line(runs: Path, hub: FakeHub, monkeypatch: py
         raise OSError("403 Forbidden.\nMore of it")
 
     monkeypatch.setattr(hub, "create_commit", refuse)
-    with pytest.raises(InputError, match=r"^ada/tagger: the hub takes no such run \(403 Forbidden\); log in with"):
+    with pytest.raises(InputError, match=r"^ada/tagger: the hub refuses the upload \(403 Forbidden\); log in with"):
         push(upload_of(runs / "tagger", "ada/tagger"), api=hub)
 
 

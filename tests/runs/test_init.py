@@ -100,7 +100,7 @@ REFUSED = {
     "no name of a folder": ([f"--init={'x' * 300}"], "x is not a run of seqwise train; give the --output of one"),
     "no run": (["--init=nowhere"], "init: nowhere is not a run of seqwise train; give the --output of one"),
     "other task": (["--init={run}", "--task=transduce"], "init: the run is of another task (tag, not transduce)"),
-    "other size": (["--init={run}", "--hidden-size=7"], "hidden_size: the run in init decides it; leave it out"),
+    "other size": (["--init={run}", "--hidden-size=7"], "hidden_size: the run in init determines it; leave it out"),
     "other model": (
         ["--init={run}", "--model=chain", "--objective=crf", "--task=tag"],
         "init: the run has another model (lstm, not chain)",
@@ -195,9 +195,9 @@ def test_a_run_that_is_worse_than_its_baseline_is_a_poor_start(
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--hidden-size=4"], "hidden_size: the run in init decides it; leave it out"),
-        (["--format=fasta"], "format: the run in init decides it; leave it out"),
-        (["--minimum-count=3"], "minimum_count: the run in init decides it; leave it out"),
+        (["--hidden-size=4"], "hidden_size: the run in init determines it; leave it out"),
+        (["--format=fasta"], "format: the run in init determines it; leave it out"),
+        (["--minimum-count=3"], "minimum_count: the run in init determines it; leave it out"),
         (
             [f"--init={'x' * 300}"],
             f"init: {'x' * 300} is not a run of seqwise masked-model train; give the --output of one",

@@ -576,9 +576,9 @@ def file(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
         ),
         ([], "a b\n" * 9, "", "dev.txt: the file is empty"),
         ([], "a b\n" * 9, "\n\n", "dev.txt: no example in the file"),
-        ([], "a a\n" * 9, None, "the training data have one known token, 'a', so there is nothing to choose from; giv"),
-        ([], "a b\n", None, "the training data have no known token, so there is nothing to choose from; give more"),
-        (["--units=characters"], "aa\n", None, "the training data have one known token, 'a', so there is nothing to c"),
+        ([], "a a\n" * 9, None, "the training data have one known token, 'a', so there is nothing to predict; give "),
+        ([], "a b\n", None, "the training data have no known token, so there is nothing to predict; give more"),
+        (["--units=characters"], "aa\n", None, "the training data have one known token, 'a', so there is nothing to p"),
         (["--units=characters"], "ab\n", "ab\nax\n", "dev.txt:2: unknown token 'x'; "),
         (["--minimum-count=1"], "a b\n", "a c\n", "dev.txt:1: unknown token 'c'; "),
         (
@@ -663,13 +663,13 @@ def test_outputs_of_others_are_left_alone(seqwise: Command, trained: Path, tmp_p
         ): "tagger is not a run of seqwise masked-model train; ",
         ("train", "--train", tagged, "-o", trained): "run: the folder holds a run of seqwise masked-model train; give ",
         ("train", "--train", tagged, "-o", tmp_path / "next", "--init", trained): "run is not a run of seqwise train; ",
-        ("predict", trained, "the dog"): "the folder holds a masked model, which predicts no outputs; use it with ",
+        ("predict", trained, "the dog"): "the folder holds a masked model, which does not predict outputs; use it ",
     }
     for command, complaint in of_another_kind.items():
         assert complaint in seqwise(*command).complaint, command
     shutil.rmtree(trained / "model")
     assert (
-        "wait for its training, or if it was stopped run the same command again"
+        "wait for the end of its training or, if that was stopped, run the same command again"
         in seqwise("score", trained, text).complaint
     )
 

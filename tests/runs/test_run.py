@@ -52,8 +52,8 @@ from seqwise.runs.paths import names_a_file
 from seqwise.runs.run import OutputRun, require_enough_candidates
 from seqwise.runs.settings import (
     SETTINGS,
-    check,
     load_settings,
+    require_data,
 )
 from seqwise.runs.sizing import sized
 from seqwise.runs.training import context_of, train_run
@@ -169,11 +169,11 @@ def test_a_range_error_names_the_line_of_the_file_unless_a_flag_overrides_it(tmp
 )  # fmt: skip
 def test_settings_out_of_range(change: dict[str, object]) -> None:
     with pytest.raises(InputError, match=next(iter(change))):
-        check(TINY.with_changes(**{"train": Path("x"), **change}))
+        require_data(TINY.with_changes(**{"train": Path("x"), **change}))
 
 
 def test_the_ends_of_ranges_are_allowed() -> None:
-    check(
+    require_data(
         TINY.with_changes(
             train=Path("x"),
             objective="scheduled-sampling",
@@ -184,7 +184,7 @@ def test_the_ends_of_ranges_are_allowed() -> None:
         )
     )
     sampled = TINY.with_changes(objective="scheduled-sampling", gold_probability="inverse_sigmoid(10)")
-    check(sampled.with_changes(train=Path("x"), warm_start_epochs=0.0))
+    require_data(sampled.with_changes(train=Path("x"), warm_start_epochs=0.0))
 
 
 def trained(settings: Settings) -> list[tuple[str, str, float, float]]:
@@ -225,18 +225,16 @@ def test_what_auto_stands_for() -> None:
         assert (plain.objective.name, plain.trained_score) == ("cross-entropy", "local")
         assert (plain.epochs, plain.learning_rate) == (3.5, TINY.learning_rate)
     for name, value in (("score", "global"), ("warm_start", "none")):
-        with pytest.raises(
-            InputError, match=f"^{name}: the objective auto chooses it itself; leave .* out, or name an"
-        ):
+        with pytest.raises(InputError, match=f"^{name}: the objective auto chooses it; leave .* out, or name an"):
             train_settings(**{name: value})
 
 
 def test_what_auto_chooses_may_not_be_given(tmp_path: Path) -> None:
     assert load_settings(None, {"learning_rate": "0.5"}).learning_rate == 0.5
-    with pytest.raises(InputError, match=r"^score: the objective auto chooses it itself; leave score out"):
+    with pytest.raises(InputError, match=r"^score: the objective auto chooses it; leave score out"):
         load_settings(None, {"score": "local"})
     (tmp_path / "c.yaml").write_text("seed: 1\nwarm_start: cross-entropy\n")
-    with pytest.raises(InputError, match=r"c\.yaml:2: warm_start: the objective auto chooses it itself"):
+    with pytest.raises(InputError, match=r"c\.yaml:2: warm_start: the objective auto chooses it"):
         load_settings(tmp_path / "c.yaml", {})
     assert load_settings(tmp_path / "c.yaml", {"objective": "hinge"}).warm_start.name == "cross-entropy"
 
@@ -529,7 +527,7 @@ def test_the_model_is_chosen_by_its_name() -> None:
     model = tiny_run(transformer).model
     assert isinstance(model, Transformer) and len(model.decoder) == 3 and model.embedding_VD.shape[1] == 4
     assert isinstance(tiny_run(transformer.with_changes(model="lstm")).model, EncoderDecoder)
-    check(transformer.with_changes(train=Path("x"), objective="scheduled-sampling", feeding_passes="two-pass"))
+    require_data(transformer.with_changes(train=Path("x"), objective="scheduled-sampling", feeding_passes="two-pass"))
 
 
 @pytest.mark.parametrize(
@@ -539,7 +537,7 @@ def test_the_model_is_chosen_by_its_name() -> None:
         ({"model": "chain"}, "model must be one of .*, got 'chain'"),
         (
             {"objective": "crf"},
-            "objective: crf needs scores that form a chain, which those of the model transf",
+            "objective: crf needs the scores of a chain, which the model transformer does not have",
         ),
         (
             {"objective": "unnormalized-likelihood", "log_partition_weight": 0.0},
@@ -556,9 +554,9 @@ def test_the_model_is_chosen_by_its_name() -> None:
 )
 def test_settings_that_do_not_go_together(change: dict[str, object], said: str) -> None:
     settings = TINY.with_changes(train=Path("x"), task="transduce", model="transformer", num_heads=2)
-    check(settings)
+    require_data(settings)
     with pytest.raises(InputError, match=said):
-        check(settings.with_changes(**change))
+        require_data(settings.with_changes(**change))
 
 
 def test_two_passes_are_another_objective() -> None:

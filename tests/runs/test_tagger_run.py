@@ -435,7 +435,7 @@ def test_the_task_of_a_trained_model_is_to_write_unless_it_is_to_tag() -> None:
         ({"num_layers": 3}, "num_layers: has no effect here"),
         ({"source_units": "characters"}, "source_units: has no effect here"),
         ({"subword_vocabulary": 30}, "subword_vocabulary: has no effect here"),
-        ({"objective": "crf"}, "crf needs scores that form a chain"),
+        ({"objective": "crf"}, "crf needs the scores of a chain"),
         ({"objective": "scheduled-sampling", "feeding_passes": "two-pass"}, "feeding_passes: only scheduled sampling"),
         ({"model": "no-such/model"}, "no-such/model: "),
         ({"model": "./no-such-model"}, "no-such-model: there is no such folder; name a folder, or a model on the hub"),

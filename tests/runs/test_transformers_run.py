@@ -328,7 +328,7 @@ def test_a_model_that_cannot_be_had_is_refused_in_one_line(files: Path, tmp_path
         ({"num_layers": 3}, "num_layers: has no effect here"),
         ({"subword_vocabulary": 30}, "subword_vocabulary: has no effect here"),
         ({"token_column": 1}, "token_column: has no effect here"),
-        ({"objective": "crf"}, "crf needs scores that form a chain"),
+        ({"objective": "crf"}, "crf needs the scores of a chain"),
         ({"model": "no-such/model"}, "no-such/model: "),
     ],
 )
@@ -359,7 +359,7 @@ def test_pairs_that_cannot_be_read_are_named(
 def test_a_tokenizer_that_changes_a_tenth_of_the_targets_is_named(run: Path) -> None:
     kept, changed = Example(("a",), ("b a",)), Example(("a",), ("b zebra",))
     said = changed_targets(load_run(run), [*[kept] * 9, changed])
-    assert said is not None and "changes 1 of 10 targets" in said and "'b zebra'" in said
+    assert said is not None and "changes 1 of 10 sampled targets" in said and "'b zebra'" in said
     assert changed_targets(load_run(run), [*[kept] * 10, changed]) is None
 
 

@@ -22,7 +22,7 @@ from seqwise.objectives import Objective, beam_crf_objective, hamming_cost, hing
 from seqwise.objectives.objective import mixed_objective, search_targets
 from seqwise.objectives.risk import edit_distances
 from seqwise.objectives.violations import beam_search_optimization_objective, hard_beam_hinge_objective
-from seqwise.runs.settings import check, train_settings
+from seqwise.runs.settings import require_data, train_settings
 from seqwise.search import (
     HardSelection,
     HardTopK,
@@ -395,7 +395,7 @@ def test_bad_weights_of_a_mixture_are_refused(weights: list[float]) -> None:
 def test_a_setting_that_would_be_passed_over_is_refused(settings: dict[str, Any]) -> None:
     (named, *_) = [name for name in ("cost", "direct_loss_weight") if name in settings]
     with pytest.raises(InputError, match=f"^{named}"):
-        check(train_settings(train=Path("train.conll"), **settings))
+        require_data(train_settings(train=Path("train.conll"), **settings))
 
 
 @pytest.mark.parametrize(
@@ -409,5 +409,4 @@ def test_a_setting_that_would_be_passed_over_is_refused(settings: dict[str, Any]
     ],
 )
 def test_a_setting_that_has_an_effect_is_accepted(settings: dict[str, Any]) -> None:
-    wanted = train_settings(train=Path("train.conll"), **settings)
-    assert check(wanted) == wanted
+    require_data(train_settings(train=Path("train.conll"), **settings))

@@ -1,6 +1,6 @@
 """The command line: ``seqwise train | tune | debug-data | predict | evaluate | stream | score | sample | ...``.
 
-Whatever the user can fix ends with one line on standard error and exit code 2.
+Errors that the user can fix end with one line on standard error and exit code 2.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ app = typer.Typer(
 )
 """The typer application, which ``main`` runs."""
 
-# The base class of typer's errors about a wrong command line; which click it is from depends on the version of typer.
+# Base class of typer's errors about the command line; its module depends on the version of typer.
 UsageError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 # Commands that torchrun may start; others would do all their work in each process.
 IN_SEVERAL_PROCESSES = ("train", "tune", "masked-model", "predict", "evaluate", "score", "sample")
 PATIENCE = 3  # seconds
-INTERRUPTED = 128 + signal.SIGINT  # exit code, as shells have it
+INTERRUPTED = 128 + signal.SIGINT  # exit code, as in shells
 
 with_flags = {
     train: command_with_flags("seqwise.runs.settings", "SETTINGS"),
@@ -91,9 +91,9 @@ def main() -> None:
 
 @contextmanager
 def _terminated_like_an_interrupt() -> Iterator[None]:
-    """Handle SIGTERM, which batch systems send, like Ctrl-C, which says how to resume; a second one ends at once.
+    """Handle SIGTERM, which batch systems send, like Ctrl-C; a second one ends the process at once.
 
-    Not with several processes: Python runs no handler while one waits for the others.
+    Not with several processes: Python runs no handler while a process waits for the others.
     """
     if world_size() > 1 or threading.current_thread() is not threading.main_thread():
         yield
@@ -129,25 +129,25 @@ def run(application: typer.Typer, name: str) -> None:
     Raises:
         SystemExit: always, with 0, 2 for what the user can fix, or 130 after an interrupt.
     """
-    # Libraries warn developers, for instance that there is no GPU.
+    # Warnings of Transformers, for instance about a missing GPU, are for developers.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     try:
         with silence_other_ranks():
             status = application(prog_name=name, standalone_mode=False)
-            if sys.stdout is not None:  # it was closed before the command began, as in some services
+            if sys.stdout is not None:  # None if it was closed before the command began, as in some services
                 sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(INTERRUPTED)
     except (BrokenPipeError, SystemExit) as error:
         if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
             raise
-        # The reader (head, less) is gone, which rich and typer turn into an exit; without this, Python would complain
-        # while closing standard output.
+        # The reader (head, less) has ended, which rich and typer turn into an exit. Without this, Python would report
+        # an error on closing standard output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except (InputError, OSError, UsageError) as error:
         if not is_main_process():
-            # Most errors are the same in all processes: the first one prints it, and torchrun ends the others.
+            # Most errors are the same in all processes: rank 0 prints its own, and torchrun ends the others.
             time.sleep(PATIENCE)
         warn(_one_line(error) + ("" if is_main_process() else f" (process {rank()})"))
         sys.exit(2)
@@ -160,7 +160,6 @@ def _one_line(error: Any) -> str:
         message = " ".join(error.format_message().split()).removesuffix(".")
         return f"{message[:1].lower()}{message[1:]}; see {command} --help"
     if isinstance(error, OSError) and error.strerror:
-        # Of the disk or of permissions.
         return str(InputError(error.strerror, path=error.filename, hint="check free space and permissions"))
     return str(error)
 

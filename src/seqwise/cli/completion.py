@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 
 MARKS = {"configuration.yaml", "settings.json", "config.json", "metrics.json"}  # of runs, samples and models
-DEPTH = 2  # levels of folders below the one that is typed
+DEPTH = 2  # levels of folders below the typed one
 
 
 def choice_of(names: Sequence[str]) -> Callable[[], Sequence[str]]:

@@ -16,7 +16,7 @@ from seqwise.errors import InputError
 from seqwise.names import interval_texts, measure_heading, measure_text
 from seqwise.training.processes import DEVICE, local_device, world_size
 
-if TYPE_CHECKING:  # rich is imported where something is printed: --help and completion need none
+if TYPE_CHECKING:  # rich is imported on use, because --help and completion do not need it
     import torch
     from rich.console import Console
     from rich.progress import Progress
@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # rich is imported where something is printed: --help and com
 
 @cache
 def out() -> Console:
-    """Console of results."""
+    """Return the console for results."""
     from rich.console import Console
 
     return Console()
@@ -34,7 +34,7 @@ def out() -> Console:
 
 @cache
 def err() -> Console:
-    """Console of progress."""
+    """Return the console for progress."""
     from rich.console import Console
 
     return Console(stderr=True)
@@ -55,7 +55,7 @@ def progress_bars() -> Iterator[Progress]:
     name = TextColumn("{task.description:<24}" if wide else "{task.description}")
     bar = BarColumn(bar_width=30 if wide else 10, table_column=Column(no_wrap=True))
     done, left = (kind(table_column=Column(no_wrap=True)) for kind in (MofNCompleteColumn, TimeLeftColumn))
-    # If the line is too long, the note is cut.
+    # If the line is too long, the note is truncated.
     note = TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1))
     with Progress(name, bar, done, left, note, console=err(), expand=True) as progress:
         yield progress
@@ -64,8 +64,8 @@ def progress_bars() -> Iterator[Progress]:
 def bar_for_each_part(progress: Progress) -> Callable[..., None]:
     """Return a function that shows a bar for each successive part.
 
-    It takes the part, the number of items done, the total, and further fields of the bar as keywords. A new part ends
-    the previous one, wherever its bar is.
+    Its arguments are the part, the number of items done, the total and, as keywords, further fields of the bar. A new
+    part ends the previous one, even if that is incomplete.
     """
     bars: dict[str, Any] = {}
     done_before = 0
@@ -85,7 +85,7 @@ def bar_for_each_part(progress: Progress) -> Callable[..., None]:
 def bar_for_each_stage(
     advance: Callable[..., None], stages: Sequence[str], *, begun: set[str]
 ) -> Callable[[str, Any], None]:
-    """Return a function that shows a bar for a stage and its :class:`~seqwise.training.trainer.Progress`.
+    """Return a function that shows a bar for each stage, from its :class:`~seqwise.training.trainer.Progress`.
 
     The time left is that of the stage, so each bar shows the stage's number among ``stages``. Stages that are trained
     are added to ``begun``.
@@ -117,7 +117,7 @@ def fields_of(estimate: Estimate | Comparison) -> dict[str, float | None]:
 
 
 def shown_estimate(title: str, sums: Sums) -> tuple[str, str]:
-    """Format a measure with its interval in brackets, without it for too few examples."""
+    """Format a measure and its interval in brackets, which is empty for too few examples."""
     from seqwise.evaluation.metrics import estimated
 
     return interval_texts(title, estimated(sums))
@@ -130,9 +130,8 @@ def estimates_of(rows: Mapping[str, Mapping[str, Sums]]) -> dict[str, dict[str, 
 
 def print_estimates(rows: Mapping[str, Mapping[str, Sums]]) -> None:
     """Print measures with their intervals by decoder and title."""
-    print_measures(
-        {name: {title: shown_estimate(title, sums) for title, sums in row.items()} for name, row in rows.items()}
-    )
+    cells = {name: {title: shown_estimate(title, sums) for title, sums in row.items()} for name, row in rows.items()}
+    print_measures(cells)
 
 
 def print_measures(rows: Mapping[str, Mapping[str, tuple[str, str]]]) -> None:
@@ -148,7 +147,7 @@ def print_measures(rows: Mapping[str, Mapping[str, tuple[str, str]]]) -> None:
     separator = " " if width <= out().width else "\n"
     gap = 1 if separator == " " else 0  # in addition to that of the box: five columns of 100.0 [100.0, 100.0] fit in 80
     table = Table(box=rich.box.SIMPLE_HEAD, padding=(0, gap, 0, 0), pad_edge=False, show_edge=False)
-    table.add_column("decoder", no_wrap=True, min_width=max(map(len, rows)))  # a name is typed as it stands here
+    table.add_column("decoder", no_wrap=True, min_width=max(map(len, rows)))  # complete names, as they are typed
     for heading in titles.values():
         table.add_column(heading)
     for name, row in rows.items():
@@ -179,13 +178,13 @@ def print_summary(summary: Any) -> None:
 
 
 def print_filled(*lines: str, indent: int = 2, file: TextIO | None = None) -> None:
-    """Print lines, each cut to 80 columns, the rest of a line indented; by default to standard output."""
+    """Print lines, wrapped at 80 columns with indented continuations; by default to standard output."""
     for line in lines:
         print(textwrap.fill(line, 80, subsequent_indent=" " * indent, break_on_hyphens=False), file=file)
 
 
 def command_device() -> torch.device:
-    """Return the device that the command runs on; say which on standard error, unless it is the CPU unasked."""
+    """Return the device of the command, and print it on standard error, unless it is the CPU by default."""
     device = local_device()
     if device.type != "cpu" or DEVICE in os.environ:
         print(f"running on {device}", file=sys.stderr)

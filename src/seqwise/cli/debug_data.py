@@ -75,15 +75,13 @@ def _rows(file: FileInspection, *, tags: bool, most: int) -> Iterator[tuple[str,
     yield "examples", count_of(counts.examples, thing)
     yield "tokens", _tokens(counts.source_tokens, counts.source_types, counts.unseen_source_tokens)
     if file.in_another_form:
-        yield (
-            "",
-            f"{file.in_another_form:,} of them are there in another Unicode form (NFC, NFD); give all files one form",
-        )
-    yield "lengths", _in_words(file.source_lengths)
+        forms = f"{file.in_another_form:,} of them are there in another Unicode form (NFC, NFD)"
+        yield "", f"{forms}; normalise all files to one form"
+    yield "lengths", _shown_lengths(file.source_lengths)
     kind = "labels" if tags else "targets"
     yield kind, _tokens(counts.target_tokens, counts.target_types, counts.unseen_target_tokens)
     if not tags:
-        yield "lengths", f"{_in_words(file.target_lengths)} (targets)"
+        yield "lengths", f"{_shown_lengths(file.target_lengths)} (targets)"
     else:
         listed = [f"{label.name} {label.count:,}" for label in file.labels[:most]]
         rest = len(file.labels) - len(listed)
@@ -98,7 +96,7 @@ def _rows(file: FileInspection, *, tags: bool, most: int) -> Iterator[tuple[str,
     yield "duplicates", f"{count_of(file.duplicates, thing)}; {contradictions}"
     if file.leaked is not None:
         yield "in training", f"{count_of(file.leaked, thing)}, {count_of(file.seen_sources or 0, 'source')}"
-    if tags or file.leaked is not None:  # among the training pairs, nearly every source has its own target
+    if tags or file.leaked is not None:  # on training pairs, the baseline is nearly always right
         measures = ", ".join(f"{name} {measure_text(name, value)}" for name, value in file.baseline.items())
         yield "baseline", f"{measures} (%), by {MOST_FREQUENT['tag' if tags else 'transduce']}"
     if file.warning is not None:
@@ -110,5 +108,5 @@ def _tokens(tokens: int, types: int, unseen: int | None) -> str:
     return text if unseen is None else f"{text}; {unseen:,} ({unseen / max(tokens, 1):.1%}) not in the training data"
 
 
-def _in_words(lengths: Lengths) -> str:
+def _shown_lengths(lengths: Lengths) -> str:
     return f"{lengths.least} to {lengths.most}, median {lengths.median:g}, 95% at most {lengths.most_of_them}"

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from seqwise.runs.findings import Diagnosis, LanguageDiagnosis
     from seqwise.runs.run import OutputRun
 
-MOST_PREFIXES = 5  # that gain, and that lose
-MOST_ROWS = 60  # of the table of one example; beyond that, each step shows its best prefixes
+MOST_PREFIXES = 5  # with the largest gains, and with the largest losses
+MOST_ROWS = 60  # in the table of one example; if there are more, each step shows its best prefixes
 LONGEST_NAME = 12  # characters of a token in that table, to fit 80 columns
 RANKED_BY = {
     "log_prob": "log-probability of the prefix",
@@ -235,14 +235,14 @@ def _as_json(
     }
 
 
-def _errors_as_json(found: BeamErrors | None) -> dict[str, Any] | None:
-    if found is None:
+def _errors_as_json(errors: BeamErrors | None) -> dict[str, Any] | None:
+    if errors is None:
         return None
     beams = {
-        size: {"missed": estimate_of(missed), "lost": estimate_of(found.lost[size])}
-        for size, missed in found.missed.items()
+        size: {"missed": estimate_of(missed), "lost": estimate_of(errors.lost[size])}
+        for size, missed in errors.missed.items()
     }
-    return {"beams": beams, "certified": found.certified, "inputs": found.inputs}
+    return {"beams": beams, "certified": errors.certified, "inputs": errors.inputs}
 
 
 def _gap(exposure: ExposureGap) -> dict[str, float | None]:
@@ -333,7 +333,7 @@ def _nats(sums: Sums) -> tuple[str, str]:
 
 def _log_partition_rows(report: LogPartitionReport) -> list[tuple[str, ...]]:
     by_length = {f"of {name} token{'s' * (name != '1')}": statistics for name, statistics in report.by_length.items()}
-    # Late positions rest on few outputs: go as far as half of them reach.
+    # Few outputs reach late positions: show those that at least half of the outputs reach.
     positions = [place for place in report.by_position if 2 * place.count >= report.by_position[0].count]
     places = {
         f"token {place + 1}": positions[place] for place in sorted({0, 1, len(positions) - 1}) if place < len(positions)

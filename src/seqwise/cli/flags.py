@@ -67,7 +67,7 @@ def resolved_decoder(name: str | None, folder: Path) -> str | None:
 
 
 def load_predicting_run(name: str, *, language: str | None = None) -> tuple[Path, OutputRun]:
-    """Load the run of a command, on the command's device, to predict in a language; return its folder too."""
+    """Load the run of a command on the command's device, to predict in a language; return its folder and the run."""
     from seqwise.runs import in_language, load_run
     from seqwise.runs.hub import run_folder
 
@@ -89,10 +89,10 @@ MetricsAsJson = Annotated[bool, typer.Option("--json", help="print only the cont
 
 
 def command_with_flags(module: str, name: str) -> type[Command]:
-    """Make the class of a command with a flag for each setting of a configuration, which is imported on use.
+    """Return the class of a command with a flag for each setting of a configuration, which is imported on use.
 
     Flags are text, read as in YAML, and are passed as ``**flags`` of the command; see ``given_flags``. Settings in the
-    command's own signature are unchanged.
+    signature of the command keep their options.
     """
 
     class WithFlags(Command):
@@ -102,10 +102,10 @@ def command_with_flags(module: str, name: str) -> type[Command]:
             """Return the parameters, including those of the settings."""
             if not self.has_flags:
                 self.has_flags = True
-                alone = typer.Typer(add_completion=False)
+                application = typer.Typer(add_completion=False)
                 function = inspect.unwrap(self.callback)  # type: ignore[arg-type]
-                alone.command()(_with_flags(function, getattr(importlib.import_module(module), name)))
-                command = typer.main.get_command(alone)
+                application.command()(_with_flags(function, getattr(importlib.import_module(module), name)))
+                command = typer.main.get_command(application)
                 self.params, self.callback = command.params, command.callback
             return super().get_params(ctx)
 
@@ -113,7 +113,7 @@ def command_with_flags(module: str, name: str) -> type[Command]:
 
 
 def without_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Hide the ``**flags`` of a command until they are listed."""
+    """Hide ``**flags`` in the signature of a command."""
     _set_parameters(command, _own_parameters(command))
     return command
 

@@ -20,11 +20,11 @@ WITHOUT_MODEL = ("debug-data", "card", "push")
 TEXT_OR_FILE = "TEXT|FILE"
 """Placeholder of an argument that is one text, or a file of them."""
 
-# What takes memory, and can be made smaller, in the order of what helps most.
+# Options that limit memory, the most effective first.
 _SIZES = ("max_rows", "max_tokens", "batch_size", "beam_size", "examples")
 
 
-class _AsGiven:
+class _LazyConverter:
     """Converter of values that imports pydantic only when there is a value to convert."""
 
     def __init__(self, param: Any) -> None:
@@ -40,7 +40,7 @@ class _AsGiven:
 def _prepare(command: Any, ctx: Any) -> None:
     for param in command.get_params(ctx):
         if hasattr(param, "get_runtime_param"):  # since typer 0.29
-            param.get_runtime_param = partial(_AsGiven, copy.copy(param))
+            param.get_runtime_param = partial(_LazyConverter, copy.copy(param))
 
 
 class Command(TyperCommand):
@@ -49,17 +49,17 @@ class Command(TyperCommand):
     def get_params(self, ctx: Any) -> Any:
         """Return the parameters, and the device of commands that run a model."""
         if self.name not in WITHOUT_MODEL and all(param.name != "device" for param in self.params):
-            # Before the options of a group of their own.
+            # Before the first option that starts a group.
             grouped = [place for place, param in enumerate(self.params) if getattr(param, "rich_help_panel", None)]
             self.params.insert(grouped[0] if grouped else len(self.params), _device_option())
         return super().get_params(ctx)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; if the device is out of memory, the error says which setting to lower."""
+        """Run the command; if the device is out of memory, the error names a setting to lower."""
         try:
             return super().invoke(ctx)
         except RuntimeError as error:
-            if type(error).__name__ != "OutOfMemoryError":  # of torch, which is not imported for this
+            if type(error).__name__ != "OutOfMemoryError":  # by name, to avoid importing torch
                 raise
             names = [param.name for param in self.get_params(ctx)]
             size = next((f"a smaller --{name.replace('_', '-')}" for name in _SIZES if name in names), "--device cpu")
@@ -72,7 +72,7 @@ class Command(TyperCommand):
         rest: list[str] = super().parse_args(ctx, args)
         if takes_text and rest:
             hint = "quote a text that has blanks; several texts go into a file, one per line"
-            raise InputError(f"{rest[0]!r} follows the text, and the command takes one", hint=hint)
+            raise InputError(f"{rest[0]!r} follows the text, and the command takes one text", hint=hint)
         return rest
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -94,7 +94,7 @@ class Command(TyperCommand):
 
 
 def _choose_device(ctx: typer.Context, name: str | None) -> str | None:
-    """Set the environment, which workers inherit, until the command has ended."""
+    """Set the environment variables of the device, which workers inherit, until the command ends."""
     if name is None or ctx.resilient_parsing:
         return name
     before = {key: os.environ.get(key) for key in (DEVICE, VISIBLE_GPUS)}
@@ -102,7 +102,7 @@ def _choose_device(ctx: typer.Context, name: str | None) -> str | None:
     kind, _, number = name.partition(":")
     visible = [gpu for gpu in os.environ.get(VISIBLE_GPUS, "").split(",") if gpu]
     if kind == "cuda" and number.isdigit() and (not visible or int(number) < len(visible)):
-        # The Trainer of transformers takes the first GPU, whichever is asked for.
+        # The Hugging Face Trainer always takes the first visible GPU.
         os.environ[VISIBLE_GPUS] = visible[int(number)] if visible else number
         name = kind
     os.environ[DEVICE] = name
@@ -119,13 +119,13 @@ def _with_device(
         ),
     ] = None,
 ) -> None:
-    """Has the option that all commands share."""
+    """Declare the option that all commands share."""
 
 
 def _device_option() -> Any:
-    alone = typer.Typer(add_completion=False)
-    alone.command()(_with_device)
-    option: Any = typer.main.get_command(alone).params[0]
+    application = typer.Typer(add_completion=False)
+    application.command()(_with_device)
+    option: Any = typer.main.get_command(application).params[0]
     option.expose_value = False
     return option
 

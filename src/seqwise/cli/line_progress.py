@@ -15,7 +15,7 @@ from seqwise.cli.console import err
 
 
 def _seconds_left(task: Task) -> int | None:
-    """Estimate the seconds left from the last half minute, or from the task's field ``pace``, seconds per step.
+    """Estimate the seconds left from the last half minute, or from the task's field ``pace``, in seconds per step.
 
     A task's field ``seconds_left`` overrides the estimate.
     """

@@ -40,7 +40,7 @@ def train_command(
     from seqwise.runs.masked_model_settings import load_masked_flags
 
     settings = load_masked_flags(given_flags(flags))
-    # The rest takes seconds to import, and wrong settings need none of it.
+    # Imported after the settings are checked, because it takes seconds.
     from seqwise.runs.masked_model_training import train_masked_model
 
     run = shlex.quote(str(output))

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from seqwise.runs import Prediction
     from seqwise.runs.run import OutputRun
 
-BLOCK = 1024  # inputs that are decoded together, and kept together in a file
+BLOCK = 1024  # inputs that are decoded, and written to a file, together
 FORMATS = ("lines", "json", "columns")
 LengthNormalization = Annotated[
     float,
@@ -106,7 +106,7 @@ def predict(
     require_own_labels(examples, loaded.codec.writable)
     decoder = resolved_decoder(decoder, folder)
     _require_possible(loaded, decoder, beam_size=beam_size, n_best=n_best, length_normalization=length_normalization)
-    # Of all examples, so that errors come before the first output.
+    # For all examples, so that errors are raised before the first output.
     problems = _problems_by_line(loaded, examples, beam_size=beam_size)
     chosen = choose_decoder(loaded.settings, decoder, beam_size=beam_size)
     n_best = n_best or (1 if examples[0].path or layout == "columns" else 5)
@@ -118,7 +118,7 @@ def predict(
             for line in lines_of(block):
                 print(line)
     else:
-        claim = {"model": fingerprint(loaded), "inputs": digest_of(examples), "decoder": decoder or "as trained"}
+        claim = {"model": fingerprint(loaded), "input": digest_of(examples), "decoder": decoder or "as trained"}
         numbers = {"beam_size": beam_size, "n_best": n_best, "length_normalization": length_normalization}
         claim |= {name: str(value) for name, value in numbers.items()} | {"format": layout}
         write_in_blocks(output, examples, lines_of, claim=claim, block=BLOCK)
@@ -207,10 +207,8 @@ def _lines(
     elif not example.source:
         yield ""
     else:
-        written = (
-            [run.codec.target_text(output.tokens) for output in outputs] if problem is None else [_in_place(problem)]
-        )
-        yield "\t".join([run.codec.source_text(example), *written])
+        texts = [run.codec.target_text(output.tokens) for output in outputs]
+        yield "\t".join([run.codec.source_text(example), *(texts if problem is None else [_error_text(problem)])])
 
 
 def _json_line(run: OutputRun, example: Example, outputs: Sequence[Prediction], problem: InputError | None) -> str:
@@ -226,12 +224,12 @@ def _columns(
 ) -> Iterator[str]:
     """Yield the lines before a sentence, or one blank line, and its tokens with their labels."""
     yield from example.key.split("\n")[:-1] or ([] if is_first else [""])
-    labels = outputs[0].tokens if outputs else [_in_place(problem) if problem else ""] * len(example.source)
+    labels = outputs[0].tokens if outputs else [_error_text(problem) if problem else ""] * len(example.source)
     yield from ("\t".join(row) for row in zip(example.source, labels, strict=True))
 
 
-def _in_place(problem: InputError) -> str:
-    """Return the text that replaces an output, without file and line."""
+def _error_text(problem: InputError) -> str:
+    """Return the text that replaces an output: the error without file and line."""
     return f"error: {InputError(problem.problem, hint=problem.hint)}"
 
 
@@ -304,7 +302,7 @@ def evaluate(
             name = decoder or usual_decoder(loaded.settings)
             print(f"\nEntities by type, {name}")
             _print_types(entities[name])
-    wait_for_everyone()  # until the first process has printed: torchrun ends it as soon as another one fails
+    wait_for_everyone()  # until rank 0 has printed, because torchrun ends it as soon as another process fails
     if unread is not None:
         raise typer.Exit(1)
 

@@ -69,16 +69,14 @@ def sample(
     from seqwise.configuration import configure
     from seqwise.runs.sampling_settings import SampleSettings
 
-    # oneDNN keeps compiled kernels for the last 1,024 shapes, and nearly every call of moving chains has a new shape:
-    # memory would grow for the first half million of lines.
+    # oneDNN keeps compiled kernels for the last 1,024 shapes, and nearly every call of moving chains has a new shape,
+    # so memory would grow over the first half million lines.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     require_files(output, file)
     given: dict[str, Any] = {**given_flags(flags), "best": best}
-    phrases_given = {"contain": contain, "without": without}
-    settings = configure(
-        SampleSettings, **given, **{name: phrases for name, phrases in phrases_given.items() if phrases}
-    )
-    # The rest takes seconds to import, and wrong settings need none of it.
+    given |= {name: phrases for name, phrases in (("contain", contain), ("without", without)) if phrases}
+    settings = configure(SampleSettings, **given)
+    # Imported after the settings are checked, because it takes seconds.
     from seqwise.runs.loading import load_run
     from seqwise.runs.sampling_problems import read_problems
 
@@ -95,7 +93,7 @@ def _print_samples(run: Any, problems: Any, settings: Any, output: Path | None) 
     report = SampleReport(settings)
     with progress_bars() as bars:
         task = bars.add_task("sampling", total=None, note="the first sweep")
-        before: int | None = None  # what was done when the command was run the last time
+        before: int | None = None  # sweeps of an earlier call, which this one resumes
         start = time.monotonic()
 
         def on_sweep(step: Any) -> None:
@@ -103,12 +101,12 @@ def _print_samples(run: Any, problems: Any, settings: Any, output: Path | None) 
             before = step.done - step.added if before is None else before
             pace = (time.monotonic() - start) / (step.done - before)
             note = f"accepted {step.acceptance:.0%}, new {step.novelty:.0%}, energy {step.mean_energy:.4g}"
-            bars.start()  # again, where lines have been printed
+            bars.start()  # has been stopped to print lines
             bars.update(task, completed=step.done, total=step.total, note=note, pace=pace)
 
         try:
             for block in sample_in_blocks(run, problems, settings, output=output, on_sweep=on_sweep):
-                if err().is_terminal:  # a bar takes hold of standard output
+                if err().is_terminal:  # a running bar captures standard output
                     bars.stop()
                 for line in block.lines:
                     print(line)

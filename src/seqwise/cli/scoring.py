@@ -74,7 +74,7 @@ def score(
     else:
         examples = read_texts_to_score(scorer.run, path)
     lines_of, totals = (_pair_lines, _PairTotals()) if pairs else (_lines, _Totals())
-    # A bar would take hold of standard output; if that is a terminal, the results show the progress.
+    # A running bar captures standard output; if that is a terminal, the results themselves show the progress.
     results = sys.stdout
     with Progress(console=err(), disable=True) if results.isatty() and output is None else progress_bars() as bars:
         task = bars.add_task("scoring", total=len(examples), note="")
@@ -93,8 +93,8 @@ def score(
                 totals.add(line)
         else:
             (scorer.check_pairs if pairs else scorer.check)(examples)
-            claim = {"model": fingerprint(scorer.run), "sequences": digest_of(examples)}
-            claim["settings"] = repr(scorer.settings)
+            claim = {"model": fingerprint(scorer.run), "input": digest_of(examples)}
+            claim["configuration"] = repr(scorer.settings)
             # Sequences of a block share passes of the model, so blocks are the same as without a file.
             write_in_blocks(output, examples, lines, claim=claim, block=BLOCK, on_begin=show_total)
             with output.open(encoding="utf-8") as kept:

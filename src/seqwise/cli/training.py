@@ -45,7 +45,7 @@ def train(
     from seqwise.runs.settings import load_settings
 
     settings = load_settings(config, given_flags(flags))
-    # The rest takes seconds to import, and wrong settings need none of it.
+    # Imported after the settings are checked, because it takes seconds.
     from seqwise.runs.training import train_run
 
     train_and_print(
@@ -67,7 +67,7 @@ def train_and_print(
     hint: str,
     as_json: bool,
 ) -> None:
-    """Train with progress bars; print the metrics, or nothing else as JSON, and a hint unless the loss diverged."""
+    """Train with progress bars; print a summary and, unless the loss diverged, a hint, or only the metrics as JSON."""
     command_device()
     with progress_bars() as progress:
         advance, begun = bar_for_each_part(progress), set[str]()
@@ -108,8 +108,8 @@ def _closing_lines(metrics: dict[str, Any], *, trained_now: bool) -> list[str]:
     losses = last.get("loss_of_last_fifths", ())
     if len(losses) == 2:
         change = f"{'fell' if losses[1] < losses[0] else 'rose'} from {losses[0]:.4g} to {losses[1]:.4g}"
-        problem = "fixed number of steps, not evaluated during training"
-        lines.append(f"{problem}: the loss {change} in the last two fifths of the steps")
+        fixed = "fixed number of steps, not evaluated during training"
+        lines.append(f"{fixed}: the loss {change} in the last two fifths of the steps")
     return lines
 
 

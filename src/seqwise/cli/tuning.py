@@ -36,24 +36,22 @@ def tune(
     from seqwise.runs.settings import load_settings
 
     settings = load_settings(config, given_flags(flags))
-    # The rest takes seconds to import, and wrong settings need none of it.
+    # Imported after the settings are checked, because it takes seconds.
     from seqwise.runs.tuning import tune as tune_settings
 
     command_device()
     with progress_bars() as progress:
         bar = progress.add_task("trials", total=max(trials, 1), note="")
-        ended = 0
 
-        def advance(stage: str, step: Any) -> None:
+        def on_progress(stage: str, step: Any) -> None:
             progress.update(bar, note=f"{stage}, step {step.step:,} of {step.steps:,}")
 
-        def after(tuning: Tuning | None) -> None:
-            nonlocal ended
+        def on_trial(tuning: Tuning | None) -> None:
             ended = 0 if tuning is None else len(tuning.trials)
             note = "" if tuning is None else f"best {_value(tuning, tuning.trials[tuning.best].value)}"
             progress.update(bar, completed=ended, note=note)
 
-        tuning = tune_settings(settings, output, num_trials=trials, on_trial=after, on_progress=advance)
+        tuning = tune_settings(settings, output, num_trials=trials, on_trial=on_trial, on_progress=on_progress)
     if as_json:
         print(json.dumps({**asdict(tuning), "config": str(tuning.config), "run": str(tuning.run)}))
         return

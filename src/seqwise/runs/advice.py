@@ -13,7 +13,7 @@ Measured = Mapping[str, Mapping[str, Sums]]
 """Measures by decoder and title."""
 
 COLLAPSE = 1.2
-"""Ratio of output lengths, raw scores to beam, from which raw scores count as collapsed; or its inverse."""
+"""Ratio of output lengths, raw scores to beam, above which (or below whose inverse) raw scores have collapsed."""
 
 
 class Gain(NamedTuple):
@@ -22,10 +22,10 @@ class Gain(NamedTuple):
     points: float
     low: float
     high: float
-    sure: bool  # whether the interval excludes 0, and there are ten examples or more
+    significant: bool  # whether the interval excludes 0, and there are ten examples or more
 
     def __str__(self) -> str:
-        """Write its size, whichever is better."""
+        """Format the absolute difference with its interval."""
         low, high = (self.low, self.high) if self.points >= 0 else (-self.high, -self.low)
         return f"{abs(self.points):.1f} points [{low:.1f}, {high:.1f}]"
 
@@ -67,7 +67,7 @@ def _choice(measured: Measured, title: str, sign: int, best: str, usual: str, *,
         also = f"; {', '.join(equals)} {'is' if len(equals) == 1 else 'are'} as good" if equals else ""
         return f"{usual}, which predict uses by default, is best here ({title}){also}"
     gain = gain_of(measured, title, sign, best, usual)
-    if not gain.sure:
+    if not gain.significant:
         by = f"{gain}, {title}, development data" if enough_examples(measured[best][title]) else "too few examples"
         return f"{best} is not significantly better than {usual} ({by}); predict keeps using {usual}"
     better = f"{best} is better than {usual} by {gain} ({title}, development data)"
@@ -82,33 +82,31 @@ def _collapse(measured: Measured, title: str, sign: int, settings: Settings, mea
         return ""
     ratio = measured["raw-beam"]["length ratio"].value / measured["beam"]["length ratio"].value
     loss = gain_of(measured, title, sign, "beam", "raw-beam")
-    if 1 / COLLAPSE < ratio < COLLAPSE or loss.points <= 0 or not loss.sure:
+    if 1 / COLLAPSE < ratio < COLLAPSE or loss.points <= 0 or not loss.significant:
         return ""
     # A positive log Z explains longer outputs, a negative one shorter outputs.
     nats = mean_log_partition if mean_log_partition is not None and (mean_log_partition > 0) == (ratio > 1) else 0.0
     why = f": each token {'adds' if nats > 0 else 'subtracts'} log Z = {abs(nats):.1f} nats" if nats else ""
     length = f"outputs {ratio:.1f} times as long as the beam's"
-    return f"raw-beam collapses here ({length}{why}): do not use it; {_cure(settings)}"
+    return f"raw-beam collapses here ({length}{why}): do not use it; {_remedy(settings)}"
 
 
-def _cure(settings: Settings) -> str:
+def _remedy(settings: Settings) -> str:
     if any(isinstance(stage.settings.objective, SelfNormalized) for stage in settings.stages()):
         return "a larger --log-partition-weight brings log Z closer to 0"
-    return (
-        "--warm-start self-normalized helps"
-        if settings.trained_score == "global"
-        else "--objective self-normalized prevents it"
-    )
+    if settings.trained_score == "global":
+        return "--warm-start self-normalized helps"
+    return "--objective self-normalized prevents it"
 
 
 def gain_of(measured: Measured, title: str, sign: int, first: str, second: str) -> Gain:
-    """Return what the first decoder gains over the second."""
+    """Return the gain of the first decoder over the second."""
     return gain_between(measured[first][title], measured[second][title], sign=sign)
 
 
 def gain_between(first: Sums, second: Sums, *, sign: int = 1) -> Gain:
-    """Return what the first gains over the second, times ``sign``."""
+    """Return the gain of the first measure over the second, times ``sign``."""
     comparison = paired_bootstrap(first, second)
-    sure = enough_examples(first) and (comparison.low > 0 or comparison.high < 0)
+    significant = enough_examples(first) and (comparison.low > 0 or comparison.high < 0)
     low, high = sorted((sign * comparison.low, sign * comparison.high))
-    return Gain(100 * sign * comparison.difference, 100 * low, 100 * high, sure)
+    return Gain(100 * sign * comparison.difference, 100 * low, 100 * high, significant)

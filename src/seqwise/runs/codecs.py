@@ -84,13 +84,13 @@ class Codec(ABC):
 
 
 class OutputCodec(Codec):
-    """Codec of a tagger, transducer or language model; its defaults are those of words.
+    """Codec of a tagger, transducer or language model; by default, tokens are words.
 
     Attributes:
-        source_vocabulary: the tokens with embeddings, the unknown one included.
+        source_vocabulary: the tokens with embeddings, including the unknown token.
         target_vocabulary: the tokens that the model scores.
         writes_text: whether a target is a single token, its raw text.
-        target_things: plural noun for the units of ``written``, for messages.
+        target_things: plural noun for ``units_of_target``, for messages.
     """
 
     purpose: ClassVar[Purpose] = "predict"
@@ -101,15 +101,15 @@ class OutputCodec(Codec):
 
     @cached_property
     def writable(self) -> set[str]:
-        """Return the units of ``written`` that the model can produce."""
+        """Return the ``units_of_target`` that the model can produce."""
         return set(self.target_vocabulary.tokens) - {self.target_vocabulary.unknown}
 
-    def written(self, example: Example) -> Sequence[str]:
-        """Return a target in the units that can be known or unknown."""
+    def units_of_target(self, example: Example) -> Sequence[str]:
+        """Return a target in units that the model can either produce or not: labels, tokens or characters."""
         return example.target
 
     def encode_sources(self, examples: Sequence[Example]) -> list[EncodedExample]:
-        """Encode the sources alone, whatever the targets are."""
+        """Encode the sources and ignore the targets."""
         return self.encode([replace(example, target=()) for example in examples])
 
     def encode_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
@@ -194,8 +194,8 @@ class SequenceCodec(Codec):
         return " ".join(example.target)
 
 
-def require_apart(example: Example, free: str) -> None:
-    """Raise an InputError for marks of free positions without a blank between them, which are read as a fixed word."""
+def require_separate_marks(example: Example, free: str) -> None:
+    """Raise an InputError for marks of free positions without blanks between them, which would be a fixed word."""
     for word in " ".join(example.target).split():
         number = word.count(free)
         if number > 1 and word == number * free:
@@ -242,7 +242,7 @@ class TokenizerCodec(OutputCodec):
     def identity(self) -> str:
         return repr(self)
 
-    def written(self, example: Example) -> Sequence[str]:
+    def units_of_target(self, example: Example) -> Sequence[str]:
         return self.target.characters(example.target)
 
     def split(self, examples: Sequence[Example]) -> list[Example]:
@@ -329,7 +329,7 @@ class MaskedCodec(SequenceCodec):
             conditional=self.source is not None,
             allowed_V=torch.tensor([token != vocabulary.unknown for token in vocabulary.tokens]),
             unknown_id=vocabulary.unknown_id,
-            # Words are looked for as tokens, and characters form none.
+            # With words or characters, phrases are matched as tokens.
             spell=None if self.sequence.subwords is None else self.text,
         )
 
@@ -366,9 +366,9 @@ class MaskedCodec(SequenceCodec):
     def _sequence_ids(self, example: Example) -> tuple[int, ...]:
         subwords = self.sequence.subwords
         if subwords is not None and example.target:
-            strange = set(normalize_text(example.target[0])) - {" ", *subwords.pieces}
-            if strange:
-                problem = f"the character {min(strange)!r} does not occur in the training data"
+            unknown = set(normalize_text(example.target[0])) - {" ", *subwords.pieces}
+            if unknown:
+                problem = f"the character {min(unknown)!r} does not occur in the training data"
                 raise InputError(problem, **example.place, hint="drop or replace it")
         ids = self.sequence.encode(example.target, **example.place)
         if example.target and not ids:
@@ -408,7 +408,7 @@ class MaskedCodec(SequenceCodec):
             raise InputError(f"free: {free!r} is a token of the run", hint=hint)
 
     def to_fill(self, example: Example, free: str) -> tuple[int, ...]:
-        require_apart(example, free)
+        require_separate_marks(example, free)
         tokens: list[int] = []
         for part in self._parts(example.target, free):
             tokens += [FREE] if part is None else self.encode([replace(example, target=part)])[0].target_ids

@@ -20,11 +20,9 @@ def usual_decoder(settings: Settings) -> str:
 
 
 def decoders_for(settings: Settings) -> list[str]:
-    """List the decoders of a run: Viterbi for chains alone, renormalised scores in a language, the others for all."""
-    left_out = set() if isinstance(settings.model, Chain) else {"viterbi"}
-    if not settings.language:
-        left_out.add("renormalized-beam")
-    return [name for name in DECODERS if name not in left_out]
+    """List the decoders of a run: all, but Viterbi only for chains, and renormalised scores only with a language."""
+    possible = {"viterbi": isinstance(settings.model, Chain), "renormalized-beam": bool(settings.language)}
+    return [name for name in DECODERS if possible.get(name, True)]
 
 
 def best_decoder(folder: str | os.PathLike[str]) -> str:
@@ -59,7 +57,7 @@ def choose_decoder(settings: Settings, name: str | None = None, *, beam_size: in
     if name not in DECODERS:
         raise InputError(f"no decoder is called {name!r}", hint=did_you_mean(name, DECODERS))
     if name not in decoders_for(settings):
-        problem = f"{name} is for chains (--model chain), where a label sees only the previous one"
+        problem = f"{name} is for chains (--model chain), whose labels depend on the previous one only"
         if name == "renormalized-beam":
             problem = f"{name} sums over the tokens that a language allows, and this run has no language"
         raise InputError(problem, hint=f"choose one of {', '.join(decoders_for(settings))}")

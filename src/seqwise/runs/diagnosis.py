@@ -29,8 +29,8 @@ from seqwise.runs.run import METRICS, OutputRun, restricts_outputs, search
 from seqwise.search.candidates import Score, global_, local, renormalized, shifted
 from seqwise.search.selectors import HardTopK
 
-MOST_INPUTS = 100  # whose masking and search errors in a language are measured
-CANDIDATES_AT_ONCE = 2**24  # that global shares are summed over: bounds memory
+MOST_INPUTS = 100  # for measuring masking and search errors in a language
+CANDIDATES_AT_ONCE = 2**24  # in sums of global shares: bounds memory
 
 Ids = tuple[int, ...]
 OnProgress = Callable[[str, int, int], None]
@@ -92,9 +92,10 @@ def diagnose(
     constant: float | None = None,
     on_progress: OnProgress | None = None,
 ) -> Diagnosis:
-    """Diagnose a trained run on examples with gold targets; all targets of a repeated input are right.
+    """Diagnose a trained run on examples with gold targets; all targets of a repeated input are correct.
 
-    ``shifted-beam`` subtracts the constant, ideally from other data, from each token; None uses the mean of log Z here.
+    ``shifted-beam`` subtracts the constant from the score of each token. The constant should come from other data; by
+    default, it is the mean of log Z on these examples.
     """
     k, data, model = _beam_size(run, beam_size), _prepare(run, examples), run.model
     log_partitions = measure_log_partitions(run, examples)
@@ -107,7 +108,7 @@ def diagnose(
         sweep = [(name, size) for name in ("local", "raw") for size in BEAM_SIZES]
         if constant is not None:
             scores["shifted"], searches["shifted-beam"] = shifted(constant), ("shifted", k)
-    # One slot takes the same path by either score.
+    # With one slot, both scores find the same output.
     needed = dict.fromkeys([*searches.values(), *(each for each in sweep if each != ("raw", 1))])
     outputs_by_search = _search(run, data.sources, [(name, size, scores[name]) for name, size in needed], on_progress)
     outputs_by_search.setdefault(("raw", 1), outputs_by_search["local", 1])
@@ -128,20 +129,20 @@ def diagnose(
 def diagnose_language(
     run: OutputRun, examples: Sequence[Example], *, beam_size: int | None = None, on_progress: OnProgress | None = None
 ) -> LanguageDiagnosis:
-    """Diagnose a run whose model has a language: what masking does to draws, other scores to a beam, and its errors."""
+    """Diagnose a run whose model has a language: bias of masked draws, effect of scores on a beam, search errors."""
     if restricts_outputs(run):
         raise InputError("the generation config restricts outputs too", hint="remove its restrictions")
     k, data = _beam_size(run, beam_size), _prepare(run, examples)
     scores: dict[str, Score] = {"beam": local, "renormalized-beam": renormalized, "raw-beam": global_}
     searches = [(name, k, score) for name, score in scores.items()]
-    outputs = {name: found for (name, _), found in _search(run, data.sources, searches, on_progress).items()}
+    outputs = {name: best for (name, _), best in _search(run, data.sources, searches, on_progress).items()}
     sources = data.sources[:MOST_INPUTS]
     [greedy] = _search(run, sources, [("greedy", 1, local)], on_progress).values()
     errors = _beam_errors(run, sources, {1: greedy, k: outputs["beam"][: len(sources)]}, on_progress)
-    measured = {name: measure_outputs(run, examples, found) for name, found in outputs.items()}
+    measured = {name: measure_outputs(run, examples, best) for name, best in outputs.items()}
     changed = {
-        name: Counts([a.tokens != b.tokens for a, b in zip(found, outputs["beam"], strict=True)])
-        for name, found in outputs.items()
+        name: Counts([a.tokens != b.tokens for a, b in zip(best, outputs["beam"], strict=True)])
+        for name, best in outputs.items()
         if name != "beam"
     }
     advance = _counter(on_progress, "masking", len(sources))
@@ -215,8 +216,8 @@ def _exposure(
     end = () if model.end is None else (model.end,)
     gaps: dict[str, ExposureGap] = {}
     for name, outputs in outputs_by_decoder.items() if data.known else ():
-        own = [outputs[number] for number in data.known]
-        ids = [(*output.tokens, *(end if output.finished else ())) for output in own]
+        known = [outputs[number] for number in data.known]
+        ids = [(*output.tokens, *(end if output.finished else ())) for output in known]
         advance = _counter(on_progress, f"prefixes of {name}", len(ids))
         gaps[name] = exposure_gap(model, data.known_sources, data.references, ids, on_progress=advance)
     return gaps
@@ -230,7 +231,7 @@ def _rank(run: OutputRun, data: _Data, k: int, on_progress: OnProgress | None) -
         return rank_slots(
             run.model, data.known_sources, data.references, k=k, allowed=run.codec.allowed, on_progress=advance
         )
-    except InputError:  # one token each, or gold on no beam: there is nothing to rank
+    except InputError:  # nothing to rank: outputs of one token, or no beam contains gold
         return None
 
 

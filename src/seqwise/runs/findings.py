@@ -92,7 +92,7 @@ def meanings_inside(diagnosis: LanguageDiagnosis, *, subwords: bool = False) -> 
     for name, scores in (("renormalized-beam", "renormalised scores"), ("raw-beam", "raw scores")):
         changed = f"{scores} change {100 * diagnosis.changed[name].value:.0f}% of the outputs"
         gain = gain_of(diagnosis.decoders, title, sign, name, "beam")
-        if gain.sure:
+        if gain.significant:
             changed += f" and {'gain' if gain.points > 0 else 'lose'} {gain} ({title})"
         elif enough_examples(by_beam):
             changed += f", without a significant difference ({title})"
@@ -122,21 +122,21 @@ def _about_decoders(diagnosis: Diagnosis, *, subwords: bool) -> str:
 
     gain = partial(gain_of, diagnosis.decoders, title, sign)
     raw, by_beam, parts = gain("raw-beam", "beam"), gain("beam", "greedy"), []
-    if by_beam.sure:
+    if by_beam.significant:
         parts.append(f"the beam is {'better' if by_beam.points > 0 else 'worse'} than greedy by {by_beam} ({title})")
     else:
         parts.append(f"beam and greedy do not differ significantly ({title})")
-    if not raw.sure:
+    if not raw.significant:
         parts.append("raw scores and log-probabilities do not differ significantly")
     elif raw.points > 0:
-        so = ", so there is label bias" if diagnosis.left_to_right else ", although the model sees the whole input"
-        parts.append(f"raw scores gain {raw}{so}; predict with --decoder raw-beam")
+        bias = ", so there is label bias" if diagnosis.left_to_right else ", although the model sees the whole input"
+        parts.append(f"raw scores gain {raw}{bias}; predict with --decoder raw-beam")
     else:
         parts.append(f"raw scores lose {raw}; use beam")
-    if raw.sure and raw.points < 0 and "shifted-beam" in diagnosis.decoders:
-        back = max(gain("shifted-beam", "raw-beam").points / -raw.points, 0)
+    if raw.significant and raw.points < 0 and "shifted-beam" in diagnosis.decoders:
+        share = max(gain("shifted-beam", "raw-beam").points / -raw.points, 0)
         parts.append(
-            f"{100 * back:.0f}% of that is due to a constant, mean log Z, which --objective self-normalized removes"
+            f"{100 * share:.0f}% of that is due to a constant, mean log Z, which --objective self-normalized removes"
         )
     return "; ".join(parts)
 
@@ -160,11 +160,12 @@ def _about_exposure(diagnosis: Diagnosis) -> str:
         return "the run cannot produce any of the targets, so there is no loss to compare"
     if not enough_examples(diagnosis.exposure["beam"].gold):
         return _too_few(diagnosis.exposure["beam"].gold)
-    costs = {
+    # None if the loss is not significantly higher.
+    ratios = {
         name: gap.own.value / gap.gold.value if paired_bootstrap(gap.own, gap.gold).low > 0 else None
         for name, gap in diagnosis.exposure.items()
     }
-    greedy, beam = costs.get("greedy"), costs["beam"]
+    greedy, beam = ratios.get("greedy"), ratios["beam"]
     if beam is None and greedy is None:
         return (
             "the loss after the model's own prefixes is not significantly higher than after gold ones: there is little "
@@ -175,10 +176,10 @@ def _about_exposure(diagnosis: Diagnosis) -> str:
             f"after prefixes of greedy search, the loss is {greedy:.2f} times that after gold ones; after those of the "
             "beam, it is not significantly higher: with a beam, there is little to gain"
         )
-    cost = f"after prefixes of its own beam, the loss is {beam:.2f} times that after gold ones"
+    comparison = f"after prefixes of its own beam, the loss is {beam:.2f} times that after gold ones"
     if beam < SMALL:
-        return f"{cost}: there is little to gain from training on them"
-    return f"{cost}, an upper bound on exposure bias; --objective scheduled-sampling trains on such prefixes"
+        return f"{comparison}: there is little to gain from training on them"
+    return f"{comparison}, an upper bound on exposure bias; --objective scheduled-sampling trains on such prefixes"
 
 
 def _about_lengths(diagnosis: Diagnosis) -> str:

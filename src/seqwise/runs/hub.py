@@ -25,13 +25,13 @@ HUB_RUN = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 DOWNLOADED = ("*.json", "*.yaml", "*.safetensors", "*.txt", "*.model", "README.md")
 """Files of a run; code or pickles in a repository are never downloaded."""
 
-_MARK = "manifest.json"
+_MANIFEST = "manifest.json"
 
 
 def model_folder(folder: Path) -> Path:
     """Return ``RUN/model``, or the run folder itself if it comes from the hub."""
-    inside = folder / "model"
-    return folder if not inside.is_dir() and (folder / _MARK).is_file() else inside
+    model_path = folder / "model"
+    return folder if not model_path.is_dir() and (folder / _MANIFEST).is_file() else model_path
 
 
 def run_folder(name: str | os.PathLike[str]) -> Path:
@@ -45,10 +45,10 @@ def run_folder(name: str | os.PathLike[str]) -> Path:
         return folder
     from huggingface_hub import constants, snapshot_download
 
-    # Not in the cache of the hub, which is made of links: the manifest of a run does not allow them.
-    kept = Path(constants.HF_HOME) / "seqwise" / str(name)
-    with hub_refusals(str(name), "there is no such folder, and no such run on the hub", hint="check the name"):
-        return Path(snapshot_download(str(name), allow_patterns=list(DOWNLOADED), local_dir=kept))
+    # Not in the cache of the hub, which consists of links: the manifest of a run does not allow them.
+    download = Path(constants.HF_HOME) / "seqwise" / str(name)
+    with hub_errors(str(name), "there is no such folder, and no such run on the hub", hint="check the name"):
+        return Path(snapshot_download(str(name), allow_patterns=list(DOWNLOADED), local_dir=download))
 
 
 def holds_run(name: str) -> bool:
@@ -56,19 +56,19 @@ def holds_run(name: str) -> bool:
     from huggingface_hub import hf_hub_download
 
     try:
-        with hub_refusals(name, "there is no such run on the hub", hint="check the name"):
-            hf_hub_download(name, _MARK)
+        with hub_errors(name, "there is no such run on the hub", hint="check the name"):
+            hf_hub_download(name, _MANIFEST)
     except InputError:
         return False
     return True
 
 
 @contextmanager
-def hub_refusals(name: str, problem: str, *, hint: str) -> Iterator[None]:
+def hub_errors(name: str, problem: str, *, hint: str) -> Iterator[None]:
     """Convert errors of the hub and the network to one line."""
     from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError
 
-    # The base class of connection errors: of httpx or httpx2, by the version of huggingface_hub.
+    # Base class of connection errors, from httpx or httpx2, depending on the version of huggingface_hub.
     transport: Any = next(base for base in HfHubHTTPError.__mro__ if base.__name__ == "HTTPError")
     try:
         yield

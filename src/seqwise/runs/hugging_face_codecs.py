@@ -18,7 +18,7 @@ from seqwise.data.tokenizer import Tokenizer, load_tokenizer, save_tokenizer
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError, placed
 from seqwise.names import TextUnits
-from seqwise.runs.codecs import OutputCodec, SequenceCodec, require_apart, set_derived
+from seqwise.runs.codecs import OutputCodec, SequenceCodec, require_separate_marks, set_derived
 from seqwise.runs.inputs import each_sequence
 from seqwise.runs.pretrained import is_causal, load_pretrained_tokenizer, quiet
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from seqwise.search.selectors import Selector
 
 FORBIDDING = ("bad_words_ids", "suppress_tokens", "begin_suppress_tokens")
-"""Fields of a generation config that forbid tokens; all others are left to the decoder."""
+"""Fields of a generation config that forbid tokens; the decoder ignores the others."""
 
 FASTA = (".fasta", ".fa", ".faa", ".fasta.gz", ".fa.gz", ".faa.gz")
 
@@ -80,7 +80,7 @@ class GeneratorCodec(OutputCodec):
     def identity(self) -> str:
         return repr(sorted(self.tokenizer.get_vocab().items()))
 
-    def written(self, example: Example) -> Sequence[str]:
+    def units_of_target(self, example: Example) -> Sequence[str]:
         ids = self._ids(example, "target") if example.target else ()
         return self.target_vocabulary.decode(token for token in ids if token != self.model.end)
 
@@ -89,7 +89,7 @@ class GeneratorCodec(OutputCodec):
             replace(
                 example,
                 source=tuple(self.target_vocabulary.decode(self._ids(example, "source"))),
-                target=tuple(self.written(example)),
+                target=tuple(self.units_of_target(example)),
             )
             for example in examples
         ]
@@ -101,15 +101,15 @@ class GeneratorCodec(OutputCodec):
         ]
         for example, ids in zip(examples, encoded, strict=True):
             self._require_steps(ids.source_ids, ids.target_ids, **example.place)
-        if encoded:  # they may come into one batch
+        if encoded:  # any two of them may share a batch
             sides = zip(*((ids.source_ids, ids.target_ids) for ids in encoded), strict=True)
             self._require_steps(*(max(side, key=len) for side in sides))
         return encoded
 
     def output_ids(self, example: Example) -> tuple[int, ...]:
-        # A causal model writes a text behind a prompt, here any.
-        behind = replace(example, source=("a",))
-        return tuple(token for token in self._ids(behind, "target") if token != self.model.end)
+        # A causal model needs a prompt; any will do.
+        prompted = replace(example, source=("a",))
+        return tuple(token for token in self._ids(prompted, "target") if token != self.model.end)
 
     def target_text(self, tokens: Iterable[str]) -> str:
         vocabulary = self.target_vocabulary
@@ -123,15 +123,14 @@ class GeneratorCodec(OutputCodec):
         from seqwise.hugging_face import generation_selector
         from seqwise.hugging_face.generation import ended_by
 
-        own = ended_by(self.model.model.generation_config, self.tokenizer)
-        forbidden = {name: getattr(own, name, None) for name in FORBIDDING}
-        # Only single tokens can be excluded, no sequences of tokens.
+        config = ended_by(self.model.model.generation_config, self.tokenizer)
+        forbidden = {name: getattr(config, name, None) for name in FORBIDDING}
+        # Only single tokens can be excluded, not sequences of tokens.
         forbidden["bad_words_ids"] = [word for word in forbidden["bad_words_ids"] or [] if len(word) == 1] or None
-        special = {
-            name: getattr(own, name) for name in ("bos_token_id", "decoder_start_token_id", "forced_bos_token_id")
-        }
-        config = GenerationConfig(**forbidden, **special, eos_token_id=self.model.end)
-        restricted = generation_selector(selector, self.model, generation_config=config)
+        names = ("bos_token_id", "decoder_start_token_id", "forced_bos_token_id")
+        special = {name: getattr(config, name) for name in names}
+        restrictions = GenerationConfig(**forbidden, **special, eos_token_id=self.model.end)
+        restricted = generation_selector(selector, self.model, generation_config=restrictions)
         return restricted if restricted.restricts else selector
 
     def save(self, model: Any, folder: Path) -> None:
@@ -158,7 +157,7 @@ class GeneratorCodec(OutputCodec):
         return ids
 
     def _require_no_end(self, example: Example, ids: tuple[int, ...]) -> None:
-        """Raise an InputError for a text with the end token, unless the tokenizer has put all of them around it."""
+        """Raise an InputError for a text with the end token, unless the tokenizer has added all of them."""
         if self.model.model.config.is_encoder_decoder:
             ids = self._read(text_target=example.target[0], add_special_tokens=False)
         if self.model.end in ids:
@@ -221,7 +220,7 @@ class TaggerCodec(OutputCodec):
         if len(tokenizer) > size:
             problem = f"the tokenizer has {len(tokenizer):,} tokens, and the encoder has embeddings for {size:,}"
             raise InputError(problem, path=source, hint="save it after model.resize_token_embeddings(len(tokenizer))")
-        # The first piece of a causal model does not see the rest of the word.
+        # In a causal model, the first piece does not attend to the rest of the word.
         piece: Piece = "last" if is_causal(backbone.config.to_dict()) else "first"
         return cls(tokenizer, piece_vocabulary(tokenizer, size), labels, num_positions(backbone), piece)
 
@@ -236,7 +235,7 @@ class TaggerCodec(OutputCodec):
         ]
 
     def encode_sources(self, examples: Sequence[Example]) -> list[EncodedExample]:
-        # A target tells how the file is laid out, and so the line of an error.
+        # Not without targets, from which the line of an error is found.
         return [EncodedExample(self._pieces(example), ()) for example in examples]
 
     def encode_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
@@ -291,7 +290,7 @@ class TaggerCodec(OutputCodec):
         return cls.over(model, load_pretrained_tokenizer(folder / BACKBONE), labels, source=folder)
 
 
-# ------------------------------------------------------------------------------------------------ only to score
+# ------------------------------------------------------------------------------------------------ scoring only
 
 
 @dataclass(frozen=True, eq=False)
@@ -319,8 +318,8 @@ def _texts(path: FilePath, needs_blanks: Callable[[str], bool]) -> Sequence[Exam
     """Read texts, one per line, or the proteins of a FASTA file, with blanks if the tokenizer needs them."""
 
     def protein(entry: Example) -> Example:
-        together = "".join(entry.target)
-        return replace(entry, target=(" ".join(entry.target) if needs_blanks(together) else together,))
+        letters = "".join(entry.target)
+        return replace(entry, target=(" ".join(letters) if needs_blanks(letters) else letters,))
 
     if os.fspath(path).endswith(FASTA):
         return require_some(spooled(map(protein, each_entry(path))), path)
@@ -388,8 +387,8 @@ class MaskedTextCodec(SequenceCodec):
 
     def to_fill(self, example: Example, free: str) -> tuple[int, ...]:
         """Return the ids of a text, FREE at mask tokens and at the mark of free positions as a word."""
-        if self.codec.tokenizer.mask_token not in example.target[0]:  # else others may be text
-            require_apart(example, free)
+        if self.codec.tokenizer.mask_token not in example.target[0]:  # with mask tokens, other marks may be text
+            require_separate_marks(example, free)
         return self._ids(example, lambda text: self.codec.ids_to_fill(self._marked(text, free)))
 
     def _ids(self, example: Example, encode: Callable[[str], tuple[int, ...]]) -> tuple[int, ...]:

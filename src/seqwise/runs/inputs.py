@@ -38,7 +38,7 @@ Reader = Callable[[FilePath], Iterable[Example]]
 
 
 def file_units(units: TextUnits) -> Units:
-    """Return the units for reading a side from a file: raw text for subwords."""
+    """Return the units in which a file is read: raw text for subwords."""
     return "text" if units == "subwords" else units
 
 
@@ -48,7 +48,7 @@ def input_units(settings: Settings) -> Units:
 
 
 def input_reader(settings: Settings, *, plain_text: bool = False) -> Reader:
-    """Return a reader of files in the training format, whose targets may be missing, or of one input per line."""
+    """Return a reader of inputs: files in the training format, with or without targets, or one input per line."""
     if plain_text:
         return partial(each_source, units=input_units(settings), separator=None)
     if not isinstance(settings, Tagging):
@@ -58,7 +58,7 @@ def input_reader(settings: Settings, *, plain_text: bool = False) -> Reader:
 
 
 def require_own_labels(examples: Iterable[Example], labels: Container[str]) -> None:
-    """Raise an InputError if the run knows none of the labels: the file may not have columns."""
+    """Raise an InputError if the run knows none of the labels, because the columns may be wrong."""
     first: tuple[Example, str] | None = None
     for example in examples:
         for label in example.target:
@@ -112,7 +112,7 @@ def each_sequence(
     source_units: TextUnits,
     hint: str = "give one sequence per line; for source, tab, sequence use --format pairs",
 ) -> Iterator[Example]:
-    """Yield the examples of ``read_sequences``; a file may have none. The hint is for a line with a tab."""
+    """Yield the examples of ``read_sequences``, possibly none; the hint is for errors about tabs."""
     if format == "pairs":
         yield from each_pair(path, source_units=file_units(source_units), target_units=file_units(units))
     elif format == "fasta":
@@ -152,7 +152,7 @@ def example_of(text: str, *, units: Units) -> Example:
     """Make an example from text, which is never read as a file name."""
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise InputError("the text is not UTF-8", hint="set the terminal to UTF-8, or give a file")
-    if units != "characters":  # a text may have line breaks; otherwise words end where those of a file do
+    if units != "characters":  # unlike a line of a file, a text may contain line breaks
         text = re.sub(r"[\r\n]", " ", text) if units == "words" else text.strip(" \t\r\n")
     tokens = split_text(text, units)
     if not tokens:

@@ -6,6 +6,7 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 from seqwise.data.readers import Example
@@ -49,7 +50,7 @@ class FileInspection:
 
     name: str
     summary: DataSummary
-    in_another_form: int | None  # unseen source tokens that equal one of the training data but for Unicode's forms
+    in_another_form: int | None  # unseen source tokens whose NFC form is that of a token of the training data
     source_lengths: Lengths
     target_lengths: Lengths
     labels: Sequence[Label]  # of a tagger, the most frequent first
@@ -60,7 +61,7 @@ class FileInspection:
     leaked: int | None  # examples that are in the training data, source and target
     seen_sources: int | None  # examples whose source is in the training data
     baseline: Mapping[str, float]  # measures without learning, as ratios
-    warning: str | None  # a sign that labels are read from the wrong column, or all tokens as one sentence
+    warning: str | None  # about a wrong label column, or missing blank lines
 
 
 def inspect_data(files: Mapping[str, Sequence[Example]], *, tags: bool) -> list[FileInspection]:
@@ -71,9 +72,8 @@ def inspect_data(files: Mapping[str, Sequence[Example]], *, tags: bool) -> list[
 
 def _inspect(name: str, examples: Sequence[Example], train: Sequence[Example], *, tags: bool) -> FileInspection:
     is_train = examples is train
-    odd = [example for example in examples for _ in range(_odd_inside(example.target))] if tags else []
-    begins = tags and any(label.startswith("B-") for example in examples for label in example.target)
-    odd = odd if begins else []
+    has_begins = tags and any(label.startswith("B-") for example in examples for label in example.target)
+    odd = [example for example in examples for _ in range(_odd_inside(example.target))] if has_begins else []
     duplicates, contradictions = _repetitions(examples)
     sources = {example.source for example in train}
     return FileInspection(
@@ -103,10 +103,9 @@ def _in_another_form(train: Sequence[Example], examples: Sequence[Example]) -> i
 
 def _odd_inside(labels: Tokens) -> int:
     """Count labels I-X that follow neither B-X nor I-X."""
-    before = ("O", *labels)
     return sum(
         label.startswith("I-") and previous not in (label, f"B{label[1:]}")
-        for previous, label in zip(before, labels, strict=False)
+        for previous, label in pairwise(("O", *labels))
     )
 
 
@@ -116,8 +115,8 @@ def _lengths(lengths: list[int]) -> Lengths:
 
 
 def _labels(examples: Sequence[Example], train: Sequence[Example]) -> list[Label]:
-    here, there = (Counter(label for example in part for label in example.target) for part in (examples, train))
-    return [Label(name, count, there[name]) for name, count in here.most_common()]
+    counts, in_training = (Counter(label for example in part for label in example.target) for part in (examples, train))
+    return [Label(name, count, in_training[name]) for name, count in counts.most_common()]
 
 
 def _repetitions(examples: Sequence[Example]) -> tuple[int, int]:

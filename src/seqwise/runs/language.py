@@ -30,7 +30,7 @@ FILE, GRAMMAR_FILE = "language.safetensors", "language.json"
 GRAMMARS = (".lark", ".gbnf")
 SCHEMA = ".json"
 AnyLanguage = TypeVar("AnyLanguage", Automaton, Grammar)
-AT_ONCE = 256  # targets that are looked up together
+AT_ONCE = 256  # targets in a batch
 
 
 def in_language(run: OutputRun, language: str) -> OutputRun:
@@ -63,7 +63,7 @@ def _language(run: OutputRun, language: str) -> Language:
     try:
         source = json.loads(source) if path.suffix == SCHEMA else source
     except json.JSONDecodeError as error:
-        raise InputError(f"it is not JSON ({error.msg})", path=path, line=error.lineno) from None
+        raise InputError(f"invalid JSON ({error.msg})", path=path, line=error.lineno) from None
     if path.suffix == SCHEMA and not isinstance(source, dict):
         raise InputError("a JSON schema must be a JSON object", path=path)
     with placed(path=path):
@@ -99,13 +99,13 @@ def _of_file(run: OutputRun, path: Path) -> Automaton:
 
 
 def _of_text(run: OutputRun, make: Callable[..., AnyLanguage], source: Any) -> AnyLanguage:
-    """Make the language of a pattern or a grammar from the texts of the run's tokens."""
+    """Make the language of a pattern or a grammar over the texts of the run's tokens."""
     texts, first = _texts(run)
     return make(source, texts, first=first, end=run.model.end).after(_before_outputs(run))
 
 
 def _texts(run: OutputRun) -> tuple[dict[int, str], dict[int, str]]:
-    """Return the text that each token adds behind others, and at the beginning, by id."""
+    """Return the text of each token, after others and at the beginning of an output, by id."""
     vocabulary = run.codec.target_vocabulary
     if isinstance(run.codec, GeneratorCodec):
         from seqwise.hugging_face.language import token_texts
@@ -115,7 +115,7 @@ def _texts(run: OutputRun) -> tuple[dict[int, str], dict[int, str]]:
     written = {token: text for token, text in enumerate(vocabulary.tokens) if text not in special}
     if run.settings.target_units == "characters":
         return written, written
-    # Every word comes with the blank before it, and so does the first piece of a word.
+    # A word, and the first piece of a word, includes the blank before it.
     blank = "" if run.codec.writes_text else " "
     texts = {token: blank + text.replace(BLANK, " ") for token, text in written.items()}
     return texts, {token: text[1:] for token, text in texts.items() if text.startswith(" ")}
@@ -140,8 +140,8 @@ def require_gold_inside(run: OutputRun, encoded: Sequence[EncodedExample], examp
         inside_B = members(language, pad_sequence(targets, batch_first=True, padding_value=IGNORE))
         if not bool(inside_B.all()):
             example = examples[start + int((~inside_B).nonzero()[0])]
-            is_raw = run.codec.writes_text
-            text = " ".join(example.target) if is_raw else run.codec.target_text(example.target)
+            joined = " ".join(example.target)
+            text = joined if run.codec.writes_text else run.codec.target_text(example.target)
             problem = f"the target {text[:60]!r} is not in the language {run.settings.language!r}"
             raise InputError(problem, **example.place, hint="drop the example, or widen the language")
 

@@ -103,13 +103,13 @@ def build_codec(examples: Sequence[Example], settings: Settings) -> TokenizerCod
 
     Vocabularies are separate: the sides share no embeddings, and searches need not choose among source pieces.
     """
-    own: Any = settings.model
-    subwords = {"subword_vocabulary": getattr(own, "subword_vocabulary", 0)}
+    config: Any = settings.model
+    subwords = {"subword_vocabulary": getattr(config, "subword_vocabulary", 0)}
     end = END if settings.task == "transduce" else None
     sources, targets = [example.source for example in examples], [example.target for example in examples]
-    source = reading_tokenizer(sources, units=settings.source_units, minimum_count=own.minimum_count, **subwords)
+    source = reading_tokenizer(sources, units=settings.source_units, minimum_count=config.minimum_count, **subwords)
     target = writing_tokenizer(targets, units=settings.target_units, end=end, **subwords)
-    if not getattr(own, "characters", False):
+    if not getattr(config, "characters", False):
         return TokenizerCodec(source, target)
     words = [word for tokens in sources for word in tokens]
     return SpellingCodec(
@@ -133,13 +133,13 @@ def _draw_model(settings: Settings, codec: TokenizerCodec) -> OutputModel:
         raise InputError(problem, hint="build it without one: a tagger writes a label for each token")
     if settings.task == "transduce" and target.end_id is None:
         raise InputError("the target vocabulary of a transduction has no end token", hint="is it a tagger?")
-    own: Any = settings.model
+    config: Any = settings.model
     sizes = {"source_size": len(source), "target_size": len(target)}
     if target.end_id is not None:
         sizes["end"] = target.end_id
     if isinstance(codec, SpellingCodec):
         sizes["num_characters"] = len(codec.characters.vocabulary)
-    model: OutputModel = own.build(**sizes)
+    model: OutputModel = config.build(**sizes)
     return model
 
 
@@ -156,15 +156,15 @@ def _new_tagger_run(examples: Sequence[Example], settings: Settings) -> OutputRu
     """Make a tagger with a new decoder over the encoder or causal model in the settings."""
     from seqwise.hugging_face import pretrained_tagger
 
-    own: Any = settings.model
-    source = pretrained_source(own.path)
+    config: Any = settings.model
+    source = pretrained_source(config.path)
     labels = Vocabulary.build(example.target for example in examples)
-    sizes = {name: getattr(own, name) for name in ("hidden_size", "label_embedding_size", "dropout")}
+    sizes = {name: getattr(config, name) for name in ("hidden_size", "label_embedding_size", "dropout")}
     with torch.random.fork_rng():
         torch.manual_seed(settings.seed)
         options: dict[str, Any] = {"unused": POOLER, "dtype": torch.float32}
         backbone, tokenizer = load_model_and_tokenizer(source, _encoder_loader, kind="encoder", **options)
-        # With their names, the folder says by itself what it writes.
+        # So that the saved config names the labels.
         backbone.config.id2label = dict(enumerate(labels.tokens))
         backbone.config.label2id = {label: place for place, label in enumerate(labels.tokens)}
         model = pretrained_tagger(backbone, num_labels=len(labels), **sizes)
@@ -172,9 +172,8 @@ def _new_tagger_run(examples: Sequence[Example], settings: Settings) -> OutputRu
         try:
             model.require_left_to_right()
         except InputError as error:
-            raise InputError(
-                f"commit_delay: {error.problem}", path=source, hint="leave it out, or name another model"
-            ) from None
+            hint = "leave it out, or name another model"
+            raise InputError(f"commit_delay: {error.problem}", path=source, hint=hint) from None
     _start_normalized(model, settings)
     return Run(settings, model, TaggerCodec.over(model, tokenizer, labels, source=source))
 
@@ -197,8 +196,8 @@ def _encoder_loader(config: Mapping[str, Any]) -> Any:
     from transformers import AutoModel
 
     if not is_encoder(config) and not is_causal(config):
-        named = next(iter(config.get("architectures") or ()), config.get("model_type"))
-        problem = f"the model ({named}) is neither an encoder nor a causal model, which --task tag needs"
+        name = next(iter(config.get("architectures") or ()), config.get("model_type"))
+        problem = f"the model ({name}) is neither an encoder nor a causal model, which --task tag needs"
         raise InputError(problem, hint="name one such as BERT or GPT-2, or use --task transduce")
     return AutoModel
 
@@ -221,12 +220,12 @@ def save_run(run: Run[Any, Codec], folder: str | os.PathLike[str]) -> None:
     """Save settings and model; the model folder is complete or missing."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    with publishing(folder / MODEL) as unpublished:
-        run.codec.save(run.model, unpublished)
-        write_atomically(unpublished / CODEC, json.dumps({"kind": run.codec.kind}) + "\n")
+    with publishing(folder / MODEL) as partial_folder:
+        run.codec.save(run.model, partial_folder)
+        write_atomically(partial_folder / CODEC, json.dumps({"kind": run.codec.kind}) + "\n")
         save_settings(run.settings, folder)
         if run.codec.purpose == "predict":
-            save_language(run.model, unpublished)
+            save_language(run.model, partial_folder)
 
 
 def save_settings(settings: TrainerOptions, folder: Path) -> None:
@@ -272,11 +271,11 @@ def _load(name: str | os.PathLike[str], *, to: Purpose | None) -> Run[Any, Any]:
     if pretrained is not None:
         return _masked_text_run(masked_settings(units="subwords"), pretrained)
     folder = run_folder(name)
-    inside = _trained_model(folder, _GIVE[to])
-    verify(inside)
-    record = read_record(inside / CODEC, ["kind"], what="codec of a run", hint=_GIVE[to])
-    if record["kind"] not in list(_LOADERS):  # of a damaged file it may be unhashable
-        raise InputError(f"there is no codec {record['kind']!r}", path=inside / CODEC, hint=_GIVE[to])
+    model_path = _trained_model(folder, _GIVE[to])
+    verify(model_path)
+    record = read_record(model_path / CODEC, ["kind"], what="codec of a run", hint=_GIVE[to])
+    if record["kind"] not in list(_LOADERS):  # a list, because the kind in a damaged file may be unhashable
+        raise InputError(f"there is no codec {record['kind']!r}", path=model_path / CODEC, hint=_GIVE[to])
     codec_class, load = _LOADERS[record["kind"]]
     if to is not None:
         require_purpose(codec_class, to, path=folder)
@@ -284,7 +283,7 @@ def _load(name: str | os.PathLike[str], *, to: Purpose | None) -> Run[Any, Any]:
     if settings is None or isinstance(settings, Settings) != (codec_class.purpose == "predict"):
         problem = "the file does not exist" if settings is None else "these settings are not of this kind of model"
         raise InputError(problem, path=folder / CONFIGURATION, hint="restore it as it was saved")
-    return load_language(load(settings, folder, inside), inside)
+    return load_language(load(settings, folder, model_path), model_path)
 
 
 def load_run_to_score(name: str | os.PathLike[str]) -> Run[Any, Any]:
@@ -294,7 +293,7 @@ def load_run_to_score(name: str | os.PathLike[str]) -> Run[Any, Any]:
         InputError: there is no such model, or it is a run that predicts outputs in its own units.
     """
     pretrained = _pretrained(name, on_hub=True)
-    if pretrained is not None and _writes(pretrained):
+    if pretrained is not None and _writes_text(pretrained):
         options: dict[str, Any] = {"kind": "causal model or encoder-decoder"}
         model, tokenizer = load_model_and_tokenizer(pretrained, _generator_loader, **options)
         return Run(None, model.eval(), LanguageModelCodec(tokenizer))
@@ -308,10 +307,10 @@ def load_run_to_score(name: str | os.PathLike[str]) -> Run[Any, Any]:
     return load_run(name, to="score")
 
 
-def _writes(source: Path | str) -> bool:
+def _writes_text(source: Path | str) -> bool:
     try:
         return writes_text(source)
-    except (OSError, ValueError):  # of the hub; loading says what is wrong
+    except (OSError, ValueError):  # of the hub; the error is reported on loading
         return False
 
 
@@ -340,47 +339,47 @@ def _trained_model(folder: Path, give: str) -> Path:
         raise InputError("there is no such run folder", path=folder, hint=give)
     if folder.name == MODEL and (folder.parent / CONFIGURATION).is_file():
         raise InputError("the folder is a part of a run", path=folder, hint=f"give the run, {folder.parent}")
-    inside = model_folder(folder)
-    if not inside.is_dir():
+    model_path = model_folder(folder)
+    if not model_path.is_dir():
         unfinished = (folder / "checkpoints").is_dir() or (folder / "warm-start").is_dir()
-        finish = "wait for its training, or if it was stopped run the same command again"
+        finish = "wait for the end of its training or, if that was stopped, run the same command again"
         if holds_pretrained(folder) and not (folder / CODEC).exists():
             problem = "the folder holds a Hugging Face model, not a run"
             raise InputError(problem, path=folder, hint=f"fine-tune it with seqwise train --model {folder}, or {give}")
         raise InputError("the folder holds no trained model", path=folder, hint=finish if unfinished else give)
-    return inside
+    return model_path
 
 
-def _load_own_run(kind: type[TokenizerCodec], settings: Settings, folder: Path, inside: Path) -> OutputRun:
-    codec = kind.load(inside)
+def _load_own_run(kind: type[TokenizerCodec], settings: Settings, folder: Path, model_path: Path) -> OutputRun:
+    codec = kind.load(model_path)
     try:
         model = build_model(settings, codec)
     except InputError as error:
         hint = "restore it as it was saved"
         raise InputError(error.problem, path=folder / CONFIGURATION, hint=hint) from error
     try:
-        model.load_state_dict(load_model_file(inside / "model.safetensors"))
+        model.load_state_dict(load_model_file(model_path / "model.safetensors"))
     except RuntimeError as error:
         problem = f"the weights do not fit the configuration ({str(error).splitlines()[-1].strip()})"
         hint = "restore configuration.yaml as it was saved"
-        raise InputError(problem, path=inside / "model.safetensors", hint=hint) from error
+        raise InputError(problem, path=model_path / "model.safetensors", hint=hint) from error
     return Run(settings, model.eval(), codec)
 
 
-def _load_tagger_run(settings: Settings, folder: Path, inside: Path) -> OutputRun:
+def _load_tagger_run(settings: Settings, folder: Path, model_path: Path) -> OutputRun:
     from seqwise.hugging_face.tagger import load_tagger
 
-    model = load_tagger(inside)
-    return Run(settings, model, TaggerCodec.load(inside, model))
+    model = load_tagger(model_path)
+    return Run(settings, model, TaggerCodec.load(model_path, model))
 
 
-def _load_masked_run(settings: MaskedModelSettings, folder: Path, inside: Path) -> MaskedRun:
-    codec = MaskedCodec.load(inside, format=settings.format)
-    weights, sizes = load_model_file(inside / "model.safetensors"), {"vocab_size": len(codec.sequence.vocabulary)}
+def _load_masked_run(settings: MaskedModelSettings, folder: Path, model_path: Path) -> MaskedRun:
+    codec = MaskedCodec.load(model_path, format=settings.format)
+    weights, sizes = load_model_file(model_path / "model.safetensors"), {"vocab_size": len(codec.sequence.vocabulary)}
     if codec.source is not None:
         sizes["source_size"] = len(codec.source.vocabulary)
     try:
-        config: dict[str, Any] = json.loads((inside / "config.json").read_bytes())
+        config: dict[str, Any] = json.loads((model_path / "config.json").read_bytes())
         model = settings.model.model_class(**config)
         if any(config.get(name) != size for name, size in sizes.items()):
             raise ValueError("vocabulary and model are of different sizes")
@@ -406,10 +405,10 @@ _LOADERS: dict[str, tuple[type[Codec], Callable[[Any, Path, Path], Run[Any, Any]
     for codec, load in (
         (TokenizerCodec, partial(_load_own_run, TokenizerCodec)),
         (SpellingCodec, partial(_load_own_run, SpellingCodec)),
-        (GeneratorCodec, lambda settings, folder, inside: _generator_run(settings, inside)),
+        (GeneratorCodec, lambda settings, folder, model_path: _generator_run(settings, model_path)),
         (TaggerCodec, _load_tagger_run),
         (MaskedCodec, _load_masked_run),
-        (MaskedTextCodec, lambda settings, folder, inside: _masked_text_run(settings, inside)),
+        (MaskedTextCodec, lambda settings, folder, model_path: _masked_text_run(settings, model_path)),
     )
 }
 """Codec, and function that loads a run from its settings, folder and model folder, by the kind in ``codec.json``."""

@@ -16,7 +16,7 @@ from seqwise.configuration.flat import build, changed, plain_values
 from seqwise.configuration.written import Given, given_in_python, read_given
 from seqwise.errors import InputError
 from seqwise.names import TextUnits
-from seqwise.runs.model_settings import require_heads_that_divide, require_usual
+from seqwise.runs.model_settings import require_default, require_heads_that_divide
 from seqwise.runs.trainer_options import SIZED, TrainerOptions, read_saved
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ Format = Literal["sequences", "fasta", "pairs"]
 
 MASKINGS = {"uniform": "mask_uniformly", "one": "mask_one"}  # functions of seqwise.objectives.masked_likelihood
 _UNITS = "units of a sequence: words, characters or subwords; FASTA: characters or subwords"
-_MODEL = "lstm: one in each direction; not for pairs"
+_MODEL = "transformer, or lstm (one LSTM in each direction; not for pairs)"
 _FORMAT = "sequences (one per line), fasta, or pairs (source, tab, sequence) for a conditional model"
 
 
@@ -50,8 +50,8 @@ class MaskedModelConfig(Config):
 
     def build(self, **sizes: Any) -> Any:
         """Make a model with new weights; the sizes depend on the vocabularies."""
-        own = {name: getattr(self, name) for name in type(self).model_fields if name != "name"}
-        return self.model_class(**own, **sizes)
+        options = {name: getattr(self, name) for name in type(self).model_fields if name != "name"}
+        return self.model_class(**options, **sizes)
 
 
 class _OfSequences(MaskedModelConfig):
@@ -98,9 +98,7 @@ class _ExperimentOptions(Config):
     """Sequences, model and masks."""
 
     format: Format = setting(..., _FORMAT)
-    units: TextUnits = setting(
-        "words", "units of a sequence: words, characters or subwords; FASTA: characters or subwords"
-    )
+    units: TextUnits = setting("words", _UNITS)
     subword_vocabulary: int = setting(8000, "subwords: maximum size of the vocabulary of each side", ge=1)
     minimum_count: int | None = setting(
         None,
@@ -174,11 +172,11 @@ class MaskedModelSettings(TrainerOptions, _ExperimentOptions):
         return masking
 
     @model_validator(mode="after")
-    def _vocabulary_is_made(self) -> Any:
+    def _vocabulary_options_have_effect(self) -> Any:
         if "subwords" not in (self.units, self.units_of_sources):
-            require_usual(self, "subword_vocabulary", hint="subwords as units")
+            require_default(self, "subword_vocabulary", hint="subwords as units")
         if self.units == "subwords" and not self.conditional:
-            require_usual(self, "minimum_count", hint="words or characters as units")
+            require_default(self, "minimum_count", hint="words or characters as units")
         return self
 
 
@@ -262,7 +260,7 @@ def _take_from_init(given: Given) -> None:
     kept = {name: value for name, value in plain_values(before).items() if name in _KEPT}
     for name in (*kept, *kept["model"]):
         if name != "name" and given.value(name) is not None:
-            raise given.error(name, f"{name}: the run in init decides it", "leave it out")
+            raise given.error(name, f"{name}: the run in init determines it", "leave it out")
     for name, value in kept.items():
         given.put(name, value)
     if given.value("masking") is None:

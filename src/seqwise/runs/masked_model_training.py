@@ -70,7 +70,7 @@ def _new_tokenizers(examples: Sequence[Example], settings: MaskedModelSettings) 
     """Build the tokenizers of the sequences and, if they have any, of their sources."""
     sides: dict[str, Any] = {"subword_vocabulary": settings.subword_vocabulary}
     targets = [example.target for example in examples]
-    if settings.units == "subwords":  # pieces that the data do not need can be written all the same
+    if settings.units == "subwords":  # all pieces can be sampled, even those that the data do not contain
         sequence = writing_tokenizer(targets, units="subwords", **sides)
     else:
         sequence = reading_tokenizer(targets, units=settings.units, minimum_count=settings.minimum_count, **sides)
@@ -87,7 +87,7 @@ def _require_two_tokens(vocabulary: Vocabulary) -> None:
     if len(known) < 2:
         only = f"one known token, {known[0]!r}" if known else "no known token"
         hint = "give other data" if vocabulary.unknown is None else "give more data, or --minimum-count 1"
-        raise InputError(f"the training data have {only}, so there is nothing to choose from", hint=hint)
+        raise InputError(f"the training data have {only}, so there is nothing to predict", hint=hint)
 
 
 def require_short(examples: Sequence[Example], lengths: Iterable[int], *, max_length: int) -> None:
@@ -107,8 +107,8 @@ def _new_model(settings: MaskedModelSettings, codec: MaskedCodec, *, max_length:
         torch.manual_seed(settings.seed)
         try:
             return settings.model.build(**sizes)
-        except (RuntimeError, MemoryError, TypeError, OverflowError):  # depends on how much too large it is
-            raise InputError("not enough memory for a model of this size", hint="give smaller ones") from None
+        except (RuntimeError, MemoryError, TypeError, OverflowError):  # the type depends on the size
+            raise InputError("not enough memory for a model of this size", hint="give smaller sizes") from None
 
 
 def train_masked_model(

@@ -67,7 +67,7 @@ def measure(run: OutputRun, examples: Sequence[Example], decoder: str) -> dict[s
     """Decode examples and measure the outputs; unreadable sources count as wrong.
 
     In transduction, repeated inputs are decoded once, and each of their targets is correct. Targets of subwords are
-    compared as texts. BLEU needs sacrebleu, and words or subwords.
+    compared as texts. BLEU needs sacrebleu, and targets of words or subwords.
     """
     return measure_outputs(run, examples, decode(run, examples, choose_decoder(run.settings, decoder)))
 
@@ -104,7 +104,7 @@ def measure_outputs(run: OutputRun, examples: Sequence[Example], written: Sequen
         outputs = [tuple(run.codec.target_text(tokens).split()) for tokens in written]
         words = [[tuple(text.split()) for text in options] for options in _texts(run, references)]
         measures = transduction_measures(outputs, words)
-        del measures["word error"]  # hardly any text is right to the last word
+        del measures["word error"]  # hardly any whole text is right
     tokenize = _bleu_tokenizer(run)
     if tokenize is not None:
         texts = [run.codec.target_text(tokens) for tokens in written]
@@ -132,8 +132,8 @@ def missing_bleu(run: OutputRun) -> str | None:
 
 def _texts(run: OutputRun, references: Sequence[Sequence[Tokens]]) -> list[list[str]]:
     """Return distinct references as texts, normalized as for subwords."""
-    seen = normalize_text if run.codec.writes_text else str
-    return [list(dict.fromkeys(seen(" ".join(tokens)) for tokens in options)) for options in references]
+    normalize = normalize_text if run.codec.writes_text else str
+    return [list(dict.fromkeys(normalize(" ".join(tokens)) for tokens in options)) for options in references]
 
 
 def signatures(run: OutputRun, examples: Sequence[Example]) -> dict[str, str]:
@@ -169,8 +169,8 @@ def measure_decoders(
 ) -> dict[str, Any]:
     """Measure all decoders on development data, with advice and the mean and variance of log Z.
 
-    Targets that the run cannot write have no log Z; without others, mean and variance are None. ``on_measured`` is
-    called with the number of decoders done and the total.
+    log Z is measured on targets that the run can write; mean and variance are None if there are none. ``on_measured``
+    is called with the number of decoders done and the total.
     """
     decoders = decoders_for(run.settings)
     measures_by_decoder: dict[str, dict[str, Sums]] = {}
@@ -233,13 +233,13 @@ def gold_ids(run: OutputRun, example: Example) -> tuple[int, ...] | None:
 
 
 def step_names(run: OutputRun, example: Example) -> list[str]:
-    """Return the inputs of a tagger, which reads input t before label t; for other models none."""
+    """Return the tokens that a tagger reads, one before each label; none for other models."""
     return list(example.source) if run.settings.task == "tag" else []
 
 
 def gold_text(run: OutputRun, example: Example) -> str:
     """Return the text of a target with unknown tokens marked."""
-    tokens = run.codec.written(example)
+    tokens = run.codec.units_of_target(example)
     known = run.codec.writable
     unseen = dict.fromkeys(token for token in tokens if token not in known)
     if run.codec.writes_text:
@@ -248,22 +248,22 @@ def gold_text(run: OutputRun, example: Example) -> str:
 
 
 def unknown_tokens(run: OutputRun, examples: Sequence[Example]) -> Iterator[tuple[Example, int, str]]:
-    """Yield target tokens that the run cannot write, each with its example and its place there."""
+    """Yield target tokens that the run cannot write, each with its example and position."""
     known = run.codec.writable
     for example in examples:
-        for place, token in enumerate(run.codec.written(example)):
+        for place, token in enumerate(run.codec.units_of_target(example)):
             if token not in known:
                 yield example, place, token
 
 
 def unknown_targets(run: OutputRun, examples: Sequence[Example]) -> str | None:
-    """Return a warning about target tokens that training never saw, or None."""
+    """Return a warning about target tokens that do not occur in the training data, or None."""
     unknown = list(unknown_tokens(run, examples))
     if not unknown:
         return None
     example, place, token = unknown[0]
     line = line_of_token(example, place) if run.settings.task == "tag" else example.line
-    total = sum(len(run.codec.written(each)) for each in examples)
+    total = sum(len(run.codec.units_of_target(each)) for each in examples)
     were = "was never seen in training and counts" if len(unknown) == 1 else "were never seen in training and count"
     counts = f"{len(unknown):,} of {total:,} {run.codec.target_things} {were} as wrong"
     return f"{counts}; the first is {example.path}:{line}: {token[:100]!r}"
@@ -280,8 +280,8 @@ def changed_targets(run: OutputRun, examples: Sequence[Example]) -> str | None:
     if 10 * len(changed) < max(len(sample), 1):
         return None
     text, written = (repr(side[:100]) for side in changed[0])
-    share = f"{len(changed)} of {len(sample)} targets looked at"
-    return f"the tokenizer changes {share}, so that no output equals them; the first is {text}, and becomes {written}"
+    share = f"{len(changed)} of {len(sample)} sampled targets"
+    return f"the tokenizer changes {share}, so no output can equal them; the first is {text}, and becomes {written}"
 
 
 def require_known_target(run: OutputRun, examples: Sequence[Example]) -> None:
@@ -289,7 +289,7 @@ def require_known_target(run: OutputRun, examples: Sequence[Example]) -> None:
     known = run.codec.writable
     first: tuple[Example, str] | None = None
     for example in examples:
-        for token in run.codec.written(example):
+        for token in run.codec.units_of_target(example):
             if token in known:
                 return
             first = first or (example, token)

@@ -35,8 +35,8 @@ CITATION = """\
 """BibTeX entry on every card."""
 
 _RAW_SCORES = """\
-The model was trained on raw scores, which are not normalised at every step. `generate` normalises them, and so searches
-for something else. Decode with `seqwise predict {repo} "a text"`, which uses the raw-score beam."""
+The model was trained on raw scores, which are not normalised at every step. `generate` normalises them, so it searches
+for different outputs. Decode with `seqwise predict {repo} "a text"`, which uses the raw-score beam."""
 
 
 def public_settings(settings: AnyOptions) -> AnyOptions:
@@ -141,7 +141,7 @@ Or `seqwise predict {repo} "a text"`."""
 
 def _use_of_transformers(settings: Settings, repo: str, *, is_encoder_decoder: bool) -> str:
     loader = "AutoModelForSeq2SeqLM" if is_encoder_decoder else "AutoModelForCausalLM"
-    own = "" if is_encoder_decoder else "[:, inputs.input_ids.shape[1] :]"
+    without_prompt = "" if is_encoder_decoder else "[:, inputs.input_ids.shape[1] :]"
     search = f"num_beams={settings.beam_size}, length_penalty=0.0, max_new_tokens=64"
     plain = f"""\
 ```python
@@ -149,7 +149,7 @@ from transformers import {loader}, AutoTokenizer
 tokenizer, model = AutoTokenizer.from_pretrained("{repo}"), {loader}.from_pretrained("{repo}")
 inputs = tokenizer("a text", return_tensors="pt", return_token_type_ids=False)
 written = model.generate(**inputs, {search})
-print(tokenizer.batch_decode(written{own}, skip_special_tokens=True)[0])
+print(tokenizer.batch_decode(written{without_prompt}, skip_special_tokens=True)[0])
 ```
 """
     if settings.trained_score == "global":

@@ -152,7 +152,7 @@ class _Pretrained(ModelConfig):
     def _with_separator(cls, path: str) -> str:
         if not names_pretrained(path):
             raise WrongValue(f"{{name}} must be a folder, or a name on the hub, got {path!r}")
-        # With a separator, the name of a folder is never taken for a name on the hub.
+        # With a separator, a folder name cannot be mistaken for a name on the hub.
         is_plain_folder = not {"/", os.sep} & set(path) and Path(path).is_dir()
         return f".{os.sep}{path}" if is_plain_folder else path
 
@@ -188,9 +188,9 @@ class _NewTransducer(_Decoder, _NewModel, TransducerModel):
     subword_vocabulary: int = setting(8000, "subwords: maximum size of the vocabulary of each side", ge=1)
 
     @model_validator(mode="after")
-    def _learns_subwords(self) -> Any:
+    def _vocabulary_options_have_effect(self) -> Any:
         if "subwords" not in (self.source_units, self.target_units):
-            require_usual(self, "subword_vocabulary", hint="source_units or target_units subwords")
+            require_default(self, "subword_vocabulary", hint="source_units or target_units subwords")
         return self
 
     def units(self, side: Literal["source", "target"]) -> TextUnits:
@@ -224,8 +224,8 @@ class TransformerTransducer(_NewTransducer):
         return require_heads_that_divide(self)
 
 
-def require_usual(settings: Config, name: str, *, hint: str) -> None:
-    """Raise an InputError if a setting without effect is not at its default; the hint names what would read it."""
+def require_default(settings: Config, name: str, *, hint: str) -> None:
+    """Raise an InputError if a setting without effect is not at its default; ``hint`` is what would use it."""
     if getattr(settings, name) != type(settings).model_fields[name].default:
         raise InputError(f"{name}: has no effect here", hint=f"leave it out, or use {hint}")
 

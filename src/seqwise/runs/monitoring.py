@@ -38,7 +38,7 @@ def monitor(run: OutputRun, examples: Sequence[Example], settings: Settings) -> 
     mean log Z at gold positions, and the spread of scores in a beam: hard and, if the objective relaxes, at the current
     alpha. A spread of 0 means that the slots of a relaxed beam have merged.
     """
-    # All examples of a source: each of its targets is a right answer.
+    # All examples of a source are kept, because each of its targets is correct.
     sample = sample_evenly(examples, evaluated_examples(settings), key=lambda example: example.source)
     few = sample_evenly(sample, MOST_EXAMPLES, key=lambda example: example.source)
     gold = run.codec.encode(known_targets(run, few))

@@ -7,17 +7,17 @@ from pathlib import Path
 BIO = "bio"
 """Language of well-formed entity labels."""
 
-# A text without blanks that ends like this is the name of a file.
+# A text without blanks that ends with one of these is a file name.
 _FILE_ENDINGS = (".txt", ".tsv", ".csv", ".conll", ".gz", ".json", ".jsonl", ".lark", ".gbnf")
 
 
 def names_a_file(text: str) -> bool:
-    """Whether text is a file name: the file exists, or has a file's ending; folders may have names like words."""
+    """Whether text is a file name: the file exists, or the text ends like one; an existing folder is no file."""
     path = Path(text)
     try:
         if path.exists():
             return not path.is_dir()
-    except OSError:  # a text longer than a file name may be
+    except OSError:  # a text too long for a file name
         return False
     return path.suffix in _FILE_ENDINGS and not any(map(str.isspace, text))
 
@@ -37,9 +37,9 @@ def recorded_file(path: Path, folder: Path) -> Path:
 
 
 def recorded_language(language: str, folder: Path) -> str:
-    """Return the language in the settings of a run, with its file, if it has one, found as by ``recorded_file``."""
+    """Return the language in the settings of a run, with the path of its file, if any, by ``recorded_file``."""
     try:
-        found = recorded_file(Path(language), folder)
-        return str(found) if found.is_file() and language != BIO else language
-    except OSError:  # a pattern longer than a file name may be
+        path = recorded_file(Path(language), folder)
+        return str(path) if path.is_file() and language != BIO else language
+    except OSError:  # a pattern too long for a file name
         return language

@@ -52,7 +52,7 @@ def is_encoder(config: Mapping[str, Any]) -> bool:
         MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
     )
 
-    # Some decoders share their configuration with an encoder.
+    # Some decoders have the model_type of an encoder.
     if config.get("is_decoder") or any(name.endswith(WRITERS) for name in config.get("architectures") or ()):
         return False
     kind = config.get("model_type")
@@ -66,7 +66,7 @@ def is_causal(config: Mapping[str, Any]) -> bool:
         MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
     )
 
-    # Some encoder-decoders are in the mapping of causal models too, for their decoders.
+    # Some encoder-decoders are also in the mapping of causal models, for their decoders.
     kind = config.get("model_type")
     writes = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
     return writes and not is_encoder(config)

@@ -9,7 +9,7 @@ from typing import Any
 
 from seqwise.configuration import dump
 from seqwise.errors import InputError
-from seqwise.runs.hub import HUB_RUN, hub_refusals, model_folder
+from seqwise.runs.hub import HUB_RUN, hub_errors, model_folder
 from seqwise.runs.loading import load_run
 from seqwise.runs.model_card import model_card, public_settings
 from seqwise.runs.run import METRICS, Run, read_metrics
@@ -43,9 +43,9 @@ def upload_of(folder: Path, repo: str) -> Upload:
     """Collect the files of a run for the hub, after a test load; paths in its settings are reduced to names."""
     if not HUB_RUN.fullmatch(repo):
         raise InputError("this is not a repository name", path=repo, hint="write it as USER/NAME")
-    run, inside = load_run(folder), model_folder(folder)
-    names = {path.relative_to(inside): path for path in sorted(inside.rglob("*")) if path.is_file()}
-    # Hidden folders hold notes of a download, which the hub refuses.
+    run, model_path = load_run(folder), model_folder(folder)
+    names = {path.relative_to(model_path): path for path in sorted(model_path.rglob("*")) if path.is_file()}
+    # Hidden folders hold metadata of a download, which the hub refuses.
     files: dict[str, Path | bytes] = {
         name.as_posix(): path for name, path in names.items() if not any(part.startswith(".") for part in name.parts)
     }
@@ -66,7 +66,7 @@ def push(upload: Upload, *, private: bool | None = None, api: Any = None) -> str
     api = HfApi() if api is None else api
     operations = [CommitOperationAdd(path_in_repo=name, path_or_fileobj=file) for name, file in upload.files.items()]
     hint = "log in with: hf auth login, and check that USER is your name"
-    with hub_refusals(upload.repo, "the hub takes no such run", hint=hint):
+    with hub_errors(upload.repo, "the hub refuses the upload", hint=hint):
         api.create_repo(upload.repo, private=private, exist_ok=True)
         return str(api.create_commit(upload.repo, operations, commit_message="A run of seqwise").commit_url)
 

@@ -60,12 +60,12 @@ def write_in_blocks(
     """
     init_process_group(timeout=NO_TIMEOUT)
     if path.is_file() or not path.exists():  # neither a folder nor a device
-        path = Path(os.path.realpath(path))  # a link stays, and its file is written
+        path = Path(os.path.realpath(path))  # of a link, the target is written
     count = -(-len(items) // block)
     mine = shard(from_main_process(lambda: _begin(path, {**claim, "block": str(block)}, count)))
     part = _part(path, rank())
     if not part.exists():
-        problem = f"process {rank()} does not see the file that process 0 has made for it"
+        problem = f"process {rank()} does not see the file that process 0 created for it"
         raise InputError(problem, path=part, hint="give an --output on a disk that all machines share")
     if on_begin is not None:
         on_begin(sum(len(items[number * block : (number + 1) * block]) for number in mine))
@@ -114,12 +114,12 @@ def _kept(part: Path, head: bytes, claim: Mapping[str, str]) -> list[_Block]:
             stream.truncate(0)
             return []
         if first_line != head:
-            hint = "remove it, or give another --output"
-            raise InputError(f"the file was started with {_other(first_line, claim)}", path=part, hint=hint)
+            problem = f"the file was started with {_first_difference(first_line, claim)}"
+            raise InputError(problem, path=part, hint="remove it, or give another --output")
         end, blocks = stream.tell(), []
-        for block_read in _blocks(stream, part):
-            blocks.append(block_read)
-            end = block_read.start + block_read.size
+        for block in _blocks(stream, part):
+            blocks.append(block)
+            end = block.start + block.size
         stream.truncate(end)
     return blocks
 
@@ -128,8 +128,8 @@ def _blocks(stream: BinaryIO, part: Path) -> Iterator[_Block]:
     """Yield the blocks from here to the first damaged one."""
     while True:
         try:
-            about: Any = json.loads(stream.readline())
-            number, size, checksum = about["block"], about["bytes"], about["crc32"]
+            header: Any = json.loads(stream.readline())
+            number, size, checksum = header["block"], header["bytes"], header["crc32"]
         except (ValueError, KeyError, TypeError, RecursionError):
             return
         start = stream.tell()
@@ -140,12 +140,12 @@ def _blocks(stream: BinaryIO, part: Path) -> Iterator[_Block]:
 
 
 def _append(part: Path, number: int, lines: Iterable[str]) -> None:
-    """Append a block, synced to the disk."""
+    """Append a block, synced to disk."""
     text = "".join(f"{line}\n" for line in lines).encode()
-    about = json.dumps({"block": number, "bytes": len(text), "crc32": zlib.crc32(text)})
+    header = json.dumps({"block": number, "bytes": len(text), "crc32": zlib.crc32(text)})
     with saving(part):
         with part.open("ab") as stream:
-            stream.write(about.encode() + b"\n" + text)
+            stream.write(header.encode() + b"\n" + text)
         flush(part)
 
 
@@ -165,22 +165,19 @@ def _finish(path: Path, count: int) -> None:
     with saving(path):
         with new.open("wb") as stream:
             for number in range(count):
-                _copy(blocks[number], stream)
+                block = blocks[number]
+                with block.part.open("rb") as lines:
+                    lines.seek(block.start)
+                    stream.write(lines.read(block.size))
         rename_durably(new, path)
         for part in parts:
             part.unlink()
 
 
-def _copy(block: _Block, stream: BinaryIO) -> None:
-    with block.part.open("rb") as part:
-        part.seek(block.start)
-        stream.write(part.read(block.size))
-
-
-def _other(first_line: bytes, claim: Mapping[str, str]) -> str:
-    """Name what differs in a claim."""
+def _first_difference(first_line: bytes, claim: Mapping[str, str]) -> str:
+    """Name the first part of a claim that differs from the claim in a first line."""
     try:
-        begun = json.loads(first_line)
-        return next(f"another {name}" for name, value in claim.items() if begun.get(name) != value)
+        saved = json.loads(first_line)
+        return next(f"another {name}" for name, value in claim.items() if saved.get(name) != value)
     except (ValueError, AttributeError, StopIteration, RecursionError):
         return "something else"

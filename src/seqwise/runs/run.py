@@ -77,19 +77,19 @@ def fingerprint(run: Run[Any, Codec]) -> str:
     """SHA-256 of a run's settings, of its codec, and of all tensors and the language of its model."""
     digest = hashlib.sha256(f"{run.settings!r}{run.codec.identity}".encode("utf-8", "surrogatepass"))
     tensors, language = dict(run.model.state_dict()), language_of(run.model)
-    if isinstance(language, Automaton):  # its file may have changed
+    if isinstance(language, Automaton):  # in full, because its file may have changed
         tensors |= {"language.arcs": language.arcs, "language.final": language.final_S}
     if isinstance(language, Grammar):
         digest.update(repr(language.source).encode("utf-8", "surrogatepass"))
     for name, tensor in tensors.items():
         digest.update(name.encode())
-        # numpy knows no bfloat16; the bytes are the same.
+        # As bytes, because numpy has no bfloat16.
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 
 _OTHER_USE: dict[Purpose, tuple[str, str]] = {
-    "predict": ("a masked model, which predicts no outputs", "use it with seqwise score or seqwise sample"),
+    "predict": ("a masked model, which does not predict outputs", "use it with seqwise score or seqwise sample"),
     "score": ("a run of seqwise train, which is not a masked model", "use it with seqwise predict or seqwise evaluate"),
 }
 """By purpose: the other kind of run, and the commands for it."""
@@ -121,14 +121,13 @@ def require_enough_candidates(run: OutputRun, examples: Sequence[Example], beam_
     steps = max((steps_for(encoded.source_ids, run.model) for encoded in readable_sources), default=None)
     labels = len(run.codec.target_vocabulary)
     if steps is not None and labels**steps < beam_size:
-        raise InputError(
-            f"a beam of {beam_size} is larger than the number of candidates, {labels}^{steps} = {labels**steps}",
-            hint=f"use --beam-size {labels**steps} or less",
-        )
+        count = labels**steps
+        problem = f"a beam of {beam_size} is larger than the number of candidates, {labels}^{steps} = {count}"
+        raise InputError(problem, hint=f"use --beam-size {count} or less")
 
 
 def reading_problems(run: OutputRun, examples: Sequence[Example]) -> Iterator[InputError | None]:
-    """Yield for each example the error on reading its source, or None; blank lines count as readable."""
+    """Yield, for each example, the error on reading its source, or None; blank lines count as readable."""
     for block in in_blocks(examples, 1024):
         if _reading_problem(run, block) is None:
             yield from repeat(None, len(block))
@@ -201,16 +200,16 @@ def _as_example(given: Example | str, number: int, *, units: Units) -> Example:
 def predict_together(
     run: OutputRun, examples: Sequence[Example], decoder: Decoder, *, length_normalization: float = 0.0
 ) -> list[list[Prediction]]:
-    """Search for the best output of each example in all processes together: the same batches, dealt out in turn.
+    """Search for the best output of each example in all processes together, which share the batches.
 
-    Returns in every process what :func:`predict` returns in one, to the last bit.
+    Every process returns all outputs, bit for bit those of :func:`predict` in a single process.
     """
     batches = list(batches_by_length(run.model, run.codec.encode_sources(examples)))
     own = [place for batch in shard(batches) for place in batch]
-    found_here = predict(run, [examples[place] for place in own], decoder, length_normalization=length_normalization)
-    outputs = dict(zip(own, found_here, strict=True))
-    for found in from_all_processes(outputs):
-        outputs |= found
+    own_outputs = predict(run, [examples[place] for place in own], decoder, length_normalization=length_normalization)
+    outputs: dict[int, list[Prediction]] = {}
+    for part in from_all_processes(dict(zip(own, own_outputs, strict=True))):
+        outputs |= part
     return [outputs[place] for place in range(len(examples))]
 
 
@@ -224,7 +223,7 @@ def search(
 
 
 def restricts_outputs(run: OutputRun) -> bool:
-    """Return whether the codec excludes outputs that the model, and its language, do not."""
+    """Whether the codec excludes outputs that the model and its language allow."""
     greedy = HardTopK(1)
     return run.codec.allowed(greedy) is not greedy
 

@@ -41,7 +41,7 @@ from seqwise.training.processes import (
     world_size,
 )
 
-SWEEP_BYTES, LINE_BYTES = 25, 50  # least size on the disk of a sweep of a chain, and of a printed sequence
+SWEEP_BYTES, LINE_BYTES = 25, 50  # minimum size on disk of a sweep of a chain, and of a printed sequence
 BLOCK = 4096  # problems in memory together, with the traces of their chains
 
 
@@ -84,7 +84,7 @@ def sample_in_blocks(
     output: str | os.PathLike[str] | None = None,
     on_sweep: Callable[[SweepDone], None] | None = None,
 ) -> Iterator[Sampled]:
-    """Sample sequences for problems, in blocks of a few thousand, to bound memory.
+    """Sample sequences for problems, in blocks of a few thousand problems, to bound memory.
 
     The target is ``p(y) proportional to exp(-E(y) / T)`` over the sequences that agree with the fixed tokens,
     separately for each length; E is the model's energy plus the constraints. The first chain of each problem and length
@@ -97,15 +97,15 @@ def sample_in_blocks(
     Source: Goyal (2021), sections 6.3 and 6.4; Ghazvininejad et al. (EMNLP 2019), section 4, for several lengths. Not
     implemented: moves between lengths.
     """
-    work = _Sampling(run, runner_of(run, settings), settings, None if output is None else Path(output), on_sweep)
+    sampling = _Sampling(run, runner_of(run, settings), settings, None if output is None else Path(output), on_sweep)
     for problem in problems:
         if problem.tokens:
-            work.runner.require_room(chains_of(problem, settings))
-    work.tasks(problems[:1])  # refuses phrases before the first sweep
-    _require_limits(settings, problems, work.output)
+            sampling.runner.require_room(chains_of(problem, settings))
+    sampling.tasks(problems[:1])  # raises errors about phrases before the first sweep
+    _require_limits(settings, problems, sampling.output)
     init_process_group(timeout=NO_TIMEOUT)
-    with nullcontext() if work.output is None else sole_writer(work.output):
-        yield from work.blocks(problems)
+    with nullcontext() if sampling.output is None else sole_writer(sampling.output):
+        yield from sampling.blocks(problems)
 
 
 def runner_of(run: MaskedRun, settings: SampleSettings) -> ChainRunner:
@@ -127,9 +127,9 @@ def _require_limits(settings: SampleSettings, problems: Sequence[Problem], outpu
     if printed > MOST_PRINTED:
         raise InputError(f"{printed:,} sequences would be printed; the limit is {MOST_PRINTED:,}", hint=hint)
     if output is not None:
-        swept = len(problems) * settings.length_beam * settings.num_chains * settings.num_sweeps
-        there = sum(path.stat().st_size for path in output.rglob("*") if path.is_file()) if output.is_dir() else 0
-        require_disk(output, SWEEP_BYTES * swept + LINE_BYTES * printed - there, what="the samples")
+        sweeps = len(problems) * settings.length_beam * settings.num_chains * settings.num_sweeps
+        present = sum(path.stat().st_size for path in output.rglob("*") if path.is_file()) if output.is_dir() else 0
+        require_disk(output, SWEEP_BYTES * sweeps + LINE_BYTES * printed - present, what="the samples")
 
 
 class _Part(NamedTuple):
@@ -156,12 +156,12 @@ class _Sampling:
 
     def blocks(self, problems: Sequence[Problem]) -> Iterator[Sampled]:
         if self.output is not None:
-            output, began = self.output, _fingerprints(self.run, problems)
-            from_main_process(lambda: claim(output, self.settings, began))
+            output, fingerprints = self.output, _fingerprints(self.run, problems)
+            from_main_process(lambda: claim(output, self.settings, fingerprints))
             if world_size() > 1:
-                # Parts of all blocks at once: waiting after each block would wait for its slowest process.
-                every = itertools.chain.from_iterable(parts for _, parts in self.parts(problems))
-                for part in itertools.islice(every, rank(), None, world_size()):
+                # All blocks at once, so that no process waits for the slowest one after each block.
+                parts_of_all = itertools.chain.from_iterable(parts for _, parts in self.parts(problems))
+                for part in itertools.islice(parts_of_all, rank(), None, world_size()):
                     self.advance(part)
                 wait_for_everyone()
         end = 0
@@ -183,7 +183,7 @@ class _Sampling:
         for first in range(0, len(problems), BLOCK):
             block = problems[first : first + BLOCK]
             tasks = self.tasks(block, first=first)
-            # All problems of a file are tried at the same number of lengths.
+            # Every problem of a file has the same number of lengths.
             total, parts = len(problems) * len(tasks) // len(block), []
             for places in self.runner.groups(tasks):
                 parts.append(_Part(number, [tasks[place] for place in places], before, total))
@@ -197,16 +197,19 @@ class _Sampling:
 
     def advance(self, part: _Part) -> Trace:
         """Start or load chains, and advance them to their last sweep."""
-        settings, own = self.settings, slice(None, None, self.settings.num_replicas)
+        settings, first_replicas = self.settings, slice(None, None, self.settings.num_replicas)
 
         def report(now: ChainState, info: Info) -> None:
             if self.on_sweep is not None:
-                proposals = max(int(info.proposals_B[own].sum()), 1)
-                shares = int(info.accepted_B[own].sum()) / proposals, int(info.novel_B[own].sum()) / proposals
+                proposals_B, accepted_B, novel_B = (
+                    counts_B[first_replicas] for counts_B in (info.proposals_B, info.accepted_B, info.novel_B)
+                )
+                num_proposals = max(int(proposals_B.sum()), 1)
+                rates = int(accepted_B.sum()) / num_proposals, int(novel_B.sum()) / num_proposals
                 done = part.before * settings.num_sweeps + now.sweep * len(part.problems)
                 total = part.total * settings.num_sweeps
-                mean_energy = float(now.energy_B[own].mean())
-                self.on_sweep(SweepDone(now.sweep, done, len(part.problems), total, *shares, mean_energy))
+                mean_energy = float(now.energy_B[first_replicas].mean())
+                self.on_sweep(SweepDone(now.sweep, done, len(part.problems), total, *rates, mean_energy))
 
         length = len(part.problems[0].tokens)
         with room_for(f"chains of {length} tokens", hint="give a smaller --max-rows, or fewer --chains"):
@@ -232,7 +235,7 @@ class _Sampling:
             state = runner.start(part.problems)
             return Trace.none(coldest(state, settings.num_replicas)), state
         state = load_chains(path, runner.energy, context=runner.context(part.problems))
-        # Replicas of a chain are numbered in turn.
+        # Replicas of a chain have consecutive numbers.
         numbers_B, expected_B = state.chain_B[:: settings.num_replicas], runner.numbers(part.problems)
         if len(state) != len(expected_B) * settings.num_replicas or not torch.equal(
             numbers_B // settings.num_replicas, expected_B
@@ -276,7 +279,7 @@ def collect_samples(groups: Sequence[Group], settings: SampleSettings) -> list[S
         return sorted(samples, key=lambda sample: (sample.problem, sample.chain, sample.sweep))
     best: dict[int, Sample] = {}
     for problem, trace in of_problems:
-        # The first of the lowest energies.
+        # Of equal energies, the first.
         energies = trace.energy_SB.flatten().tolist()
         sweep, number = divmod(energies.index(min(energies)), problem.num_chains)
         sample = samples_of(problem, trace, [sweep + 1])[number]

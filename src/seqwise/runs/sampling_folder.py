@@ -49,30 +49,30 @@ def require_disk(folder: Path, num_bytes: int, *, what: str) -> None:
 
 def claim(folder: Path, settings: SampleSettings, fingerprints: Mapping[str, str]) -> None:
     """Write the settings of a sampling run to its folder; refuse a folder with others, except for more sweeps."""
-    another = "give another --output, or remove this folder to start again"
-    # The model first: another one may have other defaults.
+    hint = "give another --output, or remove this folder to start again"
+    # The model first, because the defaults depend on it.
     now = {**fingerprints, "kernel": None, **flat_values(settings)}
     path = folder / _SETTINGS
     if path.exists():
-        then = _begun(path, [*fingerprints, "kernel"])
-        if then is None:  # of something else, which nobody should be advised to remove
+        then = _started_with(path, [*fingerprints, "kernel"])
+        if then is None:  # without the hint to remove the folder, which holds something else
             raise InputError("the folder holds no samples", path=folder, hint="give another --output")
         for name, value in now.items():
             if name in fingerprints and value != then[name]:
-                raise InputError(f"the samples were started with {_OTHERS[name]}", path=folder, hint=another)
+                raise InputError(f"the samples were started with {_OTHERS[name]}", path=folder, hint=hint)
             if name not in _MAY_DIFFER and value != then.get(name):
                 before, after = ("the default" if setting is None else setting for setting in (then.get(name), value))
                 raise changed_setting_error(folder, name, before, after, what="the samples were")
     elif not holds_nothing(folder):
         raise InputError("the folder is not empty and holds no samples", path=folder, hint="give another --output")
     discard_partials(folder)
-    # The settings first, by which a killed call knows its folder again.
+    # First, because a call that resumes recognises its folder by the settings.
     write_atomically(path, json.dumps(now, indent=1, sort_keys=True) + "\n")
     (folder / "chains").mkdir(exist_ok=True)
 
 
-def _begun(path: Path, names: Sequence[str]) -> dict[str, Any] | None:
-    """Read the settings of a sampling run, or None from another kind of file."""
+def _started_with(path: Path, names: Sequence[str]) -> dict[str, Any] | None:
+    """Read the settings that a sampling run was started with; None from another kind of file."""
     try:
         settings = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -97,7 +97,7 @@ def append_sweeps(path: Path, trace: Trace, problems: Sequence[ChainProblem], *,
 
 
 def keep_samples(folder: Path, lines: Iterable[str], *, begin: int) -> int:
-    """Write the lines of a block to the file of samples from a byte on, synced to disk; return the end."""
+    """Write the lines of a block to the file of samples, from byte ``begin``, synced to disk; return the end."""
     path, text = folder / _SAMPLES, "".join(f"{line}\n" for line in lines).encode()
     with saving(path):
         with path.open("r+b" if begin else "wb") as stream:

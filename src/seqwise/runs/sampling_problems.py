@@ -28,8 +28,8 @@ from seqwise.sampling.draws import SeededDraws
 from seqwise.sampling.problems import ChainProblem, encode_sources
 from seqwise.sampling.refinement import likeliest_lengths
 
-AT_ONCE = 64  # sources that are read together for their lengths
-DRAWN = 4096  # lengths that are drawn together
+SOURCES_AT_ONCE = 64  # in a batch, for predicting lengths
+DRAWS_AT_ONCE = 4096  # of lengths
 
 
 @dataclass(frozen=True)
@@ -51,17 +51,17 @@ def read_problems(run: MaskedRun, text: str | None, settings: SampleSettings) ->
     if text is None:
         if run.codec.conditional:
             raise InputError("the model needs a source", hint="give a text, a file, or - for stdin")
-        return _kept(_from_nothing(run, settings))
+        return _spooled(_whole_sequences(run, settings))
     if settings.count != 1:
         raise InputError("count: has no effect where problems are given", hint="leave it out")
     if run.codec.conditional and not _holds_pairs(text):
         examples = inputs_of(text, units=file_units(run.codec.source_units))
-        return _kept(Problem((), example, run.codec.encode([example])[0].source_ids) for example in examples)
+        return _spooled(Problem((), example, run.codec.encode([example])[0].source_ids) for example in examples)
     for name, default in (("length", None), ("length_beam", 1)):
         if getattr(settings, name) != default:
             raise InputError(f"{name}: the sequences to be filled in have their lengths", hint="leave it out")
     run.codec.require_free(settings.free)
-    return _kept(_to_fill(run, example, settings.free) for example in _sequences(run, text))
+    return _spooled(_to_fill(run, example, settings.free) for example in _sequences(run, text))
 
 
 def problem_of(run: MaskedRun, text: str, *, source: str = "", free: str = "_") -> Problem:
@@ -80,8 +80,8 @@ def chains_of(
     """Return the chains of a problem at one of its lengths; the likeliest length has rank 0."""
     tokens = problem.tokens if length is None else (FREE,) * length
     first_chain = (place * settings.length_beam + rank) * settings.num_chains
-    about = problem.example.place
-    return ChainProblem(tokens, problem.source_ids, settings.num_chains, first_chain, problem=place, rank=rank, **about)
+    options = {"problem": place, "rank": rank, **problem.example.place}
+    return ChainProblem(tokens, problem.source_ids, settings.num_chains, first_chain, **options)
 
 
 def at_lengths(
@@ -93,7 +93,7 @@ def at_lengths(
     bounds: dict[str, Any] = {"shortest": shortest}
     if settings.lengths is not None:
         bounds = {"shortest": max(shortest, settings.lengths[0]), "longest": settings.lengths[-1]}
-    for part in in_blocks([(place, problem) for place, problem in numbered if not problem.tokens], AT_ONCE):
+    for part in in_blocks([(place, problem) for place, problem in numbered if not problem.tokens], SOURCES_AT_ONCE):
         context = encode_sources(run.model, [problem.source_ids for _, problem in part])
         lengths_BK = likeliest_lengths(context.length_log_probs_BL, beam=settings.length_beam, **bounds)
         for (place, problem), lengths in zip(part, lengths_BK.tolist(), strict=True):
@@ -104,25 +104,26 @@ def at_lengths(
 
 def problem_warnings(run: MaskedRun, problems: Sequence[Problem]) -> list[str]:
     """Warn of unknown tokens, and of lengths outside those of training."""
-    unknown, strange, lengths = run.codec.unknown_id, 0, Counter[int]()
+    num_unknown, lengths = 0, Counter[int]()
     for problem in problems:
-        strange += unknown in problem.tokens
+        num_unknown += run.codec.unknown_id in problem.tokens
         lengths[len(problem.tokens)] += 1
-    del lengths[0]  # of those whose length is not known
+    del lengths[0]  # the length of these problems is unknown
     lines = []
-    if strange:
-        lines.append(f"{strange} of {len(problems)} sequences hold fixed tokens that the model does not know")
+    if num_unknown:
+        lines.append(f"{num_unknown} of {len(problems)} sequences have fixed tokens that the model does not know")
     known = run.codec.lengths or lengths
     num_outside = sum(count for length, count in lengths.items() if not min(known) <= length <= max(known))
     if num_outside:
         lines.append(
-            f"{num_outside} of {len(problems)} sequences are of other lengths than those of training"
+            f"{num_outside} of {len(problems)} sequences have lengths outside those of the training data"
             f" ({min(known)} to {max(known)}); the longest has {max(lengths)} tokens"
         )
     return lines
 
 
-def _from_nothing(run: MaskedRun, settings: SampleSettings) -> Iterator[Problem]:
+def _whole_sequences(run: MaskedRun, settings: SampleSettings) -> Iterator[Problem]:
+    """Return problems without fixed tokens, with drawn lengths or, for kernels without draws, the likeliest ones."""
     lengths = list(settings.lengths or run.codec.lengths)
     if not lengths:
         hint = "give a number of tokens, or a range such as 5-9"
@@ -131,23 +132,24 @@ def _from_nothing(run: MaskedRun, settings: SampleSettings) -> Iterator[Problem]
     if not settings.kernel.draws and settings.count > len(lengths):
         problem = f"count: the kernel {settings.kernel.name} draws nothing, so {settings.count} sequences need as many"
         raise InputError(f"{problem} lengths, not {len(lengths)}", hint="ask for fewer, or give a longer range")
-    # Many problems wait in a file of their own.
+    # Many problems are spooled to a temporary file.
     require_disk(Path(tempfile.gettempdir()), settings.count * (15 + 4 * lengths[0]), what="the problems")
     weights = torch.tensor([1.0 if settings.lengths else run.codec.lengths[length] for length in lengths]).log()
     likeliest = weights.sort(descending=True, stable=True).indices[: settings.count].tolist()
-    chosen = _drawn(weights, settings) if settings.kernel.draws else likeliest
+    chosen = _draw_lengths(weights, settings) if settings.kernel.draws else likeliest
     return (Problem((FREE,) * lengths[choice], Example((), ())) for choice in chosen)
 
 
-def _drawn(weights: Tensor, settings: SampleSettings) -> Iterator[int]:
-    for first in range(0, settings.count, DRAWN):
-        number_B = torch.arange(first, min(first + DRAWN, settings.count))
-        # Sweeps are numbered from 0 upwards, and starts from -1 downwards.
+def _draw_lengths(weights: Tensor, settings: SampleSettings) -> Iterator[int]:
+    """Yield indices of lengths."""
+    for first in range(0, settings.count, DRAWS_AT_ONCE):
+        number_B = torch.arange(first, min(first + DRAWS_AT_ONCE, settings.count))
+        # A number that no sweep (0, 1, ...) and no start (-1, -2, ...) has.
         draws = SeededDraws(settings.seed, number_B, sweep=-(2**20))
         yield from draws.categorical(weights.expand(len(number_B), -1), torch.ones_like(number_B).bool()).tolist()
 
 
-def _kept(problems: Iterator[Problem]) -> Sequence[Problem]:
+def _spooled(problems: Iterator[Problem]) -> Sequence[Problem]:
     return spooled_items(problems, _plain, _problem)
 
 

@@ -16,7 +16,7 @@ from seqwise.sampling.diagnostics import FEWEST_DRAWS, ChainReport, diagnose_cha
 from seqwise.sampling.options import Proposing
 from seqwise.sampling.problems import by_problem
 
-FEWEST = 4  # sweeps by which chains can be diagnosed
+FEWEST = 4  # sweeps for diagnosing chains
 
 Key = tuple[int, int]  # problem, and rank of the length
 
@@ -62,8 +62,8 @@ class SampleReport:
 
 def _first_counted(settings: SampleSettings) -> int:
     """Return the number of initial sweeps that are not counted, as in ``diagnose_chains``."""
-    followed = settings.burn_in < settings.num_sweeps
-    return max(settings.num_discarded, settings.burn_in if followed else 0)
+    burn_in = settings.burn_in if settings.burn_in < settings.num_sweeps else 0
+    return max(settings.num_discarded, burn_in)
 
 
 def _num_counted(settings: SampleSettings) -> int:
@@ -76,15 +76,15 @@ def _warnings(settings: SampleSettings, phrase: int) -> Iterator[str]:
         yield f"warning: burn-in takes {settings.burn_in} sweeps, so no sweep samples from the target"
     kernel = settings.kernel
     if isinstance(kernel, Proposing) and kernel.follows_target and kernel.nucleus < 1 and kernel.full_share == 0:
-        yield ("warning: with a nucleus alone, chains may never reach some sequences; add --full-share 0.05")
+        yield "warning: with a nucleus alone, chains may never reach some sequences; add --full-share 0.05"
     # A phrase of n tokens moves if n positions are proposed together; visits in order group the same positions in
     # each sweep.
     if phrase > 1 and (getattr(kernel, "visits", "in-order") == "in-order" or kernel.largest_block < phrase):
         flags = f"--visits anywhere --blocks {phrase}"
+        hint = f"{flags} lets it move" if isinstance(kernel, Proposing) else f"take another kernel with {flags}"
         yield (
             f"warning: a required phrase of {phrase} tokens may never move unless {phrase} positions are masked"
-            " together in every sweep: "
-            + (f"{flags} lets it move" if isinstance(kernel, Proposing) else f"take another kernel with {flags}")
+            f" together in every sweep: {hint}"
         )
 
 
@@ -102,7 +102,7 @@ def _why_no_diagnostics(settings: SampleSettings) -> list[str] | None:
 
 @dataclass
 class _Kind:
-    """Warnings that differ only in numbers: their count, and the one of the chains that agree least."""
+    """Warnings that differ only in numbers: their count, and the one of the worst-mixing chains."""
 
     rank: tuple[float, Key, int]
     warning: str
@@ -117,7 +117,7 @@ class _Diagnostics:
     passes: int = 0
     seconds: float = 0.0
     sums: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    # The least of each with its problem, the first of equals; of R-hat, the negative.
+    # The minimum of each measure (of R-hat, negated), with the first problem that has it.
     worst: dict[str, tuple[float, Key]] = field(default_factory=dict)
     kinds: dict[str, _Kind] = field(default_factory=dict)
 
@@ -134,10 +134,10 @@ class _Diagnostics:
             if not math.isnan(value):
                 self.sums[name] += value
                 self.worst[name] = min(self.worst.get(name, (value, key)), (value, key))
-        # NaN agrees least of all.
-        doubt = -math.inf if math.isnan(r_hat) else -r_hat
+        # NaN is worse than any number.
+        agreement = -math.inf if math.isnan(r_hat) else -r_hat
         for place, warning in enumerate(report.warnings):
-            name, rank = re.sub(r"inf|[0-9.]+", "", warning), (doubt, key, place)
+            name, rank = re.sub(r"inf|[0-9.]+", "", warning), (agreement, key, place)
             kind = self.kinds.setdefault(name, _Kind(rank, "", 0))
             kind.count += 1
             if rank <= kind.rank:

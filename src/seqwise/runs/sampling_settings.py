@@ -56,7 +56,7 @@ class SampleSettings(ChainSettings):
         if value is None:
             return None
         ends = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", value)
-        # Python refuses to read numbers of thousands of digits.
+        # Python does not parse numbers of thousands of digits.
         low, high = (int(end[:20]) for end in (ends[1], ends[2] or ends[1])) if ends else (0, 0)
         if not 1 <= low <= high:
             raise InputError(f"length: {value!r} is not a length", hint="give a number, or a range such as 5-9")
@@ -66,20 +66,20 @@ class SampleSettings(ChainSettings):
         return value
 
     @model_validator(mode="after")
-    def _printed(self) -> SampleSettings:
+    def _samples_are_printed(self) -> SampleSettings:
         for name in ("chains", "sweeps", "discard", "every"):
             if not self.kernel.draws and getattr(self, name) is not None:
                 raise InputError(f"{name}: the kernel {self.kernel.name} draws nothing", hint="leave it out")
         if self.best and self.every is not None:
-            raise InputError(
-                "every: has no effect, because only the best sequence of each input is printed", hint="leave it out"
-            )
+            problem = "every: has no effect, because only the best sequence of each input is printed"
+            raise InputError(problem, hint="leave it out")
         if self.num_discarded >= self.num_sweeps:
             problem = f"discard: {self.num_discarded} of {self.num_sweeps} sweeps are discarded"
             raise InputError(problem, hint="sample more, or discard fewer")
-        left_out = max(self.num_discarded, self.burn_in)
-        if self.every is not None and self.num_sweeps // self.every * self.every <= left_out:
-            problem = f"every: none of {self.num_sweeps} sweeps would be printed, because {left_out} are discarded"
+        if self.every is not None and self.num_sweeps // self.every * self.every <= self.num_skipped:
+            problem = (
+                f"every: none of {self.num_sweeps} sweeps would be printed, because {self.num_skipped} are discarded"
+            )
             raise InputError(problem, hint="sample more, or print more often")
         return self
 
@@ -98,11 +98,16 @@ class SampleSettings(ChainSettings):
         """Number of sweeps that are neither counted nor printed, without burn-in."""
         return min(BURN_IN, self.num_sweeps // 2) if self.discard is None else self.discard
 
+    @property
+    def num_skipped(self) -> int:
+        """Number of sweeps that are not printed, including burn-in."""
+        return max(self.num_discarded, self.burn_in)
+
     def prints(self, sweep: int) -> bool:
         """Whether the sequences after a sweep, counted from 1, are printed."""
         if self.every is None:
             return sweep == self.num_sweeps
-        return sweep % self.every == 0 and sweep > max(self.num_discarded, self.burn_in)
+        return sweep % self.every == 0 and sweep > self.num_skipped
 
     def keeps(self, sweep: int, *, after: int = 0) -> bool:
         """Whether the file of the chains keeps the sequences after a sweep."""
@@ -112,8 +117,7 @@ class SampleSettings(ChainSettings):
         """Number of printed sequences."""
         if self.best:
             return num_problems
-        left_out = max(self.num_discarded, self.burn_in)
-        sweeps = 1 if self.every is None else self.num_sweeps // self.every - left_out // self.every
+        sweeps = 1 if self.every is None else self.num_sweeps // self.every - self.num_skipped // self.every
         return num_problems * self.length_beam * self.num_chains * sweeps
 
     @property

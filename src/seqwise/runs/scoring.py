@@ -219,7 +219,7 @@ def _each_pair(path: FilePath, category: str) -> Iterator[Example]:
 
 
 def pair_example(good: str, bad: str, category: str = "", prefix: str = "", suffix: str = "") -> Example:
-    """Return a pair as an example: good and the context as its source, bad as its target, the category as its key."""
+    """Return a pair as an example: source good and the context, target bad, key the category."""
     return Example((good, *_around(prefix, suffix)), (bad,), key=category)
 
 
@@ -262,7 +262,7 @@ class _Scoring:
     """Scoring of a run: the check of an example, the scores of a block, and the splitting of a text."""
 
     kind: str
-    check: Callable[[Example], None]
+    check: Callable[[Example], Any]
     score: Callable[[Sequence[Example]], list[SequenceScore]]
     split: Callable[[str], tuple[str, ...]]
     split_source: Callable[[str, str], tuple[str, ...]]
@@ -290,7 +290,7 @@ def _scoring_of(run: Run[Any, Any], settings: ScoringSettings) -> _Scoring:
     if isinstance(run.codec, LanguageModelCodec):
         return _of_texts(run.model, run.codec.tokenizer, settings)
     if not isinstance(run.codec, SequenceCodec):
-        raise InputError("the run predicts outputs", hint="score under a masked model or a Hugging Face model")
+        raise InputError("the run predicts outputs", hint="use a masked model or a Hugging Face model to score")
     return _of_sequences(run, settings)
 
 
@@ -300,20 +300,17 @@ def _of_texts(model: Any, tokenizer: Any, settings: ScoringSettings) -> _Scoring
 
     scorer = text_scorer(model, tokenizer, settings)
 
-    def prepared(example: Example) -> ScoredText:
+    def prepare(example: Example) -> ScoredText:
         prefix, suffix = (*example.source, "", "")[:2]
         with placed(**example.place):
             return scorer.prepare(example.target[0] if example.target else "", prefix, suffix)
 
     def score(examples: Sequence[Example]) -> list[SequenceScore]:
         with room_for(f"{settings.max_tokens:,} tokens at once", hint="give a smaller --max-tokens"):
-            scores = scorer.scores([prepared(example) for example in examples])
+            scores = scorer.scores([prepare(example) for example in examples])
         return [SequenceScore(**vars(score), example=example) for score, example in zip(scores, examples, strict=True)]
 
-    def check(example: Example) -> None:
-        prepared(example)
-
-    return _Scoring(scorer.kind, check, score, lambda text: (text,), _around)
+    return _Scoring(scorer.kind, prepare, score, lambda text: (text,), _around)
 
 
 def _of_sequences(run: MaskedRun, settings: ScoringSettings) -> _Scoring:
@@ -376,8 +373,8 @@ def _sequence_score(
     codec: SequenceCodec, example: Example, ids: Sequence[int], log_probs_T: torch.Tensor, words: tuple[int, ...]
 ) -> SequenceScore:
     if bool(log_probs_T.isnan().any()):
-        problem, hint = "the model's scores of the sequence are not numbers", "check its weights"
-        raise InputError(problem, **example.place, hint=hint)
+        problem = "the model's scores of the sequence are not numbers"
+        raise InputError(problem, **example.place, hint="check its weights")
     tokens, text = codec.decode(ids), codec.example_text(example)
     options: dict[str, Any] = {"words_T": words, "spans": located(codec.pieces_of(tokens), text), "example": example}
     unknown = sum(token == codec.unknown_id for token in ids)

@@ -70,7 +70,7 @@ class WarmStart(Config):
     )
 
     def stages(self) -> list[tuple[str, str, ObjectiveConfig, float]]:
-        """List the stages: name, folder, objective, and shares of the epochs and the learning rate."""
+        """List the stages: name, folder, objective, and fraction of the epochs and of the learning rate."""
         return [("warm start", "warm-start", CrossEntropy(), 1.0)]
 
 
@@ -114,11 +114,8 @@ class DistilledStart(WarmStart):
         return [*super().stages(), ("distillation", "distillation", Distillation(k=self.k), 0.5)]
 
 
-_USUAL_START = CrossEntropyStart()
-
-
 def _from_objective(name: str, default: Any) -> Any:
-    """Return the default of a decoding option: its value in the objective."""
+    """Return a function that computes the default of a decoding option: its value in the objective, if any."""
     return lambda values: getattr(values.get("objective"), name, default)
 
 
@@ -151,7 +148,9 @@ class _ExperimentOptions(Config):
     alpha: Alpha = setting(_from_objective("alpha", "exponential(1, 8)"), RELAXATION, metavar="SCHEDULE")
     alpha_unit: AlphaUnitName = setting(_from_objective("unit", "scores"), ALPHA_UNIT)
     warm_start: Annotated[WarmStart | None, OneOf(WarmStart, optional=True, usual="cross-entropy")] = setting(
-        lambda values: None if values.get("init") or _trains_new_weights(values.get("objective")) else _USUAL_START,
+        lambda values: (
+            None if values.get("init") or _trains_new_weights(values.get("objective")) else CrossEntropyStart()
+        ),
         "scheduled-sampling, crf, distillation, search-aware objectives: the first stage; distilled trains "
         "cross-entropy and then distils it into raw scores",
         panel="Optimisation",
@@ -273,20 +272,18 @@ class Settings(TrainerOptions, _ExperimentOptions):
 
     @field_validator("warm_start", mode="after")
     @classmethod
-    def _before_what(cls, start: WarmStart | None, info: Any) -> WarmStart | None:
+    def _warm_start_has_effect(cls, start: WarmStart | None, info: Any) -> WarmStart | None:
         objective = info.data.get("objective")
         if start is not None and _trains_new_weights(objective):
-            problem, hint = _nothing_before("warm_start", type(objective))
+            problem, hint = _without_warm_start("warm_start", type(objective))
             raise InputError(problem, hint=hint)
         return start
 
     @model_validator(mode="after")
-    def _fit_together(self) -> Any:
+    def _are_compatible(self) -> Any:
         objective, start = self.objective, self.warm_start
         if isinstance(objective, CRF) and not isinstance(self.model, Chain):
-            problem = (
-                f"objective: crf needs scores that form a chain, which those of the model {self.model.title} do not"
-            )
+            problem = f"objective: crf needs the scores of a chain, which the model {self.model.title} does not have"
             raise InputError(problem, hint="use --model chain, or --objective beam-crf")
         if getattr(objective, "commit_delay", None) is not None:
             if self.task == "transduce":
@@ -298,31 +295,32 @@ class Settings(TrainerOptions, _ExperimentOptions):
         if self.trained_score == "renormalized" and not self.language:
             problem = "language: renormalised scores sum over the tokens that a language allows, and there is none"
             raise InputError(problem, hint="give --language, or train local scores")
-        untaught = start is None and self.init is None
-        if isinstance(objective, Distillation) and (untaught or isinstance(start, DistilledStart)):
-            problem = "warm_start: distillation needs a teacher, a local model that the warm start trains"
-            hint = "use --warm-start cross-entropy, self-normalized or scheduled-sampling"
-            raise InputError(problem, hint=hint)
-        if isinstance(objective, Distillation) and start is not None and start.epochs == 0 and self.init is None:
-            problem = "warm_start_epochs: distillation needs a teacher, a local model that the warm start trains"
-            raise InputError(problem, hint="use --warm-start-epochs greater than 0")
+        if isinstance(objective, Distillation):
+            self._require_teacher()
         if isinstance(start, DistilledStart) and self.trained_score == "local":
             problem = f"warm_start: distilled prepares raw scores, and {objective.name} is trained on local ones here"
             other = "--score global, or " if hasattr(objective, "score") else ""
             raise InputError(problem, hint=f"use {other}--warm-start cross-entropy")
-        again = isinstance(self.model, PretrainedGenerator) or any(
+        can_recompute = isinstance(self.model, PretrainedGenerator) or any(
             stage.settings.objective.unrolls for stage in self.stages()
         )
-        if self.gradient_checkpointing and not again:
-            problem = (
-                f"gradient_checkpointing: {objective.name} has no search with gradients, which could be taken again"
-            )
+        if self.gradient_checkpointing and not can_recompute:
+            problem = f"gradient_checkpointing: {objective.name} has no search with gradients to recompute"
             raise InputError(problem, hint="leave it out, or use --objective relaxed-beam")
-        in_two_passes = [stage for stage in (objective, start) if getattr(stage, "feeding_passes", "") == "two-pass"]
+        in_two_passes = any(getattr(stage, "feeding_passes", "") == "two-pass" for stage in (objective, start))
         if in_two_passes and not self.model.parallel:
             problem = "feeding_passes: only scheduled sampling of a transformer can be fed in two passes"
             raise InputError(problem, hint="use --feeding-passes step-by-step, or --model transformer")
         return self
+
+    def _require_teacher(self) -> None:
+        """Raise an InputError if nothing trains the teacher of distillation."""
+        start, need = self.warm_start, "distillation needs a teacher, a local model that the warm start trains"
+        if isinstance(start, DistilledStart) or (start is None and self.init is None):
+            hint = "use --warm-start cross-entropy, self-normalized or scheduled-sampling"
+            raise InputError(f"warm_start: {need}", hint=hint)
+        if start is not None and start.epochs == 0 and self.init is None:
+            raise InputError(f"warm_start_epochs: {need}", hint="use --warm-start-epochs greater than 0")
 
 
 class Tagging(Settings):
@@ -349,8 +347,8 @@ SETTINGS = OneOf(Settings)
 """Both kinds of settings, for ``configure`` and ``flags_of``."""
 
 
-def _nothing_before(option: str, objective: type[ObjectiveConfig]) -> tuple[str, str]:
-    """Return the problem and the hint about an option of a warm start that the objective does not have."""
+def _without_warm_start(option: str, objective: type[ObjectiveConfig]) -> tuple[str, str]:
+    """Return the problem and the hint about an option of the warm start, which an objective does not have."""
     problem = f"{option}: {objective.model_fields['name'].default} trains new weights, without a warm start"
     return problem, "leave it out, or use an objective that starts from a trained model"
 
@@ -362,7 +360,7 @@ def _trains_new_weights(objective: Any) -> bool:
 def train_settings(**flat: Any) -> Settings:
     """Make settings of ``seqwise train`` from flat ones, named like its flags.
 
-    ``objective`` is a name or an object; options given beside an object replace its own.
+    ``objective`` is a name or an object; other given options of the objective override those of an object.
 
     Raises:
         InputError: a setting cannot be used.
@@ -371,11 +369,11 @@ def train_settings(**flat: Any) -> Settings:
         >>> train_settings(encoder="left-to-right").objective.name, train_settings().objective.name
         ('beam-crf', 'cross-entropy')
     """
-    objective, beside = flat.get("objective"), set[str]()
+    objective, overrides = flat.get("objective"), set[str]()
     if isinstance(objective, ObjectiveConfig):
-        beside = {flag.name for flag in flags_of(type(objective))} & {*flat}
-    settings = _built(given_in_python({name: value for name, value in flat.items() if name not in beside}))
-    return settings.with_changes(**{name: flat[name] for name in beside}) if beside else settings
+        overrides = {flag.name for flag in flags_of(type(objective))} & {*flat}
+    settings = _built(given_in_python({name: value for name, value in flat.items() if name not in overrides}))
+    return settings.with_changes(**{name: flat[name] for name in overrides}) if overrides else settings
 
 
 def load_settings(path: Path | None, flags: Mapping[str, str] | None = None) -> Settings:
@@ -389,12 +387,11 @@ def saved_settings(folder: Path) -> Settings | None:
     return None if given is None else _built(given)
 
 
-def check(settings: Settings) -> Settings:
-    """Return settings; raise an InputError without training data, or for evaluations without development data."""
-    if settings.train == Path() and "train" not in settings.model_fields_set:  # the folder "." is another mistake
+def require_data(settings: Settings) -> None:
+    """Raise an InputError without training data, or for evaluations without development data."""
+    if settings.train == Path() and "train" not in settings.model_fields_set:  # a given "." is a different mistake
         raise InputError("there is no training data", hint="give --train FILE, or a line 'train: FILE' in the YAML")
     require_evaluation(settings, has_dev=settings.dev is not None)
-    return settings
 
 
 def _built(given: Given) -> Settings:
@@ -409,7 +406,7 @@ def _built(given: Given) -> Settings:
     kind: Any = OneOf(ObjectiveConfig).members.get(str(given.value("objective.name", "objective")))
     for name in ("warm_start_epochs", "warm_start_learning_rate"):
         if kind is not None and kind.from_scratch and given.value(name) is not None:
-            raise given.error(name, *_nothing_before(name, kind))
+            raise given.error(name, *_without_warm_start(name, kind))
     settings: Settings = build(SETTINGS, given)
     settings._chosen_by_auto = by_auto
     return settings
@@ -430,7 +427,7 @@ def _take_from_init(given: Given) -> None:
     if "model" in missing:
         for name in flat_values(before.model):
             if name != "name" and given.value(name) is not None:
-                raise given.error(name, f"{name}: the run in init decides it", "leave it out")
+                raise given.error(name, f"{name}: the run in init determines it", "leave it out")
     for name in missing:
         value = getattr(before, name)
         value = recorded_language(value, folder) if name == "language" else value
@@ -440,14 +437,14 @@ def _take_from_init(given: Given) -> None:
 def _choose_objective(given: Given) -> None:
     """Replace the objective "auto" by the best one in the reproductions.
 
-    For a left-to-right tagger, which commits before it has seen the whole input: cross-entropy, then scheduled
-    sampling, then the beam CRF with raw scores (``python -m reproductions search-objectives``). For models that see the
-    whole input, nothing beat longer training with cross-entropy (Tables 4.1 and 4.2, g2p), so the epochs of a warm
-    start are added.
+    For a left-to-right tagger, whose labels do not depend on the rest of the input: cross-entropy, then scheduled
+    sampling, then the beam CRF with raw scores (``python -m reproductions search-objectives``). For models that read
+    the whole input, nothing was better than longer training with cross-entropy (Tables 4.1 and 4.2, g2p), so the epochs
+    of a warm start are added.
     """
     for name in ("score", "objective.score", "warm_start"):
         if given.value(name) is not None:
-            problem = f"{name}: the objective auto chooses it itself"
+            problem = f"{name}: the objective auto chooses it"
             raise given.error(name, problem, f"leave {name.replace('_', '-')} out, or name an objective")
     encoder = given.value("encoder", "model.encoder")
     if given.value("task") == "tag" and encoder == "left-to-right":
@@ -471,13 +468,13 @@ def _choose_objective(given: Given) -> None:
     try:
         total = added + float(epochs)
     except (TypeError, ValueError):
-        return  # validation refuses it with its line
+        return  # an error of validation, which names the line
     if added < total < math.inf:
         given.put("epochs", total)
 
 
 def _name_objective(given: Given, name: str) -> None:
-    """Replace the name of the objective, and keep options beside it."""
+    """Replace the name of the objective, and keep the options in its section."""
     written = given.file.get("objective")
     given.put("objective", name)
     if written is not None and isinstance(written.value, Mapping):

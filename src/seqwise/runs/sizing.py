@@ -13,15 +13,15 @@ from seqwise.runs.model_settings import MANY_UNSEEN, NewTagger
 from seqwise.runs.settings import RATE_OF_PRETRAINED, Settings
 from seqwise.runs.trainer_options import AnyOptions, TrainerOptions
 
-FEW = 16
+SMALL_BATCH = 16
 """Batch size for small data."""
 
 ENOUGH_STEPS = 1_500
 """Number of steps for small data if development data can stop training earlier."""
 MOST_EPOCHS = 60
 
-OF_NEW_WEIGHTS, OF_PRETRAINED = (6.0, 25.0), (3.0, 10.0)
-"""Fewest and most epochs."""
+EPOCHS_OF_NEW, EPOCHS_OF_PRETRAINED = (6.0, 25.0), (3.0, 10.0)
+"""Minimum and maximum number of epochs, for new and for pretrained weights."""
 
 _SIZES = ("batch_size", "epochs", "learning_rate", "evaluate_every", "patience")
 
@@ -39,18 +39,18 @@ def sizes_for(
     num_examples: int,
     *,
     batch_size: int | None = None,
-    epochs: tuple[float, float] = OF_NEW_WEIGHTS,
+    epochs: tuple[float, float] = EPOCHS_OF_NEW,
     enough_steps: int = 0,
 ) -> Sizes:
     """Return sizes for a number of training examples.
 
-    Small data get more epochs in small batches, as a few hundred steps teach little, however large the batches.
+    Small data get more epochs in smaller batches, because a few hundred steps teach little, however large the batches.
 
     Args:
         num_examples: number of training examples.
         batch_size: replaces the batch size for data of this size.
-        epochs: fewest and most epochs.
-        enough_steps: number of steps for which very small data get even more epochs, at most ``MOST_EPOCHS``.
+        epochs: minimum and maximum number of epochs.
+        enough_steps: number of steps for which very small data may exceed this maximum, up to ``MOST_EPOCHS``.
 
     Example:
         >>> sizes_for(1_500)
@@ -58,12 +58,12 @@ def sizes_for(
         >>> sizes_for(100_000)
         Sizes(batch_size=64, epochs=6.0, evaluate_every=1000)
     """
-    batch_size = batch_size or (FEW if num_examples < 8_000 else 32 if num_examples < 30_000 else 64)
-    steps_an_epoch = -(-num_examples // batch_size)
+    batch_size = batch_size or (SMALL_BATCH if num_examples < 8_000 else 32 if num_examples < 30_000 else 64)
+    steps_per_epoch = -(-num_examples // batch_size)
     fewest, most = epochs
-    most = max(most, min(enough_steps / steps_an_epoch, MOST_EPOCHS))
-    chosen = float(round(min(max(8_000 / steps_an_epoch, fewest), most)))
-    return Sizes(batch_size, chosen, min(max(steps_an_epoch, 100), 1_000))
+    most = max(most, min(enough_steps / steps_per_epoch, MOST_EPOCHS))
+    chosen = float(round(min(max(8_000 / steps_per_epoch, fewest), most)))
+    return Sizes(batch_size, chosen, min(max(steps_per_epoch, 100), 1_000))
 
 
 def sized(settings: Settings, examples: Sequence[Example]) -> Settings:
@@ -76,27 +76,27 @@ def sized(settings: Settings, examples: Sequence[Example]) -> Settings:
     sizes = sizes_for(
         len(examples),
         batch_size=_given_batch_size(settings),
-        epochs=OF_PRETRAINED if pretrained else OF_NEW_WEIGHTS,
+        epochs=EPOCHS_OF_PRETRAINED if pretrained else EPOCHS_OF_NEW,
         enough_steps=ENOUGH_STEPS if _stops_early(settings) and not pretrained else 0,
     )
     first_rate = RATE_OF_PRETRAINED if pretrained else _rate(settings, sizes.batch_size)
-    goes_on = (start is not None and start.epochs > 0) or settings.init is not None
+    is_warm = (start is not None and start.epochs > 0) or settings.init is not None
     if start is not None:
         of_start = {"epochs": sizes.epochs, "learning_rate": first_rate}
         changes = {name: value for name, value in of_start.items() if name not in start.model_fields_set}
         settings = settings.model_copy(update={"warm_start": start.model_copy(update=changes)})
     if (
-        _leaves_characters_open(settings.model)
+        _may_add_characters(settings.model)
         and settings.init is None
-        and settings.model.minimum_count != 1  # there, an unknown word is refused
+        and settings.model.minimum_count != 1  # with 1, unknown words are refused
         and estimated_unseen_share(examples) >= MANY_UNSEEN
     ):
         settings = settings.model_copy(update={"model": settings.model.model_copy(update={"characters": True})})
     return _with_choices(
         settings,
         batch_size=None if settings.batch_tokens else sizes.batch_size,
-        epochs=sizes.epochs / 2 if goes_on else sizes.epochs,
-        learning_rate=first_rate * (0.4 if goes_on and not pretrained else 1.0),
+        epochs=sizes.epochs / 2 if is_warm else sizes.epochs,
+        learning_rate=first_rate * (0.4 if is_warm and not pretrained else 1.0),
         evaluate_every=0 if settings.dev is None else sizes.evaluate_every,
     )
 
@@ -107,8 +107,8 @@ def _stops_early(settings: Settings) -> bool:
     return evaluated and settings.dev is not None and settings.patience is not None
 
 
-def _leaves_characters_open(model: object) -> TypeGuard[NewTagger]:
-    """Whether this is a tagger that may read characters, without a setting for it."""
+def _may_add_characters(model: object) -> TypeGuard[NewTagger]:
+    """Whether this is a new tagger whose settings do not say whether it reads characters."""
     return isinstance(model, NewTagger) and "characters" not in model.model_fields_set
 
 
@@ -132,14 +132,14 @@ def _with_choices(settings: AnyOptions, **choices: Any) -> AnyOptions:
 
 
 def sized_like(settings: AnyOptions, other: TrainerOptions) -> AnyOptions:
-    """Copy the values that sizing would choose from other settings, unless given."""
+    """Take the values that sizing would choose from other settings, unless given."""
     changes: dict[str, Any] = {name: getattr(other, name) for name in _SIZES if name not in settings.model_fields_set}
     start, other_start = (getattr(each, "warm_start", None) for each in (settings, other))
     if start is not None and other_start is not None:
         names = {"epochs", "learning_rate"} - start.model_fields_set
         changes["warm_start"] = start.model_copy(update={name: getattr(other_start, name) for name in names})
     model, other_model = settings.model, other.model
-    if _leaves_characters_open(model) and isinstance(other_model, NewTagger):
+    if _may_add_characters(model) and isinstance(other_model, NewTagger):
         changes["model"] = model.model_copy(update={"characters": other_model.characters})
     return settings.model_copy(update=changes)
 
@@ -158,8 +158,8 @@ def _rate(settings: Settings, batch_size: int) -> float:
 
 
 def evaluated_examples(settings: TrainerOptions) -> int:
-    """Return the number of examples per evaluation: a quarter of those trained on since the last one, 100 to 500."""
-    return min(max(settings.evaluate_every * (settings.batch_size or FEW) // 4, 100), 500)
+    """Return the number of examples per evaluation: a quarter of the training examples between two, 100 to 500."""
+    return min(max(settings.evaluate_every * (settings.batch_size or SMALL_BATCH) // 4, 100), 500)
 
 
 def sample_evenly(examples: Sequence[Example], most: int, *, key: Callable[[Example], Hashable]) -> list[Example]:

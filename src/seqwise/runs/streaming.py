@@ -35,12 +35,12 @@ Name = TypeVar("Name", bound=Hashable)
 
 
 class Update(NamedTuple):
-    """Labels after further tokens of a stream: names for a run, ids for a model.
+    """Labels after new tokens of a stream: names for a run, ids for a model.
 
     Attributes:
         committed: labels that became final, in the order of the tokens. They are never retracted.
         partial: the best labels so far of the remaining tokens, which may still change.
-        retracted: labels of the previous ``partial`` from the first that changed on, to be erased from the end of a
+        retracted: labels of the previous ``partial`` from the first changed one on, to be erased from the end of a
             display (erasure: Arivazhagan et al., IWSLT 2020).
     """
 
@@ -103,7 +103,7 @@ class Streams:
         self._selector = Committing(chosen.selector, as_commit_rule(commit))
         self._score = chosen.score if score is None else as_score(score)
         self._partial: dict[Hashable, Ids] = {}  # of all streams
-        self._places: dict[Hashable, int] = {}  # rows of the state, of those that have been fed, in their order
+        self._places: dict[Hashable, int] = {}  # rows of the state, of the streams that have been fed, in order
         self._state: _State | None = None
 
     @property
@@ -161,7 +161,7 @@ class Streams:
             InputError: no stream has that name, or it is finished.
         """
         self._require(name)
-        # Its row goes when the state of the others is next needed: many streams may leave at once.
+        # The next call of ``feed`` removes its row of the state, together with those of other finished streams.
         self._places.pop(name, None)
         return self._update((), self._partial.pop(name), ())
 
@@ -199,7 +199,7 @@ class Streams:
         self._put(rows, None if restored is None else tree.map(lambda leaf: leaf.to(device), restored))
 
     def _sizes(self) -> list[list[Any]]:
-        """Type and shape of each parameter of the model, on which those of the state's tensors depend."""
+        """Return dtype and shape of each parameter of the model, on which those of the state's tensors depend."""
         is_module = isinstance(self._model, torch.nn.Module)
         parameters = self._model.parameters() if is_module else [self._model.embedding_VD]
         return [[str(parameter.dtype), *parameter.shape] for parameter in parameters]
@@ -216,7 +216,7 @@ class Streams:
             raise InputError(f"there is no stream {name!r}, or it is finished", hint="feed it first")
 
     def _words(self, tokens: Mapping[Name, Iterable[Any]]) -> dict[Name, list[Ids]]:
-        """Ids of each word of each stream, looked up for all streams at once."""
+        """Return the ids of each word of each stream, encoded for all streams at once."""
         if not isinstance(tokens, Mapping):
             problem = f"a {type(tokens).__name__} where a mapping was expected"
             raise InputError(problem, hint="write feed({name: [token]}), or use a Stream")
@@ -234,7 +234,7 @@ class Streams:
         return words
 
     def _rows(self, names: Sequence[Hashable]) -> _State:
-        """State of some of the streams, in this order."""
+        """Return the state of some of the streams, in this order."""
         assert self._state is not None
         return _selected(self._state, [self._places[name] for name in names], len(self._state.scores_BK))
 
@@ -263,7 +263,7 @@ class Streams:
             names, done = [names[row] for row in others], until
 
     def _searched(self, state: _State | None, words: Sequence[Sequence[Ids]]) -> tuple[_State, list[Ids]]:
-        """Continue the search with equally many words of each input; return the state and newly committed labels."""
+        """Continue the search with the same number of words of each input; return the state and committed labels."""
         beam = carry = past = None
         if state is not None:
             beam, carry, past = state.beam, state.carry, state.past
@@ -288,7 +288,7 @@ class Streams:
             columns.append(carry.committed_BT)
         assert beam is not None and carry is not None
         best_B = beam.scores_BK.amax(1)
-        if bool(best_B.isnan().any()):  # which every comparison passes over, so that any labels would be the best
+        if bool(best_B.isnan().any()):  # comparisons with NaN would leave any labels as the best
             raise InputError("the model's scores are not numbers", hint="check its weights")
         if bool((best_B == -torch.inf).any()):
             raise InputError("the model excludes every label for a token", hint="check which tokens its scores exclude")
@@ -415,7 +415,7 @@ class _State(NamedTuple):
 
     @staticmethod
     def of(past: Any, beam: Beam, carry: OpenLabels) -> _State:
-        """Make the state after some steps; the open labels hold the history of the beam, and matrices are rebuilt."""
+        """Return the state after some steps; the open labels are the history of the beam, and matrices are rebuilt."""
         if not (carry.inner is None or isinstance(carry.inner, Matrices)):
             raise InputError("the selector remembers more than its slots", hint="use HardTopK, SoftTopK or viterbi")
         nodes = () if beam.nodes_BK is None else (beam.nodes_BK,)
@@ -460,15 +460,15 @@ def _joined(states: Sequence[_State]) -> _State:
 
     def stacked(*leaves: Tensor) -> Tensor:
         shape = [max(sizes) for sizes in zip(*(leaf.shape[1:] for leaf in leaves), strict=True)]
-        return torch.cat([_zeros_behind(leaf, shape) for leaf in leaves])
+        return torch.cat([_zero_padded(leaf, shape) for leaf in leaves])
 
     first, *others = map(padded, states)
     return tree.map(stacked, first, *others)
 
 
-def _zeros_behind(leaf: Tensor, shape: Sequence[int]) -> Tensor:
+def _zero_padded(leaf: Tensor, shape: Sequence[int]) -> Tensor:
     """Pad all dimensions but the first with zeros to a shape."""
-    missing = [size - had for size, had in zip(shape, leaf.shape[1:], strict=True)]
+    missing = [size - current for size, current in zip(shape, leaf.shape[1:], strict=True)]
     return F.pad(leaf, [number for size in reversed(missing) for number in (0, size)]) if any(missing) else leaf
 
 
@@ -486,7 +486,7 @@ def _batch(words: Sequence[Sequence[Ids]]) -> Batch:
 
 
 def _labels(labels_BT: Tensor) -> list[Ids]:
-    """Labels of each input, without places that are only marked as committed."""
+    """Return the labels of each input, without positions that are only marked as committed."""
     is_label_BT = labels_BT != COMMITTED
     labels, ends = labels_BT[is_label_BT].tolist(), is_label_BT.sum(1).cumsum(0).tolist()
     return [tuple(labels[start:end]) for start, end in pairwise([0, *ends])]
@@ -516,7 +516,7 @@ def _label_names(names: Sequence[str], ids: Ids) -> tuple[str, ...]:
 
 
 def _encode_ids(model: Any, tokens: Sequence[Any]) -> tuple[Ids, list[Ids]]:
-    """Return the ids of each word as they were given, with none before the first word."""
+    """Return the given ids of each word, with none before the first word."""
     words = [token if isinstance(token, tuple) else (token,) for token in tokens]
     ids, firsts = tuple(chain.from_iterable(words)), tuple(chain.from_iterable(word[:1] for word in words))
     # Counted together for speed: every first id begins a word, and no other id does.

@@ -29,7 +29,7 @@ SIZED = "sized to the data"
 class TrainerOptions(Config):
     """Trainer options, for the settings of a command; see the help of each field."""
 
-    if TYPE_CHECKING:  # of every kind of settings, with its own defaults
+    if TYPE_CHECKING:  # fields of every subclass, each with its own defaults
         model: Any
         init: Path | None
         epochs: float
@@ -71,7 +71,7 @@ class TrainerOptions(Config):
     )
 
     @model_validator(mode="after")
-    def _one_of_two(self) -> Any:
+    def _choose_one_of_two(self) -> Any:
         if self.batch_tokens is not None and self.batch_size is not None:
             problem = "batch_tokens: the size of a batch is given in examples already"
             raise InputError(problem, hint="give one of batch-size and batch-tokens")
@@ -107,10 +107,10 @@ class TrainerOptions(Config):
 def read_saved(folder: Path, kind: OneOf) -> Given | None:
     """Read the settings in a folder without interpreting them; None if there are none, or those of another kind.
 
-    A file without a tag is written by hand, for ``seqwise train``.
+    A file without a tag was written by hand, for ``seqwise train``.
     """
     path = folder / CONFIGURATION
-    if not os.path.exists(path):  # unlike a Path, this takes any text for the name of a folder
+    if not os.path.exists(path):  # unlike Path.exists, does not raise if the name is too long
         return None
     given = read_given(path)
     tag = next((tag for tag in ("task", "format") if tag in given.file), "task")
@@ -118,7 +118,7 @@ def read_saved(folder: Path, kind: OneOf) -> Given | None:
 
 
 def with_absolute_paths(settings: AnyOptions, output: Path) -> AnyOptions:
-    """Make paths absolute if the run folder is outside the current one; see ``recorded_file``."""
+    """Make paths absolute if the run folder is outside the working directory; see ``recorded_file``."""
     if output.resolve().is_relative_to(Path.cwd()):
         return settings
     paths: dict[str, Any] = {name: value.absolute() for name, value in settings if isinstance(value, Path)}
@@ -149,7 +149,7 @@ def require_usable(options: TrainerOptions, *, has_lstm: bool) -> None:
 
 
 def require_evaluation(options: TrainerOptions, *, has_dev: bool) -> None:
-    """Raise an InputError for options of evaluations during training if there are none."""
+    """Raise an InputError for options of evaluations if nothing is evaluated during training."""
     given = options.model_fields_set
     is_evaluated = has_dev and (options.evaluate_every > 0 or "evaluate_every" not in given)
     if "evaluate_every" in given and options.evaluate_every and not has_dev:

@@ -46,7 +46,7 @@ from seqwise.runs.model_settings import PretrainedEncoder
 from seqwise.runs.monitoring import CROSS_ENTROPY, monitor
 from seqwise.runs.paths import language_file
 from seqwise.runs.run import METRICS, OutputRun, Run
-from seqwise.runs.settings import WARM_START_FOLDERS, Settings, check
+from seqwise.runs.settings import WARM_START_FOLDERS, Settings, require_data
 from seqwise.runs.sizing import sized, sized_like
 from seqwise.runs.trainer_options import (
     CONFIGURATION,
@@ -93,8 +93,8 @@ def fit_stage(
 ) -> TrainingResult:
     """Train a model in place, resuming from the folder's checkpoints, and check that its last loss is finite.
 
-    If it is measured during training, the model ends with the weights of which the metric is greatest. Error messages
-    name the examples; further options are those of ``fit``.
+    If the model is measured during training, it ends with the weights that have the highest metric. Error messages name
+    the examples; further options are those of ``fit``.
     """
     steps, schedules = settings.num_steps(encoded), schedules or {}
     measured: Mapping[str, float] = {}
@@ -169,21 +169,21 @@ def train_stage(
 def _metric(measured: Mapping[str, float], *, subwords: bool, path: str) -> float:
     """Return the deciding measure, minus a small multiple of the cross-entropy.
 
-    So a learning model improves even while it finds no entity and no output is right.
+    A model that learns thus improves even while the measure is still 0.
     """
     title, sign = decisive(measured, subwords=subwords)
     value = measured[title]
     if not math.isfinite(value):
         hint = "give other development data, or --evaluate-every 0"
         raise InputError(f"{title} is {value} on the development data", path=path or None, hint=hint)
-    return sign * value - _HAIR * min(measured.get(CROSS_ENTROPY, 0.0), 100.0)
+    return sign * value - _CROSS_ENTROPY_WEIGHT * min(measured.get(CROSS_ENTROPY, 0.0), 100.0)
 
 
-_HAIR = 1e-6
-"""Weight of the cross-entropy in the metric of early stopping, smaller than one right answer."""
+_CROSS_ENTROPY_WEIGHT = 1e-6
+"""Weight of the cross-entropy in the metric of early stopping, which matters less than one correct answer."""
 
 
-# Settings that may change between calls: checkpoints compare the data, and the others do not touch the weights.
+# Settings that may change between calls: checkpoints compare the data, and the others do not affect the weights.
 _MAY_DIFFER = {"train", "dev", "init", "save_every", "report_to", "gradient_checkpointing"}
 _WRITTEN = (
     "model", "model.partial", "checkpoints", *WARM_START_FOLDERS, "log.jsonl", MEASUREMENTS, SUMMARY, METRICS,
@@ -197,9 +197,9 @@ def settings_for_folder(given: AnyOptions, output: Path, choose: Callable[[AnyOp
         InputError: the folder contains anything but a run with the same settings.
     """
     settings, saved = choose(with_absolute_paths(given, output)), read_settings(output)
-    began_unevaluated = saved is not None and "evaluate_every" in saved.model_fields_set and not saved.evaluate_every
-    if began_unevaluated and "evaluate_every" not in given.model_fields_set:
-        # Development data that are added later only measure the trained model.
+    was_unevaluated = saved is not None and "evaluate_every" in saved.model_fields_set and not saved.evaluate_every
+    if was_unevaluated and "evaluate_every" not in given.model_fields_set:
+        # Development data that were added later only measure the trained model.
         settings = settings.model_copy(update={"evaluate_every": 0, "patience": None})
     from_main_process(lambda: _require_same_settings(output, saved, settings, given.model_fields_set))
     return settings
@@ -210,7 +210,7 @@ def _require_same_settings(
 ) -> None:
     """Raise an InputError if the output folder contains anything but a run with the same settings.
 
-    Settings that were not given depend on the training data, so that other data are named in their place.
+    Settings that were not given depend on the training data; if the data differ, the error names the data instead.
     """
     if saved is None:
         leftover = next((name for name in _WRITTEN if (output / name).exists()), None)
@@ -223,17 +223,17 @@ def _require_same_settings(
         raise InputError(f"the folder holds a run of seqwise {command}", path=output, hint="give another --output")
     changed = differences(sized_like(saved, settings), settings)
     for name, (then, now) in changed.items():
-        if (name not in _MAY_DIFFER or now is None) and not _left_no_checkpoint(output):
+        if (name not in _MAY_DIFFER or now is None) and not _began_without_checkpoint(output):
             if name not in given and "train" in changed:
                 name, then, now = "training file", *changed["train"]
             raise changed_setting_error(output, name, then, now)
 
 
-def _left_no_checkpoint(output: Path) -> bool:
-    """Whether training began here and left no checkpoint."""
-    kept = [output / folder / "checkpoints" for folder in ("", *WARM_START_FOLDERS)]
-    begun = any(folder.exists() for folder in kept) and not (output / "model").exists()
-    return begun and not any(last_complete(folder) for folder in kept)
+def _began_without_checkpoint(output: Path) -> bool:
+    """Whether training began in a folder and was interrupted before its first checkpoint."""
+    folders = [output / folder / "checkpoints" for folder in ("", *WARM_START_FOLDERS)]
+    began = any(folder.exists() for folder in folders) and not (output / "model").exists()
+    return began and not any(map(last_complete, folders))
 
 
 def claim(
@@ -244,7 +244,7 @@ def claim(
     *,
     first_stage: str = "",
 ) -> dict[str, str]:
-    """Write the settings, and return the checksums of other inputs of training than the data.
+    """Write the settings, and return the checksums of the inputs of training other than the training data.
 
     Raises:
         InputError: the first stage in the folder was trained on other data; nothing is written.
@@ -261,7 +261,7 @@ def claim(
 
 
 def fingerprints_of(settings: TrainerOptions, dev: Sequence[Example]) -> dict[str, str]:
-    """Return checksums of other inputs of training: the development data, the run ``init``, and the language."""
+    """Return checksums of the development data, the run ``init`` and the language, as far as training uses them."""
     fingerprints = {}
     if settings.evaluate_every:
         fingerprints["development data"] = sha256_of_examples(dev)
@@ -279,7 +279,7 @@ def context_of(
     """Return the context of an objective: properties of the outputs, the data and the initial model."""
 
     def noise() -> Tensor:
-        counts_V = torch.ones(len(labels))  # add-one: tokens that are never gold are noise too
+        counts_V = torch.ones(len(labels))  # add-one smoothing
         for example in encoded:
             counts_V += torch.bincount(torch.tensor(example.target_ids, dtype=torch.long), minlength=len(labels))
         return noise_log_probs(counts_V)
@@ -325,7 +325,7 @@ def train_run(
         InputError: data or settings cannot be used, another process writes to the folder, or a loss is not finite.
     """
     output = Path(output)
-    check(settings)
+    require_data(settings)
     require_usable(settings, has_lstm=not settings.model.parallel)
     init_process_group()
     with sole_writer(output):
@@ -333,10 +333,10 @@ def train_run(
         settings = settings_for_folder(settings, output, partial(sized, examples=examples))
         run, encoded, dev, unread = begin_run(settings, examples)
         fingerprints = claim(output, settings, encoded, dev, first_stage=settings.stages()[0].folder)
-        doubt = (wrong_label_column(examples) or missing_blank_lines(examples)) if settings.task == "tag" else None
+        tags = settings.task == "tag"
         warn(
             initial_warning(settings.init),
-            doubt,
+            (wrong_label_column(examples) or missing_blank_lines(examples)) if tags else None,
             unread,
             overlap_warning(examples, dev),
             changed_targets(run, examples),
@@ -384,7 +384,7 @@ def finish_run(
 ) -> None:
     """Save a trained run, measure it on development data, and write its metrics, in the main process.
 
-    ``measure`` returns metrics on development data, and by title those that the baseline has.
+    ``measure`` returns the metrics on development data, and those to compare with the baseline by title.
     """
     if not is_main_process():
         return
@@ -413,7 +413,7 @@ def begin_run(
 ) -> tuple[OutputRun, list[EncodedExample], list[Example], str | None]:
     """Make a run, encode the training data and read the development data, without writing anything.
 
-    The last of the four is a warning about development inputs that the run cannot read, or None.
+    The last of the four results is a warning about development inputs that the run cannot read, or None.
     """
     dev = [] if settings.dev is None else read_examples(settings, settings.dev)
     run = new_run(examples, settings)
@@ -424,11 +424,11 @@ def begin_run(
     unread = unread_sources(run, dev)
     try:
         require_known_target(run, dev)
-    except InputError:  # it may be the training data whose columns are wrong
-        doubt = wrong_label_column(examples) if settings.task == "tag" else None
-        if doubt is None:
+    except InputError:  # the columns of the training data may be wrong
+        warning = wrong_label_column(examples) if settings.task == "tag" else None
+        if warning is None:
             raise
-        raise InputError(doubt, path=settings.train) from None
+        raise InputError(warning, path=settings.train) from None
     return run, encoded, dev, unread
 
 

@@ -31,7 +31,7 @@ SUMMARY = "summary.json"
 PSEUDO_PERPLEXITY = "pseudo-perplexity"
 MASKED_UNIT = "nats per masked token"
 WIDTH = 80
-FEWEST_STEPS = 50  # of which a fifth has a standard error
+FEWEST_STEPS = 50  # for comparing the mean losses of fifths of the steps
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Baseline:
     method: str
     file: str  # "dev" or "train"
     title: str  # of the measure that decides which decoder is best
-    sign: int  # +1 if more of it is better, -1 if less is
+    sign: int  # +1 if higher values are better, else -1
     measures: Mapping[str, float]  # all of them, by title
 
 
@@ -76,11 +76,11 @@ class TrainingSummary:
     source_vocabulary: int
     target_vocabulary: int  # with the end token, if there is one
     model: str
-    parameters: int  # that are trained
+    parameters: int  # number of trained parameters
     batch: str
     stages: Sequence[StageSummary]
     evaluation: Evaluation | None
-    auto: str | None  # what the objective "auto" stands for
+    auto: str | None  # the objective that "auto" chose
     baseline: Baseline | None  # None for a transduction without development data
 
 
@@ -166,11 +166,11 @@ def _unigrams(train: Sequence[EncodedExample], dev: Sequence[EncodedExample]) ->
 
 def _baseline(run: OutputRun, train: Sequence[Example], dev: Sequence[Example]) -> Baseline | None:
     tags, examples = run.settings.task == "tag", dev or train
-    if not tags and not dev:  # the outputs of training sources are known
+    if not tags and not dev:  # the baseline has memorised the training sources
         return None
     inputs = distinct_inputs(run, examples)
     outputs = (most_frequent_labels if tags else most_frequent_outputs)(train, inputs)
-    if not tags:  # raw text as the run would write it
+    if not tags:  # split as the run would write them
         answered = [replace(example, target=output) for example, output in zip(inputs, outputs, strict=True)]
         outputs = [tuple(example.target) for example in run.codec.split(answered)]
     measures = measure_outputs(run, examples, outputs)
@@ -193,7 +193,7 @@ def summary_lines(summary: TrainingSummary) -> list[str]:
     rows = [("train", _counts(summary, summary.train))]
     if summary.dev is not None:
         rows.append(("dev", _counts(summary, summary.dev)))
-    if summary.task == "tag":  # so that labels from a wrong column are seen at once
+    if summary.task == "tag":  # shows at once if labels come from a wrong column
         shares = (f"{label} {share:.1%}" for label, share in summary.train.commonest_targets)
         rows.append(("labels", f"most frequent: {', '.join(shares)}"))
     vocabulary = f", a vocabulary of {summary.target_vocabulary:,}" if summary.task == "masked" else ""
@@ -203,9 +203,7 @@ def summary_lines(summary: TrainingSummary) -> list[str]:
     evaluation = summary.evaluation
     most = "" if evaluation is None or evaluation.patience is None else "at most "
     for place, stage in enumerate(summary.stages, start=1):
-        steps = (
-            f"{most}{stage.epochs:g} epoch{'s' * (stage.epochs != 1)}, {stage.steps:,} step{'s' * (stage.steps != 1)}"
-        )
+        steps = f"{most}{stage.epochs:g} epoch{'s' * (stage.epochs != 1)}, {count_of(stage.steps, 'step')}"
         rows.append((f"stage {place}", f"{stage.objective}, {steps}; loss: {stage.loss_unit}"))
     rates = dict.fromkeys(f"{stage.learning_rate:g}" for stage in summary.stages)
     rows.append(("batches", f"of {summary.batch}; learning rate {', then '.join(rates)}"))
@@ -220,15 +218,12 @@ def summary_lines(summary: TrainingSummary) -> list[str]:
 
 def _stopping(summary: TrainingSummary) -> str:
     evaluation = summary.evaluation
+    if evaluation is None and summary.dev is None:
+        return "no early stopping without --dev"
     if evaluation is None:
-        return (
-            "no early stopping without --dev"
-            if summary.dev is None
-            else "none: evaluated on the development data only at the end"
-        )
-    measured = (
-        f"evaluated every {evaluation.every:,} steps on {evaluation.examples:,} development examples, best weights kept"
-    )
+        return "none: evaluated on the development data only at the end"
+    every, examples = f"{evaluation.every:,} steps", f"{evaluation.examples:,} development examples"
+    measured = f"evaluated every {every} on {examples}, best weights kept"
     if evaluation.patience is None:
         return measured
     evaluations = count_of(evaluation.patience, "evaluation")
@@ -245,13 +240,10 @@ def _counts(summary: TrainingSummary, data: DataSummary) -> str:
     else:
         token = "target token" if source_token else "token"
         text += f", {count_of(data.target_tokens, token)} ({data.target_types:,} different)"
-    unseen = data.unseen_target_tokens if summary.task == "masked" else data.unseen_source_tokens
-    if unseen is None:
-        return text
-    of, target = data.source_tokens, ""
+    unseen, total, target = data.unseen_source_tokens, data.source_tokens, ""
     if summary.task == "masked":
-        of, target = data.target_tokens, "target " if source_token else ""
-    return f"{text}; {unseen / max(of, 1):.1%} unseen {target}tokens"
+        unseen, total, target = data.unseen_target_tokens, data.target_tokens, "target " if source_token else ""
+    return text if unseen is None else f"{text}; {unseen / max(total, 1):.1%} unseen {target}tokens"
 
 
 _NAMES = {"tag": ("sentence", "token"), "transduce": ("pair", "source token"), "masked": ("sequence", "")}
@@ -268,18 +260,16 @@ def below(baseline: Baseline | None, measures: Mapping[str, float]) -> dict[str,
     """Return a warning if the model's measures on development data, by title, are worse than the baseline's."""
     if baseline is None or baseline.file != "dev":
         return {}
-    value, least = measures[baseline.title], baseline.measures[baseline.title]
-    if baseline.sign * (value - least) >= 0:
+    value, baseline_value = measures[baseline.title], baseline.measures[baseline.title]
+    if baseline.sign * (value - baseline_value) >= 0:
         return {}
-    values = (
-        f"{_shown(baseline, value)} on the development data, against {_shown(baseline, least)} by {baseline.method}"
-    )
-    problem = f"the model is worse than the baseline without learning: {baseline.title} {values}"
-    return {"below the baseline": problem}
+    own, other = f"{_shown(baseline, value)} on the development data", _shown(baseline, baseline_value)
+    values = f"{baseline.title} {own}, against {other} by {baseline.method}"
+    return {"below the baseline": f"the model is worse than the baseline without learning: {values}"}
 
 
 def initial_warning(init: Path | None) -> str | None:
-    """Return a warning if the run whose weights training starts from is worse than its baseline."""
+    """Return a warning if the run ``init`` is worse than its baseline."""
     try:
         saved = {} if init is None else json.loads((init / METRICS).read_bytes())
         problem = saved["warnings"]["below the baseline"]
@@ -296,9 +286,9 @@ def loss_warnings(
     schedules: Mapping[str, Schedule] | None = None,
     best_step: int | None = None,
 ) -> dict[str, str]:
-    """Warn if the loss has risen ("diverged") or was "still falling", by the mean losses of fifths of the steps.
+    """Return a warning if the loss has "diverged" or was "still falling", by mean losses over fifths of the steps.
 
-    Risen: the last fifth exceeds the first by three standard errors and by a tenth. Still falling: the last fifth is
+    Diverged: the last fifth exceeds the first by three standard errors and by a tenth. Still falling: the last fifth is
     below the previous one by two standard errors and by a hundredth of the total decrease, and the last weights are the
     best. Both need at least 50 steps under constant schedules. A loss above 10 and above ten times the first loss has
     diverged under any schedule.
@@ -328,7 +318,7 @@ def loss_warnings(
 def metrics_of_stage(
     result: TrainingResult, settings: TrainerOptions, encoded: Sequence[EncodedExample], folder: Path, *, loss_unit: str
 ) -> dict[str, Any]:
-    """Return steps and loss of a stage, and the measurement and epoch of its best step and whether it stopped early."""
+    """Return steps and loss of a stage and, if it was evaluated, its best measurement and whether it stopped early."""
     metrics: dict[str, Any] = {"steps": result.steps, "mean_loss": result.mean_loss, "loss_unit": loss_unit}
     if result.best_step is None:
         return metrics

@@ -4,7 +4,7 @@
 
     FOLDER/study.db     the study of Optuna, which the same command resumes
     FOLDER/best.yaml    the settings of the best trial, for ``seqwise train --config``
-    FOLDER/trials/      the runs of the best trial and of those that run or were interrupted
+    FOLDER/trials/      the run of the best trial, and those of running or interrupted ones
     FOLDER/running/     a locked folder for each trial that a process is training
 """
 
@@ -29,7 +29,7 @@ from seqwise.errors import InputError
 from seqwise.evaluation.signature import sha256_of_examples
 from seqwise.runs.inputs import read_examples
 from seqwise.runs.measures import decisive
-from seqwise.runs.settings import Settings, check, load_settings
+from seqwise.runs.settings import Settings, load_settings, require_data
 from seqwise.runs.sizing import sized
 from seqwise.runs.trainer_options import changed_setting_error, require_usable, with_absolute_paths
 from seqwise.runs.training import begin_run, train_run
@@ -39,14 +39,14 @@ from seqwise.training.lock import InUseError, next_writer, sole_writer
 from seqwise.training.processes import as_one_process
 from seqwise.training.trainer import Progress
 
-GIVEN = "given"  # the first trial's attribute with the settings as they are, which may be outside the ranges
-DATA = "data"  # the study's attribute with checksums of its data
+GIVEN = "given"  # attribute of the first trial: the given settings, which may be outside the ranges
+DATA = "data"  # attribute of the study: checksums of its data
 BEST, STUDY, SETTINGS = "best.yaml", "study.db", "settings.yaml"
 CROSS_ENTROPY_WEIGHTS = (0.0, 0.03, 0.1, 0.3, 1.0)
-BEAM_SIZES = (2, 8)  # the least and the most
-FIRST_TRIALS = 4  # that are never pruned
-PATIENCE = 0.5  # seconds between looks at the trials of other processes
-SECONDS_TO_WRITE = 60.0  # that a process waits for another one's writing to the study
+BEAM_SIZES = (2, 8)  # minimum and maximum
+FIRST_TRIALS = 4  # number of trials before pruning begins
+PATIENCE = 0.5  # seconds between checks on the trials of other processes
+WRITE_TIMEOUT = 60.0  # seconds of waiting while another process writes to the study
 
 
 @dataclass(frozen=True)
@@ -85,9 +85,9 @@ def tune(
     Parzen estimator chooses the others. A trial with an evaluation below the median of earlier trials is pruned. An
     interrupted search resumes its trial, with the same choices. ``num_trials`` is the total over all calls.
 
-    Several processes may call this with one folder. Each trains its own trials, on this machine alone; it is pruned by
-    the evaluations of all, and takes over the trial of one that died. All return the whole study. What Optuna chooses
-    then depends on the order in which trials end.
+    Several processes on one machine may call this with the same folder. Each trains its own trials, which are pruned by
+    the evaluations of all processes, and takes over the trials of processes that died. All return the whole study.
+    Optuna's choices then depend on the order in which trials end.
 
     Source: Akiba et al. (KDD 2019). Not implemented: several processes for one trial.
     """
@@ -97,7 +97,7 @@ def tune(
     if settings.dev is None:
         hint = "give --dev FILE, or a line 'dev: FILE' in the YAML"
         raise InputError("dev: settings are tuned on development data, and there are none", hint=hint)
-    check(settings)
+    require_data(settings)
     examples = read_examples(settings, settings.train)
     settings = sized(with_absolute_paths(settings, output), examples)
     require_usable(settings, has_lstm=not settings.model.parallel)
@@ -109,7 +109,7 @@ def tune(
         study = optuna.create_study(
             storage=optuna.storages.RDBStorage(
                 f"sqlite:///{(output / STUDY).resolve()}",
-                engine_kwargs={"connect_args": {"timeout": SECONDS_TO_WRITE}},
+                engine_kwargs={"connect_args": {"timeout": WRITE_TIMEOUT}},
             ),
             study_name="seqwise",
             direction="maximize",
@@ -118,7 +118,7 @@ def tune(
         )
         _require_same_data(study, data, output)
         if not study.trials:
-            study.enqueue_trial(_nearest_choice(settings), user_attrs={GIVEN: _as_they_are(settings)})
+            study.enqueue_trial(_nearest_choice(settings), user_attrs={GIVEN: _tuned_settings(settings)})
     num_ended, lock = -1, ExitStack()
     while num_ended < num_trials:
         with next_writer(output):
@@ -142,9 +142,9 @@ def tune(
 
 
 def _next_trial(study: Any, settings: Settings, output: Path, *, num_trials: int) -> Any:
-    """Return a trial to run, with its choices, or None if those that run are the last; the study is locked.
+    """Return a trial to run, with its choices, or None if enough trials have ended or are running.
 
-    The trial of a process that has died comes first.
+    Trials of processes that died come first. The caller holds the lock of the study.
     """
     optuna = _optuna()
     states = optuna.trial.TrialState
@@ -160,15 +160,15 @@ def _next_trial(study: Any, settings: Settings, output: Path, *, num_trials: int
             running.append(trial.user_attrs["settings"])
     started = len(_ended(study)) + len(running)
     while started < num_trials:
-        # By the seed and the number of trials alone, so that an interruption changes no choice.
-        twins = sum("twin" in trial.user_attrs for trial in study.trials)
-        study.sampler = optuna.samplers.TPESampler(seed=settings.seed + started + twins)
+        # The sampler depends only on the seed and the number of trials, so that interruptions change no choice.
+        duplicates = sum("duplicate" in trial.user_attrs for trial in study.trials)
+        study.sampler = optuna.samplers.TPESampler(seed=settings.seed + started + duplicates)
         trial = study.ask()
         trial.set_user_attr("settings", _choices(trial, settings))
         if trial.user_attrs["settings"] not in running:
             return trial
-        # Another process trains just this, in the same folder.
-        trial.set_user_attr("twin", True)
+        # Another process trains the same settings, in the same folder.
+        trial.set_user_attr("duplicate", True)
         study.tell(trial, state=states.FAIL)
     return None
 
@@ -217,7 +217,7 @@ def _require_same_data(study: Any, data: Mapping[str, str], output: Path) -> Non
 def _choices(trial: Any, settings: Settings) -> dict[str, Any]:
     """Draw the settings of a trial, by flat names."""
     chosen: dict[str, Any] = {}
-    for name, value in _as_they_are(settings).items():
+    for name, value in _tuned_settings(settings).items():
         if name == "alpha":
             first = _rounded(trial.suggest_float("alpha_at_first", 0.1, 10.0, log=True))
             growth = trial.suggest_float("alpha_growth", 1.0, 30.0, log=True)
@@ -232,8 +232,8 @@ def _choices(trial: Any, settings: Settings) -> dict[str, Any]:
     return chosen | trial.user_attrs.get(GIVEN, {})
 
 
-def _as_they_are(settings: Settings) -> dict[str, Any]:
-    """Return the settings that are tuned, by flat names."""
+def _tuned_settings(settings: Settings) -> dict[str, Any]:
+    """Return the given values of the settings that are tuned, by flat names."""
     objective, start = settings.objective, settings.warm_start
     values: dict[str, Any] = {"learning_rate": settings.learning_rate, "epochs": settings.epochs}
     if start is not None and start.epochs > 0:
@@ -250,7 +250,7 @@ def _as_they_are(settings: Settings) -> dict[str, Any]:
 
 def _nearest_choice(settings: Settings) -> dict[str, Any]:
     """Return the choice within the ranges that is nearest to the settings."""
-    values = _as_they_are(settings)
+    values = _tuned_settings(settings)
     if "alpha" in values:
         del values["alpha"]
         first, last = settings.objective.schedules["alpha"].ends
@@ -279,16 +279,16 @@ def _run_trial(
 ) -> None:
     """Train with the choices of a trial, and keep its run if it is the best one."""
     optuna, chosen = _optuna(), trial.user_attrs["settings"]
-    states, own = optuna.trial.TrialState, settings.with_changes(**chosen)
-    folder, subwords = _folder(output, own), settings.target_units == "subwords"
-    evaluations: dict[str, int] = {}  # of the stages so far
+    states, trial_settings = optuna.trial.TrialState, settings.with_changes(**chosen)
+    folder, subwords = _folder(output, trial_settings), settings.target_units == "subwords"
+    evaluations: dict[str, int] = {}  # number so far, by stage
 
     def report(stage: str, step: int, measured: Mapping[str, float]) -> None:
         before = sum(evaluations.values())
         evaluations[stage] = max(step // settings.evaluate_every, evaluations.get(stage, 0))
         title, sign = decisive(measured, subwords=subwords)
         value = sign * measured[title]
-        if math.isfinite(value) and sum(evaluations.values()) > before:  # else it is repeated after an interruption
+        if math.isfinite(value) and sum(evaluations.values()) > before:  # not repeated after an interruption
             trial.report(value, sum(evaluations.values()))
 
     def advance(stage: str, progress: Progress) -> None:
@@ -299,24 +299,24 @@ def _run_trial(
             if trial.should_prune():
                 raise optuna.TrialPruned
 
-    for stage in own.stages():  # those of a call that was interrupted
+    for stage in trial_settings.stages():  # evaluations of an interrupted call
         log = folder / stage.folder / MEASUREMENTS
         for _, line in read_json_lines(log, hint="remove the folder of this trial") if log.exists() else ():
             if _is_evaluated(line["step"], settings):
                 report(stage.name, line["step"], line)
     try:
-        metrics = train_run(own, folder, on_progress=advance)
+        metrics = train_run(trial_settings, folder, on_progress=advance)
     except optuna.TrialPruned:
         with next_writer(output):
             study.tell(trial, state=states.PRUNED)
             shutil.rmtree(folder)
         return
     except InUseError:
-        raise  # the folder is another process's
+        raise  # another process writes to the folder
     except InputError as error:
         not_trained = not (folder / "checkpoints").exists() and not (folder / "warm-start").exists()
         if not_trained or isinstance(error.__cause__, OSError):
-            raise  # it did not come to any training, or the disk is full: not the choices are wrong
+            raise  # not due to the choices: training did not begin, or the disk is full
         with next_writer(output):
             trial.set_user_attr("refused", str(error))
             study.tell(trial, state=states.FAIL)
@@ -328,31 +328,30 @@ def _run_trial(
 
 
 def _is_evaluated(step: int, settings: Settings) -> bool:
-    """Whether trials are compared at a step; the evaluation after the last step may come at an odd one."""
+    """Whether trials are compared at a step: at multiples of ``evaluate_every``, which the last step need not be."""
     return settings.evaluate_every > 0 and step % settings.evaluate_every == 0
 
 
 def _keep_best(study: Any, trial: Any, title: str, value: float, settings: Settings, output: Path) -> None:
-    """End a trial with its value; keep its run and not the last best one, or remove it."""
+    """End a trial with its value; remove its run, or, if it is the best one, those of earlier trials."""
     states, chosen = _optuna().trial.TrialState, trial.user_attrs["settings"]
-    own = settings.with_changes(**chosen)
-    folder = _folder(output, own)
+    trial_settings = settings.with_changes(**chosen)
+    folder = _folder(output, trial_settings)
     study.set_user_attr("title", title)
     before = [ended for ended in _ended(study) if ended.state == states.COMPLETE]
     kept: Any = max(before, key=lambda ended: ended.value, default=None)
     is_best = kept is None or value > kept.value
-    if is_best:  # before the study says so, which the next call could not make up for
-        write_atomically(output / BEST, dump(own))
+    if is_best:  # before the study records it, because a later call would not write the file
+        write_atomically(output / BEST, dump(trial_settings))
     study.tell(trial, value)
     if not is_best:
-        if kept.user_attrs["settings"] != chosen:  # the same choice again has the same folder
+        if kept.user_attrs["settings"] != chosen:  # the same choices have the same folder
             shutil.rmtree(folder)
         return
     in_use = [running.user_attrs["settings"] for running in study.get_trials(states=(states.RUNNING,))]
-    for other in before:
-        if other.user_attrs["settings"] in in_use:
-            continue
-        shutil.rmtree(_folder(output, settings.with_changes(**other.user_attrs["settings"])), ignore_errors=True)
+    for other in (ended.user_attrs["settings"] for ended in before):
+        if other not in in_use:
+            shutil.rmtree(_folder(output, settings.with_changes(**other)), ignore_errors=True)
 
 
 def _measure(metrics: Mapping[str, Any], *, subwords: bool) -> tuple[str, float]:
