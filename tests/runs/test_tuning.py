@@ -148,6 +148,19 @@ def test_killed_before_it_writes_the_best_settings_it_writes_them_in_the_next_ca
     assert load_settings(found.config).learning_rate == found.trials[0].settings["learning_rate"]
 
 
+def test_a_process_that_died_before_its_trial_had_settings_stops_no_other(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainings, output = Trainings(monkeypatch), tmp_path / "tuned"
+
+    def train(settings: Settings, folder: Path, *, on_progress: Any) -> dict[str, Any]:
+        optuna.load_study(study_name="seqwise", storage=f"sqlite:///{output / 'study.db'}").ask()
+        return trainings(settings, folder, on_progress=on_progress)
+
+    monkeypatch.setattr(tuning, "train_run", train)
+    assert len(tune(settings, output, num_trials=2).trials) == 2
+
+
 @pytest.mark.parametrize(("changed", "said"), [("train", "training data"), ("dev", "development data")])
 def test_trials_on_other_data_are_not_compared(
     changed: str, said: str, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

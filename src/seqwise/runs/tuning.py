@@ -348,7 +348,8 @@ def _keep_best(study: Any, trial: Any, title: str, value: float, settings: Setti
         if kept.user_attrs["settings"] != chosen:  # the same choices have the same folder
             shutil.rmtree(folder)
         return
-    in_use = [running.user_attrs["settings"] for running in study.get_trials(states=(states.RUNNING,))]
+    # A process may have died before its trial had settings.
+    in_use = [running.user_attrs.get("settings") for running in study.get_trials(states=(states.RUNNING,))]
     for other in (ended.user_attrs["settings"] for ended in before):
         if other not in in_use:
             shutil.rmtree(_folder(output, settings.with_changes(**other)), ignore_errors=True)
