@@ -420,6 +420,18 @@ def test_a_gap_that_only_greedy_search_has_is_said_to_be_of_greedy_search() -> N
     assert other.startswith("after prefixes of its own beam")
 
 
+def test_outputs_that_are_empty_in_every_beam_do_not_get_shorter() -> None:
+    empty, grows = (
+        {size: length_bias([Hypothesis((0,) * length, -1.0, True)], [30]) for size, length in lengths}
+        for lengths in (((1, 0), (20, 0)), ((1, 10), (20, 20)))
+    )
+    found = replace(made_up(raw=100, shifted=100, next_step=140, own=1.0), lengths={"local": empty, "raw": grows})
+    said = meanings(found)["length bias"]
+    assert said.startswith(
+        "log-probabilities keep the length of outputs as beams grow; raw scores make outputs longer as beams grow"
+    )
+
+
 def test_a_gap_too_small_to_repair_comes_without_advice() -> None:
     found = replace(made_up(raw=100, shifted=100, next_step=140, own=1.0), exposure={"beam": gap(1.03)})
     said = meanings(found)["exposure gap"]

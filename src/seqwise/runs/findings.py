@@ -189,7 +189,7 @@ def _about_lengths(diagnosis: Diagnosis) -> str:
     trends = []
     for name, scores in (("local", "log-probabilities"), ("raw", "raw scores")):
         before, after = diagnosis.lengths[name][small].ratio.value, diagnosis.lengths[name][large].ratio.value
-        if before and 0.95 < after / before < 1.05:
+        if abs(after - before) < 0.05 * before or after == before:
             trends.append(f"{scores} keep the length of outputs as beams grow")
         else:
             trends.append(f"{scores} make outputs {'longer' if after > before else 'shorter'} as beams grow")
