@@ -266,7 +266,7 @@ def test_commands_that_decode_refuse_a_masked_model(
     complaint = seqwise(command, folder, tmp_path / "some.tsv").complaint
     assert complaint == (
         f"{folder}: the folder holds a Hugging Face model, not a run; "
-        f"fine-tune it with seqwise train --model {folder}, or give the --output of a seqwise train"
+        f"fine-tune it with seqwise train --model {folder}, or give the --output of seqwise train"
     )
 
 

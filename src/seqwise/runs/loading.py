@@ -315,9 +315,9 @@ def _writes_text(source: Path | str) -> bool:
 
 
 _GIVE: dict[Purpose | None, str] = {
-    "predict": "give the --output of a seqwise train",
-    "score": "give the --output of a seqwise masked-model train, or the folder of a Hugging Face masked model",
-    None: "give the --output of a seqwise train or masked-model train",
+    "predict": "give the --output of seqwise train",
+    "score": "give the --output of seqwise masked-model train, or the folder of a Hugging Face masked model",
+    None: "give the --output of seqwise train or masked-model train",
 }
 
 

@@ -55,7 +55,7 @@ def new_masked_run(examples: Sequence[Example], settings: MaskedModelSettings) -
         before: MaskedRun = load_run(settings.init, to="score")
         if not isinstance(before.codec, MaskedCodec):
             problem = "init: the folder holds a Hugging Face model"
-            raise InputError(problem, path=settings.init, hint="give the --output of a seqwise masked-model train")
+            raise InputError(problem, path=settings.init, hint="give the --output of seqwise masked-model train")
         sequence, source, model = before.codec.sequence, before.codec.source, before.model.train()
     lengths = [len(sequence.split(example.target)) for example in examples]
     max_length = getattr(settings if model is None else model, "max_length", None) or max(lengths)

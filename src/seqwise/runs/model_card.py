@@ -57,7 +57,7 @@ def model_card(run: Run[Any, Codec], metrics: Mapping[str, Any], *, repo: str) -
     from huggingface_hub import ModelCardData
 
     if run.codec.kind not in _CARDS:
-        hint = "give the --output of a seqwise train or masked-model train"
+        hint = "give the --output of seqwise train or masked-model train"
         raise InputError("the model was not trained by seqwise", path=repo, hint=hint)
     try:
         data, parts = _CARDS[run.codec.kind](run, metrics, repo)

@@ -59,7 +59,7 @@ def read_problems(run: MaskedRun, text: str | None, settings: SampleSettings) ->
         return _spooled(Problem((), example, run.codec.encode([example])[0].source_ids) for example in examples)
     for name, default in (("length", None), ("length_beam", 1)):
         if getattr(settings, name) != default:
-            raise InputError(f"{name}: the sequences to be filled in have their lengths", hint="leave it out")
+            raise InputError(f"{name}: sequences to be filled in already have a length", hint="leave it out")
     run.codec.require_free(settings.free)
     return _spooled(_to_fill(run, example, settings.free) for example in _sequences(run, text))
 
