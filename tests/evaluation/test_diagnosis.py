@@ -625,7 +625,7 @@ def test_of_a_long_example_the_best_prefixes_and_gold_are_printed() -> None:
         (["--beam-size=0"], "--beam-size must be at least 1, got 0"),
         (["--beam-size=100000"], "a beam of 100000 is larger than the number of candidates"),
         (["--plot=x.png"], "--plot draws one example; add --example N"),
-        (["--example=1", "--plot=x.jpeg"], "x.jpeg: unknown format of a figure; use a name that ends in"),
+        (["--example=1", "--plot=x.jpeg"], "x.jpeg: unknown figure format; use a name that ends in"),
         (["--example=two"], "invalid value for '--example'"),
     ],
 )

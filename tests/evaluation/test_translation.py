@@ -151,7 +151,7 @@ def test_every_example_is_in_the_one_bin_of_its_length():
 
 @pytest.mark.parametrize("edges", [(20, 20), (30, 20), (0, 20), (-1,)])
 def test_edges_that_do_not_rise_are_refused(edges):
-    with pytest.raises(InputError, match="do not rise"):
+    with pytest.raises(InputError, match="must be above 0 and increase"):
         bins_by_length([1], edges)
 
 

@@ -251,7 +251,7 @@ def test_the_numbers_of_a_training_are_those_of_its_log(report: partial[Page], r
     words = f"tagger: {first} at step 1, {last} at step {len(warm) + len(main)}; between {low} and {high}."
     assert words in page.text
     dev = json.loads((runs / "tagger" / "metrics.json").read_text())["dev"]
-    assert "These data also chose the checkpoint and the decoder." in page.text
+    assert "The checkpoint and the decoder were also chosen on these data." in page.text
     table = page.table("tagger on the development data")
     assert [[name, *(cell.split(" ")[0] for cell in cells)] for name, *cells in table[1:]] == [
         [name, *(f"{100 * dev['decoders'][name][title.removesuffix(', %')]:.1f}" for title in table[0][1:])]
@@ -276,7 +276,7 @@ def test_the_numbers_of_a_training_are_those_of_its_log(report: partial[Page], r
 @pytest.mark.thorough
 def test_results_log_z_and_spread_are_those_of_the_file(report: partial[Page], runs: Path, data: Path) -> None:
     page = report(runs / "tagger", "--file", data / "train.conll", "--examples=1")
-    assert "These data also chose" not in page.text
+    assert "also chosen on these data" not in page.text
     run = load_run(runs / "tagger")
     examples = read_examples(run.settings, data / "train.conll")
     from seqwise.runs import choose_decoder
@@ -516,7 +516,7 @@ def test_all_kinds_go_on_one_page(report: partial[Page], runs: Path, data: Path)
     headings = [one.text for one in page.root.all("h2")]
     assert headings == ["Training runs", "Masked models", "Samples", "About this page"]
     assert "speller: trained, not measured: give --file" in page.text
-    assert "Without --file nothing is scored by mlm" in page.text
+    assert "mlm scores no sequences without --file" in page.text
     files = ["--file", data / "dev.tsv", "--file", data / "dev.txt"]
     page = report(runs / "speller", runs / "mlm", *files, "--examples=1")
     assert page.table(f"speller on {data / 'dev.tsv'}")[0][1] == "word error, %"

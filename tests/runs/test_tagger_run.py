@@ -232,7 +232,7 @@ def test_a_run_is_explored(kind: str, run: Path, files: Path) -> None:
     outputs = len(loaded.codec.target_vocabulary) ** len(example.source)
     # Of all that there are, the best one is what a wide beam finds.
     assert found.errors.exact is not None and found.errors.exact.name == f"exact, over all {outputs:,} outputs"
-    assert found.errors.beams[-1].short == 0
+    assert found.errors.beams[-1].gap == 0
     with pytest.raises(InputError, match=r"the right output has 1 label for \d words; give one for each"):
         read_question(loaded, " ".join(example.source), "D")
 

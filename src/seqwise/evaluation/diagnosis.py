@@ -43,7 +43,7 @@ def optimal_next_tokens(output: Ids, references: Sequence[Ids], *, end: int | No
     if not all(references):
         raise InputError("a reference is empty", hint="end it with the end token")
     optimal: list[set[int]] = []
-    # Of each prefix to y*_1..j for every j short of the end token, which is what follows the last j.
+    # From each prefix of the output to each y*_1..j without the end token, which is the token after the last j.
     distances = zip(*(edit_distances(output, reference[:-1]) for reference in references), strict=True)
     for rows in itertools.islice(distances, len(output)):
         best = min(map(min, rows))
@@ -119,7 +119,7 @@ def exposure_gap(
         >>> from seqwise.models import Tagger
         >>> model = Tagger(source_size=5, target_size=3, embedding_size=4, hidden_size=8, label_embedding_size=2)
         >>> gap = exposure_gap(model, [EncodedExample((1, 2), ())], [[(0, 2)]], [(0, 1)])
-        >>> gap.own.denominators_N, bool(abs(gap.gap) < 1e-6)  # the first label is right and the second is no prefix
+        >>> gap.own.denominators_N, bool(abs(gap.gap) < 1e-6)  # both prefixes, () and (0,), are gold
         (array([2.]), True)
     """
     pairs_with_many(examples, references)
@@ -155,7 +155,7 @@ def _losses(
     batch = collate(encoded).to(model.embedding_VD.device)
     log_probs_BTV = model.head(model.teacher_forced(model.encode(batch), batch.targets_BT)).log_softmax(-1)
     most = max((len(tokens) for *_, sets in jobs for tokens in sets), default=1)
-    # Each set once over, filled up with -1.
+    # One row per set, padded with -1.
     right_BTR = pad_sequence(
         [
             torch.tensor([sorted(tokens) + [-1] * (most - len(tokens)) for tokens in sets]).reshape(-1, most)

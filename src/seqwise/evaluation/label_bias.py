@@ -123,7 +123,7 @@ def explore_label_bias(
         1.0
     """
     if model.start(context)[0].shape[0] != 1:
-        raise InputError("the explorer looks at one input at a time", hint="encode a batch of one")
+        raise InputError("label bias is measured on one input at a time", hint="encode a batch of one")
     for name, value in (("num_steps", num_steps), ("k", k), ("support", support)):
         if value < 1:
             raise InputError(f"{name} must be at least 1, got {value}")
@@ -165,8 +165,7 @@ def fate_of_gold(bias: LabelBias) -> str:
     gold = bias.steps[lost][-1]
     above = bias.steps[lost][-2]
     shares = [share for prefix in (gold, above) for share in (prefix.global_masses[0], prefix.global_masses[-1])]
-    # Unless the sums are exact, 0 says that the prefix is in neither of them.
-    unknown = 0 in shares and not bias.exact
+    # Unless the sums are exact, 0 means that the raw-score beam has dropped the prefix.
     there, end, above_there, above_end = (
         f"{percent(share)}%" if share or bias.exact else "an unknown share" for share in shares
     )
@@ -175,7 +174,7 @@ def fate_of_gold(bias: LabelBias) -> str:
         f"step changes; by raw scores, it has {there} at that step and {end} at the end (the last prefix kept: "
         f"{above_there} and {above_end})"
     )
-    if unknown:
+    if 0 in shares and not bias.exact:
         sentence += "; the share of a prefix that the raw-score beam has dropped is not known"
     return f"{sentence}; {never_seen}" if cut else sentence
 
@@ -255,9 +254,9 @@ def _global_shares(
     kept_all, exact, largest = True, True, 0
     for step, slots in enumerate(searched, start=1):
         scores_JV, recorder.scores_JV = recorder.scores_JV, None
-        if scores_JV is None:  # the final beam, which is not lengthened
+        if scores_JV is None:  # the final beam, which is not extended
             break
-        exact = kept_all  # what the last selection drops does not matter: all its candidates are summed over
+        exact = kept_all  # drops of the last selection do not matter: the sums include all its candidates
         states = list(_states(slots, end))
         largest = max(largest, len(states))
         kept_all = kept_all and int((scores_JV > -torch.inf).sum()) <= support
@@ -282,7 +281,7 @@ def draw_label_bias(
 ) -> None:
     """Draw the prefixes of a beam as two trees: local masses above, global masses including the next step below.
 
-    The area of a disc is the share of its prefix. Gold is blue, and a ring after it has fallen off the beam.
+    The area of a disc grows with the share of its prefix. Gold is blue; once it has fallen off the beam, it is a ring.
 
     Args:
         bias: the masses.
@@ -295,7 +294,7 @@ def draw_label_bias(
         InputError: the ending is unknown, or matplotlib is not installed.
     """
     if path.suffix not in FIGURE_ENDINGS:
-        raise InputError("unknown format of a figure", path=path, hint="use a name that ends in .png, .pdf or .svg")
+        raise InputError("unknown figure format", path=path, hint="use a name that ends in .png, .pdf or .svg")
     try:
         import matplotlib
     except ImportError as error:
@@ -307,7 +306,7 @@ def draw_label_bias(
     rows = max(map(len, bias.steps))
     size = (min(2.5 + 0.95 * len(bias.steps), 30), 1.2 + 0.55 * rows)
     figure, (above, below) = pyplot.subplots(2, figsize=(size[0], 2 * size[1]), sharex=True, layout="constrained")
-    # What is drawn reaches half a step beyond the first and the last, and the constrained layout leaves some room.
+    # The axes extend half a step beyond the first and the last step, and the constrained layout leaves a margin.
     width = 72 * size[0] * 0.97 / len(bias.steps)
     tokens = dict.fromkeys(prefix.tokens[-1] for prefixes in bias.steps for prefix in prefixes if prefix.tokens)
     short_names = _names_that_fit([target_name(token) for token in tokens], width, font_size=8)
@@ -346,7 +345,7 @@ def _draw_tree(
         rows_before = {prefix.tokens: row for row, prefix in enumerate(steps[step - 1])} if step else {}
         for row, prefix in enumerate(prefixes):
             colour = GOLD if prefix.is_gold else OTHERS
-            # What has ended stays where it is.
+            # A prefix that has ended is its own parent.
             parent = prefix.tokens if prefix.tokens in rows_before else prefix.tokens[:-1]
             if parent in rows_before:
                 axes.plot([step - 1, step], [rows_before[parent], row], color=colour, alpha=0.35, lw=1, zorder=1)

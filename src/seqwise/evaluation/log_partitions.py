@@ -114,5 +114,5 @@ def log_partition_report(
 
 
 def _name(lengths: set[int]) -> str:
-    """Name a bin by the lengths in it, both ends included: "2-4" beside "4-6" would not say where 4 is."""
+    """Name a bin by its shortest and its longest length; with half-open names, "2-4" and "4-6" would share 4."""
     return "-".join(str(length) for length in sorted({min(lengths), max(lengths)}))

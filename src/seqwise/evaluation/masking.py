@@ -162,7 +162,7 @@ def masking_bias(
                 rows_N = torch.zeros(len(outputs_NT), dtype=torch.long, device=model.embedding_VD.device)
                 outputs_NT = outputs_NT.to(rows_N.device)
                 drawn = start_within(model, rows_of(context, rows_N), language, outputs_NT, checked=False)
-                # Where the model excludes all that is allowed, masking has nothing to renormalise.
+                # NaN where the model excludes all allowed tokens, so that masking has nothing to renormalise.
                 masked_N = (-drawn.energy_B - drawn.log_weights_B).exp().nan_to_num(0.0).cpu()
                 log_joint_N = -drawn.energy_B.cpu()
             if bool((log_joint_N == -torch.inf).all()):
@@ -211,7 +211,7 @@ def _add_masses(
 def _without_nested(shifts: Sequence[Shift]) -> tuple[Shift, ...]:
     """Sort prefixes by how much they change; leave out those that begin or continue one with the same direction."""
     kept: list[Shift] = []
-    seen: dict[bool, set[tuple[int, ...]]] = {True: set(), False: set()}  # beginnings of what is kept, and it
+    seen: dict[bool, set[tuple[int, ...]]] = {True: set(), False: set()}  # kept prefixes and their own prefixes
     chosen: dict[bool, set[tuple[int, ...]]] = {True: set(), False: set()}
     for shift in sorted(shifts, key=lambda shift: (-abs(round(shift.gain, 12)), len(shift.prefix), shift.prefix)):
         gains, beginnings = shift.gain > 0, [shift.prefix[:length] for length in range(1, len(shift.prefix) + 1)]

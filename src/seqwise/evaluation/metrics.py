@@ -317,18 +317,18 @@ def _resampled_means(systems: Sequence[Sequence[Sums]], *, resamples: int, seed:
     num_seeds, num_examples = len(systems[0]), len(systems[0][0])
     rows_at_once = max(1, INDICES_AT_ONCE // num_examples)
     generator = np.random.default_rng(seed)
-    # A stream of its own, so that the examples drawn do not depend on how many seeds there are.
+    # A separate random stream, so that the drawn examples do not depend on the number of seeds.
     seeds_SR = generator.spawn(1)[0].integers(num_seeds, size=(resamples, num_seeds)).T
     blocks: list[Floats] = []
     for start in range(0, resamples, rows_at_once):
         indices_RN = generator.integers(num_examples, size=(min(rows_at_once, resamples - start), num_examples))
-        # A product with how often each example is drawn sums all columns: far faster than to gather what is drawn.
+        # A product with the number of draws of each example sums all columns: far faster than gathering drawn rows.
         draws_RN = np.empty(indices_RN.shape)
         for draws_N, indices_N in zip(draws_RN, indices_RN, strict=True):
             draws_N[:] = np.bincount(indices_N, minlength=num_examples)
         blocks.append(np.array([[_combined(run, draws_RN @ run.columns_NC) for run in runs] for runs in systems]))
     means = np.take_along_axis(np.concatenate(blocks, axis=2), seeds_SR[None], axis=1).mean(axis=1)
-    # A draw of examples that all have nothing to count has no value: such draws are left out.
+    # A resample in which no example has anything to count has no value and is left out.
     return means[:, np.isfinite(means).all(axis=0)]
 
 
@@ -379,7 +379,7 @@ def num_examples(sums: Sums) -> int:
 
 
 def estimated(sums: Sums) -> Estimate:
-    """Compute a measure with its bootstrap interval, whose ends are not numbers for too few examples.
+    """Compute a measure with its bootstrap interval, whose ends are NaN for too few examples.
 
     Example:
         >>> estimated(Counts([1, 0]))
@@ -389,7 +389,7 @@ def estimated(sums: Sums) -> Estimate:
 
 
 def compared(first: Sums, second: Sums) -> Comparison:
-    """Compute a paired difference as `paired_bootstrap`; for too few examples, only the difference is a number."""
+    """Compute a difference as `paired_bootstrap` does; for too few examples, its interval and p-value are NaN."""
     if enough_examples(first):
         return paired_bootstrap(first, second)
     return Comparison(first.value - second.value, math.nan, math.nan, math.nan)

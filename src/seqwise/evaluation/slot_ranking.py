@@ -186,6 +186,6 @@ def _ranking(tallies: Sequence[_Tally]) -> SlotRanking:
     log_prob, log_partition, both, raw = (
         Counts(column, pairs) for column in zip(*(tally.ranked for tally in tallies), strict=True)
     )
-    # An example of one token has no second one, and weighs nothing.
+    # An example of one token has no second one; both its counts are 0.
     on_beam = Counts([tally.on_beam for tally in tallies], [tally.steps for tally in tallies])
     return SlotRanking(log_prob, log_partition, both, raw, on_beam)

@@ -75,7 +75,7 @@ def bins_by_length(lengths: Sequence[int], edges: Sequence[int] = (20, 30, 40)) 
     """
     starts = [0, *edges]
     if any(low >= high for low, high in pairwise(starts)):
-        raise InputError(f"the edges {list(edges)} do not rise from above 0")
+        raise InputError(f"the edges {list(edges)} must be above 0 and increase")
     names = [*(f"{low}-{high}" for low, high in pairwise(starts)), f"{starts[-1]}+"]
     bin_N = np.digitize(np.asarray(lengths), edges)
     members = {name: np.flatnonzero(bin_N == place) for place, name in enumerate(names)}
@@ -103,7 +103,7 @@ def _statistics(
             hint = "give one text per prediction, and a list of texts per example as its references"
             raise InputError(f"example {number} is not a text with a list of reference texts", hint=hint)
     most = max(map(len, references), default=0)
-    # sacrebleu wants its references the other way round, and None where an example has fewer than others.
+    # sacrebleu takes the references transposed, with None where an example has fewer than others.
     columns = [[options[r] if r < len(options) else None for options in references] for r in range(most)]
     statistics = metric._extract_corpus_statistics(predictions, columns) if most else []
     return np.array(statistics, dtype=np.float64).reshape(len(predictions), 2 + 2 * MAX_ORDER)

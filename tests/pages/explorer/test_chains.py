@@ -139,7 +139,7 @@ def test_counts_are_sums_over_sweeps_and_chains() -> None:
 
 def test_what_has_changed_and_what_is_fixed_is_marked() -> None:
     watched = start(masked_run(), "_ b _ _", SETTINGS)
-    assert "changed" not in sequences_view(watched).replace("have just changed", "")
+    assert "changed" not in sequences_view(watched).replace("just changed", "")
     assert energy_view(watched) == ""
     watched = pin(advanced(watched, 3), [0])
     page = sequences_view(watched)

@@ -196,7 +196,7 @@ def test_the_page_opens_where_searches_disagree_most_with_the_k_of_the_run(tmp_p
     run = tagger(seed=11)
     run = replace(run, settings=run.settings.with_changes(dev=tmp_path / "dev.conll", beam_size=7))
     suggestions = Suggestions(run)
-    suggestions.look(60)
+    suggestions.compare_for(60)
     first = " ".join(inputs[suggestions.order()[0]])
     assert first != "a a a"
 
@@ -318,7 +318,7 @@ def shown(one: Visitor) -> list[str]:
 
 def test_a_line_is_labelled_while_it_is_typed(tmp_path: Path) -> None:
     async def scenario(one: Visitor) -> None:
-        await one.until(lambda: one.text("lines in words").startswith("No word has come yet"))
+        await one.until(lambda: one.text("lines in words").startswith("No words yet"))
         for text, count in (("a", 0), ("a ", 1), ("a c b", 2), ("a c b\n", 3), ("a c b\nc ", 4)):
             one.widget("Text").value = text
             await one.until(lambda count=count: len(shown(one)) == count)  # type: ignore[misc]

@@ -162,7 +162,7 @@ def test_suggestions_begin_where_the_searches_disagree_most(tmp_path: Path) -> N
     (tmp_path / "dev.conll").write_text("\n".join("".join(f"{word}\tD\n" for word in one) for one in inputs))
     found = Suggestions(with_dev(run, tmp_path / "dev.conll"))
     assert found.order() == list(range(27))
-    found.look(seconds=60)
+    found.compare_for(seconds=60)
     assert found.is_complete
     # By hand: each search of each input alone, and how far apart the outputs of two are.
     measured = []
@@ -180,14 +180,14 @@ def test_suggestions_look_at_what_time_allows_and_go_on(tmp_path: Path, monkeypa
     lines = ["q\tA\n" if number == 1 else "abc\tA\n" for number in range(MOST_EXAMPLES + 5)]
     (tmp_path / "dev.tsv").write_text("".join(lines).replace("q", "aq"))
     found = Suggestions(with_dev(speller(), tmp_path / "dev.tsv"))
-    found.look(seconds=0.0)
+    found.compare_for(seconds=0.0)
     assert not found.is_complete and found.order() == list(range(MOST_EXAMPLES))
     monkeypatch.setattr(time, "monotonic", itertools.count(step=1.0).__next__)
-    found.look(seconds=2.5)  # batches of one and of two examples
+    found.compare_for(seconds=2.5)  # batches of one and of two examples
     assert not found.is_complete
     assert sorted(found.order()[:3]) == [0, 1, 2] and found.order()[2] == 1  # what cannot be read is last of these
     monkeypatch.undo()
-    found.look(seconds=60)
+    found.compare_for(seconds=60)
     assert found.is_complete
 
 
@@ -292,12 +292,12 @@ def test_exact_search_of_a_tagger_is_brute_force(score: str) -> None:
     errors = search_errors(run, question, k=3, score=score)
     name = "exact, best-first" if score == "local" else "exact, over all 27 outputs"
     assert errors.exact is not None and errors.exact.name == name
-    assert errors.exact.tokens == best and errors.exact.short == 0
+    assert errors.exact.tokens == best and errors.exact.gap == 0
     assert errors.exact.score == pytest.approx(gold_score(oracle, best, log_partition_weight=weight))
     assert [one.name for one in errors.beams][errors.place_of_k] == "beam of 3"
     for one in errors.beams:
         expected = errors.exact.score - gold_score(oracle, one.tokens, log_partition_weight=weight)
-        assert one.short == pytest.approx(expected, abs=1e-9)
+        assert one.gap == pytest.approx(expected, abs=1e-9)
 
 
 def a_chain_that_misleads() -> OutputRun:
@@ -317,8 +317,8 @@ def test_a_search_error_of_a_chain_is_found_by_viterbi() -> None:
     errors = search_errors(run, question, k=1, score="raw")
     assert errors.exact is not None and (errors.exact.name, errors.exact.tokens) == ("exact, by Viterbi", (1,) * 9)
     assert errors.exact.score == pytest.approx(0.5 + 8 * 9.0)
-    assert errors.beams[0].short == pytest.approx(errors.exact.score - 1.0)
-    assert errors.beams[1].short == 0
+    assert errors.beams[0].gap == pytest.approx(errors.exact.score - 1.0)
+    assert errors.beams[1].gap == 0
     assert "makes a search error: its output scores 71.500 nats below" in errors_view(run, errors, score="raw")
     by_probability = search_errors(run, question, k=1, score="local")
     assert by_probability.exact is not None and by_probability.exact.name == "exact, best-first"
@@ -329,7 +329,7 @@ def test_without_an_exact_search_the_largest_beam_is_all_that_is_known() -> None
     errors = search_errors(run, read_question(run, "abc"), k=64, score="raw")
     assert errors.exact is None
     best = max(one.score for one in errors.beams)
-    assert all(one.short == pytest.approx(best - one.score, abs=1e-6) for one in errors.beams)
+    assert all(one.gap == pytest.approx(best - one.score, abs=1e-6) for one in errors.beams)
 
 
 # ---- Answers --------------------------------------------------------------------------------------------------------

@@ -78,13 +78,13 @@ def test_a_text_that_goes_on_is_followed_and_another_is_not() -> None:
     live, whole = Live(run, SETUP, "agree"), Live(run, SETUP, "agree")
     whole.read(pieces)
     for count in (1, 4, 4, 8, len(pieces)):
-        assert live.goes_on(SETUP, "agree", pieces[:count])
+        assert live.continues_with(SETUP, "agree", pieces[:count])
         live.read(pieces[:count])
     assert live.lines == whole.lines and live.pieces == [*pieces]
-    assert not live.goes_on(SETUP, "agree", pieces[:-1])
-    assert not live.goes_on(SETUP, "agree", ("b", *pieces))
-    assert not live.goes_on(SETUP, "never", pieces)
-    assert not live.goes_on(Setup("beam", "local", 3), "agree", pieces)
+    assert not live.continues_with(SETUP, "agree", pieces[:-1])
+    assert not live.continues_with(SETUP, "agree", ("b", *pieces))
+    assert not live.continues_with(SETUP, "never", pieces)
+    assert not live.continues_with(Setup("beam", "local", 3), "agree", pieces)
 
 
 def test_a_word_that_cannot_be_read_leaves_what_stands_before_it() -> None:
@@ -98,7 +98,7 @@ def test_a_word_that_cannot_be_read_leaves_what_stands_before_it() -> None:
 
 def test_what_is_shown_is_escaped_and_the_last_lines_only() -> None:
     live = Live(tagger(), SETUP, "agree")
-    assert str(lines_view(live)) == "" and live_in_words(live).startswith("No word has come yet")
+    assert str(lines_view(live)) == "" and live_in_words(live).startswith("No words yet")
     live.read(pieces_of("a b c\n" * (MOST_LINES + 2)))
     view = str(lines_view(live))
     assert view.startswith("<p>2 earlier lines are not shown</p>") and view.count("<p>") == MOST_LINES + 1

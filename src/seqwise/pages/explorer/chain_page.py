@@ -56,7 +56,6 @@ class ChainPage:
         ui.timer(0.1, self._begin, once=True)
 
     def _make_problem_controls(self) -> None:
-
         lengths = self.run.codec.lengths
         usual = max(lengths, key=lambda length: lengths[length]) if lengths else 6
         # For subwords and sources, the visitor sets the length.
@@ -204,7 +203,7 @@ class ChainPage:
             while self.running and await self._sweep():
                 await asyncio.sleep(PAUSE)
         finally:
-            if self.running is False:
+            if not self.running:
                 self.status.say("Stopped.")
             self.running = False
             self._enable()

@@ -31,7 +31,7 @@ from seqwise.pages.explorer.work import Job, Stopped, latest
 from seqwise.pages.report.examples import ALPHAS
 from seqwise.runs.run import OutputRun
 
-FIRST_LOOK = 1.0  # seconds for comparing examples before the page opens
+SECONDS = 1.0  # of comparing examples before the page opens, and then at a time
 MOST_OFFERED = 20
 
 
@@ -127,13 +127,13 @@ class SearchPage:
         from nicegui import run as threads
 
         with self.status.work(Job("the example on which searches disagree most")):
-            await threads.io_bound(self.suggestions.look, FIRST_LOOK)
+            await threads.io_bound(self.suggestions.compare_for, SECONDS)
         if not self.text.value:  # the visitor has not typed anything meanwhile
             self._offer()
             self.chooser.value = self.suggestions.order()[0]
         while not self.suggestions.is_complete and not self.chooser.is_deleted:
             # A server that is shutting down starts no thread and returns None at once: the loop would never end.
-            if await threads.io_bound(self.suggestions.look, FIRST_LOOK) is None:
+            if await threads.io_bound(self.suggestions.compare_for, SECONDS) is None:
                 return
         if not self.chooser.is_deleted:
             self._offer()

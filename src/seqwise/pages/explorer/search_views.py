@@ -161,8 +161,8 @@ def errors_view(run: OutputRun, errors: SearchErrors, *, score: str) -> Markup:
         name: str | Markup = (
             Markup("<strong>{}</strong>").format(best.name) if place == errors.place_of_k else best.name
         )
-        short = f"{best.short:.3f}" if best.short else "none"
-        rows.append([name, text_of(run, best.tokens), f"{best.score:.3f}", short])
+        gap = f"{best.gap:.3f}" if best.gap else "none"
+        rows.append([name, text_of(run, best.tokens), f"{best.score:.3f}", gap])
     columns = ("search", "output", f"{score} score, nats", "gap to the best")
     table = Table(f"The same input, with other beam sizes, {score} scores", columns, rows)
     return render_blocks(Paragraph(_verdict(errors)), table)
@@ -170,14 +170,14 @@ def errors_view(run: OutputRun, errors: SearchErrors, *, score: str) -> Markup:
 
 def _verdict(errors: SearchErrors) -> str:
     chosen = errors.beams[errors.place_of_k]
-    if not chosen.short:
+    if not chosen.gap:
         if errors.exact:
             return f"The {chosen.name} makes no search error here: it finds the best-scored output."
         largest = errors.beams[-1].name
         return f"The {chosen.name} makes no known search error: no beam up to the {largest} scores higher."
-    best = errors.exact or next(beam for beam in errors.beams if not beam.short)
+    best = errors.exact or next(beam for beam in errors.beams if not beam.gap)
     goal = "the best-scored output" if errors.exact else f"that of the {best.name}"
     return (
-        f"The {chosen.name} makes a search error: its output scores {chosen.short:.3f} nats below {goal}. "
+        f"The {chosen.name} makes a search error: its output scores {chosen.gap:.3f} nats below {goal}. "
         "Whether the better-scored output is right depends on the model, not on the search."
     )

@@ -130,7 +130,7 @@ def _best(run: OutputRun, question: Question, decoder: Decoder) -> Hypothesis:
 
 
 def text_of(run: OutputRun, output: Sequence[int]) -> str:
-    """Write an output, without its end."""
+    """Format an output as text, without its end token."""
     tokens = run.codec.target_vocabulary.decode(token for token in output if token != run.model.end)
     return run.codec.target_text(tokens) or "(empty)"
 
@@ -153,7 +153,7 @@ class SearchOutput:
     name: str  # of the search
     tokens: tuple[int, ...]  # ids, without the end token
     score: float  # of the search, in nats
-    short: float = 0.0  # distance to the best score of all searches; 0 without a known search error
+    gap: float = 0.0  # to the best score of all searches; 0 without a known search error
 
 
 @dataclass(frozen=True)
@@ -168,8 +168,8 @@ class SearchErrors:
 def search_errors(run: OutputRun, question: Question, *, k: int, score: str) -> SearchErrors:
     """Search with beams of several sizes, and exactly where this is possible.
 
-    It is by log-probability, unless it would take too long, and by raw scores for chains and short taggings. A search
-    error is an output that scores lower than another one, by the score of the search.
+    Exact search is possible by log-probability, unless it would take too long, and by raw scores for chains and short
+    label sequences. A search error is an output that scores lower than another one, by the score of the search.
     """
     sizes = sorted({*SIZES, k})
     outputs = [_best(run, question, Decoder(HardTopK(size), SCORES[score])) for size in sizes]
@@ -180,7 +180,7 @@ def search_errors(run: OutputRun, question: Question, *, k: int, score: str) -> 
     best_score = max(best.score for best in (*beams, *([exact] if exact else [])))
 
     def compared(best: SearchOutput) -> SearchOutput:
-        return replace(best, short=shortfall(best.score, best_score))
+        return replace(best, gap=shortfall(best.score, best_score))
 
     return SearchErrors(tuple(map(compared, beams)), sizes.index(k), compared(exact) if exact else None)
 

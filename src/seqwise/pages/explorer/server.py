@@ -17,7 +17,7 @@ from seqwise.pages.explorer.suggestions import Suggestions
 from seqwise.runs.run import Run
 
 PORT = 8421
-"""Default address of the explorer."""
+"""Default port of the explorer."""
 
 LIVE = "/live"
 """Path of the live lines of a run that can stream."""
@@ -32,7 +32,7 @@ def require_nicegui() -> None:
 
 
 def page_of(run: Run[Any, Any], name: str) -> Callable[[], object]:
-    """Return a function that makes the page of a run for a new visitor, by the path that is asked for."""
+    """Return a function that makes the page of a run for a new visitor; the requested path decides which one."""
     if run.codec.purpose != "predict":
         return lambda: ChainPage(run, name)
     suggestions, streams = Suggestions(run), can_stream(run)
@@ -100,10 +100,9 @@ def serve(run: Run[Any, Any], name: str, *, host: str = "127.0.0.1", port: int =
         warn(f"anyone who can reach {host}, port {port}, can use the explorer")
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     app.on_startup(lambda: _announce(host, port, address))
-    quiet: dict[str, Any] = {"reload": False, "show": False, "show_welcome_message": False}
     ui.run(
         page_of(run, name), host=host, port=port, title="seqwise explore", dark=None, language="en-US",
-        tailwind=False, **quiet,
+        tailwind=False, reload=False, show=False, show_welcome_message=False,
     )  # fmt: skip
 
 

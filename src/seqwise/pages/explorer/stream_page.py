@@ -27,7 +27,7 @@ from seqwise.pages.explorer.work import Job, latest
 from seqwise.runs.run import OutputRun
 
 SPEEDS = (0.5, 1, 2, 4, 8, 16, 32)  # words per second
-WHOLE_FILE = -1  # among the examples
+WHOLE_FILE = -1  # choice of all examples
 
 
 class StreamPage:
@@ -122,7 +122,7 @@ class StreamPage:
             self._enable()
 
     async def _pause(self, seconds: float) -> None:
-        """Wait, at most until Stop."""
+        """Wait, but not longer than until Stop."""
         end = time.monotonic() + seconds
         while self.playing and (left := end - time.monotonic()) > 0:
             await asyncio.sleep(min(left, 0.05))
@@ -138,9 +138,9 @@ class StreamPage:
         await self.status.idle()
         done = False
         with self.status.work(Job("labels")):
-            asked = Setup("beam", self.score.value, self.k.value + 1), self.commit.value or ""
-            if self.live is None or not self.live.goes_on(*asked, pieces):
-                self.live = await threads.io_bound(Live, self.run, *asked)
+            options = Setup("beam", self.score.value, self.k.value + 1), self.commit.value or ""
+            if self.live is None or not self.live.continues_with(*options, pieces):
+                self.live = await threads.io_bound(Live, self.run, *options)
             if self.live is not None:  # None: the server is shutting down
                 await threads.io_bound(self.live.read, pieces)
                 done = True

@@ -6,7 +6,7 @@ from markupsafe import Markup
 
 from seqwise.pages.explorer.streams import Line, Live
 
-MOST_LINES = 20  # that are shown, the last ones
+MOST_LINES = 20  # largest number of lines to show
 GROUNDS = {"final": "#d7efdd", "may change": "#fff1bf", "retracted": "#fbd9d6"}
 
 
@@ -45,7 +45,7 @@ def colours_view() -> Markup:
 def live_in_words(live: Live) -> str:
     """Describe the last line, and count the retracted labels of all lines."""
     if not live.lines:
-        return "No word has come yet: a word is read once a blank follows it."
+        return "No words yet: a word is read once a blank follows it."
     line = live.lines[-1]
     words, still_open = len(line.words), len(line.words) - line.num_final
     text = f"{words} word{'s' * (words != 1)} in the last line: {line.num_final} final, {still_open} may change."

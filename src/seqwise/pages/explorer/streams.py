@@ -75,15 +75,15 @@ class Live:
     """
 
     def __init__(self, run: OutputRun, setup: Setup, commit: str) -> None:
-        self.asked = (setup, commit)
+        self._options = (setup, commit)
         self.pieces: list[Piece] = []
         self.lines: list[Line] = []
         self.num_words = self.num_retracted = 0
         self._streams = Streams(run, setup.decoder(run), commit=commit)
 
-    def goes_on(self, setup: Setup, commit: str, pieces: Sequence[Piece]) -> bool:
-        """Whether a text begins with what has been read, under the same options."""
-        return self.asked == (setup, commit) and self.pieces == [*pieces[: len(self.pieces)]]
+    def continues_with(self, setup: Setup, commit: str, pieces: Sequence[Piece]) -> bool:
+        """Whether a text begins with the pieces read so far, and the options are the same."""
+        return self._options == (setup, commit) and self.pieces == [*pieces[: len(self.pieces)]]
 
     def read(self, pieces: Sequence[Piece]) -> None:
         """Read the rest of a text.

@@ -19,7 +19,7 @@ from seqwise.runs.run import OutputRun, search
 MOST_EXAMPLES = 200
 """Largest number of development examples to compare."""
 
-MOST_TOGETHER = 32  # examples per batch
+LARGEST_BATCH = 32  # examples
 
 
 def disagreement(outputs: Sequence[Sequence[int]]) -> tuple[int, float]:
@@ -34,7 +34,7 @@ def disagreement(outputs: Sequence[Sequence[int]]) -> tuple[int, float]:
 
 
 class Suggestions:
-    """Development examples of a run, on which searches are compared a few at a time."""
+    """Development examples of a run; searches are compared on a few at a time."""
 
     def __init__(self, run: OutputRun) -> None:
         self.run = run
@@ -52,14 +52,14 @@ class Suggestions:
         """Whether all examples have been compared."""
         return len(self._disagreements) == len(self._examples)
 
-    def look(self, seconds: float) -> int:
+    def compare_for(self, seconds: float) -> int:
         """Compare the searches on more examples for some seconds; return the total number compared."""
-        deadline, together = time.monotonic() + seconds, 1
+        deadline, batch_size = time.monotonic() + seconds, 1
         with self._lock:
             while not self.is_complete and time.monotonic() < deadline:
                 start = len(self._disagreements)
-                self._disagreements += self._compare(self._examples[start : start + together])
-                together = min(2 * together, MOST_TOGETHER)
+                self._disagreements += self._compare(self._examples[start : start + batch_size])
+                batch_size = min(2 * batch_size, LARGEST_BATCH)
             return len(self._disagreements)
 
     def order(self) -> list[int]:

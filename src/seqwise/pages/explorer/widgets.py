@@ -60,12 +60,12 @@ def controls() -> Any:
 
 
 def view(name: str) -> Any:
-    """Make a place for HTML that changes."""
+    """Make an empty element for HTML that changes."""
     return html(Markup("")).classes("view").mark(name)
 
 
 def text_field(label: str, name: str, text: str = "") -> Any:
-    """Make a line to type in."""
+    """Make a one-line text field."""
     from nicegui import ui
 
     return ui.input(label, value=text).classes("grow").props("outlined dense").mark(name)
@@ -221,12 +221,12 @@ def status_line(on_stop: Callable[[], Any] | None = None) -> Status:
     from nicegui import ui
 
     with controls():
-        label = ui.label("").classes("said grow").props("role=status").mark("status")
+        label = ui.label("").classes("message grow").props("role=status").mark("status")
         stop = [] if on_stop is None else [button("Stop computing", on_stop)]
     bar = ui.linear_progress(0.0, show_value=False).props('aria-label="progress of the computation" instant-feedback')
     status = Status(label, bar, (bar, *stop))
     status.show()
-    # The thread of a job must not touch widgets: the page looks at its progress.
+    # The thread of a job must not touch widgets, so the page polls its progress.
     ui.timer(0.25, lambda: status.show() if status.job else None)
     return status
 

@@ -39,7 +39,7 @@ class Figure:
 
     title: str
     text: str  # description with numbers, for screen readers
-    svg: Callable[[str], Markup]  # with an id of the page: labelled by the ids ``{id}-title`` and ``{id}-text``
+    svg: Callable[[str], Markup]  # returns the drawing, labelled by the elements ``{id}-title`` and ``{id}-text``
     note: str = ""  # shown below the title
 
 

@@ -1,4 +1,4 @@
-"""Chains of a ``seqwise sample`` folder, which is only read, and their diagnostics.
+"""Reading the chains of a ``seqwise sample`` folder, and their diagnostics.
 
 Shapes: S sweeps, B chains of one problem, K lags.
 """
@@ -61,7 +61,7 @@ class Sampling:
     first: int  # number of sweeps that are discarded or burn-in
     problems: Sequence[ProblemChains]
     samples: Sequence[SampleLine]  # printed so far
-    no_report: str  # the reason for no effective sample sizes, or ""
+    no_report: str  # why there are no effective sample sizes, or ""
 
     @property
     def reports(self) -> list[ChainReport]:
@@ -88,7 +88,7 @@ def read_sampling(folder: Folder) -> Sampling:
 def _first_counted(settings: Mapping[str, Any], traces: Sequence[Trace]) -> int:
     """Count the sweeps that are discarded or flagged as burn-in; flags are ignored if they cover all sweeps."""
     discard = settings.get("discard")
-    # As SampleSettings.num_discarded has it.
+    # As in SampleSettings.num_discarded.
     discard = min(BURN_IN, (settings.get("sweeps") or 33) // 2) if not isinstance(discard, int) else discard
     return min(max(sweeps_left_out(chains, discard) for chains in traces), max(map(len, traces)) - 1)
 
@@ -127,9 +127,9 @@ def _read_chains(path: Path) -> Iterator[tuple[int, int, Trace]]:
         num_chains = len(records[0]["energy"])
         trace = trace_of(records, num_chains=num_chains)
         traces = [trace.take(places_B) for places_B in torch.arange(num_chains).view(len(problems), -1)]
-    except (IndexError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        if isinstance(error, InputError):
-            raise
+    except InputError:
+        raise
+    except (IndexError, KeyError, TypeError, ValueError, RuntimeError):
         raise InputError("the sweeps are damaged", path=path, line=len(records) or None, hint=hint) from None
     for (problem, rank), chains in zip(problems, traces, strict=True):
         yield problem, rank, chains

@@ -31,12 +31,11 @@ def settings_tables(folders: Sequence[Folder]) -> list[Block]:
     rows = side_by_side(shown, missing="not read")
     columns = ["setting", *(folder.name for folder in folders)]
     other = [row for row in rows if len(set(row[1:])) > 1]
-    same = [row for row in rows if len(set(row[1:])) == 1]
+    same = [row[:2] for row in rows if len(set(row[1:])) == 1]
     blocks: list[Block] = []
     if other:
         blocks.append(Table("Settings that differ", columns, other))
     what = "All settings" if len(folders) == 1 else "Settings shared by all runs"
-    same = [row[:2] for row in same]
     blocks.append(Table(what, ["setting", "value"], same, folded=True))
     return blocks
 
@@ -53,7 +52,7 @@ def side_by_side(values: Sequence[Mapping[str, str]], *, missing: str) -> list[l
 
 
 def shown_value(value: Any) -> str:
-    """Write a setting.
+    """Format the value of a setting.
 
     Example:
         >>> shown_value(None), shown_value(True), shown_value([3, 2]), shown_value("")
@@ -117,7 +116,7 @@ def _heading(quantity: str) -> str:
 
 
 def _value(quantity: str, value: float) -> str:
-    """Write a quantity in the unit of its heading."""
+    """Format a quantity in the unit of its heading."""
     return plain_number(value) if "entropy" in quantity else measure_text(quantity, value)
 
 

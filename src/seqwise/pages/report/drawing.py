@@ -146,7 +146,7 @@ def _box(
 
 
 def _numbers(node: Node, place: int, row: int, words: Sequence[str]) -> str:
-    """Write the numbers of a slot."""
+    """List the numbers of a slot."""
     parts = [f"step {place + 1}, slot {row + 1}: "]
     parts.append(", ".join(f"{words[token]} {_short(weight)}" for token, weight in node.tokens))
     parts.append(f"; score {node.score:.4f}")
@@ -160,7 +160,7 @@ def _numbers(node: Node, place: int, row: int, words: Sequence[str]) -> str:
 
 
 def _short(value: float, digits: int = 3) -> str:
-    """Write a weight without its leading 0."""
+    """Format a weight without its leading 0."""
     text = f"{value:.{digits}f}"
     return "1" if float(text) >= 1 else text.lstrip("0").rstrip("0") if float(text) else "0"
 

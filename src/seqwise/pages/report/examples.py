@@ -115,7 +115,7 @@ def _start(run: OutputRun, logs: Sequence[StageLog]) -> int:
 
 
 def _captions(searched: Searched) -> list[Block]:
-    """Write the input and gold, and mention what is not drawn."""
+    """Make paragraphs of the input, of gold, and of steps and slots that are not drawn."""
     run, example = searched.run, searched.example
     lines = [f"Input: {run.codec.source_text(example)[:300]}"]
     if searched.gold is not None:

@@ -49,7 +49,7 @@ class Folder:
     has_model: bool = False
     weights: str | None = None  # SHA-256
     loss_unit: str = ""  # of the last stage
-    baseline: float | None = None  # without learning, on the development data, in the deciding measure
+    baseline: float | None = None  # deciding measure of the baseline without learning, on the development data
 
     @property
     def is_unfinished(self) -> bool:
@@ -122,7 +122,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _weights(manifest: Path) -> str | None:
-    """Return the SHA-256 of the weights, as a manifest has it."""
+    """Return the SHA-256 of the weights from a manifest."""
     files = _read_json(manifest).get("files") if manifest.is_file() else None
     entry = files.get("model.safetensors") if isinstance(files, dict) else None
     return str(entry["sha256"]) if isinstance(entry, dict) and "sha256" in entry else None

@@ -73,8 +73,9 @@ def beam_lattice(
             selection, beam = step.selection, step.beam
             num_slots = step.candidates.prefix_scores_BJ.shape[1]
             eye_BJJ = torch.eye(num_slots, dtype=beam.scores_BK.dtype, device=device)[None]
-            dead_end_BJ = step.candidates.logits_BJV.logsumexp(-1)
-            log_partitions_BJ = dead_end_BJ.masked_fill(dead_end_BJ == -torch.inf, 0.0).to(eye_BJJ.dtype)
+            log_partitions_BJ = step.candidates.logits_BJV.logsumexp(-1).to(eye_BJJ.dtype)
+            # A dead end has log Z of minus infinity, and 0 times that would be NaN in a mixture.
+            log_partitions_BJ = log_partitions_BJ.masked_fill(log_partitions_BJ == -torch.inf, 0.0)
             before_BJ = torch.zeros_like(eye_BJJ[:, 0]) if before_BJ is None else before_BJ
             added_BK = beam.costs_BK - selection.follow(before_BJ)
             tokens_BV = torch.arange(model.embedding_VD.shape[0], device=device)[None]

@@ -29,7 +29,7 @@ def metrics_tables(folders: Sequence[Folder]) -> list[Block]:
 
 
 def shown_metrics(metrics: Mapping[str, Any]) -> dict[str, str]:
-    """Flatten ``metrics.json`` to names and written values.
+    """Flatten ``metrics.json`` to names and formatted values.
 
     Example:
         >>> shown_metrics({"steps": 3, "dev": {"tokens": 5}})

@@ -1,9 +1,10 @@
 "use strict";
 for (const box of document.querySelectorAll(".frames")) {
-  const input = box.querySelector("input"), said = box.querySelector("output"), names = JSON.parse(box.dataset.names);
+  const input = box.querySelector("input"), output = box.querySelector("output");
+  const names = JSON.parse(box.dataset.names);
   const show = () => {
     for (const frame of box.querySelectorAll("[data-frame]")) frame.hidden = frame.dataset.frame !== input.value;
-    said.textContent = names[input.value];
+    output.textContent = names[input.value];
     input.setAttribute("aria-valuetext", names[input.value]);
   };
   input.addEventListener("input", show);

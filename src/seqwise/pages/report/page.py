@@ -118,7 +118,7 @@ def require_own(output: Path) -> None:
 
 def save_page(page: str, output: Path) -> None:
     """Write a page atomically, and make missing folders."""
-    # A token may hold half a character, which no file can.
+    # A token may contain a lone surrogate, which UTF-8 cannot encode.
     page = page.encode("utf-8", "replace").decode("utf-8")
     size = len(page.encode("utf-8"))
     if size > MOST_BYTES:
@@ -128,4 +128,4 @@ def save_page(page: str, output: Path) -> None:
         output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"the folder cannot be made ({error.strerror})", path=output.parent) from error
-    write_atomically(os.path.realpath(output), page)  # a link stays, and its file is written
+    write_atomically(os.path.realpath(output), page)  # a symbolic link stays, and its target is written

@@ -31,7 +31,7 @@ class Line:
     """Line of a plot."""
 
     name: str
-    xs: Sequence[float]  # in rising order
+    xs: Sequence[float]  # in increasing order
     ys: Sequence[float]  # values that are not finite are left out
     number: int = 0  # of its colour and style, from 0
 
@@ -117,7 +117,7 @@ class Interval:
     """Value with its interval, a row of a plot."""
 
     name: str
-    ends: tuple[float, float, float]  # value, low, high; without an interval, the last two are not numbers
+    ends: tuple[float, float, float]  # value, low, high; without an interval, the last two are NaN
     number: int = 0  # of its colour, from 0
     is_chosen: bool = True  # drawn as a filled dot with its values; others as a ring
     text: str = ""  # of a difference, drawn above it
@@ -248,7 +248,7 @@ def thinned(xs: Sequence[float], ys: Sequence[float], *, most: int) -> tuple[lis
     width = -(-len(xs) // most)
     kept: tuple[list[float], list[float]] = ([], [])
     for start in range(0, len(xs), width):
-        part = [(x, y) for x, y in zip(xs[start : start + width], ys[start : start + width], strict=True)]
+        part = zip(xs[start : start + width], ys[start : start + width], strict=True)
         finite = [(x, y) for x, y in part if math.isfinite(y)]
         for column, values in zip(kept, zip(*finite, strict=True), strict=False):
             column.append(math.fsum(values) / len(values))

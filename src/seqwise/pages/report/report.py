@@ -66,8 +66,8 @@ class ReportOptions:
 
 DEVELOPMENT_DATA = "the development data"
 CHOSEN_HERE = (
-    "These data also chose the checkpoint and the decoder. For numbers to quote, give --file with other examples than "
-    "those of training and development."
+    "The checkpoint and the decoder were also chosen on these data. For numbers to report, give --file with examples "
+    "from neither the training nor the development data."
 )
 
 
@@ -78,7 +78,7 @@ class Data:
     name: str = ""
     examples: Sequence[Example] = ()
     is_given: bool = False  # by --file; else the development data, which training measured
-    note: str = ""  # the reason for no examples, or ""
+    note: str = ""  # why there are no examples, or ""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Page:
     files: Mapping[str, Path]  # by the name of the folder
     options: ReportOptions
     on_progress: OnProgress
-    waits: bool = False  # until all runs have ended; no model is measured before
+    waits: bool = False  # for all runs to end; until then, no model is measured
     footer: list[str] = field(default_factory=list)  # signatures, a line each
 
 
@@ -149,14 +149,12 @@ def watch_report(
     on_progress: OnProgress | None = None,
     wait: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Write a page anew whenever its runs have logged more, until all are trained; only the last page measures them.
-
-    The page loads itself again after as many seconds.
+    """Write a page again whenever its runs have logged more, until all are trained; only the last page measures them.
 
     Args:
         paths, output, options, on_progress: as in :func:`write_report`.
-        every: seconds between two looks at the folders.
-        wait: called with them.
+        every: seconds between two readings of the folders, and between reloads of the page.
+        wait: called with ``every``.
     """
     options, seen = replace(options or ReportOptions(), refresh=every), None
     while True:
@@ -228,13 +226,11 @@ def _training(folders: Sequence[Folder], page: Page) -> list[Section]:
             doubts = (unread_sources(run, own.examples), unknown_targets(run, own.examples))
             notes += [Paragraph(f"{folder.name}: {doubt}.") for doubt in doubts if doubt is not None]
     groups = comparable(results)
-    worst = [block for group in groups for block in error_tables(group)]
-    beside = [block for group in groups for block in output_listings(group)]
     sections = [
         Section("Result", _first_screen(folders, groups, page), narrow=True),
         Section("Training", training_figures(folders), narrow=True),
-        Section("Errors", worst),
-        Section("Outputs and gold", beside),
+        Section("Errors", [block for group in groups for block in error_tables(group)]),
+        Section("Outputs and gold", [block for group in groups for block in output_listings(group)]),
         *_lattices(folders, loaded, data, page),
         Section("Details", _details(folders, loaded, data, results, notes, page)),
     ]
@@ -273,9 +269,9 @@ def _details(
         {name: report for name, report in reports.items() if report is not None},
         spreads,
     )
-    said = [Paragraph(line) for line in map(development_lines, folders) if line]
+    summaries = [Paragraph(line) for line in map(development_lines, folders) if line]
     folded = [
-        Folded("All measures", [*result_tables(results), *said]),
+        Folded("All measures", [*result_tables(results), *summaries]),
         Folded("More curves", more_curves(folders)),
         Folded("log Z and spread of slot scores, by position", by_position),
         Folded("Settings", settings_tables(folders)),
@@ -337,7 +333,7 @@ def _masked(folders: Sequence[Folder], page: Page) -> list[Section]:
         if not folder.has_model:
             results.append(Paragraph(f"{folder.name} has no trained model yet."))
         elif file is None:
-            results.append(Paragraph(f"Without --file nothing is scored by {folder.name}."))
+            results.append(Paragraph(f"{folder.name} scores no sequences without --file."))
         elif page.waits:
             results.append(Paragraph(f"{folder.name} is scored when all runs are trained."))
         else:

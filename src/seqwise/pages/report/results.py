@@ -25,7 +25,7 @@ from seqwise.runs.run import OutputRun
 MOST_ROWS = 10  # of the tables of errors
 FIRST_SHOWN, MOST_SHOWN = 1, 10  # outputs: shown at once, and in total
 MOST_TOKENS = 60  # of an output
-ALIKE = 0.05  # smallest p-value of a difference that is not significant
+SIGNIFICANCE_LEVEL = 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +51,7 @@ class Result:
     outputs: Sequence[Output] = field(default=(), repr=False)
     joint: str = " "  # between output tokens
     is_tagger: bool = True
-    baseline: float | None = None  # without learning, in the deciding measure
+    baseline: float | None = None  # deciding measure of the baseline without learning
 
     @property
     def chosen(self) -> Sums:
@@ -133,33 +133,32 @@ def verdict(group: Sequence[Result]) -> str:
     ranked = sorted(group, key=lambda result: -result.sign * result.chosen.value)  # stable: ties keep their order
     best, first = ranked[0], group[0]
     value = measure_text(best.title, best.chosen.value)
-    unit = best.title if "%" not in measure_heading(best.title) else f"% {best.title}"
-    unit = unit if unit.startswith("%") else f" {unit}"
+    unit = f"% {best.title}" if "%" in measure_heading(best.title) else f" {best.title}"
     if len(group) == 1:
         _, interval = interval_texts(best.title, estimated(best.chosen))
         measured = f"{value}{unit} {interval or '(too few examples for an interval)'}"
-        return f"{best.name} gets {measured} on {best.data}, decoded by {best.decoder}{_beside(best)}."
+        return f"{best.name} gets {measured} on {best.data}, decoded by {best.decoder}{_baseline_text(best)}."
     other = ranked[1] if best is first else first
     difference = compared(best.chosen, other.chosen)
     values = f"{value} against {measure_text(other.title, other.chosen.value)}{unit}, {difference_text(difference)}"
     many = f" of {len(group)} runs" if len(group) > 2 else ""
     if not enough_examples(best.chosen):
         return f"There are too few examples to compare {best.name} with {other.name}: {values}."
-    if difference.p_value < ALIKE:
+    if difference.p_value < SIGNIFICANCE_LEVEL:
         # Of many runs, only one is compared with the best: another may be nearly as good.
         better = f"the best{many}, and better than" if many else "better than"
         return f"{best.name} is {better} {other.name}: {values}."
     return f"{best.name} and {other.name} do not differ significantly: {values}."
 
 
-def _beside(result: Result) -> str:
+def _baseline_text(result: Result) -> str:
     if result.baseline is None:
         return ""
     return f"; baseline without learning {measure_text(result.title, result.baseline)}"
 
 
 def difference_text(compared: Comparison) -> str:
-    """Write a difference in points, without an interval if there is none.
+    """Format a difference in points, without an interval if there is none.
 
     Example:
         >>> difference_text(Comparison(0.0544, 0.04, 0.07, 0.001))
@@ -328,7 +327,7 @@ def _marked(pair: Pair) -> Markup:
 
 
 def _chips(group: Sequence[Result], outputs: Sequence[Output]) -> Markup:
-    """Write a sentence; below each token with a wrong label, write its gold label and those of the runs."""
+    """Render a sentence; below each token with a wrong label stand its gold label and those of the runs."""
     pieces = []
     for t, token in enumerate(outputs[0].source[:MOST_TOKENS]):
         labels = [output.pairs[t] for output in outputs if t < len(output.pairs)]

@@ -44,7 +44,7 @@ def sampling_verdict(name: str, sampling: Sampling) -> str:
 
 
 def _r_hats(reports: Sequence[ChainReport]) -> list[float]:
-    """Return the R-hats of the energy that are numbers: infinity is one, of chains that stand still apart."""
+    """Return the R-hats of the energy except NaN; infinity, of chains that stand still at different values, stays."""
     return [report.r_hat["energy"] for report in reports if not math.isnan(report.r_hat["energy"])]
 
 
@@ -210,9 +210,9 @@ def marked(before: str, after: str) -> Markup:
     joint = " " if words else ""
     old, new = (text.split(" ") if words else list(text) for text in (before, after))
     pieces: list[Markup] = []
-    for what, _, _, start, end in SequenceMatcher(a=old, b=new, autojunk=False).get_opcodes():
+    for tag, _, _, start, end in SequenceMatcher(a=old, b=new, autojunk=False).get_opcodes():
         if start == end:
             continue
         text = joint.join(new[start:end])
-        pieces.append(escape(text) if what == "equal" else Markup("<mark>{}</mark>").format(text))
+        pieces.append(escape(text) if tag == "equal" else Markup("<mark>{}</mark>").format(text))
     return Markup(joint).join(pieces)
