@@ -54,7 +54,7 @@ def subjects() -> dict[str, Subject]:
 
     def family(task: str) -> dict[str, Settings]:
         plan = exposure_bias.PLANS[task]
-        systems = exposure_bias.family(plan.start["cpu"], 0, steps_an_epoch=100, budget=plan.budget)
+        systems = exposure_bias.family(plan.start["cpu"], 0, steps_per_epoch=100, budget=plan.budget)
         return {key: system.settings for key, system in systems.items()}
 
     tags, translation = family("supertags"), family("translation")

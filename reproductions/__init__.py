@@ -1,4 +1,4 @@
-"""The papers' tables and figures made again: each trains its systems, measures them, and returns signed tables.
+"""Reproductions of the papers' tables and figures: each trains its systems, measures them and returns signed tables.
 
 ``python -m reproductions NAME`` runs one. Nothing here is part of the package ``seqwise``.
 """
@@ -25,25 +25,25 @@ __all__ = ["REPRODUCTIONS", "SCALES", "Reproduction", "Setup", "run_reproduction
 
 @dataclass(frozen=True)
 class Setup:
-    """Folder, seeds and scale of a reproduction, and what shows its progress."""
+    """Folder, seeds, scale and progress bars of a reproduction."""
 
     folder: Path
     seeds: Sequence[int]
     progress: ProgressFactory
     scale: str = "cpu"
-    only: str | None = None  # of several tables, the name of the one to make
+    only: str | None = None  # name of the only table to make, of several
 
     @property
     def seed(self) -> int:
-        """Return the first seed: the only one of a reproduction that has no scales."""
+        """Return the first seed, the only one of a reproduction without scales."""
         return self.seeds[0]
 
     def with_seeds(self, most: int) -> Setup:
-        """Return the same setup with the first seeds alone."""
+        """Return the same setup with at most this many seeds."""
         return replace(self, seeds=list(self.seeds)[:most])
 
     def chosen(self, tables: Mapping[str, T]) -> dict[str, T]:
-        """Return what each table is made of, by name: of every one, or of the one that was asked for.
+        """Return the entry of the requested table, or those of all tables.
 
         Raises:
             InputError: there is no such table.
@@ -63,20 +63,20 @@ class Setup:
 class Reproduction:
     """Entry point of a reproduction, and its scales."""
 
-    function: str  # "module:function"; called with a Setup, it gives outcomes as they come
-    scales: Mapping[str, int] = field(default_factory=dict)  # number of seeds of each; empty: one size and one seed
-    shared: str = ""  # the folder of its runs, for those that share them; by default its own name
+    function: str  # "module:function", called with a Setup; yields outcomes as they are made
+    scales: Mapping[str, int] = field(default_factory=dict)  # number of seeds by scale; empty: one scale and one seed
+    shared: str = ""  # folder of its runs if other reproductions share them; by default its own name
 
 
 FIVE = {"cpu": 5}
 SCALES = {"cpu": 3, "gpu": 5}
-"""How many seeds each scale has; "cpu" fits a table into an hour on two cores, "gpu" has the papers' models."""
+"""Number of seeds by scale; "cpu" fits a table into an hour on two cores, "gpu" has the papers' model sizes."""
 
 CONVERGED = {**SCALES, "converged": 5}
-"""With one at which each stage is tuned, and ends, by development data: many hours on two cores."""
+"""With a scale at which every stage is tuned and stopped early on development data: many hours on two cores."""
 
 TWO_SCALES = {"cpu": 3, "converged": 5}
-"""Of what has no size of the papers' own: theirs is that of the text."""
+"""For language models: the paper's setting is larger by its text alone, so there is no scale "gpu"."""
 
 REPRODUCTIONS = {
     "label-bias-toy": Reproduction("reproductions.beyond.label_bias_toy:reproduce"),
@@ -125,13 +125,13 @@ REPRODUCTIONS = {
 OF_SEVERAL_TABLES = {"table-3.1", "table-4.1", *(f"table-5.{number}" for number in (1, 2, 3))}
 OF_SEVERAL_TABLES |= {*(f"table-6.{number}" for number in range(2, 7)), *(f"figure-6.{number}" for number in (2, 3, 4))}
 OF_SEVERAL_TABLES |= {"search-objectives", "frontier", "training-inside", "wider-beams"}
-"""Those that make only the tables that :meth:`Setup.chosen` returns."""
+"""Reproductions of several tables, which make only those that :meth:`Setup.chosen` returns."""
 
 
 def run_reproduction(
     name: str, folder: Path, *, seed: int, scale: str | None, progress: ProgressFactory, only: str | None = None
 ) -> Iterable[Outcome]:
-    """Run a reproduction by name in a folder of its own, from the first seed on; imports no other.
+    """Run a reproduction in its own folder, with seeds from ``seed`` on; no other reproduction is imported.
 
     Raises:
         InputError: there is no such reproduction, or it has no such scale or no such table.
@@ -139,14 +139,14 @@ def run_reproduction(
     if name not in REPRODUCTIONS:
         raise InputError(f"there is no reproduction {name!r}", hint=did_you_mean(name, REPRODUCTIONS))
     if only is not None and name not in OF_SEVERAL_TABLES:
-        raise InputError(f"{name!r} makes all that it has", hint="leave --only out")
+        raise InputError(f"{name!r} makes all its tables at once", hint="leave --only out")
     reproduction = REPRODUCTIONS[name]
     module, _, function = reproduction.function.partition(":")
     run: Callable[[Setup], Iterable[Outcome]] = getattr(importlib.import_module(module), function)
     folder = folder / (reproduction.shared or name)
     if not reproduction.scales:
         if scale is not None:
-            raise InputError(f"{name!r} has one size only", hint="leave --scale out")
+            raise InputError(f"{name!r} has no scales", hint="leave --scale out")
         return run(Setup(folder, [seed], progress))
     scale = scale or next(iter(reproduction.scales))
     if scale not in reproduction.scales:

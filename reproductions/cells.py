@@ -1,4 +1,4 @@
-"""Cells of a table, made once and then read back: their records, fingerprints, folders and training seconds."""
+"""Cells, the cached results of single systems: their records, fingerprints, folders and training seconds."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ Measured = TypeVar("Measured")
 
 @dataclass(frozen=True)
 class CellJob:
-    """Something to make that leaves a record."""
+    """Computation of a cell, whose result is stored as a record."""
 
-    name: str  # told from all others, and printed
+    name: str  # unique; it is printed
     path: Path  # of the record
-    fingerprint: Callable[[], str]  # of everything that it depends on; asked when the cell before it is there
+    fingerprint: Callable[[], str]  # of everything that it depends on; called once the cell in ``after`` exists
     make: Callable[[Report], Mapping[str, Any]]  # returns the record; a module-level function, or a partial of one
-    after: str | None = None  # the name of the cell that has to be made before
-    folder: Path | None = None  # what it writes to besides, where that is a folder of its own
+    after: str | None = None  # name of the cell that must exist before
+    folder: Path | None = None  # other output, if it has a folder of its own
 
 
 def run_cells(cells: Sequence[CellJob], *, progress: ProgressFactory) -> list[dict[str, Any]]:
-    """Make cells in worker processes, or read them back; returns their records."""
+    """Return the records of cells; missing ones are made in worker processes."""
     done: set[str] = set()
     for cell in cells:  # in order, because a cell depends on the one that it comes after
         if (cell.after is None or cell.after in done) and read_cell(cell.path, cell.fingerprint()) is not None:
@@ -52,12 +52,12 @@ def run_cells(cells: Sequence[CellJob], *, progress: ProgressFactory) -> list[di
 
 
 def make_cell(cell: CellJob, report: Report, *, before: int | None = None) -> None:
-    """Make one cell, in a worker process, unless another command makes it at the same time: then wait for that.
+    """Make a cell in a worker process; if another command is making it, wait for that instead.
 
     Args:
         cell: the cell.
         report: called with the progress.
-        before: when the record was written that was found outdated; None if there was none.
+        before: modification time of the outdated record; None if there was no record.
     """
     fingerprint = cell.fingerprint()
     with next_writer(lock_of(cell)):
@@ -73,7 +73,7 @@ def _written(path: Path) -> int | None:
 
 
 def lock_of(cell: CellJob) -> Path:
-    """Return the folder whose lock the maker of a cell holds: beside the cell's own, which training locks itself."""
+    """Return the folder that is locked while a cell is made; the cell's own folder is locked by training."""
     made = cell.folder or cell.path
     return made.parent / f".{made.name}"
 
@@ -81,7 +81,7 @@ def lock_of(cell: CellJob) -> Path:
 def measure_by_seed(
     names: Iterable[Name], measure: Callable[[Name, int, Report], Measured], setup: Setup
 ) -> dict[Name, list[Measured]]:
-    """Measure things with every seed, one after the other in this process on one thread; a list by seed for each."""
+    """Call ``measure`` for every name and seed, in this process on one thread; return lists over seeds by name."""
     found: dict[Name, list[Measured]] = {name: [] for name in names}
     with setup.progress() as bars, one_thread():
         whole = bars.add_task("all", total=len(found) * len(setup.seeds), note="")
@@ -90,7 +90,7 @@ def measure_by_seed(
         def report(done: int, count: int, note: str) -> None:
             bars.update(task, completed=done, total=count, note=note)
 
-        for seed in setup.seeds:  # whole seeds first, so that an interrupted table has some
+        for seed in setup.seeds:  # seed by seed, so that an interrupted table has complete seeds
             for name, by_seed in found.items():
                 bars.update(task, description=f"{name}, seed {seed}", completed=0, total=None, note="")
                 by_seed.append(measure(name, seed, report))
@@ -104,18 +104,18 @@ def fingerprint_of(*parts: str) -> str:
 
 
 def trained_on(examples: Iterable[Example], sources: Iterable[str]) -> tuple[str, ...]:
-    """Name training data as `seqwise.evaluation.signature.Signature.training` lists them."""
+    """Describe training data for `seqwise.evaluation.signature.Signature.training`."""
     return (f"examples {sha256_of_examples(examples)}", *sources)
 
 
 def read_cell(path: Path, fingerprint: str) -> dict[str, Any] | None:
-    """Read the record of a finished cell; None where there is none, or that of other settings or data."""
+    """Read the record of a finished cell; None if there is none, or it is of other settings or data."""
     record: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
     return record if record.get("fingerprint") == fingerprint else None
 
 
 def read_or_make(path: Path, fingerprint: str, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the record of a cell, which is made and written where there is none."""
+    """Return the record of a cell; a missing one is made and written."""
     if read_cell(path, fingerprint) is None:
         write_cell(path, fingerprint, make())
     record: dict[str, Any] = json.loads(path.read_text("utf-8"))
@@ -123,19 +123,19 @@ def read_or_make(path: Path, fingerprint: str, make: Callable[[], Mapping[str, A
 
 
 def write_cell(path: Path, fingerprint: str, record: Mapping[str, Any]) -> None:
-    """Write the record of a cell, whole or not at all."""
+    """Write the record of a cell atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, json.dumps({"fingerprint": fingerprint, **record}))
 
 
 def claim_folder(output: Path, fingerprint: str) -> None:
-    """Prepare the folder of a cell: the same cell is continued, another one (other settings, other data) is removed."""
+    """Prepare the folder of a cell: keep the files of the same cell, remove those of other settings or data."""
     marker = output / "fingerprint"
     if not holds_nothing(output) and not marker.exists():
-        raise InputError("the folder is not of this reproduction", path=output, hint="give another --output")
+        raise InputError("the folder does not belong to this reproduction", path=output, hint="give another --output")
     if not (marker.exists() and marker.read_text("utf-8") == fingerprint):
         output.mkdir(parents=True, exist_ok=True)
-        # The marker goes last, so that a folder which is only half empty is still known as ours.
+        # The marker is replaced last, so that a half-emptied folder is still recognised as ours.
         for path in output.iterdir():
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
@@ -144,11 +144,11 @@ def claim_folder(output: Path, fingerprint: str) -> None:
         write_atomically(marker, fingerprint)
 
 
-def watched(output: Path, report: Report, *, every: int = 0) -> Callable[[Progress], None]:
-    """Measure the CPU time of this process from now on; returns what is called after each step, and reports every 20.
+def timed(output: Path, report: Report, *, every: int = 0) -> Callable[[Progress], None]:
+    """Return a callback for training that measures CPU time from now on, and reports progress every 20 steps.
 
-    An interrupted training is measured from its checkpoint on, and what was before is taken to have been as fast. The
-    last step, or each that is a multiple of ``every`` and may be the last, writes it down.
+    After an interruption, time is measured from the checkpoint on; the steps before are assumed to have been as fast.
+    It is written after the last step and after multiples of ``every``, at which training may stop early.
     """
     began, first = time.process_time(), 0
 
@@ -165,5 +165,5 @@ def watched(output: Path, report: Report, *, every: int = 0) -> Callable[[Progre
 
 
 def train_seconds(output: Path) -> float:
-    """CPU time of a finished training, on one thread."""
+    """Return the CPU time of a finished training run, on one thread."""
     return float(json.loads((output / SECONDS).read_text("utf-8")))

@@ -108,11 +108,11 @@ def reproduce(
         for name, file in {**outcome.files, "results": path}.items():
             print(f"{name}: {os.path.relpath(file)}")
         if outcome.hints:
-            print("\nNow try:", *(f"  {_as_callable_here(hint)}" for hint in outcome.hints), sep="\n")
+            print("\nNow try:", *(f"  {_callable_command(hint)}" for hint in outcome.hints), sep="\n")
 
 
-def _as_callable_here(command: str) -> str:
-    """Return the command as it works in this shell: `make demo` runs a seqwise that is not on the PATH."""
+def _callable_command(command: str) -> str:
+    """Return a command that works in this shell: `make demo` runs a seqwise that is not on the PATH."""
     if shutil.which("seqwise") or not command.startswith("seqwise "):
         return command
     script = os.path.relpath(Path(sys.executable).with_name("seqwise"))

@@ -1,4 +1,4 @@
-"""Compare new results with those in results/: which numbers are the same, bit for bit.
+"""Compare new results with those in results/, number by number and bit for bit.
 
 Usage: python -m reproductions.compare_results FOLDER, as given to ``python -m reproductions NAME --results FOLDER``.
 """
@@ -14,9 +14,9 @@ from reproductions.result_files import ELSEWHERE, RESULTS
 
 
 def compare(again: Table, saved: Table) -> Iterator[tuple[Result, Result | None, bool]]:
-    """Yield each number made again, the saved one, and whether value, interval and values of examples are the same.
+    """Yield each new number, the saved one, and whether value, interval, p-value and values of examples are equal.
 
-    Seconds, which no two runs share, are left out.
+    Seconds, which vary from run to run, are left out.
     """
     before = {(each.system, each.measure): each for each in saved.results}
     for result in again.results:
@@ -29,7 +29,7 @@ def compare(again: Table, saved: Table) -> Iterator[tuple[Result, Result | None,
 
 
 def main(folder: Path, results: Path = RESULTS) -> int:
-    """Print a line for each file, and one for each number that differs; the exit status."""
+    """Print a line for each file and for each number that differs; return the exit status."""
     differs = False
     for path in sorted(folder.glob("*.json")):
         if path.stem in ELSEWHERE or not (results / path.name).is_file():

@@ -1,4 +1,4 @@
-"""Tables over several seeds: decoders chosen on development data, controls, paired tests, and claims put to them."""
+"""Tables over several seeds: decoders chosen on development data, controls, paired tests, and claims."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def rows_of(names: Mapping[str, str], published: Mapping[str, Mapping[str, float
 
 
 LEARNING_RATE = "learning rate"
-"""The measure under which a table lists the rates that development data chose."""
+"""Measure under which a table lists the learning rates chosen on development data."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,13 @@ class Measured:
     dev: Mapping[str, list[Sums]]
     test: Mapping[str, list[Sums]]
     chosen: str  # the decoder that is best on the development data, in the mean over seeds
-    train_seconds: float  # CPU time of its stages, those of the systems that it starts from among them; mean over seeds
+    train_seconds: float  # CPU time of all stages, with those of the systems that it starts from; mean over seeds
     mean_log_partition: float  # on the test data, in nats; mean over seeds
     signature: Signature  # of all seeds
-    curves: tuple[Curve, ...] = ()  # the development metric while it was trained, of each seed
+    curves: tuple[Curve, ...] = ()  # development metric during training, for each seed
     runs: tuple[Path, ...] = ()  # the folder of each seed's run
-    learning_rate: float | None = None  # of its own stage, where development data chose it
-    place_of_rate: str = ""  # among those that were tried: "lowest", "highest" or ""
+    learning_rate: float | None = None  # of its own stage, if chosen on development data
+    place_of_rate: str = ""  # among the rates tried: "lowest", "highest" or ""
 
     def percent(self, part: str, decoder: str) -> float:
         """Return the mean over seeds, in per cent."""
@@ -74,7 +74,7 @@ Count = Callable[[list[tuple[str, ...]]], Sums]
 def measure_rows(
     name: str, rows: Sequence[Row], cells: Mapping[str, Cell], seeds: Sequence[int], *, dev: Count, test: Count
 ) -> dict[str, Measured]:
-    """Measure every decoder of every row on both parts, of cells by folder ``seed-N/key``."""
+    """Measure every decoder of every row on development and test data; cells are given by folder, ``seed-N/key``."""
     measured = {}
     for row in rows:
         runs = [cells[f"seed-{seed}/{row.key}"] for seed in seeds]
@@ -97,7 +97,7 @@ def measure_rows(
 
 
 def signature_of_seeds(signatures: Sequence[Signature], *, method: str) -> Signature:
-    """Sign a row once for all seeds, which may have been trained on several machines, days or versions: all are named.
+    """Combine the signatures of a row's seeds; if machines, days or versions differ, all are listed.
 
     Example:
         >>> from seqwise.evaluation.signature import sign
@@ -106,12 +106,12 @@ def signature_of_seeds(signatures: Sequence[Signature], *, method: str) -> Signa
         >>> row.seeds, row.machine.endswith("; a toaster")
         ((0, 1), True)
     """
-    named: dict[str, Any] = {
-        key: "; ".join(dict.fromkeys(value for one in signatures if (value := getattr(one, key)) is not None)) or None
+    joined: dict[str, Any] = {
+        key: "; ".join(dict.fromkeys(value for each in signatures if (value := getattr(each, key)) is not None)) or None
         for key in ("seqwise", "torch", "python", "machine", "date", "revision")
     }
-    seeds = tuple(dict.fromkeys(seed for one in signatures for seed in one.seeds))
-    return replace(signatures[0], method=method, seeds=seeds, **named)
+    seeds = tuple(dict.fromkeys(seed for each in signatures for seed in each.seeds))
+    return replace(signatures[0], method=method, seeds=seeds, **joined)
 
 
 def best_on_dev(measured: Mapping[str, Measured], keys: Collection[str], *, decoder: str | None = None) -> Measured:
@@ -125,7 +125,7 @@ def best_on_dev(measured: Mapping[str, Measured], keys: Collection[str], *, deco
 def examine(
     text: str, source: str, better: Measured, worse: Measured, *, decoders: tuple[str, str] | None = None
 ) -> Claim:
-    """Test "this is better than that", by default each with its own choice of a decoder."""
+    """Test that one row is better than another, by default each with its chosen decoder."""
     ours, theirs = decoders or (better.chosen, worse.chosen)
     names = [
         f"{row.row.name} {row.percent('test', decoder):.1f} ({HEADINGS[decoder]})"
@@ -135,7 +135,7 @@ def examine(
 
 
 Statement = tuple[str, str, str]
-"""A claim, and the keys of the system that it says is better and of the one that is worse."""
+"""A claim, and the keys of the systems that it says are better and worse."""
 
 
 def examine_all(
@@ -144,7 +144,7 @@ def examine_all(
     *statements: Statement,
     decoder_of: Callable[[str], str] | None = None,
 ) -> list[Claim]:
-    """Test statements of one source; ``decoder_of`` gives the decoder of a system by its key."""
+    """Test statements of one source; ``decoder_of`` maps the key of a system to its decoder."""
     return [
         examine(
             text,
@@ -160,7 +160,7 @@ def examine_all(
 def judge(
     text: str, source: str, larger: Sequence[Sums], smaller: Sequence[Sums], *, prefix: str = "", scale: float = 100.0
 ) -> Claim:
-    """Put "the first is larger than the second" to a paired bootstrap over examples and seeds.
+    """Test that the first is larger than the second, by a paired bootstrap over examples and seeds.
 
     It holds if the difference is above 0 with p < 0.05, and is reversed if it is below. The evidence begins with the
     prefix; its numbers are multiplied by the scale.
@@ -171,9 +171,9 @@ def judge(
 def no_worse(
     text: str, source: str, first: Sequence[Sums], second: Sequence[Sums], *, prefix: str = "", margin: float = MARGIN
 ) -> Claim:
-    """Put "the first is worse by no more than a margin, if at all" to a paired test: non-inferiority.
+    """Test for non-inferiority: that the first is worse than the second by at most a margin.
 
-    That a difference is not significant is no evidence that there is none, so the 95% interval decides.
+    The 95% interval decides, because a difference that is not significant need not be small.
     """
     return _decided(f"no worse by {margin:g}", text, source, first, second, prefix, 100.0)
 
@@ -188,7 +188,7 @@ def judge_by_seed(
     unit: str = " nats",
     digits: int = 3,
 ) -> Claim:
-    """Put "the first is larger than the second" to a paired t-test over seeds, of numbers that are exact for each.
+    """Test that the first is larger than the second, by a paired t-test over seeds, for numbers exact for each seed.
 
     It holds if Student's 95% interval of the mean difference lies above 0, and is reversed if it lies below.
     """
@@ -211,7 +211,7 @@ def _decided(
 
 
 def evidence_of(numbers: Sequence[float], first: Sequence[Sums], second: Sequence[Sums], scale: float) -> str:
-    """Write the numbers of a paired bootstrap in words, and at how many seeds the first is larger."""
+    """Format the numbers of a paired bootstrap, with the number of seeds at which the first is larger."""
     test = Comparison(*numbers)
     p = "p < 0.001" if test.p_value < 0.001 else f"p = {test.p_value:.3f}"
     interval = interval_text(test[:3], digits=1 if scale == 100 else 2, scale=scale)

@@ -12,17 +12,17 @@ from reproductions.outcome import HEADINGS
 from reproductions.report import Curve, Result, Table
 from seqwise.evaluation.metrics import Estimate
 
-# Okabe and Ito's palette: told apart by colour-blind readers too. Black last, because it stands out.
+# Okabe and Ito's palette, which colour-blind readers can distinguish. Black is last, because it stands out.
 BLUE, SKY, GREEN, ORANGE, RED, PINK, GREY, YELLOW, BLACK = PALETTE = (
     "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00", "#CC79A7", "#999999", "#F0E442", "#000000",
 )  # fmt: skip
 COLOURS = {"greedy": GREY, "beam": SKY, "interpolated-beam": GREEN, "raw-beam": RED, "soft-beam": ORANGE}
-"""Of decoders."""
+"""Colours of decoders."""
 
 
 @contextmanager
 def panels(path: Path, columns: int = 1, *, dpi: int = 120, **options: Any) -> Iterator[tuple[Any, list[Any]]]:
-    """Yield a matplotlib figure and its panels, side by side; save it as PNG in a folder that is made if need be."""
+    """Yield a matplotlib figure and its panels, side by side, then save it; a missing folder is made."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -38,7 +38,7 @@ def panels(path: Path, columns: int = 1, *, dpi: int = 120, **options: Any) -> I
 
 
 def legend_below(figure: Any, columns: int | None = None) -> None:
-    """Say below a figure what its panels show, each label once; by default in one row."""
+    """Draw a common legend of all panels below a figure, each label once; by default in one row."""
     shown = [pair for axes in figure.axes for pair in zip(*axes.get_legend_handles_labels(), strict=True)]
     handles = {label: handle for handle, label in shown}
     columns = columns or len(handles)
@@ -46,7 +46,7 @@ def legend_below(figure: Any, columns: int | None = None) -> None:
 
 
 def interval_bars(results: Sequence[Result | Estimate]) -> list[list[float]]:
-    """Return how far below and above their values the intervals of results end, as matplotlib takes error bars."""
+    """Return the distances from values down and up to the ends of their intervals, as matplotlib takes error bars."""
     below = [0.0 if each.low is None else each.value - each.low for each in results]
     above = [0.0 if each.high is None else each.high - each.value for each in results]
     return [below, above]
@@ -83,7 +83,7 @@ def draw_curves(table: Table, path: Path) -> None:
             axes.plot(seconds[-1], metric[-1], "o", color=colour, markersize=4)
             ends.append(metric[-1])
         room = max(ends) - min(ends) + 0.005
-        # What is far below where the worst system ends is the first minute of training, the same for all.
+        # Values far below the worst final one belong to the start of training, which is the same for all.
         axes.set_ylim(min(ends) - 2 * room, max(ends) + 0.2 * room)
         axes.set(xlabel="CPU seconds, stages before included", ylabel=f"{table.curves[0].measure}, development data")
         axes.grid(alpha=0.3)
@@ -92,9 +92,9 @@ def draw_curves(table: Table, path: Path) -> None:
 
 
 def best_so_far(curves: Sequence[Curve]) -> tuple[list[float], list[float]]:
-    """Return the mean over runs of the best metric so far, where it changes, from where every run has been evaluated.
+    """Return the times of changes in the mean over runs of the best metric so far, and this mean.
 
-    Seconds include the stages before, whose metric does not count.
+    Times begin when every run has been evaluated. They include earlier stages, whose metric does not count.
 
     Example:
         >>> one = Curve("s", 0, "accuracy", 10.0, ((1, 0.5), (2, 0.25), (3, 1.0)))

@@ -1,4 +1,4 @@
-"""Grids of numbers, in Markdown and for the terminal: systems down, measures across."""
+"""Grids of numbers in Markdown and for the terminal, with a row for each system and a column for each measure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from reproductions.report import Result, Table
 from reproductions.values import interval_text
 from reproductions.verdicts import SIGNIFICANT
 
-# Diagnostics of the samplers, which stay in the files.
+# Diagnostics of the samplers, which only the files have.
 HIDDEN = (
     "passes", "ESS per 1,000 passes", "all chains end alike", "R-hat of the energy, median", "E_local, last state",
     "E_local, lowest energy", "CPU seconds, NCE and its noises",
@@ -24,21 +24,21 @@ HIDDEN = (
 HIDDEN_ENDS = (", standard deviation over chains",)
 CAPTION = (
     "± half of a 95% interval; bold: chosen on development data; in brackets the paper's number; an asterisk means p < "
-    "0.05. The results, saved or printed with --json, have every interval and measure."
+    "0.05. The saved results, also printed with --json, have every interval and measure."
 )
-LONGEST_NAME, LONGEST_TITLE = 32, 14  # of a system and of a measure in a terminal, before they are folded
+LONGEST_NAME, LONGEST_TITLE = 32, 14  # characters of a system and a measure in a terminal before they are wrapped
 GAP = 2  # between two columns
 
 
 def markdown_grid(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Return a table in Markdown, ended by a line break."""
+    """Format a table in Markdown, with a line break at its end."""
     titles = list(titles)
     head, *body = ("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in (titles, *rows))
     return "\n".join([head, "|" + "---|" * len(titles), *body]) + "\n"
 
 
 def terminal_grids(table: Table, width: int) -> Iterator[RenderableType]:
-    """Yield the title of a table, its grid, in as many parts as whole numbers need at a width, and what signs mean."""
+    """Yield the title of a table, its grid, split into parts that fit the width, and a caption."""
     titles, rows = numbers_of(table)
     titles = ["\n".join(textwrap.wrap(title, LONGEST_TITLE, break_long_words=False)) for title in titles]
     columns = zip(titles, *rows, strict=True)
@@ -66,9 +66,9 @@ def _styled(cell: str) -> Text:
 
 
 def numbers_of(table: Table) -> tuple[list[str], list[list[str]]]:
-    """Return the titles and rows of a table; measures on dev, further ones and diagnostics stay in the file.
+    """Return the titles and rows of a table, without measures on dev, secondary measures and diagnostics.
 
-    What development data chose stands between double asterisks.
+    Results of decoders chosen on development data stand between double asterisks.
     """
     measure = table.results[0].measure.partition(": ")[2].removesuffix(", dev")
     endings = {f": {name}" for name in _measures(table) if name != measure}
@@ -82,7 +82,7 @@ def numbers_of(table: Table) -> tuple[list[str], list[list[str]]]:
     measures = list(dict.fromkeys(result.measure for result in shown))
     cells = {(result.system, result.measure): result for result in shown}
     chosen = [result for result in shown if result.note == "chosen on dev"]
-    # Of all intervals a grid has those that decide; the file has the others.
+    # A grid has only the intervals that decide; the file has all.
     decisive = chosen or [result for result in shown if result.measure == measures[0] or result.published is not None]
     rows = [
         [system, *(_cell(cells.get((system, each)), decisive) for each in measures)]

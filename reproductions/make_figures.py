@@ -1,4 +1,4 @@
-"""Make the pictures of docs/: of results/*.json, of reproductions of seconds, and of library calls.
+"""Draw the pictures of docs/ from results/*.json, from reproductions that take seconds, and from library calls.
 
 Two are made elsewhere, because they show a run or a browser: explorer.png by scripts/make_explorer_picture.py, and
 label-bias.png by the command in docs/label-bias.md.
@@ -31,7 +31,7 @@ from seqwise.pages.report.lattice import Lattice, beam_lattice
 
 GROWTH = RESULTS / "benchmarks" / "intel" / "scaling.json"
 
-# Reproductions whose figure is all in their table: the name of the table, and what draws it.
+# Functions that draw a figure from a table alone, by the name of the table.
 BY_TABLE: dict[str, Callable[[Table, Path], None]] = {
     "stress": stress.draw,
     "g2p": spelling.draw,
@@ -46,12 +46,12 @@ BY_TABLE: dict[str, Callable[[Table, Path], None]] = {
     "masked-diffusion-audit": masked_diffusion_audit.draw,
     **{f"frontier-{corpus}": frontier.draw for corpus in frontier.CORPORA},
 }
-# Reproductions of seconds whose figure has points that no table holds.
-AGAIN = ("figure-1", "figure-3.1")
+# Reproductions that take seconds, whose figures show points that are not in their tables.
+RUN_AGAIN = ("figure-1", "figure-3.1")
 
 
 def pictures() -> dict[str, Callable[[Path], None]]:
-    """Return what makes each picture, by its name in docs/; of results, those that are committed."""
+    """Return functions that draw the pictures, by their names in docs/; missing results have none."""
     tables = load_tables(RESULTS)
     drawn: dict[str, Callable[[Path], None]] = {
         "soft-top-k.png": draw_soft_top_k,
@@ -65,13 +65,13 @@ def pictures() -> dict[str, Callable[[Path], None]]:
             drawn[f"{stem}.png"] = partial(draw_curves, table)
         elif (name := stem.removesuffix("-converged")) in BY_TABLE:
             drawn[f"{stem}.png"] = partial(BY_TABLE[name], table)
-        elif stem in AGAIN:
+        elif stem in RUN_AGAIN:
             drawn[f"{stem}.png"] = partial(draw_again, stem, table)
     return drawn
 
 
 def draw_growth(path: Path) -> None:
-    """Draw how the seconds of searches grow, beside what theory says, a panel for each size that is varied."""
+    """Draw the growth of the seconds of searches, measured and in theory, with a panel for each varied size."""
     rows = json.loads(GROWTH.read_text("utf-8"))["rows"]
     names = {"k": "width k", "V": "vocabulary V", "T": "length T", "B": "batch B"}
     colours: dict[tuple[str, str], str] = {}
@@ -102,18 +102,18 @@ def draw_growth(path: Path) -> None:
 
 
 def draw_again(name: str, saved: Table, path: Path) -> None:
-    """Draw the figure of a reproduction that is run again, with the seed of its results."""
+    """Run a reproduction again with the seed of its results, and save its figure if the numbers are the same."""
     (seed,) = saved.results[0].signature.seeds
     with TemporaryDirectory() as folder:
         (outcome,) = run_reproduction(name, Path(folder), seed=seed, scale=None, progress=progress_bars)
         if not same_numbers(outcome.table, saved):
             hint = f"python -m reproductions {name} --results results"
-            raise SystemExit(f"results/{name}.json has other numbers than its reproduction gives now; {hint}")
+            raise SystemExit(f"results/{name}.json differs from what its reproduction gives now; {hint}")
         shutil.copyfile(outcome.files["figure"], path)
 
 
 def same_numbers(one: Table, other: Table) -> bool:
-    """Whether two tables have the same numbers, but for what the rounding of another machine may do."""
+    """Whether two tables have the same numbers, up to rounding differences between machines."""
     numbers, others = ({(each.system, each.measure): each.value for each in table.results} for table in (one, other))
     return numbers.keys() == others.keys() and all(
         math.isclose(value, others[key], rel_tol=1e-3, abs_tol=1e-6) for key, value in numbers.items()
@@ -126,14 +126,14 @@ COLOURS = PALETTE[:5]
 
 
 def weights_by_alpha() -> tuple[torch.Tensor, torch.Tensor]:
-    """Values of alpha, and at each the weights of every candidate in every slot, (A, K, V)."""
+    """Return values of alpha, (A,), and the weights of every candidate in every slot at each, (A, K, V)."""
     alphas = torch.logspace(-1, 3, 161)
     scores_BJV = torch.tensor(SCORES)[None, None]
     return alphas, torch.stack([soft_top_k(scores_BJV, K, float(alpha))[0, :, 0] for alpha in alphas])
 
 
 def draw_soft_top_k(path: Path) -> None:
-    """Draw what each slot of the relaxed top-k is made of, as alpha grows."""
+    """Draw the weights of the candidates in each slot of the relaxed top-k, by alpha."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -158,7 +158,7 @@ BEAM_ALPHAS = torch.logspace(-1.5, 4.5, 49).tolist()
 
 
 def small_tagger() -> Tagger:
-    """Return a tagger of random weights, sharper than such ones are, so that there is something to choose."""
+    """Return a tagger with random weights, scaled up so that its distributions are not nearly uniform."""
     torch.manual_seed(18)
     model = Tagger(source_size=10, target_size=len(LABELS), bidirectional=True).eval()
     with torch.no_grad():
@@ -181,7 +181,7 @@ def cost_of(model: Tagger, alpha: float | None) -> float:
 
 
 def draw_relaxed_beam(path: Path) -> None:
-    """Draw one relaxed beam and its loss, from alpha near 0 to where it is a hard beam."""
+    """Animate a relaxed beam and its loss, from alpha near 0 to a hard beam."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -203,14 +203,14 @@ def draw_relaxed_beam(path: Path) -> None:
         _draw_lattice(top, beam_lattice(model, EXAMPLE, SoftTopK(K, alpha), num_steps=steps), alpha)
         dot.set_data([alpha], [losses[place]])
 
-    # The last frame stays for a second and a half, before it begins again.
+    # The last frame is held for two seconds before the animation repeats.
     frames = [*range(len(BEAM_ALPHAS)), *[len(BEAM_ALPHAS) - 1] * 15]
     FuncAnimation(figure, frame, frames=frames).save(path, writer=PillowWriter(fps=8), dpi=80)
     pyplot.close(figure)
 
 
 def _draw_lattice(axes: Any, lattice: Lattice, alpha: float) -> None:
-    """Slots by step: each with its heaviest label, as dark as that label is heavy; lines as dark as back-pointers."""
+    """Draw the slots of each step with their heaviest labels; opacity shows the weights of labels and back-pointers."""
     axes.set(xlim=(-0.4, len(lattice) + 0.4), ylim=(-K + 0.5, 0.6), xticks=[], yticks=[])
     axes.set_title(f"a relaxed beam at alpha = {alpha:.3g}", loc="left", fontsize=10)
     axes.plot(0, -(K - 1) / 2, "o", color="black", markersize=5)

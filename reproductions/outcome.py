@@ -1,4 +1,4 @@
-"""Results of a reproduction: numbers with signatures, what was written beside them, and a sentence."""
+"""Outcome of a reproduction: a table of signed numbers, other files, and a sentence on the numbers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ HEADINGS = {
     "greedy": "greedy", "beam": "beam", "renormalized-beam": "renormalised beam", "interpolated-beam": "half-raw beam",
     "raw-beam": "raw beam", "soft-beam": "soft beam",
 }  # fmt: skip
-"""Decoders of the tables and their columns; the half-raw beam adds up ``f - log Z / 2``."""
+"""Headings of the decoders' columns in tables; the half-raw beam scores tokens by ``f - log Z / 2``."""
 DECODERS = tuple(name for name in HEADINGS if name != "renormalized-beam")
-"""Those of every model; renormalised scores are for a language."""
+"""Decoders of every model; the renormalised beam needs a language."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Outcome:
 
     name: str  # file name of the saved results, without ending
     table: Table  # every number with its interval and signature
-    files: Mapping[str, Path] = field(default_factory=dict)  # what else was written (figures, runs), by what it is
-    lesson: str = ""  # what it teaches, made from the numbers; by default the verdicts on its claims
+    files: Mapping[str, Path] = field(default_factory=dict)  # other output, by kind: "figure", "runs"
+    lesson: str = ""  # a sentence on the numbers; by default the verdicts on the claims
     hints: tuple[str, ...] = ()  # commands to try next
 
     def __post_init__(self) -> None:
@@ -35,15 +35,15 @@ class Outcome:
 
 
 def verdicts(claims: Iterable[Claim]) -> str:
-    """Print claims, a line each, with what became of them."""
+    """Format claims with their verdicts and evidence, a line each."""
     return "\n".join(f"{claim.verdict.upper()}: {claim.text} ({claim.evidence})" for claim in claims)
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A measure of a decoder's outputs."""
+    """Measure of a decoder's outputs."""
 
-    name: str  # with its direction understood, such as "word accuracy"
+    name: str  # such as "word accuracy"
     count: Callable[[list[tuple[str, ...]]], Counts]
     unit: str = "%"  # "" for a bare ratio
 
@@ -66,7 +66,7 @@ def build_outcome(
 ) -> Outcome:
     """Measure every decoder of the systems of one seed, with bootstrap 95% intervals.
 
-    With ``dev``, the first measure on development data by cell and decoder, the best decoder of each cell is marked.
+    ``dev`` has the first measure on development data by cell and decoder; with it, each cell's best decoder is marked.
     """
     results: list[Result] = []
     decoders = [decoder for decoder in HEADINGS if all(decoder in cell.outputs for cell in cells.values())]

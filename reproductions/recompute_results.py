@@ -12,18 +12,17 @@ from reproductions.verdicts import recompute
 
 
 def main(paths: list[Path]) -> int:
-    """Print a line for each file, and one for each number that comes out differently; the exit status."""
+    """Print a line for each file and for each number that differs; return the exit status."""
     differs = False
     for path in paths:
         counts: Counter[str] = Counter()
-        for one, problem in recompute(load_table(path)):
+        for item, problem in recompute(load_table(path)):
             known = {"": "the same", "no values": "without values"}
             counts[known.get(problem, "different")] += 1
             if problem not in known:
                 differs = True
-                print(
-                    f"{path.name}: {one.text if isinstance(one, Claim) else f'{one.system}, {one.measure}'}: {problem}"
-                )
+                name = item.text if isinstance(item, Claim) else f"{item.system}, {item.measure}"
+                print(f"{path.name}: {name}: {problem}")
         print(f"{path.name}: {', '.join(f'{count} {what}' for what, count in counts.items()) or 'nothing to compute'}")
     return int(differs)
 

@@ -23,7 +23,7 @@ from seqwise.evaluation.signature import Signature, check_text
 VERDICTS = ("holds", "reversed", "not seen", "not tested")
 """Verdicts on a claim."""
 KINDS = ("claim", "theorem", "figure")
-"""Kinds of claims; a theorem or a figure is checked, and counted among no claims."""
+"""Kinds of claims; theorems and figures are checked, but not counted as claims."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Result:
     published: float | None = None  # number in the paper
     unit: str = "%"  # "" for a bare number
     note: str = ""  # such as the decoder that was chosen
-    values: tuple[Values, ...] = ()  # summands: one for an interval, two for a difference; empty where they are lost
-    rule: str = ""  # how the number is computed from them: see `reproductions.verdicts.again`
+    values: tuple[Values, ...] = ()  # summands: one for an interval, two for a difference; empty if not kept
+    rule: str = ""  # how the number is computed from them: see `reproductions.verdicts.computed`
 
     def __post_init__(self) -> None:
         for name in ("system", "measure", "unit", "note"):
@@ -51,7 +51,7 @@ class Result:
             if number is None and name != "value":
                 continue
             is_number = isinstance(number, int | float) and not isinstance(number, bool)
-            # Rounded here and not when writing, so that a table equals what is loaded back.
+            # Rounded here, not when writing, so that a table equals the one that is loaded back.
             rounded = float(f"{number:.10g}") if is_number else math.nan
             if not math.isfinite(rounded):
                 raise InputError(f"{name} of {self.system!r} must be a finite number, got {number!r}")
@@ -63,11 +63,11 @@ class Claim:
     """Statement of a paper, with the verdict of `reproductions.verdicts.decide`."""
 
     text: str
-    source: str  # where it is made
+    source: str  # such as a table of a paper
     verdict: str  # one of VERDICTS
     evidence: str  # the numbers behind it, or why it is not tested
     kind: str = "claim"  # one of KINDS
-    rule: str = ""  # of the test; "" where the values are lost
+    rule: str = ""  # of the test; "" if the values were not kept
     values: tuple[Values, ...] = ()  # summands of both sides, in the order of the claim
     numbers: tuple[float, ...] = ()  # the difference, the ends of its interval and, of a bootstrap, the p-value
 
@@ -128,11 +128,11 @@ def save_table(table: Table, path: Path) -> None:
 
 
 LEFT_OUT = {"kind": "claim", "rule": "", "values": (), "numbers": (), "training": ()}
-"""Fields that are not written where they have these values."""
+"""Values of fields that are not written."""
 
 
 def _plain(table: Table) -> dict[str, Any]:
-    """Convert a table to JSON values; each text of summands stands once, in "columns", and has its place as name."""
+    """Convert a table to JSON values; each text of summands is written once, in "columns", and given by its index."""
     columns: dict[str, int] = {}
     kept: dict[Values, int] = {}
 

@@ -1,4 +1,4 @@
-"""The files in results/: what each is called, which command writes it, and on which page it stands."""
+"""The files in results/: their names, the reproductions that write them, and the pages that show them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ RESULTS = ROOT / "results"
 
 QUICK = "cpu"
 SCALES = ("converged", "gpu", QUICK)
-"""The best evidence first."""
+"""Scales, the best evidence first."""
 
 Tables: TypeAlias = Mapping[str, Mapping[str, Table]]
 """Results by the name of the table and by scale, the best evidence first."""
 
 ELSEWHERE = ("hugging-face-models", "mutants", "reliability", "soak")
-"""Results that pages of their own show."""
+"""Results that have their own pages."""
 
 
 @dataclass(frozen=True)
@@ -127,23 +127,23 @@ NAMES = tuple(name for chapter in CHAPTERS for name in chapter.names)
 
 
 def file_stem(name: str, scale: str | None) -> str:
-    """Return the file of a table's results, without ending: each scale has one of its own."""
+    """Return the name of the file of a table's results at a scale, without ending."""
     return name if scale in (None, QUICK) else f"{name}-{scale}"
 
 
-def longest_beginning(name: str, beginnings: Iterable[str]) -> str:
-    """Return the longest of the given beginnings that ends where a part of the name does; "" where there is none.
+def longest_prefix(name: str, prefixes: Iterable[str]) -> str:
+    """Return the longest prefix of a name that ends at a hyphen or at the end of the name; "" if there is none.
 
     Example:
-        >>> longest_beginning("table-5.2-pmb-uni", ["table-5.2", "table-5.2-pmb", "table-5"])
+        >>> longest_prefix("table-5.2-pmb-uni", ["table-5.2", "table-5.2-pmb", "table-5"])
         'table-5.2-pmb'
     """
-    return max((each for each in beginnings if f"{name}-".startswith(f"{each}-")), key=len, default="")
+    return max((each for each in prefixes if f"{name}-".startswith(f"{each}-")), key=len, default="")
 
 
 def reproduction_of(name: str) -> str:
     """Return the reproduction that makes a table."""
-    return longest_beginning(name, REPRODUCTIONS)
+    return longest_prefix(name, REPRODUCTIONS)
 
 
 def by_stem(tables: Tables) -> dict[str, Table]:

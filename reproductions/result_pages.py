@@ -72,7 +72,7 @@ with local scores, models with global scores by the raw beam.
 
 
 def index_page(tables: Tables) -> str:
-    """docs/results.md: where everything is, and what is missing."""
+    """Return docs/results.md, the index of the chapters."""
     lines = []
     for chapter in CHAPTERS:
         count = f"{sum(bool(tables[name]) for name in chapter.names)} of {len(chapter.names)} tables and figures"
@@ -96,7 +96,7 @@ def chapter_page(chapter: Chapter, tables: Tables) -> str:
 
 
 def _once(page: str) -> str:
-    """Leave out, below a table, each sentence of a note that stands further up on the page."""
+    """Remove each sentence of a note that occurs earlier on the page."""
     seen: set[str] = set()
     blocks = []
     for block in page.split("\n\n"):
@@ -115,13 +115,13 @@ def _command(name: str) -> str:
 
 
 def _missing(chapter: Chapter, tables: Tables) -> list[str]:
-    """List what should be on the page and is not."""
+    """List the results that the page lacks."""
     missing = [f"- `results/{name}.json`: {_command(name)} makes it." for name in chapter.names if not tables[name]]
     return ["No results yet:\n", "\n".join(missing) + "\n"] if missing else []
 
 
 def lacks_values(table: Table) -> bool:
-    """Whether a number of the table has no values, without the time that computing it again takes."""
+    """Whether some number of the table has no values; nothing is recomputed."""
     numbers = [result.values for result in table.results if result.low is not None or result.p_value is not None]
     tested = [claim.values for claim in table.claims if claim.kind == "claim" and claim.verdict != "not tested"]
     return not all(numbers + tested)
@@ -152,7 +152,7 @@ def _section(heading: str, names: Sequence[str], tables: Tables, first_with: dic
 
 
 def _numbers(stem: str, settings: str, table: Table, heading: str) -> list[str]:
-    """Settings, picture, numbers and note of one file."""
+    """Return the settings, picture, numbers and note of one file."""
     title = table.title.removeprefix(heading).lstrip(":, ")
     seeds = max(len(result.signature.seeds) for result in table.results)
     revision = table.results[0].signature.revision
@@ -172,16 +172,16 @@ def _numbers(stem: str, settings: str, table: Table, heading: str) -> list[str]:
 
 
 def _machines(table: Table) -> list[str]:
-    """Say that times are of several processors, if they are."""
+    """Return a note if the times are from several processors."""
     machines = sorted({name for result in table.results for name in result.signature.machine.split("; ")})
     if len({name.rpartition(", ")[0] for name in machines}) < 2:
         return []
-    return [f"Seconds are of several machines, which differ in speed: {'; '.join(machines)}.\n"]
+    return [f"Seconds are from several machines, which differ in speed: {'; '.join(machines)}.\n"]
 
 
 def _claims(by_stem: Mapping[str, Table], kinds: Sequence[str]) -> list[str]:
-    """Return the claims of the tables below a heading: one line a claim; of several tables, a column each."""
-    # The last column of a table has what its rows have more than the best control.
+    """Return a table of the claims below a heading, with a column for each of several tables."""
+    # These claims are in the last column of their table.
     claims = {
         stem: [
             claim
@@ -197,7 +197,7 @@ def _claims(by_stem: Mapping[str, Table], kinds: Sequence[str]) -> list[str]:
     rows: dict[str, dict[str, str]] = {}
     for stem, in_file in claims.items():
         for claim, alone in zip(in_file, _hold_alone(in_file), strict=True):
-            # What one corpus measures in BLEU, another measures otherwise.
+            # Corpora have different measures.
             text = claim.text if len(claims) == 1 else MEASURES.sub("quality", claim.text)
             text += " †" * is_ours(claim)
             rows.setdefault(text, {})[stem] = _verdict(claim, " alone" * alone) + _evidence(claim)
@@ -215,14 +215,14 @@ def is_ours(claim: Claim) -> bool:
 
 
 def _hold_alone(claims: Sequence[Claim]) -> list[bool]:
-    """Whether a verdict would not be one if the tests of all these claims were corrected for their number."""
+    """Whether each verdict is no longer significant after Holm's correction for the tests of all these claims."""
     tests = {place: p_value for place, claim in enumerate(claims) if (p_value := _p_value(claim)) is not None}
     adjusted = dict(zip(tests, holm(list(tests.values())), strict=True))
     return [adjusted.get(place, 0.0) >= SIGNIFICANT for place in range(len(claims))]
 
 
 def _p_value(claim: Claim) -> float | None:
-    """Return the p-value that decides a claim, of several tests the largest; None where an interval does."""
+    """Return the p-value that decides a claim, the largest of several tests; None if an interval decides."""
     stated = [float(p_value) for p_value in P_VALUE.findall(claim.evidence)]
     if claim.kind != "claim" or not stated or NO_WORSE.search(claim.text):
         return None
@@ -230,7 +230,7 @@ def _p_value(claim: Claim) -> float | None:
 
 
 def _verdict(claim: Claim, alone: str) -> str:
-    """Return the verdict of a claim; what is proved or drawn has none."""
+    """Return the verdict of a claim; theorems and figures have none."""
     if claim.kind != "claim":
         return ""
     if claim.verdict not in ("holds", "reversed"):
@@ -239,7 +239,7 @@ def _verdict(claim: Claim, alone: str) -> str:
 
 
 def _evidence(claim: Claim) -> str:
-    """Return the number with its interval, of a claim that says what it compares; else all of the evidence."""
+    """Return the number with its interval if the claim itself says what it compares, else all of the evidence."""
     evidence = re.sub(r", (p [<=] [\d.]+|t-test over seeds|\d of \d seeds above)", "", claim.evidence)
     intervals = NUMBERS.findall(evidence)
     if len(intervals) == 1 and not claim.text.startswith("The best") and claim.verdict != "not tested":
@@ -248,7 +248,7 @@ def _evidence(claim: Claim) -> str:
 
 
 def _without_common_start(stems: Sequence[str]) -> list[str]:
-    """Return what tells names apart."""
+    """Return names without the parts that all begin with."""
     parts = [stem.split("-") for stem in stems]
     shared = sum(1 for _ in takewhile(lambda words: len(set(words)) == 1, zip(*parts, strict=False)))
     return ["-".join(part[shared:]) or stem for part, stem in zip(parts, stems, strict=True)]

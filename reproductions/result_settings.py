@@ -33,7 +33,7 @@ from reproductions.goyal_2021.phonemes import SETTINGS, Setting
 from reproductions.goyal_2021.sampler_tasks import GERMAN, PHONEMES, ROMANIAN, SPELLING, SamplerTask
 from reproductions.goyal_2021.sequence_contrastive import NOISE_BATCH
 from reproductions.goyal_2021.table_6_1 import BUDGETS
-from reproductions.result_files import longest_beginning
+from reproductions.result_files import longest_prefix
 from reproductions.systems import System
 from reproductions.tuning import RATES
 from seqwise.runs.masked_model_settings import MaskedModelSettings
@@ -54,8 +54,8 @@ STAGES = {
 
 def settings_line(name: str, scale: str) -> str:
     """Return the settings of a table at a scale, or "" if the code has none."""
-    beginning = longest_beginning(name, LINES)
-    return LINES[beginning](scale) if beginning else ""
+    prefix = longest_prefix(name, LINES)
+    return LINES[prefix](scale) if prefix else ""
 
 
 def _sizes(model: Any) -> str:
@@ -72,7 +72,7 @@ def _stage(name: str, epochs: float, rate: float) -> str:
 
 
 def _alphas(stages: Sequence[str], systems: Mapping[str, System]) -> str:
-    """Schedules of alpha, of a relaxed feeding or of a relaxed beam."""
+    """Describe the schedules of alpha of the relaxed beam, or of relaxed scheduled sampling."""
     keys = {"": "direct-annealed", "with raw scores ": "direct-global"}
     if "search" not in stages:
         keys = {"fixed ": "fixed-greedy", "annealed ": "annealed-greedy"} if "feeding" in stages else {}
@@ -85,7 +85,7 @@ def _schedule(alpha: Any) -> str:
 
 
 def _planned(plan: Plan, stages: Sequence[str], scale: str) -> str:
-    """Describe the training of Chapters 3 to 5, with those of the second stages that a table has."""
+    """Describe the training of Chapters 3 to 5; ``stages`` are the second stages in the table."""
     start = plan.start[scale]
     _, options = plan.options_at(scale, 1)
     budget, slower = options["budget"], options.get("slower", SLOWER)
@@ -113,7 +113,7 @@ def _translating(stages: Sequence[str], scale: str) -> str:
 
 
 def _listed(systems: Iterable[System], scale: str) -> str:
-    """Describe families that are listed system by system."""
+    """Describe the training of a family, system by system."""
     systems = list(systems)
     start = systems[0].settings
     stages = [
@@ -150,7 +150,7 @@ def _tuned() -> str:
 
 
 def _variants(start: Settings, epochs: Mapping[str, float], seed: int) -> dict[str, System]:
-    """Return the start, and what the search objectives do not have already."""
+    """Return the start, and the systems that are not among the search objectives."""
     systems = improvements.variants(start, epochs, seed)
     before = search_objectives.family(start, epochs, seed)
     return {key: system for key, system in systems.items() if key == "cross-entropy" or key not in before}
@@ -205,8 +205,8 @@ def _by_hand(scale: str) -> str:
         for flags in (defaults.USUAL, *(flags for flags in defaults.BY_HAND.values() if flags))
     )
     return (
-        f"Beam of 5. By hand: {usual}, and with one thing other: {'; '.join(others)}; taggers also with characters "
-        "where the defaults have none, or without."
+        f"Beam of 5. By hand: {usual}; variants that differ in one setting: {'; '.join(others)}; taggers also with "
+        "characters where the defaults have none, or without."
     )
 
 
@@ -284,4 +284,4 @@ LINES: dict[str, Callable[[str], str]] = {
     "constrained-sampling": _constrained,
     "defaults": _by_hand,
 }  # fmt: skip
-"""Functions from a scale to a line, by the beginning of a table's name."""
+"""Functions from a scale to a line, by a prefix of a table's name."""

@@ -1,7 +1,7 @@
-"""Several systems trained on the same data, two at a time, each in a run folder of its own.
+"""Training of several systems on the same data, in parallel, each in its own run folder.
 
-A reproduction names its systems, and for each the one whose weights it starts from. Every system is one resumable cell:
-run again, a finished one is read back and an interrupted one continues.
+A reproduction lists its systems, each with the one whose weights it starts from. Every system is a resumable cell: when
+the reproduction is run again, finished systems are read back and interrupted ones are resumed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from reproductions.cells import CellJob, fingerprint_of, run_cells, train_seconds, trained_on, watched
+from reproductions.cells import CellJob, fingerprint_of, run_cells, timed, train_seconds, trained_on
 from reproductions.report import Curve
 from reproductions.workers import ProgressFactory, Report
 from seqwise.configuration import dump
@@ -36,13 +36,13 @@ FOUR_DECODERS = ("greedy", "beam", "raw-beam", "soft-beam")
 
 @dataclass(frozen=True)
 class System:
-    """Model that is trained: a row of a table, with one seed."""
+    """Model to train: a row of a table, with one seed."""
 
     name: str
     folder: str  # of its run
     settings: Settings  # of its own training stage; their ``model`` may be the folder of a Hugging Face model
     starts_from: str | None = None  # the folder of the system whose weights it starts from; None: new weights
-    language: str = ""  # that outputs are decoded inside; by default that of the settings
+    language: str = ""  # language of decoded outputs; by default that of the settings
 
 
 def systems_of(stages: Mapping[str, tuple[Settings, str | None]], seed: int) -> dict[str, System]:
@@ -59,12 +59,12 @@ def systems_of(stages: Mapping[str, tuple[Settings, str | None]], seed: int) -> 
 
 @dataclass(frozen=True)
 class Data:
-    """Training data, what is reported on, and what decoders are chosen on; decided once for all systems."""
+    """Training, test and development data, the same for all systems; decoders are chosen on development data."""
 
     train: list[Example]
     test: list[Example]
     dev: list[Example] = field(default_factory=list)
-    sources: tuple[str, ...] = ()  # what was trained on: each file with its SHA-256, each package with its version
+    sources: tuple[str, ...] = ()  # of the training data: each file with its SHA-256, each package with its version
 
 
 @dataclass(frozen=True)
@@ -74,14 +74,14 @@ class Cell:
     system: str  # its name
     run: Path  # its folder
     outputs: Outputs  # for each decoder, the best output of each test example
-    dev_outputs: Outputs  # the same of each development example
+    dev_outputs: Outputs  # the same for each development example
     train_seconds: float  # CPU time of its own stage, on one thread
     total_seconds: float  # the same with all the stages before it
     mean_log_partition: float  # on the test data, in nats
     signature: Signature
-    curve: Curve | None = None  # the development metric while it was trained, where it was evaluated
-    learning_rate: float | None = None  # of its own stage, where development data chose it
-    place_of_rate: str = ""  # among those that were tried: "lowest", "highest" or ""
+    curve: Curve | None = None  # development metric during training, if it was evaluated
+    learning_rate: float | None = None  # of its own stage, if chosen on development data
+    place_of_rate: str = ""  # among the rates tried: "lowest", "highest" or ""
 
 
 def best_outputs(run: OutputRun, examples: Sequence[Example], decoder: str, **options: Any) -> list[tuple[str, ...]]:
@@ -109,7 +109,7 @@ def run_systems(
 def cells_of(
     systems: Sequence[System], load_data: Callable[[], Data], folder: Path, decoders: Sequence[str]
 ) -> list[CellJob]:
-    """Return what :func:`run_systems` makes, in the order of the systems."""
+    """Return the cells that :func:`run_systems` makes, in the order of the systems."""
     data = load_data()
     measured = "".join(map(sha256_of_examples, (data.train, data.dev, data.test))) + "".join(decoders)
     names = {system.folder: system.name for system in systems}
@@ -140,8 +140,8 @@ def _train_and_decode(
         system.settings,
         folder=output,
         examples=data.train,
-        dev=data.dev,  # looked at where the settings evaluate
-        on_progress=watched(output, report, every=system.settings.evaluate_every),
+        dev=data.dev,  # used if the settings evaluate during training
+        on_progress=timed(output, report, every=system.settings.evaluate_every),
     )
     save_run(run, output)
     if system.language:
@@ -155,9 +155,9 @@ def _train_and_decode(
     signature = sign(system.name, seeds=[system.settings.seed], data=sha256_of_examples(data.test), training=training)
     return {
         "train_seconds": train_seconds(output),
-        # Made here and kept with the outputs, so that a cell that is read back later is not signed as new.
+        # Made here and stored with the outputs, so that a cell that is read back later is not signed as new.
         "signature": asdict(signature),
-        # A label that no training example has, has no score.
+        # A label that no training example has cannot be scored.
         "mean_log_partition": log_partitions_of(run, run.codec.encode(known_targets(run, data.test))).mean().item(),
         "outputs": decode(data.test),
         "dev_outputs": decode(data.dev) if data.dev else {},
@@ -185,7 +185,7 @@ def _load_cell(system: System, output: Path, record: Mapping[str, Any], before: 
 
 
 def _curve(system: System, output: Path, seconds: float, before: float) -> Curve | None:
-    """Return the metric that ended the training by CPU time, of which each step is taken to have used as much."""
+    """Return the metric of early stopping by CPU time; all steps are assumed to have taken equally long."""
     path = output / MEASUREMENTS
     if not (system.settings.evaluate_every and path.exists()):
         return None
@@ -198,7 +198,7 @@ def _curve(system: System, output: Path, seconds: float, before: float) -> Curve
 def _fingerprint(system: System, measured: str, folder: Path) -> str:
     """Return a fingerprint of the settings, the data and decoders, and the weights that a cell starts from."""
     settings, files = system.settings, list[Path]()
-    if settings.model.pretrained:  # known by its content, wherever it lies
+    if settings.model.pretrained:  # identified by its content, not by its path
         files = sorted(Path(settings.model.title).iterdir())
         settings = settings.model_copy(update={"model": settings.model.model_copy(update={"path": ""})})
     parts = [dump(settings), measured, *map(sha256_of_file, files)]

@@ -1,7 +1,7 @@
-"""The tasks of the tables: a corpus and a measure each; and how a table over seeds is trained and measured.
+"""Tasks of the tables, each a corpus and a measure, and training and measuring a table over seeds.
 
 GermEval 2014 stands in for CoNLL-2003 German, the Parallel Meaning Bank and UD English EWT for CCGbank, and Tatoeba for
-IWSLT 2014: so absolute numbers do not compare with the papers', directions and sizes of differences do.
+IWSLT 2014. Only directions and sizes of differences are comparable with the papers', not absolute numbers.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ Outputs = Sequence[Tokens]
 
 @dataclass(frozen=True)
 class Task:
-    """A corpus with a measure, which is a share and printed in per cent."""
+    """Corpus with a measure, which is a share and printed in per cent."""
 
     name: str  # of the folder of its runs
     title: str
     measure: str
-    load_data: Callable[[], Data]  # keeps what it has read
+    load_data: Callable[[], Data]  # cached
     count: Callable[[str, Outputs], Sums]  # the measure of outputs for "dev" or "test"
-    decoders: tuple[str, ...] = DECODERS  # which every system is searched with
+    decoders: tuple[str, ...] = DECODERS  # of every system
     check: Callable[[], None] = lambda: None  # raises an error if something that measuring needs is missing
 
     def require(self) -> None:
@@ -69,7 +69,7 @@ def make_table(
     controls: Collection[str],
     claims: Callable[[Mapping[str, Measured]], Sequence[Claim]],
 ) -> Outcome:
-    """Train and measure the rows of a table on a task, set each beside the best control, and test the claims."""
+    """Train and measure the rows of a table on a task, compare each with the best control, and test the claims."""
     measured = run_task(task, family, rows, name, setup)
     return compare(
         name,
@@ -85,24 +85,24 @@ def make_table(
 def train_task(task: Task, family: Family, rows: Sequence[Row], table: str, setup: Setup) -> dict[str, Cell]:
     """Train the systems of some rows and those that they start from, or read them back; cells by folder.
 
-    The folder of the setup takes the runs, which tables on the same task share. Where the scale tunes learning rates
-    (:func:`reproductions.tuning.rates_of`), each is tried with the first seed on development data, by the measure of
-    the task, and the best trials stand for that seed.
+    The runs are in the folder of the setup and shared by tables on the same task. If the scale tunes learning rates
+    (:func:`reproductions.tuning.rates_of`), they are chosen with the first seed on development data, by the measure of
+    the task, and the best trials are the systems of that seed.
     """
     task.require()
     keys = [row.key for row in rows]
     options: dict[str, Any] = {"progress": setup.progress, "decoders": task.decoders}
     best: dict[str, Trial] = {}
-    parts: dict[str, float] = {}
+    factors: dict[str, float] = {}
     if rates := rates_of(setup.scale):
         record, first = setup.folder / f"trials-{table}.json", family(setup.seed)
         dev = partial(task.count, "dev")
         best = tune(_needed(first, keys), task.load_data, dev, setup.folder, record=record, rates=rates, **options)
-        parts = {key: best[system.folder].part for key, system in first.items() if system.folder in best}
+        factors = {key: best[system.folder].factor for key, system in first.items() if system.folder in best}
     systems = [trial.system for trial in best.values()]
-    # Seed by seed, so that an interrupted table has whole seeds.
+    # Seed by seed, so that an interrupted table has complete seeds.
     for seed in setup.seeds[1:] if best else setup.seeds:
-        systems += _needed(with_rates(family(seed), parts), keys)
+        systems += _needed(with_rates(family(seed), factors), keys)
     cells = run_systems(systems, task.load_data, setup.folder, **options)
     return cells | {name: with_chosen_rate(cells[trial.system.folder], trial, rates) for name, trial in best.items()}
 
@@ -122,7 +122,7 @@ def _needed(systems: Mapping[str, System], keys: Sequence[str]) -> list[System]:
 
 
 def against_gold(load_data: Callable[[], Data], measure: Callable[..., Sums]) -> Callable[[str, Outputs], Sums]:
-    """Return a measure of a part's outputs, from a measure of outputs and right answers."""
+    """Turn a measure of outputs and gold targets into one of a part of the data and its outputs."""
 
     def count(part: str, outputs: Outputs) -> Sums:
         data = load_data()
@@ -143,7 +143,7 @@ def require_sacrebleu() -> None:
 
 
 def bleu_of_pieces(outputs: Outputs, references: Sequence[Sequence[str]]) -> Sums:
-    """Return BLEU of detokenised text against every translation of a source."""
+    """Return BLEU of detokenised text against all translations of a source."""
     return bleu(texts_of(outputs), references)
 
 
@@ -171,7 +171,7 @@ ENTITIES = Task(
     corpora.named_entities,
     against_gold(corpora.named_entities, macro_entity_f1),
 )
-"""Macro-averaged entity F1, which is what the papers report; `seqwise evaluate` decides by the micro-averaged one."""
+"""Measured by macro-averaged entity F1, as in the papers; `seqwise evaluate` decides by the micro-averaged one."""
 STRESS = Task(
     "stress",
     "streaming stress assignment (CMU dictionary)",
@@ -179,7 +179,7 @@ STRESS = Task(
     _stress,
     against_gold(_stress, sequence_accuracy),
 )
-"""Words whose every label is right."""
+"""Measured by the share of words whose labels are all right."""
 TRANSLATION = Task(
     "translation",
     "German to English (Tatoeba)",
@@ -190,14 +190,14 @@ TRANSLATION = Task(
     decoders=HARD_DECODERS,
     check=require_sacrebleu,
 )
-"""BLEU of detokenised text against every reference of a source."""
+"""Measured by BLEU of detokenised text against all references of a source."""
 LONG_TRANSLATION = replace(
     TRANSLATION,
     title="German to English (Tatoeba, all pairs)",
     load_data=corpora.long_translation,
     count=_count_sentences,
 )
-"""The same of the whole corpus; concatenations, which follow the sentences, are translated too, and not measured."""
+"""The same with the whole corpus; concatenations, which follow the sentences, are translated but not measured."""
 
 
 def translation_at(scale: str) -> Task:
@@ -214,7 +214,7 @@ _SUPERTAG_TITLES = {
 
 @cache
 def supertags(name: str) -> Task:
-    """Supertagging with "pmb", "ewt" or "erg", as :func:`reproductions.corpora.readers.supertags` has them."""
+    """Return the supertagging task of "pmb", "ewt" or "erg", see :func:`reproductions.corpora.readers.supertags`."""
     load_data = partial(corpora.supertags, name)
     folder = "supertags" if name == "pmb" else f"supertags-{name}"
     # A soft beam over a thousand labels takes longer than all other decoders together.

@@ -1,7 +1,7 @@
-"""Learning rates by development data: the same number of trials for every system, controls included.
+"""Learning rates chosen on development data, with the same number of trials for every system, controls included.
 
 Systems are tuned in the order in which they start from each other: a second stage starts from the best checkpoint of
-the best trial of its start. Test outputs are kept beside those of the development data, and not looked at.
+the best trial of its start. Test outputs are stored with those of the development data, and not used.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from seqwise.evaluation.metrics import Sums
 from seqwise.runs.settings import Settings
 
 RATES = (1.0, 0.4, 0.15)
-"""Learning rates that are tried, as parts of the one that a system comes with."""
+"""Factors by which the learning rate of a system is multiplied in its trials."""
 
 PATIENCE = 6
-"""Evaluations without a better one that end a stage."""
+"""Number of evaluations without improvement that end a stage."""
 
 TRIALS = "trials"
 """The folder of the trials."""
@@ -29,24 +29,24 @@ TRIALS = "trials"
 
 @dataclass(frozen=True)
 class Trial:
-    """A system with one of the learning rates."""
+    """System with one of the learning rates."""
 
     system: System  # a cell of its own
-    part: float  # of the learning rate that the system came with
+    factor: float  # of its learning rate
 
 
-def ended_on_dev(start: Settings, num_examples: int, *, evaluations: int = 2) -> Settings:
-    """Return settings with which development data end a stage: looked at so many times an epoch, six without a better.
+def with_early_stopping(start: Settings, num_examples: int, *, evaluations: int = 2) -> Settings:
+    """Return settings with early stopping on development data, after so many evaluations per epoch.
 
-    Stages that are derived from them are ended in the same way.
+    Stages derived from them are stopped in the same way.
     """
     assert start.batch_size is not None
-    steps_an_epoch = -(-num_examples // start.batch_size)
-    return start.with_changes(evaluate_every=max(1, steps_an_epoch // evaluations), patience=PATIENCE)
+    steps_per_epoch = -(-num_examples // start.batch_size)
+    return start.with_changes(evaluate_every=max(1, steps_per_epoch // evaluations), patience=PATIENCE)
 
 
 def rates_of(scale: str) -> tuple[float, ...]:
-    """Return the learning rates that are tried at a scale; none where every system has the rate that it comes with."""
+    """Return the factors of learning rates to try at a scale; none if the scale does not tune them."""
     return RATES if scale == "converged" else ()
 
 
@@ -67,7 +67,7 @@ def tune(
     best: dict[str, Trial] = {}
     for level in _levels(systems):
         trials |= {system.folder: _trials(system, rates, best) for system in level}
-        # All that came before is named again: it is read back, and what starts from it depends on its weights.
+        # Earlier levels are listed again: they are read back, and the fingerprints of later ones need their weights.
         every = [trial.system for several in trials.values() for trial in several]
         cells = run_systems(every, load_data, folder, progress=progress, decoders=decoders)
         for system in level:
@@ -87,36 +87,36 @@ def tune(
 
 
 def with_rates(systems: Mapping[str, System], chosen: Mapping[str, float]) -> dict[str, System]:
-    """Give systems the learning rates that were chosen, by their keys; others stay as they are."""
+    """Multiply the learning rates of systems by the chosen factors, by key; other systems stay as they are."""
     return {key: _at(system, chosen.get(key, 1.0)) for key, system in systems.items()}
 
 
 def with_chosen_rate(cell: Cell, trial: Trial, rates: Sequence[float]) -> Cell:
-    """Add the learning rate that was chosen, and whether a better one may lie beyond those that were tried."""
-    return replace(cell, learning_rate=trial.system.settings.learning_rate, place_of_rate=place_of(trial.part, rates))
+    """Add the chosen learning rate to a cell, and whether it is at an end of the range that was tried."""
+    return replace(cell, learning_rate=trial.system.settings.learning_rate, place_of_rate=place_of(trial.factor, rates))
 
 
-def place_of(part: float, rates: Sequence[float]) -> str:
-    """Return "lowest" or "highest" where a rate is that of all that were tried, else ""."""
-    return {min(rates): "lowest", max(rates): "highest"}.get(part, "")
+def place_of(factor: float, rates: Sequence[float]) -> str:
+    """Return "lowest" or "highest" if a rate is at that end of those that were tried, else ""."""
+    return {min(rates): "lowest", max(rates): "highest"}.get(factor, "")
 
 
-def _at(system: System, part: float) -> System:
-    rate = part * system.settings.learning_rate
+def _at(system: System, factor: float) -> System:
+    rate = factor * system.settings.learning_rate
     return replace(system, settings=system.settings.with_changes(learning_rate=rate))
 
 
 def _trials(system: System, rates: Sequence[float], best: Mapping[str, Trial]) -> list[Trial]:
     start = None if system.starts_from is None else best[system.starts_from].system.folder
     trials = []
-    for number, part in enumerate(rates, start=1):
+    for number, factor in enumerate(rates, start=1):
         name, folder = f"{system.name}, trial {number}", f"{TRIALS}/{system.folder}/{number}"
-        trials.append(Trial(replace(_at(system, part), name=name, folder=folder, starts_from=start), part))
+        trials.append(Trial(replace(_at(system, factor), name=name, folder=folder, starts_from=start), factor))
     return trials
 
 
 def _levels(systems: Sequence[System]) -> list[list[System]]:
-    """Group systems: those that start from nothing, those that start from these, and so on."""
+    """Group systems: those that start from new weights, those that start from these, and so on."""
     levels: list[list[System]] = []
     placed: set[str | None] = {None}
     waiting = list(systems)

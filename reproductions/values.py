@@ -1,4 +1,4 @@
-"""Per-example summands of a measure as text, from which a saved result can be computed again.
+"""Per-example summands of a measure as text, from which a saved result can be recomputed.
 
 Shapes: N examples, C sums; see `seqwise.evaluation.metrics`.
 """
@@ -55,7 +55,7 @@ def sums_of(values: Values) -> list[Sums]:
 
 
 def interval_text(numbers: Sequence[float], *, digits: int = 1, scale: float = 1.0) -> str:
-    """Write a difference with its sign and its interval.
+    """Format a difference with its sign and its interval.
 
     Example:
         >>> interval_text((0.0123, -0.004, 0.03), scale=100)

@@ -1,4 +1,4 @@
-"""Tests behind intervals, p-values and verdicts, computed from the summands that results keep."""
+"""Intervals, p-values and verdicts, computed from the summands that results keep."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from seqwise.evaluation.metrics import Comparison, PerSeed, bootstrap_interval, 
 from seqwise.evaluation.signature import Signature
 
 SIGNIFICANT = 0.05
-"""The p-value below which a difference counts."""
+"""p-value below which a difference is significant."""
 T_95 = {2: 12.71, 3: 4.303, 4: 3.182, 5: 2.776}  # Student's t, 97.5%, by number of seeds
 BY_SEED = "by seed"
 EVERYWHERE = "better everywhere"
@@ -31,7 +31,7 @@ def interval_result(
         system, measure, 0.0, signature, unit=unit, rule=rule, published=published, note=note,
         values=(values_of(measured),),
     )  # fmt: skip
-    return again(bare)
+    return computed(bare)
 
 
 def difference_result(
@@ -39,7 +39,7 @@ def difference_result(
 ) -> Result:
     """Return the difference first - second, with the interval and p-value of a paired bootstrap."""
     values = (values_of(first), values_of(second))
-    return again(Result(system, measure, 0.0, signature, note=note, values=values))
+    return computed(Result(system, measure, 0.0, signature, note=note, values=values))
 
 
 def student_result(
@@ -51,10 +51,10 @@ def student_result(
         system, measure, 0.0, signature, unit=unit, rule=BY_SEED, published=published, note=note,
         values=(values_by_seed(numbers),),
     )  # fmt: skip
-    return again(bare)
+    return computed(bare)
 
 
-def again(result: Result) -> Result:
+def computed(result: Result) -> Result:
     """Return a result with its numbers computed from its values, if it has any."""
     if not result.values:
         return result
@@ -77,7 +77,7 @@ def student_interval(numbers: Sequence[float]) -> tuple[float, float | None, flo
     mean = statistics.fmean(numbers)
     if len(numbers) < 2:
         return mean, None, None
-    # For more seeds than the table has, the last is on the safe side.
+    # For more seeds than the table has, its last entry is conservative.
     half = T_95.get(len(numbers), T_95[5]) * statistics.stdev(numbers) / math.sqrt(len(numbers))
     return mean, mean - half, mean + half
 
@@ -138,18 +138,18 @@ def recompute(table: Table) -> Iterator[tuple[Result | Claim, str]]:
     """Recompute all intervals, p-values and verdicts of a table; yield each with its problem, "" if it is the same."""
     for result in table.results:
         if result.low is not None or result.p_value is not None:
-            yield result, _difference(result, again(result)) if result.values else "no values"
+            yield result, _difference(result, computed(result)) if result.values else "no values"
     for claim in table.claims:
         if claim.kind == "claim" and claim.verdict != "not tested":
             yield claim, _examine(claim)
 
 
-def _difference(stated: Result, computed: Result) -> str:
+def _difference(saved: Result, recomputed: Result) -> str:
     for name in ("value", "low", "high", "p_value"):
-        before, now = getattr(stated, name), getattr(computed, name)
+        before, now = getattr(saved, name), getattr(recomputed, name)
         if before != now and (before is None or now is None or not _is_close(before, now)):
-            stated_as, computed_as = (number if number is None else f"{number:.6g}" for number in (before, now))
-            return f"{name} is {stated_as}, comes out as {computed_as}"
+            old, new = (number if number is None else f"{number:.6g}" for number in (before, now))
+            return f"{name} is {old}, comes out as {new}"
     return ""
 
 

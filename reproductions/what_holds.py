@@ -1,4 +1,4 @@
-"""Ten ideas of the papers, one verdict each: the paper's effect and ours, pooled over corpora, and what is left of it.
+"""Verdicts on ten ideas of the papers, from the paper's effect and ours, pooled over corpora, and from controls.
 
 "Ours" is the paper's own comparison. Two controls stand beside it: one trained for about as long, each system with its
 best decoder on development data ("equal time"); and the paper's baseline in the decoder of the new system ("same
@@ -20,10 +20,10 @@ from reproductions.values import sums_of
 from seqwise.evaluation.metrics import Estimate, paired_bootstrap
 
 VERDICTS = ("confirmed", "smaller", "decoder, not training", "contradicted", "undecided")
-"""What can become of an idea."""
+"""Verdicts on an idea."""
 
 HALF_95 = 1.96  # standard errors in half of a 95% interval
-SEEN = 1.96 + 0.84  # standard errors of an effect that a two-sided test at 5% sees four times in five
+DETECTED = 1.96 + 0.84  # standard errors of an effect that a two-sided test at 5% detects with power 0.8
 INTERVAL = re.compile(r"([+-]?[\d.]+)(?: times)? \[(-?[\d.]+), (-?[\d.]+)\]")
 
 
@@ -31,8 +31,8 @@ INTERVAL = re.compile(r"([+-]?[\d.]+)(?: times)? \[(-?[\d.]+), (-?[\d.]+)\]")
 class Side:
     """Side of a comparison."""
 
-    # names of rows, with * for any letters; of several the best on development data, with the same measure there; where
-    # that was not measured, their mean
+    # Names of rows, with * as a wildcard. Of several, the best by this measure on development data counts; if it was
+    # not measured there, their mean.
     systems: tuple[str, ...]
     measure: str  # as in the file
 
@@ -42,12 +42,12 @@ class Contrast:
     """Comparison of an idea on one corpus: first minus second."""
 
     table: str  # the name of the results
-    # as the paper compares them
+    # As in the paper's comparison.
     first: Side
     second: Side
-    claim: str = ""  # the text of the claim that tests just this, in a file without values; "" for none
-    # the texts of the claims against controls, of which the one that leaves the least counts; none for the row
-    # "minus best control" of the first system
+    claim: str = ""  # text of the claim that tests this comparison, for files without values; "" for none
+    # Texts of the claims against controls, of which the smallest effect counts; without any, the result "minus best
+    # control" of the first system counts.
     equal_time: tuple[str, ...] = ()
 
 
@@ -56,26 +56,26 @@ class Idea:
     """Idea of a paper."""
 
     title: str  # in a few words
-    source: str  # where it is made
+    source: str  # such as a table of a paper
     contrasts: tuple[Contrast, ...]  # one for each corpus
     unit: str = "points"  # "points", "nats", or "% of the time" for numbers that are ratios of seconds
-    published: float | None = None  # the paper's effect, where the files do not have its numbers
-    alone: bool = False  # there is no control but the comparison itself
+    published: float | None = None  # the paper's effect, if the files do not have its numbers
+    alone: bool = False  # whether there is no control
 
 
 @dataclass(frozen=True)
 class Evidence:
     """Evidence on an idea."""
 
-    idea: Idea  # which
+    idea: Idea
     published: float  # the paper's effect, a mean over corpora
-    # pooled; None where there is no such control
+    # Pooled over corpora; None without such a control.
     ours: Estimate
     equal_time: Estimate | None
     same_decoder: Estimate | None
-    tables: tuple[str, ...]  # of which results, by name
+    tables: tuple[str, ...]  # names of the results
     scale: str  # "converged", "gpu" or "cpu"
-    seeds: int  # of the least
+    seeds: int  # of the table with the fewest
     verdict: str  # one of `VERDICTS`
 
     @property
@@ -94,35 +94,35 @@ def judge(
     """Return the verdict on an idea.
 
     - "contradicted": our interval lies below 0.
-    - "decoder, not training": ours lies above 0, and in the same decoder less than half of ours is left, ours excluded.
-    - "confirmed": ours lies above 0 and is at least half of the paper's effect, and it does not go at equal time (where
-      less than half of it would be left, and all of it excluded).
-    - "smaller": the paper's effect lies above our interval, or ours goes at equal time.
-    - "undecided": none of these. Our interval holds the paper's effect.
+    - "decoder, not training": ours lies above 0, but it disappears in the same decoder.
+    - "confirmed": ours lies above 0, is at least half of the paper's effect, and does not disappear at equal time.
+    - "smaller": the paper's effect lies above our interval, or ours disappears at equal time.
+    - "undecided": none of these. Our interval contains the paper's effect.
+
+    An effect disappears under a control if less than half of it is left and the interval excludes the whole effect.
     """
     if ours.high < 0:
         return "contradicted"
-    if ours.low > 0 and _goes(ours, same_decoder):
+    if ours.low > 0 and _disappears(ours, same_decoder):
         return "decoder, not training"
     if ours.low > 0 and ours.value >= published / 2:
-        return "smaller" if _goes(ours, equal_time) else "confirmed"
+        return "smaller" if _disappears(ours, equal_time) else "confirmed"
     return "smaller" if ours.high < published else "undecided"
 
 
-def _goes(ours: Estimate, control: Estimate | None) -> bool:
-    """Whether a control leaves less than half of an effect, and certainly not all of it."""
+def _disappears(ours: Estimate, control: Estimate | None) -> bool:
     return control is not None and control.value < ours.value / 2 and control.high < ours.value
 
 
 def detectable(effect: Estimate) -> float:
-    """Return the smallest true effect that a test of this precision would see with power 0.8."""
-    return SEEN * (effect.high - effect.low) / (2 * HALF_95)
+    """Return the smallest true effect that a test of this precision would detect with power 0.8."""
+    return DETECTED * (effect.high - effect.low) / (2 * HALF_95)
 
 
 def pool(differences: Sequence[Estimate]) -> Estimate:
     """Return the mean over corpora, each with the same weight, with the interval of independent corpora.
 
-    The distances of the ends from the mean add up in quadrature, each side on its own.
+    The distances of the ends from the mean are combined in quadrature, for each side separately.
     """
     count = len(differences)
     value = statistics.fmean(each.value for each in differences)
@@ -135,7 +135,7 @@ def pool(differences: Sequence[Estimate]) -> Estimate:
 
 
 def examine(idea: Idea, tables: Tables) -> Evidence | None:
-    """Return the evidence on an idea, of the best scale of its corpora; None where there are no results."""
+    """Return the evidence on an idea at the best scale of its corpora; None without results."""
     scales = [scale for contrast in idea.contrasts for scale in tables.get(contrast.table, {})]
     if not scales:
         return None
@@ -151,7 +151,7 @@ def examine(idea: Idea, tables: Tables) -> Evidence | None:
     same_decoder = pool([_in_same_decoder(contrast, table, idea.unit) for contrast, table in made]) if changed else None
     published = idea.published
     if published is None:
-        # Where the corpora of this scale are not the paper's, the other scales have the paper's numbers.
+        # If the corpora at this scale are not the paper's, other scales have the paper's numbers.
         others = [(each, table) for each in idea.contrasts for table in tables.get(each.table, {}).values()]
         published = statistics.fmean(_all_published(made) or _all_published(others))
     return Evidence(
@@ -201,7 +201,7 @@ def _claim(table: Table, text: str) -> Claim:
 
 
 def _of_claim(claim: Claim, unit: str) -> Estimate:
-    """Return the numbers of a claim in a unit; of a file without values those that its evidence prints."""
+    """Return the numbers of a claim in a unit; in a file without values, those in the text of its evidence."""
     if claim.numbers:
         numbers = [(100 if unit == "points" else 1) * number for number in claim.numbers[:3]]
     else:
@@ -213,9 +213,9 @@ def _of_claim(claim: Claim, unit: str) -> Estimate:
 
 
 def _between(table: Table, first: Side, second: Side) -> Estimate:
-    """First minus second: a paired bootstrap of their values, or, without values, their own intervals in quadrature.
+    """Return first minus second, by a paired bootstrap of their values.
 
-    The second is too wide, because it does not know that the examples are the same.
+    Without values, their intervals are combined in quadrature. This is too wide, because the examples are the same.
     """
     (one,), (other,) = _chosen(table.results, first), _chosen(table.results, second)
     if one.values and other.values:
@@ -235,7 +235,7 @@ def _with_interval(result: Result) -> Estimate:
 
 
 def _chosen(results: Sequence[Result], side: Side) -> list[Result]:
-    """Return the best on development data of the rows of a side; all of them where that was not measured."""
+    """Return the row of a side that is best on development data, or all its rows if that was not measured."""
 
     def rows(measure: str) -> list[Result]:
         return [
@@ -252,11 +252,11 @@ def _chosen(results: Sequence[Result], side: Side) -> list[Result]:
 
 
 def _published(contrast: Contrast, table: Table) -> float | None:
-    """Return the paper's effect, its rows chosen on its own development data; None without such numbers."""
+    """Return the paper's effect, with rows chosen on its development data; None without such numbers."""
     papers = [replace(result, value=result.published) for result in table.results if result.published is not None]
 
     def of(side: Side) -> list[Result]:
-        # A paper says which state of a chain it reports, or does not; its number stands beside ours of one of them.
+        # A paper may not say which state of a chain it reports; its number is then given with one of ours.
         quantity = side.measure.partition(",")[0]
         same = [row for row in papers if row.measure.startswith(quantity)]
         beside = [row for row in same if any(fnmatchcase(row.system, name) for name in side.systems)]
@@ -417,4 +417,4 @@ IDEAS = (
         ),
     ),
 )  # fmt: skip
-"""One row of the page each."""
+"""Rows of the page."""

@@ -1,4 +1,4 @@
-"""docs/what-holds.md, and the plot on it, from results/*.json."""
+"""The page docs/what-holds.md and its plot, from results/*.json."""
 
 from __future__ import annotations
 
@@ -91,14 +91,14 @@ ERRATA = """\
 
 @dataclass(frozen=True)
 class Corpus:
-    """Line of the table of scale; where two stand together, the second is the paper's."""
+    """Row of the table of scale; the second of a pair is the paper's."""
 
     names: tuple[str, str]  # of the corpora
-    table: str  # whose cross-entropy systems are shown
-    plan: str  # the name of how they are trained
+    table: str  # name of the table with the cross-entropy systems
+    plan: str  # name of their training plan
     amounts: tuple[str, str]  # of training data
-    paper: tuple[str, str]  # the hidden size and the epochs of the paper's models
-    converged: str = ""  # the amount of training data at that scale, where it is another
+    paper: tuple[str, str]  # hidden size and epochs of the paper's models
+    converged: str = ""  # amount of training data at the converged scale, if different
 
 
 _TOKENS = "0.93 million"  # of CCGbank's training sections
@@ -108,7 +108,7 @@ CORPORA = (
         ("GermEval 2014", "CoNLL-2003 German"), "table-4.2", "ner", ("96,499 tokens", "206,931"), ("64", "50")
     ),
     Corpus(
-        ("Parallel Meaning Bank, both ways", "CCGbank"), "table-4.1", "supertags",
+        ("Parallel Meaning Bank, bidirectional", "CCGbank"), "table-4.1", "supertags",
         ("50,408 tokens", _TOKENS), ("512", "50"),
     ),
     Corpus(
@@ -128,7 +128,7 @@ CORPORA = (
         ("27,473 pairs", "153,326"), _NOT_PRINTED, "164,834 pairs",
     ),
 )  # fmt: skip
-"""What the tables of Chapters 3 to 5 are trained on."""
+"""Training data of the tables of Chapters 3 to 5."""
 
 
 def page(tables: Tables) -> str:
@@ -148,7 +148,7 @@ def page(tables: Tables) -> str:
 
 
 def _extent(evidence: Sequence[Evidence]) -> str:
-    """Return the first paragraph: how far the evidence goes."""
+    """Return the first paragraph, on the scale of the evidence."""
     converged = sum(row.scale == "converged" for row in evidence)
     text = (
         f"{converged or 'None'} of these {len(evidence)} verdicts {'rest' if converged > 1 else 'rests'} on converged "
@@ -213,7 +213,7 @@ def _scale(tables: Tables) -> str:
 
 
 def _below_plateau(by_scale: Mapping[str, Table], table: Table) -> str:
-    """Return how far the first cross-entropy stage of a table is below the best of the best table at hand."""
+    """Return the gap between the first cross-entropy stage of a table and the best one at the best scale."""
     plateau = max(_best_decoded(next(iter(by_scale.values())), ("cross-entropy", "cross-entropy, longer")))
     (start,) = _best_decoded(table, ("cross-entropy",))
     at_least = "" if "converged" in by_scale else "at least "
@@ -221,7 +221,7 @@ def _below_plateau(by_scale: Mapping[str, Table], table: Table) -> str:
 
 
 def _best_decoded(table: Table, systems: Sequence[str]) -> list[float]:
-    """Return what systems reach on test with the decoder that was chosen on development data."""
+    """Return the test results of systems with the decoder chosen on development data."""
     return [row.value for row in table.results if row.system in systems and row.note == "chosen on dev"]
 
 
@@ -248,7 +248,7 @@ def _absent(tables: Tables, evidence: Sequence[Evidence]) -> str:
         ),
         f"The value of each example in {bare} of {len(files)} files, whose p-values cannot be recomputed.": bare,
     }
-    return "\n".join(f"- {line}" for line, there in lines.items() if there)
+    return "\n".join(f"- {line}" for line, is_missing in lines.items() if is_missing)
 
 
 # ---------------------------------------------------------------------------------------- the plot
@@ -259,7 +259,7 @@ TICKS = (-10, -5, -2, -1, 0, 1, 2, 5, 10, 20, 50)
 
 
 def draw(tables: Tables, path: Path) -> None:
-    """Draw a forest plot, a line for each idea: the paper, ours, the strongest control, and the detectable effect."""
+    """Draw a forest plot with a row for each idea: the paper, ours, the strongest control, the detectable effect."""
     evidence = [row for idea in IDEAS if (row := examine(idea, tables)) is not None]
     with panels(path, dpi=110, figsize=(10, 0.46 * len(evidence) + 1.2)) as (_, (axes,)):
         axes.set_xscale("symlog", linthresh=LINEAR, linscale=0.8)

@@ -1,4 +1,4 @@
-"""Jobs in worker processes, several at a time, each after the one that it needs; what they make lies in files."""
+"""Jobs in parallel worker processes, each after the job that it depends on; their results are files."""
 
 from __future__ import annotations
 
@@ -22,29 +22,26 @@ from rich.progress import Progress as ProgressBars
 from seqwise.errors import InputError
 
 WORKERS = 2
-"""How many jobs run at a time, as ``--workers`` says; 0: one after another in this process."""
+"""Number of parallel jobs (``--workers``); 0: jobs run in this process, one at a time."""
 
 ProgressFactory = Callable[[], AbstractContextManager[ProgressBars]]
-"""Makes the progress bars of a reproduction."""
+"""Function that makes the progress bars of a reproduction."""
 
 Report = Callable[[int, int, str], None]
-"""Called by a job with the steps that are done, how many there will be, and a note."""
+"""Function that a job calls with the number of steps done, their total, and a note."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """Something to do that leaves its result in files."""
+    """Work that writes its result to files."""
 
-    name: str  # told from all others, and printed
+    name: str  # unique; it is printed
     work: Callable[[Report], None]  # a module-level function, or a ``functools.partial`` of one
-    after: str | None = None  # the name of the job that has to be done before, where that is one of the list
+    after: str | None = None  # name of the job to wait for, if it is in the list
 
 
 def run_jobs(jobs: Sequence[Job], *, progress: ProgressFactory) -> None:
-    """Do every job, as many at a time as there are workers, each on one thread.
-
-    A mistake in one stops the others; what they have not written they will do again.
-    """
+    """Run every job, as many at a time as there are workers, each on one thread; an error in one stops the others."""
     if not jobs:
         return
     with progress() as bars:
@@ -71,18 +68,18 @@ def _in_processes(
     left: list[Job], show: Callable[[str, int, int, str], None], finish: Callable[[Job, float], None]
 ) -> None:
     context = multiprocessing.get_context("spawn")
-    news = context.Queue()
+    reports = context.Queue()
     waiting, others = {job.name for job in left}, set(multiprocessing.active_children())
     workers: set[multiprocessing.process.BaseProcess] = set()
 
     def listen() -> None:
-        while (reported := news.get()) is not None:
-            show(*reported)
+        while (report := reports.get()) is not None:
+            show(*report)
 
     listener = threading.Thread(target=listen, daemon=True)
     listener.start()
     pool = concurrent.futures.ProcessPoolExecutor(
-        WORKERS, mp_context=context, initializer=_begin_worker, initargs=(news,)
+        WORKERS, mp_context=context, initializer=_begin_worker, initargs=(reports,)
     )
     with pool:
         running: dict[concurrent.futures.Future[float], Job] = {}
@@ -94,7 +91,7 @@ def _in_processes(
                         running[pool.submit(_do_in_worker, job)] = job
                 workers |= set(multiprocessing.active_children()) - others
                 done, _ = concurrent.futures.wait(running, 1.0, return_when=concurrent.futures.FIRST_COMPLETED)
-                # The pool may begin to watch the last worker that it has started only with the next result.
+                # The pool may not watch its newest worker before the next result arrives.
                 if not done and any(worker.exitcode is not None for worker in workers):
                     raise BrokenProcessPool
                 for future in done:
@@ -102,27 +99,27 @@ def _in_processes(
                     finish(job, future.result())
                     waiting.remove(job.name)
         except BaseException as error:
-            # The user waits for the message, not for the other jobs.
+            # The user should see the message without waiting for the other jobs.
             for worker in set(multiprocessing.active_children()) - others:
                 worker.terminate()
             pool.shutdown(wait=False, cancel_futures=True)
             if isinstance(error, BrokenProcessPool):
-                hint = "the same command goes on; if the memory is full, give fewer --workers"
+                hint = "the same command resumes; if memory has run out, give fewer --workers"
                 raise InputError("a worker process was killed", hint=hint) from error
             raise
-    # Not after a mistake: a worker that was terminated may have left the queue locked.
-    news.put(None)
+    # Not after an error: a worker that was terminated may have left the queue locked.
+    reports.put(None)
     listener.join()
 
 
-_news: Any = None
-"""Of a worker: the queue that takes what its jobs report."""
+_reports: Any = None
+"""Queue of the reports of a worker's jobs; set in workers only."""
 
 
-def _begin_worker(news: Any) -> None:
-    """Keep the queue, and end this worker when the process that started it has ended, in whatever way."""
-    global _news
-    _news = news
+def _begin_worker(reports: Any) -> None:
+    """Store the queue, and exit as soon as the parent process has ended, for whatever reason."""
+    global _reports
+    _reports = reports
     parent = multiprocessing.parent_process()
     assert parent is not None
 
@@ -134,11 +131,11 @@ def _begin_worker(news: Any) -> None:
 
 
 def _do_in_worker(job: Job) -> float:
-    return _do(job, lambda step, steps, note: _news.put((job.name, step, steps, note)))
+    return _do(job, lambda step, steps, note: _reports.put((job.name, step, steps, note)))
 
 
 def _do(job: Job, report: Report) -> float:
-    """Do a job; returns its CPU time."""
+    """Do a job, and return its CPU time."""
     began = time.process_time()
     with one_thread():
         job.work(report)
@@ -147,7 +144,7 @@ def _do(job: Job, report: Report) -> float:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute on one thread: the same numbers whatever the machine, and two jobs side by side on two cores."""
+    """Compute on one thread, so that numbers do not depend on the number of cores, and jobs can run in parallel."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -158,7 +155,7 @@ def one_thread() -> Iterator[None]:
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Ctrl-C reaches every process of the terminal; those started here leave it to this one, which stops them."""
+    """Block SIGINT in processes started here; Ctrl-C reaches them all, but only this process stops them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -45,7 +45,7 @@ EXAMPLES = {
         f"{COMMAND} rerank runs/lm nbest.jsonl \\\n    --dev dev-nbest.jsonl --references dev.tsv",
     ),
 }
-# By the name of the command; "" is all of them.
+# By the name of the command; "" for the group.
 
 app = typer.Typer(cls=Group, rich_markup_mode=None, epilog=shown(*EXAMPLES[""]))
 """The group of commands."""
@@ -89,7 +89,7 @@ def train_command(
     from seqwise.configuration import load
 
     settings = load(LanguageModelSettings, None, given_flags(flags))
-    # The settings allow 0, for a published table has it: scores without any bound, for which nobody asks on purpose.
+    # The settings allow 0 for a published table; nobody wants its unbounded scores on purpose.
     if not settings.fraction:
         raise InputError(f"--fraction must be greater than 0 and at most 1, got {settings.fraction}")
     with progress_bars() as bars:
@@ -262,7 +262,7 @@ def _language_scores(loaded: LanguageModel, lists: Sequence[NBest]) -> list[list
     def sentence(text: str, each: NBest) -> Sentence:
         return Sentence(tuple(text.split()), each.path, each.line)
 
-    return score_lists(loaded, ([sentence(one.text, each) for one in each.candidates] for each in lists))
+    return score_lists(loaded, ([sentence(candidate.text, each) for candidate in each.candidates] for each in lists))
 
 
 def _tuned(loaded: LanguageModel, dev: Path, references: Path, measure: str, word_bonus: float) -> float:

@@ -38,19 +38,19 @@ SOURCE = "Andreas and Klein (2015), Figure 1"
 
 @dataclass(frozen=True, eq=False)
 class Cloud:
-    """Inputs drawn round the curve, and what Theorem 1 says of them."""
+    """Inputs drawn around the curve, with the numbers of Theorem 1."""
 
-    radius: float  # half the side of the square, round a point of the curve, that each input is drawn from
-    inputs_N2: Tensor  # the inputs
+    radius: float  # half the side of the square around a point of the curve from which an input is drawn
+    inputs_N2: Tensor
     distance: float  # D, their mean distance to the set (largest difference of a feature)
     risk: float  # the mean |log Z|
-    bound: float  # on it, d B D
+    bound: float  # d B D, on the risk
     worst: float  # the largest ratio of |log Z| to d B times the distance of one input
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Samples of one size, and what Theorem 2 says of them."""
+    """Samples of one size, with the numbers of Theorem 2."""
 
     size: int  # n, of each sample
     largest: float  # the largest ``|mean_i |log Z(x_i)| - E|log Z||`` of all samples
@@ -59,12 +59,12 @@ class Sample:
 
 
 def log_partitions(inputs_N2: Tensor) -> Tensor:
-    """log Z of inputs, (N,)."""
+    """Return log Z of inputs, (N,)."""
     return (inputs_N2 @ THETA_K2.T).logsumexp(-1)
 
 
 def cloud(curve_P2: Tensor, radius: float, *, generator: torch.Generator, count: int) -> Cloud:
-    """Draw inputs round random points of a curve, and measure them."""
+    """Draw inputs around random points of a curve, and measure them."""
     places = torch.randint(len(curve_P2), (count,), generator=generator)
     moves_N2 = radius * (2 * torch.rand(count, 2, generator=generator, dtype=torch.float64) - 1)
     inputs_N2 = curve_P2[places] + moves_N2
@@ -97,7 +97,7 @@ def samples(inputs_N2: Tensor, *, generator: torch.Generator, sizes: Sequence[in
 
 
 def reproduce(setup: Setup) -> list[Outcome]:
-    """Draw the set with points round it, and check its shape and both theorems on them.
+    """Draw the set with points around it, and check its shape and both theorems on them.
 
     Source: Andreas and Klein (NAACL 2015), Figure 1, Theorems 1 and 2. Not implemented: other weights.
     """
@@ -144,7 +144,7 @@ def _claim(text: str, source: str, holds: bool, evidence: str) -> Claim:
 
 
 def _bends(curve_P2: Tensor) -> list[float]:
-    """Return which way the curve turns at each inner point, with the sign of the first."""
+    """Return the turn of the curve at each inner point, positive if in the direction of the first."""
     steps_P2 = curve_P2.diff(dim=0)
     turns = steps_P2[:-1, 0] * steps_P2[1:, 1] - steps_P2[:-1, 1] * steps_P2[1:, 0]
     return (turns * turns[0].sign()).tolist()

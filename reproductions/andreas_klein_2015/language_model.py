@@ -3,9 +3,9 @@
 ::
 
     RUN/settings.json     every setting
-    RUN/text.json         the SHA-256 of each file of the text, and how many positions they have
+    RUN/text.json         the SHA-256 of each text file, and their number of positions
     RUN/model/            model.safetensors, config.json, the tokenizer and a manifest with their SHA-256
-    RUN/metrics.json      what it came to
+    RUN/metrics.json      the final measures
     RUN/checkpoints/      the last two complete ones
 
 Shapes: N positions, T positions of one sentence, the end included.
@@ -73,23 +73,23 @@ MODEL, TEXT, SETTINGS = "model", "text.json", "settings.json"
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """A model with its vocabulary."""
+    """Model with its vocabulary."""
 
     model: LogLinear
     vocabulary: Vocabulary
 
 
 def save_language_model(run: LanguageModel, output: Path) -> None:
-    """Write the model folder, which appears whole or not at all."""
+    """Write the model folder atomically."""
     with publishing(output / MODEL) as partial:
         run.model.save_pretrained(partial)
-        # Its model card says that the model has been published.
+        # The model card would say that the model has been published.
         (partial / "README.md").unlink(missing_ok=True)
         save_tokenizer(Tokenizer(run.vocabulary), partial)
 
 
 def load_language_model(name: Path | str) -> LanguageModel:
-    """Read a trained language model back, every file checked against its manifest."""
+    """Read a trained language model, whose files are checked against their manifest."""
     folder = run_folder(name)
     inside = model_folder(folder)
     if not folder.is_dir():
@@ -117,7 +117,7 @@ def load_language_model(name: Path | str) -> LanguageModel:
 
 
 class SentenceScore(NamedTuple):
-    """A sentence with its unnormalised log-score, in nats, and, where it was asked for, log Z at its T positions."""
+    """Sentence with its unnormalised log-score, in nats, and, if requested, log Z at its T positions."""
 
     sentence: Sentence
     unnormalized: float
@@ -132,12 +132,12 @@ class SentenceScore(NamedTuple):
 
 
 def score_sentences(run: LanguageModel, sentences: Iterable[Sentence]) -> Iterator[SentenceScore]:
-    """Score sentences as they come, with log Z at each position: J V additions a word."""
+    """Score a stream of sentences, with log Z at each position, by J V additions per word."""
     return _scores(run, sentences, run.model.log_partitions)
 
 
 def score_sentences_unnormalized(run: LanguageModel, sentences: Iterable[Sentence]) -> Iterator[SentenceScore]:
-    """Score sentences as they come by J look-ups a word; the vocabulary is never touched, however large it is."""
+    """Score a stream of sentences by J look-ups per word, whatever the size of the vocabulary."""
     return _scores(run, sentences, None)
 
 
@@ -158,7 +158,7 @@ def _scores(
 
 
 def score_lists(run: LanguageModel, lists: Iterable[Sequence[Sentence]]) -> list[list[float]]:
-    """Return the unnormalised scores of all sentences of some lists; one without a word is the end token alone."""
+    """Return the unnormalised scores of all sentences of some lists; an empty sentence has only the end token."""
     lists = list(lists)
     sentences = (sentence for each in lists for sentence in each)
     scores = iter([score.unnormalized for score in score_sentences_unnormalized(run, sentences)])
@@ -166,7 +166,7 @@ def score_lists(run: LanguageModel, lists: Iterable[Sequence[Sentence]]) -> list
 
 
 def read_part(path: Path, keys: Sequence[str]) -> dict[str, Any]:
-    """Read one of the JSON files of a run, which has exactly these keys."""
+    """Read a JSON file of a run, which must have exactly these keys."""
     return read_record(path, keys, what="part of a language model", hint="remove the folder and train again")
 
 
@@ -176,7 +176,7 @@ LIKELIHOODS: dict[str, Callable[..., Normalization]] = {
     "unnormalized": sampled_normalization,
     "normalized": penalized_normalization,
 }
-"""What the gold word is scored by, and so what the loss does about log Z, by the name of the setting."""
+"""Normalisation of the loss, by the name of the likelihood of gold words."""
 
 
 class LanguageModelSettings(Config):
@@ -205,7 +205,7 @@ class LanguageModelSettings(Config):
 
     @property
     def normalization(self) -> Normalization:
-        """Return what the loss does about log Z."""
+        """Return the normalisation of the loss."""
         return LIKELIHOODS[self.likelihood](self.alpha, fraction=self.fraction)
 
 
@@ -220,17 +220,17 @@ def fit_language_model(
     on_step: Callable[[int, int, float], None] | None = None,
     is_enough: Callable[[], bool] | None = None,
 ) -> int:
-    """Train a model in place; interrupted and called again, it continues from its checkpoints, bit for bit.
+    """Train a model in place; after an interruption, the same call resumes from its checkpoints, bit for bit.
 
-    The order of positions depends on seed and epoch only, H on seed and step only. ``is_enough`` is asked after each
-    epoch whether to end before the last. Returns the number of steps.
+    The order of positions depends on seed and epoch only, the positions that are normalised on seed and step only.
+    ``is_enough`` is called after each epoch; if it returns true, training ends. Returns the number of steps.
     """
     state = adagrad_state(model, initial=settings.initial_squares)
     done = 0 if checkpoints is None else _resume(model, state, checkpoints)
-    a_pass = -(-num_positions // settings.batch_size)
-    steps = settings.epochs * a_pass
+    steps_per_epoch = -(-num_positions // settings.batch_size)
+    steps = settings.epochs * steps_per_epoch
     generator, normalization = torch.Generator(), settings.normalization
-    for epoch in range(done // a_pass, settings.epochs):
+    for epoch in range(done // steps_per_epoch, settings.epochs):
         batches = stream_positions(
             sentences(),
             vocabulary,
@@ -239,7 +239,7 @@ def fit_language_model(
             shuffle_buffer=settings.shuffle_buffer,
             seed=_seed(settings.seed, 0, epoch),
         )
-        for batch in islice(batches, done - epoch * a_pass, None):
+        for batch in islice(batches, done - epoch * steps_per_epoch, None):
             generator.manual_seed(_seed(settings.seed, 1, done))
             loss = adagrad_step(
                 model, state, batch, normalization, learning_rate=settings.learning_rate, generator=generator
@@ -272,7 +272,7 @@ def _save_checkpoint(model: LogLinear, state: AdagradState, folder: Path, done: 
 
 
 def _resume(model: LogLinear, state: AdagradState, checkpoints: Path) -> int:
-    """Load the last complete checkpoint into model and state; returns the number of steps it has seen."""
+    """Load the last complete checkpoint into model and state, and return its number of steps."""
     discard_incomplete(checkpoints)
     last = last_complete(checkpoints)
     if last is None:
@@ -283,7 +283,7 @@ def _resume(model: LogLinear, state: AdagradState, checkpoints: Path) -> int:
             if name not in tensors or tensors[name].shape != tensor.shape:
                 raise InputError("the checkpoint is of another model", path=last, hint="remove it")
             tensor.copy_(tensors[name])
-    prune(checkpoints)  # as in training by gradients: there may be no save to come that does
+    prune(checkpoints)  # there may be no later save that does it
     return checkpoint_step(last) or 0
 
 
@@ -295,11 +295,11 @@ def train_language_model(
     dev: Sequence[Path] = (),
     on_step: Callable[[int, int, float], None] | None = None,
 ) -> dict[str, Any]:
-    """Train a language model on text files and leave a run in the output folder.
+    """Train a language model on text files and write a run to the output folder.
 
-    The files are read as streams, once to hash them, once for the vocabulary, and once in each epoch; what is held in
-    memory are the vocabulary, the table, and the shuffle buffer. Interrupted and called again with the same arguments,
-    it continues from the last complete checkpoint and ends with the same weights.
+    The files are streamed: once to hash them, once for the vocabulary, and once in each epoch. Memory holds only the
+    vocabulary, the table and the shuffle buffer. After an interruption, the same call resumes from the last complete
+    checkpoint and ends with the same weights.
     """
     with sole_writer(output):
         return _train(files, output, settings, dev=dev, on_step=on_step)
@@ -315,7 +315,7 @@ def _train(
 ) -> dict[str, Any]:
     text = {"files": [[path.name, _sha256(path)] for path in files]}
     _claim(output, settings, text["files"])
-    measured = [_sha256(path) for path in dev]  # so that a file that is not there is missed before, not after
+    measured = [_sha256(path) for path in dev]  # before training, so that a missing file is an error at once
     known = output / "tokenizer"
     if known.exists() and (output / TEXT).exists():
         vocabulary = load_tokenizer(known).vocabulary
@@ -361,8 +361,8 @@ def _train(
 def _new_model(vocabulary_size: int, num_weights: int) -> LogLinear:
     try:
         return LogLinear(vocabulary_size=vocabulary_size, num_weights=num_weights)
-    except (RuntimeError, MemoryError, TypeError, OverflowError):  # which one depends on how much too large it is
-        raise InputError(f"there is no room for num_weights = {num_weights}", hint="give fewer") from None
+    except (RuntimeError, MemoryError, TypeError, OverflowError):  # the type depends on the size
+        raise InputError(f"num_weights = {num_weights} does not fit in memory", hint="give fewer") from None
 
 
 def _positions(path: Path) -> int:
@@ -373,16 +373,16 @@ def _positions(path: Path) -> int:
 
 
 def _claim(output: Path, settings: LanguageModelSettings, files: list[list[str]]) -> None:
-    """Write the settings into the folder; refuse one that holds something else, or another run."""
+    """Write the settings into the folder; raise an InputError if it holds something else, or another run."""
     path = output / SETTINGS
     if path.exists():
         try:
             begun = LanguageModelSettings(**read_part(path, list(LanguageModelSettings.model_fields)))
         except InputError:
-            problem = "the folder holds settings that are none of a language model"
+            problem = "the settings in the folder are not those of a language model"
             raise InputError(problem, path=output, hint="give another --output") from None
         if not (output / MODEL).exists() and last_complete(output / "checkpoints") is None:
-            # Nothing came of it, so that a setting which was refused can be corrected.
+            # The run has no checkpoint, so settings that were refused may be corrected.
             (output / TEXT).unlink(missing_ok=True)
         if (output / TEXT).exists():
             for name, (then, now) in differences(begun, settings.replace(save_every=begun.save_every)).items():

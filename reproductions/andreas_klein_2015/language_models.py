@@ -1,16 +1,16 @@
 """Log-linear language models that re-rank translations: text, lists of candidates, and one cell for each model.
 
-The models learn English from Europarl and from the English halves of those Tatoeba pairs that the translator does not
-see. They re-rank the lists of ten that a small German to English translator makes of Tatoeba's development and test
-sentences. The paper's translator needs a language model; the decoder of a neural one has learnt its own. So the first
-score of a candidate is not the translator's, but that of a channel model, the log-probability of the German given the
-English, which says nothing about the English (Yu et al., 2017). Weight and word bonus of each language model are chosen
-on the development lists. One translator and one channel model serve all; seeds are of the language models. Texts are
+The models learn English from Europarl and from the English sides of those Tatoeba pairs that the translator does not
+learn from. They re-rank the 10-best lists of a small German to English translator for Tatoeba's development and test
+sentences. The paper's translator needs a language model, but a neural decoder has learnt its own. So the first score of
+a candidate is not the translator's, but that of a channel model: the log-probability of the German given the English,
+which does not score the English (Yu et al., 2017). Weight and word bonus of each language model are chosen on the
+development lists. All share one translator and one channel model; seeds are those of the language models. Texts are
 split into words and punctuation marks.
 
-A batch has 1,000 positions, of which the paper's smallest fraction is one. The text is 300,000 positions, where the
-paper's is 10 million words. Every system is one resumable cell, trained in this process on one thread, so that seconds
-can be compared.
+A batch has 1,000 positions, of which the paper's smallest fraction is one. The text has 300,000 positions, the paper's
+10 million words. Every system is one resumable cell, trained in this process on one thread, so that seconds can be
+compared.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from reproductions.andreas_klein_2015.streams import Sentence, build_vocabulary,
 from reproductions.cells import fingerprint_of, measure_by_seed, read_or_make, trained_on
 from reproductions.corpora import readers as corpora
 from reproductions.systems import Data, System, run_systems
-from reproductions.tuning import ended_on_dev, place_of
+from reproductions.tuning import place_of, with_early_stopping
 from reproductions.workers import Report
 from seqwise.data.batches import collate
 from seqwise.data.readers import Example, read_pairs
@@ -63,7 +63,7 @@ from seqwise.runs.run import OutputRun, predict
 from seqwise.runs.settings import train_settings
 
 PARTS = ("dev", "test")
-"""Of the lists: weights are chosen on the first and measured on the second."""
+"""Parts of the lists: weights are chosen on the first and measured on the second."""
 
 WORD_BONUSES = (-1.0, -0.5, 0.0, 0.5, 1.0, 2.0)
 BATCH = 1000
@@ -78,13 +78,14 @@ TRANSLATOR = train_settings(
 class Size:
     """Amounts of training and test data at a scale."""
 
-    positions: int  # of text that each language model reads, about
+    positions: int  # of the text of each language model, approximately
     num_weights: int  # of its table
     translator_epochs: float  # passes over the translation pairs, of the translator and of the channel model
     candidates: int = 10  # of each list, and slots of the beam that finds them
-    held_out: int = 500  # sentences of each source of text that normalisation is measured on
-    most_epochs: int = 1  # passes over the text; the first that is no better on the development lists is the last
-    rates: tuple[float, ...] = (1.0,)  # parts of the learning rate that are tried with the first seed
+    held_out: int = 500  # sentences of each source of text on which normalisation is measured
+    # Largest number of passes over the text; training stops after the first that is no better on the development lists.
+    most_epochs: int = 1
+    rates: tuple[float, ...] = (1.0,)  # factors of the learning rate that are tried with the first seed
 
 
 SIZES = {
@@ -93,17 +94,17 @@ SIZES = {
         positions=300_000, num_weights=2**24, translator_epochs=15.0, most_epochs=8, rates=(2.0, 1.0, 0.5)
     ),
 }
-"""By scale; for "cpu" half an hour on one core for a table."""
+"""Sizes by scale; at "cpu", a table takes half an hour on one core."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table."""
+    """Row of a table."""
 
     key: str  # of its cells
     name: str  # as the table prints it
     settings: LanguageModelSettings  # of the language model; size, batch and seed are filled in
-    published: Mapping[str, float] = field(default_factory=dict)  # by measure, the paper's numbers that its text gives
+    published: Mapping[str, float] = field(default_factory=dict)  # the paper's numbers by measure, where stated
 
 
 @dataclass(frozen=True)
@@ -117,11 +118,11 @@ class Text:
 
     @property
     def num_positions(self) -> int:
-        """Words and ends of the training text."""
+        """Return the number of words and sentence ends in the training text."""
         return sum(len(sentence.tokens) + 1 for sentence in self.train)
 
     def digest(self) -> str:
-        """SHA-256 of all of it."""
+        """Return the SHA-256 of both texts and the vocabulary."""
         return hashlib.sha256(
             (_digest(self.train) + _digest(self.held_out) + "\n".join(self.vocabulary.tokens)).encode()
         ).hexdigest()
@@ -129,23 +130,23 @@ class Text:
 
 @dataclass(frozen=True)
 class Translations:
-    """Lists of candidates for the sentences of "dev" and "test", with all right translations of each."""
+    """Lists of candidates for the sentences of "dev" and "test", with all their reference translations."""
 
     candidates: Mapping[str, list[list[Candidate]]]
     references: Mapping[str, list[list[str]]]
 
     @cached_property
     def counts(self) -> dict[str, Sums]:
-        """BLEU's sums of every candidate of a part."""
-        found = {}
+        """BLEU's sums of every candidate, by part."""
+        counts = {}
         for part, lists in self.candidates.items():
-            texts = [candidate.text for some in lists for candidate in some]
+            texts = [candidate.text for candidates in lists for candidate in candidates]
             together = zip(lists, self.references[part], strict=True)
-            found[part] = bleu(texts, [options for some, options in together for _ in some])
-        return found
+            counts[part] = bleu(texts, [options for candidates, options in together for _ in candidates])
+        return counts
 
     def digest(self) -> str:
-        """SHA-256 of the candidates."""
+        """Return the SHA-256 of the candidates."""
         plain = {
             part: [[asdict(candidate) for candidate in candidates] for candidates in lists]
             for part, lists in self.candidates.items()
@@ -159,22 +160,22 @@ class Cell:
 
     train_seconds: float  # CPU time on one thread, without that of measuring
     scores: Mapping[str, list[list[float]]]  # unnormalised log-scores of all candidates of a part, list by list
-    # for each held-out sentence its positions, unnormalised score, and log Z of each position
+    # For each held-out sentence, its unnormalised score and log Z of each position.
     held_out: list[tuple[float, list[float]]]
-    on_dev: float  # BLEU of the development lists as the model ranks them, weight and word bonus chosen there
-    signature: Signature  # how, when and by what it was made
-    learning_rate: float | None = None  # where development lists chose it
-    place_of_rate: str = ""  # among those that were tried: "lowest", "highest" or ""
+    on_dev: float  # BLEU on the development lists, with the weight and word bonus that are chosen there
+    signature: Signature
+    learning_rate: float | None = None  # if chosen on the development lists
+    place_of_rate: str = ""  # among the rates tried: "lowest", "highest" or ""
 
 
 def split_words(text: str) -> tuple[str, ...]:
-    """Words and punctuation marks."""
+    """Split text into words and punctuation marks."""
     return tuple(WORDS.findall(text))
 
 
 @cache
 def load_text(scale: str) -> Text:
-    """Read English of Europarl and Tatoeba, mixed, cut to the size; the vocabulary is of all of it (V = 15,403)."""
+    """Read English from Europarl and Tatoeba, shuffled, cut to the size; V = 15,403 is that of the whole text."""
     size = SIZES[scale]
     files = sorted(corpora.corpus("lm-text-en").glob("europarl-*"))
     europarl = [Sentence(split_words(" ".join(sentence.tokens))) for sentence in read_sentences(files)]
@@ -183,9 +184,9 @@ def load_text(scale: str) -> Text:
     known = [*europarl[: -size.held_out], *tatoeba]
     order = np.random.default_rng(0).permutation(len(known))
     ends = np.cumsum([len(known[place].tokens) + 1 for place in order])
-    some = order[: int(np.searchsorted(ends, size.positions)) + 1]
+    chosen = order[: int(np.searchsorted(ends, size.positions)) + 1]
     return Text(
-        [known[place] for place in some],
+        [known[place] for place in chosen],
         [*europarl[-size.held_out :], *test[: size.held_out]],
         build_vocabulary(known, minimum_count=2),
         tuple(map(corpora.source_of, (*files, _tatoeba()))),
@@ -193,7 +194,7 @@ def load_text(scale: str) -> Text:
 
 
 def unseen_english() -> list[str]:
-    """Read the English halves of Tatoeba's training pairs that the translator does not learn from, each once."""
+    """Read the English sides of Tatoeba's training pairs that the translator does not learn from, each once."""
     pairs = read_pairs(_tatoeba(), source_units="text", target_units="text")
     seen = {pair.target[0] for pair in pairs[:: corpora.EVERY]}
     return [text for text in dict.fromkeys(pair.target[0] for pair in pairs) if text not in seen]
@@ -204,13 +205,13 @@ def _tatoeba() -> Path:
 
 
 def translations(setup: Setup) -> Translations:
-    """Train the translator and the channel model, or read them back, and let them make and score lists."""
+    """Train the translator and the channel model, or read them back, and return the lists that they make and score."""
     size = SIZES[setup.scale]
     settings = TRANSLATOR.with_changes(epochs=size.translator_epochs)
     if size.most_epochs > 1:
-        settings = ended_on_dev(settings, len(corpora.translation().train))
+        settings = with_early_stopping(settings, len(corpora.translation().train))
     folders = []
-    for name, load_data in (("translator", corpora.translation), ("channel", turned_translation)):
+    for name, load_data in (("translator", corpora.translation), ("channel", reversed_translation)):
         cells = run_systems(
             [System(name, name, settings)], load_data, setup.folder, progress=setup.progress, decoders=("greedy",)
         )
@@ -227,14 +228,14 @@ def translations(setup: Setup) -> Translations:
 
     lists = read_or_make(path, fingerprint, make)["lists"]
     return Translations(
-        {part: [[Candidate(*each) for each in some] for some in lists[part]] for part in PARTS},
+        {part: [[Candidate(*each) for each in candidates] for candidates in lists[part]] for part in PARTS},
         {part: corpora.translation_references(part) for part in PARTS},
     )
 
 
 @cache
-def turned_translation() -> Data:
-    """Read the pairs of the translator from English to German."""
+def reversed_translation() -> Data:
+    """Read the translator's pairs in reverse, English to German."""
     data = corpora.translation()
     train, dev, test = (
         [replace(pair, source=pair.target, target=pair.source) for pair in pairs]
@@ -248,7 +249,7 @@ def _lists(
 ) -> list[list[tuple[str, float]]]:
     """Return the translator's candidates for each example, with the scores of the channel model."""
     decoder = choose_decoder(translator.settings, "beam", beam_size=count)
-    # An empty text is no source; a list of nothing else keeps it.
+    # The channel model cannot read an empty source, which is kept only if the list has no other output.
     candidates = [
         [output.tokens for output in outputs if output.tokens] or [()]
         for outputs in predict(translator, examples, decoder, n_best=count)
@@ -288,38 +289,38 @@ def tuned_on_dev(lists: Translations, scores: Mapping[str, list[list[float]]]) -
 def run_cells(
     rows: Sequence[Row], text: Text, lists: Translations, setup: Setup, *, size: Size
 ) -> dict[str, list[Cell]]:
-    """Train and measure every row with every seed, or read finished cells back; by the key of the row.
+    """Train and measure every row with every seed, or read finished cells back; return cells by the key of the row.
 
     The learning rate of a row is the one with which its first seed was best on the development lists.
     """
     data, by_key = text.digest() + lists.digest(), {row.key: row for row in rows}
 
     def cell(trial: tuple[str, float], seed: int, report: Report) -> Cell:
-        key, part = trial
+        key, factor = trial
         name, settings = by_key[key].name, by_key[key].settings
         settings = settings.replace(
             num_weights=size.num_weights,
             batch_size=BATCH,
             seed=seed,
             epochs=size.most_epochs,
-            learning_rate=part * settings.learning_rate,
+            learning_rate=factor * settings.learning_rate,
         )
         fingerprint = fingerprint_of(json.dumps(settings.model_dump(), sort_keys=True), data)
         path = setup.folder / f"seed-{seed}" / f"{key}-{settings.learning_rate:g}.json"
-        record = read_or_make(path, fingerprint, lambda: _made(name, settings, text, lists, report))
+        record = read_or_make(path, fingerprint, lambda: _train_and_score(name, settings, text, lists, report))
         held_out = [(float(score), list(values)) for score, values in record["held_out"]]
-        measured = record["train_seconds"], record["scores"], held_out, record["on_dev"]
-        made = Cell(*measured, Signature(**record["signature"]))
+        numbers = record["train_seconds"], record["scores"], held_out, record["on_dev"]
+        measured = Cell(*numbers, Signature(**record["signature"]))
         if len(size.rates) == 1:
-            return made
-        return replace(made, learning_rate=settings.learning_rate, place_of_rate=place_of(part, size.rates))
+            return measured
+        return replace(measured, learning_rate=settings.learning_rate, place_of_rate=place_of(factor, size.rates))
 
     tried = measure_by_seed(list(product(by_key, size.rates)), cell, setup.with_seeds(1))
     chosen = [max(product([key], size.rates), key=lambda trial: tried[trial][0].on_dev) for key in by_key]
     return {key: cells for (key, _), cells in measure_by_seed(chosen, cell, setup).items()}
 
 
-def _made(
+def _train_and_score(
     name: str, settings: LanguageModelSettings, text: Text, lists: Translations, report: Report
 ) -> dict[str, Any]:
     model = LogLinear(vocabulary_size=len(text.vocabulary), num_weights=settings.num_weights)
@@ -331,12 +332,12 @@ def _made(
             report(step, steps, f"loss {loss:.3f}")
 
     def is_enough() -> bool:
-        """Measure the model, and keep what is found if it is better."""
+        """Measure the model, and keep the measurements if it is the best so far; otherwise end training."""
         nonlocal best, seconds, started
         seconds += time.process_time() - started
-        found = _measured(run, text, lists)
-        is_better = found["on_dev"] > best["on_dev"]
-        best = found if is_better else best
+        measured = _measure(run, text, lists)
+        is_better = measured["on_dev"] > best["on_dev"]
+        best = measured if is_better else best
         started = time.process_time()
         return not is_better
 
@@ -350,17 +351,19 @@ def _made(
         is_enough=is_enough,
     )
     training = trained_on(_as_examples(text.train), text.sources)
-    # Made here and kept with the numbers, so that a cell that is read back later is not signed as new.
+    # Made here and stored with the numbers, so that a cell that is read back later is not signed as new.
     signature = sign(name, seeds=[settings.seed], data=_digest(text.held_out), training=training)
     return {**best, "train_seconds": seconds, "signature": asdict(signature)}
 
 
-def _measured(run: LanguageModel, text: Text, lists: Translations) -> dict[str, Any]:
+def _measure(run: LanguageModel, text: Text, lists: Translations) -> dict[str, Any]:
     """Score all lists and the held-out text."""
-    scores = {
-        part: score_lists(run, ([Sentence(split_words(one.text)) for one in some] for some in lists.candidates[part]))
-        for part in PARTS
-    }
+
+    def scores_of(part: str) -> list[list[float]]:
+        candidates = lists.candidates[part]
+        return score_lists(run, ([Sentence(split_words(each.text)) for each in outputs] for outputs in candidates))
+
+    scores = {part: scores_of(part) for part in PARTS}
     held_out = [
         (score.unnormalized, [round(value, 5) for value in score.log_partitions_T.tolist()])
         for score in score_sentences(run, text.held_out)

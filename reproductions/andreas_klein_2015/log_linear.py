@@ -1,4 +1,4 @@
-"""A log-linear language model: n-gram and skip-gram features of the context, hashed into one table of weights.
+"""Log-linear language model: n-gram and skip-gram features of the context, hashed into one table of weights.
 
 Shapes: N positions, C context words, J features of a context, V vocabulary, M weights in the table.
 """
@@ -26,12 +26,12 @@ class LogLinear(nn.Module, HubModel):
     word, which shorter templates back off from, and (1, 3) skips a word. Its hash ``h_j(x)`` is the place in the table
     where its *window* begins: V weights in a row, one for each word. So the pair (feature, w) has the address
     ``h_j(x) + w``. One word is scored by J look-ups, whatever V is; all words by adding up J windows. The bias is the
-    window of the empty template; it alone shares its weights with nothing.
+    window of the empty template, and only its weights are never shared.
 
     Collisions: the pairs (c, w) and (c', w') share a weight where ``h(c) - h(c') = w' - w``. A weight is read by about
     F V / M pairs, F distinct features, but training raises only the pairs that occur: keep M well above J times the
     number of positions. Two pairs with one context collide only if two of its J windows overlap. The hash is
-    splitmix64 over 64 bits: that two features agree there is never seen in practice.
+    splitmix64 over 64 bits, in which two features practically never agree.
 
     Weights start at 0 and the bias at -log V, so that log Z = 0.
 
@@ -52,7 +52,7 @@ class LogLinear(nn.Module, HubModel):
             raise InputError(problem, hint="take at least as many weights as words, better a thousand times as many")
         self.vocabulary_size, self.num_weights = vocabulary_size, num_weights
         self.templates = tuple(tuple(template) for template in templates)
-        # Row d holds the distance that each template lists at place d; -1 where it lists fewer.
+        # Row d holds the distance that each template lists at place d; -1 if it lists fewer.
         depth = max(map(len, self.templates), default=0)
         padded = [[*template, *[-1] * (depth - len(template))] for template in self.templates]
         distances_DJ = torch.tensor(padded, dtype=torch.int64).reshape(len(padded), depth).T.contiguous()
@@ -67,9 +67,9 @@ class LogLinear(nn.Module, HubModel):
         return max((distance for template in self.templates for distance in template), default=0)
 
     def offsets(self, contexts_NC: Tensor) -> Tensor:
-        """Return where the window of each feature begins, int64 (N, J); the bias first."""
+        """Return the start of the window of each feature, int64 (N, J); the bias comes first."""
         num_positions = len(contexts_NC)
-        # (distance, word) in one number. So a feature keeps its hash if templates are added before it.
+        # Distance and word are packed into one number, so that a feature keeps its hash if templates are added.
         distances_C = torch.arange(contexts_NC.shape[1], device=contexts_NC.device) + 1
         placed_NC = contexts_NC + (distances_C << 40)
         keys_NJ = contexts_NC.new_zeros(num_positions, len(self.templates))
@@ -80,11 +80,11 @@ class LogLinear(nn.Module, HubModel):
         return torch.cat([hashed_NJ.new_full((num_positions, 1), self.num_weights), hashed_NJ], dim=1)
 
     def word_scores(self, contexts_NC: Tensor, words_N: Tensor) -> Tensor:
-        """Return the score of one word a position, (N,), by J look-ups each; the vocabulary is not touched."""
+        """Return the score of one word per position, (N,), by J look-ups each, whatever the vocabulary."""
         return self.weights_M[self.addresses(contexts_NC, words_N)].sum(dim=-1)
 
     def addresses(self, contexts_NC: Tensor, words_N: Tensor) -> Tensor:
-        """Return where the J weights of each pair of a context and a word lie in the table, int64 (N, J)."""
+        """Return the addresses in the table of the J weights of each pair of a context and a word, int64 (N, J)."""
         return self.offsets(contexts_NC) + words_N[:, None]
 
     @torch.no_grad()
@@ -122,7 +122,7 @@ class HeldOut(NamedTuple):
     """Quality and normalisation of a model on a text; all but the count and the perplexity in nats.
 
     ``negative_log_likelihood`` is normalised: the mean of log Z - f. ``risk`` is R, the mean of |log Z|; ``mean`` that
-    of log Z; ``deviation`` the mean of |log Z - mean|, what remains of the risk if one constant is taken off.
+    of log Z; ``deviation`` the mean of |log Z - mean|, the risk that remains if a constant is subtracted.
     """
 
     num_positions: int

@@ -36,22 +36,17 @@ class Normalization:
         return torch.randperm(num_positions, generator=generator)[:size]
 
 
-def exact_normalization() -> Normalization:
-    """Penalise log Z at every position, which makes the loss cross-entropy."""
-    return Normalization(1.0, lambda log_partitions: log_partitions)
-
-
 def sampled_normalization(alpha: float, *, fraction: float) -> Normalization:
     """Penalise ``alpha (log Z)^2`` on a random fraction gamma of the positions (Andreas and Klein 2015, equation 5)."""
     return Normalization(fraction, lambda log_partitions: alpha * log_partitions.square())
 
 
 def penalized_normalization(alpha: float, *, fraction: float = 1.0) -> Normalization:
-    """Penalise ``log Z + alpha (log Z)^2``: likelihood that is normalised, and log Z near 0 (Devlin et al. 2014).
+    """Penalise ``log Z + alpha (log Z)^2``: normalised likelihood, and log Z near 0 (Devlin et al. 2014).
 
-    At fraction 1 that is the objective which Andreas and Klein compare with. Below it, log Z of the likelihood too is
-    that of H alone, whose mean stands for the mean of all: an unbiased estimate, with its optimum at log Z near 0 and
-    not at ``1 / (2 alpha)``.
+    At alpha 0 and fraction 1, the loss is cross-entropy. At fraction 1, it is the objective that Andreas and Klein
+    compare with. Below, the mean of log Z in the likelihood is also over H only, an unbiased estimate; the optimum is
+    at log Z near 0, not at ``1 / (2 alpha)``.
     """
     return Normalization(fraction, lambda log_partitions: log_partitions + alpha * log_partitions.square())
 
@@ -61,7 +56,7 @@ class AdagradState:
     """Tables of Adagrad."""
 
     squares_M: Tensor  # sums of squared gradients
-    gradient_M: Tensor  # for gradients, 0 between steps
+    gradient_M: Tensor  # gradients, 0 between steps
 
 
 def adagrad_state(model: LogLinear, *, initial: float = 1.0) -> AdagradState:
@@ -80,19 +75,19 @@ def adagrad_step(
     generator: torch.Generator | None = None,
     block_size: int = 32,
 ) -> float:
-    """Take a step of Adagrad on the weights that the loss depends on; returns the loss before::
+    """Take a step of Adagrad on the weights that the loss depends on, and return the loss before it::
 
         - mean_n f(x_n, y_n) + mean_{h in H} penalty(log Z_h)   in nats
 
-    With `sampled_normalization` that is ``- mean_n f(y_n) + alpha / (gamma n) sum_{h in H} (log Z_h)^2``, gamma n read
-    as |H| = ceil(gamma n). So its mean over draws of H is the loss at gamma = 1, and the right alpha does not depend on
-    gamma. (The printed equation 5 has lost its signs and its 1 / gamma.) Adding one constant to the bias of every word
-    adds it to f and to log Z: where the mean over draws is least, ``E[log Z] = 1 / (2 alpha)``, not 0.
+    With `sampled_normalization`, this is ``- mean_n f(y_n) + alpha / (gamma n) sum_{h in H} (log Z_h)^2``, with gamma n
+    rounded up to |H|. So its mean over draws of H is the loss at gamma = 1, and the best alpha does not depend on
+    gamma. (The printed equation 5 lacks the signs and 1 / gamma.) Adding a constant to the bias of every word adds it
+    to f and to log Z, so at the minimum of the mean over draws, ``E[log Z] = 1 / (2 alpha)``, not 0.
 
     ``g = n dloss/dtheta``, ``s += g^2``, ``theta -= rate g / sqrt(s)``. The gradient is that of the *sum* over the n
     positions, so that the learning rate and the initial squares mean the same at every batch size. A position outside H
-    touches J weights; one in H touches its J windows, J V weights: far too many to list them with their addresses, as
-    a sparse gradient for ``torch.optim.Adagrad`` does.
+    touches J weights; one in H touches its J windows, J V weights: far too many to list with their addresses, as a
+    sparse gradient for ``torch.optim.Adagrad`` does.
 
     Source: Duchi et al. (2011), diagonal Adagrad; Andreas and Klein (2015), sections 4 (equation 5) and 5. Not
     implemented: regularisation.
@@ -115,7 +110,7 @@ def adagrad_step(
         gradient_A[here] += gradient_BV[layout.owners_A[here] - start, layout.columns_A[here]]
         _move_alone(weights_M, state, gradient_BV, offsets_HJ[block], layout.alone_HJ[block], learning_rate)
     _move_shared(weights_M, state, offsets_HJ[~layout.alone_HJ].tolist(), width, learning_rate)
-    # The gold words in windows alone were moved as if they were none: they are moved again, from where they were.
+    # Gold words in windows alone were moved without their own gradient; they are moved again, from their old weights.
     single_A = ~layout.shared_A
     cells, gradient, squares = cells_A[single_A], gradient_A[single_A], squares_A[single_A]
     squares.addcmul_(gradient, gradient)
@@ -125,7 +120,7 @@ def adagrad_step(
 
 
 class _Layout(NamedTuple):
-    """Positions of the windows of H and of the cells of gold words to each other; A cells, in ascending order.
+    """Overlaps of the windows of H with each other and with the A cells of gold words, in ascending order.
 
     ``alone_HJ``: whether a window overlaps no other of this step. ``shared_A``: whether a cell is in one that does.
     ``owners_A``, ``columns_A``: of a cell in a window alone, the row of H and the word that it belongs to; else -1.
@@ -145,7 +140,7 @@ def _layout(offsets_HJ: Tensor, cells_A: Tensor, width: int) -> _Layout:
     clear = starts_W.diff() >= width
     edge = clear.new_ones(1)
     alone_W = torch.cat([edge, clear]) & torch.cat([clear, edge])
-    # All windows are as wide, so the last one to begin before a cell holds it if any does.
+    # All windows are equally wide, so if any contains a cell, the last one to begin before it does.
     last_A = torch.searchsorted(starts_W, cells_A, right=True) - 1
     columns_A = cells_A - starts_W[last_A]
     held_A = (last_A >= 0) & (columns_A < width)
@@ -156,7 +151,7 @@ def _layout(offsets_HJ: Tensor, cells_A: Tensor, width: int) -> _Layout:
 
 
 def _into_gradient(scores_BV: Tensor, normalization: Normalization, scale: float) -> Tensor:
-    """Turn scores into the gradient of the penalty, in place; its value, times the scale as the gradient is."""
+    """Turn scores into the scaled gradient of the penalty, in place, and return the scaled penalty."""
     highest_B1 = scores_BV.amax(dim=-1, keepdim=True)
     sums_B = scores_BV.sub_(highest_B1).exp_().sum(dim=-1)
     with torch.enable_grad():
@@ -170,7 +165,7 @@ def _into_gradient(scores_BV: Tensor, normalization: Normalization, scale: float
 def _move_alone(
     weights_M: Tensor, state: AdagradState, gradient_BV: Tensor, offsets_BJ: Tensor, alone_BJ: Tensor, rate: float
 ) -> None:
-    """Move the windows of one row at once, straight from its gradient; that of the others goes into the table."""
+    """Move windows alone directly by the gradient of their row; add the gradients of the others to the table."""
     width = gradient_BV.shape[1]
     scratch_V, squared_V = torch.empty_like(gradient_BV[0]), torch.empty_like(gradient_BV[0])
     for gradient_V, offsets, alone in zip(gradient_BV, offsets_BJ.tolist(), alone_BJ.tolist(), strict=True):
@@ -187,7 +182,7 @@ def _move_alone(
 def _move_shared(
     weights_M: Tensor, state: AdagradState, offsets: Sequence[int], width: int, learning_rate: float
 ) -> None:
-    """Move windows against the table of gradients, which is 0 again after it."""
+    """Move overlapping windows by the table of gradients, which is reset to 0."""
     for start, stop in _merged(offsets, width):
         for begin in range(start, stop, _STRETCH):
             here = slice(begin, min(begin + _STRETCH, stop))
@@ -198,7 +193,7 @@ def _move_shared(
 
 
 def _merged(offsets: Sequence[int], width: int) -> list[list[int]]:
-    """Merge windows to disjoint stretches [start, stop], so that none is worked on twice."""
+    """Merge windows into disjoint stretches [start, stop), so that no weight is moved twice."""
     stretches: list[list[int]] = []
     for offset in sorted(offsets):
         if stretches and offset <= stretches[-1][1]:

@@ -1,4 +1,4 @@
-"""The inputs at which a log-linear model is normalised, ``{x: Z(x; theta) = 1}``, and how far others are from them.
+"""The inputs at which a log-linear model is normalised, ``{x: Z(x; theta) = 1}``, and the distances of others to them.
 
 ``Z(x; theta) = sum_y exp(theta_y . x)``. Shapes: N inputs, D features, K classes, S directions, P points of a curve.
 All work is done in float64.
@@ -16,7 +16,7 @@ from seqwise.errors import InputError
 
 
 class Projection(NamedTuple):
-    """The nearest point of the normalisable set to each input, (N, D), and how far it is, (N,)."""
+    """Nearest point of the normalisable set to each input, (N, D), and its distance, (N,)."""
 
     points_ND: Tensor
     distances_N: Tensor
@@ -94,7 +94,7 @@ def _crossing(scores: Tensor, slopes: Tensor, start: Tensor) -> Tensor:
 
 
 def _falling_direction(weights_KD: Tensor) -> Tensor | None:
-    """Return a direction along which every score falls, or None where 0 is in the hull of the weight vectors.
+    """Return a direction along which every score falls, or None if 0 is in the convex hull of the weight vectors.
 
     Minimises ``logsumexp(beta theta y) / beta + |y|^2 / 2``; y tends to minus the hull's point nearest 0.
     """
@@ -129,8 +129,8 @@ def _falling_direction(weights_KD: Tensor) -> Tensor | None:
 def _from_outside(inputs_ND: Tensor, weights_KD: Tensor, falling_D: Tensor) -> Tensor:
     """Find the nearest points to inputs with log Z > 0: ``min r  subject to  |step| <= r, log Z(x + step) <= 0``.
 
-    Minimises ``t r - log(-log Z(x + step)) - sum_d log(r^2 - step_d^2)`` for growing t. What is lost against the
-    optimum is then at most ``(2 D + 1) / t``.
+    Minimises ``t r - log(-log Z(x + step)) - sum_d log(r^2 - step_d^2)`` for growing t. Then r exceeds the optimum by
+    at most ``(2 D + 1) / t``.
     """
     if len(inputs_ND) == 0:
         return inputs_ND
@@ -151,7 +151,7 @@ def _from_outside(inputs_ND: Tensor, weights_KD: Tensor, falling_D: Tensor) -> T
 
 
 def _centred(start_NE: Tensor, scores_NK: Tensor, weights_KD: Tensor, t_N: Tensor) -> Tensor:
-    """Find the step and r (side by side, E = D + 1) where the barrier is least, by damped Newton steps."""
+    """Find the step and r (concatenated, E = D + 1) that minimise the barrier, by damped Newton steps."""
     z_NE, value_N = start_NE, _barrier(start_NE, scores_NK, weights_KD, t_N)
     for _ in range(50):
         gradient_NE, hessian_NEE = _barrier_derivatives(z_NE, scores_NK, weights_KD, t_N)
@@ -166,7 +166,7 @@ def _centred(start_NE: Tensor, scores_NK: Tensor, weights_KD: Tensor, t_N: Tenso
             if not bool(worse_N.any()):
                 break
             size_N = torch.where(worse_N, size_N / 2, size_N)
-        # What no halving improves is as good as rounding allows.
+        # A point that no halving improves is as good as rounding allows.
         moving_N &= ~worse_N
         if not bool(moving_N.any()):
             break
@@ -176,14 +176,14 @@ def _centred(start_NE: Tensor, scores_NK: Tensor, weights_KD: Tensor, t_N: Tenso
 
 
 def _room(z_NE: Tensor) -> Tensor:
-    """Return ``r^2 - step_d^2`` of each feature, (N, D), without cancellation; NaN where r is negative."""
+    """Return ``r^2 - step_d^2`` of each feature, (N, D), without cancellation; NaN if r is not positive."""
     length_ND = z_NE[:, :-1].abs()
     r_N1 = z_NE[:, -1:].where(z_NE[:, -1:] > 0, math.nan)
     return (r_N1 - length_ND) * (r_N1 + length_ND)
 
 
 def _barrier(z_NE: Tensor, scores_NK: Tensor, weights_KD: Tensor, t_N: Tensor) -> Tensor:
-    """Return the barrier, NaN outside its domain: both a negative logarithm and a negative r are."""
+    """Return the barrier; NaN outside its domain, where a logarithm is of a negative number or r is not positive."""
     below_N = -(scores_NK + z_NE[:, :-1] @ weights_KD.T).logsumexp(-1)
     return t_N * z_NE[:, -1] - _room(z_NE).log().sum(-1) - below_N.log()
 
@@ -224,7 +224,7 @@ def _from_inside(inputs_ND: Tensor, weights_KD: Tensor) -> Tensor:
     for _ in range(1000):
         directions_NSD = _steepest(gradients_NSD)
         slopes_NSK = directions_NSD @ weights_KD.T
-        # Where the first score to do so reaches 0, log Z is not negative.
+        # Once any score is 0, log Z is not negative.
         first_NS = torch.where(slopes_NSK > 0, -scores_N1K / slopes_NSK, math.inf).amin(-1)
         before_NS, t_NS = t_NS, _crossing(scores_N1K.expand_as(slopes_NSK), slopes_NSK, first_NS)
         if bool((t_NS >= before_NS * (1 - 1e-12)).all()):

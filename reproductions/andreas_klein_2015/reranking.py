@@ -1,6 +1,6 @@
-"""N-best lists with a second score: read from files, ranked by a weighted sum, the weight chosen on development data.
+"""N-best lists with a second score: read from files, ranked by a weighted sum, with a weight tuned on development data.
 
-Shapes: N inputs, H candidates of all inputs in a row, C sums of a measure.
+Shapes: N inputs, H candidates of all inputs concatenated, C sums of a measure.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Floats, Sums
 
 WEIGHTS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)
-"""Weights of a second score that are tried, from the smallest up."""
+"""Weights of a second score to try, in ascending order."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """An output of the first model, with its score (higher is better)."""
+    """Output of the first model, with its score (higher is better)."""
 
     text: str
     score: float
@@ -34,7 +34,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class NBest:
-    """An input with its candidates, and where it stands."""
+    """Input with its candidates, and its place in a file."""
 
     source: str
     candidates: tuple[Candidate, ...]
@@ -43,7 +43,7 @@ class NBest:
 
 
 def read_nbest(path: str | os.PathLike[str]) -> list[NBest]:
-    r"""Read the lists that ``seqwise predict --json --n-best`` writes: one object a line, blank lines left out."""
+    """Read the lists that ``seqwise predict --json --n-best`` writes: one object per line; blank lines are skipped."""
     hint = "write it with seqwise predict --n-best N --json"
     lists = []
     for line, text in read_lines(path):
@@ -52,12 +52,12 @@ def read_nbest(path: str | os.PathLike[str]) -> list[NBest]:
         try:
             record = json.loads(text)
         except (ValueError, RecursionError):
-            raise InputError("no JSON object", path=path, line=line, hint=hint) from None
+            raise InputError("not a JSON object", path=path, line=line, hint=hint) from None
         try:
-            candidates = tuple(_candidate(one) for one in record["outputs"])
+            candidates = tuple(map(_candidate, record["outputs"]))
             lists.append(NBest(_text(record["input"]), candidates, os.fspath(path), line))
         except (KeyError, TypeError, ValueError, OverflowError):
-            problem = "no n-best list: expected an input and outputs, each with an output and a finite score"
+            problem = "not an n-best list: expected an input and outputs, each with an output and a finite score"
             raise InputError(problem, path=path, line=line, hint=hint) from None
         if not candidates:
             raise InputError("a list without an output", path=path, line=line, hint=hint)
@@ -80,9 +80,9 @@ def _text(value: Any) -> str:
 
 @dataclass(frozen=True, eq=False)
 class CandidateTable:
-    """All candidates of all inputs in a row, with both scores."""
+    """All candidates of all inputs, with both scores."""
 
-    starts_N: npt.NDArray[np.intp]  # where the candidates of each input begin
+    starts_N: npt.NDArray[np.intp]  # index of the first candidate of each input
     scores_H: Floats  # of the model that made them
     seconds_H: Floats  # the second scores
     words_H: Floats  # length of each candidate, in words
@@ -92,7 +92,7 @@ class CandidateTable:
         return self.scores_H + weight * (self.seconds_H + word_bonus * self.words_H)
 
     def best(self, weight: float, *, word_bonus: float = 0.0) -> npt.NDArray[np.intp]:
-        """Return where each input's best candidate is by its total, (N,); of equals the first.
+        """Return the index of each input's best candidate by its total, (N,), the first of ties.
 
         A constant in every log Z of the second score acts as a word bonus: with the bonus tuned too, scores of models
         that were normalised to different constants can be compared.
@@ -107,7 +107,7 @@ class CandidateTable:
 
 
 def candidate_table(lists: Sequence[Sequence[Candidate]], seconds: Iterable[Sequence[float]]) -> CandidateTable:
-    """Put candidates and their second scores side by side."""
+    """Make a table of candidates and their second scores."""
     scores_H = np.array([candidate.score for candidates in lists for candidate in candidates])
     seconds_H = np.array([score for scores in seconds for score in scores], dtype=np.float64)
     if not (np.isfinite(scores_H).all() and np.isfinite(seconds_H).all()):
@@ -118,7 +118,7 @@ def candidate_table(lists: Sequence[Sequence[Candidate]], seconds: Iterable[Sequ
 
 
 class Tuned(NamedTuple):
-    """The weight and the word bonus that were chosen, and what they reached."""
+    """Chosen weight and word bonus, with the value of the measure."""
 
     weight: float
     word_bonus: float
@@ -128,10 +128,10 @@ class Tuned(NamedTuple):
 def tune(
     table: CandidateTable, counts: Sums, *, weights: Sequence[float] = WEIGHTS, word_bonuses: Sequence[float] = (0.0,)
 ) -> Tuned:
-    """Choose the weight of the second score by what the best candidates are worth: a search over a grid.
+    """Choose the weight of the second score and the word bonus from a grid, by the measure of the best candidates.
 
-    Source: Andreas and Klein (2015), section 5, have the language model as one feature among those that a translation
-    system tunes. Not implemented: more than two features, and searches finer than the grid.
+    Source: in Andreas and Klein (2015), section 5, the language model is one of the features that a translation system
+    tunes. Not implemented: more than two features, and searches finer than the grid.
     """
     tried = (
         Tuned(weight, bonus, Sums(counts.columns_NC[table.best(weight, word_bonus=bonus)], counts.combine).value)

@@ -1,4 +1,4 @@
-"""Text of any size as a stream of (context, next word) batches, in memory that does not grow with it.
+"""Text of any size as a stream of (context, next word) batches, in constant memory.
 
 Shapes: N positions, C context words.
 """
@@ -22,15 +22,15 @@ UNKNOWN, END = "<unk>", "</s>"
 """Tokens of each vocabulary."""
 
 BEFORE = -1
-"""What stands in a context before the first word of a sentence; it is no word and has no id."""
+"""Padding of contexts before the first word of a sentence, which is not a word id."""
 
-CHUNK_POSITIONS = 4096  # as many are made at once: NumPy costs next to nothing a position, and they fit in a cache
+CHUNK_POSITIONS = 4096  # made at once: few enough for a cache, and enough to make NumPy's overhead negligible
 
 Rows = npt.NDArray[np.int64]  # (N, 1 + C): the word to predict, then its context, the nearest word first
 
 
 class Sentence(NamedTuple):
-    """Words of a line, with its place."""
+    """Words of a line, with its place in a file."""
 
     tokens: tuple[str, ...]
     path: str = ""
@@ -38,9 +38,9 @@ class Sentence(NamedTuple):
 
 
 class Positions(NamedTuple):
-    """N places in a text: what stands before each, and the word that stands there."""
+    """N positions in a text: their contexts and words."""
 
-    contexts_NC: Tensor  # int64; column d - 1 holds the word at distance d to the left, `BEFORE` where there is none
+    contexts_NC: Tensor  # int64; column d - 1 holds the word at distance d to the left, or `BEFORE`
     words_N: Tensor  # int64, the word to predict
 
     def to(self, device: torch.device | str | int) -> Positions:
@@ -49,7 +49,7 @@ class Positions(NamedTuple):
 
 
 def read_sentences(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Sentence]:
-    r"""Yield the sentences of files, plain or gzip: one a line, words between blanks, blank lines left out."""
+    """Yield the sentences of plain or gzipped files: one per line, words between blanks; blank lines are skipped."""
     named = False
     for path in paths:
         named, empty = True, True
@@ -59,18 +59,18 @@ def read_sentences(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Sentence
                 empty = False
                 yield Sentence(tokens, os.fspath(path), line)
         if empty:
-            raise InputError("no word in the file", path=path, hint="one sentence a line")
+            raise InputError("no word in the file", path=path, hint="write one sentence per line")
     if not named:
         raise InputError("there is no file to read", hint="name at least one")
 
 
 def build_vocabulary(sentences: Iterable[Sentence], *, minimum_count: int = 1) -> Vocabulary:
-    r"""Build the vocabulary of a text, in one pass; memory grows with the number of distinct words only."""
+    """Build the vocabulary of a text, in one pass; memory grows with the number of distinct words only."""
 
     def checked() -> Iterator[tuple[str, ...]]:
         for sentence in sentences:
             if END in sentence.tokens:
-                problem, hint = f"the text holds {END!r}, which marks its end", "remove it, or write it in another way"
+                problem, hint = f"the text contains the end token {END!r}", "remove it, or write it in another way"
                 raise InputError(problem, path=sentence.path or None, line=sentence.line or None, hint=hint)
             yield sentence.tokens
 
@@ -78,13 +78,13 @@ def build_vocabulary(sentences: Iterable[Sentence], *, minimum_count: int = 1) -
 
 
 def encode(sentence: Sentence, vocabulary: Vocabulary) -> list[int]:
-    """Return the ids of the words, the end included."""
+    """Return the ids of the words and of the end token."""
     ids = vocabulary.encode(sentence.tokens, path=sentence.path or None, line=sentence.line or None)
     return ids if vocabulary.end_id is None else [*ids, vocabulary.end_id]
 
 
 def gather_positions(sequences: Iterable[Sequence[int]], *, context_size: int) -> Positions:
-    """Return every position of some sentences; no context reaches into the sentence before."""
+    """Return every position of some sentences; no context extends into the sentence before."""
     return _as_positions(_rows(sequences, context_size))
 
 
@@ -100,7 +100,7 @@ def _rows(sequences: Iterable[Sequence[int]], context_size: int) -> Rows:
 
 
 def _as_positions(rows: Rows) -> Positions:
-    # Two arrays of their own: a view would keep the whole chunk alive for as long as one batch of it is.
+    # Copied, because a view would keep the whole chunk alive as long as one of its batches.
     return Positions(torch.from_numpy(rows[:, 1:].copy()), torch.from_numpy(rows[:, 0].copy()))
 
 
@@ -113,11 +113,11 @@ def stream_positions(
     shuffle_buffer: int = 0,
     seed: int = 0,
 ) -> Iterator[Positions]:
-    r"""Yield every position of a text once, in batches: each word, and the end of each sentence, with its context.
+    """Yield every position of a text once, in batches: each word, and the end of each sentence, with its context.
 
-    Memory: the buffer, one chunk of a few thousand positions and one line, however long the text is. The buffer mixes
-    like this: each time it is full, a random half of it leaves in random order, and the text fills it up again. A
-    position may wait arbitrarily long, but never leaves more than ``shuffle_buffer`` positions before its turn.
+    Memory holds the buffer, one chunk of a few thousand positions, and one line. Each time the buffer is full, a random
+    half of it leaves in random order, and the text fills it up again. A position may wait arbitrarily long, but never
+    leaves more than ``shuffle_buffer`` positions early.
     """
     chunks = _chunks(sentences, vocabulary, context_size)
     if shuffle_buffer:

@@ -1,6 +1,6 @@
 """Andreas and Klein (2015), Tables 1 and 2: how much of the text must be normalised, and how strongly.
 
-The published tables give BLEU, normalisation risk and the settings; what their text says of them is put to tests here.
+The published tables give BLEU, normalisation risk and the settings; the claims of the text about them are tested here.
 See `reproductions.andreas_klein_2015.language_models` for data and systems.
 """
 
@@ -65,7 +65,7 @@ TABLE_2 = (
 
 @dataclass(frozen=True)
 class Measured:
-    """A row with its measurements, one for each seed."""
+    """Row with its measurements, one for each seed."""
 
     row: Row
     tuned: list[Tuned]  # weight and word bonus chosen on the development lists, and BLEU there
@@ -74,17 +74,18 @@ class Measured:
     deviation: list[Sums]  # mean |log Z - mean| there
     loss: list[Sums]  # negative log-likelihood there, normalised
     seconds: list[float]  # of training
-    learning_rate: float | None  # where development lists chose it
-    place_of_rate: str  # among those that were tried: "lowest", "highest" or ""
+    learning_rate: float | None  # if chosen on the development lists
+    place_of_rate: str  # among the rates tried: "lowest", "highest" or ""
     signature: Signature  # of all seeds
 
 
 def measure(
     name: str, rows: Sequence[Row], cells: Mapping[str, Sequence[Cell]], lists: Translations
 ) -> tuple[dict[str, Measured], Sums]:
-    """Tune each system on the development lists and measure it on test; and the translator without language model.
+    """Tune every system on the development lists and measure it on test, and also the translator alone.
 
-    The last has a word bonus too, chosen likewise: else what a longer output gains would pass for the language model's.
+    The translator has a tuned word bonus too; otherwise, gains of longer outputs would be attributed to the language
+    model.
     """
 
     def chosen(seconds: Iterable[Sequence[float]], choice: Tuned) -> Sums:
@@ -108,9 +109,8 @@ def measure(
             runs[0].place_of_rate,
             signature_of_seeds([run.signature for run in runs], method=f"{name}: {row.name}"),
         )
-    none = {part: [[0.0] * len(some) for some in lists.candidates[part]] for part in PARTS}
-    bonus = tuned_on_dev(lists, none)
-    return measured, chosen(none["test"], bonus)
+    zeros = {part: [[0.0] * len(outputs) for outputs in lists.candidates[part]] for part in PARTS}
+    return measured, chosen(zeros["test"], tuned_on_dev(lists, zeros))
 
 
 def _deviation(run: Cell) -> Counts:
@@ -124,7 +124,7 @@ def _mean_over_positions(run: Cell, of: Callable[[float, list[float]], float]) -
 
 
 def about_as_fast(text: str, source: str, slow: Sequence[float], fast: Sequence[float], *, times: float) -> Claim:
-    """Put "so many times as fast" to a test: the 95% interval of the ratio must lie within a quarter of it.
+    """Test that the fast system is ``times`` times as fast: the 95% interval of the ratio must lie within a quarter.
 
     The interval is Student's, of the logarithms of the ratios by seed; a quarter is a factor of 1.25 either way.
     """
@@ -140,7 +140,7 @@ def about_as_fast(text: str, source: str, slow: Sequence[float], fast: Sequence[
 
 
 def with_weight(claim: Claim, *rows: Measured) -> Claim:
-    """Return a claim on translations, not tested where a language model got weight 0: it does not rank its lists."""
+    """Return a claim on translations, as not tested if a language model has weight 0, with which it ranks nothing."""
     unused = [(row.row.name, sum(tuned.weight == 0 for tuned in row.tuned), len(row.tuned)) for row in rows]
     zeros = ", ".join(f"{name} in {count} of {seeds} seeds" for name, count, seeds in unused if count)
     if not zeros:
@@ -199,7 +199,7 @@ def table_2(setup: Setup) -> list[Outcome]:
 
 
 def _measured(name: str, rows: Sequence[Row], setup: Setup) -> tuple[dict[str, Measured], Sums]:
-    # Before the translator is trained, so that what is not there is missed at once.
+    # Before the translator is trained, so that anything missing is an error at once.
     require_sacrebleu()
     text = load_text(setup.scale)
     lists = translations(setup)
@@ -236,7 +236,7 @@ def _results(row: Measured) -> list[Result]:
         mean("BLEU, dev", [100 * tuned.value for tuned in row.tuned]),
         interval("R", row.risk),
         interval("mean |log Z - mean|", row.deviation),
-        # exp of the mean loss, cut off where a float ends.
+        # Clipped, so that exp does not overflow.
         Result(row.row.name, "perplexity", math.exp(min(loss, 700.0)), row.signature, unit=""),
         mean("weight", [tuned.weight for tuned in row.tuned]),
         mean("training seconds", row.seconds),

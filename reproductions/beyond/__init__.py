@@ -1,1 +1,1 @@
-"""Experiments that none of the papers has."""
+"""Experiments beyond those of the papers."""

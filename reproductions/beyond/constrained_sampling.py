@@ -1,9 +1,9 @@
-"""Samplers of p(y | y in L) on a space small enough to list: how far each is off, at how many passes of the model.
+"""Errors of samplers of p(y | y in L) on a space small enough to list, and their numbers of passes of the model.
 
-A language model of phonemes writes words of up to three, and six languages constrain them. For masking, for masking
-with a memory (ASAp) and for chains, the law of a sample is computed exactly. Rejection is exact by construction, with
-or without a memory, and only its passes are measured. That of sequential Monte Carlo is a lower bound, estimated
-from many runs; that of ``sample_within`` is an upper bound, the share of its samples that come from chains.
+A language model of phonemes writes words of up to three phonemes, which six languages constrain. For masking, masking
+with a memory (ASAp) and chains, the law of a sample is computed exactly. Rejection is exact by construction, with or
+without a memory, and only its passes are measured. The error of sequential Monte Carlo is a lower bound, estimated from
+many runs; that of ``sample_within`` is an upper bound, the share of its samples that come from chains.
 
 Shapes: N outputs of a language, T steps, R runs, P particles, V phonemes.
 """
@@ -45,7 +45,7 @@ SMOOTHING = 0.1  # added to each count of the bigram model
 STEPS, BATCH = 600, 64  # of training the LSTM
 PASSES = 10  # for each sample
 SAMPLES = (10, 100, 1000)
-LEARNT = (100, 1000)  # passes from which a memory has learnt
+LEARNT = (100, 1000)  # passes after which the memory of ASAp is measured
 RUNS = 20_000  # of sequential Monte Carlo
 ESS = 0.5  # effective share of the particles below which they are resampled
 VOWELS = frozenset(["AA", "AE", "AH", "AO", "AW", "AY", "EH", "ER", "EY", "IH", "IY", "OW", "OY", "UH", "UW"])
@@ -83,12 +83,12 @@ CONSTRAINTS: Mapping[str, Callable[[Word], bool]] = {
     "in the lexicon": lambda word: word in set_of_words(),
     "no phoneme twice": lambda word: len(set(word)) == len(word),
 }
-"""Languages, by name: of consonants and vowels, for instance, that alternate."""
+"""Languages by name, each as a condition on words."""
 
 
 @cache
 def constraint(name: str) -> tuple[Language, Tensor]:
-    """Return a language and its outputs (N, T) in lexicographic order, with the end token until the last step."""
+    """Return a language and its outputs (N, T) in lexicographic order, padded with the end token."""
     names, end = phonemes(), len(phonemes())
     ids = [
         word
@@ -119,12 +119,12 @@ class Bigram:
         return inputs_BJD @ self.log_probs, state
 
     def head(self, features: Tensor) -> Tensor:
-        """Return the row: it holds the scores."""
+        """Return the features, which are the scores."""
         return features
 
 
 def bigram(seed: int) -> tuple[Any, Any]:
-    """Count the bigrams of a bootstrap sample of the lexicon, smoothed."""
+    """Make a smoothed bigram model of a bootstrap sample of the lexicon, and its context."""
     number = {phoneme: place for place, phoneme in enumerate(phonemes())}
     end, words = len(number), lexicon()
     counts = [[SMOOTHING] * (end + 1) for _ in range(end + 1)]
@@ -139,7 +139,7 @@ def bigram(seed: int) -> tuple[Any, Any]:
 
 
 def lstm(seed: int) -> tuple[Any, Any]:
-    """Train an LSTM on the lexicon: a decoder of one source."""
+    """Train an LSTM on the lexicon, the decoder of a constant source, and return it with its context."""
     torch.manual_seed(seed)
     number = {phoneme: place for place, phoneme in enumerate(phonemes())}
     end, words = len(number), lexicon()
@@ -210,7 +210,7 @@ def particles_law(states: LanguageChains, *, num_runs: int, num_particles: int, 
     """Estimate the law of a particle that is drawn by weight after sequential Monte Carlo, (N,).
 
     Particles are extended with masking and weighted by the allowed mass. They are resampled, by multinomial draws, if
-    their effective sample size is below half of their number. So does genlm-control with its default settings.
+    their effective sample size is below half of their number, as in genlm-control with its default settings.
     """
     generator = torch.Generator().manual_seed(seed)
     outputs_NT = states.tokens_BT
@@ -319,11 +319,11 @@ def reproduce(setup: Setup) -> list[Outcome]:
     return [Outcome("constrained-sampling", table)]
 
 
-# ------------------------------------------------------------------------------------------------- what is found
+# ------------------------------------------------------------------------------------------------- claims and table
 
 
 def _compare(by_model: Mapping[str, Sequence[Found]]) -> Iterator[Claim]:
-    """Put to the numbers which of two samplers is nearer to the conditional, on average over the languages."""
+    """Test which of two samplers is nearer to the conditional, on average over the languages."""
 
     def mean(found: Found, system: str) -> float:
         return sum(found[system, f"{name}, {DISTANCE}"] for name in CONSTRAINTS) / len(CONSTRAINTS)

@@ -1,8 +1,8 @@
-"""Default settings beside a search by hand: six corpora of up to a thousand training examples, one seed.
+"""Default settings against a search by hand, on six corpora of up to a thousand training examples, with one seed.
 
-``seqwise train`` sizes its settings to the data. Here they stand beside what a user would try by hand: other learning
-rates, batches and dropout, longer training, and characters of words or none. Development data choose among these, and
-test data are looked at for the chosen one and for the defaults alone.
+``seqwise train`` sizes its settings to the data. They are compared with settings that a user would try by hand: other
+learning rates, batches and dropout, longer training, and words with or without characters. One of these is chosen on
+development data; only it and the defaults are measured on test data.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from seqwise.runs.settings import Settings, train_settings
 from seqwise.runs.sizing import sized
 
 MOST = (1_000, 300, 1_000)
-"""The most training, development and test examples."""
+"""Largest numbers of training, development and test examples."""
 MOST_TURKISH = (400, 150, 400)
-"""The same of Turkish, whose sentences have three times as many words."""
+"""The same for Turkish, whose sentences have three times as many words."""
 MARGIN = 0.02
 DEFAULTS = "defaults"
 OTHER_WAY = "characters"
 USUAL: Mapping[str, Any] = {"learning_rate": 0.005, "batch_size": 16, "epochs": 25.0}
-"""Where the search by hand begins."""
+"""Settings from which the search by hand begins."""
 BY_HAND: Mapping[str, Mapping[str, Any]] = {
     "usual": {},
     "slower": {"learning_rate": 0.002},
@@ -51,12 +51,12 @@ BY_HAND: Mapping[str, Mapping[str, Any]] = {
     "dropout-0.5": {"dropout": 0.5},
     "long": {"learning_rate": 0.002, "dropout": 0.3, "epochs": 50.0},
 }
-"""By key, what is not as usual; a tagger is also tried with characters where the defaults have none, or without."""
+"""Changes to the usual settings by key; taggers are also tried with characters, or without if defaults have them."""
 
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """A corpus, its measure, and the flags that its files need."""
+    """Corpus with its measure, and the flags that its files need."""
 
     task: Task
     flags: Mapping[str, Any] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Corpus:
 
 
 def _spread(examples: Sequence[Example], most: int) -> list[Example]:
-    """Choose at most so many examples, evenly spread."""
+    """Choose at most ``most`` examples, evenly spaced."""
     count = min(most, len(examples))
     return [examples[place * len(examples) // count] for place in range(count)]
 
@@ -93,7 +93,7 @@ def _spelling() -> Data:
 
 @cache
 def _turkish() -> Data:
-    """Read parts of speech with morphological features, as the package ``turkish-treebanks`` carries them."""
+    """Read parts of speech with morphological features from the package ``turkish-treebanks``."""
     file = _turkish_file()
     examples = [
         Example(tuple(word.form for word in words), tuple(f"{word.upos}|{word.features}" for word in words))
@@ -111,7 +111,7 @@ def _turkish_file() -> Path:
     try:
         files = metadata.files("turkish-treebanks") or []
     except metadata.PackageNotFoundError as error:
-        problem = "the package turkish-treebanks, which carries a corpus, is not installed"
+        problem = "the package turkish-treebanks, which contains a corpus, is not installed"
         raise InputError(problem, hint="pip install turkish-treebanks") from error
     return Path(str(next(file for file in files if file.name == "wiki.conllu").locate()))
 
@@ -140,24 +140,24 @@ CORPORA = (
     ),
 )  # fmt: skip
 UNSEEN = "supertags-it"
-"""The corpus that was read only when the defaults were as they are."""
+"""Corpus that was first read after the defaults had been fixed."""
 
 # ---------------------------------------------------------------------------------------- systems
 
 
 def settings_of(train: Sequence[Example], flags: Mapping[str, Any], seed: int = 0) -> Settings:
-    """Return the settings of ``seqwise train`` with training and development data and these flags alone."""
+    """Return the settings of ``seqwise train`` with training and development data and only these flags."""
     return sized(train_settings(**flags, seed=seed, dev=Path("dev.tsv")), train)
 
 
-def family(one: Corpus, seed: int) -> dict[str, System]:
-    """Return the defaults, and what is tried beside them."""
-    train = one.task.load_data().train
-    defaults = settings_of(train, one.flags, seed)
+def family(case: Corpus, seed: int) -> dict[str, System]:
+    """Return the system with defaults, and those of the search by hand."""
+    train = case.task.load_data().train
+    defaults = settings_of(train, case.flags, seed)
     by_hand = dict(BY_HAND)
     if isinstance(defaults.model, NewTagger):
         by_hand[OTHER_WAY] = {"characters": not defaults.model.characters}
-    tried = {key: settings_of(train, {**one.flags, **USUAL, **flags}, seed) for key, flags in by_hand.items()}
+    tried = {key: settings_of(train, {**case.flags, **USUAL, **flags}, seed) for key, flags in by_hand.items()}
     return systems_of({DEFAULTS: (defaults, None), **{key: (settings, None) for key, settings in tried.items()}}, seed)
 
 
@@ -170,17 +170,17 @@ SEEN = (
     "lower rate for transducers, which were then tuned on other data (300 English and 581 German sentences with "
     "supertags, 400 from the web part of the Turkish treebank, the CMU dictionary); test data chose nothing."
 )
-"""How the defaults came about."""
+"""Origin of the defaults."""
 
 
 def reproduce(setup: Setup) -> Iterator[Outcome]:
     """Train each corpus with the defaults and with every setting of the search."""
-    for one in CORPORA:
-        one.task.require()
+    for case in CORPORA:
+        case.task.require()
     measured = {}
-    for one in CORPORA:
-        rows = [Row(key, key) for key in family(one, setup.seed)]
-        measured[one] = run_task(one.task, partial(family, one), rows, DEFAULTS, setup.inside(one.task.name))
+    for case in CORPORA:
+        rows = [Row(key, key) for key in family(case, setup.seed)]
+        measured[case] = run_task(case.task, partial(family, case), rows, DEFAULTS, setup.inside(case.task.name))
     yield build_outcome(measured, setup.folder)
 
 
@@ -188,11 +188,11 @@ def build_outcome(measured: Mapping[Corpus, Mapping[str, Measured]], folder: Pat
     """Make the table: every setting on development data; the defaults and the best one by hand on test data."""
     results: list[Result] = []
     claims: list[Claim] = []
-    for one, by_key in measured.items():
+    for case, by_key in measured.items():
         defaults = by_key[DEFAULTS]
         chosen = best_on_dev(by_key, [key for key in by_key if key != DEFAULTS])
         ours, theirs = _on_test(defaults), _on_test(chosen)
-        title, signature = one.task.title, defaults.signature
+        title, signature = case.task.title, defaults.signature
         seconds = statistics.fmean(each.train_seconds for each in by_key.values())
         results += [
             interval_result(title, "defaults", ours, signature),
@@ -216,10 +216,10 @@ def _on_test(measured: Measured) -> list[Sums]:
 
 
 def _note(measured: Mapping[Corpus, Mapping[str, Measured]]) -> str:
-    data = {one.task: one.task.load_data() for one in measured}
+    data = {case.task: case.task.load_data() for case in measured}
     sizes = "; ".join(
         f"{task.title}: {task.measure}, {len(parts.train):,} / {len(parts.dev):,} / {len(parts.test):,} examples"
         for task, parts in data.items()
     )
-    last = [f" {one.task.title} came last, after all choices." for one in measured if one.task.name == UNSEEN]
+    last = [f" {case.task.title} came last, after all choices." for case in measured if case.task.name == UNSEEN]
     return f"{sizes}. {SEEN}{''.join(last)}"

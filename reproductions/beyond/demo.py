@@ -1,4 +1,4 @@
-"""The demo: the toy, which tells the story in half a minute, then the same story on the CMU dictionary."""
+"""The demo: label bias on toy data, in half a minute, then on the CMU dictionary."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from reproductions.outcome import Outcome
 
 
 def reproduce(setup: Setup) -> Iterator[Outcome]:
-    """Run both reproductions in folders of their own; the first is there to be looked at while the second runs."""
+    """Run both reproductions in their own folders; the first can be read while the second runs."""
     yield from label_bias_toy.reproduce(setup.inside("label-bias-toy"))
     yield from stress.reproduce(setup.inside("stress"))

@@ -1,8 +1,8 @@
 """When is a label final? Accuracy against delay and retractions of streams, by commit rule and system.
 
-Every test sequence comes in token by token. A stream shows its labels at once and may take them back until a commit
-rule makes them final; a model that reads both ways is run again on every prefix, which is the strongest control and the
-most expensive one.
+Every test sequence arrives token by token. A stream shows labels at once and may retract them until a commit rule makes
+them final. The strongest control, and the most expensive one, is a bidirectional model that is run again on every
+prefix.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from reproductions.outcome import Outcome
 from reproductions.report import Claim, Result, Table
 from reproductions.systems import System, best_outputs, systems_of
 from reproductions.tasks import Task, run_task
-from reproductions.tuning import ended_on_dev
+from reproductions.tuning import with_early_stopping
 from reproductions.verdicts import student_result
 from reproductions.workers import one_thread
 from seqwise import Streams
@@ -36,7 +36,7 @@ from seqwise.runs.run import OutputRun
 
 CORPORA = ("stress", "pmb", "ewt", "erg", "ner")
 MOST_EPOCHS = {"cross-entropy-longer": 20.0, "relaxed-beam": 2.5}
-"""Of a stage that development data end, where it is not eight."""
+"""Largest number of epochs of a converged stage by key, where it is not eight."""
 DECODERS = BEAM, HALF_RAW, RAW = ("beam", "interpolated-beam", "raw-beam")
 DELAYS = (0, 1, 2, 4)
 AGREE, AT_THE_END = "agree", "never"
@@ -60,11 +60,11 @@ Labels = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Course:
-    """How the labels of one sequence came out: the last ones, and sums over its tokens."""
+    """Course of the labels of one streamed sequence: the last ones, and sums over its tokens."""
 
     labels: Labels
-    delay: int  # tokens that came before each label was final, after its own
-    retracted: int  # labels that were shown and taken back
+    delay: int  # tokens that followed the token of each label before the label was final
+    retracted: int  # labels that were shown and retracted
 
 
 @dataclass(frozen=True)
@@ -74,11 +74,11 @@ class Streamed:
     right: tuple[Sums, ...]
     delay: tuple[Counts, ...]
     retracted: tuple[Counts, ...]
-    milliseconds: tuple[float, ...]  # CPU time for a token
+    milliseconds: tuple[float, ...]  # CPU time per token
 
 
 def course(shown: Sequence[Labels], num_final: Sequence[int]) -> Course:
-    """Sum up what was shown after each token, of which so many labels were final; the rest is, after the last.
+    """Summarise the labels shown after each token, the first of which were final; at the end, all are.
 
     Example:
         >>> course([("A",), ("B", "C"), ("B", "C", "D")], [0, 1, 3])
@@ -112,7 +112,7 @@ def stream(run: OutputRun, examples: Sequence[Example], decoder: str, rule: str)
 
 
 def read_again(run: OutputRun, examples: Sequence[Example], decoder: str) -> list[list[Labels]]:
-    """Search every prefix of every source from the start; the outputs of each source by length."""
+    """Search every prefix of every source from the start; return the outputs for each source by length of prefix."""
     prefixes = [
         Example(example.source[:end], example.target[:end], example.path, example.line)
         for example in examples
@@ -123,7 +123,7 @@ def read_again(run: OutputRun, examples: Sequence[Example], decoder: str) -> lis
 
 
 def commit_prefixes(outputs: Sequence[Labels], delay: int | None) -> Course:
-    """Show the output of each prefix, of which a label is final once so many others have followed; None: at the end.
+    """Show the outputs of prefixes as a stream; a label is final after a delay in tokens, or at the end for None.
 
     Example:
         >>> commit_prefixes([("A",), ("B", "C"), ("B", "C", "D")], 0)
@@ -140,14 +140,14 @@ def commit_prefixes(outputs: Sequence[Labels], delay: int | None) -> Course:
 
 
 def systems(corpus: str, scale: str, num_examples: int, seed: int) -> dict[str, System]:
-    """Return every system for one seed by key: some of the search objectives, others like them, a two-way model.
+    """Return the systems of one seed by key: some of the search objectives, related ones, and a two-way model.
 
-    At the scale "converged" development data end each stage, and all are tuned alike, from the rate of the start on.
+    At the scale "converged", stages are stopped early on development data, and all are tuned around the start's rate.
     """
     _, start, epochs = search_objectives.CORPORA[corpus]
     slower = search_objectives.SLOWER
     if scale == "converged":
-        start = ended_on_dev(start.with_changes(batch_size=16, learning_rate=5e-3, epochs=40.0), num_examples)
+        start = with_early_stopping(start.with_changes(batch_size=16, learning_rate=5e-3, epochs=40.0), num_examples)
         epochs, slower = {**dict.fromkeys(epochs, 8.0), **MOST_EPOCHS}, search_objectives.ALIKE
     shared = search_objectives.family(start, epochs, seed, slower=slower)
     start = shared["cross-entropy"].settings
@@ -168,7 +168,7 @@ def systems(corpus: str, scale: str, num_examples: int, seed: int) -> dict[str, 
 
 
 def reproduce(setup: Setup) -> Iterator[Outcome]:
-    """Train every system, stream the test data under every rule, and put the claims to a test."""
+    """Train every system, stream the test data under every rule, and test the claims."""
     tables = setup.chosen({f"frontier-{corpus}": corpus for corpus in CORPORA})
     for corpus in tables.values():
         search_objectives.CORPORA[corpus][0].require()
@@ -191,7 +191,7 @@ def run_corpus(name: str, corpus: str, setup: Setup) -> Outcome:
 
 
 def _stream_all(task: Task, measured: Mapping[str, Measured]) -> Iterator[tuple[tuple[str, str], Streamed]]:
-    """Yield measurements by system and rule; which plain model has each score is chosen on development data."""
+    """Yield measurements by system and rule; the plain model of each score is chosen on development data."""
     chosen = {
         LOCAL: (best_on_dev(measured, PLAIN, decoder=BEAM), BEAM),
         HALF: (best_on_dev(measured, PLAIN, decoder=HALF_RAW), HALF_RAW),
@@ -221,13 +221,13 @@ def _timed(function: Callable[..., Made], *arguments: Any) -> tuple[Made, float]
 
 
 def _measure(task: Task, courses: Sequence[Sequence[Course]], seconds: Sequence[float]) -> Streamed:
-    def a_token(sums: Iterable[int], every: Sequence[Course]) -> Counts:
+    def per_token(sums: Iterable[int], every: Sequence[Course]) -> Counts:
         return Counts(list(sums), [len(each.labels) for each in every])
 
     return Streamed(
         tuple(task.count("test", [each.labels for each in every]) for every in courses),
-        tuple(a_token((each.delay for each in every), every) for every in courses),
-        tuple(a_token((each.retracted for each in every), every) for every in courses),
+        tuple(per_token((each.delay for each in every), every) for every in courses),
+        tuple(per_token((each.retracted for each in every), every) for every in courses),
         tuple(1000 * each for each in seconds),
     )
 
@@ -237,7 +237,7 @@ Found = Mapping[tuple[str, str], Streamed]
 
 
 def make_table(name: str, task: Task, found: Found, best: str, signature: Signature) -> Table:
-    """Every number with Student's interval over seeds, and the claims; ``best`` is the global system that counts."""
+    """Make a table of numbers with Student's intervals over seeds, and of claims on ``best``, a global system."""
     results = []
     for (system, rule), measured in found.items():
         signed = replace(signature, method=f"{name}: {system}")
@@ -254,7 +254,7 @@ def make_table(name: str, task: Task, found: Found, best: str, signature: Signat
 
 
 def examine(task: Task, found: Found, best: str) -> list[Claim]:
-    """Put the statements about global scores that are shown at once to a test."""
+    """Test the claims on streams with global scores that are shown at once."""
     at_once = found[best, AGREE]
 
     def beats(text: str, ours: tuple[str, str], theirs: tuple[str, str]) -> Claim:
@@ -290,7 +290,7 @@ def examine(task: Task, found: Found, best: str) -> list[Claim]:
 
 
 def _by_rule(table: Table) -> dict[str, dict[str, dict[str, Result]]]:
-    """Results by system, rule and measure."""
+    """Return results by system, rule and measure."""
     found: dict[str, dict[str, dict[str, Result]]] = {}
     for result in table.results:
         rule, measure = result.measure.split(": ")
@@ -304,7 +304,7 @@ STYLES = dict(zip((LOCAL, HALF, *GLOBAL.values(), *TRAINED.values(), AGAIN),
 
 
 def draw(table: Table, path: Path) -> None:
-    """Draw accuracy against mean delay, and against retractions where everything is shown at once."""
+    """Draw accuracy against mean delay, and against retractions if everything is shown at once."""
     by_system = _by_rule(table)
     measure = next(iter(by_system[LOCAL][AGREE]))
     with panels(path, 2, figsize=(10, 4.6), sharey=True) as (figure, (left, right)):

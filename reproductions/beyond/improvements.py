@@ -1,10 +1,10 @@
-"""What might improve on the objectives that won, tried on development data; and the same where lengths are free.
+"""Variants of the winning search objectives, tried on development data, and the objectives for outputs of any length.
 
 Labels left to right: each variant starts from the weights that the winners start from (scheduled sampling; see
-:mod:`reproductions.beyond.search_objectives`, whose runs are shared) and trains for about their time, unless its name
-says otherwise. All choices are made on development data; the best variant then meets the better of the two winners on
-test data, once. Spelling to sound: the likelihoods over a beam, and the relaxed beam with two costs, against
-cross-entropy trained longer, in the form of the other tables.
+:mod:`reproductions.beyond.search_objectives`, whose runs are shared) and trains for about as long, unless its name says
+otherwise. All choices are made on development data; the best variant is then compared with the better of the two
+winners on test data, once. Spelling to sound: the likelihoods over a beam, and the relaxed beam with two costs, against
+longer cross-entropy, as in the other tables.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from seqwise.runs.settings import Settings
 TAGGED = ("pmb", "ner")
 WINNERS = ("dense-beam", "beam-crf")
 RELAXED = "relaxed-beam"
-"""Shown beside its variant; no variant itself."""
+"""Shown for comparison with its variant."""
 VARIANTS = {
     "dense-beam-k10": "dense beam loss, k = 10",
     "beam-crf-k10": "beam CRF, k = 10",
@@ -40,7 +40,7 @@ VARIANTS = {
 
 
 def variants(start: Settings, epochs: Mapping[str, float], seed: int) -> dict[str, System]:
-    """Return the family of the search objectives and, after it, every variant."""
+    """Return the family of the search objectives, followed by every variant."""
     systems = family(start, epochs, seed)
     dense, crf, relaxed = (systems[key].settings for key in (*WINNERS, RELAXED))
     by_gaps = {"alpha_unit": "gaps", "alpha": "exponential(1, 10)"}
@@ -126,7 +126,7 @@ def _spelling_claims(measured: Mapping[str, Measured]) -> list[Claim]:
 
 
 def reproduce(setup: Setup) -> Iterator[Outcome]:
-    """Try the variants on development data, test the best of them once, and go on to spelling."""
+    """Try the variants on development data and test the best of them once; then make the table of spelling."""
     tasks = [CORPORA[name][0] for name in TAGGED] + [SPELLING]
     for task in tasks:
         task.require()
@@ -149,7 +149,7 @@ def reproduce(setup: Setup) -> Iterator[Outcome]:
 
 
 def on_dev(name: str, title: str, measured: Mapping[str, Measured], measure: str, folder: Path) -> Outcome:
-    """Make a table of every row on development data beside the winner, and of one comparison on test data."""
+    """Compare every row with the winner on development data, and the best variant with it on test data."""
     winner = best_on_dev(measured, WINNERS)
     best = best_on_dev(measured, [key for key in measured if key not in (*WINNERS, RELAXED)])
     results: list[Result] = []

@@ -1,8 +1,8 @@
-"""Label bias where everything is known: a label that only the next input decides, with its two ceilings.
+"""Label bias on toy data: labels that only the next input decides, with two known ceilings.
 
 Ten input symbols; ``y_i = 2 x_i + [x_{i+1} >= 5]``, the bit flipped with probability 0.1, and ``y_T = 2 x_T``. A
-left-to-right model cannot know the bit when it writes y_i. Under local normalisation it can then hardly do more than
-split the mass, since what it reads later cannot take mass back; under global normalisation the next score can.
+left-to-right model cannot know the bit when it writes y_i. Under local normalisation, it can hardly do better than
+split the mass, which later inputs cannot change; under global normalisation, the next score can.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LENGTH, FLIP = 10, 0.1
 
 
 def load_data(seed: int) -> Data:
-    """20,000 training and 2,000 test sequences."""
+    """Make 20,000 training and 2,000 test sequences."""
     generator = torch.Generator().manual_seed(seed)
     make = partial(label_bias_toy, length=LENGTH, flip=FLIP, generator=generator)
     return Data(train=make(20_000), test=make(2_000))
@@ -31,7 +31,7 @@ def load_data(seed: int) -> Data:
 def toy_ceilings(length: int, flip: float) -> tuple[float, float]:
     """Return the best expected token accuracy on `label_bias_toy`, in percent: without look-ahead, and with it.
 
-    x_t is seen, so only the bit can be wrong. At the T - 1 positions before the last, a model that must commit to y_t
+    x_t is known, so only the bit can be wrong. At the T - 1 positions before the last, a model that must commit to y_t
     after x_1 .. x_t knows nothing of the bit: x_{t+1} is uniform and independent of x_1 .. x_t and of the labels so far
     (those depend on x_1 .. x_t and on independent flips), so the bit is 0 or 1 with probability 1/2, flipped or not.
     A model that may wait for x_{t+1} predicts [x_{t+1} >= 5] and errs only where it was flipped. The last bit is always
@@ -45,12 +45,12 @@ def toy_ceilings(length: int, flip: float) -> tuple[float, float]:
 
 
 def systems(seed: int) -> list[System]:
-    """Cross-entropy, and the relaxed beam from it with local and with global scores."""
+    """Return cross-entropy, and the relaxed beam from it with local and with global scores."""
     cross_entropy = train_settings(
         task="tag", encoder="left-to-right", minimum_count=1, embedding_size=32, hidden_size=64, dropout=0.0,
         objective="cross-entropy", epochs=1.3, learning_rate=3e-3, seed=seed, save_every=200,
     )  # fmt: skip
-    # A search that is cold from the start leaves some labels undecided for good, other ones for each seed.
+    # With a large alpha from the start, some labels, different for each seed, would stay undecided.
     local = cross_entropy.with_changes(
         objective="relaxed-beam", score="local", alpha="exponential(0.1, 3)", cross_entropy_weight=0.0, epochs=2.6,
         learning_rate=2e-3,
@@ -64,13 +64,12 @@ def systems(seed: int) -> list[System]:
 
 
 def reproduce(setup: Setup) -> list[Outcome]:
-    """Train the three systems and set them beside the ceilings."""
+    """Train the three systems and compare them with the ceilings."""
     data = load_data(setup.seed)
     cells = run_systems(systems(setup.seed), partial(load_data, setup.seed), setup.folder, progress=setup.progress)
     references = [example.target for example in data.test]
     measure = Measure("accuracy", lambda outputs: token_accuracy(outputs, references))
     without, with_look_ahead = toy_ceilings(LENGTH, FLIP)
-    # Each as it was trained to be searched.
     best = {
         key: 100 * measure.count(cells[key].outputs[decoder]).value
         for key, decoder in (("relaxed-local", "beam"), ("relaxed-global", "raw-beam"), ("cross-entropy", "raw-beam"))

@@ -1,9 +1,9 @@
-"""Decoders of masked diffusion models on spaces small enough to list: the exact law of each, and how far it is off.
+"""Decoders of masked diffusion models on spaces small enough to list: the exact law of each, and its error.
 
-A masked model that has learnt to fill masks in any order has a distribution, its any-order law. Decoders reveal several
-positions a pass, or the surest one first, and then draw from something else; Gibbs sampling and Metropolis-Hastings
-change a drawn sequence at one position a visit. Here nothing is estimated: `unmasking_law` and `transition_matrix`
-follow every choice that could be drawn.
+A masked model that has learnt to fill masks in any order defines a distribution, its any-order law. Decoders that
+reveal several positions per pass, or the most confident one first, draw from another one; Gibbs sampling and
+Metropolis-Hastings change a drawn sequence at one position per visit. Nothing is estimated: `unmasking_law` and
+`transition_matrix` enumerate all random choices.
 
 Shapes: N = V^T sequences in lexicographic order, C = (V + 1)^T sequences with masks, T positions, O orders, V
 vocabulary.
@@ -56,8 +56,8 @@ from seqwise.sampling.unmasking import Unmasking
 
 LENGTH, SIZE = 4, 5
 NUM_SEQUENCES, STEPS = 10_000, 1_000
-"""Sequences that a model has read, and its training steps."""
-FEW = (1, 2, 4)  # iterations of decoders that keep what they reveal; the last are one position each
+"""Number of training sequences of a model, and its training steps."""
+FEW = (1, 2, 4)  # iterations of decoders that keep what they reveal; with the last, one position each
 MANY = (2, 4, 8, 16)  # iterations of diffusion
 THRESHOLDS = (0.5, 0.7, 0.9, 1.0)
 CAP = 0.1  # of remasking
@@ -66,13 +66,13 @@ RANDOM, CONFIDENT, THRESHOLD = "random unmasking", "low-confidence remasking", "
 DIFFUSION, REMDM = "diffusion without remasking", f"ReMDM, cap {CAP:g}"
 GIBBS, METROPOLIS, LOCAL = "Gibbs", "Metropolis-Hastings", "exp(-E_local)"
 ANY_ORDER, DATA, PASSES = "to the any-order law", "to the data", "passes"
-"""What is measured: total variation to two laws, and passes of the model."""
+"""Measures: total variation to two laws, and passes of the model."""
 MODELS: Mapping[str, Enumerable | None] = {
     "palindromes": palindromes(vocab_size=SIZE, length=LENGTH),
     "HMM": thesis_hmm("low", length=LENGTH),
     "random table": None,
 }
-"""By name, the distribution of the training data; None for random scores without training."""
+"""Distributions of the training data by name; None for random scores without training."""
 
 Found: TypeAlias = dict[tuple[str, str], float]
 """Numbers of one model, by system and measure."""
@@ -92,7 +92,7 @@ class Audit:
 
 
 def tabulated(model: MaskedModel, length: int) -> TableModel:
-    """Look up the scores of a masked model from now on: its conditionals for every way to mask and to fill."""
+    """Tabulate the scores of a masked model for all sequences with masks."""
     size = model.vocab_size
     tokens_CT = every_sequence(size + 1, length)  # token V stands for a mask
     masked_CT = tokens_CT == size
@@ -117,7 +117,7 @@ def any_order_law(model: MaskedModel, length: int) -> Tensor:
 
 
 def decoders(proposal: Proposal) -> dict[str, Unmasking]:
-    """Return the decoders that are audited, by name."""
+    """Return the decoders to audit, by name."""
     return {
         **{f"{RANDOM}, N = {n}": random_unmasking(proposal, num_iterations=n) for n in FEW},
         **{f"{CONFIDENT}, N = {n}": low_confidence_remasking(proposal, num_iterations=n) for n in FEW},
@@ -128,12 +128,12 @@ def decoders(proposal: Proposal) -> dict[str, Unmasking]:
 
 
 def collision(num_iterations: int, length: int) -> float:
-    """Return the probability that two of T positions are revealed in the same of N iterations, each at random."""
+    """Return the probability that any two of T positions are revealed in the same of N iterations, each at random."""
     return 1 - math.prod(1 - place / num_iterations for place in range(length))
 
 
 def new_model(distribution: Enumerable | None, seed: int) -> TableModel:
-    """Train a masked model to fill masks in any order, or draw a table of scores; its table."""
+    """Train a masked model to fill masks in any order, or draw random scores, and return the table of scores."""
     if distribution is None:
         return table_model(num_positions=LENGTH, vocab_size=SIZE, seed=seed)
     generator = torch.Generator().manual_seed(seed)
@@ -145,13 +145,13 @@ def new_model(distribution: Enumerable | None, seed: int) -> TableModel:
 
 
 def measure(distribution: Enumerable | None, seed: int) -> tuple[Found, dict[str, float]]:
-    """Compute the law of every decoder and chain of a model; distances and passes, and what theorems say of them."""
+    """Compute the law of every decoder and chain of a model; return distances and passes, and checks of theorems."""
     model = new_model(distribution, seed)
-    wanted_N = any_order_law(model, LENGTH)
+    any_order_N = any_order_law(model, LENGTH)
     found: Found = {}
 
     def note(system: str, law_N: Tensor, passes: float | None) -> None:
-        found[system, ANY_ORDER] = total_variation(law_N, wanted_N)
+        found[system, ANY_ORDER] = total_variation(law_N, any_order_N)
         if distribution is not None:
             found[system, DATA] = total_variation(law_N, distribution.probs_N)
         if passes is not None:
@@ -165,7 +165,7 @@ def measure(distribution: Enumerable | None, seed: int) -> tuple[Found, dict[str
     states = start_chains(energy, every_sequence(SIZE, LENGTH))
     target_N = boltzmann(states.energy_B)
     note(LOCAL, target_N, None)
-    # exp(-E_t) is the probability that a redrawn position gets the token which is there already.
+    # exp(-E_t) is the probability that a redrawn position keeps its token.
     novel_N = 1 - states.energy_BT.neg().exp().mean(1)
     start_N = laws[f"{RANDOM}, N = 1"].probs_N
     kernels = {
@@ -210,11 +210,11 @@ def reproduce(setup: Setup) -> list[Outcome]:
     return [Outcome("masked-diffusion-audit", table, {"figure": figure})]
 
 
-# ------------------------------------------------------------------------------------------------- what is found
+# ------------------------------------------------------------------------------------------------- claims and table
 
 
 def examine_audits(audits: Sequence[Audit]) -> list[Claim]:
-    """Put theorems and claims to the numbers."""
+    """Check the theorems and test the claims."""
     every = [audit.values for audit in audits]
 
     def distances(*systems: str) -> list[float]:
@@ -256,7 +256,7 @@ def examine_audits(audits: Sequence[Audit]) -> list[Claim]:
 
 
 def _compare(audit: Audit) -> Iterator[Claim]:
-    """Put to the numbers which of two systems is nearer to a law."""
+    """Test which of two systems is nearer to a law."""
     one_each, most = f"N = {FEW[-1]}", f"N = {MANY[-1]}"
     pairs = [
         ("two passes", f"{CONFIDENT}, N = {FEW[1]}", f"{RANDOM}, N = {FEW[1]}"),
@@ -277,7 +277,7 @@ def _compare(audit: Audit) -> Iterator[Claim]:
 def _results(audits: Sequence[Audit], seeds: Sequence[int]) -> Iterator[Result]:
     for audit in audits:
         distribution = MODELS[audit.name]
-        if distribution is None:  # whose data are the table of the first seed, by its law
+        if distribution is None:  # its data are the law of the table of the first seed
             law_N = any_order_law(new_model(None, seeds[0]), LENGTH)
             distribution = Enumerable(SIZE, LENGTH, law_N.log())
         signature = sign_distribution(f"masked-diffusion-audit: {audit.name}", distribution, seeds=seeds)
@@ -293,7 +293,7 @@ STYLES = {
 
 
 def draw(table: Table, path: Path) -> None:
-    """Draw total variation to the any-order law against passes, a panel a model, a curve a decoder."""
+    """Draw total variation to the any-order law by passes, with a panel for each model and a curve for each decoder."""
     cells = {(result.system, result.measure): result for result in table.results}
     systems = list(dict.fromkeys(result.system for result in table.results))
     with panels(path, len(MODELS), figsize=(12, 4.4), sharey=True) as (figure, row):

@@ -1,4 +1,4 @@
-"""Short proteins: families that no split divides, wild types, and what counts of residues predict of a sequence."""
+"""Short proteins: splits by family, wild types, and cross-entropies of unigrams and bigrams."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from seqwise.errors import InputError
 
 FILE = "uniprot_ecoli_yeast_len20-128.fasta.gz"
 HELD_OUT = 0.1  # of the sequences, for development data and again for test data
-PRIOR = 20.0  # how many residues' worth the unigrams count beside the bigrams of one residue
+PRIOR = 20.0  # pseudo-count of the unigrams in the bigrams of a residue
 
 
 @dataclass(frozen=True)
 class Proteins:
-    """Sequences to train on, to measure a model on, and to take wild types from; each part in the order of the file.
+    """Training data, development data, and test data for wild types; each part is in the order of the file.
 
     ``sources`` names the file with its SHA-256.
     """
@@ -35,20 +35,22 @@ class Proteins:
 
 @cache
 def proteins() -> Proteins:
-    """Short proteins of E. coli and yeast (UniProt), split by family; from the folder that ``SEQWISE_DATA`` names."""
+    """Read short proteins of E. coli and yeast (UniProt) from the folder ``SEQWISE_DATA``, split by family."""
     path = corpora.corpus("protein-short") / FILE
     return replace(split_by_family(read_fasta(path)), sources=(corpora.source_of(path),))
 
 
 def families(sequences: Sequence[Sequence[str]], *, size: int = 6, share: float = 0.1) -> list[int]:
-    """Group sequences by single linkage over shared words of residues; returns the first place of each one's family.
+    """Group sequences by single linkage over shared words of residues; return the first index of each one's family.
 
     Two sequences are linked if they share a word of ``size`` residues, and with it at least ``share`` of the distinct
     words of the one that has fewer.
 
     Not implemented: alignment. Relatives that have diverged, and share no word, are not found.
     """
-    words = [{tuple(one[place : place + size]) for place in range(len(one) - size + 1)} for one in sequences]
+    words = [
+        {tuple(residues[start : start + size]) for start in range(len(residues) - size + 1)} for residues in sequences
+    ]
     holders: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for place, own in enumerate(words):
         for word in own:
@@ -61,9 +63,9 @@ def families(sequences: Sequence[Sequence[str]], *, size: int = 6, share: float 
             place = first[place]
         return place
 
-    for (one, other), count in shared.items():
-        if count >= share * min(len(words[one]), len(words[other])):
-            low, high = sorted((root(one), root(other)))
+    for (a, b), count in shared.items():
+        if count >= share * min(len(words[a]), len(words[b])):
+            low, high = sorted((root(a), root(b)))
             first[high] = low
     return [root(place) for place in range(len(sequences))]
 
@@ -91,7 +93,7 @@ def split_by_family(examples: Sequence[Example], *, seed: int = 0) -> Proteins:
 
 
 def choose_wild_types(examples: Sequence[Example], *, count: int, lengths: tuple[int, int]) -> list[Example]:
-    """Choose ``count`` sequences of a length in a range, the same each time; all where there are fewer."""
+    """Choose ``count`` sequences with lengths in a range, always the same ones; all if there are fewer."""
     low, high = lengths
     places = [place for place, example in enumerate(examples) if low <= len(example.target) <= high]
     if not places:
@@ -102,7 +104,7 @@ def choose_wild_types(examples: Sequence[Example], *, count: int, lengths: tuple
 def unigram_nats(train: Sequence[Example], held_out: Sequence[Example]) -> list[float]:
     """Return ``- sum_t log p(y_t)`` of each held-out sequence, t from the second residue on, by shares of residues.
 
-    The first residue is methionine, the start of every protein, which nothing has to predict.
+    The first residue, methionine, begins every protein and is not predicted.
     """
     shares = residue_shares(train)
     return [-math.fsum(math.log(_share(shares, residue)) for residue in example.target[1:]) for example in held_out]
@@ -113,17 +115,17 @@ def bigram_nats(train: Sequence[Example], held_out: Sequence[Example]) -> list[f
 
     Of the others only the neighbours matter: ``p(w | a, b)`` is proportional to ``p(w | a) p(b | w)``, with a before
     and b after it; the end of the sequence counts as a residue. ``p(w | a) = (n(a, w) + 20 p(w)) / (n(a) + 20)``, with
-    the p(w) of :func:`unigram_nats` (of the end: one for each sequence). So this is the pseudo-log-likelihood of the
-    chain: what a masked model's is to be compared with.
+    the p(w) of :func:`unigram_nats` (of the end: one for each sequence). So this is minus the pseudo-log-likelihood of
+    the chain, comparable with that of a masked model.
     """
     shares, end = residue_shares(train), ""
     ends = len(train) / max(sum(len(example.target) - 1 for example in train), 1)
     pairs = Counter(pair for example in train for pair in pairwise((*example.target, end)))
     before = Counter(residue for example in train for residue in example.target)
 
-    def follows(one: str, other: str) -> float:
-        own = ends if other == end else _share(shares, other)
-        return (pairs[one, other] + PRIOR * own) / (before[one] + PRIOR)
+    def follows(left: str, right: str) -> float:
+        share = ends if right == end else _share(shares, right)
+        return (pairs[left, right] + PRIOR * share) / (before[left] + PRIOR)
 
     nats = []
     for example in held_out:

@@ -46,10 +46,10 @@ class VariantSize:
 
     distances: tuple[int, ...] = (1, 2, 4, 8, 16)  # Hamming distances
     mutants: int = 64  # random variants of each kind and distance
-    # of each sampler and distance, each from a uniform mutant of its own: no more than there are mutants
+    # Of each sampler and distance; each starts from a different uniform mutant, so at most ``mutants``.
     chains: int = 4
     sweeps: int = 20  # fewest sweeps of a chain; the first quarter is not counted
-    proposals: int = 64  # a chain of a small distance makes more sweeps, until it has made so many proposals
+    proposals: int = 64  # fewest proposals of a chain; at small distances it makes more sweeps
 
     def num_sweeps(self, distance: int) -> int:
         """Return the number of sweeps of each chain."""
@@ -57,7 +57,7 @@ class VariantSize:
 
 
 class WithoutWildType:
-    """Masked model without the wild type's residues, which get probability 0: to propose mutants from."""
+    """Masked model that gives the wild type's residues probability 0, for proposals of mutants."""
 
     def __init__(self, model: MaskedModel, wild_T: Tensor) -> None:
         self.model, self.wild_T = model, wild_T
@@ -71,7 +71,7 @@ class WithoutWildType:
 
 
 def distance_is(wild_T: Tensor, distance: int) -> Callable[[Tensor], Tensor]:
-    """Return the condition that a sequence differs from the wild type at ``distance`` positions, for a constraint."""
+    """Return the constraint that a sequence differs from the wild type at ``distance`` positions."""
     return lambda tokens_NT: (tokens_NT != wild_T).sum(1) == distance
 
 
@@ -98,7 +98,7 @@ def likeliest_substitutions(log_probs_TV: Tensor, wild_T: Tensor, places_D: Tens
 
 
 def rank_correlation(first_N: Tensor, second_N: Tensor) -> float:
-    """Spearman's: the correlation of ranks, for numbers that differ; not a number where there are fewer than 3."""
+    """Return Spearman's rank correlation of numbers without ties; NaN for fewer than 3."""
     if len(first_N) < 3:
         return math.nan
     ranks_2N = torch.stack([each_N.argsort().argsort().double() for each_N in (first_N, second_N)])
@@ -115,10 +115,10 @@ def measure_variants(
     seed: int,
     report: Callable[[int, int, str], None] = lambda done, count, note: None,
 ) -> dict[str, dict[int, float]]:
-    """Measure variants of one wild type; by quantity and distance.
+    """Measure variants of one wild type; return numbers by quantity and distance.
 
-    The free positions and the random mutants depend on the wild type alone, so that models of several seeds are
-    measured on the same ones. The first residue, methionine in every protein, stays.
+    The free positions and the random mutants depend on the wild type only, so that the models of all seeds are measured
+    on the same ones. The first residue, methionine in every protein, stays.
     """
     length = len(wild_T)
     chance = random.Random(" ".join(map(str, wild_T.tolist())))
@@ -140,7 +140,7 @@ def measure_variants(
 
 @dataclass(frozen=True, eq=False)
 class _Wild:
-    """A wild type, its energy, and its log-probabilities with one position masked at a time."""
+    """Wild type, its energy, and its log-probabilities with one position masked at a time."""
 
     model: MaskedModel
     wild_T: Tensor
@@ -148,7 +148,7 @@ class _Wild:
     log_probs_TV: Tensor
 
     def energies(self, tokens_NT: Tensor) -> Tensor:
-        """Minus that of the wild type, float64 (N,)."""
+        """Return the energies of sequences minus that of the wild type, float64 (N,)."""
         unique_UT, place_N = tokens_NT.unique(dim=0, return_inverse=True)
         return -pseudo_log_likelihood(self.model, unique_UT).double().sum(1)[place_N] - self.energy
 
@@ -156,7 +156,7 @@ class _Wild:
 def _at_random(
     wild: _Wild, places_D: Tensor, size: VariantSize, shares_V: Tensor, generator: torch.Generator
 ) -> tuple[dict[str, float], Tensor]:
-    """Without chains; and of the uniform mutants as many as there are chains, to start from."""
+    """Measure variants that need no chains; return also uniform mutants, from which the chains start."""
     distance, length = len(places_D), len(wild.wild_T)
     same_ND, alike_V = places_D.expand(size.mutants, -1), torch.ones_like(shares_V)
     uniform_NT = mutate(wild.wild_T, same_ND, alike_V, generator=generator)
@@ -180,7 +180,7 @@ def _by_chains(wild: _Wild, starts_CT: Tensor, places_D: Tensor, size: VariantSi
     free_CT = torch.zeros_like(starts_CT, dtype=torch.bool).index_fill(1, places_D, True)
     sweeps = size.num_sweeps(distance)
     discard = sweeps // 4
-    # Random numbers of their own for the chains of every distance.
+    # Chains of different distances use different random numbers.
     chain_C = torch.arange(len(starts_CT)) + distance * len(starts_CT)
 
     def chains(energy: Energy, kernel: Kernel) -> Trace:
@@ -211,7 +211,7 @@ def _by_chains(wild: _Wild, starts_CT: Tensor, places_D: Tensor, size: VariantSi
 
 
 def _r_hat(values_SC: Tensor) -> float:
-    """Not a number where it cannot be had."""
+    """Return R-hat, or NaN if it cannot be computed."""
     try:
         return split_r_hat(values_SC)
     except InputError:  # no ArviZ, or too few sweeps

@@ -1,7 +1,7 @@
-"""Variants of proteins: a small masked Transformer as an energy, and what is proposed at fixed distances of wild types.
+"""Protein variants: a small masked Transformer as an energy, and samplers at fixed distances from wild types.
 
-Not in the papers. The models are trained on a thousand short sequences, so that what they know of proteins is little,
-and is measured beside counts of residues. Samplers can be compared by a poor model's energy as well as by a good one's.
+Not in the papers. The models are trained on only a thousand short sequences, and so are compared with unigrams and
+bigrams of residues. Even a poor model's energy can be used to compare samplers.
 
 ::
 
@@ -32,7 +32,7 @@ from reproductions.beyond.protein_data import (
     unigram_nats,
 )
 from reproductions.beyond.protein_variants import VariantSize, measure_variants
-from reproductions.cells import CellJob, fingerprint_of, run_cells, train_seconds, trained_on, watched
+from reproductions.cells import CellJob, fingerprint_of, run_cells, timed, train_seconds, trained_on
 from reproductions.comparison import evidence_of, judge, signature_of_seeds
 from reproductions.figures import BLUE, GREY, ORANGE, RED, SKY, interval_bars, panels
 from reproductions.outcome import Outcome
@@ -59,8 +59,8 @@ class Size:
     """Amounts of training and sampling."""
 
     settings: MaskedModelSettings  # without the seed
-    wild_types: int  # how many held-out sequences are changed
-    lengths: tuple[int, int]  # of those, the shortest and the longest
+    wild_types: int  # number of held-out sequences to mutate
+    lengths: tuple[int, int]  # their smallest and largest length
     variants: VariantSize
 
 
@@ -75,7 +75,7 @@ SIZES = {
         variants=VariantSize(),
     )
 }  # fmt: skip
-"""By scale."""
+"""Sizes by scale."""
 
 
 def reproduce(setup: Setup) -> list[Outcome]:
@@ -109,7 +109,7 @@ def _home(folder: Path, seed: int) -> Path:
 
 
 def _jobs(folder: Path, size: Size, data: Proteins, wild_types: Sequence[Example], seed: int) -> list[CellJob]:
-    """Return the cells of one seed: the model, and the variants of each wild type, which are of that model."""
+    """Return the cells of one seed: the model, and its variants of each wild type."""
     home, name, settings = _home(folder, seed), f"proteins, seed {seed}", size.settings.with_changes(seed=seed)
     plain = json.dumps(plain_values(settings), sort_keys=True)
     trained = (plain, sha256_of_examples(data.train), sha256_of_examples(data.dev))
@@ -124,7 +124,7 @@ def _jobs(folder: Path, size: Size, data: Proteins, wild_types: Sequence[Example
     ]
     variants, shares = json.dumps(asdict(size.variants), sort_keys=True), residue_shares(data.train)
     for place, wild_type in enumerate(wild_types):
-        # So that no two chains share their random numbers.
+        # No two chains share their random numbers.
         own = 1_000 * seed + place
         jobs.append(
             CellJob(
@@ -139,16 +139,16 @@ def _jobs(folder: Path, size: Size, data: Proteins, wild_types: Sequence[Example
 
 
 def train_model(folder: Path, settings: MaskedModelSettings, output: Path, report: Report) -> dict[str, Any]:
-    """Train the model of one seed, from its last checkpoint where there is one, and measure it on development data."""
+    """Train the model of one seed, from its last checkpoint if there is one, and measure it on development data."""
     dev = read_sequences(folder / "dev.fasta", settings)
-    watch = watched(output, report)
+    watch = timed(output, report)
     train_masked_model(folder / "train.fasta", output, settings, on_progress=lambda _, progress: watch(progress))
     scores = Scorer(load_run(output), pieces="original").score_examples(dev)
     report(1, 1, "")
     return {
         "nats": [-float(score.token_log_probs_T[1:].double().sum()) for score in scores],
         "seconds": train_seconds(output),
-        # Made here and kept, so that what is read back later is not signed as new.
+        # Made here and stored, so that a cell that is read back later is not signed as new.
         "signature": asdict(sign("proteins", seeds=[settings.seed], data=sha256_of_examples(dev))),
     }
 
@@ -156,7 +156,7 @@ def train_model(folder: Path, settings: MaskedModelSettings, output: Path, repor
 def measure_wild_type(
     model: Path, wild_type: Example, size: VariantSize, report: Report, *, shares: Mapping[str, float], seed: int
 ) -> dict[str, Any]:
-    """Propose variants of one wild type by all ways."""
+    """Propose variants of one wild type in all ways."""
     run = load_run(model)
     (encoded,) = run.codec.encode([wild_type])
     shares_V = torch.tensor([shares.get(residue, 0.0) for residue in run.codec.sequence.vocabulary.tokens])
@@ -177,19 +177,19 @@ def _write_files(folder: Path, data: Proteins, wild_types: Sequence[Example]) ->
     """Write the sequences as files, which ``seqwise score`` and ``seqwise masked-model train`` read."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, examples in (("train", data.train), ("dev", data.dev), ("wild-types", wild_types)):
-        text = "".join(f">{one.key}\n{''.join(one.target)}\n" for one in examples)
+        text = "".join(f">{example.key}\n{''.join(example.target)}\n" for example in examples)
         write_atomically(folder / f"{name}.fasta", text)
 
 
 def _by_distance(variants: Mapping[str, Mapping[str, float]]) -> dict[str, dict[int, float]]:
-    """JSON has text for the names of its fields."""
+    """Convert distances to numbers; as names in JSON, they are text."""
     return {name: {int(distance): value for distance, value in row.items()} for name, row in variants.items()}
 
 
 def _signature(
     records: Sequence[Mapping[str, Any]], seeds: Sequence[int], measured_on: Sequence[Example], data: Proteins
 ) -> Signature:
-    """Return the signature of all records together; they are of these training data."""
+    """Return the common signature of all records, with these training data."""
     signed = signature_of_seeds([Signature(**record["signature"]) for record in records], method="proteins")
     training = trained_on(data.train, data.sources)
     return replace(signed, seeds=tuple(seeds), data=sha256_of_examples(measured_on), training=training)
@@ -199,7 +199,7 @@ def _signature(
 
 TITLE = "Proteins: the energy of variants at fixed distances of a wild type"
 SOURCE = "not in the papers"
-EXACT = 0.1  # nats by which log-odds may be off, in the mean, to be called the energy
+EXACT = 0.1  # largest mean error, in nats, at which log-odds count as the energy
 
 ENERGIES = {
     "uniform": "uniform mutants",
@@ -209,7 +209,7 @@ ENERGIES = {
     "mh": "Metropolis-Hastings",
     "annealed": "Metropolis-Hastings, annealed",
 }
-"""Ways to choose the residues at the same positions, and their rows; nats above the wild type."""
+"""Rows of the ways to choose the residues at the same positions; energies are in nats above the wild type."""
 OTHERS = {
     "accepted": ("Metropolis-Hastings: accepted", "%"),
     "novel": ("Metropolis-Hastings: novel", "%"),
@@ -238,8 +238,8 @@ class Measured:
         return [Counts([cell[quantity][distance] for cell in row]) for row in self.variants]
 
     def cross_entropies(self, system: str) -> list[Sums]:
-        """Nats a residue on the development data, by seed; counts of residues are the same for all seeds."""
-        residues = [len(one.target) - 1 for one in self.data.dev]
+        """Return nats per residue on the development data, by seed; the baselines are the same for all seeds."""
+        residues = [len(example.target) - 1 for example in self.data.dev]
         if system == MODEL:
             return [Counts(nats, residues) for nats in self.nats]
         return [Counts(BASELINES[system](self.data.train, self.data.dev), residues)] * len(self.nats)
@@ -265,13 +265,13 @@ def build_outcome(measured: Measured, files: Mapping[str, Path], hints: tuple[st
 
 
 def examine(measured: Measured) -> list[Claim]:
-    """Statements, put to paired tests over wild types (of models: over development sequences) and seeds."""
+    """Test the claims, paired over wild types (for models: over development sequences) and seeds."""
     models = {system: measured.cross_entropies(system) for system in (*BASELINES, MODEL)}
     first, last = measured.distances[0], measured.distances[-1]
     error, ranked = measured.of("error", first), {d: measured.of("rank correlation", d) for d in (first, last)}
 
-    def predicts(system: str, told: str) -> Claim:
-        text = f"The masked model predicts residues better than {system}{told}."
+    def predicts(system: str, remark: str) -> Claim:
+        text = f"The masked model predicts residues better than {system}{remark}."
         return judge(text, SOURCE, models[system], models[MODEL], prefix="nats a residue: ", scale=1.0)
 
     return [
@@ -298,14 +298,15 @@ def examine(measured: Measured) -> list[Claim]:
 
 
 def _everywhere(text: str, measured: Measured, higher: str, lower: str) -> Claim:
-    """Test "the first is higher than the second" at each distance: it holds if it holds at all of them."""
+    """Test that one way has higher energies than another at every distance."""
     pairs = [(measured.of(higher, distance), measured.of(lower, distance)) for distance in measured.distances]
     values = tuple(values_of(side) for pair in pairs for side in pair)
     verdict, numbers = decide(EVERYWHERE, *values)
     width = len(numbers) // len(pairs)  # of one test
     each = [evidence_of(numbers[place * width :][:width], *pair, 1.0) for place, pair in enumerate(pairs)]
-    told = "; ".join(f"d = {distance}: {found}" for distance, found in zip(measured.distances, each, strict=True))
-    evidence = f"{ENERGIES[higher]} minus {ENERGIES[lower]}, nats: {told}"
+    by_distance = zip(measured.distances, each, strict=True)
+    numbers_text = "; ".join(f"d = {distance}: {text}" for distance, text in by_distance)
+    evidence = f"{ENERGIES[higher]} minus {ENERGIES[lower]}, nats: {numbers_text}"
     return Claim(text, SOURCE, verdict, evidence, rule=EVERYWHERE, values=values, numbers=numbers)
 
 
@@ -337,7 +338,7 @@ def _variant_results(measured: Measured) -> list[Result]:
 
 
 def draw(table: Table, path: Path) -> None:
-    """Draw energy against distance, and how log-odds rank variants, with bootstrap 95% intervals."""
+    """Draw energies and the rank correlation of log-odds by distance, with bootstrap 95% intervals."""
     styles = zip(ENERGIES, (GREY, SKY, ORANGE, RED, BLUE, BLUE), "osD^vP", strict=True)
     with panels(path, 2, figsize=(11, 4.6), width_ratios=(3, 2)) as (_, (left, right)):
         for quantity, colour, marker in styles:

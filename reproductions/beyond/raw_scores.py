@@ -32,7 +32,7 @@ from seqwise.search.selectors import HardTopK
 
 KEY = "cross-entropy"
 RANKED = 1000
-"""So many test examples are searched for pairs of slots."""
+"""Number of test examples that are searched for pairs of slots."""
 STATISTICS = {
     "log_prob": "log p(prefix)", "log_partition": "next log Z", "both": "log p + next log Z", "raw": "raw + next log Z",
 }  # fmt: skip
@@ -48,7 +48,7 @@ class _Found:
 
 
 def reproduce(setup: Setup) -> Iterator[Outcome]:
-    """Beam, raw beam and raw beam less a constant, and what ranks the right slot first, for every task."""
+    """Measure beam, raw beam, raw beam less a constant, and slot rankings, for every task."""
     families = _families(setup.scale)
     by_task = {task.title: _measure(task, family, setup.inside(name)) for name, (task, family) in families.items()}
     results = [result for title, found in by_task.items() for result in _results(title, found)]
@@ -58,7 +58,7 @@ def reproduce(setup: Setup) -> Iterator[Outcome]:
 
 
 def _families(scale: str) -> dict[str, tuple[Task, Family]]:
-    """Return the tasks left to right, one that sees its whole input, and one whose outputs have their own lengths."""
+    """Return the left-to-right tasks, a bidirectional one, and one with outputs of varying length."""
     families: dict[str, tuple[Task, Family]] = {
         name: (task, partial(search_objectives.family, start, epochs))
         for name, (task, start, epochs) in search_objectives.CORPORA.items()
@@ -74,10 +74,10 @@ def _families(scale: str) -> dict[str, tuple[Task, Family]]:
 def _measure(task: Task, family: Family, runs: Setup) -> _Found:
     measured = run_task(task, family, [Row(KEY, task.title)], "raw-scores", runs)[KEY]
     loaded = [load_run(runs.folder / f"seed-{seed}" / KEY) for seed in runs.seeds]
-    of_own_length = loaded[0].model.end is not None
+    length_varies = loaded[0].model.end is not None
     return _Found(
         measured,
-        [_shifted(run, task) for run in loaded] if of_own_length else None,
+        [_shifted(run, task) for run in loaded] if length_varies else None,
         [_rank(run, task) for run in loaded],
     )
 
@@ -93,35 +93,37 @@ def _shifted(run: OutputRun, task: Task) -> Sums:
 def _rank(run: OutputRun, task: Task) -> SlotRanking:
     examples = known_targets(run, task.load_data().test)[:RANKED]
     encoded = run.codec.encode(examples)
-    return rank_slots(run.model, encoded, [[one.target_ids] for one in encoded], k=run.settings.beam_size)
+    references = [[example.target_ids] for example in encoded]
+    return rank_slots(run.model, encoded, references, k=run.settings.beam_size)
 
 
-def _results(title: str, one: _Found) -> list[Result]:
-    signature, by_decoder = one.measured.signature, one.measured.test
+def _results(title: str, found: _Found) -> list[Result]:
+    signature, by_decoder = found.measured.signature, found.measured.test
     columns: dict[str, list[Sums]] = {"beam": by_decoder["beam"], "raw beam": by_decoder["raw-beam"]}
-    if one.shifted is not None:
-        columns["raw beam less a constant"] = one.shifted
+    if found.shifted is not None:
+        columns["raw beam less a constant"] = found.shifted
     for statistic, name in STATISTICS.items():
-        columns[f"ranked first by {name}"] = [getattr(ranking, statistic) for ranking in one.rankings]
+        columns[f"ranked first by {name}"] = [getattr(ranking, statistic) for ranking in found.rankings]
     results = []
     for name, measurements in columns.items():
         results.append(interval_result(title, name, measurements, signature))
-    if one.shifted is not None:
-        beam, raw, back = (sum(each.value for each in columns[name]) for name in list(columns)[:3])
+    if found.shifted is not None:
+        beam, raw, shifted_raw = (sum(each.value for each in columns[name]) for name in list(columns)[:3])
         if beam != raw:
-            results.append(Result(title, "recovered by the constant", 100 * (back - raw) / (beam - raw), signature))
-    results.append(Result(title, "mean log Z", one.measured.mean_log_partition, signature, unit="nat"))
+            recovered = 100 * (shifted_raw - raw) / (beam - raw)
+            results.append(Result(title, "recovered by the constant", recovered, signature))
+    results.append(Result(title, "mean log Z", found.measured.mean_log_partition, signature, unit="nat"))
     return results
 
 
-def _claims(title: str, one: _Found) -> list[Claim]:
-    raws, source = ("raw-beam", "beam"), "not in the papers"
-    beam = examine(f"{title}: the raw beam beats the beam.", source, one.measured, one.measured, decoders=raws)
-    better = [ranking.log_partition for ranking in one.rankings]
-    worse = [ranking.log_prob for ranking in one.rankings]
+def _claims(title: str, found: _Found) -> list[Claim]:
+    source, measured, decoders = "not in the papers", found.measured, ("raw-beam", "beam")
+    beam = examine(f"{title}: the raw beam beats the beam.", source, measured, measured, decoders=decoders)
+    better = [ranking.log_partition for ranking in found.rankings]
+    worse = [ranking.log_prob for ranking in found.rankings]
     text = f"{title}: next log Z ranks the right slot above the wrong one more often than log p does."
     claims = [beam, judge(text, source, better, worse)]
-    if one.shifted is not None:
+    if found.shifted is not None:
         text = f"{title}: the raw beam less a constant beats the raw beam."
-        claims.append(judge(text, source, one.shifted, one.measured.test["raw-beam"]))
+        claims.append(judge(text, source, found.shifted, measured.test["raw-beam"]))
     return claims

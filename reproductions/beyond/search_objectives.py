@@ -1,8 +1,8 @@
-"""Which objective is worth its time where labels come left to right: three corpora, five seeds, the strongest controls.
+"""Search-aware objectives for labels from left to right, against strong controls: three corpora, five seeds.
 
-All systems start from the same cross-entropy weights; their training seconds are among the results, and those after the
-start differ by a third or so. The controls are that start itself, more cross-entropy, and scheduled sampling, shorter
-and longer; each is searched as it does best on development data.
+All systems start from the same cross-entropy weights; their training seconds are among the results and, after the
+start, differ by about a third. The controls are the start itself, more cross-entropy, and scheduled sampling, shorter
+and longer; each is decoded by its best decoder on development data.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ def _left_to_right(task: Task) -> Task:
 
 
 SLOWER = {"second": 2.0, "last": 3.0}
-"""By how much learning rates are below that of the start."""
+"""Divisors of the start's learning rate, by kind of stage."""
 ALIKE = dict.fromkeys(SLOWER, 1.0)
-"""The same where each system's rate is chosen by :func:`reproductions.tuning.tune`."""
+"""The same if learning rates are chosen by :func:`reproductions.tuning.tune`."""
 
 
 def family(
     start: Settings, epochs: Mapping[str, float], seed: int, *, slower: Mapping[str, float] = SLOWER
 ) -> dict[str, System]:
-    """Return every system for one seed by key; scores are global wherever a search is trained through.
+    """Return the systems of one seed by key; those trained through a search have global scores.
 
     Args:
-        start: the cross-entropy training that the others start from.
+        start: settings of the cross-entropy stage that the others start from.
         epochs: of the other stages, by key.
         seed: of weights, batches and noise.
-        slower: by how much learning rates are below that of the start, of a "second" stage and of a "last" one.
+        slower: divisors of the start's learning rate, for a "second" and a "last" stage.
     """
     start = start.with_changes(seed=seed)
     after = start.with_changes(learning_rate=start.learning_rate / slower["second"])
@@ -116,12 +116,12 @@ CORPORA: dict[str, tuple[Task, Settings, Mapping[str, float]]] = {
         },
     ),
 }  # fmt: skip
-"""The corpora; what each key's stage trains for is chosen to take about the time of the other stages."""
+"""Tasks, settings of the start, and epochs of the other stages by key, which make these take about equally long."""
 TABLES = ("pmb", "ner", "stress")
 
 
 def reproduce(setup: Setup) -> Iterator[Outcome]:
-    """Train every system on every corpus, and put each objective to a test against the best control."""
+    """Train every system on every corpus, and test each objective against the best control."""
     tables = setup.chosen({f"search-objectives-{name}": name for name in TABLES})
     for name in tables.values():
         CORPORA[name][0].require()

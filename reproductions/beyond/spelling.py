@@ -1,7 +1,7 @@
-"""Spelling to sound on the CMU dictionary: the same systems where outputs have lengths of their own.
+"""Spelling to sound on the CMU dictionary: the systems of the stress table with outputs of varying length.
 
-Letters in, phonemes out, by an attention encoder-decoder. Every pronunciation of a word is a training pair, and at test
-time any of them is right. Words of 2 to 10 letters, split by a hash of their spelling.
+An attention encoder-decoder maps letters to phonemes. Every pronunciation of a word is a training pair, and at test
+time any of them is right. Words have 2 to 10 letters and are split by a hash of their spelling.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from seqwise.runs.measures import references_by_source
 from seqwise.runs.settings import train_settings
 
 PARTS = {"dev": (0.90, 0.95), "test": (0.95, 1.0)}
-EVERY = 3  # one in so many words of each part is used where both parts are decoded for many systems
+EVERY = 3  # one in this many words of each part is used if both parts are decoded for many systems
 
 
 @cache
@@ -33,7 +33,7 @@ def _lexicon() -> list[Example]:
 
 
 def load_data() -> Data:
-    """Read 90% of the words to train on, and 5% to report on, each once; the other 5% are development data."""
+    """Read 90% of the words for training, and 5%, each once, for testing; the other 5% are development data."""
     train = [example for example in _lexicon() if split_by_hash(example.key) < PARTS["dev"][0]]
     return Data(train=train, test=words_and_pronunciations("test")[0], sources=cmu_version())
 
@@ -51,7 +51,7 @@ def words_right(outputs: Sequence[tuple[str, ...]], pronunciations: Sequence[Seq
 
 
 def words_of_part_right(part: str, outputs: Sequence[tuple[str, ...]]) -> Counts:
-    """Return the same of the words of :func:`load_both_parts`."""
+    """Return the same for the words of :func:`load_both_parts`."""
     return words_right(outputs, _pronunciations(part))
 
 
@@ -61,7 +61,7 @@ def _pronunciations(part: str) -> list[list[tuple[str, ...]]]:
 
 
 def words_and_pronunciations(part: str) -> tuple[list[Example], list[list[tuple[str, ...]]]]:
-    """Return each word that is measured on, once, and all of its pronunciations."""
+    """Return each word of a part once, and all of its pronunciations."""
     low, high = PARTS[part]
     examples = [example for example in _lexicon() if low <= split_by_hash(example.key) < high]
     return references_by_source(examples)
@@ -71,11 +71,11 @@ START = train_settings(
     task="transduce", source_units="characters", minimum_count=1, embedding_size=64, hidden_size=128,
     dropout=0.0, objective="cross-entropy", epochs=4.4, learning_rate=3e-3, beam_size=3, save_every=500,
 )  # fmt: skip
-"""The cross-entropy that other systems start from."""
+"""Settings of the cross-entropy stage that other systems start from."""
 
 
 def systems(seed: int) -> list[System]:
-    """Return the systems of the stress table; the encoder reads both ways throughout."""
+    """Return the systems of the stress table, with bidirectional encoders."""
     start = START.with_changes(seed=seed)
     longer = start.with_changes(epochs=2.5, learning_rate=1e-3)
     sampling = longer.with_changes(objective="scheduled-sampling", epochs=1.5, gold_probability="linear(1, 0.5)")
@@ -106,7 +106,7 @@ ORDER = (
 
 
 def reproduce(setup: Setup) -> list[Outcome]:
-    """Train all systems, decode each in four ways, and say what the raw beam does to lengths."""
+    """Train all systems, decode each in four ways, and describe the effect of the raw beam on lengths."""
     _, gold = words_and_pronunciations("test")
     trained = run_systems(systems(setup.seed), load_data, setup.folder, progress=setup.progress)
     cells = {key: trained[key] for key in ORDER}

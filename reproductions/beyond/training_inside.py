@@ -1,8 +1,8 @@
-"""Does training inside a language help? Constraints in training and in decoding, each apart.
+"""Does training inside a language help? Constraints in training, separately from constraints in decoding.
 
 Every system is decoded inside the language: entity labels of German sentences are well formed, and a word has one of
 the pronunciations of a dictionary. Systems differ in their training: cross-entropy over all tokens or over the allowed
-ones, and searches that see everything or only the language. The control is cross-entropy with the same mask.
+ones, and searches over all outputs or over those of the language. The control is cross-entropy with the same mask.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from reproductions.outcome import Outcome
 from reproductions.report import Claim
 from reproductions.systems import Data, System, systems_of
 from reproductions.tasks import ENTITIES, Task, make_table
-from reproductions.tuning import ended_on_dev
+from reproductions.tuning import with_early_stopping
 from seqwise.data.durable import write_atomically
 from seqwise.runs.paths import BIO
 from seqwise.runs.settings import Settings, train_settings
@@ -40,18 +40,18 @@ TRAINED = {
 }
 SOURCE = "not in the papers"
 EVERY = 10
-"""One in so many words of the dictionary is trained on, or there would be little left for a catalogue to tell."""
+"""One in this many words is used for training; with all of them, the dictionary would add little in decoding."""
 EPOCHS = {"cross-entropy": 20.0, "relaxed-beam": 5.0, "beam-crf": 8.0}
-"""The most epochs of a second stage, which development data end."""
+"""Largest number of epochs of a second stage, which is stopped early on development data."""
 
 
 @dataclass(frozen=True)
 class ConstrainedTask:
-    """A task with the language of its outputs, and the cross-entropy training that all systems start from."""
+    """Task with the language of its outputs, and the settings of the stage that all systems start from."""
 
     task: Task
     start: Settings
-    language: Callable[[Path], str]  # written in a folder
+    language: Callable[[Path], str]  # returns the language; may write it to a folder
     costs: str = ""  # of wrong labels in a search
 
 
@@ -62,7 +62,7 @@ def _few_words() -> Data:
 
 
 def _catalogue(folder: Path) -> str:
-    """Write every pronunciation of the dictionary, those of the test words among them."""
+    """Write every pronunciation of the dictionary, including those of the test words, and return the file."""
     path = folder.absolute() / "pronunciations.txt"
     lines = sorted({" ".join(example.target) for example in read_spelling(cmu_entries())})
     write_atomically(path, "".join(f"{line}\n" for line in lines))
@@ -85,12 +85,12 @@ TASKS = {
         _catalogue,
     ),
 }  # fmt: skip
-"""The tasks by name."""
+"""Tasks by name."""
 
 
 def family(inside: ConstrainedTask, num_examples: int, language: str, seed: int) -> dict[str, System]:
-    """Return every system for one seed by key; their learning rates are tuned as parts of that of the start."""
-    start = ended_on_dev(inside.start.with_changes(seed=seed, language=language), num_examples)
+    """Return the systems of one seed by key; their learning rates are tuned as multiples of the start's."""
+    start = with_early_stopping(inside.start.with_changes(seed=seed, language=language), num_examples)
 
     def after(objective: str, **options: Any) -> tuple[Settings, str]:
         return start.with_changes(objective=objective, epochs=EPOCHS[objective], **options), "cross-entropy"
@@ -112,7 +112,7 @@ def family(inside: ConstrainedTask, num_examples: int, language: str, seed: int)
 
 
 def reproduce(setup: Setup) -> Iterator[Outcome]:
-    """Train every system until development data end it, and decode all inside the language."""
+    """Train every system with early stopping on development data, and decode all inside the language."""
     tables = setup.chosen({f"training-inside-{name}": name for name in TASKS})
     for name in tables.values():
         TASKS[name].task.require()

@@ -1,9 +1,9 @@
 """Transformers that translate German to English: one of seqwise, and a Hugging Face model in the shape of Marian.
 
-Both read the pairs of Table 3.1 in the same subwords and start from new weights. Cross-entropy is what all others start
-from; a longer one is the control, and the seconds of all are among the results, for a relaxed beam takes longer than
-that. The second model goes the way that a user's own goes: a folder that ``from_pretrained`` reads, raw
-text, and ``seqwise train --model FOLDER``.
+Both read the pairs of Table 3.1 in the same subwords and start from new weights. All other systems start from
+cross-entropy, and longer cross-entropy is the control; training seconds are among the results, because a relaxed beam
+takes longer. The second model is used like a user's own: a folder that ``from_pretrained`` reads, raw text, and
+``seqwise train --model FOLDER``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NAMES = {
 }
 CONTROLS = ("cross-entropy", "cross-entropy-longer")
 POSITIONS = 256
-"""Tokens that a source or a target may have; the longest of the corpus has a quarter of it."""
+"""Largest number of tokens of a source or a target; the longest of the corpus has a quarter of it."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class Size:
     """Sizes of the models, and epochs of their stages."""
 
     shape: Mapping[str, Any]  # settings of a Transformer
-    training: Settings  # with cross-entropy, which all systems start from
-    # epochs of the second stage
+    training: Settings  # of the cross-entropy stage that all systems start from
+    # Epochs of the second stage.
     longer: float
     sampling: float
     search: float
@@ -71,22 +71,22 @@ SIZES = {
         _CPU.with_changes(epochs=20.0, batch_size=64), longer=8.0, sampling=4.0, search=2.0,
     ),
 }  # fmt: skip
-"""By scale."""
+"""Sizes by scale."""
 
 EVERY = 4
-"""One in so many sources of the development data is searched: they choose decoders, and nothing else."""
+"""One in this many development sources is searched, because they choose nothing but decoders."""
 DECODERS = ("greedy", "beam", "raw-beam")
 
 
 @cache
 def split() -> Data:
-    """Read subwords, for the first model."""
+    """Read the pairs in subwords, for the first model."""
     return _fewer(corpora.translation())
 
 
 @cache
 def raw_text() -> Data:
-    """Read raw text, which the second model splits by its own tokenizer."""
+    """Read the pairs as raw text, which the second model splits by its own tokenizer."""
     return _fewer(corpora.translation_text())
 
 
@@ -100,7 +100,7 @@ def _count(part: str, outputs: Sequence[tuple[str, ...]]) -> Sums:
 
 
 def _count_text(part: str, outputs: Sequence[tuple[str, ...]]) -> Sums:
-    """BLEU of what the pieces say; of the special tokens, which this model can write, that is nothing."""
+    """Return BLEU of the pieces, without the special tokens that this model can write."""
     known = set(corpora.translation_subwords().pieces)
     return _count(part, [tuple(piece for piece in pieces if piece in known) for pieces in outputs])
 
@@ -112,7 +112,7 @@ OWN = Task(
 MARIAN = Task(
     "marian", "German to English (Tatoeba), Marian-shaped", "BLEU", raw_text, _count_text, DECODERS, require_sacrebleu
 )
-"""The same texts, which the model's own tokenizer splits."""
+"""The same task as raw text, which the model's own tokenizer splits."""
 
 
 def reproduce(setup: Setup) -> Iterator[Outcome]:
@@ -138,7 +138,7 @@ def _family_of(start: Mapping[int, Settings], size: Size, seed: int) -> dict[str
 def family(start: Settings, size: Size) -> dict[str, System]:
     """Return the systems of one seed, by key."""
     after = start.with_changes(learning_rate=start.learning_rate / 2)
-    # A cost through the search moves weights further than a likelihood does: a third of the rate.
+    # A third of the rate, because a cost through the search moves weights further than a likelihood does.
     searched = after.with_changes(
         objective="relaxed-beam",
         learning_rate=start.learning_rate / 6,
@@ -180,11 +180,11 @@ def _claims(measured: Mapping[str, Measured]) -> list[Claim]:
     ]  # fmt: skip
 
 
-# ---------------------------------------------------------------------------------------- a model to go on with
+# ---------------------------------------------------------------------------------------- the Marian-shaped model
 
 
 def subword_tokenizer(subwords: Subwords) -> Any:
-    """A ``PreTrainedTokenizerFast`` that splits text as ``seqwise.data.subwords.split_text`` does.
+    """Return a ``PreTrainedTokenizerFast`` that splits text as ``seqwise.data.subwords.split_text`` does.
 
     Ids: 0 the unknown character, then the pieces in order, ``</s>`` and ``<pad>``. Every text ends in ``</s>``.
 

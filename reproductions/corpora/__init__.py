@@ -1,1 +1,1 @@
-"""The corpora that the reproductions read: the catalogue, where they come from, and their readers."""
+"""Corpora of the reproductions: the catalogue, downloads and readers."""

@@ -1,4 +1,4 @@
-"""The corpora that the reproductions read, from ``corpora.toml``; and whether the files in a folder are theirs."""
+"""Catalogue of the corpora of the reproductions, from ``corpora.toml``, and checks of their files."""
 
 from __future__ import annotations
 
@@ -23,29 +23,26 @@ TABLE = Path(__file__).with_name("corpora.toml")
 
 @dataclass(frozen=True)
 class File:
-    """Size and SHA-256 that a file has to have."""
+    """Expected size and SHA-256 of a file."""
 
-    # of its bytes
     size: int
     sha256: str
-    # of what is compressed in it, where it is compressed. A compressed file of other bytes is as good if its contents
-    # are the same: reproductions read nothing else.
+    # Of the decompressed contents of a compressed file; with the right contents, its compression does not matter.
     contents: File | None = None
-    url: str | None = None  # where it is published as it is, but for compression
-    trees: str | None = None  # where the dependency trees are published that its supertags are made of
+    url: str | None = None  # of the file, compressed or not
+    trees: str | None = None  # URL of the dependency trees that its supertags are made from
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """A folder of data."""
+    """Folder of data."""
 
-    contents: str  # what is in it
-    sources: tuple[str, ...]  # public repositories with their commits, and what was taken from there
-    licence: str  # under which it may be used
+    contents: str  # description
+    sources: tuple[str, ...]  # public repositories with their commits, and the parts that were taken
+    licence: str
     files: Mapping[str, File]  # by name
     needed_by: tuple[str, ...] = ()  # reproductions that cannot run without it
-    # reproductions that read it where it is, and something else where it is not
-    read_where_present_by: tuple[str, ...] = ()
+    optional_for: tuple[str, ...] = ()  # reproductions that read it if it is present
 
 
 @cache
@@ -62,7 +59,7 @@ def find_corpus(name: str) -> Corpus:
 
 
 def measure_file(path: Path) -> File:
-    """Measure size and SHA-256 of a file, and of its contents where its name says that it is compressed."""
+    """Measure size and SHA-256 of a file, and of its decompressed contents if its name ends in .gz."""
     with path.open("rb") as stream:
         outside = _measure(stream)
     if path.suffix != ".gz":
@@ -72,7 +69,7 @@ def measure_file(path: Path) -> File:
 
 
 def _measure(stream: BinaryIO, *, most: float = math.inf) -> File:
-    """No more than ``most`` bytes are read and a chunk; what is larger is known by the bytes beyond."""
+    """Measure a stream; reading stops as soon as it is known to be longer than ``most`` bytes."""
     digest, size = hashlib.sha256(), 0
     while size <= most and (chunk := stream.read(1 << 20)):
         digest.update(chunk)
@@ -81,29 +78,28 @@ def _measure(stream: BinaryIO, *, most: float = math.inf) -> File:
 
 
 def verify(folder: Path, files: Mapping[str, File]) -> Iterator[tuple[str, str]]:
-    """Yield each file of a corpus with what is wrong with it, "" where nothing is."""
-    for name, wanted in files.items():
+    """Yield each file of a corpus with its fault, "" if it has none."""
+    for name, expected in files.items():
         path = folder / name
         if not path.is_file():
             yield name, "is missing"
             continue
         with path.open("rb") as stream:
             measured = _measure(stream)
-        if (measured.size, measured.sha256) == (wanted.size, wanted.sha256) or _has_contents(path, wanted.contents):
+        if measured == File(expected.size, expected.sha256) or _has_contents(path, expected.contents):
             yield name, ""
-        elif measured.size != wanted.size:
-            yield name, f"has {measured.size:,} bytes where {wanted.size:,} were expected"
+        elif measured.size != expected.size:
+            yield name, f"has {measured.size:,} bytes where {expected.size:,} were expected"
         else:
-            yield name, "its SHA-256 is another"
+            yield name, "has another SHA-256"
 
 
-def _has_contents(path: Path, wanted: File | None) -> bool:
-    """Whether a compressed file holds these contents, however it was compressed."""
-    if wanted is None:
+def _has_contents(path: Path, expected: File | None) -> bool:
+    """Whether a compressed file has these contents, however it was compressed."""
+    if expected is None:
         return False
     try:
         with cast(BinaryIO, gzip.open(path)) as stream:
-            measured = _measure(stream, most=wanted.size)
+            return _measure(stream, most=expected.size) == File(expected.size, expected.sha256)
     except (OSError, EOFError, zlib.error):
         return False
-    return (measured.size, measured.sha256) == (wanted.size, wanted.sha256)

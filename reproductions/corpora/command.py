@@ -36,7 +36,7 @@ EXAMPLES = {
     ),
     "supertags": (f"{COMMAND} supertags en_ewt-ud-dev.conllu dev.tsv",),
 }
-# By the name of the command; "" is all of them.
+# By the name of the command; "" for the group.
 
 app = typer.Typer(
     cls=Group,
@@ -73,8 +73,8 @@ def list_corpora(
             print(f"  source: {source}")
         if corpus.needed_by:
             print(f"  needed by: {', '.join(corpus.needed_by)}")
-        if corpus.read_where_present_by:
-            print(f"  read where present by: {', '.join(corpus.read_where_present_by)}")
+        if corpus.optional_for:
+            print(f"  optional for: {', '.join(corpus.optional_for)}")
     print("SEQWISE_DATA is not set" if root is None else f"SEQWISE_DATA is {root}")
 
 
@@ -84,7 +84,7 @@ def _root() -> Path | None:
 
 
 def _present() -> list[str]:
-    """Return the corpora that are in the folder."""
+    """Return the names of the corpora that are in the folder."""
     from reproductions.corpora.catalogue import corpora
 
     root = _root()
@@ -127,11 +127,7 @@ def check(
     if wrong:
         path, fault = wrong[0]
         more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-        raise InputError(
-            f"{fault}{more}",
-            path=path,
-            hint="download it again",
-        )
+        raise InputError(f"{fault}{more}", path=path, hint="download it again")
 
 
 @app.command(epilog=shown(*EXAMPLES["download"]))

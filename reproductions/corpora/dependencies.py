@@ -1,4 +1,4 @@
-"""Dependency trees in, supertags out: what a word is to its head, on which side that is, and what it governs."""
+"""Supertags from dependency trees: a word's relation to its head, the side of the head, and its own dependents."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ CORE = ("ccomp", "cop", "csubj", "expl", "iobj", "nsubj", "obj", "xcomp")
 
 @dataclass(frozen=True)
 class Dependent:
-    """A word of a dependency tree."""
+    """Word of a dependency tree."""
 
-    form: str  # the word as it is written
-    upos: str  # its universal part of speech
-    xpos: str  # its part of speech in the language's own tag set
-    features: str  # its morphological features, as they stand
-    head: int  # the number of its head in the sentence, from 1; 0 for the root
+    form: str
+    upos: str  # universal part of speech
+    xpos: str  # part of speech in the language's own tag set
+    features: str  # morphological features, as in the file
+    head: int  # number of its head in the sentence, from 1; 0 for the root
     relation: str  # to its head, with its subtype
 
 
@@ -51,7 +51,7 @@ def read_dependencies(path: FilePath) -> list[list[Dependent]]:
 
 
 def _word(text: str, number: int, path: FilePath, line: int) -> list[Dependent]:
-    """Return the word of a row, or nothing where the row is a range or an empty node."""
+    """Return the word of a row, or nothing if the row is a range or an empty node."""
     cells = text.split("\t")
     if len(cells) != COLUMNS:
         found = f"{len(cells)} column" + "s" * (len(cells) != 1)
@@ -72,7 +72,7 @@ def _word(text: str, number: int, path: FilePath, line: int) -> list[Dependent]:
 
 
 def _close(words: list[Dependent], sentences: list[list[Dependent]], path: FilePath, start: int) -> None:
-    """Take up a sentence whose heads are all in it."""
+    """Append a sentence, after checking that its heads are in it."""
     for number, word in enumerate(words, start=1):
         if word.head > len(words) or word.head == number:
             problem = f"the head of word {number} is {word.head}, in a sentence of {len(words)} words"
@@ -84,8 +84,8 @@ def _close(words: list[Dependent], sentences: list[list[Dependent]], path: FileP
 def dependency_supertags(words: Sequence[Dependent]) -> list[str]:
     """Return the supertag of each word of a sentence.
 
-    That is its relation without subtype; then ``<`` where its head stands to the left, ``>`` to the right, ``^`` for a
-    root; and, where it has dependents other than punctuation, ``[L_R]``: on each side the sorted set of core relations
+    It consists of the relation without subtype; ``<`` for a head to the left, ``>`` to the right, or ``^`` for a root;
+    and, if the word has dependents other than punctuation, ``[L_R]``: on each side the sorted set of core relations
     among them (:data:`CORE`), and ``+`` if there is any other.
 
     Source: after Ouchi, Duh and Matsumoto (EACL 2014), whose labels split dependents by side in the same way.

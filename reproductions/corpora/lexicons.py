@@ -1,4 +1,4 @@
-"""Pronunciation lexicons in, examples of two tasks out: stress assignment, and spelling to sound."""
+"""Examples of stress assignment and of spelling to sound from pronunciation lexicons."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ def read_lexicon(source: FilePath | Iterable[str]) -> list[tuple[str, tuple[str,
             continue
         word, *phonemes = BLANKS.split(re.split(r"[ \t]#(?:[ \t]|$)", text)[0].strip(" \t\r\n"))
         if not phonemes:
-            raise InputError(f"no phonemes for {word[:100]!r}", path=path, line=number, hint="word, blanks, phonemes")
+            hint = "write a word, blanks, and its phonemes"
+            raise InputError(f"no phonemes for {word[:100]!r}", path=path, line=number, hint=hint)
         entries.append((re.sub(r"(?<=.)\(\d+\)$", "", word), tuple(phonemes)))
     if not entries:
-        raise InputError("no word in the lexicon", path=path, hint="one word and its phonemes a line")
+        raise InputError("no word in the lexicon", path=path, hint="write one word and its phonemes per line")
     return entries
 
 
@@ -79,11 +80,11 @@ def _spelled(lexicon: Lexicon) -> Iterator[tuple[int, str, Sequence[str]]]:
 
 
 def without_stress(phonemes: Sequence[str]) -> tuple[str, ...]:
-    """Take the digits off."""
+    """Remove the stress digits of phonemes."""
     return tuple(phoneme.rstrip("0123456789") for phoneme in phonemes)
 
 
 def split_by_hash(key: str) -> float:
-    """Place a key on [0, 1) for good: the first 53 bits of its SHA-256, so that a split needs no file and no seed."""
+    """Map a key to [0, 1) by the first 53 bits of its SHA-256, so that a split needs neither a file nor a seed."""
     # 53 bits, not 64: rounding to a double must never reach 1.
     return (int.from_bytes(hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()[:8], "big") >> 11) / 2**53

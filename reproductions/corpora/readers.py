@@ -1,4 +1,4 @@
-"""The real corpora of the reproductions, read from the folder that ``SEQWISE_DATA`` names; see `docs/data.md`."""
+"""Readers of the corpora of the reproductions, from the folder ``SEQWISE_DATA``; see `docs/data.md`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from seqwise.runs.measures import references_by_source
 
 PIECES = 4000
 """Size of the joint subword vocabulary of a translation pair."""
-EVERY = 6  # one in so many training pairs is used: 27,473
+EVERY = 6  # one in this many training pairs is used: 27,473
 LONG_LENGTHS = (20, 50)
-"""Words that a concatenated source has at least: each draws its number from here, ends included."""
-EVERY_IN_LONG = 4  # one in so many training pairs of the whole corpus is part of a concatenation as well
+"""Range, ends included, from which the smallest number of words of each concatenated source is drawn."""
+EVERY_IN_LONG = 4  # one in this many training pairs of the whole corpus is also part of a concatenation
 
 SUPERTAGS = {
     # corpus: folder, training, development and test file
@@ -41,24 +41,24 @@ def corpus(name: str) -> Path:
         raise InputError(problem, hint=f"set SEQWISE_DATA to the folder that holds {name}")
     folder = Path(root) / name
     if not folder.is_dir():
-        raise InputError("the corpus is not there", path=folder, hint="set SEQWISE_DATA to the folder that holds it")
+        raise InputError("the corpus is missing", path=folder, hint="set SEQWISE_DATA to the folder that holds it")
     return folder
 
 
 @cache
 def named_entities() -> Data:
-    """German named entities, GermEval 2014 as re-split there: 5,100 / 1,100 / 1,100 sentences, 9 BIO labels."""
+    """Read German named entities, GermEval 2014 re-split: 5,100 / 1,100 / 1,100 sentences, 9 BIO labels."""
     return columns("ner-de-germeval14", "train.tsv.gz", "dev.tsv", "test.tsv")
 
 
 @cache
 def supertags(name: str) -> Data:
-    """Supertags of "ewt" (dependency), "erg" (HPSG lexical types) or "pmb" (CCG categories)."""
+    """Read the supertags "ewt" (dependency), "erg" (HPSG lexical types) or "pmb" (CCG categories)."""
     return columns(*SUPERTAGS[name])
 
 
 def columns(name: str, *files: str) -> Data:
-    """Read a corpus of words with their labels: training, development and test file."""
+    """Read a corpus of labelled words from its training, development and test file."""
     folder = corpus(name)
 
     def read(file: str) -> list[Example]:
@@ -70,18 +70,18 @@ def columns(name: str, *files: str) -> Data:
 
 @cache
 def translation(*, every: int = EVERY) -> Data:
-    """German to English, Tatoeba, in the subwords of every sixth training pair; each source of other parts once."""
+    """Read Tatoeba, German to English, every sixth training pair, in subwords; sources of other parts are distinct."""
     train, dev, test = ([split_pair(pair, translation_subwords()) for pair in pairs] for pairs in _translation(every))
     return Data(train=train, dev=dev, test=test, sources=_translation_sources())
 
 
 @cache
 def long_translation() -> Data:
-    """German to English, Tatoeba, all 164,834 training pairs in the same subwords; concatenations follow the sentences.
+    """Read all 164,834 training pairs of Tatoeba in the same subwords; concatenations follow the sentences.
 
-    Tatoeba's sentences have 6.5 words, and almost none has more than 20. So in each part sentences drawn at random are
-    put one after the other until they have as many words as the concatenation is to have. Each development and test
-    source is in one of them, and one in four training pairs.
+    Tatoeba's sentences have 6.5 words on average, and almost none has more than 20. So in each part, randomly drawn
+    sentences are concatenated until a randomly drawn number of words is reached. Each development and test source is in
+    one concatenation, and so is one in four training pairs.
     """
     train, dev, test = ([split_pair(pair, translation_subwords()) for pair in pairs] for pairs in _with_long())
     return Data(train=train, dev=dev, test=test, sources=_translation_sources())
@@ -102,7 +102,7 @@ def _concatenated(pairs: Sequence[Example]) -> Example:
 
 
 def long_groups(pairs: Sequence[Example]) -> list[list[int]]:
-    """Group pairs at random, each in one group, by their places; what is left over is too short and dropped."""
+    """Group pairs randomly, and return the indices of each group; the last group is dropped if it is too short."""
     generator = np.random.default_rng(0)
     low, high = LONG_LENGTHS
     groups: list[list[int]] = []
@@ -139,7 +139,7 @@ def _translation_sources() -> tuple[str, ...]:
 
 
 def source_of(path: Path) -> str:
-    """Name a training file by folder, name and SHA-256, as a signature lists it."""
+    """Name a training file by folder, name and SHA-256, for a signature."""
     return f"{path.parent.name}/{path.name} {sha256_of_file(path)}"
 
 
@@ -158,19 +158,19 @@ def translation_references(part: str) -> list[list[str]]:
 def long_translation_references(part: str) -> list[list[str]]:
     """Return all translations of each source of :func:`long_translation`, as text.
 
-    Of a concatenation there are as many as of the sentence that has most; each sentence's own are taken in turn.
+    A concatenation has as many as its sentence with the most; the translations of the others are used in turn.
     """
     examples, options = _unique(part)
     groups = ([options[place] for place in places] for places in long_groups(examples))
     long = [
-        [join(chain.from_iterable(some[turn % len(some)] for some in group)) for turn in range(max(map(len, group)))]
+        [join(chain.from_iterable(each[turn % len(each)] for each in group)) for turn in range(max(map(len, group)))]
         for group in groups
     ]
     return [*translation_references(part), *long]
 
 
 def join(words: Iterable[str]) -> str:
-    """Words to text."""
+    """Join words to text."""
     return " ".join(words)
 
 

@@ -1,8 +1,8 @@
 """The systems of Tables 3.1, 3.2, 4.1 and 4.2: one family for each task, shared by the tables that need it.
 
-All of a family start from the same cross-entropy weights and go on for about as long as the longer cross-entropy, or
-less; their training seconds are among the results. What the papers lack is among them: that longer cross-entropy, and a
-relaxed beam with global scores.
+All systems of a family start from the same cross-entropy weights and then train for about as long as the longer
+cross-entropy, or less; their training seconds are among the results. Longer cross-entropy and a relaxed beam with
+global scores are not in the papers.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 
 from reproductions.systems import System, systems_of
 from reproductions.tasks import Family, Task
-from reproductions.tuning import ended_on_dev
+from reproductions.tuning import with_early_stopping
 from seqwise.runs.settings import Settings, train_settings
 
-# Decay is counted in the papers' epochs, of which they trained 50; ours are shorter trainings with the same decay.
+# Decay is counted in the papers' epochs, of which they trained 50; our shorter training has the same decay.
 PAPER_EPOCHS = 50
 
-# Key to name, as Table 3.1 has them.
+# Key to name, as in Table 3.1.
 FEEDING_ROWS = {
     "sampling-greedy": "scheduled sampling, greedy",
     "sampling-sample": "scheduled sampling, sample",
@@ -42,54 +42,54 @@ SEARCH_ROWS = {
     "beam-crf": "beam CRF, global",
 }
 LARGE_ALPHA = 100
-"""Of footnote 2 of AAAI 2018, which says "very large"; the search is all but hard from the first step on."""
+"""Alpha of AAAI 2018, footnote 2, which says "very large"; the search is nearly hard from the first step on."""
 DIRECTIONS = {"uni": "left to right", "bi": "both ways"}
-"""How a tagger reads its input."""
+"""Directions in which a tagger reads its input."""
 DECAYS = {"decay-100": 100.0, "decay-1": 1.0}
-"""k = 10 is the row "fixed-greedy"."""
+"""Decay k by key; k = 10 is the row "fixed-greedy"."""
 
 
-TO_THE_END = {"longer": 30.0, "feeding": 16.0, "search": 8.0, "likelihood": 8.0}
-"""The most epochs of a second stage that development data end."""
+CONVERGED_EPOCHS = {"longer": 30.0, "feeding": 16.0, "search": 8.0, "likelihood": 8.0}
+"""Largest numbers of epochs of the second stages at the scale "converged"."""
 
 
 @dataclass(frozen=True)
 class Plan:
     """Training of the systems of a task."""
 
-    start: Mapping[str, Settings]  # by scale, the cross-entropy training that all systems start from
+    start: Mapping[str, Settings]  # of the cross-entropy stage that all systems start from, by scale
     budget: Mapping[str, float]  # epochs of "longer" cross-entropy and of the other second stages
     label_costs: str = ""  # of the searches, such as "O=2"
-    # where development data end each stage: the same as the budget, and how often an epoch they are looked at
-    most: Mapping[str, float] = field(default_factory=lambda: TO_THE_END)
+    # At the scale "converged": largest numbers of epochs, and evaluations per epoch.
+    most: Mapping[str, float] = field(default_factory=lambda: CONVERGED_EPOCHS)
     evaluations: int = 2
 
     def options_at(self, scale: str, num_examples: int, direction: str = "bi") -> tuple[Settings, dict[str, Any]]:
         """Return the start of a family at a scale, and its other options.
 
-        At the scale "converged" development data end each stage, after six evaluations without a better one.
+        At the scale "converged", every stage is stopped early on development data.
         """
         start = self.start[scale]
         if direction == "uni":
             start = start.with_changes(encoder="left-to-right")
         assert start.batch_size is not None
-        steps_an_epoch = -(-num_examples // start.batch_size)
-        options: dict[str, Any] = {"steps_an_epoch": steps_an_epoch, "label_costs": self.label_costs}
+        steps_per_epoch = -(-num_examples // start.batch_size)
+        options: dict[str, Any] = {"steps_per_epoch": steps_per_epoch, "label_costs": self.label_costs}
         if scale != "converged":
             return start, {**options, "budget": self.budget}
-        start = ended_on_dev(start, num_examples, evaluations=self.evaluations)
+        start = with_early_stopping(start, num_examples, evaluations=self.evaluations)
         return start, {**options, "budget": self.most, "slower": ALIKE, "cross_entropy_weight": 0.0}
 
 
 SLOWER = {"longer": 2.0, "feeding": 2.0, "search": 6.0, "likelihood": 3.0}
-"""By how much the learning rates of the second stage are below that of the start.
+"""Divisors of the start's learning rate for the second stages.
 
-A cost through the search moves weights further than a likelihood does; likelihoods over a beam train at the rate that
-they have where labels come left to right.
+A cost through the search moves weights further than a likelihood does; likelihoods over a beam have the divisor of
+:mod:`reproductions.beyond.search_objectives`.
 """
 
 ALIKE = dict.fromkeys(SLOWER, 1.0)
-"""The same where each system's rate is chosen by :func:`reproductions.tuning.tune`."""
+"""The same if learning rates are chosen by :func:`reproductions.tuning.tune`."""
 
 
 _TAGGER = train_settings(
@@ -114,14 +114,14 @@ _TRANSLATOR = train_settings(
 _PAPER_SIZED = _SUPERTAGGER.with_changes(
     embedding_size=512, hidden_size=512, label_embedding_size=512, learning_rate=1e-3, epochs=20.0
 )
-_TO_THE_END = _SUPERTAGGER.with_changes(epochs=50.0, batch_size=16, learning_rate=5e-3, beam_size=5)
+_CONVERGED = _SUPERTAGGER.with_changes(epochs=50.0, batch_size=16, learning_rate=5e-3, beam_size=5)
 PLANS = {
-    # A tagger that reads both ways; the papers' sizes fit a CPU. Wrongly choosing "O" costs double in searches.
+    # A bidirectional tagger; the papers' sizes fit a CPU. Wrongly choosing "O" costs double in searches.
     "ner": Plan(
         {
             "cpu": _ENTITY_TAGGER,
             "gpu": _ENTITY_TAGGER.with_changes(epochs=20.0),
-            # Most words of the test data are rare or new; endings and capitals say much about them.
+            # Most words of the test data are rare or new; their endings and capitals are informative.
             "converged": _ENTITY_TAGGER.with_changes(
                 characters=True, epochs=40.0, batch_size=16, learning_rate=5e-3, beam_size=5
             ),
@@ -129,21 +129,21 @@ PLANS = {
         {"longer": 8, "feeding": 4, "search": 1.5, "likelihood": 2.5},
         label_costs="O=2",
     ),
-    # A tagger that reads both ways, of a fifth of the papers' size at the scale "cpu".
+    # A bidirectional tagger, of a fifth of the papers' size at the scale "cpu".
     "supertags": Plan(
-        {"cpu": _SUPERTAGGER, "gpu": _PAPER_SIZED, "converged": _TO_THE_END},
+        {"cpu": _SUPERTAGGER, "gpu": _PAPER_SIZED, "converged": _CONVERGED},
         {"longer": 10, "feeding": 5, "search": 2, "likelihood": 3.5},
     ),
     # Four times the text, and as many steps; the papers' sizes on a GPU.
     "supertags-ewt": Plan(
-        {"cpu": _SUPERTAGGER.with_changes(epochs=3.0), "gpu": _PAPER_SIZED, "converged": _TO_THE_END},
+        {"cpu": _SUPERTAGGER.with_changes(epochs=3.0), "gpu": _PAPER_SIZED, "converged": _CONVERGED},
         {"longer": 2.5, "feeding": 1.2, "search": 0.5, "likelihood": 0.8},
     ),
     "supertags-erg": Plan(
         {
             "cpu": _SUPERTAGGER.with_changes(epochs=2.0),
             "gpu": _PAPER_SIZED.with_changes(epochs=10.0),
-            "converged": _TO_THE_END,
+            "converged": _CONVERGED,
         },
         {"longer": 1.7, "feeding": 0.8, "search": 0.35, "likelihood": 0.55},
     ),
@@ -152,7 +152,7 @@ PLANS = {
         {
             "cpu": _TRANSLATOR,
             "gpu": _TRANSLATOR.with_changes(embedding_size=256, hidden_size=256, learning_rate=1e-3, epochs=10.0),
-            # Six times the text, and concatenations beside it.
+            # Six times the text, and concatenations.
             "converged": _TRANSLATOR.with_changes(embedding_size=128, hidden_size=256, learning_rate=2e-3, epochs=6.0),
         },
         {"longer": 2, "feeding": 1, "search": 1, "likelihood": 1},
@@ -161,16 +161,16 @@ PLANS = {
         evaluations=6,
     ),
 }
-"""By name of the task."""
+"""Plans by name of the task."""
 
 
 def runs_of(task: Task, direction: str = "bi") -> str:
-    """Return the folder of a task's runs; taggers that read left to right ("uni") have their own."""
+    """Return the folder of a task's runs; left-to-right taggers ("uni") have their own."""
     return f"{task.name}-left-to-right" if direction == "uni" else task.name
 
 
 def family_of(task: Task, scale: str, direction: str = "bi") -> Family:
-    """Return the systems of a task at a scale, as a function of the seed; the direction is of taggers."""
+    """Return the systems of a task at a scale, as a function of the seed; only taggers have a direction."""
     start, options = PLANS[task.name].options_at(scale, len(task.load_data().train), direction)
     return partial(family, start, **options)
 
@@ -179,7 +179,7 @@ def family(
     start: Settings,
     seed: int,
     *,
-    steps_an_epoch: int,
+    steps_per_epoch: int,
     budget: Mapping[str, float],
     label_costs: str = "",
     slower: Mapping[str, float] = SLOWER,
@@ -188,17 +188,17 @@ def family(
     """Return every system of a task for one seed, by key.
 
     Args:
-        start: the cross-entropy training that the others start from.
+        start: settings of the cross-entropy stage that the others start from.
         seed: of weights, batches and noise.
-        steps_an_epoch: batches of the training data.
+        steps_per_epoch: number of batches of the training data.
         budget, label_costs: see :class:`Plan`.
-        slower: by how much the learning rates of the second stage are below that of the start.
+        slower: divisors of the start's learning rate for the second stages.
         cross_entropy_weight: of the searches "direct-mixed" and "direct-global".
     """
     start = start.with_changes(objective="cross-entropy", seed=seed)
     after = {kind: start.with_changes(learning_rate=start.learning_rate / factor) for kind, factor in slower.items()}
     settings = {"cross-entropy-longer": after["longer"].with_changes(epochs=budget["longer"])}
-    unit = budget["feeding"] * steps_an_epoch / PAPER_EPOCHS
+    unit = budget["feeding"] * steps_per_epoch / PAPER_EPOCHS
     feeding = after["feeding"].with_changes(
         objective="scheduled-sampling",
         epochs=budget["feeding"],

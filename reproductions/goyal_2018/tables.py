@@ -42,7 +42,7 @@ def _table(
     *,
     direction: str = "",
 ) -> Outcome:
-    """Make a table on a task; of a tagger with a direction, the title says which."""
+    """Make a table on a task; the title names the direction of a tagger, if given."""
     title = f"{number}, {task.title}{f', {DIRECTIONS[direction]}' if direction else ''}: {task.measure}"
     family, runs = family_of(task, setup.scale, direction), setup.inside(runs_of(task, direction))
     return make_table(name, title, task, family, rows, runs, controls=controls, claims=claims)
@@ -66,7 +66,7 @@ PUBLISHED_3_1: dict[str, Published] = {
 
 
 def table_3_1(setup: Setup) -> Iterator[Outcome]:
-    """Scheduled sampling, hard and relaxed, for named entities and for translation."""
+    """Make Table 3.1: scheduled sampling, hard and relaxed, for named entities and for translation."""
     tasks = setup.chosen({f"table-3.1-{task.name}": task for task in (ENTITIES, translation_at(setup.scale))})
     for task in tasks.values():
         task.require()
@@ -82,7 +82,7 @@ def _claims_3_1(measured: Rows) -> list[Claim]:
         "hard": ["sampling-greedy", "sampling-sample"],
         "soft": [key for key in FEEDING_ROWS if "sampling" not in key],
     }
-    # The papers search greedily, so the rows that stand for them are chosen by greedy search.
+    # The papers search greedily, so the rows of their claims are chosen by greedy search.
     hard, soft = (best_on_dev(measured, keys[kind], decoder=GREEDY) for kind in keys)
     best_hard, best_soft = (best_on_dev(measured, keys[kind]) for kind in keys)
     greedy = (GREEDY, GREEDY)
@@ -98,7 +98,7 @@ def _claims_3_1(measured: Rows) -> list[Claim]:
 
 
 def table_3_2(setup: Setup) -> list[Outcome]:
-    """How fast gold gives way to the model's own relaxed choices, for named entities."""
+    """Make Table 3.2: speeds of the decay from gold to the model's own relaxed choices, for named entities."""
     names = {"decay-100": "k = 100", "fixed-greedy": "k = 10", "decay-1": "k = 1", "always": "always"}
     numbers = zip(names, (56.33, 55.88, 55.30, 54.83), strict=True)
     rows = [Row(key, names[key], {(GREEDY, "test"): number}) for key, number in numbers]
@@ -139,9 +139,9 @@ SEARCH_CONTROLS = {**BASELINES, "sampling-greedy": "scheduled sampling, greedy"}
 
 
 def table_4_1(setup: Setup) -> Iterator[Outcome]:
-    """Training through the relaxed beam, for supertagging, both ways and left to right.
+    """Make Table 4.1: training through the relaxed beam, for bidirectional and left-to-right supertagging.
 
-    The paper's 80% is far below what a tagger that reads both ways comes to: its numbers stand beside both.
+    The paper's 80% is far below the accuracy of a bidirectional tagger, so both tables have its numbers.
     """
 
     def claims(measured: Rows) -> list[Claim]:
@@ -169,7 +169,7 @@ def table_4_1(setup: Setup) -> Iterator[Outcome]:
 
 
 def table_4_2(setup: Setup) -> list[Outcome]:
-    """Training through the relaxed beam, for named entities; wrongly choosing "O" costs double."""
+    """Make Table 4.2: training through the relaxed beam, for named entities; wrongly choosing "O" costs double."""
 
     def claims(measured: Rows) -> list[Claim]:
         source, plain = "AAAI 2018, Table 2; thesis, Table 4.2", measured["cross-entropy"]
@@ -192,7 +192,7 @@ def table_4_2(setup: Setup) -> list[Outcome]:
 
 
 def large_alpha(setup: Setup) -> list[Outcome]:
-    """Direct loss with a very large constant alpha, beside the annealed one, for supertagging left to right.
+    """Compare the direct loss at a very large constant alpha with an annealed one, for left-to-right supertagging.
 
     Source: Goyal et al. (AAAI 2018), footnote 2, which calls its optimisation unstable.
     """

@@ -1,8 +1,8 @@
 """The systems of Tables 5.1 to 5.6: local and global normalisation through the relaxed beam, from three warm starts.
 
-They are those of :mod:`reproductions.goyal_2018.exposure_bias` that start from cross-entropy, and the same searches
-from a self-normalised model and from one that was distilled. A tagger reads left to right ("uni": part of the input,
-the classical case of label bias) or both ways ("bi"); a translator reads all.
+They are those of :mod:`reproductions.goyal_2018.exposure_bias`, which start from cross-entropy, and the same searches
+from a self-normalised and from a distilled model. A tagger reads left to right ("uni", the classical case of label
+bias) or in both directions ("bi"); a translator reads the whole source.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from reproductions.tasks import Family, Task
 from seqwise.runs.settings import Settings
 
 LOG_PARTITION_WEIGHT = 0.05
-"""lambda: E[log Z] is no more than some tenths then, and the tags suffer little."""
+"""lambda, with which E[log Z] is at most some tenths, and accuracy suffers little."""
 
 
-# Translators need many steps before their attention is of use; smaller batches give more of them in the same time.
+# Translators need many steps before their attention works; smaller batches give more of them in the same time.
 _TRANSLATION = PLANS["translation"]
 OWN_PLANS = {
     "translation": Plan(
@@ -32,23 +32,23 @@ OWN_PLANS = {
         {"longer": 2, "feeding": 1, "search": 0.5, "likelihood": 1},
     )
 }
-"""By name of the task, at the scales where Chapter 5 trains otherwise than Chapters 3 and 4."""
+"""Plans by name of the task, at the scales at which Chapter 5 is trained differently from Chapters 3 and 4."""
 
 
 def plan_of(name: str, scale: str) -> Plan:
-    """Return how Chapter 5 trains the systems of a task at a scale."""
+    """Return the plan of Chapter 5 for a task at a scale."""
     own = OWN_PLANS.get(name)
     return own if own is not None and scale in own.start else PLANS[name]
 
 
 def runs_of(task: Task, scale: str, direction: str = "bi") -> str:
-    """Return the folder of a task's runs; what Chapters 3 and 4 train otherwise has another there."""
+    """Return the folder of a task's runs, shared with Chapters 3 and 4 if the plan is."""
     is_shared = plan_of(task.name, scale) is PLANS[task.name]
     return exposure_bias.runs_of(task, direction) + ("" if is_shared else "-small-batches")
 
 
 def family(start: Settings, seed: int, *, budget: Mapping[str, float], **options: Any) -> dict[str, System]:
-    """Return every system of a task for one seed, by key; arguments as of the family of Chapters 3 and 4."""
+    """Return every system of a task for one seed, by key; the arguments are those of the family of Chapters 3 and 4."""
     systems = exposure_bias.family(start, seed, budget=budget, **options)
     plain, longer = (systems[key].settings for key in ("cross-entropy", "cross-entropy-longer"))
     local, global_ = (systems[key].settings for key in ("direct-mixed", "direct-global"))
@@ -69,6 +69,6 @@ def _normalized(settings: Settings) -> Settings:
 
 
 def family_of(task: Task, scale: str, direction: str = "bi") -> Family:
-    """Return the systems of a task at a scale, as a function of the seed; the direction is of taggers."""
+    """Return the systems of a task at a scale, as a function of the seed; only taggers have a direction."""
     start, options = plan_of(task.name, scale).options_at(scale, len(task.load_data().train), direction)
     return partial(family, start, **options)

@@ -36,8 +36,8 @@ SOURCE = "NAACL 2019, Table {}; thesis, Table 5.{}"
 RAW_BEAM = "NAACL 2019, section 3.2"
 OURS = "not in the papers"
 
-# Decoder and number; a system of global scores is searched by its own, raw ones. The papers search what was trained
-# through the relaxed beam with that beam and print its labels; a hard beam stands for it here, as for the other rows.
+# Decoder and number; systems with global scores are decoded by raw scores. The papers decode systems trained through
+# the relaxed beam by that beam; here, a hard beam decodes all rows.
 PUBLISHED: dict[str, dict[str, dict[str, float]]] = {
     "uni": {
         "cross-entropy": {"greedy": 76.54, "beam": 77.76}, "direct-mixed": {"beam": 83.9},
@@ -51,7 +51,7 @@ PUBLISHED: dict[str, dict[str, dict[str, float]]] = {
     },
 }  # fmt: skip
 
-# Key to name, of the rows that tables share.
+# Key to name, for rows that several tables share.
 PLAIN = {"cross-entropy": "cross-entropy", "cross-entropy-longer": "cross-entropy, longer"}
 NORMALIZED = {"self-normalized": "self-normalised", "self-normalized-longer": "self-normalised, longer"}
 SEARCHED = {"direct-mixed": "relaxed beam, local", "direct-global": "relaxed beam, global"}
@@ -72,7 +72,7 @@ FROM_NORMALIZED = {
 CONTROLS = (*PLAIN, *NORMALIZED)
 
 
-# ---------------------------------------------------------------------------------------- what tables share
+# ---------------------------------------------------------------------------------------- shared claims
 
 
 def decoder_of(key: str) -> str:
@@ -81,18 +81,18 @@ def decoder_of(key: str) -> str:
 
 
 def examined(measured: Rows, source: str, *statements: Statement) -> list[Claim]:
-    """Test statements, each system searched by its decoder."""
+    """Test statements, with each system decoded by its decoder."""
     return examine_all(measured, source, *statements, decoder_of=decoder_of)
 
 
 def best_beats_longer(measured: Mapping[str, Measured], best: Measured) -> Claim:
-    """Test the best of the searches against the plain model that was trained for longer."""
+    """Test that the best of the searches beats the plain model trained for longer."""
     text = "The best search-aware row beats longer cross-entropy, each with its best decoder."
     return examine(text, OURS, best, measured["cross-entropy-longer"])
 
 
 def raw_beam_hurts(plain: Measured, source: str) -> Claim:
-    """Test what decoding by raw scores does to the plain model."""
+    """Test that decoding by raw scores makes the plain model worse."""
     text = "Unnormalised decoding makes a plain model worse."
     return examine(text, source, plain, plain, decoders=("beam", "raw-beam"))
 
@@ -107,12 +107,12 @@ DISTILLED_START_HELPS = (
 
 
 def table_5_2(setup: Setup) -> Iterator[Outcome]:
-    """Local and global normalisation through the relaxed beam, started from cross-entropy."""
+    """Make Table 5.2: local and global normalisation through the relaxed beam, started from cross-entropy."""
     return _supertagging("5.2", FROM_CROSS_ENTROPY, _claims_5_2, setup)
 
 
 def table_5_3(setup: Setup) -> Iterator[Outcome]:
-    """Local and global normalisation through the relaxed beam, started from a self-normalised model."""
+    """Make Table 5.3: local and global normalisation through the relaxed beam, started from a self-normalised model."""
     return _supertagging("5.3", FROM_NORMALIZED, _claims_5_3, setup)
 
 
@@ -205,7 +205,10 @@ SAMPLE = 4000
 
 
 def table_5_1(setup: Setup) -> Iterator[Outcome]:
-    """Mean and variance of log Z, with and without self-normalisation, and what it costs; taggers read both ways."""
+    """Make Table 5.1: mean and variance of log Z with and without self-normalisation, and its cost.
+
+    Taggers are bidirectional.
+    """
     every = (*map(supertags, CORPORA), translation_at(setup.scale))
     tasks = setup.chosen({f"table-5.1-{task.name}": task for task in every})
     for task in tasks.values():
@@ -238,7 +241,7 @@ def _log_partitions(table: str, task: Task, setup: Setup) -> Outcome:
 
 
 def _results_of(key: str, row: Measured, task: Task) -> list[Result]:
-    """Return mean and variance on some of the training data and on the development data, means over the seeds."""
+    """Return mean and variance of log Z on part of the training data and on development data, averaged over seeds."""
     published = LOG_PARTITIONS[task.measure][key]
     data = task.load_data()
     results = []

@@ -48,7 +48,7 @@ LOCAL, GLOBAL = ("direct-mixed", "normalized-local"), ("direct-global", "normali
 
 
 def table_5_4(setup: Setup) -> list[Outcome]:
-    """BLEU, from cross-entropy and from a self-normalised model."""
+    """Make Table 5.4: BLEU of systems that start from cross-entropy and from a self-normalised model."""
     task = translation_at(setup.scale)
     family, runs = family_of(task, setup.scale), setup.inside(runs_of(task, setup.scale))
     title, rows = f"Table 5.4, {task.title}: BLEU", rows_of(NAMES, PUBLISHED)
@@ -81,7 +81,7 @@ def _claims_5_4(measured: Mapping[str, Measured]) -> list[Claim]:
 
 # ---------------------------------------------------------------------------------------- n-grams and lengths
 
-# On the papers' development data; their three systems are a self-normalised start, and what follows it.
+# On the papers' development data; their three systems are a self-normalised start and two that start from it.
 PUBLISHED_5_5 = {
     "beam": (63.5, 35.7, 21.8, 13.7, 0.931), "local": (66.9, 39.4, 22.7, 14.0, 0.918),
     "global": (65.0, 39.1, 23.2, 14.7, 0.959),
@@ -94,7 +94,7 @@ PUBLISHED_BINS = ("0-20", "20-30", "30-40", "40+")
 
 
 def _edges(scale: str) -> tuple[int, ...]:
-    """Return the edges of source lengths in words: the papers' where there are concatenations.
+    """Return the bin edges of source lengths in words; the papers' edges need concatenations.
 
     Tatoeba's sentences have 6.5 words on average.
     """
@@ -102,7 +102,7 @@ def _edges(scale: str) -> tuple[int, ...]:
 
 
 def table_5_5(setup: Setup) -> list[Outcome]:
-    """n-gram overlap for n = 1 to 4, and the ratio of lengths; of sentences."""
+    """Make Table 5.5: n-gram overlap for n = 1 to 4, and length ratio, on sentences without concatenations."""
     measures = {f"{n}-gram overlap": partial(_overlap, n) for n in range(1, 5)} | {"length ratio": _ratio}
     published = {
         (kind, name): number for kind, row in PUBLISHED_5_5.items() for name, number in zip(measures, row, strict=True)
@@ -111,7 +111,7 @@ def table_5_5(setup: Setup) -> list[Outcome]:
 
 
 def table_5_6(setup: Setup) -> list[Outcome]:
-    """BLEU by the length of the source; at the scale "converged" the long ones are concatenations."""
+    """Make Table 5.6: BLEU by source length; at the scale "converged", long sources are concatenations."""
     task, edges = translation_at(setup.scale), _edges(setup.scale)
     names = bins_by_length(_source_lengths(task, "test"), edges)
     measures = {f"BLEU, source {name}": partial(_bleu_of_bin, task, edges, name) for name in names}
@@ -164,7 +164,7 @@ def _by_measure(
     return Outcome(name, table, {"runs": runs.folder})
 
 
-# What the papers see: longer outputs, fewer right words and pairs of words, more right triples and quadruples.
+# The papers observe longer outputs, fewer matching unigrams and bigrams, and more matching trigrams and 4-grams.
 WORSE = ("1-gram overlap", "2-gram overlap")
 
 
@@ -180,13 +180,13 @@ def _global_and_local(measure: str, number: str, found: Mapping[str, Measured]) 
 
 
 def _overlap(n: int, part: str, outputs: Outputs) -> Sums:
-    """Clipped n-gram precision: p_n of BLEU, without smoothing or brevity penalty."""
+    """Return the clipped n-gram precision: p_n of BLEU, without smoothing or brevity penalty."""
     columns_NC = bleu(*_sentences(part, outputs)).columns_NC
     return Counts(columns_NC[:, 1 + n], columns_NC[:, 1 + MAX_ORDER + n])
 
 
 def _ratio(part: str, outputs: Outputs) -> Sums:
-    """Length of the outputs by that of the closest references, in tokens of sacrebleu."""
+    """Return the length of the outputs divided by that of the closest references, in tokens of sacrebleu."""
     columns_NC = bleu(*_sentences(part, outputs)).columns_NC
     return Counts(columns_NC[:, 0], columns_NC[:, 1])
 

@@ -1,7 +1,7 @@
 """Footnotes 3 and 4 of NAACL 2019: with beams of 10 (tagging) and of 5 (translation) the results are similar.
 
-The systems are those of Tables 5.2 to 5.4, trained and searched there with narrower beams. They are searched anew, and
-not trained anew.
+The systems are those of Tables 5.2 to 5.4, trained and searched there with narrower beams. They are searched again, but
+not trained again.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ NAMES = {
     "normalized-local": "self-normalised, then local",
     "normalized-global": "self-normalised, then global",
 }
-"""Systems that the papers have, by key."""
+"""Systems of the papers, by key."""
 
 
 @dataclass(frozen=True)
 class Searched:
-    """A system in both beams; a measurement of the test data for each seed."""
+    """System decoded by both beams, with a measurement of the test data for each seed."""
 
     measured: Measured
     decoder: str
@@ -82,7 +82,7 @@ def _table(name: str, title: str, task: Task, wide: int, footnote: int, setup: S
 
 
 def search(measured: Mapping[str, Measured], task: Task, wide: int, setup: Setup) -> dict[str, Searched]:
-    """Search the runs of each system with a wider beam, or read back what they wrote."""
+    """Search the runs of each system with a wider beam, or read the outputs back."""
     data = sha256_of_examples(task.load_data().test)
     cells = [
         CellJob(
@@ -113,7 +113,7 @@ def _search_run(folder: Path, decoder: str, wide: int, load_data: Callable[[], D
 
 
 def examine(systems: Mapping[str, Searched], source: str, wide: int) -> list[Claim]:
-    """Test that results are similar: no system loses much, and what the tables find is found again."""
+    """Test that results are similar: no system loses much, and the findings of the tables hold again."""
 
     def beats(text: str, better: str, worse: str) -> Claim:
         first, second = systems[better], systems[worse]

@@ -38,7 +38,7 @@ Scores: TypeAlias = Callable[[Tensor], Tensor]
 
 
 def new_model(vocab_size: int, *, seed: int, **sizes: int) -> MaskedLSTM:
-    """Return a model with weights of the seed; the global random state stays as it was."""
+    """Return a model with weights drawn from a seed; the global random state is unchanged."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return MaskedLSTM(vocab_size=vocab_size, **sizes)
@@ -83,8 +83,8 @@ def _pairs(model: MaskedLSTM, left_PF: Tensor, right_SF: Tensor) -> Tensor:
 def raw_scores(logits_TCV: Tensor) -> Tensor:
     """Return ``-E_raw(y) = sum_t f(y_t, h(y\\t))`` of every sequence: (N,).
 
-    What is added to the scores of all tokens in one context, c(y\\t), changes E_raw but no conditional of the MLM:
-    training as an MLM leaves it free, so E_raw of a model trained that way is not identified (:func:`local_scores` is).
+    A constant c(y\\t) added to the scores of all tokens in one context changes E_raw but no conditional of the MLM. MLM
+    training leaves it free, so it does not identify E_raw; it does identify E_local (:func:`local_scores`).
     """
     size = logits_TCV.shape[-1]
     return torch.stack(
@@ -93,7 +93,7 @@ def raw_scores(logits_TCV: Tensor) -> Tensor:
 
 
 def _placed(table_PSK: Tensor) -> Tensor:
-    """Lay out a table of one position by prefix, suffix and token by sequence: the token between the other two."""
+    """Reorder a table of one position from (prefix, suffix, token) to sequences: prefix, token, suffix."""
     return table_PSK.transpose(1, 2).flatten()
 
 
@@ -103,18 +103,18 @@ def local_scores(logits_TCV: Tensor) -> Tensor:
 
 
 def likelihood_loss(logits_TCV: Tensor, weights_N: Tensor, *, scores: Scores = raw_scores) -> Tensor:
-    """Exact negative log-likelihood (LL): ``log sum_y exp(-E(y)) + sum_y w(y) E(y)``, in nats per sequence.
+    """Return the exact negative log-likelihood (LL), ``log sum_y exp(-E(y)) + sum_y w(y) E(y)``, in nats per sequence.
 
-    With the true distribution as weights this is the cross-entropy of the model, at best the entropy.
+    With the true distribution as weights, this is the cross-entropy of the model, which is at least the entropy.
     """
     scores_N = scores(logits_TCV)
     return scores_N.logsumexp(0) - (weights_N.to(scores_N) * scores_N).sum()
 
 
 def pseudolikelihood_loss(logits_TCV: Tensor, weights_N: Tensor, *, scores: Scores = raw_scores) -> Tensor:
-    """Exact negative pseudolikelihood (PLL) by the *true* conditionals: ``-sum_y w(y) sum_t log p(y_t | y\\t)``.
+    """Return the exact negative pseudolikelihood (PLL), ``-sum_y w(y) sum_t log p(y_t | y\\t)``, by true conditionals.
 
-    ``p(w | y\\t) = softmax over w of -E(y with y_t = w)``: V energies for each conditional, all of which are at hand.
+    ``p(w | y\\t) = softmax over w of -E(y with y_t = w)`` needs V energies per conditional, all of which are known.
     """
     scores_N = scores(logits_TCV)
     length, _, size = logits_TCV.shape
@@ -123,16 +123,16 @@ def pseudolikelihood_loss(logits_TCV: Tensor, weights_N: Tensor, *, scores: Scor
 
 
 def masked_loss(logits_TCV: Tensor, weights_N: Tensor) -> Tensor:
-    """MLM objective, by the free conditionals: ``-sum_y w(y) sum_t log p_mlm(y_t | y\\t)``.
+    """Return the MLM objective, by the free conditionals: ``-sum_y w(y) sum_t log p_mlm(y_t | y\\t)``.
 
-    In expectation over one masked position it is T times what MLM training minimises.
+    It is T times the expectation over one masked position, which MLM training minimises.
     """
     scores_N = local_scores(logits_TCV)
     return -(weights_N.to(scores_N) * scores_N).sum()
 
 
 def projection_loss(teacher_TCV: Tensor, *, pseudolikelihood_weight: float = 0.0) -> EnergyLoss:
-    """KL projection of an MLM onto an energy: its free conditionals become targets of the true conditionals.
+    """Return the loss of the KL projection of an MLM: its free conditionals are targets of the true conditionals.
 
     ``sum_y w(y) sum_t KL(p_mlm(. | y\\t) || p(. | y\\t; theta))``, plus, with a weight, the pseudolikelihood of y.
     """
@@ -153,7 +153,7 @@ def projection_loss(teacher_TCV: Tensor, *, pseudolikelihood_weight: float = 0.0
 
 
 def _by_context(table_N: Tensor, length: int, size: int) -> Tensor:
-    """Lay out a table of sequences as (T, C, V): of each position, by context and by the token that stands there."""
+    """Reorder a table of sequences as (T, C, V): for each position, by its context and its token."""
     return torch.stack([table_N.view(size**place, size, -1).transpose(1, 2).flatten(0, 1) for place in range(length)])
 
 
@@ -164,12 +164,12 @@ def _true_conditionals(scores_N: Tensor, length: int, size: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Fit:
-    """Course of a training."""
+    """Course of training."""
 
-    steps: int  # done, those after the best included
+    steps: int  # number, including those after the best one
     best_step: int  # whose weights were kept; 0 for the initial ones
     loss: float  # the objective on the development data at that step, in nats per sequence
-    learning_rate: float  # the best of those that were tried
+    learning_rate: float  # the best one tried
 
 
 def fit_enumerated(
@@ -187,9 +187,9 @@ def fit_enumerated(
 ) -> Fit:
     """Train on a whole enumerable space at every step, with early stopping on the objective itself.
 
-    AdamW on the exact gradient of ``loss(logits, train_N)``, its norm clipped. Every learning rate starts from the same
-    weights, and its training ends ``patience`` steps after its best. The weights that end up in the model are those
-    with the lowest ``loss(logits, dev_N)`` of all.
+    AdamW on the exact gradient of ``loss(logits, train_N)``, with its norm clipped. Every learning rate starts from the
+    same weights, and its training ends ``patience`` steps after its best. The model keeps the weights with the lowest
+    ``loss(logits, dev_N)`` of all.
     """
 
     def fit(rate: float) -> Fit:
@@ -219,7 +219,7 @@ def fit_enumerated(
 def fit_at_best_rate(
     model: nn.Module, rates: Sequence[float], fit: Callable[[float], Fitted], *, loss: Callable[[Fitted], float]
 ) -> Fitted:
-    """Fit a model from the same weights at each learning rate, and leave in it the weights of the least loss."""
+    """Fit a model from the same weights at each learning rate, and keep the weights with the lowest loss."""
     initial, fits = copy.deepcopy(model.state_dict()), []
     for rate in rates:
         model.load_state_dict(initial)

@@ -1,14 +1,13 @@
-"""Figure 3.1: objectives along one parameter, through hard decisions and through soft ones.
+"""Figure 3.1: objectives along one parameter, through hard and through soft decisions.
 
-A tagger translates "le chat crie ainsi" word by word, and what it says the animal does depends on the animal that it
-was fed. The one parameter, theta, is the embedding of "chat", a single number. Source embeddings are not trained: they
-lie on a line, chaton (kitten) at -2, chien (dog) at 0 and chat (cat) at 2. So as theta goes from -3 to 3 the decision
-goes from kitten over dog to cat, as in the thesis (with each of the seeds 0 to 7). All other weights are trained, on a
-toy in which a source word has several translations.
+A tagger translates "le chat crie ainsi" word by word, and the words after the animal depend on the animal that it was
+fed. The parameter, theta, is the embedding of "chat", a single number. Source embeddings are not trained: they lie on a
+line, chaton (kitten) at -2, chien (dog) at 0 and chat (cat) at 2. So when theta goes from -3 to 3, the decision changes
+from kitten to dog to cat, as in the thesis (with each of the seeds 0 to 7). All other weights are trained, on toy data
+in which a source word has several translations.
 
-Each curve is the objective that training uses, computed with theta in its place in the model: scheduled sampling that
-never feeds gold (chapter 3), and the direct loss through a beam of two with local scores (chapter 4). Shapes: B batch,
-T target length.
+Each curve is a training objective, computed by the model with theta: scheduled sampling that never feeds gold (chapter
+3), and the direct loss through a beam of two with local scores (chapter 4). Shapes: B batch, T target length.
 """
 
 from __future__ import annotations
@@ -46,9 +45,9 @@ ALPHAS = (1.0, 3.0, 10.0, 100.0)
 INTERVAL = (-3.0, 3.0)
 POINTS = 401
 BEAM_SIZE = 2
-BRACKET = 1e-9  # how closely a switch of hard decisions is pinned down; a continuous curve hardly moves over it
-JUMP = 1e-4  # what counts as a jump over that bracket, in units of the objective
-AWAY = 0.15  # how far from all switches curves are compared
+BRACKET = 1e-9  # width to which switches of hard decisions are located; a continuous curve hardly changes over it
+JUMP = 1e-4  # smallest change over this width that counts as a jump, in units of the objective
+AWAY = 0.15  # smallest distance from all switches at which curves are compared
 
 PLACES = {"chaton": -2.0, "chien": 0.0, "chat": 2.0, "le": 0.0, "crie": 0.0, "ainsi": 0.0}
 ANIMALS = {
@@ -64,7 +63,7 @@ CRIES = {
 GOLD = Example(("le", "chat", "crie", "ainsi"), ("the", "cat", "purrs", "softly"))
 ANIMAL = 1  # the position of the animal in a target
 
-# The dashes tell curves apart without colour.
+# Dashes distinguish curves without colour.
 STYLES: dict[str, dict[str, Any]] = {
     "hard": {"color": ORANGE, "lw": 4, "solid_capstyle": "butt"},
     "gold fed": {"color": GREY},
@@ -85,7 +84,7 @@ class Toy:
     moved: int
 
     def at(self, theta: float) -> Toy:
-        """Set the one parameter to theta, in place; returns the toy."""
+        """Set the parameter to theta, in place, and return the toy."""
         with torch.no_grad():
             self.model.encoder.embedding.weight[self.moved, 0] = theta
         return self
@@ -93,31 +92,31 @@ class Toy:
 
 @dataclass(frozen=True)
 class Panel:
-    """The curves of one panel."""
+    """Curves of one panel."""
 
     name: str  # of the search
     title: str  # above the panel
     unit: str  # of the objectives
     label: str  # of the vertical axis
     decisions: Callable[[Toy], object]  # all hard decisions that the hard objective depends on, to be compared
-    words: Callable[[Toy], Sequence[str]]  # the words that the hard decisions write
-    # objectives by name: "hard" first, "alpha = 1" and so on, and others to compare with
+    words: Callable[[Toy], Sequence[str]]  # output of the hard decisions
+    # Objectives by name: "hard" first, "alpha = 1" and so on, and others to compare with.
     curves: Mapping[str, Callable[[Toy], float]]
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A panel's curves along theta."""
+    """Values of a panel's curves along theta."""
 
     thetas: Sequence[float]  # in ascending order
     values: Mapping[str, Sequence[float]]  # of each curve at each theta
-    # pairs of parameters at most 1e-9 apart, between which the hard decisions change
+    # Pairs of parameters at most 1e-9 apart, between which the hard decisions change.
     switches: Sequence[tuple[float, float]]
     across: Mapping[str, Sequence[float]]  # of each curve, the absolute change across each switch
 
     @property
     def jumps(self) -> list[float]:
-        """Return where the hard curve is discontinuous."""
+        """Return the parameters at which the hard curve is discontinuous."""
         return [high for (_, high), change in zip(self.switches, self.across["hard"], strict=True) if change > JUMP]
 
     def largest_step(self, name: str) -> float:
@@ -153,7 +152,7 @@ def make_toy(seed: int) -> Toy:
         ).double()  # fmt: skip
     embedding = model.encoder.embedding.weight.requires_grad_(False)
     embedding[:, 0] = torch.tensor(list(PLACES.values()))
-    # The strong decay keeps scores gentle functions of theta, so that the figure resolves how they cross.
+    # The strong decay keeps scores smooth functions of theta, so that the figure resolves their crossings.
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=0.03, weight_decay=1.0)
     for _ in range(400):
@@ -167,13 +166,13 @@ def make_toy(seed: int) -> Toy:
 
 
 def fed(toy: Toy, feeding: str, alpha: float = 1.0, gold_probability: float = 0.0) -> Tensor:
-    """Return the scores at every step, by default under a feeding that never feeds gold."""
+    """Return the scores at every step, by default without feeding gold."""
     context, targets_BT, otherwise = toy.model.encode(toy.batch), toy.batch.targets_BT, FEEDINGS[feeding](alpha)
     return fed_logits(toy.model, context, targets_BT, otherwise=otherwise, gold_probability=gold_probability)
 
 
 def search(toy: Toy, selector: HardTopK | SoftTopK) -> Beam:
-    """Search with local scores and Hamming costs; returns the last beam."""
+    """Search with local scores and Hamming costs, and return the last beam."""
     targets_BT = toy.batch.targets_BT
     cost = hamming_cost(targets_BT, len(toy.words))
     return beam_search(
@@ -195,7 +194,7 @@ def sampling_panel() -> Panel:
         "Scheduled sampling, by the animal fed",
         "nat",
         "cross-entropy (nats per token)",
-        decisions=lambda toy: words(toy)[:-1],  # the last word is fed to nothing
+        decisions=lambda toy: words(toy)[:-1],  # the last word is never fed
         words=words,
         curves={
             "hard": partial(objective, feeding="greedy"),
@@ -230,7 +229,7 @@ def beam_panel() -> Panel:
 
 
 def sweep(toy: Toy, panel: Panel, *, points: int, tick: Callable[[], None] = lambda: None) -> Sweep:
-    """Compute every curve of a panel at evenly spaced parameters, and pin down where hard decisions switch."""
+    """Compute every curve of a panel at evenly spaced parameters, and locate the switches of hard decisions."""
     start = toy.model.encoder.embedding.weight[toy.moved, 0].item()
     low, high = INTERVAL
     thetas = [low + (high - low) * point / (points - 1) for point in range(points)]
@@ -241,7 +240,7 @@ def sweep(toy: Toy, panel: Panel, *, points: int, tick: Callable[[], None] = lam
             values[name].append(objective(toy))
         tick()
     decided = [(theta, panel.decisions(toy.at(theta))) for theta in thetas]
-    switches = [switch for left, right in pairwise(decided) for switch in pin_down(toy, panel, left, right)]
+    switches = [switch for left, right in pairwise(decided) for switch in locate(toy, panel, left, right)]
     across = {
         name: [abs(objective(toy.at(after)) - objective(toy.at(before))) for before, after in switches]
         for name, objective in panel.curves.items()
@@ -253,10 +252,10 @@ def sweep(toy: Toy, panel: Panel, *, points: int, tick: Callable[[], None] = lam
 Point = tuple[float, object]  # a parameter, and the hard decisions there
 
 
-def pin_down(toy: Toy, panel: Panel, left: Point, right: Point) -> Iterator[tuple[float, float]]:
-    """Yield brackets of every place between two points at which bisection finds decisions to switch.
+def locate(toy: Toy, panel: Panel, left: Point, right: Point) -> Iterator[tuple[float, float]]:
+    """Yield brackets of the switches of decisions that bisection finds between two points.
 
-    A switch there and back again between two points that are compared stays unseen.
+    A switch that is reversed between two compared points is not found.
     """
     if left[1] == right[1]:
         return
@@ -265,12 +264,12 @@ def pin_down(toy: Toy, panel: Panel, left: Point, right: Point) -> Iterator[tupl
         return
     theta = (left[0] + right[0]) / 2
     middle = theta, panel.decisions(toy.at(theta))
-    yield from pin_down(toy, panel, left, middle)
-    yield from pin_down(toy, panel, middle, right)
+    yield from locate(toy, panel, left, middle)
+    yield from locate(toy, panel, middle, right)
 
 
 def reproduce(setup: Setup) -> list[Outcome]:
-    """Draw both panels, and measure how continuous each curve is and how near to the hard one.
+    """Draw both panels, and measure the continuity of each curve and its distance to the hard one.
 
     Source: thesis, section 3.3.1, Figure 3.1 (a drawing without numbers; this one is computed). The second panel, for
     the beam search of chapter 4, has no counterpart there. Not implemented: sampled decisions.
@@ -288,13 +287,13 @@ def reproduce(setup: Setup) -> list[Outcome]:
         for panel, found in drawn
         for system, measure, value, unit in measured(panel, found)
     ]
-    lesson = " ".join(teach(panel, found) for panel, found in drawn)
+    lesson = " ".join(describe(panel, found) for panel, found in drawn)
     table = Table(title, tuple(results), lesson)
     return [Outcome("figure-3.1", table, {"figure": figure}, lesson)]
 
 
 def measured(panel: Panel, found: Sweep) -> Iterator[tuple[str, str, float, str]]:
-    """System, measure, value and unit; the distance to the hard curve of the soft curves only."""
+    """Yield system, measure, value and unit; only soft curves have a distance to the hard one."""
     for name, changes in found.across.items():
         system = f"{panel.name}, {name}"
         yield system, "jumps", sum(change > JUMP for change in changes), ""
@@ -304,20 +303,20 @@ def measured(panel: Panel, found: Sweep) -> Iterator[tuple[str, str, float, str]
             yield system, "largest distance to hard", found.distance(name), panel.unit
 
 
-def short(value: float) -> str:
-    """Two digits; of what is below the rounding of float64, no more than that."""
+def digits(value: float) -> str:
+    """Format a number with two digits, or as "<1e-12" within the rounding errors of float64."""
     return f"{value:.2g}" if value == 0 or value >= 1e-12 else "<1e-12"
 
 
-def teach(panel: Panel, found: Sweep) -> str:
-    """Describe a panel in a sentence of its numbers."""
+def describe(panel: Panel, found: Sweep) -> str:
+    """Summarise the numbers of a panel in a sentence."""
     softest, *_, hardest = [name for name in found.values if name.startswith("alpha")]
     continuous = max(max(changes, default=0.0) for name, changes in found.across.items() if name != "hard")
     return (
         f"{panel.name.capitalize()}: hard decisions make {len(found.jumps)} jump{'s' * (len(found.jumps) != 1)} of up "
         f"to {max(found.across['hard'], default=0.0):.2g} {panel.unit}; over the same 1e-9 of the parameter no other "
         f"curve changes by more than {continuous:.1g}; away from the switches the distance to the hard curve falls "
-        f"from {short(found.distance(softest))} at {softest} to {short(found.distance(hardest))} at {hardest}."
+        f"from {digits(found.distance(softest))} at {softest} to {digits(found.distance(hardest))} at {hardest}."
     )
 
 
@@ -325,7 +324,7 @@ def draw(toy: Toy, drawn: Sequence[tuple[Panel, Sweep]], path: Path) -> None:
     """Draw the panels side by side."""
     with panels(path, len(drawn), figsize=(10.5, 4.4)) as (figure, row):
         for axes, (panel, found) in zip(row, drawn, strict=True):
-            # The hard curve in pieces: a line drawn across a jump would look like a slope.
+            # The hard curve is drawn in pieces, because a line across a jump would look like a slope.
             for left, right in pairwise((INTERVAL[0], *found.jumps, INTERVAL[1])):
                 points = zip(found.thetas, found.values["hard"], strict=True)
                 piece = dict(point for point in points if left <= point[0] <= right)

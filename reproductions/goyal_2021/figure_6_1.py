@@ -1,10 +1,11 @@
 """Figure 6.1 of the thesis: a masked model trained on much data, projected onto an energy with little.
 
-The MLM has read 100,000 sequences. An energy is then trained on n others: by KL projection of the MLM's conditionals
-onto the true conditionals of E_raw, by the same with pseudolikelihood added, or by pseudolikelihood alone. The first
-two start from the MLM's weights; to tell the target from the start, pseudolikelihood does so too (a control that the
-thesis does not have), as well as from new weights. All numbers are exact, as in `reproductions.goyal_2021.table_6_1`.
-The panel of phoneme sequences is in `reproductions.goyal_2021.figure_6_1_phonemes`.
+The MLM is trained on 100,000 sequences. An energy is then trained on n others: by KL projection of the MLM's
+conditionals onto the true conditionals of E_raw, by the same with pseudolikelihood added, or by pseudolikelihood alone.
+The first two start from the MLM's weights. To separate the effects of target and start, pseudolikelihood starts both
+from new weights and from the MLM's (a control that the thesis lacks). All numbers are exact, as in
+`reproductions.goyal_2021.table_6_1`. The panel of phoneme sequences is in
+`reproductions.goyal_2021.figure_6_1_phonemes`.
 """
 
 from __future__ import annotations
@@ -50,10 +51,10 @@ from seqwise.models.masked import MaskedLSTM
 SOURCE = "Goyal's thesis (2021), Figure 6.1"
 SHOWN = ("palindromes", "HMM, low entropy")
 SIZES = (100, 300, 1_000, 3_000, 10_000)
-"""How many sequences the methods see."""
+"""Numbers of training sequences of the methods."""
 MLM_SIZE = 100_000
 METHODS = ("KL", "KL + PLL", "PLL", "PLL from the MLM's weights")
-"""As the thesis has them, and the control."""
+"""Methods of the thesis, and the control."""
 NEAR = 0.1  # nats from the entropy
 
 
@@ -67,23 +68,23 @@ class Curves:
     """NLL on one distribution; every list has a number for each seed, in nats per sequence."""
 
     name: str  # of the data
-    entropy: float | None  # of the distribution, where it is known
-    mlm_size: int  # how many sequences the MLM has seen
+    entropy: float | None  # of the distribution, if it is known
+    mlm_size: int  # number of training sequences of the MLM
     mlm: Mapping[str, list[float]]  # NLL of the MLM that the others start from, by reading, "raw" and "local"
     by_method: Mapping[tuple[str, int], list[float]]  # NLL (of E_raw) by method and number of sequences
 
     @classmethod
     def of(cls, name: str, runs: Sequence[Run], *, entropy: float | None, mlm_size: int) -> Curves:
-        """Put the measurements of several seeds together."""
+        """Combine the measurements of several seeds."""
         mlm = {reading: [read[reading] for read, _ in runs] for reading in ("raw", "local")}
         by_method = {key: [found[key] for _, found in runs] for key in runs[0][1]}
         return cls(name, entropy, mlm_size, mlm, by_method)
 
 
 def measure(distribution: Enumerable, sizes: Sequence[int], *, seed: int, mlm_size: int = MLM_SIZE) -> Run:
-    """Train an MLM on much data, and each method on each amount of other data; NLL against the truth."""
+    """Train an MLM on much data, and each method on each amount of other data; return NLL on the true distribution."""
     length = distribution.length
-    # Far from the seeds of the small data, which are to be others.
+    # Not a seed of the small data, which must be different.
     train_N, dev_N = train_and_dev(distribution, mlm_size, seed=1_000_000 + seed)
     mlm = new_model(distribution.vocab_size, seed=seed)
     fit_enumerated(mlm, masked_loss, length=length, train_N=train_N, dev_N=dev_N)
@@ -110,7 +111,7 @@ def measure(distribution: Enumerable, sizes: Sequence[int], *, seed: int, mlm_si
 def start(
     method: str, mlm: MaskedLSTM, new: Callable[[], MaskedLSTM], pseudolikelihood: Loss, project: Callable[..., Loss]
 ) -> tuple[MaskedLSTM, Loss]:
-    """Return the weights that a method starts from, and what it minimises.
+    """Return a model with the weights that a method starts from, and the loss that it minimises.
 
     ``new`` makes new weights, and ``project`` the projection of the MLM, with a weight of the pseudolikelihood.
     """
@@ -123,7 +124,7 @@ def start(
 def reproduce(setup: Setup) -> Iterator[Outcome]:
     """Train 4 methods on 5 amounts of 2 kinds of data with each seed; draw NLL against size.
 
-    The panel of phonemes comes after that, where there is a CMU dictionary.
+    The panel of phonemes follows if there is a CMU dictionary.
 
     Source: Goyal's thesis (2021), Figure 6.1.
     """
@@ -155,7 +156,7 @@ def make_outcome(name: str, title: str, every: Sequence[tuple[Curves, Signature]
 
 
 def examine(curves: Curves) -> list[Claim]:
-    """Put the thesis' statements on one distribution to the numbers; means over sizes are paired by seed."""
+    """Test the thesis' claims on one distribution; means over sizes are paired by seed."""
     sizes = sorted({size for _, size in curves.by_method})
     least, most = sizes[0], sizes[-1]
 
@@ -170,8 +171,8 @@ def examine(curves: Curves) -> list[Claim]:
             statistics.fmean(curves.by_method[worse, size]) > statistics.fmean(curves.by_method[better, size])
             for size in sizes
         )
-        said = f"{worse} minus {better}, mean of {len(sizes)} sizes ({above} above 0): "
-        return judge_by_seed(f"{curves.name}: {text}", source, mean(worse), mean(better), prefix=said)
+        prefix = f"{worse} minus {better}, mean of {len(sizes)} sizes ({above} above 0): "
+        return judge_by_seed(f"{curves.name}: {text}", source, mean(worse), mean(better), prefix=prefix)
 
     def gain(size: int) -> list[float]:
         both = zip(curves.by_method["PLL", size], curves.by_method["KL", size], strict=True)
@@ -219,7 +220,7 @@ def _results(curves: Curves, signature: Signature) -> list[Result]:
 
 
 def draw(table: Table, path: Path) -> None:
-    """Draw one panel for each distribution, one line for each method, bars of Student's 95% intervals."""
+    """Draw a panel for each distribution with a line for each method, with Student's 95% intervals as bars."""
     by_system: dict[str, dict[str, Result]] = {}
     for result in table.results:
         by_system.setdefault(result.system, {})[result.measure] = result
@@ -248,7 +249,7 @@ def _draw_panel(axes: Any, found: Mapping[str, Result]) -> None:
 
 
 def _by_size(found: Mapping[str, Result], method: str) -> dict[int, Result]:
-    """Return what a method gives on each number of sequences, ascending."""
+    """Return the results of a method by number of sequences, in ascending order."""
     parts = ((measure.rpartition(", "), result) for measure, result in found.items())
     sizes = {int(size.replace(",", "")): result for (name, _, size), result in parts if name == method}
     return dict(sorted(sizes.items()))

@@ -1,9 +1,9 @@
-"""Figure 6.1 of the thesis, panel of phonemes: a masked model of much of the CMU dictionary, projected on little.
+"""Figure 6.1 of the thesis, panel of phonemes: an MLM of most of the CMU dictionary, projected with little data.
 
-Data, model, and the exact NLL of a test set are those of `reproductions.goyal_2021.phonemes`. Of its sequences 5,000
-are kept for the methods, the MLM learns from the others; the thesis has 65,000 of 75,000 entries for that. log Z is
-summed exactly over all sequences of a length once for each number in the figure. Over 39^6 that takes 7 CPU minutes,
-over 39^5 ten seconds; so the sequences here have five phonemes at most, where the thesis has six.
+Data, model, and the exact NLL of a test set are those of `reproductions.goyal_2021.phonemes`. Of its sequences, 5,000
+are kept for the methods, and the MLM is trained on the others; the thesis trains it on 65,000 of 75,000 entries. For
+each number in the figure, log Z is summed exactly over all sequences of each length. This takes 7 CPU minutes for 39^6
+sequences and ten seconds for 39^5, so sequences have at most five phonemes here, and six in the thesis.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from seqwise.evaluation.signature import sha256_of_examples, sign
 from seqwise.models.masked import MaskedLSTM
 
 SIZES = (100, 1_000, 5_000)
-"""How many sequences the methods see; the MLM sees none of them."""
+"""Numbers of training sequences of the methods; the MLM is trained on none of them."""
 SETTING = Setting(max_length=5)
 NUM_SEEDS = 3
 
 
 def projection(teacher: MaskedLSTM, *, pseudolikelihood_weight: float) -> Loss:
-    """Return ``T KL(p_mlm(. | y\\t) || p(. | y\\t; theta))`` of each sequence at a position, as it is in Figure 6.1.
+    """Return the loss ``T KL(p_mlm(. | y\\t) || p(. | y\\t; theta))`` of each sequence at a position, as in Figure 6.1.
 
     With a weight, the pseudolikelihood of y is added.
     """
@@ -57,20 +57,20 @@ def projection(teacher: MaskedLSTM, *, pseudolikelihood_weight: float) -> Loss:
 
 
 def split(sequences: Sequence[tuple[str, ...]], most: int, *, seed: int) -> tuple[Split, list[list[int]]]:
-    """Keep some sequences for the methods, as numbers; split the others for the MLM."""
+    """Number the sequences, keep ``most`` of them for the methods, and split the others for the MLM."""
     order = phonemes.numbered(sequences)
     random.Random(seed).shuffle(order)
     return phonemes.split_sequences(order[most:], seed=seed), order[:most]
 
 
 def small_data(kept: Sequence[list[int]], size: int, data: Split) -> Split:
-    """Take as many of the sequences that were kept, a fifth of them to stop on; the test data stay."""
+    """Take ``size`` of the kept sequences, a fifth of them for development; the test data are unchanged."""
     dev = size // 5
     return Split(phonemes.by_length(kept[dev:size]), phonemes.by_length(kept[:dev]), data.test)
 
 
 def epochs_of(size: int, setting: Setting) -> int:
-    """Return more passes over few sequences, which make few steps in each."""
+    """Return the number of epochs, which is larger for few sequences, because these make few steps per epoch."""
     return max(setting.epochs, min(6 * setting.epochs, 20_000 // size))
 
 
@@ -83,7 +83,7 @@ def measure(
     setting: Setting,
     report: Report,
 ) -> Run:
-    """Train an MLM, and each method on each amount of other data; NLL of the test data, one cell for each number."""
+    """Train an MLM, and each method on each amount of other data; return NLL on test data, with a cell per number."""
     data, kept = split(sequences, max(sizes), seed=seed)
     examples = sha256_of_examples(Example(sequence, ()) for sequence in sequences)
     mlm: MaskedLSTM | None = None
@@ -94,7 +94,7 @@ def measure(
 
         def make() -> dict[str, dict[str, float]]:
             nonlocal mlm
-            if mlm is None:  # which is not kept: it takes seconds
+            if mlm is None:  # not stored, because training takes seconds
                 mlm = phonemes.new_model(len({s for each in sequences for s in each}), setting, seed=seed)
                 phonemes.fit(mlm, phonemes.OBJECTIVES["MLM"], data, setting, seed=seed, report=report)
             return {"nll": _likelihoods(name, size, mlm, data, kept, setting, seed=seed, report=report)}
@@ -116,7 +116,7 @@ def _likelihoods(
     seed: int,
     report: Report,
 ) -> dict[str, float]:
-    """Return NLL by E_raw and by E_local, with the shares of lengths that the MLM's data have."""
+    """Return NLL by E_raw and by E_local, with the shares of lengths in the MLM's data."""
     model = mlm
     if name != "MLM":
         new = partial(phonemes.new_model, mlm.vocab_size, setting, seed=seed)

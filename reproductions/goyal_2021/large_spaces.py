@@ -1,11 +1,11 @@
-"""Two-LSTM masked models as energies where no table holds all sequences: exact log Z in blocks, true conditionals.
+"""Two-LSTM masked models as energies on spaces too large for a table: exact log Z in blocks, true conditionals.
 
 Shapes: B sequences, T positions, V vocabulary, K tokens of the set of a position, H hidden size, F hidden size of the
-head, P prefixes and S suffixes of a position, A and C the same of a part of them.
+head, P prefixes and S suffixes of a position, A and C the numbers in a part of these.
 
-A block is a product of T sets of tokens. What is computed for a block is laid out so that nothing is copied twice: the
-head is one matrix product with contexts as columns, its rows for the set of a position are added to the scores of the
-block through a view, and the local scores are the raw ones minus T small tables, broadcast.
+A block is a product of T sets of tokens. Its tensors are laid out so that nothing is copied twice: the head is one
+matrix product with contexts as columns, its rows for the set of a position are added to the scores of the block through
+a view, and the local scores are the raw ones minus T small tables, broadcast.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from seqwise.models.masked import MaskedLSTM
 
 CONTEXTS_AT_ONCE = 4096
 STATES_AT_ONCE = 1024
-"""As many as keep their features, and their gates, in the cache of a core."""
+"""Numbers whose features, and whose gates, fit in the cache of a core."""
 LARGEST_EXPONENT = 60.0
-"""Of e, far from what float32 cannot hold."""
+"""Largest exponent of e, well within the range of float32."""
 
 _State = tuple[Tensor, Tensor]
 """Hidden and cell states with the states as columns: (H, P)."""
 
 
 class Readings(NamedTuple):
-    """A number of both energies that a masked model defines, E_raw and E_local."""
+    """Values for the two energies that a masked model defines, E_raw and E_local."""
 
     raw: Tensor
     local: Tensor
@@ -41,8 +41,8 @@ class Readings(NamedTuple):
 def sequence_scores(model: MaskedLSTM, tokens_BT: Tensor) -> Readings:
     """Return minus both energies, ``sum_t f(y_t, h(y\\t))`` and ``sum_t log p_mlm(y_t | y\\t)``, (B,) each.
 
-    One pass of each LSTM, since no position reads itself. Minus the mean of the local scores is what MLM training
-    minimises. Source: Goyal's thesis (2021), sections 6.2.1 and 6.2.4. Not implemented: padding.
+    One pass of each LSTM suffices, since no position reads itself. MLM training minimises minus the mean of the local
+    scores. Source: Goyal's thesis (2021), sections 6.2.1 and 6.2.4. Not implemented: padding.
     """
     logits_BTV = masked_logits(model, tokens_BT)
     raw_B, local_B = (
@@ -52,7 +52,7 @@ def sequence_scores(model: MaskedLSTM, tokens_BT: Tensor) -> Readings:
 
 
 def masked_logits(model: MaskedLSTM, tokens_BT: Tensor) -> Tensor:
-    """Return the scores ``f(., h(y\\t))`` at each position in turn, which its own token does not reach: (B, T, V)."""
+    """Return the scores ``f(., h(y\\t))`` at each position, which do not depend on its own token: (B, T, V)."""
     embedded_BTD = model.embedding(tokens_BT)
     left_BTH, _ = _read(model.before, embedded_BTD[:, :-1])
     right_BTH, _ = _read(model.after, embedded_BTD[:, 1:].flip(1))
@@ -61,7 +61,7 @@ def masked_logits(model: MaskedLSTM, tokens_BT: Tensor) -> Tensor:
 
 
 class _Side(NamedTuple):
-    """One side of a position: its LSTM, and the positions in the order in which that reads them."""
+    """One side of a position: its LSTM, and the positions in the order in which the LSTM reads them."""
 
     lstm: nn.LSTM
     weights_FH: Tensor
@@ -72,8 +72,8 @@ class _Side(NamedTuple):
 def true_conditionals(model: MaskedLSTM, tokens_BT: Tensor, place: int) -> Tensor:
     """Return ``log p(w | y\\t)``, (B, V): the softmax over w of ``-E_raw(y with y_t = w)``, at one position t.
 
-    An LSTM reads the V variants from the position on, while the other's states stay as they are; the head scores one
-    token at all other positions. Source: Goyal's thesis (2021), section 6.2.2, item 2.
+    One LSTM reads the V variants from the position on, while the states of the other are the same for all; the head
+    scores one token at every other position. Source: Goyal's thesis (2021), section 6.2.2, item 2.
     """
     length = tokens_BT.shape[1]
     embedded_BTD = model.embedding(tokens_BT)
@@ -82,7 +82,7 @@ def true_conditionals(model: MaskedLSTM, tokens_BT: Tensor, place: int) -> Tenso
     left_FH, right_FH = model.combine.weight.chunk(2, dim=-1)
     features_BF = F.linear(before[0], left_FH, model.combine.bias) + F.linear(after[0], right_FH)
     scores_BV = model.head(F.gelu(features_BF))
-    # A neighbour's other side is the state before it, which knows nothing of the variants.
+    # The other side of a neighbour is the state before it, which does not depend on the variants.
     rightwards = _Side(model.before, left_FH, before, range(place + 1, length))
     leftwards = _Side(model.after, right_FH, after, range(place - 1, -1, -1))
     for side, others_BXH, weights_FH in ((rightwards, right_BSH, right_FH), (leftwards, left_BPH, left_FH)):
@@ -95,9 +95,9 @@ def true_conditionals(model: MaskedLSTM, tokens_BT: Tensor, place: int) -> Tenso
 def _variant_scores(
     model: MaskedLSTM, tokens_BT: Tensor, embedded_BTD: Tensor, side: _Side, fixed_BXF: Tensor
 ) -> Tensor:
-    """Sum the scores of the tokens on one side of a position, for each token that may stand there: (B, V).
+    """Sum the scores of the tokens on one side of a position, for each token at the position: (B, V).
 
-    Without the biases of the head, which are the same for all V.
+    The biases of the head are left out, because they are the same for all V.
     """
     hidden_BH, cell_BH = side.state
     state = lstm_step(
@@ -115,18 +115,18 @@ def _variant_scores(
 
 def _read(lstm: nn.LSTM, inputs_BXD: Tensor) -> tuple[Tensor, LSTMState]:
     """Return the states (B, X + 1, H) before the first input and after each, and the last state as a whole."""
-    nothing_BH = inputs_BXD.new_zeros(len(inputs_BXD), lstm.hidden_size)
+    zeros_BH = inputs_BXD.new_zeros(len(inputs_BXD), lstm.hidden_size)
     if not inputs_BXD.shape[1]:
-        return nothing_BH[:, None], (nothing_BH, nothing_BH)
+        return zeros_BH[:, None], (zeros_BH, zeros_BH)
     outputs_BXH, (hidden_1BH, cell_1BH) = lstm(inputs_BXD)
-    return torch.cat([nothing_BH[:, None], outputs_BXH], dim=1), (hidden_1BH[0], cell_1BH[0])
+    return torch.cat([zeros_BH[:, None], outputs_BXH], dim=1), (hidden_1BH[0], cell_1BH[0])
 
 
 def product_blocks(vocab_size: int, length: int, *, tokens_at_once: int) -> list[tuple[Tensor, ...]]:
     """Split all V^T sequences into products of T token sets, for :func:`log_partitions_of_block`.
 
-    The first and the last position have all tokens: there the long way through the LSTMs is taken once. The positions
-    between are cut into sets of K tokens, and a context there is met V / K times.
+    The first and the last position have all tokens, so that the LSTMs read the longest contexts only once. The other
+    positions are divided into sets of K tokens, and their contexts are evaluated V / K times.
     """
     tokens_V = torch.arange(vocab_size)
     sets = [(tokens_V,) if place in (0, length - 1) else tokens_V.split(tokens_at_once) for place in range(length)]
@@ -168,7 +168,7 @@ def _contexts(
     scores: Tensor,
     norm: Tensor,
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield the contexts of a position in parts: (F, A, C) what the head's activation is fed, and where results go.
+    """Yield the contexts of a position in parts: inputs of the head's activation (F, A, C), and outputs to fill.
 
     The latter are views (K, A, C) of the scores and (A, C) of the log-normalisers.
     """
@@ -176,16 +176,16 @@ def _contexts(
     bias_F1 = model.combine.bias[:, None]
     length = len(choices)
     if length > 1 and place == 0:
-        # Suffixes of T - 1 tokens are too many to keep: those of T - 2 are prolonged a few at a time.
+        # Suffixes of T - 1 tokens are too many to keep, so those of T - 2 are extended a few at a time.
         scores_KAS = scores.view(len(choices[0]), len(choices[1]), -1)
         norm_AS = norm.view(len(choices[1]), -1)
-        for part, hidden_HAC in _prolonged(model, model.after, afters[-1], choices[1]):
+        for part, hidden_HAC in _extended(model, model.after, afters[-1], choices[1]):
             features_FAC = torch.addmm(bias_F1, right_FH, hidden_HAC.flatten(1)).view(-1, *hidden_HAC.shape[1:])
             yield features_FAC, scores_KAS[..., part], norm_AS[:, part]
     elif length > 1 and place == length - 1:
         scores_PAK = scores.view(-1, len(choices[-2]), len(choices[-1]))
         norm_PA = norm.view(-1, len(choices[-2]))
-        for part, hidden_HAC in _prolonged(model, model.before, befores[-1], choices[-2]):
+        for part, hidden_HAC in _extended(model, model.before, befores[-1], choices[-2]):
             features_FAC = torch.addmm(bias_F1, left_FH, hidden_HAC.flatten(1)).view(-1, *hidden_HAC.shape[1:])
             yield features_FAC, scores_PAK[part].permute(2, 1, 0), norm_PA[part].T
     else:
@@ -200,7 +200,7 @@ def _contexts(
 
 def _log_normalizers(logits_VC: Tensor) -> Tensor:
     low, high = logits_VC.aminmax()
-    # Where no exponential can overflow or vanish, two passes over the memory are enough.
+    # If no exponential can overflow or vanish, two passes over the memory are enough.
     if low > -LARGEST_EXPONENT and high < LARGEST_EXPONENT:
         return logits_VC.exp_().sum(0).log()
     return logits_VC.logsumexp(0)
@@ -216,9 +216,9 @@ def _tiles(num_prefixes: int, num_suffixes: int) -> Iterator[tuple[slice, slice]
 
 
 def _levels(model: MaskedLSTM, lstm: nn.LSTM, choices: Sequence[Tensor]) -> list[_State]:
-    """Return the states of an LSTM after all sequences of 0, 1, .. tokens; suffixes in the order of their writing."""
-    nothing_H1 = model.head.weight.new_zeros(lstm.hidden_size, 1)
-    levels: list[_State] = [(nothing_H1, nothing_H1)]
+    """Return the states of an LSTM after all sequences of 0, 1, .. tokens, in lexicographic order of the text."""
+    zeros_H1 = model.head.weight.new_zeros(lstm.hidden_size, 1)
+    levels: list[_State] = [(zeros_H1, zeros_H1)]
     for tokens_K in choices:
         hidden_HP, cell_HP = levels[-1]
         parts = [
@@ -232,8 +232,8 @@ def _levels(model: MaskedLSTM, lstm: nn.LSTM, choices: Sequence[Tensor]) -> list
     return levels
 
 
-def _prolonged(model: MaskedLSTM, lstm: nn.LSTM, state: _State, tokens_K: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Yield the hidden states after one token more, a few parents at a time: which, and (H, K, P')."""
+def _extended(model: MaskedLSTM, lstm: nn.LSTM, state: _State, tokens_K: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Yield the hidden states after one more token, a few parents at a time: their slice, and (H, K, P')."""
     hidden_HP, cell_HP = state
     at_once = max(1, STATES_AT_ONCE // len(tokens_K))
     for start in range(0, hidden_HP.shape[1], at_once):
@@ -244,8 +244,8 @@ def _prolonged(model: MaskedLSTM, lstm: nn.LSTM, state: _State, tokens_K: Tensor
 def _branch(model: MaskedLSTM, lstm: nn.LSTM, state: _State, tokens_K: Tensor) -> _State:
     """Read each token after each state: (H, K, P), with the states as columns.
 
-    The same as :func:`~seqwise.models.lstm_steps.lstm_step`, laid out so that every gate is one piece of memory and the
-    long dimension, that of the states, is the last.
+    The same as :func:`~seqwise.models.lstm_steps.lstm_step`, laid out so that every gate is contiguous and the long
+    dimension, that of the states, is the last.
     """
     input_GD, hidden_GH, input_bias_G, hidden_bias_G = lstm.all_weights[0]
     hidden_HP, cell_HP = state
@@ -260,7 +260,7 @@ def _branch(model: MaskedLSTM, lstm: nn.LSTM, state: _State, tokens_K: Tensor) -
 def _summed(scores: Tensor, norms: Sequence[Tensor]) -> Readings:
     """Return the logsumexp of the raw scores, and of those less the log-normalisers; scores are overwritten."""
     raw, local = [], []
-    # By the first two tokens, so that a part stays in the cache while it is read a dozen times.
+    # In parts by the first two tokens, each of which stays in the cache while it is read a dozen times.
     for first in itertools.product(*(range(size) for size in scores.shape[:2])):
         part = scores[first]
         raw.append(_logsumexp(part))

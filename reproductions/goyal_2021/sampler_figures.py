@@ -40,24 +40,24 @@ Rows = Mapping[str, Measured]
 
 @dataclass(frozen=True)
 class SamplerFigure:
-    """Figure: samplers, panels, and what the thesis says of it."""
+    """Figure with its samplers, panels, and the thesis' claims about it."""
 
     number: str
     title: str  # without the task
-    rows: Sequence[SamplerRow]  # one line each; their names are those of the legend
+    rows: Sequence[SamplerRow]  # one line each, with the names of the legend
     panels: Sequence[str]  # of "energy", "measure", "acceptance", "novel"
     claims: Callable[[Rows], list[Claim]]  # of the measured rows by key
 
 
 def at_epochs(cell: SamplerCell, panel: str, epochs: Sequence[int]) -> Sums | None:
-    """Return a panel's number of some epochs, their states or proposals pooled; None where there is none."""
+    """Return a panel's number with the states or proposals of some epochs pooled; None if there is none."""
     numbers, parts = cell.numbers, []
     chains = numbers["local_NCS"].shape[1]
     for epoch in epochs:
         if panel == "measure":
             if cell.combine is None:
                 return None
-            # The start is that of every chain.
+            # All chains have the same start.
             parts.append(
                 numbers["sums_NCSK"][:, :, epoch - 1].astype(np.float64).sum(1)
                 if epoch
@@ -76,12 +76,12 @@ def at_epochs(cell: SamplerCell, panel: str, epochs: Sequence[int]) -> Sums | No
 
 
 def shown_epochs(sweeps: int) -> list[int]:
-    """Return the epochs that are kept and drawn: all up to 7, every third one after, and the last."""
+    """Return the epochs to save and draw: all up to 7, every third one after, and the last."""
     return [epoch for epoch in range(sweeps + 1) if epoch <= 7 or epoch % 3 == 1 or epoch == sweeps]
 
 
 def run_figure(figure: SamplerFigure, task: SamplerTask, setup: Setup) -> Outcome:
-    """Make one figure on one task; whatever the tables have made of it is read back."""
+    """Make one figure on one task; samplers that the tables share with it are read back."""
     measured = measure_samplers(task, figure.rows, setup)
     name = f"figure-{figure.number}-{task.name}"
     title = f"Figure {figure.number}: {figure.title}, {task.title}"
@@ -111,7 +111,7 @@ def _results(name: str, row: Measured, panel: str, epoch: int) -> list[Result]:
 
 
 def draw(table: Table, path: Path) -> None:
-    """Draw one panel for each measure, one line for each sampler, bands of 95% intervals."""
+    """Draw a panel for each measure with a line for each sampler, with 95% intervals as bands."""
     series: dict[str, dict[str, list[Result]]] = {}
     for result in table.results:
         panel, _, line = result.measure.partition(" of ")
@@ -137,7 +137,7 @@ def draw(table: Table, path: Path) -> None:
 
 
 def _early_and_late(rows: Rows, key: str) -> tuple[range, range]:
-    """Return the first and the last epochs: 5 of 33."""
+    """Return the first and the last sixth of the epochs: 5 of 33."""
     sweeps = rows[key].cells[0].numbers["local_NCS"].shape[2]
     width = max(1, sweeps // 6)
     return range(1, width + 1), range(sweeps - width + 1, sweeps + 1)
@@ -151,7 +151,7 @@ def _compare(
     larger: tuple[str, Sequence[int]],
     smaller: tuple[str, Sequence[int]],
 ) -> list[Claim]:
-    """Test "this sampler at these epochs is above that one at those"; no claim where there is no such number."""
+    """Test that one sampler at some epochs is above another at others; return no claim without such numbers."""
     sides = []
     for key, epochs in (larger, smaller):
         by_seed = each_or_none([at_epochs(cell, panel, epochs) for cell in rows[key].cells])
@@ -257,7 +257,7 @@ FIGURES = {
         _claims_6_4,
     ),
 }
-"""By number."""
+"""Figures by number."""
 
 
 figure_6_2, figure_6_3, figure_6_4 = (

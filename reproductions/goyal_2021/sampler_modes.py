@@ -1,9 +1,9 @@
-"""Table 6.6: searching for modes of both energies, beside Mask-Predict and controls that the thesis lacks.
+"""Table 6.6: searching for modes of both energies, with Mask-Predict and controls that the thesis lacks.
 
-As in the thesis: a proposal at temperature 0.8, all proposals of the first two sweeps accepted, a target that is
-annealed. The rate and the states that are taken are chosen on development data; the states are the same for all chains,
-those of degenerate Gibbs included. Controls: Mask-Predict with about as many passes as a chain of E_local has, the
-lowest energy of as many drawn Mask-Predicts as that many passes pay for, and, for German, a left-to-right model.
+As in the thesis: a proposal at temperature 0.8, all proposals of the first two sweeps accepted, an annealed target. The
+rate, and which states of a chain are measured, are chosen on development data; the choice of states is the same for all
+chains, including degenerate Gibbs. Controls: Mask-Predict with about as many passes as a chain of E_local, the lowest
+energy of as many drawn Mask-Predicts as these passes allow, and, for German, a left-to-right model.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from seqwise.names import EnergyName
 from seqwise.runs.sampling_settings import SampleSettings
 
 MODE_TASKS: tuple[SamplerTask, ...] = (GERMAN, ROMANIAN, SPELLING)
-"""What the table is made on, one outcome for each."""
+"""Tasks of the table, with an outcome for each."""
 
 COLD, FORCED, ITERATIONS, WIDE = 0.8, 2, 10, 5
 SOURCE, OURS = "thesis, section 6.8 and Table 6.6", "not in the thesis"
@@ -53,7 +53,7 @@ START, GIBBS, PREDICT, WIDER, LOCAL, RAW, EQUAL, RANKED, LEFT_TO_RIGHT = (
 
 
 LIKE = {"last": "by last states", "lowest": "by states of the lowest energy"}
-"""The states that claims compare, each with its like."""
+"""The kinds of states that claims compare, and their names."""
 
 
 def _search(key: str, **settings: Any) -> SamplerSpec:
@@ -78,7 +78,7 @@ def run_table_6_6(task: SamplerTask, setup: Setup) -> Outcome:
     """
     runs = setup.inside(RUNS)
     measured, dev = _choose(task, runs)
-    # How many iterations and candidates they have is known only now.
+    # Their numbers of iterations and candidates depend on the passes of the other rows.
     equal = measure_samplers(task, _as_many_passes(measured), runs)
     measured |= {RANKED: replace(equal[RANKED], chosen="lowest"), EQUAL: equal[EQUAL]}
     measured = {key: _with_published(row, key, task) for key, row in measured.items()}
@@ -96,7 +96,7 @@ def run_table_6_6(task: SamplerTask, setup: Setup) -> Outcome:
 
 
 def _choose(task: SamplerTask, runs: Setup) -> tuple[dict[str, Measured], dict[str, float]]:
-    """Measure all rows on test data, those with a choice as is best on development data; and their values there."""
+    """Choose rates and states on development data, and measure all rows on test data; return also the values on dev."""
     gibbs = SamplerRow(f"Gibbs, T = {COLD:g}", degenerate(GIBBS, proposal_temperature=COLD))
     options: dict[str, list[SamplerRow]] = {GIBBS: [gibbs]}
     energies: tuple[EnergyName, ...] = ("local", "raw")
@@ -107,7 +107,7 @@ def _choose(task: SamplerTask, runs: Setup) -> tuple[dict[str, Measured], dict[s
     def value(row: SamplerRow, states: str) -> float:
         return on_dev[row.spec.key].value(states)
 
-    # For all chains the same states, or their energies would be compared with their samples.
+    # The same states for all chains, so that their energies are never compared with their samples.
     states = max(MEASURES, key=lambda each: sum(max(value(row, each) for row in rows) for rows in options.values()))
     chosen = {key: max(rows, key=lambda row: value(row, states)) for key, rows in options.items()}
     by_key = {
@@ -126,9 +126,9 @@ def _choose(task: SamplerTask, runs: Setup) -> tuple[dict[str, Measured], dict[s
 
 
 def _as_many_passes(rows: Mapping[str, Measured]) -> list[SamplerRow]:
-    """Return two searches that cost about what a chain of E_local costs."""
+    """Return two searches that cost about as many passes as a chain of E_local."""
     passes = rows[LOCAL].value("passes")
-    # Short outputs have iterations that mask nothing, and cost nothing: about the same share of any number of them.
+    # Iterations that mask nothing, in short outputs, cost nothing; their share is about the same for any number.
     iterations = round(ITERATIONS * passes / rows[WIDER].value("passes"))
     # A sweep of single positions makes a proposal for each token.
     length = statistics.fmean(float(cell.numbers["proposals_NCS"].mean()) for cell in rows[GIBBS].cells)
@@ -170,11 +170,11 @@ def _claims(rows: Mapping[str, Measured], beam: list[Sums] | None) -> list[Claim
         assert found is not None
         return found
 
-    def said(key: str, states: str) -> str:
+    def with_value(key: str, states: str) -> str:
         return f"{rows[key].name} {rows[key].value(states):.1f}"
 
     def beats(text: str, better: str, worse: str, source: str = SOURCE) -> list[Claim]:
-        """Compare each kind of states that both have: chosen by an energy, or not."""
+        """Compare two rows on every kind of states that both have."""
         return [
             claim
             for states, name in LIKE.items()
@@ -183,13 +183,11 @@ def _claims(rows: Mapping[str, Measured], beam: list[Sums] | None) -> list[Claim
 
     def as_good(key: str) -> Claim:
         text = f"MH ({key}) is no worse than Mask-Predict with {WIDE} lengths, by half a point, {LIKE['last']}."
-        names = f"{said(key, 'last')} against {said(WIDER, 'last')}: "
+        names = f"{with_value(key, 'last')} against {with_value(WIDER, 'last')}: "
         return no_worse(text, SOURCE, sums(key, "last"), sums(WIDER, "last"), prefix=names)
 
-    text, names = (
-        "The lowest E_local of many drawn Mask-Predicts beats one Mask-Predict.",
-        (f"{said(RANKED, 'lowest')} against {said(PREDICT, 'last')}: "),
-    )
+    text = "The lowest E_local of many drawn Mask-Predicts beats one Mask-Predict."
+    names = f"{with_value(RANKED, 'lowest')} against {with_value(PREDICT, 'last')}: "
     reranked = judge(text, OURS, sums(RANKED, "lowest"), sums(PREDICT, "last"), prefix=names)
     claims = [
         *beats(f"MH ({LOCAL}) beats the warm start", LOCAL, START),
@@ -212,13 +210,13 @@ def _claims(rows: Mapping[str, Measured], beam: list[Sums] | None) -> list[Claim
         best = max(chosen, key=lambda key: rows[key].value(chosen[key]))
         value = 100 * statistics.fmean(sums.value for sums in beam)
         text = "A left-to-right model of fewer pairs, in a beam, beats the best of these (chosen after the fact)."
-        names = f"left to right {value:.1f} against {said(best, chosen[best])}: "
+        names = f"left to right {value:.1f} against {with_value(best, chosen[best])}: "
         claims.append(judge(text, OURS, beam, sums(best, chosen[best]), prefix=names))
     return claims
 
 
 def table_6_6(setup: Setup) -> Iterator[Outcome]:
-    """Sampling round modes, degenerate Gibbs and Mask-Predict, for German, Romanian and spelling."""
+    """Make Table 6.6: sampling around modes, degenerate Gibbs and Mask-Predict, for German, Romanian and spelling."""
     tasks = setup.chosen({f"table-6.6-{task.name}": task for task in MODE_TASKS}).values()
     for task in tasks:
         task.require()

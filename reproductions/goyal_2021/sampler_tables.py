@@ -1,8 +1,8 @@
-"""Tables 6.2 to 6.5: proposals that are hotter, colder or cut, blocks, and annealing towards modes.
+"""Tables 6.2 to 6.5: temperature and nucleus of the proposal, blocks, and annealing towards modes.
 
-Everything is as in the thesis where it says how: random order of positions, 7 sweeps of burn-in and 26 more, all chains
-from the greedy fill. What it does not say: blocks fall from 4 to 1, eight sweeps each; the temperature of the target
-falls to 0.05 at least. No choice is made in these tables, so that nothing of them needs development data.
+Settings that the thesis states are as there: random order of positions, 7 sweeps of burn-in and 26 more, all chains
+from the greedy fill. Those that it does not state: blocks shrink from 4 to 1 with eight sweeps each, and the
+temperature of the target falls to 0.05 at least. These tables need no development data, because nothing is chosen.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from seqwise.names import EnergyName
 from seqwise.runs.sampling_settings import SampleSettings
 
 TASKS: tuple[SamplerTask, ...] = (GERMAN, SPELLING, PHONEMES)
-"""What the tables are made on, one outcome for each."""
+"""Tasks of the tables, with an outcome for each."""
 RUNS = "samplers"
-"""The folder of all models and samplers, among those of the other tables."""
+"""Folder of all models and samplers, next to those of the other tables."""
 
 TEMPERATURES = (2.0, 1.5, 1.0, 0.8, 0.5)
 NUCLEI = (1.0, 0.99, 0.95, 0.9, 0.8)
 RATES = (0.02, 0.04, 0.06)
 BLOCKS = (4,) * 8 + (3,) * 8 + (2,) * 8 + (1,)
-"""Positions that are masked together, for each sweep; the last from then on."""
+"""Number of positions masked together in each sweep; the last number holds from then on."""
 COLDEST = 0.05
-"""The lowest temperature that a target is annealed to."""
+"""Lowest temperature that a target is annealed to."""
 OURS = "not in the thesis"
 
 Rows = Mapping[str, Measured]
@@ -62,7 +62,7 @@ _PLAIN: dict[EnergyName, SamplerSpec] = {"local": LOCAL, "raw": RAW}
 
 @dataclass(frozen=True)
 class SamplerTable:
-    """Table: its rows, and what the thesis says of them."""
+    """Table with its rows, and the thesis' claims about them."""
 
     number: str
     title: str  # without the task
@@ -72,7 +72,7 @@ class SamplerTable:
 
 
 def run_table(table: SamplerTable, task: SamplerTask, setup: Setup) -> Outcome:
-    """Make one table on one task; whatever other tables have made of it is read back."""
+    """Make one table on one task; samplers shared with other tables are read back."""
     measured = measure_samplers(task, table.rows, setup)
     name, title = f"table-{table.number}", f"Table {table.number}: {table.title}"
     return sampler_outcome(name, title, task, measured, table.claims(measured), setup, note=table.note)
@@ -99,7 +99,7 @@ def _published(numbers: tuple[float, float, float]) -> dict[str, float]:
 
 
 def _pair(sign: str, value: float, setting: str, published: Mapping[float, Any]) -> list[SamplerRow]:
-    """Return MH and degenerate Gibbs with a setting of the proposal; at 1 they are those that all tables share."""
+    """Return MH and degenerate Gibbs with a setting of the proposal; all tables share those at 1."""
     settings: dict[str, Any] = {} if value == 1 else {setting: value}
     ending = "" if value == 1 else f"-{sign}{value:g}"
     what = {"t": "T = ", "n": "nucleus "}[sign] + f"{value:g}"
@@ -115,7 +115,7 @@ def _keys(sampler: str, sign: str, values: Sequence[float]) -> list[str]:
 
 
 def _robustness(rows: Rows, text: str, source: str, cold: str) -> list[Claim]:
-    """Test what a proposal does to Gibbs, less what it does to MH; by seeds, for it is no mean of sentences."""
+    """Test that a proposal helps Gibbs more than MH; by seeds, because the gain is not a mean over sentences."""
     four = [rows[key].sums("samples") for key in (f"gibbs-{cold}", "gibbs", f"local-{cold}", "local")]
     if any(each is None for each in four):
         return []
@@ -270,11 +270,11 @@ TABLES = {
         " states. The thesis' energies and BLEU are the best of any epoch.",
     ),
 }  # fmt: skip
-"""By number."""
+"""Tables by number."""
 
 
 def every_task(name: str, run: Callable[[SamplerTask, Setup], Outcome], setup: Setup) -> Iterator[Outcome]:
-    """Make a table or figure of each task, after looking for what all of them need."""
+    """Make a table or figure of each task, after checking the requirements of all."""
     tasks = setup.chosen({f"{name}-{task.name}": task for task in TASKS}).values()
     for task in tasks:
         task.require()

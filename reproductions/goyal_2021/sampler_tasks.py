@@ -1,7 +1,7 @@
-"""The tasks of Tables 6.2 to 6.6: what masked models learn, and the sentences that samples of them are measured on.
+"""Tasks of Tables 6.2 to 6.6: training data of masked models, and sentences on which their samples are measured.
 
-German and Romanian to English (Tatoeba) stand in for the thesis' WMT; spelling to sound (CMU dictionary) is a task on
-which a model gets good in minutes; phoneme sequences (the same dictionary) have no source, and so no right answer.
+German and Romanian to English (Tatoeba) stand in for the thesis' WMT; spelling to sound (CMU dictionary) is learnt well
+in minutes; phoneme sequences (the same dictionary) have no sources, and so no references.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PHONEME_PARTS = {"dev": (0.90, 0.95), "test": (0.95, 1.0)}
 
 @dataclass(frozen=True)
 class Part:
-    """Examples to measure on, and for each the right answers; None where there is no source."""
+    """Examples to measure on, and the references of each; None without sources."""
 
     examples: list[Example]
     references: list[Any]
@@ -52,7 +52,7 @@ class Part:
 
 @dataclass(frozen=True)
 class TaskData:
-    """Sequences to train on, what choices are made on and what is reported on; sources as of a signature."""
+    """Training, development and test data, and their sources for a signature."""
 
     train: list[Example]
     dev: Part
@@ -66,24 +66,24 @@ class Size:
 
     sentences: int  # of the test data; half as many of the development data
     chains: int  # for each of them; one on development data
-    sweeps: int = 33  # of each chain; the first 7 are not counted (half of them where there are fewer than 14)
-    longest: int | None = None  # source of a sentence, as in the thesis' "De-En (20)"
+    sweeps: int = 33  # of each chain; the first 7, or half if there are fewer than 14, are not counted
+    longest: int | None = None  # largest length of a source, as in the thesis' "De-En (20)"
 
 
 @dataclass(frozen=True)
 class SamplerTask:
-    """A masked model's data and sizes, and how its samples are measured."""
+    """Data and sizes of a masked model, and the measure of its samples."""
 
     name: str  # of the folder of its runs
     title: str
-    load: Callable[[], TaskData]  # keeps what it has read
+    load: Callable[[], TaskData]  # cached
     settings: Mapping[str, MaskedModelSettings]  # by scale
     sizes: Mapping[str, Size]  # by scale
-    measure: str = ""  # a share that is printed in per cent; "" where there is none
+    measure: str = ""  # name of a share, printed in per cent; "" for none
     score: Callable[[Sequence[Tokens], Sequence[Any]], Sums] | None = None  # the measure, of outputs and references
     check: Callable[[], None] = lambda: None  # raises an error if something that measuring needs is missing
-    note: Callable[[Sequence[Any]], str] | None = None  # how the measure counts, from the references of the test data
-    # outputs of a left-to-right model for some test examples, for each seed: a control for Table 6.6
+    note: Callable[[Sequence[Any]], str] | None = None  # describes the measure, given the references of the test data
+    # Outputs of a left-to-right model for some test examples, for each seed: a control for Table 6.6.
     left_to_right: Callable[[Sequence[Example], Setup], list[list[Tokens]]] | None = None
 
     def require(self) -> None:
@@ -104,9 +104,9 @@ class SamplerTask:
 
 @cache
 def german() -> TaskData:
-    """Read all 164,834 training pairs, in the subwords of Table 3.1, which has a sixth: that is learnt by heart.
+    """Read all 164,834 training pairs, in the subwords of Table 3.1; a masked model memorises the sixth used there.
 
-    Each source of the other parts is there once, with all of its translations.
+    Sources of the other parts are distinct, each with all of its translations.
     """
     data = corpora.translation(every=1)
     dev, test = (
@@ -142,8 +142,8 @@ def romanian() -> TaskData:
 def left_to_right(examples: Sequence[Example], setup: Setup) -> list[list[Tokens]]:
     """Translate some test examples of :func:`german` by the longer cross-entropy of Table 3.1, for each seed.
 
-    It searches with a beam, and is read back where that table has been made. At the scale "converged" it has seen the
-    pairs that the masked translator sees, and concatenations; else a sixth of the pairs, more often.
+    It searches with a beam, and is read back if that table has been made. At the scale "converged", it is trained on
+    the pairs of the masked translator and on concatenations; otherwise on a sixth of the pairs, for more epochs.
     """
     task, key = tasks.translation_at(setup.scale), "cross-entropy-longer"
     family, runs = family_of(task, setup.scale), setup.inside(task.name)
@@ -156,7 +156,7 @@ def left_to_right(examples: Sequence[Example], setup: Setup) -> list[list[Tokens
 
 @cache
 def letters() -> TaskData:
-    """Read letters and phonemes: the words and the split of the reproduction g2p."""
+    """Read letters and phonemes of the words of the reproduction g2p, with its split."""
     dev, test = (Part(*spelling.words_and_pronunciations(part)) for part in ("dev", "test"))
     data = spelling.load_data()
     return TaskData(data.train, dev, test, data.sources)
@@ -164,9 +164,9 @@ def letters() -> TaskData:
 
 @cache
 def phonemes() -> TaskData:
-    """Read the distinct sequences of at most 6 phonemes, without stress, split by a hash of themselves.
+    """Read the distinct sequences of at most 6 phonemes, without stress, split by their hashes.
 
-    Of those that are measured on, nothing but the length is used.
+    Of development and test sequences, only the lengths are used.
     """
     placed = [
         (split_by_hash(" ".join(sequence)), Example((), sequence))
@@ -188,7 +188,7 @@ _TRANSLATOR = masked_settings(
     format="pairs", minimum_count=2, hidden_size=128, num_layers=2, feedforward_size=512, dropout=0.1, epochs=12.0,
     batch_size=64, learning_rate=1e-3, save_every=500,
 )  # fmt: skip
-# The sizes of Ghazvininejad et al. (EMNLP 2019), whose models the thesis took as they were.
+# The sizes of Ghazvininejad et al. (EMNLP 2019), whose models the thesis used.
 _PAPER_SIZED = _TRANSLATOR.with_changes(
     hidden_size=512, num_layers=6, num_heads=8, feedforward_size=2048, dropout=0.3, epochs=60.0,
     batch_size=128, learning_rate=5e-4,
@@ -200,7 +200,7 @@ GERMAN = SamplerTask(
     "translation",
     "German to English (Tatoeba)",
     german,
-    # Three times through is too few to learn pairs by heart: without dropout, development data are likelier.
+    # Three epochs are too few to memorise pairs; without dropout, the likelihood of development data is higher.
     {
         "cpu": _TRANSLATOR.with_changes(dropout=0.0, epochs=3.0),
         "gpu": _PAPER_SIZED.with_changes(epochs=30.0),
@@ -213,7 +213,7 @@ GERMAN = SamplerTask(
     note=bleu_signature,
     left_to_right=left_to_right,
 )
-"""BLEU of detokenised text against every reference of a source."""
+"""Measured by BLEU of detokenised text against all references of a source."""
 ROMANIAN = replace(
     GERMAN,
     name="translation-ro",
@@ -226,7 +226,7 @@ ROMANIAN = replace(
     },
     left_to_right=None,
 )
-"""A smaller corpus, seen more often."""
+"""The same with a smaller corpus and more epochs."""
 SPELLING = SamplerTask(
     "g2p",
     "spelling to sound (CMU dictionary)",
@@ -240,7 +240,7 @@ SPELLING = SamplerTask(
     measure="word accuracy",
     score=spelling.words_right,
 )
-"""Words that got one of their pronunciations."""
+"""Measured by the share of words that get one of their pronunciations."""
 PHONEMES = SamplerTask(
     "phonemes",
     "phoneme sequences (CMU dictionary)",
@@ -252,4 +252,4 @@ PHONEMES = SamplerTask(
     },
     {"cpu": Size(150, 2), "gpu": Size(2_000, 5), "converged": Size(500, 2)},
 )
-"""No source and no measure: energies, acceptance and novelty alone."""
+"""Without sources and a measure; only energies, acceptance and novelty are reported."""

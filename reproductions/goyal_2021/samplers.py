@@ -1,11 +1,10 @@
-"""Measures of samplers' states, energies, novelty and acceptance; claims about them, and the tables they stand in.
+"""Tables of samplers: measures of their states, energies, novelty and acceptance, and claims about them.
 
-Three choices of the states that are measured, all of them reported. *Samples*: every state after the burn-in of 7
-sweeps, as the thesis averages over epochs; the corpus measure is of all of them pooled. *Last*: the last state of each
-chain. *Lowest*: of each chain the state of the lowest energy, of that which it samples from (E_local for what follows
-no energy).
+States are chosen in three ways, and all are reported. *Samples*: every state after the burn-in of 7 sweeps, pooled for
+the corpus measure, as the thesis averages over epochs. *Last*: the last state of each chain. *Lowest*: the state of
+each chain with the lowest energy that it samples from (E_local if it follows no energy).
 
-Shapes: N sentences, C chains of each, S sweeps, K what a state adds to the sums of the measure.
+Shapes: N sentences, C chains of each, S sweeps, K sums of the measure.
 """
 
 from __future__ import annotations
@@ -37,22 +36,22 @@ def scale_of(unit: str) -> float:
 
 @dataclass(frozen=True)
 class Quantity:
-    """Number of a cell, with sentences to draw again."""
+    """Number of a cell that can be resampled over sentences."""
 
     name: str  # as printed; "{measure}" stands for that of the task
-    of: Callable[[SamplerCell], Sums | None]  # the sums that it is made of; None where a cell has no such number
+    of: Callable[[SamplerCell], Sums | None]  # its sums; None if a cell has no such number
     unit: str = "%"  # "%", "nat" or "" for a bare number
 
 
 def by_states(cell: SamplerCell, states: str) -> npt.NDArray[np.bool_] | None:
-    """Return which states (N, C, S) are "samples", "last" or "lowest"; None where a sampler has none such."""
+    """Return which states (N, C, S) are "samples", "last" or "lowest"; None if a sampler has none such."""
     energy_NCS = cell.numbers[f"{cell.spec.settings.energy}_NCS"]
     chosen_NCS = np.zeros(energy_NCS.shape, dtype=bool)
     if energy_NCS.shape[2] == 1 and not cell.spec.draws_chains:  # one output: there is nothing to choose
         return ~chosen_NCS if states == "last" else None
     if states == "last":
         chosen_NCS[:, :, -1] = True
-        return chosen_NCS if cell.spec.draws_chains else None  # candidates come in no order
+        return chosen_NCS if cell.spec.draws_chains else None  # candidates have no order
     if states == "samples":
         chosen_NCS[:, :, cell.discard :] = True
     else:
@@ -110,35 +109,35 @@ QUANTITIES = {
 }
 """Quantities by key; energies are in nats per sentence, passes are per chain (for all candidates)."""
 MEASURES = ("samples", "last", "lowest")
-"""Those of :data:`QUANTITIES` that are the measure of the task, each of other states."""
+"""The :data:`QUANTITIES` that are the measure of the task, by choice of states."""
 
 
 @dataclass(frozen=True)
 class SamplerRow:
-    """A row of a table."""
+    """Row of a table."""
 
     name: str
     spec: SamplerSpec
-    # the thesis' numbers for German to English, by keys of QUANTITIES; fractions, and energies in thousands, of its set
+    # The thesis' numbers for German to English by keys of QUANTITIES: fractions, and energies of its set in thousands.
     published: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """A row with its cells, one for each seed."""
+    """Row with its cells, one for each seed."""
 
     name: str
     task: SamplerTask
     cells: Sequence[SamplerCell]
     published: Mapping[str, float] = field(default_factory=dict)  # see SamplerRow; empty for other tasks
-    chosen: str = ""  # which of the measures was chosen on development data; "" where there was no choice
+    chosen: str = ""  # one of MEASURES, chosen on development data; "" without a choice
 
     def sums(self, quantity: str) -> list[Sums] | None:
-        """Return a quantity of each seed, or None where this row has none such."""
+        """Return a quantity for each seed, or None if this row has none such."""
         return each_or_none([QUANTITIES[quantity].of(cell) for cell in self.cells])
 
     def value(self, quantity: str) -> float:
-        """Return the mean over seeds, in the unit; not a number where this row has none such."""
+        """Return the mean over seeds, in the unit of the quantity; NaN if this row has none such."""
         sums = self.sums(quantity)
         if sums is None:
             return float("nan")
@@ -146,7 +145,7 @@ class Measured:
 
 
 def each_or_none(by_seed: Sequence[Sums | None]) -> list[Sums] | None:
-    """Return the sums of each seed, or None where a seed has none."""
+    """Return the sums of each seed, or None if a seed has none."""
     sums = [each for each in by_seed if each is not None]
     return sums if len(sums) == len(by_seed) else None
 
@@ -154,11 +153,11 @@ def each_or_none(by_seed: Sequence[Sums | None]) -> list[Sums] | None:
 def measure_samplers(
     task: SamplerTask, rows: Sequence[SamplerRow], setup: Setup, *, part: str = "test"
 ) -> dict[str, Measured]:
-    """Run the samplers of some rows on "dev" or "test", or read them back; by the samplers' keys."""
+    """Run the samplers of some rows on "dev" or "test", or read them back; return rows by the keys of samplers."""
     cells = run_samplers(task, [(part, row.spec) for row in rows], setup.inside(task.name))
-    is_theirs = task.name == "translation"
+    is_published = task.name == "translation"
     return {
-        row.spec.key: Measured(row.name, task, cells[part, row.spec.key], row.published if is_theirs else {})
+        row.spec.key: Measured(row.name, task, cells[part, row.spec.key], row.published if is_published else {})
         for row in rows
     }
 
@@ -169,7 +168,7 @@ def measure_samplers(
 def compare_rows(
     text: str, source: str, quantity: str, larger: Measured | Sequence[Measured], smaller: Measured | Sequence[Measured]
 ) -> list[Claim]:
-    """Test "the first is larger than the second"; of several rows together, their states are pooled."""
+    """Test that the first is larger than the second; the states of several rows are pooled."""
     sides = []
     for side in (larger, smaller):
         rows = [side] if isinstance(side, Measured) else list(side)
@@ -178,7 +177,8 @@ def compare_rows(
         if any(each is None for each in by_row):
             return []
         by_seed = zip(*(each for each in by_row if each is not None), strict=True)
-        sides.append((name, [Sums(np.sum([s.columns_NC for s in some], 0), some[0].combine) for some in by_seed]))
+        sides.append((name, [Sums(np.sum([each.columns_NC for each in of_rows], 0), of_rows[0].combine)
+                             for of_rows in by_seed]))  # fmt: skip
     kind = QUANTITIES[quantity]
     return [compare_sides(rows[0].task, text, source, kind.name, kind.unit, *sides)]
 
@@ -192,10 +192,10 @@ def compare_sides(
     larger: tuple[str, Sequence[Sums]],
     smaller: tuple[str, Sequence[Sums]],
 ) -> Claim:
-    """Put "the first is larger than the second" to a paired bootstrap over sentences and seeds, of two named sides.
+    """Test that the first of two named sides is larger, by a paired bootstrap over sentences and seeds.
 
-    Where a task has no test sentences but draws of the model alone (no measure), to a paired t-test over seeds.
-    "{measure}" stands for the measure of the task.
+    A task without a measure has no test sentences, so its test is a paired t-test over seeds. "{measure}" stands for
+    the measure of the task.
     """
     digits, scale = 1 if unit == "%" else 2, scale_of(unit)
     ours, theirs = (
@@ -212,7 +212,7 @@ def compare_sides(
 def judge_seeds(
     text: str, source: str, larger: Sequence[float], smaller: Sequence[float], *, prefix: str = ""
 ) -> Claim:
-    """Put "the first is larger than the second" to a paired t-test over seeds; of one seed, nothing is said."""
+    """Test that the first is larger than the second, by a paired t-test over seeds; one seed decides nothing."""
     return judge_by_seed(text, source, larger, smaller, prefix=prefix, unit=", t-test over seeds", digits=2)
 
 
@@ -230,7 +230,7 @@ def sampler_outcome(
     note: str = "",
     more: Sequence[Result] = (),
 ) -> Outcome:
-    """Make a table: every quantity of every row with its interval, the thesis' numbers beside them, and the claims."""
+    """Make a table of every quantity of every row with its interval and the thesis' number, and of the claims."""
     results = [result for row in measured.values() for result in _results_of(name, row)] + list(more)
     title = f"{title}, {task.title}"
     first = next(iter(measured.values()))
@@ -243,7 +243,7 @@ def sampler_outcome(
 
 
 def about(task: SamplerTask, scale: str, cells: Sequence[SamplerCell]) -> str:
-    """Describe how much was sampled, the models, and the measure."""
+    """Describe the amount of sampling, the models, and the measure."""
     size, part = task.sizes[scale], task.part("test", scale)
     perplexity = statistics.fmean(cell.model["pseudo_perplexity"] for cell in cells)
     seconds = statistics.fmean(cell.model["training seconds"] for cell in cells)
@@ -261,7 +261,7 @@ def about(task: SamplerTask, scale: str, cells: Sequence[SamplerCell]) -> str:
 
 
 def _results_of(table: str, row: Measured) -> list[Result]:
-    """Return every quantity that a row has; intervals as :func:`compare_sides` tests."""
+    """Return every quantity that a row has, with intervals of the same kind as the tests of :func:`compare_sides`."""
     signature = signature_of_seeds([cell.signature for cell in row.cells], method=f"{table}: {row.name}")
     results = []
     for key, quantity in QUANTITIES.items():
@@ -295,7 +295,7 @@ def sampled_result(
     task: SamplerTask, system: str, measure: str, by_seed: Sequence[Sums], signature: Signature, *, unit: str = "%",
     published: float | None = None, note: str = "",
 ) -> Result:  # fmt: skip
-    """Return the mean over seeds with its 95% interval: a bootstrap, or of a task without a measure Student's."""
+    """Return the mean over seeds with its 95% interval, by bootstrap, or Student's for a task without a measure."""
     if task.measure:
         return interval_result(system, measure, by_seed, signature, unit=unit, published=published, note=note)
     numbers = [scale_of(unit) * each.value for each in by_seed]
@@ -309,7 +309,7 @@ def _median_r_hat(cells: Sequence[SamplerCell]) -> float | None:
 
 
 def _chain_deviation(cells: Sequence[SamplerCell]) -> float | None:
-    """Return the deviation of the measure of the last states, one corpus for each chain; mean over seeds."""
+    """Return the standard deviation over chains of the measure of their last states, averaged over seeds."""
     if cells[0].combine is None or not cells[0].spec.draws_chains or cells[0].numbers["local_NCS"].shape[1] < 2:
         return None
     deviations = []

@@ -1,11 +1,11 @@
-"""Noise-contrastive estimation of whole sequences: a global energy learns to tell data from noise; no log Z needed.
+"""Noise-contrastive estimation of whole sequences: a global energy is trained to distinguish data from noise.
 
-The noise of Table 6.1 is a small masked model that has learnt from the training data to fill a row of masks, one
-position at a time: from left to right, or in any order. Each sequence, of the data as of the noise, draws its order
-without a look at its tokens and is compared by ``q(y | order)``. The probability of the order is the same for both and
-drops out, so each order is a noise of its own, and each is consistent: best where the model is the truth. The
-probability of y over all T! orders is never needed. As for the other objectives of the table, draws enter in
-expectation: the noise by the exact probability of each of the N sequences.
+The noise of Table 6.1 is a small masked model, trained on the training data to fill a row of masks one position at a
+time, from left to right or in any order. The order of every sequence, of data and of noise, is drawn independently of
+its tokens, and sequences are compared by ``q(y | order)``. The probability of the order is the same for both and
+cancels, so each order is a noise distribution of its own, for which the estimate is consistent. The probability of y
+over all T! orders is never needed. As for the other objectives of the table, draws are replaced by expectations: the
+noise by the exact probability of each of the N sequences.
 
 Shapes: B sequences, K noise sequences for each of the data, N = V^T sequences of an enumerable space, T positions,
 O orders, C contexts, V vocabulary, M rows with one masked position that counts.
@@ -28,7 +28,7 @@ from seqwise.models.protocols import MaskedModel
 from seqwise.sampling.correctness import every_sequence
 
 Orders: TypeAlias = Callable[[int, torch.Generator | None], Tensor]
-"""From a number of sequences to the order in which each is filled: (B, T), the positions from the first to the last."""
+"""From a number of sequences to the order in which each is filled: (B, T), positions from first to last."""
 
 
 def left_to_right(length: int) -> Orders:
@@ -37,7 +37,7 @@ def left_to_right(length: int) -> Orders:
 
 
 def shuffled_orders(length: int) -> Orders:
-    """Return every order as likely as the other, drawn anew for each sequence."""
+    """Return uniformly random orders, drawn for each sequence."""
     return lambda count, generator: torch.rand(count, length, generator=generator).argsort(-1)
 
 
@@ -46,11 +46,11 @@ def fill_log_probs(model: MaskedModel, tokens_BT: Tensor, orders_BT: Tensor) -> 
 
         sum_j log p_mlm(y_(order_j) | y at order_1 .. order_(j - 1), masks elsewhere)
 
-    Minus its mean is a loss, over random orders that of Uria, Murray and Larochelle (ICML 2014). Goyal's thesis (2021),
-    chapter 7, wishes for such noise.
+    Minus its mean is a loss; over random orders, it is that of Uria, Murray and Larochelle (ICML 2014). Goyal's thesis
+    (2021), chapter 7, proposes such noise as future work.
     """
     length = orders_BT.shape[1]
-    # Row (b, j): what is filled at step j, and all that comes later, is still masked.
+    # Row (b, j): the position filled at step j, and all later ones, are still masked.
     ranks_MT = orders_BT.argsort(-1).repeat_interleave(length, dim=0)
     steps_M1 = torch.arange(length, device=tokens_BT.device).repeat(len(tokens_BT))[:, None]
     masked_MT = ranks_MT >= steps_M1
@@ -68,12 +68,12 @@ def expected_sequence_contrastive_loss(
     num_noise: int,
     log_partition: Tensor | float = 0.0,
 ) -> Tensor:
-    """Logistic loss of telling sequences of the data from K noise sequences each, in expectation over both::
+    """Return the logistic loss of distinguishing data from K noise sequences each, in expectation over both::
 
         - sum_y w(y) log sigmoid(odds(y)) - K sum_y q(y) log sigmoid(-odds(y)),   odds(y) = -E(y) - log Z - log(K q(y))
 
-    It is least where ``-E - log Z = log p`` for every sequence that the noise has, so that what is learnt as log Z
-    becomes the log Z of the energy. Source: Gutmann and Hyvarinen (AISTATS 2010), section 2.
+    Its minimum has ``-E - log Z = log p`` for every sequence that the noise covers, so that the learnt log Z is that of
+    the energy. Source: Gutmann and Hyvarinen (AISTATS 2010), section 2.
     """
     log_noise = log_noise.to(scores_N)
     drawn = log_noise > -torch.inf
@@ -83,7 +83,7 @@ def expected_sequence_contrastive_loss(
     shifted = log_noise.where(drawn, 0.0) + math.log(num_noise)
     odds = scores_N - log_partition - shifted
     gold_loss = weights_N.to(scores_N) * F.softplus(-odds)
-    # Sequences that are never drawn are not data either, and count for nothing.
+    # Sequences that are never drawn are not in the data either, and have no weight.
     noise_loss = torch.where(drawn, shifted.exp() * F.softplus(odds), 0.0)
     return (gold_loss + noise_loss).sum(-1).mean()
 
@@ -96,7 +96,7 @@ def estimated_log_partition(noise_scores_B: Tensor, noise_log_noise_B: Tensor) -
 # ------------------------------------------------------------------------------------------------- for Table 6.1
 
 NOISES: Mapping[str, Callable[[int], Orders]] = {"left to right": left_to_right, "any order": shuffled_orders}
-"""By name, the orders in which masks are filled."""
+"""Orders in which masks are filled, by name."""
 NUM_NOISE = 10  # for each sequence of the data
 NOISE_STEPS, NOISE_BATCH, NOISE_ORDERS = 200, 64, 10
 
@@ -104,7 +104,7 @@ NOISE_STEPS, NOISE_BATCH, NOISE_ORDERS = 200, 64, 10
 def train_filler(
     vocab_size: int, train_N: Tensor, orders: Orders, *, length: int, steps: int, seed: int, generator: torch.Generator
 ) -> MaskedLSTM:
-    """Train a small masked model to fill rows of masks: weights of the seed, batches and orders of the generator."""
+    """Train a small masked model to fill rows of masks; the seed gives weights, the generator batches and orders."""
     model = new_model(vocab_size, seed=seed, embedding_size=16, hidden_size=32, feedforward_size=32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=6e-3)
     every_NT = every_sequence(vocab_size, length)
@@ -117,9 +117,9 @@ def train_filler(
 
 
 def train_noise(vocab_size: int, train_N: Tensor, orders: Orders, *, length: int, seed: int) -> Tensor:
-    """Return log q of every sequence under a masked model that was trained to fill rows of masks, (O, N).
+    """Return log q of every sequence under a masked model trained to fill rows of masks, (O, N).
 
-    Where orders are drawn, ten of them are, once for all, and those that differ count: each is a noise of its own.
+    If orders are random, ten are drawn once; each distinct one is a noise distribution of its own.
     """
     generator = torch.Generator().manual_seed(seed)
     model = train_filler(
@@ -134,10 +134,10 @@ def train_noise(vocab_size: int, train_N: Tensor, orders: Orders, *, length: int
 def fit_contrasted(
     model: MaskedLSTM, log_noise_ON: Tensor, *, length: int, train_N: Tensor, dev_N: Tensor, seed: int, **budget: Any
 ) -> float:
-    """Train E_raw by noise-contrastive estimation, stopped early by the same loss; returns what stood for log Z.
+    """Train E_raw by noise-contrastive estimation, stopped early by the same loss; return its estimate of log Z.
 
-    That stays as it was guessed from noise before training: the biases of the head learn the rest. ``budget`` goes to
-    :func:`~reproductions.goyal_2021.energy_training.fit_enumerated`.
+    This is estimated from noise before training and then fixed; the biases of the head learn the rest. ``budget`` goes
+    to :func:`~reproductions.goyal_2021.energy_training.fit_enumerated`.
     """
     with torch.no_grad():
         scores_N = raw_scores(enumerated_logits(model, length))

@@ -1,10 +1,10 @@
 """Table 6.1 of the thesis: likelihood, pseudolikelihood and MLM training of one masked model, on known distributions.
 
-Every number is an expectation under the true distribution, by enumeration of all 5^5 sequences: no test set, and no
-sampling error but that of the training data and the initial weights. Beside the thesis' objectives stands
-noise-contrastive estimation of the same energy, which the thesis leaves to others (chapter 7), against two noises: a
-masked model that has learnt to fill rows of masks from left to right, which is an autoregressive model, and one that
-has learnt to fill them in any order. The phonemes of the last row are in `reproductions.goyal_2021.phonemes`.
+Every number is an expectation under the true distribution, by enumeration of all 5^5 sequences: there is no test set,
+and no sampling error except that of the training data and the initial weights. Noise-contrastive estimation of the same
+energy, future work in the thesis (chapter 7), is added to its objectives, with two noise distributions: masked models
+trained to fill rows of masks from left to right, which makes an autoregressive model, and in any order. The phonemes of
+the last row are in `reproductions.goyal_2021.phonemes`.
 
 Shapes: N = V^T sequences.
 """
@@ -61,7 +61,7 @@ DISTRIBUTIONS = {
     "HMM, low entropy": lambda: thesis_hmm("low"),
     "HMM, high entropy": lambda: thesis_hmm("high"),
 }
-"""By name, how to make them."""
+"""Functions that make the distributions, by name."""
 OBJECTIVES: Mapping[str, EnergyLoss] = {
     "LL": likelihood_loss,
     "PLL": pseudolikelihood_loss,
@@ -69,7 +69,7 @@ OBJECTIVES: Mapping[str, EnergyLoss] = {
 }
 CONTRASTED = tuple(f"NCE, {name}" for name in NOISES)
 NLL = ("LL", "PLL", *CONTRASTED, "MLM, raw", "MLM, local", *(f"noise, {name}" for name in NOISES))
-"""The measures that are cross-entropies; where not said otherwise, of E_raw."""
+"""Measures that are cross-entropies, of E_raw unless named otherwise."""
 BUDGETS: Mapping[str, Mapping[str, Any]] = {
     "cpu": {},
     "converged": {
@@ -78,23 +78,23 @@ BUDGETS: Mapping[str, Mapping[str, Any]] = {
         "learning_rates": tuple(6e-3 * part for part in RATES),
     },
 }
-"""How long each objective trains, and at which learning rates, by scale."""
+"""Training budget and learning rates of every objective, by scale."""
 SECONDS, CONTRAST_SECONDS = "CPU seconds", "CPU seconds, NCE and its noises"
-"""Of one seed on one core: the thesis' objectives with their measures, and what the thesis does not have."""
+"""Measures of the time of one seed on one core: of the thesis' objectives, and of those that the thesis lacks."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table."""
+    """Row of the table."""
 
     name: str  # as printed
     distribution: str  # one of :data:`DISTRIBUTIONS`
-    size: int  # how many sequences are drawn
+    size: int  # number of sequences to draw
     published: Mapping[str, float] = field(default_factory=dict)  # the thesis' numbers by measure
 
 
 def _published(*numbers: float) -> dict[str, float]:
-    # The thesis' MLM column is held against E_raw, which is what its text says it is.
+    # The thesis' MLM column is compared with E_raw, as its text says.
     return dict(zip(("entropy", "LL", "PLL", "MLM, raw", "-PLL of PLL", "-MLM of MLM"), numbers, strict=True))
 
 
@@ -106,22 +106,22 @@ ROWS = (
     Row("h+-1k", "HMM, high entropy", 1_000, _published(6.45, 6.51, 6.53, 7.07, 6.27, 6.23)),
     Row("h+-10k", "HMM, high entropy", 10_000, _published(6.41, 6.42, 6.43, 6.88, 6.14, 6.13)),
 )
-"""The synthetic rows."""
+"""Synthetic rows."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A row of the table with its measurements, one for each seed, in nats per sequence."""
+    """Row of the table with its measurements, one for each seed, in nats per sequence."""
 
     row: Row
     entropy: float  # of the true distribution
-    # NLL by objective and reading; what PLL and MLM training minimise, of the models they trained; NLL of the noises of
-    # NCE, and by how much NCE's log Z is too small; CPU seconds
+    # NLL by objective and reading; the training objectives of PLL and MLM; NLL of the noise of NCE, and the error of
+    # NCE's log Z; CPU seconds.
     by_measure: Mapping[str, list[float]]
 
 
 def train_and_dev(distribution: Enumerable, size: int, *, seed: int) -> tuple[Tensor, Tensor]:
-    """Draw sequences: the shares of all V^T in four fifths of them, and in the fifth that decides when to stop."""
+    """Draw sequences, and return the shares of all V^T in four fifths for training and a fifth for early stopping."""
     drawn_BT = distribution.sample(size, generator=torch.Generator().manual_seed(seed))
     dev_size = size // 5
     train_N, dev_N = (
@@ -176,14 +176,14 @@ def _contrast(
 
 
 def reproduce(setup: Setup) -> Iterator[Outcome]:
-    """Train 3 objectives and 2 contrasts on 6 data sets with each seed, and set them beside the true entropies.
+    """Train 3 objectives and 2 contrasts on 6 data sets with each seed, and compare them with the true entropies.
 
-    Nothing is kept but the numbers, a cell for each data set and seed. The row of phonemes comes after that, where
-    there is a CMU dictionary: `reproductions.goyal_2021.phonemes`.
+    Only numbers are stored, in a cell for each data set and seed. The row of phonemes follows if there is a CMU
+    dictionary: `reproductions.goyal_2021.phonemes`.
 
     Source: Goyal's thesis (2021), Table 6.1.
     """
-    pairs = [(row, seed) for seed in setup.seeds for row in ROWS]  # whole seeds first
+    pairs = [(row, seed) for seed in setup.seeds for row in ROWS]  # seed by seed, so that complete seeds come first
     records = run_cells([_job(row, seed, setup) for row, seed in pairs], progress=setup.progress)
     cells, signatures = [], []
     for row in ROWS:
@@ -207,35 +207,35 @@ def reproduce(setup: Setup) -> Iterator[Outcome]:
 def _job(row: Row, seed: int, setup: Setup) -> CellJob:
     path = setup.folder / f"seed-{seed}" / f"{row.name}.json"
     which = (row, seed, setup.scale)
-    return CellJob(f"{row.name}, seed {seed}", path, partial(_fingerprint, *which), partial(_made, *which))
+    return CellJob(f"{row.name}, seed {seed}", path, partial(_fingerprint, *which), partial(_record, *which))
 
 
-def _made(row: Row, seed: int, scale: str, report: Report) -> dict[str, Any]:
+def _record(row: Row, seed: int, scale: str, report: Report) -> dict[str, Any]:
     distribution = DISTRIBUTIONS[row.distribution]()
     measured = measure(distribution, row.size, seed=seed, **BUDGETS[scale])
-    # Made here and kept with the numbers, so that a cell that is read back later is not signed as new.
+    # Made here and stored with the numbers, so that a cell that is read back later is not signed as new.
     signature = sign_distribution(f"table-6.1: {row.name}", distribution, seeds=[seed])
     report(1, 1, "")
     return {"measured": measured, "signature": asdict(signature)}
 
 
 def _fingerprint(row: Row, seed: int, scale: str) -> str:
-    """Return a fingerprint of the data, and of how long each objective trains."""
+    """Return a fingerprint of the data and of the training budget."""
     data = sign_distribution(row.name, DISTRIBUTIONS[row.distribution](), seeds=[seed]).data
     return fingerprint_of(json.dumps(BUDGETS[scale]), row.name, str(row.size), str(seed), data)
 
 
 def examine(cells: Sequence[Cell]) -> list[Claim]:
-    """Put the thesis' statements to the numbers."""
+    """Test the thesis' claims and ours."""
     every = {cell.row.name: cell for cell in cells}
     small, large = ([cell for name, cell in every.items() if name.endswith(size)] for size in ("-1k", "-10k"))
 
-    def mean(some: Sequence[Cell], name: str) -> list[float]:
+    def mean(chosen: Sequence[Cell], name: str) -> list[float]:
         """Return the mean over rows, by seed."""
-        return [statistics.fmean(numbers) for numbers in zip(*(cell.by_measure[name] for cell in some), strict=True)]
+        return [statistics.fmean(numbers) for numbers in zip(*(cell.by_measure[name] for cell in chosen), strict=True)]
 
-    def gap(some: Sequence[Cell], worse: str, better: str) -> list[float]:
-        return [high - low for high, low in zip(mean(some, worse), mean(some, better), strict=True)]
+    def gap(chosen: Sequence[Cell], worse: str, better: str) -> list[float]:
+        return [high - low for high, low in zip(mean(chosen, worse), mean(chosen, better), strict=True)]
 
     def rows(worse: str, better: str) -> str:
         count = sum(statistics.fmean(gap([cell], worse, better)) > 0 for cell in cells)
@@ -245,9 +245,8 @@ def examine(cells: Sequence[Cell]) -> list[Claim]:
         return judge_by_seed(text, source, mean(cells, worse), mean(cells, better), prefix=rows(worse, better))
 
     def shrinks(text: str, worse: str, better: str) -> Claim:
-        said = f"{worse} minus {better}, 1k minus 10k: "
-        section = f"{SOURCE}, section 6.2.3"
-        return judge_by_seed(text, section, gap(small, worse, better), gap(large, worse, better), prefix=said)
+        prefix, section = f"{worse} minus {better}, 1k minus 10k: ", f"{SOURCE}, section 6.2.3"
+        return judge_by_seed(text, section, gap(small, worse, better), gap(large, worse, better), prefix=prefix)
 
     uniform = math.log(5**5)
     return [
@@ -293,7 +292,7 @@ def _entropy_note() -> str:
 
 
 def sign_distribution(method: str, distribution: Enumerable, *, seeds: Sequence[int]) -> Signature:
-    """Return a signature whose data are the probabilities that a model is measured against."""
+    """Return a signature whose data are the probabilities of a distribution."""
     table = Example(tuple(f"{value:.6g}" for value in distribution.probs_N.tolist()), ())
     return sign(method, seeds=seeds, data=sha256_of_examples([table]))
 

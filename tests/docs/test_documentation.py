@@ -301,7 +301,7 @@ def test_a_reproduction_that_is_run_again_must_give_the_saved_numbers(
         assert (tmp_path / "figure.png").read_bytes() == b"points"
     else:
         with pytest.raises(
-            SystemExit, match=r"^results/figure-3\.1\.json has other numbers than its reproduction gives now"
+            SystemExit, match=r"^results/figure-3\.1\.json differs from what its reproduction gives now"
         ):
             make_figures.draw_again("figure-3.1", saved, tmp_path / "figure.png")
         assert not (tmp_path / "figure.png").exists()

@@ -262,7 +262,7 @@ def test_the_best_pass_is_kept_and_the_first_worse_one_is_the_last(
         value = next(values)
         return {"on_dev": value, "scores": {"dev": [[value]], "test": [[value]]}, "held_out": [[value, [value]]]}
 
-    monkeypatch.setattr(language_models, "_measured", measured)
+    monkeypatch.setattr(language_models, "_measure", measured)
     size = replace(SIZE, most_epochs=4)
     (cell,) = run_cells(TABLE_1[3:4], text, lists, setup(tmp_path, 0), size=size)["gamma-0.1"]
     assert len(passes) == 3 and not torch.equal(passes[1], passes[2])
@@ -315,7 +315,7 @@ def test_lists_are_made_by_a_translator_once(tmp_path: Path, monkeypatch: pytest
     pairs = [Example(("▁ein", f"▁{noun}"), ("▁a", f"▁{noun}")) for noun in NOUNS]
     references = {part: [["a " + noun] for noun in NOUNS] for part in ("dev", "test")}
     monkeypatch.setattr(corpora_readers, "translation", lambda: Data(train=pairs * 4, dev=pairs, test=pairs))
-    monkeypatch.setattr(language_models, "turned_translation", language_models.turned_translation.__wrapped__)
+    monkeypatch.setattr(language_models, "reversed_translation", language_models.reversed_translation.__wrapped__)
     monkeypatch.setattr(corpora_readers, "translation_references", references.get)
     monkeypatch.setitem(language_models.SIZES, "cpu", replace(SIZE, translator_epochs=2.0, candidates=3))
     lists = language_models.translations(setup(tmp_path))

@@ -112,7 +112,7 @@ def test_a_table_holds_what_it_shows(three: dict[str, Measured], tmp_path: Path)
 def test_a_family_trains_what_the_tables_name() -> None:
     start = train_settings(task="tag", epochs=2.0, learning_rate=6e-3, minimum_count=1)
     budget = {"longer": 3, "feeding": 1.5, "search": 1, "likelihood": 1}
-    systems = family(start, 4, steps_an_epoch=100, budget=budget, label_costs="O=2")
+    systems = family(start, 4, steps_per_epoch=100, budget=budget, label_costs="O=2")
     assert {*FEEDING_ROWS, *SEARCH_ROWS} < set(systems)
     for key, system in systems.items():
         assert system.folder == f"seed-4/{key}" and system.settings.seed == 4
@@ -160,7 +160,7 @@ def test_a_corpus_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     with pytest.raises(InputError, match=r"the corpus some is needed, and SEQWISE_DATA is not set; set SEQWISE_DATA"):
         corpora_readers.corpus("some")
     monkeypatch.setenv("SEQWISE_DATA", str(tmp_path))
-    with pytest.raises(InputError, match=r"some: the corpus is not there; set SEQWISE_DATA"):
+    with pytest.raises(InputError, match=r"some: the corpus is missing; set SEQWISE_DATA"):
         corpora_readers.corpus("some")
     (tmp_path / "some").mkdir()
     assert corpora_readers.corpus("some") == tmp_path / "some"

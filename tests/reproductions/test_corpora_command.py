@@ -39,9 +39,9 @@ def test_every_corpus_is_pinned_and_licensed() -> None:
 
 
 def test_reproductions_are_those_that_there_are() -> None:
-    assert {
-        name for one in catalogue.corpora().values() for name in (*one.needed_by, *one.read_where_present_by)
-    } <= set(REPRODUCTIONS)
+    assert {name for one in catalogue.corpora().values() for name in (*one.needed_by, *one.optional_for)} <= set(
+        REPRODUCTIONS
+    )
 
 
 def test_every_corpus_that_a_reproduction_reads_is_in_the_catalogue() -> None:
@@ -50,7 +50,7 @@ def test_every_corpus_that_a_reproduction_reads_is_in_the_catalogue() -> None:
     read = set(re.findall(r"\bcorpus\(\"([^\"]+)\"\)", source)) | {folder for folder, *_ in readers.SUPERTAGS.values()}
     read |= set(re.findall(r"columns(?:\(|, )\"([^\"]+)\"", source))
     assert len(read) >= 8
-    used = {name for name, one in catalogue.corpora().items() if one.needed_by or one.read_where_present_by}
+    used = {name for name, one in catalogue.corpora().items() if one.needed_by or one.optional_for}
     assert read == used
 
 
@@ -83,7 +83,7 @@ def test_list_needs_no_data(corpora_command: Command, monkeypatch: pytest.Monkey
 def test_where(copies: Path, corpora_command: Command) -> None:
     assert corpora_command("where", "cmudict").out == f"{copies / 'cmudict'}\n"
     assert corpora_command("where", "cmudit").complaint.startswith("there is no corpus 'cmudit'; did you mean")
-    assert "the corpus is not there" in corpora_command("where", "supertag-erg").complaint
+    assert "the corpus is missing" in corpora_command("where", "supertag-erg").complaint
 
 
 def test_check_finds_every_kind_of_damage(copies: Path, corpora_command: Command) -> None:
@@ -93,7 +93,7 @@ def test_check_finds_every_kind_of_damage(copies: Path, corpora_command: Command
     flipped[1234] ^= 1
     one.write_bytes(flipped)
     ended = corpora_command("check", "cmudict")
-    assert ended.code == 2 and "  one its SHA-256 is another\n" in ended.out and f"{one}: its SHA-256" in ended.err
+    assert ended.code == 2 and "  one has another SHA-256\n" in ended.out and f"{one}: has another SHA-256" in ended.err
     two.write_bytes(two.read_bytes()[:-1])
     ended = corpora_command("check")
     assert "  two has 2,999 bytes where 3,000 were expected\n" in ended.out and ", and 1 more;" in ended.err
@@ -105,6 +105,6 @@ def test_check_refuses_what_it_cannot_verify(
     copies: Path, corpora_command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert "there is no corpus 'x'" in corpora_command("check", "x").complaint
-    assert "the corpus is not there" in corpora_command("check", "supertag-erg").complaint
+    assert "the corpus is missing" in corpora_command("check", "supertag-erg").complaint
     monkeypatch.setenv("SEQWISE_DATA", str(tmp_path / "nowhere"))
     assert "no corpus is present" in corpora_command("check").complaint

@@ -128,5 +128,5 @@ def test_the_turkish_package_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> No
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "files", missing)
-    with pytest.raises(InputError, match="turkish-treebanks, which carries a corpus, is not installed; pip install"):
+    with pytest.raises(InputError, match="turkish-treebanks, which contains a corpus, is not installed; pip install"):
         defaults._turkish.__wrapped__()

@@ -34,7 +34,7 @@ BUDGET = {"longer": 2, "feeding": 1, "search": 1, "likelihood": 1}
 
 def test_the_family_trains_what_the_tables_name() -> None:
     start = train_settings(task="tag", epochs=2.0, learning_rate=6e-3, minimum_count=1)
-    systems = label_bias.family(start, 3, steps_an_epoch=100, budget=BUDGET)
+    systems = label_bias.family(start, 3, steps_per_epoch=100, budget=BUDGET)
     assert {*label_bias_tables.FROM_CROSS_ENTROPY, *label_bias_tables.FROM_NORMALIZED} < set(systems)
     before: set[str] = set()
     for key, system in systems.items():
@@ -52,7 +52,7 @@ def test_the_family_trains_what_the_tables_name() -> None:
     assert systems["normalized-global"].starts_from == "seed-3/self-normalized"
     assert systems["distilled-global"].starts_from == "seed-3/distilled"
     assert systems["distilled"].starts_from == "seed-3/cross-entropy"
-    exposed = exposure_bias.family(start, 3, steps_an_epoch=100, budget=BUDGET)
+    exposed = exposure_bias.family(start, 3, steps_per_epoch=100, budget=BUDGET)
     assert {key: systems[key] for key in exposed} == exposed, "shared systems must be the very same cells"
 
 

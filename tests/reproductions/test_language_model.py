@@ -348,7 +348,7 @@ def test_what_no_option_can_change_is_no_hint(seqwise: Command, trained: Path, t
     ):
         said = seqwise(*command).err.splitlines()[-1]
         assert said.endswith(
-            "ends.txt:2: the text holds '</s>', which marks its end; remove it, or write it in another way"
+            "ends.txt:2: the text contains the end token '</s>'; remove it, or write it in another way"
         )
 
 
@@ -510,14 +510,14 @@ def test_the_weight_is_chosen_on_development_lists(
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("the dog\tder Hund", r":2: no JSON object; write it with seqwise predict --n-best N --json"),
-        ('{"input": "x"}', r":2: no n-best list: expected an input and outputs"),
-        ('{"input": "x", "outputs": [{"output": "a", "score": NaN}]}', ":2: no n-best list"),
-        ('{"input": "x", "outputs": [{"output": "a", "score": true}]}', ":2: no n-best list"),
-        ('{"input": "x", "outputs": [{"output": 3, "score": 1}]}', ":2: no n-best list"),
-        ('{"input": "x", "outputs": "a"}', ":2: no n-best list"),
+        ("the dog\tder Hund", r":2: not a JSON object; write it with seqwise predict --n-best N --json"),
+        ('{"input": "x"}', r":2: not an n-best list: expected an input and outputs"),
+        ('{"input": "x", "outputs": [{"output": "a", "score": NaN}]}', ":2: not an n-best list"),
+        ('{"input": "x", "outputs": [{"output": "a", "score": true}]}', ":2: not an n-best list"),
+        ('{"input": "x", "outputs": [{"output": 3, "score": 1}]}', ":2: not an n-best list"),
+        ('{"input": "x", "outputs": "a"}', ":2: not an n-best list"),
         ('{"input": "x", "outputs": []}', ":2: a list without an output"),
-        ("[1]", ":2: no n-best list"),
+        ("[1]", ":2: not an n-best list"),
     ],
 )
 def test_bad_lists_are_named_with_their_line(seqwise: Command, trained: Path, tmp_path: Path, line, message) -> None:
@@ -530,7 +530,7 @@ def test_bad_lists_are_named_with_their_line(seqwise: Command, trained: Path, tm
 @pytest.mark.parametrize("number", [10**14, 10**17])
 def test_a_table_that_no_memory_holds(seqwise: Command, text: Path, tmp_path: Path, number: int) -> None:
     said = seqwise("train", text, "--output", tmp_path / "run", f"--num-weights={number}").complaint
-    assert said == f"there is no room for num_weights = {number}; give fewer"
+    assert said == f"num_weights = {number} does not fit in memory; give fewer"
     assert seqwise("train", text, "--output", tmp_path / "run", "--num-weights=3000").code == 0, "corrected, it trains"
 
 

@@ -158,7 +158,7 @@ def test_seconds_of_several_machines_are_said_to_be_so(machines: str, mixed: boo
     signature = replace(SIGNATURE, machine=machines)
     whole = table()
     whole = replace(whole, results=tuple(replace(one, signature=signature) for one in whole.results))
-    said = f"Seconds are of several machines, which differ in speed: {machines}."
+    said = f"Seconds are from several machines, which differ in speed: {machines}."
     assert (said in shown(table_4_1={"cpu": whole})) == mixed
 
 

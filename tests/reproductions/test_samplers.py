@@ -660,7 +660,7 @@ def test_an_interrupted_cell_ends_the_same(tmp_path: Path) -> None:
     strange = tmp_path / "seed-0" / "test" / "gibbs"
     strange.mkdir()
     (strange / "letter.txt").write_text("mine")
-    with pytest.raises(InputError, match="not of this reproduction"):
+    with pytest.raises(InputError, match="does not belong to this reproduction"):
         run_samplers(TOY, [("test", degenerate("gibbs"))], setup(tmp_path, 0, 1))
 
 

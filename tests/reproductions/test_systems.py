@@ -176,7 +176,7 @@ def test_a_reproduction_or_scale_that_is_not_there(tmp_path: Path) -> None:
         run_reproduction("table-4.3", tmp_path, scale=None, **how)
     with pytest.raises(InputError, match=r"^there is no scale 'tpu'"):
         run_reproduction("table-4.1", tmp_path, scale="tpu", **how)
-    with pytest.raises(InputError, match="has one size only; leave --scale out"):
+    with pytest.raises(InputError, match="has no scales; leave --scale out"):
         run_reproduction("stress", tmp_path, scale="cpu", **how)
 
 
@@ -232,7 +232,7 @@ def test_one_of_several_tables_is_made(tmp_path: Path, monkeypatch: pytest.Monke
         with pytest.raises(InputError, match="there is no table 'pmb'"):
             list(run_reproduction(name, tmp_path, only="pmb", **how))
         assert made == [table]
-    with pytest.raises(InputError, match="makes all that it has; leave --only out"):
+    with pytest.raises(InputError, match="makes all its tables at once; leave --only out"):
         list(run_reproduction("demo", tmp_path, only="stress", **how))
 
 

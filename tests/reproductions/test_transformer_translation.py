@@ -14,7 +14,7 @@ from reproducing import no_progress, setup
 from reproductions import systems
 from reproductions.beyond import transformer_translation
 from reproductions.beyond.transformer_translation import SIZES, family, make_marian, reproduce, subword_tokenizer
-from reproductions.cells import train_seconds, watched
+from reproductions.cells import timed, train_seconds
 from reproductions.corpora import readers as corpora
 from reproductions.goyal_2021 import sampler_tasks
 from seqwise.data.subwords import learn_subwords, split_text
@@ -173,12 +173,12 @@ def test_a_tokenizer_splits_as_its_subwords_do(text: str, tmp_path: Path) -> Non
 def test_what_was_trained_before_a_kill_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([100.0, 104.0, 200.0, 203.0])
     monkeypatch.setattr("reproductions.cells.time.process_time", lambda: next(clock))
-    watch = watched(tmp_path, lambda *_: None)
+    watch = timed(tmp_path, lambda *_: None)
     for step in range(1, 9):
         watch(Progress(step, 8, 0.0, 0.1, 1.0, {}, 1.0))
     assert train_seconds(tmp_path) == 4.0
     # Of the second process, which began at step 5, three seconds for half of the steps.
-    watch = watched(tmp_path, lambda *_: None)
+    watch = timed(tmp_path, lambda *_: None)
     for step in range(5, 9):
         watch(Progress(step, 8, 0.0, 0.1, 1.0, {}, 1.0))
     assert train_seconds(tmp_path) == 6.0
@@ -187,7 +187,7 @@ def test_what_was_trained_before_a_kill_counts(tmp_path: Path, monkeypatch: pyte
 def test_what_development_data_end_is_measured_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([100.0, 103.0, 106.0])
     monkeypatch.setattr("reproductions.cells.time.process_time", lambda: next(clock))
-    watch = watched(tmp_path, lambda *_: None, every=2)
+    watch = timed(tmp_path, lambda *_: None, every=2)
     for step in range(1, 5):  # of eight
         watch(Progress(step, 8, 0.0, 0.1, 1.0, {}, 1.0))
     assert train_seconds(tmp_path) == 6.0

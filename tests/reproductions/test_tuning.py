@@ -57,7 +57,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[list[System]]:
 def test_a_stage_is_tuned_from_the_best_trial_of_the_one_before(calls: list[list[System]], tmp_path: Path) -> None:
     options: dict[str, Any] = {"decoders": ["greedy", "beam"], "progress": None, "record": tmp_path / "trials.json"}
     chosen = tune(SYSTEMS, lambda: Data([], []), quality, tmp_path, rates=(1.0, 0.4), **options)
-    assert {name: trial.part for name, trial in chosen.items()} == {"seed-0/start": 0.4, "seed-0/search": 1.0}
+    assert {name: trial.factor for name, trial in chosen.items()} == {"seed-0/start": 0.4, "seed-0/search": 1.0}
     assert chosen["seed-0/search"].system.folder == "trials/seed-0/search/1"
     first, second = calls
     assert [system.folder for system in first] == ["trials/seed-0/start/1", "trials/seed-0/start/2"]

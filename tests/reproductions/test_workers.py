@@ -63,7 +63,7 @@ def test_all_end_with_a_worker_that_is_killed(killed: str, tmp_path: Path) -> No
         workers = {name: int((tmp_path / name).read_text()) for name in "ab"}
         os.kill(workers[killed], signal.SIGKILL)
         _, said = parent.communicate(timeout=30)
-        assert parent.returncode == 1 and "InputError: a worker process was killed; the same command goes on" in said
+        assert parent.returncode == 1 and "InputError: a worker process was killed; the same command resumes" in said
         assert wait_for(lambda: not any(map(is_alive, workers.values())), 30)
     finally:
         if parent.poll() is None:
