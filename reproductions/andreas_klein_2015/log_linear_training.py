@@ -36,6 +36,11 @@ class Normalization:
         return torch.randperm(num_positions, generator=generator)[:size]
 
 
+def exact_normalization() -> Normalization:
+    """Penalise log Z at every position, which makes the loss cross-entropy."""
+    return Normalization(1.0, lambda log_partitions: log_partitions)
+
+
 def sampled_normalization(alpha: float, *, fraction: float) -> Normalization:
     """Penalise ``alpha (log Z)^2`` on a random fraction gamma of the positions (Andreas and Klein 2015, equation 5)."""
     return Normalization(fraction, lambda log_partitions: alpha * log_partitions.square())
@@ -44,9 +49,8 @@ def sampled_normalization(alpha: float, *, fraction: float) -> Normalization:
 def penalized_normalization(alpha: float, *, fraction: float = 1.0) -> Normalization:
     """Penalise ``log Z + alpha (log Z)^2``: normalised likelihood, and log Z near 0 (Devlin et al. 2014).
 
-    At alpha 0 and fraction 1, the loss is cross-entropy. At fraction 1, it is the objective that Andreas and Klein
-    compare with. Below, the mean of log Z in the likelihood is also over H only, an unbiased estimate; the optimum is
-    at log Z near 0, not at ``1 / (2 alpha)``.
+    At fraction 1, it is the objective that Andreas and Klein compare with. Below, the mean of log Z in the likelihood
+    is also over H only, an unbiased estimate; the optimum is at log Z near 0, not at ``1 / (2 alpha)``.
     """
     return Normalization(fraction, lambda log_partitions: log_partitions + alpha * log_partitions.square())
 

@@ -43,10 +43,6 @@ class Positions(NamedTuple):
     contexts_NC: Tensor  # int64; column d - 1 holds the word at distance d to the left, or `BEFORE`
     words_N: Tensor  # int64, the word to predict
 
-    def to(self, device: torch.device | str | int) -> Positions:
-        """Return the same positions on another device."""
-        return Positions(self.contexts_NC.to(device), self.words_N.to(device))
-
 
 def read_sentences(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Sentence]:
     """Yield the sentences of plain or gzipped files: one per line, words between blanks; blank lines are skipped."""

@@ -468,7 +468,7 @@ def test_a_dead_slot_is_not_drawn_and_colours_go_from_end_to_end() -> None:
     after = Node(((1, 0.7), (0, 0.3)), (0.25, 0.75), -2.0, 1.0, 1.5, 2.0, True)
     drawing = draw_lattice(
         ((live, dead), (after,)), words=["<a>", "&b"], step_names=['"x"'], palette=Palette(0, 1),
-        what="<it>", gold=(0, 0),
+        title="<it>", gold=(0, 0),
     )  # fmt: skip
     assert drawing.count("<rect") == 2 and drawing.count("<path") == 2  # that from the dead slot is none
     assert drawing.count('class="gold"') == 1 and "<a>" not in drawing and "&amp;b .7" in drawing
@@ -481,13 +481,13 @@ def test_boxes_of_long_labels_say_what_tells_them_apart() -> None:
     nodes = tuple(Node(((place, 1.0),), (1.0,), -1.0, None, None, 2.0, True) for place in range(5))
     mixed = tuple(Node(((place, 0.6),), (1.0,), -1.0, None, None, 2.0, True) for place in range(5))
 
-    def texts(shown: Lattice, *, beside: tuple[Lattice, ...] = ()) -> list[str]:
-        drawing = draw_lattice(shown, words=names, what="", step_names=[], palette=Palette(0, 1), beside=beside)
+    def texts(shown: Lattice, *, others: tuple[Lattice, ...] = ()) -> list[str]:
+        drawing = draw_lattice(shown, words=names, title="", step_names=[], palette=Palette(0, 1), named_with=others)
         return re.findall(r'<text x="\d+" y="\d+">([^<]*…[^<]*)</text>', drawing)
 
     assert len(set(texts((nodes,)))) == len(set(texts((mixed,)))) == 5
     # Of all that it is compared with, a token has one name.
-    assert texts((nodes[:1],), beside=((nodes,),)) == texts((nodes,))[:1]
+    assert texts((nodes[:1],), others=((nodes,),)) == texts((nodes,))[:1]
 
 
 @pytest.mark.thorough

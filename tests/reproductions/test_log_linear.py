@@ -19,6 +19,7 @@ from reproductions.andreas_klein_2015.log_linear_training import (
     Normalization,
     adagrad_state,
     adagrad_step,
+    exact_normalization,
     penalized_normalization,
     sampled_normalization,
 )
@@ -29,7 +30,7 @@ TEMPLATES = ((1,), (1, 2), (3, 1), (2,))
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXACT = {"atol": 1e-12, "rtol": 1e-12}
 NORMALIZATIONS = {
-    "cross-entropy": penalized_normalization(0.0),
+    "cross-entropy": exact_normalization(),
     "gamma 1": sampled_normalization(0.7, fraction=1.0),
     "gamma 0.3": sampled_normalization(0.7, fraction=0.3),
     "gamma 0": sampled_normalization(0.7, fraction=0.0),
@@ -201,7 +202,7 @@ def test_loss_and_dense_gradient_equal_those_by_hand(name: str) -> None:
 def test_cross_entropy_is_cross_entropy() -> None:
     model, positions = a_model(), some_positions()
     expected = torch.nn.functional.cross_entropy(all_scores(model, positions.contexts_NC), positions.words_N)
-    torch.testing.assert_close(language_model_loss(model, positions, penalized_normalization(0.0)), expected, **EXACT)
+    torch.testing.assert_close(language_model_loss(model, positions, exact_normalization()), expected, **EXACT)
 
 
 def test_the_penalized_loss_is_devlins() -> None:
@@ -413,7 +414,7 @@ def test_a_small_language_is_learnt_and_normalized() -> None:
     """Perplexity far below the unigrams', near that of the language; log Z near its optimum, unless gamma is 0."""
     test = a_language(2, 1000)
     unigram = unigram_perplexity(a_language(1), test)
-    exact = held_out(trained(penalized_normalization(0.0)), [test])
+    exact = held_out(trained(exact_normalization()), [test])
     found = {
         fraction: held_out(trained(sampled_normalization(2.0, fraction=fraction)), [test]) for fraction in (1, 0.1, 0)
     }

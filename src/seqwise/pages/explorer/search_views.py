@@ -26,11 +26,11 @@ def lattice_view(run: OutputRun, answer: Answer, step: int) -> Markup:
     drawing = draw_lattice(
         shown,
         words=words,
-        what=f"{_setup_in_words(answer)}, the first {len(shown)} of {len(lattice)} steps",
+        title=f"{_setup_in_words(answer)}, the first {len(shown)} of {len(lattice)} steps",
         step_names=step_names(run, question.example),
         palette=lattice_palette([lattice]),
         gold=question.gold,
-        beside=[lattice],
+        named_with=[lattice],
     )
     table = lattice_table(shown, "Values in the lattice", words)
     return _region("the lattice of the search", drawing) + render_blocks(table)

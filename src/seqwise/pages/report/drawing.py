@@ -46,19 +46,19 @@ def draw_lattice(
     lattice: Lattice,
     *,
     words: Sequence[str],
-    what: str,
+    title: str,
     step_names: Sequence[str],
     palette: Palette,
     gold: Sequence[int] | None = None,
-    beside: Sequence[Lattice] = (),
+    named_with: Sequence[Lattice] = (),
 ) -> Markup:
     """Draw a lattice: a box for each slot after a step, with its heaviest token, and lines from its parents.
 
     Boxes are coloured by the cost of the step, or by log Z without gold; a thick border marks gold tokens. ``words``
-    are the names of tokens, ``what`` begins the description for screen readers, and ``beside`` are the lattices in
-    which a token has the same abbreviation.
+    are the names of tokens, ``title`` begins the description for screen readers, and abbreviated names are also
+    distinct from those in the lattices ``named_with``.
     """
-    short = _short_names([lattice, *beside], words)
+    short = _short_names([lattice, *named_with], words)
     num_slots = max(map(len, lattice), default=1)
     width, height = LEFT + STEP * len(lattice) + 8, TOP + SLOT * num_slots
     lines, boxes, heads = [], [], []
@@ -85,7 +85,7 @@ def draw_lattice(
         '<svg viewBox="0 0 {0} {1}" width="{0}" height="{1}" role="img" aria-label="{2}" class="lattice">'
         '<g class="lines">{3}</g><g class="boxes">{4}{5}</g><g class="heads">{6}</g></svg>'
     ).format(
-        width, height, _in_words(lattice, what, words), _joined(lines), start, _joined(boxes), _joined(heads)
+        width, height, _in_words(lattice, title, words), _joined(lines), start, _joined(boxes), _joined(heads)
     )  # fmt: skip
 
 
@@ -169,14 +169,14 @@ def _cut(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
-def _in_words(lattice: Lattice, what: str, words: Sequence[str]) -> str:
+def _in_words(lattice: Lattice, title: str, words: Sequence[str]) -> str:
     """Describe a lattice: the heaviest token of the best slot at each step, and the final score and cost."""
     if not lattice:
-        return f"{what}: no steps."
+        return f"{title}: no steps."
     best = [max(nodes, key=lambda node: node.score) for nodes in lattice]
     heaviest = ", ".join(f"{words[node.tokens[0][0]]} {node.tokens[0][1]:.2f}" for node in best if node.tokens)
     cost = "" if best[-1].total_cost is None else f" and cost {best[-1].total_cost:.4f}"
-    return f"{what}. Best slot step by step: {heaviest}. It ends with score {best[-1].score:.4f}{cost}."
+    return f"{title}. Best slot step by step: {heaviest}. It ends with score {best[-1].score:.4f}{cost}."
 
 
 def lattice_table(lattice: Lattice, caption: str, words: Sequence[str]) -> Table:

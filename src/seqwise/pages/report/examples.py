@@ -78,11 +78,11 @@ def lattice_blocks(searched: Searched, palette: Palette) -> list[Block]:
                 draw_lattice(
                     lattice,
                     words=words,
-                    what=f"{name}, example {number}, {title} scores, {position}",
+                    title=f"{name}, example {number}, {title} scores, {position}",
                     step_names=step_names(run, searched.example),
                     palette=palette,
                     gold=searched.gold,
-                    beside=searched.all_lattices,
+                    named_with=searched.all_lattices,
                 )
                 for lattice, position in zip(by_selector, names, strict=True)
             ],

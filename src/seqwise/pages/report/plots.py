@@ -86,9 +86,7 @@ def panel_plot(
 
     height = 2.5 if len(panels) == 1 else 0.4 + 1.5 * len(panels)
     text = " ".join(
-        f"{panel.label}: {_in_words(line, x_label, panel.unit)}"
-        if panel.label
-        else _in_words(line, x_label, panel.unit)
+        f"{panel.label}: " * bool(panel.label) + _in_words(line, x_label, panel.unit)
         for panel in panels
         for line in panel.lines
     )

@@ -232,7 +232,7 @@ def _training(folders: Sequence[Folder], page: Page) -> list[Section]:
         Section("Errors", [block for group in groups for block in error_tables(group)]),
         Section("Outputs and gold", [block for group in groups for block in output_listings(group)]),
         *_lattices(folders, loaded, data, page),
-        Section("Details", _details(folders, loaded, data, results, notes, page)),
+        Section("Details", _details(folders, loaded, data, results, notes)),
     ]
     return [section for section in sections if section.blocks or section.sections]
 
@@ -258,7 +258,6 @@ def _details(
     data: Mapping[str, Data],
     results: Sequence[Result],
     notes: Sequence[Block],
-    page: Page,
 ) -> list[Block]:
     """Fold the blocks that few readers need."""
     with_data = {name: own.examples for name, own in data.items() if own.examples}
