@@ -176,12 +176,14 @@ def _language_models(scale: str) -> str:
     size = language_models.SIZES[scale]
     passes, epochs = "one pass", f"{size.translator_epochs:g} epochs"
     if size.most_epochs > 1:
-        passes, epochs = f"at most {size.most_epochs} passes, stopped early on dev,", f"at most {epochs}, likewise"
+        passes, epochs = f"at most {size.most_epochs} passes", f"at most {epochs}"
+    early = " All are stopped early on dev." if size.most_epochs > 1 else ""
     rates = ", ".join(f"{rate:g}" for rate in size.rates)
-    tuned = f" Rate of the language models times {rates}, chosen on dev." if len(size.rates) > 1 else ""
+    tuned = f" Learning rate of the language model times {rates}, chosen on dev." if len(size.rates) > 1 else ""
     return (
         f"Language model: {passes} over {size.positions:,} positions, batch {language_models.BATCH}, "
-        f"{size.num_weights:,} weights. Translator and channel model: {epochs}, {size.candidates}-best lists.{tuned}"
+        f"{size.num_weights:,} weights. Translator and channel model: {epochs}, {size.candidates}-best lists."
+        f"{early}{tuned}"
     )
 
 
