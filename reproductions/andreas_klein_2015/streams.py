@@ -66,7 +66,7 @@ def build_vocabulary(sentences: Iterable[Sentence], *, minimum_count: int = 1) -
     def checked() -> Iterator[tuple[str, ...]]:
         for sentence in sentences:
             if END in sentence.tokens:
-                problem, hint = f"the text contains the end token {END!r}", "remove it, or write it in another way"
+                problem, hint = f"the text holds {END!r}, which marks its end", "remove it, or write it in another way"
                 raise InputError(problem, path=sentence.path or None, line=sentence.line or None, hint=hint)
             yield sentence.tokens
 

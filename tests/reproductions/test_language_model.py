@@ -348,7 +348,7 @@ def test_what_no_option_can_change_is_no_hint(seqwise: Command, trained: Path, t
     ):
         said = seqwise(*command).err.splitlines()[-1]
         assert said.endswith(
-            "ends.txt:2: the text contains the end token '</s>'; remove it, or write it in another way"
+            "ends.txt:2: the text holds '</s>', which marks its end; remove it, or write it in another way"
         )
 
 

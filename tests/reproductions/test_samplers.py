@@ -289,7 +289,7 @@ def test_a_model_without_sources_takes_the_lengths_of_the_sequences() -> None:
     examples = WITHOUT_SOURCE.load().test.examples
     drawn = draw(without, examples, CHAINS)
     assert [len(start) for start in drawn.starts] == [len(one.target) for one in examples]
-    with pytest.raises(InputError, match="reads no source"):
+    with pytest.raises(InputError, match="without sources cannot predict"):
         draw(without, examples, SampleSettings(kernel="mask-predict"))
 
 

@@ -56,7 +56,7 @@ def test_looking_for_examples_ends_with_the_server(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(run, "io_bound", stopping)
     widget = SimpleNamespace(value="typed", is_deleted=False)
-    suggestions: Any = SimpleNamespace(look=None, is_complete=False)
+    suggestions: Any = SimpleNamespace(compare_for=None, is_complete=False)
     status: Any = SimpleNamespace(work=lambda job: nullcontext())
     page: Any = SimpleNamespace(text=widget, chooser=widget, suggestions=suggestions, status=status)
     asyncio.run(search_page.SearchPage._open_first(page))
