@@ -917,4 +917,4 @@ def test_mistakes_end_in_one_line(seqwise: Command, runs: Path, data: Path, tmp_
     path.write_text("")
     assert "0000.jsonl: the sweeps are damaged" in said(tmp_path / "samples")
     (tmp_path / "samples" / "settings.json").write_text("[]")
-    assert "settings.json: no settings: expected a JSON object" in said(tmp_path / "samples")
+    assert "settings.json: invalid settings: expected a JSON object" in said(tmp_path / "samples")
