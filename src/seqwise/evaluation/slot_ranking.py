@@ -16,6 +16,7 @@ from seqwise.data.batches import EncodedExample
 from seqwise.decoding import Decoder, encoded_batches, evaluation_mode, has_ended
 from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Counts, pairs_with_many
+from seqwise.models.heads import log_partition
 from seqwise.models.protocols import StepModel
 from seqwise.search.beam import Beam, backtrace, search_steps
 from seqwise.search.candidates import local
@@ -54,7 +55,7 @@ def unroll_slots(model: StepModel, context: Any, decoder: Decoder, *, num_steps:
         live_BJ = (beam.scores_BK != -torch.inf) & (beam.finished_BK < 1)
         open_BJ = live_BJ if isinstance(num_steps, int) else live_BJ & (num_steps > number)[:, None]
         logits_BJV = step.candidates.logits_BJV
-        log_partitions_BJ = logits_BJV.logsumexp(-1).masked_fill(~open_BJ, 0.0)
+        log_partitions_BJ = log_partition(logits_BJV).masked_fill(~open_BJ, 0.0)
         yield Slots(backtrace(beam), beam.scores_BK, log_probs_BJ, raw_scores_BJ, log_partitions_BJ, open_BJ)
         beam, parents_BK = step.beam, step.beam.parents[-1]
         places_BK = parents_BK * logits_BJV.shape[-1] + beam.tokens[-1].clamp(min=0)

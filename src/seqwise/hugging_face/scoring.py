@@ -23,6 +23,7 @@ from seqwise.hugging_face.adapter import HuggingFaceStepModel
 from seqwise.hugging_face.masked_model import HuggingFaceMaskedModel, num_positions, unwrapped
 from seqwise.hugging_face.masked_text import adapted_with_codec
 from seqwise.hugging_face.tokens import TextTokens, before_targets, checked_text, special_around, text_tokens
+from seqwise.models.heads import log_partition
 from seqwise.models.protocols import require_evaluation_mode
 from seqwise.names import Pieces
 from seqwise.sampling.any_order import any_order_bound
@@ -431,7 +432,7 @@ def _left_to_right(
             places_M = moved(torch.tensor(row.scored), device)
             logits_MV = at_least_float32(logits_LV[places_M - 1])
             tokens_M = moved(torch.tensor([row.ids[place] for place in row.scored]), device)
-            yield row, logits_MV.gather(-1, tokens_M[:, None]).squeeze(-1) - logits_MV.logsumexp(-1)
+            yield row, logits_MV.gather(-1, tokens_M[:, None]).squeeze(-1) - log_partition(logits_MV)
 
 
 def _by_budget(

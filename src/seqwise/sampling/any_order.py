@@ -10,6 +10,7 @@ from torch import Tensor
 
 from seqwise.devices import moved
 from seqwise.errors import InputError
+from seqwise.models.heads import log_partition
 from seqwise.models.protocols import MaskedModel
 from seqwise.sampling.energies import checked_rows
 
@@ -84,7 +85,7 @@ def any_order_bound(
         tokens_NT = tokens_T.expand(len(masked_NT[part]), -1)
         logits_KV = model.masked_logits(tokens_NT, masked_NT[part])
         tokens_K = moved(tokens_T[places_K], logits_KV.device)
-        log_probs_K = logits_KV.gather(-1, tokens_K[:, None]).squeeze(-1) - logits_KV.logsumexp(-1)
+        log_probs_K = logits_KV.gather(-1, tokens_K[:, None]).squeeze(-1) - log_partition(logits_KV)
         scale_K = (weights_N[part] * count / lengths_N[part])[rows_K]
         total += float((scale_K * log_probs_K.cpu().double()).sum())
     return total

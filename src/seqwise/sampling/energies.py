@@ -27,6 +27,7 @@ from seqwise import tree
 from seqwise.data.batches import IGNORE
 from seqwise.devices import device_of, moved
 from seqwise.errors import InputError
+from seqwise.models.heads import log_partition
 from seqwise.models.protocols import MaskedModel
 from seqwise.names import Pieces
 
@@ -339,7 +340,7 @@ def _raw_positions(tokens: Tensor, logits: Tensor) -> Tensor:
 
 
 def _local_positions(tokens: Tensor, logits: Tensor) -> Tensor:
-    return logits.logsumexp(-1) + _raw_positions(tokens, logits)
+    return log_partition(logits) + _raw_positions(tokens, logits)
 
 
 def require_allowed(allowed_V: Tensor | None, vocab_size: int) -> None:

@@ -18,10 +18,11 @@ from seqwise import tree
 from seqwise.devices import at_least_float32, reading_is_free
 from seqwise.errors import InputError
 from seqwise.models.deferred_linear import Matrices
+from seqwise.models.heads import log_partition
 from seqwise.names import NormalizedOver, ScoreName
 from seqwise.search.ending import SlotTerms, finish, finish_where, open_shares, slot_terms
 from seqwise.search.large_vocabulary.blocks import best_of_many
-from seqwise.search.operators import finite, hard_top_k, log_partitions
+from seqwise.search.operators import finite, hard_top_k
 from seqwise.search.selection import TokenValues
 
 # J x V from which it pays not to expand the candidates; below, launching operations dominates.
@@ -266,26 +267,30 @@ class Candidates:
         """Compute the scores that allowed tokens add to an unfinished slot, without cost: (B, J, C)."""
         tokens_BJC, weight = allowed_BJC.clamp(min=0), self.score.log_partition_weight
         over_all = weight != 0 and self.score.over == "vocabulary"
-        logits_BJC = None if over_all else self._logits_of(tokens_BJC)
-        if logits_BJC is None:
-            logits_BJC = self.logits_BJV.gather(2, tokens_BJC)
+        if over_all:
+            is_kept = torch.is_grad_enabled() or "logits_BJV" in self.__dict__
+            # Without gradients, they are not kept, so that the next step reuses their memory.
+            logits_BJV = self.logits_BJV if is_kept else self._logits(self.matrices)
+            logits_BJC = logits_BJV.gather(2, tokens_BJC)
+        else:
+            logits_BJC = self._logits_of(tokens_BJC)
         logits_BJC = logits_BJC.masked_fill(allowed_BJC < 0, -torch.inf)
         added_BJC = logits_BJC - self.score.constant
         if weight == 0:
             return added_BJC
-        logits_BJW = self.logits_BJV if over_all else logits_BJC
+        logits_BJW = logits_BJV if over_all else logits_BJC
         if torch.is_grad_enabled():  # finite first: else the gradient is NaN where all tokens are excluded
             return added_BJC - weight * finite(logits_BJW).logsumexp(-1, keepdim=True)
-        return added_BJC - weight * finite(log_partitions(logits_BJW))[..., None]
+        return added_BJC - weight * finite(log_partition(logits_BJW))[..., None]
 
-    def _logits_of(self, tokens_BJC: Tensor) -> Tensor | None:
-        """Logits of some tokens from their rows of a linear head; None if computing all is cheaper or already done."""
-        if torch.is_grad_enabled() or self.matrices is None or "logits_BJV" in self.__dict__:
-            return None
-        linear = self.matrices.of_head(self.head, self.features_BJH.shape[-1])
+    def _logits_of(self, tokens_BJC: Tensor) -> Tensor:
+        """Logits of some tokens, from their rows of a linear head unless computing all is cheaper or already done."""
+        linear = None
+        if not torch.is_grad_enabled() and self.matrices is not None and "logits_BJV" not in self.__dict__:
+            linear = self.matrices.of_head(self.head, self.features_BJH.shape[-1])
         # Looking up a row costs about eight times as much as a row of a product.
         if linear is None or 8 * tokens_BJC.shape[-1] > len(linear.weight_VD):
-            return None
+            return self.logits_BJV.gather(2, tokens_BJC)
         logits_BJC = torch.einsum("bjch,bjh->bjc", linear.weight_VD[tokens_BJC], self.features_BJH)
         if linear.bias_V is not None:
             logits_BJC = logits_BJC + linear.bias_V[tokens_BJC]

@@ -18,8 +18,6 @@ from seqwise.names import AlphaUnitName
 SMALLEST_SQUARED_GAP = 1e-8
 # Replaces minus infinity: its square is finite, the weight at such a distance is 0, and 0 times it is 0.
 LOWEST = -1e18
-# Number of scores that fit the CPU's cache.
-IN_CACHE = 2**18
 
 USUAL_ALPHAS = (1e-25, 1e15)
 """Range of alpha in which the gap of an excluded candidate, 1e18, has weight exactly 0 and no slope that overflows
@@ -31,28 +29,6 @@ def finite(scores: Tensor) -> Tensor:
     """Replace minus infinity by a finite number, as (-inf) - (-inf) and its gradient would be NaN."""
     # Far enough above the lowest number of the type that the difference of two is finite.
     return scores.clamp(min=max(LOWEST, torch.finfo(scores.dtype).min / 4))
-
-
-def log_partitions(logits: Tensor) -> Tensor:
-    """Compute log Z of rows of scores, (..., V) to (...), as ``logsumexp`` does.
-
-    On a CPU, without gradients, blocks of many rows go through one buffer in the cache: ``logsumexp`` makes more
-    passes, over newly allocated memory.
-
-    Example:
-        >>> log_partitions(torch.zeros(1, 4)).exp()
-        tensor([4.])
-    """
-    if torch.is_grad_enabled() or logits.device.type != "cpu" or logits.numel() < IN_CACHE:
-        return logits.logsumexp(-1)
-    vocabulary_size = logits.shape[-1]
-    num_rows = max(1, IN_CACHE // vocabulary_size)
-    buffer, parts = logits.new_empty(num_rows, vocabulary_size), []
-    for rows_NV in logits.reshape(-1, vocabulary_size).split(num_rows):
-        highest_N = rows_NV.amax(-1)
-        log_probs_NV = torch.log_softmax(rows_NV, -1, out=buffer[: len(rows_NV)])
-        parts.append(torch.where(highest_N.isinf(), highest_N, highest_N - log_probs_NV.amax(-1)))
-    return torch.cat(parts).view(logits.shape[:-1])
 
 
 def require_alpha(alpha: float) -> None:

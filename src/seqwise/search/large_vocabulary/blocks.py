@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from seqwise.devices import widest_float
+from seqwise.models.heads import log_partition
 from seqwise.search.ending import SlotTerms
-from seqwise.search.operators import log_partitions
 
 # Scores in a block.
 BLOCK = 64
@@ -179,7 +179,7 @@ def maxima_and_log_partitions(logits_BJV: Tensor, *, normalized: bool) -> tuple[
         log_partition_BJ = log_partition_N.view(logits_BJV.shape[:2])
     else:
         full_BJM = full_maxima(logits_BJV)
-        log_partition_BJ = log_partitions(logits_BJV) if normalized else logits_BJV[..., 0]
+        log_partition_BJ = log_partition(logits_BJV) if normalized else logits_BJV[..., 0]
     if not normalized:
         return full_BJM, torch.zeros_like(log_partition_BJ)
     return full_BJM, log_partition_BJ.masked_fill(log_partition_BJ == -torch.inf, 0.0)
