@@ -682,6 +682,23 @@ def require_gradients(case: Case, objective: Callable[..., torch.Tensor], **tole
         assert (values[0] - values[1]) / 2e-6 == pytest.approx(slope, **tolerance)
 
 
+class Normalized(nn.Module):
+    """A model whose scores are its log-probabilities plus a constant, so that every log Z is that constant."""
+
+    def __init__(self, model: Any, constant: float) -> None:
+        super().__init__()
+        self.model, self.constant = model, constant
+        self.train(model.training)
+
+    def __getattr__(self, name: str) -> Any:
+        return super().__getattr__(name) if name in ("model", "constant") else getattr(self.model, name)
+
+    def head(self, features: torch.Tensor) -> torch.Tensor:
+        """Scores that sum to exp(constant)."""
+        scores: torch.Tensor = self.model.head(features).log_softmax(-1) + self.constant
+        return scores
+
+
 class ManyModels:
     """B unrelated random recurrent models as the B rows of one batch, for tests over many models.
 

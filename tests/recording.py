@@ -1,4 +1,4 @@
-"""Recorders of what torch computes, for tests that say how much may be held at a time, or computed in all."""
+"""Recorders of what torch computes and what models are given, for tests of how much is held or computed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from seqwise.models.protocols import MaskedModel
 
 
 class LargestTensor(TorchDispatchMode):
@@ -31,3 +33,14 @@ class NumbersComputed(TorchDispatchMode):
         result = function(*args, **(kwargs or {}))
         self.count += sum(tensor.numel() for tensor in tree_leaves(result) if isinstance(tensor, Tensor))
         return result
+
+
+class RecordedRows:
+    """A masked model that records how many sequences each call is given."""
+
+    def __init__(self, model: MaskedModel) -> None:
+        self.model, self.vocab_size, self.rows = model, model.vocab_size, list[int]()
+
+    def masked_logits(self, tokens_NT: Tensor, masked_NT: Tensor, context: Any = None) -> Tensor:
+        self.rows.append(len(tokens_NT))
+        return self.model.masked_logits(tokens_NT, masked_NT, context)

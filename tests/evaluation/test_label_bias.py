@@ -16,7 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oracles import Case, hard_beam, log_sum_exp, tagger_case, translation_case
+from oracles import Case, Normalized, hard_beam, log_sum_exp, tagger_case, translation_case
 from seqwise import InputError
 from seqwise.data import collate
 from seqwise.evaluation import LabelBias, explore_label_bias
@@ -28,7 +28,7 @@ CASES = {"tagger": tagger_case, "translation": translation_case}
 STEPS = 4
 
 
-def one(kind: str, seed: int) -> Case:
+def case_of(kind: str, seed: int) -> Case:
     return CASES[kind](seed, lengths=(STEPS,), target_size=3)
 
 
@@ -77,7 +77,7 @@ def growth_of(prefix: Prefix) -> float:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("kind", CASES)
 def test_shares_equal_enumeration_at_every_step(kind: str, seed: int, score: Any) -> None:
-    case = one(kind, seed)
+    case = case_of(kind, seed)
     bias = explored(case, k=4, score=score, gold=case.examples[0].target_ids, support=3**STEPS)
     assert bias.exact
     raw = [shares(case.oracles[0], length, place=1) for length in range(STEPS + 1)]
@@ -98,7 +98,7 @@ def test_shares_equal_enumeration_at_every_step(kind: str, seed: int, score: Any
 
 @pytest.mark.parametrize("kind", CASES)
 def test_one_step_multiplies_a_share_by_its_z_over_the_mean_z(kind: str) -> None:
-    case = one(kind, 5)
+    case = case_of(kind, 5)
     bias = explored(case, k=3**STEPS)
     for prefixes in bias.steps[1:-1]:
         partitions = [math.exp(prefix.log_partition or 0.0) for prefix in prefixes]
@@ -109,7 +109,7 @@ def test_one_step_multiplies_a_share_by_its_z_over_the_mean_z(kind: str) -> None
 
 @pytest.mark.parametrize("kind", CASES)
 def test_over_a_beam_the_sums_are_over_its_candidates(kind: str) -> None:
-    case = one(kind, 2)
+    case = case_of(kind, 2)
     bias = explored(case, k=2, support=3)
     assert not bias.exact and bias.support == 3
     end = case.oracles[0].end
@@ -128,22 +128,9 @@ def test_over_a_beam_the_sums_are_over_its_candidates(kind: str) -> None:
             assert prefix.global_masses[0] == pytest.approx(expected, abs=1e-12)
 
 
-class Normalized(torch.nn.Module):
-    """A model whose scores are log-probabilities, plus a constant."""
-
-    def __init__(self, model: Any, constant: float) -> None:
-        super().__init__()
-        self.model, self.constant = model, constant
-        self.end, self.embedding_VD = model.end, model.embedding_VD
-        self.start, self.step = model.start, model.step
-
-    def head(self, features: torch.Tensor) -> torch.Tensor:
-        return self.model.head(features).log_softmax(-1) + self.constant
-
-
 @pytest.mark.parametrize("kind", CASES)
 def test_where_every_z_is_1_global_and_local_shares_agree(kind: str) -> None:
-    case = one(kind, 4)
+    case = case_of(kind, 4)
     context = case.model.encode(collate([case.examples[0]]))
     bias = explore_label_bias(Normalized(case.model, 0.0), context, num_steps=STEPS, k=5)
     for prefix in itertools.chain(*bias.steps):
@@ -151,13 +138,13 @@ def test_where_every_z_is_1_global_and_local_shares_agree(kind: str) -> None:
 
 
 def test_a_constant_changes_no_share_where_lengths_are_fixed_and_favours_length_where_not() -> None:
-    case = one("tagger", 4)
+    case = case_of("tagger", 4)
     context = case.model.encode(collate([case.examples[0]]))
     for prefix in itertools.chain(
         *explore_label_bias(Normalized(case.model, 7.0), context, num_steps=STEPS, k=5).steps
     ):
         assert list(prefix.global_masses) == pytest.approx([prefix.local_mass] * len(prefix.global_masses))
-    case = one("translation", 4)
+    case = case_of("translation", 4)
     context = case.model.encode(collate([case.examples[0]]))
     bias = explore_label_bias(Normalized(case.model, 7.0), context, num_steps=STEPS, k=27)
     end = case.model.end
@@ -172,7 +159,7 @@ def gold_at_the_bottom(case: Case, k: int) -> tuple[int, ...]:
 
 
 def test_gold_is_shown_where_it_has_fallen_off_the_beam() -> None:
-    case = one("tagger", 0)
+    case = case_of("tagger", 0)
     gold = gold_at_the_bottom(case, 2)
     bias = explored(case, k=2, gold=gold)
     for step, prefixes in enumerate(bias.steps):
@@ -225,7 +212,7 @@ def test_the_fate_of_gold_to_the_letter() -> None:
     assert "dropped" not in fate_of_gold(fallen(0.14, 0.23))
 
 
-def test_gold_that_stays_with_hardly_any_mass_is_not_said_to_have_none() -> None:
+def test_a_small_mass_of_gold_is_not_printed_as_zero() -> None:
     last = Prefix((0,), math.log(0.0001), 0.0, None, (0.5,), is_gold=True, on_beam=True)
     assert fate_of_gold(LabelBias(((), (last,)), True, 3)) == (
         "gold stays on the beam, at the end with <0.1% of the local mass"
@@ -242,13 +229,13 @@ def test_what_cannot_be_explored_is_refused() -> None:
         explore_label_bias(case.model, context, num_steps=2, k=2)
     for options in ({"k": 0}, {"k": 2, "support": 0}):
         with pytest.raises(InputError, match="at least 1, got 0"):
-            explored(one("tagger", 0), **options)
+            explored(case_of("tagger", 0), **options)
 
 
 @pytest.mark.parametrize("kind", CASES)
 def test_the_figure_is_drawn(kind: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    case = one(kind, 1)
+    case = case_of(kind, 1)
     bias = explored(case, k=3, gold=case.examples[0].target_ids)
     path = tmp_path / "new folder" / "beam.png"
     draw_label_bias(bias, path, target_name=str, step_names=["a", "b"], title="$ < [x]")
@@ -295,7 +282,7 @@ def test_no_two_names_of_the_figure_overlap(tmp_path: Path, monkeypatch: pytest.
 
     figures: list[Any] = []
     monkeypatch.setattr(pyplot, "close", figures.append)
-    bias = explored(one("tagger", 1), k=6)
+    bias = explored(case_of("tagger", 1), k=6)
 
     def long_name(token: int) -> str:
         return f"dr(0,dl(0,lit(np(A,B,C)),lit(s(main))),lit(n{token}))"
@@ -324,7 +311,7 @@ def test_short_forms_of_different_names_are_different(names: list[str], longest:
 
 
 def test_a_figure_that_cannot_be_drawn_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bias = explored(one("tagger", 1), k=3)
+    bias = explored(case_of("tagger", 1), k=3)
 
     def draw(name: str) -> None:
         draw_label_bias(bias, tmp_path / name, target_name=str, step_names=[])
@@ -339,7 +326,7 @@ def test_a_figure_that_cannot_be_drawn_is_one_line(tmp_path: Path, monkeypatch: 
 
 def test_steps_names_beyond_the_beam_are_left_out(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    bias = explored(one("tagger", 1), k=2)
+    bias = explored(case_of("tagger", 1), k=2)
     names: Sequence[str] = [str(step) for step in range(20)]
     draw_label_bias(bias, tmp_path / "beam.svg", target_name=str, step_names=names)
     assert (tmp_path / "beam.svg").stat().st_size > 1000

@@ -528,23 +528,10 @@ def test_gold_alone_on_local_scores_is_cross_entropy(name: str) -> None:
 
 
 @each_model
-def test_a_beam_of_one_gives_two_candidates_at_most(name: str) -> None:
-    """Beam CRF at k = 1: log(1 + exp(greedy - gold)), 0 where greedy is gold."""
-    case = CASES[name](0)
-
-    def against_greedy(oracle: Any, gold: list[int]) -> float:
-        (greedy,) = oracles.hard_beam(oracle, k=1, num_steps=len(gold), log_partition_weight=0.0)
-        real = gold if oracle.end is None else gold[:-1]
-        gap = greedy.score - oracles.gold_score(oracle, real, log_partition_weight=0.0)
-        return 0.0 if is_gold(greedy, gold) else math.log1p(math.exp(gap))
-
-    found = float(beam_crf_objective(k=1, score="global")(case.model, case.batch, {}))
-    assert found == pytest.approx(per_token(case, against_greedy), abs=1e-10)
-
-
-@each_model
 @each_score
 def test_the_soft_dense_loss_tends_to_the_hard_one(name: str, score: Any) -> None:
+    """Gold replaces the worst slot, which is another loss than restarting from gold."""
+    gaps = []
     for seed in range(3):
         case = CASES[name](seed)
         found = float(soft_dense_beam_objective(k=3, score=score)(case.model, case.batch, {"alpha": 1e9}))
@@ -557,15 +544,8 @@ def test_the_soft_dense_loss_tends_to_the_hard_one(name: str, score: Any) -> Non
             lost=never_lost, score=score,
         )  # fmt: skip
         assert float(hard_B.sum() / case.batch.target_lengths_B.sum()) == pytest.approx(wanted, abs=1e-10)
-
-
-def test_restart_and_restore_differ() -> None:
-    """So that the two tests above and below cannot both pass by ignoring what ``lost`` says."""
-    gaps = []
-    for seed in range(5):
-        oracle, gold = next(rows(tagger_case(seed, lengths=(6,))))
-        gaps.append(abs(dense_by_loop(oracle, gold, 2, 0.0)[0] - restored_dense_by_loop(oracle, gold, 2, 0.0)))
-    assert max(gaps) > 0.01
+        gaps.append(abs(wanted - per_token(case, lambda o, g, c=c: dense_by_loop(o, g, 3, c)[0])))
+    assert max(gaps) > 1e-3
 
 
 # ---------------------------------------------------------------------------------------- gold falls off on purpose
@@ -641,7 +621,7 @@ def test_gold_wins_ties_and_the_margin_moves_the_line() -> None:
     assert never_lost(gold_B1, others_BN).tolist() == [False] * 3
 
 
-def test_losses_are_nought_once_gold_leads_by_enough() -> None:
+def test_losses_are_zero_once_gold_leads_by_enough() -> None:
     """A model that is certain of gold: no perceptron, hinge or margin loss, and likelihoods near 0."""
     case = tagger_case(3, lengths=(3,), target_size=4)
     with torch.no_grad():
@@ -797,7 +777,7 @@ def test_a_beam_of_nothing_is_refused_when_the_objective_is_made(make: Callable[
 
 
 @pytest.mark.parametrize("make", [dense_beam_objective, beam_crf_objective])
-def test_what_no_stream_commits_is_refused(make: Callable[..., Objective]) -> None:
+def test_invalid_commit_delays_are_refused(make: Callable[..., Objective]) -> None:
     with pytest.raises(InputError, match="delay of a commit must be a whole number, 0 or more, got -1"):
         make(k=2, commit_delay=-1)
     case = translation_case(0)

@@ -1,10 +1,10 @@
-"""Linear chains against enumeration and pytorch-crf, and as step models; full beams against enumeration."""
+"""Linear chains against enumeration and pytorch-crf, and as step models."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import oracles
-from oracles import ManyModels, log_sum_exp, randomised, tagger_case, translation_case
+from oracles import log_sum_exp, randomised, tagger_case
 from seqwise import InputError
 from seqwise.data import EncodedExample, collate
 from seqwise.decoding import Decoder, decode_examples
@@ -20,8 +20,6 @@ from seqwise.models import Chain, ChainTagger, linear_chain
 from seqwise.objectives import beam_crf_objective, best_chain_output, chain_log_partition, chain_loss, chain_marginals
 from seqwise.objectives import chain as chain_module
 from seqwise.objectives.chain import chain_score, crf_objective
-from seqwise.objectives.objective import search_targets
-from seqwise.objectives.rescoring import beam_outputs
 from seqwise.objectives.self_normalization import unnormalized_likelihood_objective
 from seqwise.search import HardTopK, Score, SoftTopK, backtrace, beam_search, global_, interpolated, local, viterbi
 
@@ -387,7 +385,7 @@ def test_the_tagger_equals_the_one_in_numpy_forced_and_step_by_step() -> None:
             model.step(inputs_B1D, state, context, 4)
 
 
-def test_a_saved_chain_tagger_comes_back(tmp_path: Any) -> None:
+def test_a_saved_chain_tagger_is_loaded_back(tmp_path: Any) -> None:
     case = Case(0)
     model = case.model.float()
     model.save_pretrained(tmp_path)
@@ -456,53 +454,6 @@ def test_a_model_without_a_chain_is_refused() -> None:
     case = tagger_case(0)
     with pytest.raises(InputError, match="scores that form a chain, which those of Tagger do not; use a ChainTagger"):
         crf_objective()(case.model, case.batch, {})
-
-
-# ---------------------------------------------------------------------------------------- full beams
-
-
-def outputs_by_product(num_tokens: int, steps: int, end: int | None) -> set[tuple[int, ...]]:
-    """Each output once, cut after its first end token."""
-    found = set()
-    for output in itertools.product(range(num_tokens), repeat=steps):
-        cut = output.index(end) + 1 if end in output else steps
-        found.add(output[:cut])
-    return found
-
-
-@pytest.mark.parametrize("make", [tagger_case, translation_case], ids=["tagger", "encoder-decoder"])
-@pytest.mark.parametrize("score", [global_, local], ids=["global", "local"])
-def test_the_full_beam_has_the_likelihood_of_enumeration(make: Callable[..., Any], score: Any) -> None:
-    for seed in range(3):
-        case = make(seed, target_size=3, lengths=(2, 1, 3))
-        gold_BT, num_steps_B = search_targets(case.batch, case.model.end)
-        total = 0.0
-        for b, (oracle, steps) in enumerate(zip(case.oracles, num_steps_B.tolist(), strict=True)):
-            every = {}
-            for output in outputs_by_product(3, steps, oracle.end):
-                rows = oracles.forced_logits(oracle, output)
-                sums = [
-                    row[y] - (log_sum_exp(row) if score is local else 0) for row, y in zip(rows, output, strict=True)
-                ]
-                every[output] = sum(sums)
-            log_partition = log_sum_exp(list(every.values()))
-            if score is local:
-                assert log_partition == pytest.approx(0.0, abs=1e-9)
-            gold = tuple(gold_BT[b, :steps].tolist())
-            gold = gold[: gold.index(oracle.end) + 1] if oracle.end is not None else gold
-            total += log_partition - every[gold]
-        full = beam_crf_objective(k=3 ** int(num_steps_B.max()), score=score)(case.model, case.batch, {})
-        assert full.item() == pytest.approx(total / int(case.batch.target_lengths_B.sum()), abs=1e-9)
-
-
-def test_beam_outputs_of_a_full_beam_are_every_output() -> None:
-    model = ManyModels(2, num_tokens=3, end=1, seed=0)
-    found_BKT, live_BK = beam_outputs(model, None, k=27, num_steps_B=torch.tensor([3, 2]), score=global_)
-    for b, steps in enumerate([3, 2]):
-        rows = found_BKT[b][live_BK[b]].tolist()
-        assert all(row[steps:] == [-1] * (3 - steps) for row in rows)
-        cut = [tuple(row[: row.index(1) + 1 if 1 in row else steps]) for row in rows]
-        assert len(cut) == len(set(cut)) and set(cut) == outputs_by_product(3, steps, 1)
 
 
 def test_single_scores_of_a_chain_are_its_features() -> None:

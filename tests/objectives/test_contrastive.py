@@ -226,7 +226,7 @@ def test_the_objective_scores_gold_and_noise_with_the_whole_head(case: Case) -> 
     assert found.item() == pytest.approx(np.mean(expected), abs=1e-9)
 
 
-def test_the_generator_decides_and_no_targets_cost_nothing() -> None:
+def test_the_generator_decides_and_without_targets_the_loss_is_zero() -> None:
     features, head, targets = torch.randn(5, 2), torch.randn(3, 2), torch.tensor([0, 1, 2, 0, 1])
     log_noise = LOG_NOISE.float()
 

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 import oracles
-from oracles import Case, log_sum_exp, tagger_case, translation_case, until_end
+from oracles import Case, Normalized, log_sum_exp, tagger_case, translation_case, until_end
 from seqwise import InputError
 from seqwise.data import write_columns
 from seqwise.data.synthetic import label_bias_toy
@@ -79,28 +78,13 @@ def oracles_of(student: Case, teacher: Case) -> list[Any]:
     return [kind(student.model, example.source_ids) for example in teacher.examples]
 
 
-class Normalised(torch.nn.Module):
-    """The teacher with log-probabilities, shifted by a constant, as its raw scores."""
-
-    def __init__(self, model: Any, shift: float) -> None:
-        super().__init__()
-        self.model, self.shift = model, shift
-
-    def __getattr__(self, name: str) -> Any:
-        return super().__getattr__(name) if name in ("model", "shift") else getattr(self.model, name)
-
-    def head(self, features: Tensor) -> Tensor:
-        shifted: Tensor = self.model.head(features).log_softmax(-1) + self.shift
-        return shifted
-
-
 @each_model
 @pytest.mark.parametrize("k", [1, 3, 81])
 def test_a_student_that_scores_by_log_probability_has_nothing_to_learn(name: str, k: int) -> None:
     for seed in range(4):
         case = a_case(name, seed)
         objective = distillation_objective(case.model, k=k)
-        student: Any = Normalised(copy.deepcopy(case.model), 0.0)
+        student: Any = Normalized(copy.deepcopy(case.model), 0.0)
         loss = objective(student, case.batch, {})
         assert abs(loss.item()) < 1e-12
         found = torch.autograd.grad(loss, list(student.model.parameters()), allow_unused=True)
@@ -109,7 +93,7 @@ def test_a_student_that_scores_by_log_probability_has_nothing_to_learn(name: str
         if k > 1:
             assert objective(case.model, case.batch, {}).item() > 1e-6
     if name == "tagger":  # all outputs are equally long, so that a constant a step is one a sequence
-        assert abs(objective(Normalised(case.model, 2.5), case.batch, {}).item()) < 1e-12  # type: ignore[arg-type]
+        assert abs(objective(Normalized(case.model, 2.5), case.batch, {}).item()) < 1e-12  # type: ignore[arg-type]
 
 
 @each_model

@@ -74,7 +74,7 @@ def test_excluded_tokens_have_no_share(excluded: list[int]) -> None:
     bias_V[excluded] = -math.inf
     leaves = [leaf.requires_grad_() for leaf in (features_NH, weight_VH, bias_V)]
     _, log_partition_M = gold_scores_and_log_partitions(*leaves, TARGETS_N, torch.arange(5))
-    assert torch.equal(log_partition_M, by_autograd(*leaves, torch.arange(5))[1]) or len(excluded) == 2
+    torch.testing.assert_close(log_partition_M, by_autograd(*leaves, torch.arange(5))[1])
     assert bool((log_partition_M == -math.inf).all()) is (len(excluded) == 9)
     for gradient in torch.autograd.grad(log_partition_M.sum(), leaves):
         assert bool(torch.isfinite(gradient).all())

@@ -125,7 +125,7 @@ def test_a_uniform_number_of_masks_reaches_the_length_of_long_rows() -> None:
     assert abs(counts_N.mean().item() - 25.5) < 4 * spread / math.sqrt(4000)
 
 
-def test_fractions_that_cannot_be_are_refused() -> None:
+def test_invalid_fractions_are_refused() -> None:
     tokens_NT = torch.zeros(2, 3, dtype=torch.long)
     assert mask_fraction(tokens_NT, fraction=1).all()
     assert mask_fraction(tokens_NT, fraction=1e-12).sum(1).tolist() == [1, 1]

@@ -178,7 +178,7 @@ def test_the_penalty_alone_is_the_mean_square_of_log_z_along_gold(case: Case, mo
         assert float(objective(case.model, case.batch, {})) == pytest.approx(expected)
 
 
-def test_the_penalty_alone_needs_a_fraction_and_is_nothing_without_targets() -> None:
+def test_the_penalty_alone_needs_a_fraction_and_is_zero_without_targets() -> None:
     for fraction in (0.0, -0.5, 1.5, math.nan):
         with pytest.raises(InputError, match="fraction"):
             log_partition_objective(fraction=fraction)
@@ -292,7 +292,7 @@ def test_outside_h_only_gold_rows_have_a_gradient() -> None:
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_bad_arguments_are_refused_and_no_targets_cost_nothing(name: str) -> None:
+def test_bad_arguments_are_refused_and_without_targets_the_loss_is_zero(name: str) -> None:
     features, head, bias, targets = problem(0)
     for weight in (-0.1, math.nan):
         with pytest.raises(InputError, match="weight"):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 import oracles
@@ -147,16 +147,6 @@ def test_the_hard_beam_equals_algorithm_1(model_name: str, score_name: str) -> N
                     assert bool(beam.finished_BK[b, r]) == hypothesis.finished
 
 
-def test_a_search_of_no_steps_has_written_nothing() -> None:
-    case = tagger_case(0)
-    beam = beam_search(case.model, case.model.encode(case.batch), HardTopK(3), num_steps=0)
-    assert backtrace(beam).shape == (3, 1, 0) and backtrace(beam).dtype == torch.int64
-    assert beam.scores_BK.dtype == torch.float64 and bool((beam.scores_BK == 0).all())
-    small = case.model.to(torch.bfloat16)
-    beam = beam_search(small, small.encode(case.batch), HardTopK(3), num_steps=0)
-    assert beam.scores_BK.dtype == torch.float32  # whose differences count
-
-
 def test_a_full_beam_is_exhaustive_search() -> None:
     """K = V^T on taggers: every output, in the order of its score."""
     for seed, score in itertools.product(range(5), (local, global_)):
@@ -224,44 +214,29 @@ def test_the_beam_forced_along_gold_scores_what_teacher_forcing_does() -> None:
 # ---------------------------------------------------------------------------------------- gradients
 
 
-class SearchLoss(nn.Module):
-    """A loss through the relaxed beam, as a module so that gradcheck can vary its parameters."""
-
-    def __init__(self, case: Case, score: Score, alpha: float, kind: str) -> None:
-        super().__init__()
-        self.model, self.case, self.score, self.alpha, self.kind = case.model, case, score, alpha, kind
-
-    def forward(self) -> Tensor:
-        case, context = self.case, self.model.encode(self.case.batch)
-        gold_BT, num_steps_B = gold_and_steps(case)
-        cost = hamming_cost(gold_BT, case.vocabulary_size)
-        used = self.score if self.kind == "direct" else cost_augmented(self.score)
-        selector = SoftTopK(3, self.alpha)
-        beam = beam_search(self.model, context, selector, num_steps=num_steps_B, score=used, cost=cost)
-        if self.kind == "direct":
-            return direct_loss(beam, self.alpha)
-        logits_BTV = self.model.head(self.model.teacher_forced(context, case.batch.targets_BT))
-        return hinge_loss(beam, gold_scores(logits_BTV, case.batch.targets_BT, self.score), self.alpha)
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["direct", "hinge"])
 @pytest.mark.parametrize("score_name", ["local", "global"])
 @pytest.mark.parametrize("model_name", ["tagger", "encoder-decoder"])
 @pytest.mark.parametrize(("alpha", "scale"), [(1.5, 0.8), (100.0, 0.25)])
-def test_both_losses_pass_gradcheck(model_name: str, score_name: str, kind: str, alpha: float, scale: float) -> None:
-    """With respect to every parameter. At alpha = 100 small weights keep candidates close: nothing is one-hot."""
-    make = tagger_case if model_name == "tagger" else translation_case
-    loss = SearchLoss(make(3, target_size=3, lengths=(3, 1), scale=scale), SCORES[score_name], alpha, kind)
-    names, parameters = zip(*loss.named_parameters(), strict=True)
+def test_gradients_of_both_losses_are_those_of_finite_differences(
+    model_name: str, score_name: str, kind: str, alpha: float, scale: float
+) -> None:
+    """At alpha = 100 small weights keep candidates close: nothing is one-hot."""
+    make, score = tagger_case if model_name == "tagger" else translation_case, SCORES[score_name]
+    case = make(3, target_size=3, lengths=(3, 1), scale=scale)
 
-    def of(*values: Tensor) -> Tensor:
-        return torch.func.functional_call(loss, dict(zip(names, values, strict=True)), ())
+    def loss(model: Any, batch: Any, values: Any) -> Tensor:
+        gold_BT, num_steps_B = search_targets(batch, model.end)
+        context, cost = model.encode(batch), hamming_cost(gold_BT, case.vocabulary_size)
+        used = score if kind == "direct" else cost_augmented(score)
+        beam = beam_search(model, context, SoftTopK(3, alpha), num_steps=num_steps_B, score=used, cost=cost)
+        if kind == "direct":
+            return direct_loss(beam, alpha)
+        logits_BTV = model.head(model.teacher_forced(context, batch.targets_BT))
+        return hinge_loss(beam, gold_scores(logits_BTV, batch.targets_BT, score), alpha)
 
-    values = tuple(parameter.detach().clone().requires_grad_() for parameter in parameters)
-    gradients = torch.autograd.grad(of(*values), values, allow_unused=True)
-    assert sum(float(gradient.abs().sum()) for gradient in gradients if gradient is not None) > 1e-3
-    assert torch.autograd.gradcheck(of, values, fast_mode=True, eps=1e-7, atol=1e-5, rtol=1e-4)
+    oracles.require_gradients(case, loss, rel=1e-4, abs=1e-5)
 
 
 class ScoreTable:
@@ -579,12 +554,15 @@ def test_inputs_of_length_zero_and_one_wait_unchanged(selector: Any) -> None:
     assert (model.output_BHV.grad[0] == 0).all()
 
 
-def test_a_search_of_no_steps_is_the_empty_hypothesis() -> None:
+@pytest.mark.parametrize("selector", [HardTopK(3), SoftTopK(2, 1.0)], ids=["hard", "soft"])
+@pytest.mark.parametrize("num_steps", [0, torch.zeros(3, dtype=torch.long)], ids=["number", "tensor"])
+def test_a_search_of_no_steps_is_the_empty_hypothesis(num_steps: int | Tensor, selector: Any) -> None:
     case = tagger_case(0)
-    for num_steps in (0, torch.zeros(3, dtype=torch.long)):
-        beam = beam_search(case.model, case.model.encode(case.batch), SoftTopK(2, 1.0), num_steps=num_steps)
-        assert beam.scores_BK.tolist() == [[0.0]] * 3
-        assert backtrace(beam).shape == (3, 1, 0)
+    for dtype, score_dtype in ((torch.float64, torch.float64), (torch.bfloat16, torch.float32)):
+        model = case.model.to(dtype)
+        beam = beam_search(model, model.encode(case.batch), selector, num_steps=num_steps)
+        assert beam.scores_BK.tolist() == [[0.0]] * 3 and beam.scores_BK.dtype == score_dtype
+        assert backtrace(beam).shape == (3, 1, 0) and backtrace(beam).dtype == torch.int64
         assert float(direct_loss(beam, 1.0)) == 0
 
 

@@ -4,27 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 
-from oracles import hard_beam, tagger_case, translation_case
+from oracles import Normalized, hard_beam, tagger_case, translation_case
 from seqwise import InputError
 from seqwise.decoding import Decoder, decode
 from seqwise.search import Candidates, HardTopK, beam_search, global_, local, shifted
-
-
-class Normalized:
-    """A model whose log Z is the same constant everywhere."""
-
-    def __init__(self, model: Any, constant: float) -> None:
-        self.model, self.constant = model, constant
-        self.end, self.embedding_VD = model.end, model.embedding_VD
-        self.start, self.step = model.start, model.step
-
-    def head(self, features: torch.Tensor) -> torch.Tensor:
-        return self.model.head(features).log_softmax(-1) + self.constant
 
 
 @torch.no_grad()
@@ -73,8 +60,8 @@ def test_a_constant_and_log_z_can_both_be_taken_off() -> None:
 
 
 @pytest.mark.parametrize("allowed", [None, torch.tensor([[[0, 2], [1, -1]], [[3, 1], [2, 0]], [[2, 3], [0, 1]]])])
-def test_those_of_some_inputs_are_those_of_all(allowed: torch.Tensor | None) -> None:
-    """In the order that is asked for, with what is excluded and what is allowed."""
+def test_candidates_of_some_inputs_are_those_of_all_inputs(allowed: torch.Tensor | None) -> None:
+    """In the given order, with excluded candidates and allowed tokens."""
     some = replace(
         Candidates.of_scores(torch.randn(3, 2, 4), prefix_scores_BJ=torch.randn(3, 2)),
         cost=torch.rand(3, 4), score=replace(global_, cost_weight=1.0), allowed_BJC=allowed,
@@ -82,9 +69,9 @@ def test_those_of_some_inputs_are_those_of_all(allowed: torch.Tensor | None) -> 
     order_I = torch.tensor([2, 0])
     assert torch.equal(some.of_inputs(order_I).scores_BJW, some.scores_BJW[order_I])
     assert (some.scores_BJW == -torch.inf).flatten(1).any(1).all()
-    whole = replace(some, excluded_BX=None)
-    with torch.no_grad():  # where rows of a head would do, if it were linear
-        assert torch.equal(replace(whole).scores_BJW, whole.scores_BJW)
+    with_graph_BJW = replace(some, excluded_BX=None).scores_BJW
+    with torch.no_grad():  # a linear head would be looked up by rows
+        assert torch.equal(replace(some, excluded_BX=None).scores_BJW, with_graph_BJW)
     again = replace(some, recompute_cost=lambda: some.cost).of_inputs(order_I).recompute_cost
     assert again is not None and some.cost is not None and torch.equal(again(), some.cost[order_I])
     assert some.of_inputs(order_I).recompute_cost is None

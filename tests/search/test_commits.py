@@ -113,7 +113,7 @@ def committed_beam(
 @pytest.mark.parametrize("score_name", SCORES)
 @pytest.mark.parametrize("name", ENUMERATED)
 def test_a_committing_beam_is_the_beam_of_loops(name: str, score_name: str) -> None:
-    """After every step of inputs of one batch: what is final, and scores, whatever has been taken off them."""
+    """After every step, for each input of a batch: the final labels, and the scores before they were rebased."""
     rule, may_commit = ENUMERATED[name]
     for seed in range(3):
         case, k, num_steps = tagger_case(seed, lengths=(7, 7), bidirectional=False, scale=1.5), 3 + seed, 7
@@ -184,7 +184,7 @@ def test_what_was_committed_is_the_beginning_of_all_live_slots(selector: Selecto
 
 
 @pytest.mark.parametrize("selector", [HardTopK(3), SoftTopK(3, 2.0)], ids=["hard", "relaxed"])
-def test_a_search_goes_on_from_a_beam(selector: Selector) -> None:
+def test_a_search_can_be_continued_from_a_beam(selector: Selector) -> None:
     """Sources that are read and searched in pieces against the whole search: all slots, with their history."""
     case = tagger_case(4, lengths=(8, 8), bidirectional=False)
     whole = beam_search(case.model, case.model.encode(case.batch), selector, num_steps=8)
@@ -212,7 +212,7 @@ def test_the_selector_that_commits_carries_what_the_inner_one_does() -> None:
 
 @pytest.mark.parametrize("rule", [agree, margin(0.0), delay(0), never], ids=["agree", "margin", "delay", "never"])
 def test_an_input_without_live_slots_stays_without_them(rule: CommitRule) -> None:
-    """And nothing is taken off its scores, while another input of the batch goes on."""
+    """Its scores are not rebased, while another input of the batch goes on."""
     scores_BJV = torch.tensor([[[-math.inf, -math.inf]], [[-3.0, -5.0]]])
     selection, carry = Committing(HardTopK(2), rule)(Candidates.of_scores(scores_BJV), None, None)
     assert selection.scores_BK[0].tolist() == [-math.inf, -math.inf]

@@ -392,7 +392,7 @@ def test_bad_weights_of_a_mixture_are_refused(weights: list[float]) -> None:
         {"direct_loss_weight": -0.5, "objective": "beam-crf"},
     ],
 )
-def test_a_setting_that_would_be_passed_over_is_refused(settings: dict[str, Any]) -> None:
+def test_a_setting_without_effect_is_refused(settings: dict[str, Any]) -> None:
     (named, *_) = [name for name in ("cost", "direct_loss_weight") if name in settings]
     with pytest.raises(InputError, match=f"^{named}"):
         require_data(train_settings(train=Path("train.conll"), **settings))

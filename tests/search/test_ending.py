@@ -38,7 +38,7 @@ def test_a_finished_slot_only_stays() -> None:
 
 
 def test_columns_in_any_order_finish_alike() -> None:
-    """Among them no end token, or one in a column of its own for each slot."""
+    """Without an end token, or with one in another column for each slot."""
     tokens_BJC = torch.tensor([[[3, END, 0], [END, 1, 3], [0, 1, 3]], [[END, 0, 1], [1, 0, END], [0, END, 3]]])
     finished_BJC = finish_where(ADDED_BJV.gather(2, tokens_BJC), MASSES_BJ, tokens_BJC == END)
     for b, j, _ in places():

@@ -175,9 +175,6 @@ def test_the_wrapped_selector_keeps_its_own_scores() -> None:
         assert torch.equal(one.inputs_BKD, other.inputs_BKD)
 
 
-# ---------------------------------------------------------------------------------------- bad arguments
-
-
 def test_no_gold_tokens_give_no_scores() -> None:
     case = tagger_case(0)
     targets_BT = torch.zeros(3, 0, dtype=torch.long)

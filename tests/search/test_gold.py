@@ -37,7 +37,7 @@ def test_excluded_candidates_score_minus_infinity_and_no_others() -> None:
 
 
 def test_gold_is_put_before_mixtures_of_few_tokens() -> None:
-    """Of a language, where its column is one of its own; as before mixtures over all tokens."""
+    """In a language, gold has its own column; the result is that of mixtures over all tokens."""
     ids_BX, weights_BKX = torch.tensor([[3, 0], [1, 4]]), torch.rand(2, 2, 2).softmax(-1)
     full_BKV = torch.zeros(2, 2, 5).scatter_(2, ids_BX[:, None].expand(-1, 2, -1), weights_BKX)
     scores_BK, tokens_BK = torch.zeros(2, 3), torch.tensor([[2, 3, 0], [4, 1, 1]])

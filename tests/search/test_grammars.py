@@ -142,7 +142,7 @@ def test_a_grammar_allows_every_spelling_of_its_texts_and_nothing_else(name: str
 
 @pytest.mark.parametrize("name", ["lark", "a long way"])
 def test_tokens_may_come_before_every_output(name: str) -> None:
-    """Whatever their text: one is a token of the grammar, the other has none, and is written twice."""
+    """Their text does not matter: one is a token of the grammar; the other has no text and is written twice."""
     source, texts, is_inside, longest = CASES[name]
     end, before = len(texts), (len(texts) + 1, 0, len(texts) + 1)
     language = grammar(source, texts, end=end).after(before[1:]).after(before[:1])
@@ -187,9 +187,7 @@ def test_where_no_step_is_left_an_output_can_only_end() -> None:
     ],
     ids=str,
 )
-def test_it_makes_no_difference_how_finishes_are_found(
-    name: str, bounds: dict[str, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_ways_to_find_finishes_agree(name: str, bounds: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Once for all prefixes that share the list, not again when steps are few, again up to a bound, or by walks."""
     for bound, number in bounds.items():
         monkeypatch.setattr(grammars, bound, number)
@@ -202,7 +200,7 @@ def test_it_makes_no_difference_how_finishes_are_found(
 
 @pytest.mark.thorough
 def test_records_of_a_large_vocabulary_are_json_and_in_time() -> None:
-    """Many tokens may follow inside a text, most of which leave a finish as it is; few steps are left for most."""
+    """Inside a text many tokens may follow, most of which do not change how it can finish, and few steps are left."""
     letters = [chr(place) for place in range(32, 127)]
     texts: list[str | None] = [None, *letters, *("".join(each) for each in itertools.product(letters[:40], repeat=2))]
     schema = {
@@ -283,7 +281,7 @@ def test_a_few_tokens_and_then_the_rest_of_a_known_finish_are_found_by_a_short_s
     assert listed(language, 9) == {(0, *rest), (1, 2, *rest)}
 
 
-def test_what_may_follow_a_prefix_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_after_a_prefix_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     source, texts, _, longest = CASES["counted"]
     language = grammar(source, texts, end=len(texts))
     outputs = listed(language, longest)
@@ -408,7 +406,7 @@ def test_a_grammar_can_be_copied_to_another_process() -> None:
         ('start: "z"', "no sequence of tokens was found"),
     ],
 )
-def test_what_is_no_grammar_is_refused_in_a_line(source: Any, says: str) -> None:
+def test_invalid_grammars_are_refused_in_one_line(source: Any, says: str) -> None:
     with pytest.raises(InputError, match=says) as refused:
         grammar(source, ["a", "b"], end=2)
     assert "\n" not in str(refused.value)

@@ -42,7 +42,7 @@ def candidates(
 
 
 def without_expanding(given: Candidates, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """However few there are."""
+    """The k best by blocks, for any number of candidates."""
     return best_of_many(
         given.features_BJH,
         given.slot_terms(),
@@ -123,7 +123,7 @@ def test_the_end_of_every_slot_may_be_the_best() -> None:
     require_the_same(half, SLOTS)
 
 
-# ------------------------------------------------------------------------------------------------ who goes there
+# ------------------------------------------------------------------------------------------------ when blocks are used
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     yield calls
 
 
-def test_who_goes_there(taken: list[int]) -> None:
+def test_which_candidates_are_searched_by_blocks(taken: list[int]) -> None:
     def choose(given: Candidates, k: int = SLOTS) -> int:
         taken.clear()
         HardTopK(k)(given, None, None)

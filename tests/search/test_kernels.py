@@ -51,6 +51,7 @@ from seqwise.search.selectors import Form, automatic, expanded, summed
 
 V = 140  # two blocks of 64 tokens and 12 single ones
 CERTIFIED, DENSE = summed(tolerance=1e-13, most=40), summed(tolerance=-1, most=40)
+each_form = pytest.mark.parametrize("form", [CERTIFIED, DENSE], ids=["certified", "dense"])
 Model = Tagger | EncoderDecoder | Transformer
 
 
@@ -172,7 +173,7 @@ CASES = [
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("form", [CERTIFIED, DENSE], ids=["certified", "dense"])
+@each_form
 @pytest.mark.parametrize(("name", "score", "k", "alpha", "scale", "unit", "kind"), CASES)
 def test_values_and_gradients_equal_the_plain_form(
     form: Form, name: str, score: Score, k: int, alpha: float, scale: float, unit: AlphaUnit, kind: str
@@ -189,7 +190,7 @@ def test_values_and_gradients_equal_the_plain_form(
         torch.testing.assert_close(getattr(other, part), getattr(plain, part), atol=1e-9, rtol=1e-9)
 
 
-@pytest.mark.parametrize("form", [CERTIFIED, DENSE], ids=["certified", "dense"])
+@each_form
 def test_a_constant_is_taken_off_every_token_but_after_the_end(form: Form) -> None:
     model, options = a_model("encoder-decoder"), {"score": shifted(0.7), "k": 3, "alpha": 3.0}
     with selections() as seen:
@@ -227,7 +228,7 @@ def a_step(scores_BJV: Tensor) -> Candidates:
     )
 
 
-@pytest.mark.parametrize("form", [CERTIFIED, DENSE], ids=["certified", "dense"])
+@each_form
 def test_a_cost_that_is_learned_has_its_gradient(form: Form) -> None:
     model, costs_BV = a_model("tagger"), torch.rand(3, V, requires_grad=True)
 
@@ -256,7 +257,7 @@ def test_inputs_of_one_step_may_take_different_ways() -> None:
     assert_same(loss_of(model, expanded, **options), found, model)
 
 
-@pytest.mark.parametrize("form", [CERTIFIED, DENSE], ids=["certified", "dense"])
+@each_form
 def test_a_head_that_is_not_linear_is_expanded_again(form: Form) -> None:
     model = a_model("tagger")
     linear = model.head
@@ -274,7 +275,7 @@ def test_a_head_with_a_hook_is_called() -> None:
 
 
 @pytest.mark.parametrize("score", [local, cost_augmented(local)], ids=["beside", "in the scores"])
-@pytest.mark.parametrize("form", [CERTIFIED, DENSE], ids=["certified", "dense"])
+@each_form
 def test_a_cost_that_knows_the_prefix(form: Form, score: Score) -> None:
     model, batch = a_model("encoder-decoder"), a_batch()
     gold_BT, num_steps_B = search_targets(batch, model.end)
@@ -317,7 +318,7 @@ def awkward(name: str) -> Tagger:
 
 
 @pytest.mark.parametrize("score", [local, global_], ids=["local", "global"])
-@pytest.mark.parametrize("form", [CERTIFIED, DENSE], ids=["certified", "dense"])
+@each_form
 @pytest.mark.parametrize("name", ["ties", "forbidden", "two-live", "flat"])
 def test_awkward_scores(name: str, form: Form, score: Score) -> None:
     model = awkward(name)
@@ -354,7 +355,7 @@ def test_extreme_alphas_lose_no_mass_and_give_none_away(name: str, alpha: float)
 
 
 @pytest.mark.parametrize("learned", [True, False], ids=["features learned", "features given"])
-@pytest.mark.parametrize("form", [CERTIFIED, DENSE], ids=["certified", "dense"])
+@each_form
 def test_dead_and_finished_slots(form: Form, learned: bool) -> None:
     """One step from slots of which one is dead, one has ended, one in part; and an input in which all are dead."""
     torch.manual_seed(1)
@@ -404,7 +405,7 @@ def test_dead_and_finished_slots(form: Form, learned: bool) -> None:
             torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-10)
 
 
-@pytest.mark.parametrize("form", [CERTIFIED, DENSE], ids=["certified", "dense"])
+@each_form
 @pytest.mark.parametrize("score", [local, cost_augmented(interpolated(0.5))], ids=["local", "augmented"])
 def test_gradcheck(form: Form, score: Score) -> None:
     torch.manual_seed(2)
@@ -511,7 +512,7 @@ def test_what_is_certified_leaves_out_no_more_than_the_tolerance(tolerance: floa
 
 @pytest.mark.parametrize("vocabulary", [7, 64, 200, 256])
 @pytest.mark.parametrize("n", [1, 3, 6, 19])
-def test_the_best_candidates_are_what_they_say(vocabulary: int, n: int) -> None:
+def test_the_best_candidates_are_those_of_a_sort(vocabulary: int, n: int) -> None:
     """Of blocks, single tokens, extra candidates, and where fewer live than are asked for."""
     values_BJV, offsets_BJ, extra_BE = torch.randn(2, 3, vocabulary), torch.randn(2, 3), torch.randn(2, 3)
     values_BJV[1, :, : vocabulary - 2], extra_BE[1, 0] = -math.inf, -math.inf
@@ -530,7 +531,7 @@ def test_the_best_candidates_are_what_they_say(vocabulary: int, n: int) -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_what_is_no_number_shows(bad: float) -> None:
+def test_nan_and_infinity_reach_the_scores(bad: float) -> None:
     model = a_model("tagger")
     with torch.no_grad():
         model.head.bias[100] = bad
@@ -613,7 +614,7 @@ def test_exponentials_that_underflow_are_exactly_0() -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("score", [local, global_], ids=["local", "global"])
-@pytest.mark.parametrize("form", [CERTIFIED, DENSE], ids=["certified", "dense"])
+@each_form
 @pytest.mark.parametrize("name", ["tagger", "encoder-decoder", "transformer"])
 def test_nothing_of_size_v_is_saved_nor_k_times_k_times_v_ever_made(name: str, form: Form, score: Score) -> None:
     vocabulary, k = 997, 3
@@ -645,7 +646,7 @@ def test_the_plain_form_does_hold_them() -> None:
 # ---------------------------------------------------------------------------------------- deferred gradients
 
 
-@pytest.mark.parametrize("form", [CERTIFIED, DENSE], ids=["certified", "dense"])
+@each_form
 def test_a_graph_may_be_used_again(form: Form) -> None:
     model = a_model("tagger")
     loss = loss_of(model, form)
@@ -660,7 +661,7 @@ def test_a_graph_may_be_used_again(form: Form) -> None:
         torch.testing.assert_close(parameter.grad, once[name], atol=1e-14, rtol=1e-12)
 
 
-@pytest.mark.parametrize("form", [CERTIFIED, DENSE], ids=["certified", "dense"])
+@each_form
 def test_several_beams_in_one_graph(form: Form) -> None:
     model = a_model("encoder-decoder")
 
@@ -692,7 +693,7 @@ def all_but_the_head_frozen(model: Model) -> None:
         parameter.requires_grad_(parameter_name.startswith("head"))
 
 
-@pytest.mark.parametrize("form", [CERTIFIED, DENSE], ids=["certified", "dense"])
+@each_form
 @pytest.mark.parametrize(
     "change",
     [
@@ -714,7 +715,7 @@ def test_weights_without_gradient_tied_or_missing(change: Callable[[Model], None
     assert_same(loss_of(model, expanded, alpha=9.0), loss_of(model, form, alpha=9.0), model)
 
 
-@pytest.mark.parametrize("form", [CERTIFIED, DENSE], ids=["certified", "dense"])
+@each_form
 def test_without_gradients_there_is_no_graph(form: Form) -> None:
     model = a_model("tagger")
     with torch.no_grad():
@@ -750,7 +751,7 @@ def test_autocast_is_the_same_in_both_passes(form: Form) -> None:
 # ---------------------------------------------------------------------------------------- the choice
 
 
-def test_the_form_is_chosen_by_size_and_by_what_is_there() -> None:
+def test_the_form_is_chosen_by_size_and_by_scores_already_expanded() -> None:
     def kinds(vocabulary: int) -> set[type]:
         with selections() as seen, torch.no_grad():
             search(a_model("tagger", vocabulary=vocabulary), automatic)
@@ -770,7 +771,7 @@ def test_the_form_is_chosen_by_size_and_by_what_is_there() -> None:
     assert isinstance(SoftTopK(2, 1.0)(few, None, None)[0], SoftSelection)
 
 
-@pytest.mark.parametrize("form", [CERTIFIED, DENSE], ids=["certified", "dense"])
+@each_form
 def test_a_forced_token(form: Form) -> None:
     model, batch = a_model("tagger"), a_batch()
     mask_B, tokens_B = torch.tensor([True, False, True]), torch.tensor([4, 5, 6])

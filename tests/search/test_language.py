@@ -1,4 +1,4 @@
-"""Languages: automata against sets and `re`, searches inside them against loops, and that nothing leaves them."""
+"""Languages: automata against sets and `re`, and searches inside them against loops; no output is outside."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_tokens_may_be_spelt_differently_at_the_beginning(pattern: str) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["^a$", r"a\b", r"(a)\1"])
-def test_a_pattern_of_what_is_not_understood_is_refused_with_the_reason(pattern: str) -> None:
+def test_unsupported_pattern_syntax_is_refused_with_the_reason(pattern: str) -> None:
     pytest.importorskip("interegular")
     with pytest.raises(InputError) as caught:
         regular(pattern, ["a", "b"])
@@ -163,7 +163,7 @@ def test_a_pattern_of_what_is_not_understood_is_refused_with_the_reason(pattern:
 @pytest.mark.parametrize(
     ("pattern", "matches"), [("[^]]", "b"), ("[]a]+", "]a"), ("(a|b){1,2}+c", "abc"), ("a?+b", "ab")]
 )
-def test_what_is_read_otherwise_than_by_re_is_refused(pattern: str, matches: str) -> None:
+def test_syntax_that_re_reads_differently_is_refused(pattern: str, matches: str) -> None:
     """And the same characters where they have no such meaning are not."""
     pytest.importorskip("interegular")
     assert re.fullmatch(pattern, matches)
@@ -185,7 +185,7 @@ def test_tokens_may_come_before_every_output_of_an_automaton() -> None:
                 assert members(language, torch.tensor([[*output, 4]])).item() == is_one
 
 
-def test_what_has_no_text_and_the_end_token_are_never_written() -> None:
+def test_tokens_without_text_and_the_end_token_are_never_written() -> None:
     texts = {0: "a", 1: "", 2: None, 3: "b"}
     assert written_texts(texts, None, end=3) == ({0: "a"}, {0: "a"})  # type: ignore[arg-type]
     assert written_texts(["a", "", None, "b"], None, end=None) == ({0: "a", 3: "b"}, {0: "a", 3: "b"})
@@ -225,12 +225,12 @@ def test_members_are_exact_lengths_and_batches() -> None:
         (lambda: Automaton(torch.tensor([[0, -1, 1]]), torch.ones(2, dtype=torch.bool)), "negative"),
     ],
 )
-def test_what_is_no_language_is_refused(make: Callable[[], Automaton], says: str) -> None:
+def test_invalid_languages_are_refused(make: Callable[[], Automaton], says: str) -> None:
     with pytest.raises(InputError, match=says):
         make()
 
 
-def test_patterns_that_are_none_or_match_nothing_are_refused() -> None:
+def test_invalid_patterns_and_patterns_without_a_match_are_refused() -> None:
     pytest.importorskip("interegular")
     with pytest.raises(InputError, match="cannot be read"):
         regular("a(", ["a"])
@@ -335,7 +335,6 @@ def test_renormalized_scores_are_local_ones_without_a_language() -> None:
 
 @pytest.mark.parametrize("score", SCORES.values(), ids=SCORES)
 def test_few_allowed_tokens_of_many_score_as_if_all_were_masked(score: Score) -> None:
-    torch.manual_seed(0)
     model = EncoderDecoder(source_size=5, target_size=5000, end=0, embedding_size=8, hidden_size=8).eval()
     draw = np.random.default_rng(0)
     outputs = [tuple(draw.integers(1, 5000, length).tolist()) for length in draw.integers(1, 5, 40)]

@@ -236,7 +236,7 @@ def test_at_128_steps_the_graph_keeps_a_quarter(kind: str) -> None:
     assert kept.of(loss) < 0.25 * before
 
 
-def test_without_gradients_nothing_is_taken_again() -> None:
+def test_without_gradients_nothing_is_recomputed() -> None:
     model, batch = a_model("transformer"), a_batch()
     model.gradient_checkpointing = True
     with torch.no_grad():
@@ -256,7 +256,9 @@ def test_segments() -> None:
 
 
 @pytest.mark.parametrize("length", [root, lambda _: 1, lambda _: 5], ids=["root", "1", "5"])
-def test_segments_take_every_step_once_and_all_but_the_first_and_last_again(length: Callable[[int], int]) -> None:
+def test_segments_cover_every_step_once_and_all_but_the_first_and_last_are_recomputed(
+    length: Callable[[int], int],
+) -> None:
     for num_steps in range(1, 40):
         cut = list(segments(num_steps, length))
         assert [step for steps, _ in cut for step in steps] == list(range(num_steps))

@@ -254,12 +254,6 @@ def test_excluded_is_worse_than_any_score(score: float) -> None:
         assert selection.token_weights_BKX[0, 0].tolist() == [0.0, 0.0, 1.0]
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_the_operator_takes_scores_of_16_bits(dtype: torch.dtype) -> None:
-    scores_BJV = torch.tensor([[[1.0, -torch.inf, 3.0]]], dtype=dtype)
-    assert soft_top_k(scores_BJV, 3, 100.0)[0, :, 0].tolist() == [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
-
-
 def test_a_row_without_candidates_weighs_nothing() -> None:
     scores = torch.full((2, 3), -torch.inf, dtype=torch.float64, requires_grad=True)
     weights = peaked_softmax(scores, 2.0)
@@ -353,30 +347,6 @@ def test_a_few_allowed_tokens_are_weighed_by_alpha_however_they_are_summed(form:
     scaled = replace(some, features_BJH=7.0 * scores_BJV)
     weights = [by_gaps(each, None, None)[0].token_weights_BKX for each in (some, scaled)]
     torch.testing.assert_close(*weights, **TOLERANCE)  # whose unit follows the scores
-
-
-def test_soft_selections_tend_to_hard_ones() -> None:
-    scores_BJV = torch.randn(500, 3, 4, dtype=torch.float64)
-    best = scores_BJV.flatten(1).topk(4).values
-    clear = (best[:, :-1] - best[:, 1:]).amin(1) > 0.01
-    assert clear.float().mean() > 0.8
-    hard = HardTopK(3)(Candidates.of_scores(scores_BJV), None, None)[0]
-    state, embedding_VD = torch.randn(500, 3, 2).double(), torch.randn(4, 2).double()
-    errors = []
-    for alpha in (1.0, 1e2, 1e4, 1e7):
-        soft = SoftTopK(3, alpha)(Candidates.of_scores(scores_BJV), None, None)[0]
-        assert torch.equal(soft.parents_BK, hard.parents_BK)
-        assert torch.equal(soft.tokens_BK, hard.tokens_BK)
-        error = [
-            (soft.scores_BK - hard.scores_BK).abs(),
-            (soft.follow(state) - hard.follow(state)).abs(),
-            (soft.embed(embedding_VD) - hard.embed(embedding_VD)).abs(),
-        ]
-        errors.append([float(part[clear].mean()) for part in error])
-    for smaller, larger in zip(errors[1:], errors[:-1], strict=True):
-        assert all(a <= b for a, b in zip(smaller, larger, strict=True))
-    assert max(errors[-1]) < 1e-12
-    assert min(errors[0]) > 1e-2
 
 
 def test_exact_ties_share_their_mass() -> None:

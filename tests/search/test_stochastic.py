@@ -266,7 +266,7 @@ def test_a_finished_output_keeps_its_value_or_is_below_the_threshold() -> None:
 
 
 @each_model
-def test_as_many_as_there_are_is_every_output_once(name: str) -> None:
+def test_a_beam_with_room_for_all_draws_every_output_once(name: str) -> None:
     """The threshold is then minus infinity, the weights are the probabilities, and any estimate is exact."""
     num_steps, case = CASES[name]
     probabilities = exact(name)
@@ -420,7 +420,7 @@ def test_the_generator_is_the_only_source_of_noise() -> None:
 
 
 def test_one_selector_serves_many_searches() -> None:
-    """In the one loop it draws what the search of its own draws, and it remembers nothing between searches."""
+    """``beam_search`` draws the same as ``stochastic_beam_search``, and the selector keeps no state."""
     num_steps, case = CASES["encoder-decoder"]
     context, selector = repeated(case, 5), StochasticTopK(3)
 
