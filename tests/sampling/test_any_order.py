@@ -117,7 +117,7 @@ def test_its_variance_is_at_most_a_quarter_of_plain_monte_carlo(num_passes: int)
     assert 1.2 * float(ours.var()) < float(plain.var()) / 4
 
 
-def test_what_is_given_is_always_seen() -> None:
+def test_given_tokens_are_never_masked() -> None:
     free_T = torch.tensor([False, True, False, True, True, False])
     generator = torch.Generator().manual_seed(2)
     values = torch.tensor(

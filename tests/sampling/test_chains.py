@@ -16,12 +16,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from parameters import quick
+from recording import RecordedRows
 from seqwise import InputError
 from seqwise.models.protocols import MaskedModel
 from seqwise.sampling import (
     ChainState,
     Info,
     Kernel,
+    Trace,
     anneal_blocks,
     anywhere,
     boltzmann,
@@ -51,7 +53,7 @@ from seqwise.sampling import (
     to_datatree,
 )
 from seqwise.sampling.combinators import by_sweep, coldest
-from seqwise.sampling.correctness import TableModel, every_sequence
+from seqwise.sampling.correctness import every_sequence
 from seqwise.sampling.diagnostics import effective_sample_size, split_r_hat, tail_effective_sample_size
 
 MODEL = table_model(num_positions=4, vocab_size=3, seed=1)
@@ -63,8 +65,8 @@ START_BT = torch.tensor([[0, 0, 0, 0], [1, 1, 1, 1], [2, 0, 1, 2], [2, 2, 2, 2],
 
 def state_with(energy: Any = ENERGY) -> ChainState:
     """Chains with different free positions, each with a context of its own."""
-    context = {"shift": torch.linspace(-1, 1, 5, dtype=torch.float64)}["shift"]
-    return start_chains(energy, START_BT, free_BT=FREE_BT, context=context)
+    context_B = torch.linspace(-1, 1, 5, dtype=torch.float64)
+    return start_chains(energy, START_BT, free_BT=FREE_BT, context=context_B)
 
 
 def kernels(model: MaskedModel) -> dict[str, Kernel]:
@@ -91,7 +93,7 @@ MILD = table_model(num_positions=4, vocab_size=3, seed=1, scale=0.4)
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", list(KERNELS))
-def test_a_chain_goes_the_same_way_alone_and_among_others(name: str) -> None:
+def test_a_chain_does_not_depend_on_other_chains(name: str) -> None:
     state = state_with()
     together = sample_chains(KERNELS[name], state, 6, seed=3)
     for chain in range(len(state)):
@@ -120,7 +122,7 @@ def test_an_interrupted_run_ends_in_the_same_states(name: str, tmp_path: Path) -
     assert second.state.sweep == 9
 
 
-def test_what_cannot_be_loaded_is_refused(tmp_path: Path) -> None:
+def test_chains_that_cannot_be_loaded_are_refused(tmp_path: Path) -> None:
     state = state_with()
     path = tmp_path / "chains.safetensors"
     with pytest.raises(InputError, match="cannot be read"):
@@ -180,34 +182,22 @@ def test_prefetching_gives_the_states_of_plain_sweeps(num_ahead: int) -> None:
     assert 0 < plain.novel_SB.sum() < plain.proposals_SB.sum()
 
 
-class Counting(TableModel):
-    """Counts how often it is called."""
-
-    calls = 0
-
-    def masked_logits(self, tokens_NT: Tensor, masked_NT: Tensor, context: Tensor | None = None) -> Tensor:
-        self.calls += 1
-        return super().masked_logits(tokens_NT, masked_NT, context)
-
-
 def test_prefetching_calls_the_model_less_often() -> None:
-    table = table_model(num_positions=6, vocab_size=4, seed=2, scale=1.0)
-    assert isinstance(table, TableModel)
-    model = Counting(table.table)
+    model = RecordedRows(table_model(num_positions=6, vocab_size=4, seed=2, scale=1.0))
     energy, proposal = raw_energy(model), masked_conditionals(model, temperature=3.0)
     state = start_chains(energy, torch.zeros(1, 6).long())
 
     def calls(kernel: Kernel) -> int:
-        before = model.calls
+        model.rows.clear()
         sample_chains(kernel, state, 40)
-        return model.calls - before
+        return len(model.rows)
 
     plain = calls(metropolis_hastings(energy, proposal, temperature=0.5))
     ahead = calls(prefetching(energy, proposal, num_ahead=4, temperature=0.5))
     assert ahead < 0.6 * plain
 
 
-def test_prefetching_refuses_what_it_cannot_look_into() -> None:
+def test_invalid_arguments_of_prefetching_are_refused() -> None:
     with pytest.raises(InputError, match="not one of the energy's"):
         prefetching(ENERGY, masked_conditionals(table_model(num_positions=4, vocab_size=3)))
     with pytest.raises(InputError, match="at least 1"):
@@ -218,7 +208,7 @@ def test_prefetching_refuses_what_it_cannot_look_into() -> None:
         prefetching(ENERGY, PROPOSAL)(draws, state_with())
 
 
-def test_progress_hears_of_every_sweep() -> None:
+def test_progress_is_called_after_every_sweep() -> None:
     heard: list[tuple[int, int]] = []
 
     def progress(state: ChainState, info: Info) -> None:
@@ -240,6 +230,21 @@ def test_no_sweeps_and_no_chains() -> None:
 
 
 # -------------------------------------------------------------------------------------------------- diagnostics
+
+
+def five_starts() -> ChainState:
+    return start_chains(ENERGY, every_sequence(3, 4)[::20])
+
+
+def good_chains(num_sweeps: int) -> Trace:
+    """Five chains that mix well."""
+    return sample_chains(exact_gibbs(local_energy(MILD)), five_starts(), num_sweeps)
+
+
+def small_chains(num_sweeps: int) -> Trace:
+    """Two chains of two positions."""
+    target = local_energy(table_model(num_positions=2, vocab_size=3))
+    return sample_chains(exact_gibbs(target), start_chains(target, torch.zeros(2, 2).long()), num_sweeps, seed=2)
 
 
 def autoregressive(phi: float, num_sweeps: int, num_chains: int) -> Tensor:
@@ -299,10 +304,10 @@ Feature = Callable[[Tensor], Tensor]
 
 
 @pytest.mark.thorough
-def test_a_report_leaves_out_what_warms_up_and_counts_what_it_costs() -> None:
+def test_a_report_leaves_out_burn_in_and_counts_passes() -> None:
     pytest.importorskip("arviz_stats")
     kernel = KERNELS["in order"]
-    state = start_chains(ENERGY, every_sequence(3, 4)[::20])
+    state = five_starts()
     chains = sample_chains(kernel, state, 200)
     flags_S = torch.ones(200).bool()
     flags_S[:7] = False
@@ -337,14 +342,14 @@ def test_one_chain_has_no_r_hat_and_two_have_one() -> None:
 @pytest.mark.parametrize("num_sweeps", [9, 10])
 def test_the_fewest_draws_that_tell_how_many_are_needed(num_sweeps: int) -> None:
     pytest.importorskip("arviz_stats")
-    good = sample_chains(exact_gibbs(local_energy(MILD)), start_chains(ENERGY, every_sequence(3, 4)[::20]), num_sweeps)
+    good = good_chains(num_sweeps)
     apart = replace(good, energy_SB=good.energy_SB + 50 * torch.arange(5))
     (warning,) = [line for line in diagnose_chains(apart).warnings if "R-hat of energy" in line]
     assert ("fewer do not show" in warning) == (num_sweeps < 10)
 
 
-def test_a_trace_and_the_one_after_it_are_one() -> None:
-    state = start_chains(ENERGY, every_sequence(3, 4)[::20])
+def test_traces_can_be_concatenated() -> None:
+    state = five_starts()
     kernel = metropolis_hastings(ENERGY, PROPOSAL)
     first = sample_chains(kernel, state, 3, seed=1)
     later = sample_chains(kernel, first.state, 2, seed=1)
@@ -355,13 +360,13 @@ def test_a_trace_and_the_one_after_it_are_one() -> None:
 
 
 @pytest.mark.thorough
-def test_what_speaks_against_chains_is_said() -> None:
+def test_diagnostics_warn_of_bad_chains() -> None:
     pytest.importorskip("arviz_stats")
-    state = start_chains(ENERGY, every_sequence(3, 4)[::20])
+    state = five_starts()
     degenerate = diagnose_chains(sample_chains(gibbs(PROPOSAL), state, 50))
     assert degenerate.num_sweeps == 50
     assert "follow no energy" in degenerate.warnings[0]
-    good = sample_chains(exact_gibbs(local_energy(MILD)), state, 400)
+    good = good_chains(400)
     assert diagnose_chains(good).warnings == ()
     stuck = replace(good, energy_SB=good.energy_SB + torch.arange(5))
     assert any("R-hat of energy is" in line for line in diagnose_chains(stuck).warnings)
@@ -369,10 +374,10 @@ def test_what_speaks_against_chains_is_said() -> None:
     assert any("is constant over" in line for line in diagnose_chains(same).warnings)
 
 
-def test_what_is_the_same_throughout_has_no_effective_sample_size() -> None:
+def test_constant_features_have_no_effective_sample_size() -> None:
     """A feature of chains that move; and all of chains that stand still, wherever each does."""
     pytest.importorskip("arviz_stats")
-    good = sample_chains(exact_gibbs(local_energy(MILD)), start_chains(ENERGY, every_sequence(3, 4)[::20]), 50)
+    good = good_chains(50)
     features: dict[str, Feature] = {"first": lambda y: y[..., 0].double(), "one": lambda y: torch.ones(y.shape[:2])}
     moving = diagnose_chains(good, features=features)
     still = replace(good, energy_SB=torch.arange(5.0).expand(50, -1), novel_SB=torch.zeros_like(good.novel_SB))
@@ -388,10 +393,10 @@ def test_what_is_the_same_throughout_has_no_effective_sample_size() -> None:
 
 
 @pytest.mark.parametrize("num_still", [1, 5])
-def test_chains_that_do_not_move_are_told_what_may_set_them_free(num_still: int) -> None:
+def test_the_warning_about_stuck_chains_names_a_remedy(num_still: int) -> None:
     """Accepted proposals that change nothing ask for bolder ones, rejected ones for more timid ones."""
     pytest.importorskip("arviz_stats")
-    good = sample_chains(exact_gibbs(local_energy(MILD)), start_chains(ENERGY, every_sequence(3, 4)[::20]), 50)
+    good = good_chains(50)
     energy_SB, novel_SB, accepted_SB = good.energy_SB.clone(), good.novel_SB.clone(), good.accepted_SB.clone()
     energy_SB[:, :num_still], novel_SB[:, :num_still] = torch.arange(num_still).double(), 0
     still = replace(good, energy_SB=energy_SB, novel_SB=novel_SB)
@@ -411,14 +416,13 @@ def test_chains_that_do_not_move_are_told_what_may_set_them_free(num_still: int)
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("discard", [0, 200])
-def test_how_many_sweeps_would_do_is_said(discard: int) -> None:
+def test_the_warning_estimates_how_many_sweeps_are_needed(discard: int) -> None:
     """As ``R-hat^2 - 1 = chains / ESS``, an autocorrelation of 0.9 takes 1.9 / 0.1 / (1.01^2 - 1) = 945 sweeps.
 
     Those that are discarded come on top, and are said to.
     """
     pytest.importorskip("arviz_stats")
-    start = start_chains(ENERGY, every_sequence(3, 4)[::20])
-    chains = sample_chains(exact_gibbs(local_energy(MILD)), start, 400 + discard)
+    chains = good_chains(400 + discard)
     energy_SB = torch.cat([torch.zeros(discard, 5), autoregressive(0.9, 400, 5)])
     (warning,) = diagnose_chains(replace(chains, energy_SB=energy_SB), discard=discard).warnings
     said = re.search(r"the chains disagree, run about ([\d,]+) sweeps( in total, including discarded ones)?$", warning)
@@ -433,7 +437,7 @@ def test_without_arviz_the_hint_is_given(monkeypatch: pytest.MonkeyPatch) -> Non
         split_r_hat(torch.randn(10, 2))
 
 
-def test_labelled_arrays_are_what_the_report_judges() -> None:
+def test_labelled_arrays_hold_the_draws_of_the_report() -> None:
     """Against ArviZ's own reading of them, by the names of their dimensions."""
     xarray = pytest.importorskip("xarray")
     stats = pytest.importorskip("arviz_stats.base").array_stats
@@ -454,8 +458,7 @@ def test_labelled_arrays_are_what_the_report_judges() -> None:
 
 def test_labelled_arrays_have_the_sequences_that_are_kept() -> None:
     pytest.importorskip("xarray")
-    target = local_energy(table_model(num_positions=2, vocab_size=3))
-    chains = sample_chains(exact_gibbs(target), start_chains(target, torch.zeros(2, 2).long()), 6, seed=2)
+    chains = small_chains(6)
     tree = to_datatree(chains.keep(lambda sweep: sweep % 2 == 0), discard=3)
     assert tree.samples.draw.values.tolist() == [4, 6] and tree.posterior.draw.values.tolist() == [4, 5, 6]
     assert tree.samples.tokens.sel(draw=6).values.tolist() == chains.state.tokens_BT.tolist()
@@ -465,8 +468,7 @@ def test_labelled_arrays_have_the_sequences_that_are_kept() -> None:
 def test_features_need_a_name_and_sequences_of_their_own(judge: Callable[..., Any]) -> None:
     """A feature called energy would replace the energy; one of every second sweep belongs to other draws."""
     pytest.importorskip("xarray")
-    target = local_energy(table_model(num_positions=2, vocab_size=3))
-    chains = sample_chains(exact_gibbs(target), start_chains(target, torch.zeros(2, 2).long()), 12, seed=2)
+    chains = small_chains(12)
     feature: Feature = lambda y: y[..., 0].double()  # noqa: E731
     with pytest.raises(InputError, match="a feature is called 'energy'"):
         judge(chains, features={"energy": feature})
@@ -483,15 +485,13 @@ def test_chains_without_a_counted_sweep_are_not_judged(
     judge: Callable[..., Any], num_sweeps: int, discard: int
 ) -> None:
     pytest.importorskip("xarray")
-    target = local_energy(table_model(num_positions=2, vocab_size=3))
-    chains = sample_chains(exact_gibbs(target), start_chains(target, torch.zeros(2, 2).long()), num_sweeps)
+    chains = small_chains(num_sweeps)
     with pytest.raises(InputError, match=f"no sweep counts: {discard} of {num_sweeps} are left out .*discard fewer"):
         judge(chains, discard=discard)
 
 
 def test_without_xarray_the_hint_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    target = local_energy(table_model(num_positions=2, vocab_size=3))
-    chains = sample_chains(exact_gibbs(target), start_chains(target, torch.zeros(2, 2).long()), 2)
+    chains = small_chains(2)
     monkeypatch.setitem(sys.modules, "xarray", None)
     with pytest.raises(InputError, match=r"labelled arrays need xarray; pip install 'seqwise\[diagnostics\]'"):
         to_datatree(chains)

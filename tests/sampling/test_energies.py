@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from recording import RecordedRows
 from seqwise import InputError
 from seqwise.models import MaskedTransformer
 from seqwise.sampling import (
@@ -121,22 +122,8 @@ def test_an_energy_is_one_number_for_each_sequence(function: Any, shape: str) ->
         constraint(lambda tokens: tokens == 1).of_sequences(y)
 
 
-class Recording(TableModel):
-    """Keeps how many sequences it is given at once."""
-
-    def __init__(self, table: Tensor) -> None:
-        super().__init__(table)
-        self.rows: list[int] = []
-
-    def masked_logits(self, tokens_NT: Tensor, masked_NT: Tensor, context: Tensor | None = None) -> Tensor:
-        self.rows.append(len(tokens_NT))
-        assert (masked_NT.sum(1) == 1).all()
-        return super().masked_logits(tokens_NT, masked_NT, context)
-
-
 def test_the_memory_limit_holds_and_changes_nothing() -> None:
-    assert isinstance(MODEL, TableModel)
-    model = Recording(MODEL.table)
+    model = RecordedRows(MODEL)
     context_B = torch.linspace(-1, 1, 27, dtype=torch.float64)
     whole_B = evaluate(local_energy(MODEL), SEQUENCES, context_B).energy_B
     limited_B = evaluate(local_energy(model, max_rows=7), SEQUENCES, context_B).energy_B
@@ -224,7 +211,7 @@ def test_choices_by_inversion_never_fall_on_what_has_no_weight() -> None:
     assert set(choice_at(many, log_weights.expand(2000, -1)).tolist()) == {1, 3}
 
 
-def test_a_kernel_for_an_equal_energy_takes_over_what_is_known() -> None:
+def test_a_kernel_for_an_equal_energy_reuses_cached_scores() -> None:
     state = start_chains(local_energy(MODEL), SEQUENCES)
     assert state.under(local_energy(MODEL)).logits[0].equal(state.logits[0])
     other: Energy = raw_energy(OTHER)
@@ -234,7 +221,7 @@ def test_a_kernel_for_an_equal_energy_takes_over_what_is_known() -> None:
 
 @pytest.mark.parametrize("max_rows", [1, 64])
 @pytest.mark.parametrize("pieces", ["original", "within-word-l2r", "whole-word"])
-def test_a_token_is_scored_with_what_is_masked_beside_it(pieces: Any, max_rows: int) -> None:
+def test_a_token_is_scored_with_the_masks_of_its_word(pieces: Any, max_rows: int) -> None:
     """Against one pass for each; the first token of a word may be one that is not scored."""
     model = table_model(num_positions=5, vocab_size=3, seed=6)
     tokens, words = [[0, 2, 1, 1, 0], [2, 2, 0, 1, 2]], [[0, 1, 1, 1, 2], [3, 3, 3, 4, 4]]
@@ -259,8 +246,7 @@ def test_a_token_is_scored_with_what_is_masked_beside_it(pieces: Any, max_rows: 
 
 
 def test_where_nothing_is_masked_the_model_is_not_asked() -> None:
-    assert isinstance(MODEL, TableModel)
-    model, none_BT = Recording(MODEL.table), torch.zeros(2, 3).bool()
+    model, none_BT = RecordedRows(MODEL), torch.zeros(2, 3).bool()
     for logits_of in (single_mask_logits, joint_logits):
         assert logits_of(model, SEQUENCES[:2], none_BT).shape == (0, 3)
     assert pseudo_log_likelihood(model, SEQUENCES[:2], scored_BT=none_BT).isnan().all()

@@ -90,7 +90,7 @@ def test_words_occur_or_do_not_however_they_are_spelt(name: str) -> None:
     assert any("cat" in text for text in without_word)  # in other words
 
 
-def test_a_word_that_stands_in_another_one_is_neither_there_nor_in_the_way() -> None:
+def test_a_word_inside_another_word_does_not_count() -> None:
     """Starts included: where the piece of a word stands already, and where its only place is among pieces that join."""
     tokenizer = piece_tokenizer(PIECES)
     model = made(bert(10), scale=0.5, dtype=torch.float32)
@@ -187,7 +187,7 @@ def test_a_soft_phrase_without_room_leaves_ordinary_starts() -> None:
 
 
 def test_phrases_of_tokens_cost_their_penalty() -> None:
-    """Over all sequences of three tokens: once for what is missing, and for each way of what is there."""
+    """Over all sequences of three tokens: once for a missing phrase, and for each way of a forbidden one."""
     phrases = Phrases(required=[[(1, 2), (0, 0)]], forbidden=[(2,), (1, 0)], penalty=0.5)
     found_B = phrases.constrain(Energy()).of_sequences(every_sequence(3, 3))
     for tokens, energy in zip(itertools.product(range(3), repeat=3), found_B.tolist(), strict=True):

@@ -36,7 +36,7 @@ def lstm() -> MaskedLSTM:
     return MaskedLSTM(vocab_size=3, embedding_size=4, hidden_size=5, feedforward_size=6).double().eval()
 
 
-def test_problems_of_any_lengths_come_to_what_each_comes_to_alone() -> None:
+def test_problems_do_not_depend_on_each_other() -> None:
     """Chains are told apart by their numbers; of replicas one is kept, with the passes of all."""
     model, settings = lstm(), ChainSettings(kernel=ParallelTempering(temperatures=(1.0, 2.0, 4.0)))
     problems = [
@@ -200,7 +200,7 @@ def test_a_phrase_is_written_where_there_is_room(tokens: tuple[int, ...], penalt
 
 
 @pytest.mark.parametrize("allowed", [(0, 1), (1, 2)])
-def test_what_finds_no_start_is_named_with_its_place_and_what_may_help(allowed: tuple[int, ...]) -> None:
+def test_a_problem_without_a_start_is_named_with_its_place_and_a_hint(allowed: tuple[int, ...]) -> None:
     allowed_V = torch.zeros(3, dtype=torch.bool).index_fill(0, torch.tensor(allowed), True)
     runner = runner_of(contain=("wanted",), without=("other",), allowed_V=allowed_V)
     with pytest.raises(InputError) as refused:

@@ -1,4 +1,4 @@
-"""Mask-Predict: equal to one position at a time, by another hand; the likeliest lengths."""
+"""Mask-Predict against a loop over single positions; the likeliest lengths."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_likeliest_lengths_are_those_of_a_sort() -> None:
                 assert lengths == known[:beam]
 
 
-def test_of_lengths_that_are_as_likely_the_shorter_comes_first() -> None:
+def test_equally_likely_lengths_are_ordered_shortest_first() -> None:
     assert likeliest_lengths(torch.zeros(1, 40), beam=3).tolist() == [[1, 2, 3]]
     assert likeliest_lengths(torch.tensor([[0.0, 1.0, 0.0, 1.0]]), beam=9).tolist() == [[2, 4, 1, 3]]
 
@@ -54,7 +54,7 @@ def test_of_lengths_that_are_as_likely_the_shorter_comes_first() -> None:
 @pytest.mark.parametrize(
     ("beam", "shortest", "what"), [(0, 1, "at least 1 length"), (1, 5, "from 1 to 4"), (1, 0, "0")]
 )
-def test_lengths_that_cannot_be_are_refused(beam: int, shortest: int, what: str) -> None:
+def test_invalid_numbers_of_lengths_are_refused(beam: int, shortest: int, what: str) -> None:
     with pytest.raises(InputError, match=what):
         likeliest_lengths(torch.zeros(1, 4), beam=beam, shortest=shortest)
 
@@ -64,7 +64,7 @@ def test_lengths_that_cannot_be_are_refused(beam: int, shortest: int, what: str)
 
 @pytest.mark.parametrize("iterations", [1, 2, 3, 5, 9])
 @pytest.mark.parametrize("allowed", [None, [0, 2, 3]])
-def test_refining_is_the_kernel_and_the_hand(iterations: int, allowed: list[int] | None) -> None:
+def test_refinement_equals_the_kernel_and_a_loop(iterations: int, allowed: list[int] | None) -> None:
     model = table_model(num_positions=5, vocab_size=4, seed=3)
     free_BT = torch.tensor([[1, 1, 1, 1, 1], [1, 0, 1, 0, 1], [0, 0, 0, 0, 0], [0, 1, 0, 0, 0]]).bool()
     tokens_BT = torch.tensor([[0, 1, 2, 3, 0], [3, 2, 1, 0, 0], [1, 1, 1, 1, 1], [2, 2, 2, 2, 2]])
@@ -84,7 +84,7 @@ def test_refining_is_the_kernel_and_the_hand(iterations: int, allowed: list[int]
         assert found_BT[row].tolist() == tokens
         assert log_probs_BT[row, free].tolist() == pytest.approx(certainty, abs=1e-12)
     assert bool((log_probs_BT[~free_BT] == 0).all())
-    assert torch.equal(tokens_BT[0], torch.tensor([0, 1, 2, 3, 0]))  # what is given stays as it is
+    assert torch.equal(tokens_BT[0], torch.tensor([0, 1, 2, 3, 0]))  # the argument is not changed
 
 
 def test_without_an_iteration_nothing_is_refined() -> None:

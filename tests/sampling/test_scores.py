@@ -82,7 +82,7 @@ def test_pieces_are_found_where_they_follow_each_other(
 # -------------------------------------------------------------------------------------------------- records
 
 
-def test_a_record_holds_what_is_known_in_its_unit() -> None:
+def test_a_record_holds_known_values_in_its_unit() -> None:
     """What is not given has no key, and no number is minus zero."""
     record: dict[str, Any] = {
         "text": TEXT,
@@ -151,7 +151,7 @@ def test_a_text_without_a_context_has_an_empty_one() -> None:
         ((["a"], [None], None), "prefix 1: a text was expected, got NoneType"),
     ],
 )
-def test_what_are_no_texts_is_refused_by_its_place(given: tuple[Any, Any, Any], problem: str) -> None:
+def test_invalid_texts_are_refused_with_their_place(given: tuple[Any, Any, Any], problem: str) -> None:
     with pytest.raises(InputError, match=problem):
         with_contexts(*given)
 

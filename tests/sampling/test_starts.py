@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 import seqwise.sampling.starts as starts_module
+from recording import RecordedRows
 from seqwise.models.protocols import MaskedModel
 from seqwise.sampling import SeededDraws, table_model
 from seqwise.sampling.refinement import refine
@@ -25,7 +26,7 @@ MODEL = table_model(num_positions=3, vocab_size=3, seed=5)
 def starts(
     model: MaskedModel, fixed: Sequence[int], count: int = 1, **more: Any
 ) -> tuple[list[tuple[int, ...]], list[bool]]:
-    """Starts of so many chains, none of them greedy, where -1 is free."""
+    """Starts of ``count`` chains, none of them greedy, where -1 is free."""
     tokens_BT = torch.tensor([fixed] * count)
     more = {"chain_B": torch.arange(count), "greedy_B": torch.zeros(count).bool(), "seed": 0} | more
     found_BT, found_B = dispersed_starts(model, tokens_BT.clamp(min=0), tokens_BT < 0, **more)
@@ -49,9 +50,7 @@ def conditional(model: MaskedModel, known: dict[int, int], place: int, tokens: S
 
 @pytest.mark.parametrize("allowed", [[0, 1, 2], [0, 2]])
 @pytest.mark.parametrize("forbidden", [[], [(2, 2)], [(0,), (1, 2, 2)]])
-def test_filled_in_turn_the_sequences_come_as_often_as_their_conditionals_say(
-    allowed: list[int], forbidden: list[tuple[int, ...]]
-) -> None:
+def test_sequences_filled_in_turn_follow_the_conditionals(allowed: list[int], forbidden: list[tuple[int, ...]]) -> None:
     """Position 1 is fixed; both orders of the other two are as likely; banned tokens leave their mass to the others."""
     expected = dict.fromkeys(itertools.product(range(3), repeat=3), 0.0)
     for first, second in ((0, 2), (2, 0)):
@@ -83,7 +82,7 @@ def test_filled_in_turn_the_sequences_come_as_often_as_their_conditionals_say(
         assert abs(counts[sequence] / count - probability) <= 4 * error, sequence
 
 
-def test_what_leaves_no_token_is_said_to_be_stuck() -> None:
+def test_a_start_without_an_allowed_token_is_reported_as_stuck() -> None:
     draws = SeededDraws(0, torch.arange(2), sweep=0)
     free_BT = torch.tensor([[True] * 3, [False] * 3])
     _, fine_B = fill_in_turn(draws, MODEL, torch.zeros(2, 3).long(), free_BT, forbidden=[(0,), (1,), (2,)])
@@ -166,8 +165,8 @@ def test_a_phrase_is_written_with_allowed_tokens_alone() -> None:
     assert starts(model, [-1, -1, 0, -1], 9, required=[(2, 1)])[1] == [True] * 9
 
 
-def test_a_phrase_that_is_there_is_kept_or_may_be_written_again() -> None:
-    """As pieces that are there may be a part of a word, which says nothing of the word."""
+def test_an_existing_phrase_is_kept_or_may_be_written_again() -> None:
+    """Existing pieces may be a part of another word, so the phrase may have to be written anyway."""
     tokens_NT, free_NT = torch.tensor([[1, 0, 0]] * 20), torch.tensor([[False, True, True]] * 20)
     for keep in (True, False):
         written_NT, left_NT, fits_N = starts_module._write(
@@ -202,7 +201,7 @@ def test_many_phrases_that_cannot_fit_are_given_up() -> None:
     assert fine == [False]
 
 
-def test_what_fits_is_found_within_the_places_that_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_phrases_that_fit_are_found_within_the_budget_of_places(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each place that is looked at counts, whichever phrase it is for; the budget is that of one start."""
     model = table_model(num_positions=6, vocab_size=3)
     phrases = [(0, 1), (1, 2), (2, 0)]
@@ -225,7 +224,7 @@ def test_what_fits_is_found_within_the_places_that_are_tried(monkeypatch: pytest
     assert 50 < calls <= 501
 
 
-def test_a_start_is_drawn_so_often_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_attempts_at_a_start_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A condition that holds of the third draw on."""
     seen = 0
 
@@ -249,25 +248,18 @@ def test_a_start_is_drawn_so_often_and_no_more(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("max_rows", [1, 3])
 def test_a_model_is_given_no_more_rows_than_it_may(max_rows: int) -> None:
     """Starts and refinements in parts are those made at once."""
-    table, given = table_model(num_positions=5, vocab_size=4, seed=3), list[int]()
-
-    class Recorded:
-        vocab_size = table.vocab_size
-
-        def masked_logits(self, tokens_NT: Tensor, masked_NT: Tensor, context: Any = None) -> Tensor:
-            given.append(len(tokens_NT))
-            return table.masked_logits(tokens_NT, masked_NT, context)
-
+    table = table_model(num_positions=5, vocab_size=4, seed=3)
+    model = RecordedRows(table)
     free_BT = torch.tensor([[1, 1, 1, 1, 1], [0, 1, 1, 0, 1], [0, 0, 0, 0, 0], [1, 0, 1, 1, 0]]).bool().repeat(2, 1)
     blank_BT, chain_B = torch.zeros(8, 5).long(), torch.arange(8)
     options: dict[str, Any] = {"chain_B": chain_B, "greedy_B": chain_B < 4, "seed": 1, "forbidden": [(1, 2)]}
     options |= {"context": torch.linspace(-1, 1, 8).double()}
-    found = dispersed_starts(Recorded(), blank_BT, free_BT, max_rows=max_rows, **options)
-    assert max(given) == max_rows
+    found = dispersed_starts(model, blank_BT, free_BT, max_rows=max_rows, **options)
+    assert max(model.rows) == max_rows
     expected = dispersed_starts(table, blank_BT, free_BT, **options)
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
     more: dict[str, Any] = {"num_iterations": 3, "context": options["context"]}
-    given.clear()
-    refined = refine(Recorded(), blank_BT, free_BT, max_rows=max_rows, **more)
-    assert max(given) == max_rows
+    model.rows.clear()
+    refined = refine(model, blank_BT, free_BT, max_rows=max_rows, **more)
+    assert max(model.rows) == max_rows
     assert all(torch.equal(a, b) for a, b in zip(refined, refine(table, blank_BT, free_BT, **more), strict=True))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ from seqwise import InputError
 from seqwise.sampling import (
     LanguageChains,
     RejectionMemory,
+    WithinSamples,
     boltzmann,
     diagnose_chains,
     examine,
@@ -138,12 +139,17 @@ def test_a_model_in_training_mode_is_refused() -> None:
         sample_within(case.model.train(), case.model.encode(case.batch), trie([(2,)], end=case.model.end), num_steps=3)
 
 
+def sample(name: str = "tagger", **options: Any) -> WithinSamples:
+    """Samples of every input of a world, inside its language."""
+    world = WORLDS[name]
+    context = world.case.model.encode(world.case.batch)
+    return sample_within(world.case.model, context, world.language, num_steps=world.num_steps, **options)
+
+
 def some_memory(name: str, num_samples: int = 2) -> RejectionMemory:
     """What a few samples leave, so that some prefixes were visited and others were not."""
-    case, memory = WORLDS[name].case, RejectionMemory()
-    context, steps = case.model.encode(case.batch), WORLDS[name].num_steps
-    options = {"num_steps": steps, "num_samples": num_samples, "method": "rejection", "memory": memory}
-    sample_within(case.model, context, WORLDS[name].language, **options)
+    memory = RejectionMemory()
+    sample(name, num_samples=num_samples, method="rejection", memory=memory)
     return memory
 
 
@@ -247,7 +253,7 @@ def test_chains_that_are_not_free_stay_and_draw_nothing() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_a_state_caches_is_that_of_its_tokens(name: str) -> None:
+def test_cached_values_are_those_of_the_tokens(name: str) -> None:
     case, language = WORLDS[name].case, WORLDS[name].language
     context, steps = case.model.encode(case.batch), WORLDS[name].num_steps
     chains = masked_draws(case.model, context, language, num_steps=steps, num_samples=8)
@@ -277,14 +283,10 @@ def test_chains_are_diagnosed_and_do_not_depend_on_the_batch() -> None:
 
 @pytest.mark.parametrize("name", quick(NAMES, "tagger"))
 def test_samples_of_chains_have_the_law_that_the_matrix_says(name: str) -> None:
-    case, count = WORLDS[name].case, 4000
-    context, language = case.model.encode(case.batch), WORLDS[name].language
-    steps = WORLDS[name].num_steps
-    samples = sample_within(
-        case.model, context, language, num_steps=steps, num_samples=count, method="metropolis", num_passes=6
-    )
+    count = 4000
+    samples = sample(name, num_samples=count, method="metropolis", num_passes=6)
     assert not bool(samples.exact_BN.any())
-    assert samples.passes_B.tolist() == [6 * count] * len(steps)
+    assert samples.passes_B.tolist() == [6 * count] * len(WORLDS[name].laws)
     for row, law in enumerate(WORLDS[name].laws):
         after_N = np.array(list(law.masked().values())) @ np.linalg.matrix_power(expected_matrix(law, 0.5), 5)
         after = dict(zip(law.outputs, after_N.tolist(), strict=True))
@@ -346,13 +348,10 @@ def test_chains_with_a_memory_keep_the_conditional_and_draw_what_it_says(name: s
 
 @pytest.mark.parametrize("name", quick(NAMES, "tagger"))
 def test_rejection_draws_from_the_conditional(name: str) -> None:
-    case, count = WORLDS[name].case, 4000
-    context, language = case.model.encode(case.batch), WORLDS[name].language
-    options = {"num_steps": WORLDS[name].num_steps, "method": "rejection"}
-    memory = RejectionMemory()
-    sample_within(case.model, context, language, num_samples=200, memory=memory, seed=1, **options)
-    many = sample_within(case.model, context, language, num_samples=count, memory=memory, **options)
-    fresh = sample_within(case.model, context, language, num_samples=count, **options)
+    count, memory = 4000, RejectionMemory()
+    sample(name, method="rejection", num_samples=200, memory=memory, seed=1)
+    many = sample(name, method="rejection", num_samples=count, memory=memory)
+    fresh = sample(name, method="rejection", num_samples=count)
     for row, law in enumerate(WORLDS[name].laws):
         for samples in (many, fresh):
             assert bool(samples.exact_BN.all())
@@ -366,14 +365,12 @@ def test_rejection_draws_from_the_conditional(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_budget_is_kept_and_what_is_missing_comes_from_chains(name: str) -> None:
-    case, count = WORLDS[name].case, 400
-    context, language = case.model.encode(case.batch), WORLDS[name].language
-    options = {"num_steps": WORLDS[name].num_steps, "num_samples": count}
-    plenty = sample_within(case.model, context, language, num_passes=10, **options)
+    count = 400
+    plenty = sample(name, num_samples=count, num_passes=10)
     assert bool(plenty.exact_BN.all())
-    rejected = sample_within(case.model, context, language, method="rejection", **options)
+    rejected = sample(name, num_samples=count, method="rejection")
     assert torch.equal(plenty.tokens_BNT, rejected.tokens_BNT)
-    scarce = sample_within(case.model, context, language, num_passes=2, **options)
+    scarce = sample(name, num_samples=count, num_passes=2)
     assert (scarce.passes_B <= 2 * count).all()
     is_exact_BN = scarce.exact_BN
     assert 0 < int(is_exact_BN.sum()) < is_exact_BN.numel()
@@ -458,12 +455,6 @@ def test_chains_start_where_the_model_gives_a_probability(method: str) -> None:
     assert set(outputs) == {(2, 0), (2, 2)}
     assert abs(outputs.count((2, 0)) / 400 - share) < 4 * math.sqrt(share * (1 - share) / 400)
     assert drawn.passes_B.item() > 400 * few["num_passes"]  # those that were drawn again count
-
-
-def sample(**options: object) -> None:
-    case = WORLDS["tagger"].case
-    steps = WORLDS["tagger"].num_steps
-    sample_within(case.model, case.model.encode(case.batch), WORLDS["tagger"].language, num_steps=steps, **options)
 
 
 def outside() -> None:
