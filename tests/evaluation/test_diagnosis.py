@@ -300,7 +300,7 @@ def test_a_constant_from_elsewhere_is_used(folder: Path) -> None:
     assert costs == 0 < 1 < pays
 
 
-def test_targets_that_cannot_be_written_are_wrong_and_no_more(folder: Path, tmp_path: Path) -> None:
+def test_targets_outside_the_vocabulary_count_as_wrong(folder: Path, tmp_path: Path) -> None:
     run, examples = loaded(folder, "tagger")
     strange = [Example(("the", "dog"), ("X", "NOUN"), "x", 1), Example(("dog",), ("X",), "x", 4)]
     both, alone = diagnose(run, [*examples, *strange]), diagnose(run, strange)
@@ -360,7 +360,7 @@ def gap(own: float) -> ExposureGap:
     return ExposureGap(Counts([1.0, 1.2] * 100), Counts([own, own + 0.2] * 100))
 
 
-def test_what_the_numbers_mean_is_said() -> None:
+def test_meanings_of_clear_findings() -> None:
     good = meanings(made_up(raw=140, shifted=140, next_step=180, own=1.0))
     gain = r"raw scores gain 20\.0 points \[1\d\.\d, 2\d\.\d\], so there is label bias; predict with --decoder raw-beam"
     assert re.search(gain, good["decoders"]) and "the next input is evidence" in good["slot ranking"]
@@ -393,25 +393,25 @@ def test_scores_inside_a_language_gain_or_lose(raw: int, finding: str) -> None:
     assert re.search(finding, meaning["decoders"]) and meaning["masking"].startswith("30% of the mass")
 
 
-def test_what_chance_may_do_is_no_finding() -> None:
+def test_insignificant_differences_are_no_findings() -> None:
     even = meanings(made_up(raw=101, shifted=101, next_step=141, own=1.0))["decoders"]
     assert "; raw scores and log-probabilities do not differ" in even
     assert "raw scores gain" not in even and "raw scores lose" not in even
 
 
-def test_a_gain_of_one_step_is_not_said_to_be_one_of_whole_searches() -> None:
+def test_a_gain_of_one_step_is_distinguished_from_one_of_searches() -> None:
     said = meanings(made_up(raw=20, shifted=84, next_step=180, own=1.0))
     assert "20.0 points" in said["slot ranking"] and "raw scores lose 40.0" in said["decoders"]
     assert "compare raw-beam in the first table" in said["slot ranking"]
 
 
-def test_a_model_that_sees_the_whole_input_is_not_said_to_lack_evidence() -> None:
+def test_a_bidirectional_model_is_not_said_to_lack_evidence() -> None:
     said = meanings(made_up(raw=140, shifted=140, next_step=180, own=1.0, left_to_right=False))
     assert "], although the model sees the whole input; predict with --decoder raw-beam" in said["decoders"]
     assert "label bias" not in said["decoders"] and "evidence" not in said["slot ranking"]
 
 
-def test_a_gap_that_only_greedy_search_has_is_said_to_be_of_greedy_search() -> None:
+def test_an_exposure_gap_of_greedy_search_alone_is_attributed_to_it() -> None:
     even = made_up(raw=100, shifted=100, next_step=140, own=1.0)
     found = replace(even, exposure={"greedy": gap(2.1), "beam": gap(1)})
     said = meanings(found)["exposure gap"]
@@ -455,7 +455,7 @@ def cut_to(found: Diagnosis, examples: int) -> Diagnosis:
     return replace(found, decoders=decoders, exposure=exposure, ranking=ranking)
 
 
-def test_what_a_beam_misses_is_told_with_that_of_the_widest() -> None:
+def test_search_errors_are_reported_beside_those_of_the_widest_beam() -> None:
     missed = {1: Counts([1, 1, 1, 0]), 3: Counts([1, 1, 0, 0]), 20: Counts([1, 0, 0, 0])}
     lost = {1: Counts([1, 1, 1, 0]), 3: Counts([0.5, 0.25, 0, 0]), 20: Counts([0.5, 0, 0, 0])}
     made = made_up(raw=100, shifted=100, next_step=140, own=1.0)
@@ -469,8 +469,8 @@ def test_what_a_beam_misses_is_told_with_that_of_the_widest() -> None:
     assert "restricts" in meanings(made)["search errors"]
 
 
-def test_a_few_examples_are_no_certainty() -> None:
-    """The interval of one example has no width, and that of a few hardly any: below ten nothing is said to be sure."""
+def test_findings_need_ten_examples() -> None:
+    """The interval of one example has no width, and that of a few hardly any: below ten there are no findings."""
     sure = made_up(raw=0, shifted=0, next_step=200, own=3.0)
     for examples in (1, 2, 9):
         few = meanings(cut_to(sure, examples))
@@ -629,7 +629,7 @@ def test_of_a_long_example_the_best_prefixes_and_gold_are_printed() -> None:
         (["--example=two"], "invalid value for '--example'"),
     ],
 )
-def test_a_wrong_question_is_one_line(seqwise: Any, folder: Path, arguments: list[str], said: str) -> None:
+def test_bad_options_are_refused_in_one_line(seqwise: Any, folder: Path, arguments: list[str], said: str) -> None:
     code, text, complaint = seqwise("diagnose", folder / "tagger", folder / "dev.conll", *arguments)
     assert (code, text) == (2, "") and complaint.startswith("seqwise: ") and complaint.count("\n") == 1
     assert said.lower() in complaint.lower()

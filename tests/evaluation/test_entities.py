@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import random
 import re
 import statistics
@@ -14,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evaluation.intervals import require_ends
 from seqwise.errors import InputError
 from seqwise.evaluation.entities import TypeScores, entities, entity_f1, macro_entity_f1
 from seqwise.evaluation.metrics import Sums, bootstrap_interval
@@ -181,16 +181,11 @@ def test_macro_interval_against_every_resample():
     draws = np.ndindex(4, 4, 4, 4)
     resampled = [([predictions[i] for i in draw], [references[i] for i in draw]) for draw in draws]
     scores = [f1_by_type(*pair).values() for pair in resampled]
-    values = sorted(sum(by_type) / len(by_type) for by_type in scores if by_type)
+    values = [sum(by_type) / len(by_type) for by_type in scores if by_type]
     assert len(values) == 4**4 - 1  # only the draw of the third alone has nothing to average
     for confidence in (0.2, 0.5, 0.8, 0.95):
-        _, low, high = bootstrap_interval(
-            macro_entity_f1(predictions, references), confidence=confidence, resamples=20_000
-        )
-        for end, share in ((low, (1 - confidence) / 2), (high, (1 + confidence) / 2)):
-            # Four standard errors of the share of 20,000 draws, at its widest, either side.
-            least, most = (values[math.floor((share + margin) * len(values))] for margin in (-0.014, 0.014))
-            assert least - 1e-12 <= end <= most + 1e-12
+        _, *ends = bootstrap_interval(macro_entity_f1(predictions, references), confidence=confidence, resamples=20_000)
+        require_ends(ends, values, confidence)
 
 
 @pytest.mark.parametrize(

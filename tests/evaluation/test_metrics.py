@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 
@@ -11,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evaluation.intervals import require_ends
+from oracles import levenshtein
 from seqwise.errors import InputError
 from seqwise.evaluation import metrics
 from seqwise.evaluation.metrics import (
@@ -31,20 +32,9 @@ from seqwise.evaluation.metrics import (
 words = st.lists(st.sampled_from("abc"), max_size=6).map(tuple)
 
 
-@functools.cache
-def recursive_distance(first: tuple[str, ...], second: tuple[str, ...]) -> int:
-    if not first or not second:
-        return len(first) + len(second)
-    return min(
-        recursive_distance(first[1:], second) + 1,
-        recursive_distance(first, second[1:]) + 1,
-        recursive_distance(first[1:], second[1:]) + (first[0] != second[0]),
-    )
-
-
 @given(words, words)
 def test_edit_distance_is_its_recursive_definition(first, second):
-    assert edit_distance(first, second) == recursive_distance(first, second)
+    assert edit_distance(first, second) == levenshtein(first, second)
 
 
 @given(words, words, words)
@@ -248,18 +238,6 @@ def test_interval_stays_inside_the_range_of_single_examples(pairs):
     assert min(ratios) - 1e-12 <= low <= high <= max(ratios) + 1e-12
 
 
-def exact_quantile(values: Sequence[float], share: float) -> float:
-    """Of equally likely values: the one at which their distribution function passes ``share``."""
-    return sorted(values)[math.floor(share * len(values))]
-
-
-def assert_ends_agree(ends: tuple[float, float], values: Sequence[float], confidence: float) -> None:
-    """The ends of an interval of 20,000 draws lie where the enumerated values say, within four standard errors."""
-    for end, share in zip(ends, ((1 - confidence) / 2, (1 + confidence) / 2), strict=True):
-        least, most = exact_quantile(values, share - 0.014), exact_quantile(values, share + 0.014)
-        assert least - 1e-12 <= end <= most + 1e-12
-
-
 def correlation(sums):
     """Of n, x, y, xx, yy, xy: a function of six sums, without a value where x or y does not vary."""
     n, x, y, xx, yy, xy = np.moveaxis(sums, -1, 0)
@@ -284,7 +262,7 @@ def test_interval_of_a_function_of_many_sums_against_every_resample(confidence):
     assert len(values) == 4**4 - 4
     value, *ends = bootstrap_interval(correlated(xs, ys), confidence=confidence, resamples=20_000)
     assert value == pytest.approx(np.corrcoef(xs, ys)[0, 1])
-    assert_ends_agree(ends, values, confidence)
+    require_ends(ends, values, confidence)
 
 
 @pytest.mark.parametrize("confidence", CONFIDENCES)
@@ -300,7 +278,7 @@ def test_interval_over_seeds_against_every_draw_of_examples_and_seeds(confidence
     ]
     value, *ends = bootstrap_interval(runs, confidence=confidence, resamples=20_000)
     assert value == pytest.approx((3 / 8 + 4 / 8 + 5 / 8) / 3)
-    assert_ends_agree(ends, values, confidence)
+    require_ends(ends, values, confidence)
 
 
 @pytest.mark.parametrize("confidence", CONFIDENCES)
@@ -321,7 +299,7 @@ def test_seeds_and_examples_are_drawn_once_for_both_systems(confidence):
     )
     difference = differences_SN.mean()
     assert comparison.difference == pytest.approx(difference)
-    assert_ends_agree((comparison.low, comparison.high), values, confidence)
+    require_ends((comparison.low, comparison.high), values, confidence)
     beyond = np.mean(np.abs(np.array(values) - difference) >= abs(difference) - 1e-12)
     assert comparison.p_value == pytest.approx(beyond, abs=0.014)
     assert 0.1 < beyond < 0.9
@@ -337,7 +315,7 @@ def test_what_seeds_share_cancels_in_a_comparison():
     assert estimate.high - estimate.low > 0.5  # there was something to cancel
 
 
-def test_one_seed_is_no_seed_to_the_last_bit():
+def test_one_seed_gives_the_interval_without_seeds():
     generator = np.random.default_rng(12)
     first, second = (Counts(generator.random(77), generator.random(77)) for _ in range(2))
     assert bootstrap_interval([first], seed=3) == bootstrap_interval(first, seed=3)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from oracles import Case, empty_beam, extensions, log_sum_exp, tagger_case, translation_case
+from oracles import Case, empty_beam, extensions, log_sum_exp, tagger_case, translation_case, until_end
 from seqwise import InputError
 from seqwise.data import EncodedExample
 from seqwise.decoding import Decoder, step_limit
@@ -17,11 +17,6 @@ from seqwise.evaluation.slot_ranking import unroll_slots
 from seqwise.search import HardTopK, Score, global_, local
 
 CASES = {"tagger": tagger_case, "translation": translation_case}
-
-
-def cut(tokens: Sequence[int], end: int | None) -> tuple[int, ...]:
-    tokens = tuple(token for token in tokens if token >= 0)
-    return tokens[: tokens.index(end) + 1] if end in tokens else tokens
 
 
 def walk(oracle: Any, prefix: Sequence[int]) -> tuple[float, float, float]:
@@ -55,11 +50,11 @@ def test_slots_are_those_of_the_search_with_both_scores(kind: str, score: Score)
                 break
             slots = found[step]
             live = [slot for slot, value in enumerate(slots.scores_BJ[row].tolist()) if value != -torch.inf]
-            assert [cut(slots.prefixes_BJT[row, slot].tolist(), oracle.end) for slot in live] == [
-                cut(hypothesis.tokens, oracle.end) for hypothesis in beam
-            ]
+            prefixes = [[token for token in slots.prefixes_BJT[row, slot].tolist() if token >= 0] for slot in live]
+            expected = [until_end(hypothesis.tokens, oracle.end) for hypothesis in beam]
+            assert [until_end(prefix, oracle.end) for prefix in prefixes] == expected
             for slot, hypothesis in zip(live, beam, strict=True):
-                prefix = cut(hypothesis.tokens, oracle.end)
+                prefix = until_end(hypothesis.tokens, oracle.end)
                 columns = (slots.log_probs_BJ, slots.raw_scores_BJ, slots.log_partitions_BJ)
                 assert [column[row, slot].item() for column in columns] == pytest.approx(walk(oracle, prefix), abs=1e-9)
                 is_open = len(prefix) < oracle.limit and (not prefix or prefix[-1] != oracle.end)
@@ -126,7 +121,7 @@ def test_ranking_equals_a_count_by_hand(kind: str, seed: int, batch_size: int) -
     assert sum(done) == len(case.examples)
 
 
-def test_where_log_z_is_the_same_for_all_it_ranks_by_tossing_a_coin() -> None:
+def test_equal_log_z_ranks_at_chance() -> None:
     case = tagger_case(1, lengths=(4, 5, 3))
     with torch.no_grad():
         case.model.head.weight.zero_()
@@ -148,7 +143,7 @@ def test_what_cannot_be_ranked_is_refused() -> None:
         rank_slots(case.model, [EncodedExample((1,), ())], [[(0,)]], k=3)
 
 
-def test_the_model_comes_back_in_the_mode_it_was_in() -> None:
+def test_the_model_keeps_its_mode() -> None:
     case = tagger_case(0)
     case.model.train()
     rank_slots(case.model, case.examples, [[example.target_ids] for example in case.examples], k=3)

@@ -45,7 +45,6 @@ def by_hand(reader: CharacterConvolution, spelling: tuple[int, ...]) -> Tensor:
 
 
 def test_each_word_is_read_as_if_it_were_alone() -> None:
-    torch.manual_seed(0)
     reader = CharacterConvolution(7, embedding_size=4, num_filters=5).double()
     given = sentences(9)
     batch = collate([EncodedExample(spelt(sentence), ()) for sentence in given])

@@ -135,7 +135,7 @@ def test_a_row_does_not_depend_on_the_others_or_on_padding_of_source_or_target()
     torch.testing.assert_close(torch.cat(alone), found_MV, **TOLERANCE)
 
 
-def test_what_is_masked_is_not_seen_and_the_rest_is_on_both_sides_and_in_the_source() -> None:
+def test_masked_tokens_are_not_read_and_all_others_are() -> None:
     model = small()
     sources_BS, lengths_B = torch.tensor([[1, 2, 3, 4]]), torch.tensor([3])
     context = model.encode(sources_BS, lengths_B)
@@ -272,7 +272,7 @@ def test_refusals() -> None:
 
 
 @pytest.mark.parametrize("name", ["source_size", "vocab_size", "max_length", "hidden_size", "num_layers", "num_heads"])
-def test_sizes_that_cannot_be_are_refused(name: str) -> None:
+def test_invalid_sizes_are_refused(name: str) -> None:
     sizes = {"source_size": 3, "vocab_size": 3, "max_length": 3, **{name: 0}}
     with pytest.raises(InputError, match=f"{name} must be at least 1, got 0"):
         ConditionalMaskedTransformer(**sizes)

@@ -170,7 +170,7 @@ def test_gradients_as_large_as_the_weights_are_made_once(monkeypatch: pytest.Mon
     assert made == [1]
 
 
-def test_slots_and_inputs_that_have_it_in_common() -> None:
+def test_steps_broadcast_inputs_and_states() -> None:
     lstm = nn.LSTM(D, H, batch_first=True)
     tokens_1KD, states = torch.randn(1, 3, D), (torch.randn(2, 1, H), torch.randn(2, 1, H))
     hidden, cell = lstm_step(lstm, tokens_1KD, states)

@@ -73,7 +73,7 @@ def test_logits_against_cells_by_hand_in_row_major_order() -> None:
 
 
 @pytest.mark.parametrize("make", [small_lstm, small_transformer])
-def test_what_stands_at_a_masked_position_plays_no_part_and_what_stands_elsewhere_does(make) -> None:
+def test_masked_tokens_are_not_read_and_all_others_are(make) -> None:
     model = make()
     tokens_NT, masked_NT = torch.tensor([[0, 1, 2, 0]]), torch.tensor([[False, True, False, True]])
     found = model.masked_logits(tokens_NT, masked_NT)
@@ -225,7 +225,7 @@ def test_rows_of_one_length_take_the_path_without_padding(monkeypatch: pytest.Mo
         ([IGNORE, IGNORE, IGNORE], [False, False, False], "row 1 starts with padding"),
     ],
 )
-def test_padding_that_cannot_be_is_refused(make, row: list[int], masks: list[bool], problem: str) -> None:
+def test_invalid_padding_is_refused(make, row: list[int], masks: list[bool], problem: str) -> None:
     tokens_NT = torch.tensor([[0, 1, 2], row, [0, 1, IGNORE]])
     masked_NT = torch.tensor([[True, False, True], masks, [True, False, False]])
     with pytest.raises(InputError, match=problem):

@@ -143,7 +143,7 @@ def test_a_batch_without_gold_outputs_has_no_features(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "transformer"])
-def test_a_saved_model_comes_back_the_same(kind: str, tmp_path: Path) -> None:
+def test_a_saved_model_is_loaded_back(kind: str, tmp_path: Path) -> None:
     case = a_case(kind, 6)
     case.model.float().save_pretrained(tmp_path)
     assert {"model.safetensors", "config.json"} <= {path.name for path in tmp_path.iterdir()}

@@ -1,4 +1,4 @@
-"""Slots that share their keys and values find in them what copies of their own would hold."""
+"""Slots that share keys and values read from them what their own copies would hold."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def searched(cache: SharedCache, steps: int, seed: int = 0) -> tuple[SharedCache
 
 
 @pytest.mark.parametrize("width", [0, 5])
-def test_every_slot_holds_what_it_came_by(width: int) -> None:
+def test_every_slot_holds_its_own_history(width: int) -> None:
     """Over more steps than there is room for at first."""
     cache, held = searched(SharedCache.start(nothing(width)), steps=70)
     assert len(cache) == 70
@@ -89,7 +89,7 @@ def test_attention_to_all_columns_is_attention_to_the_slots_own(width: int, wind
                 torch.testing.assert_close(found[b, :, j], (weights * v).sum(1), rtol=0, atol=1e-12)
 
 
-def test_what_is_written_later_does_not_change_it() -> None:
+def test_a_cache_is_not_changed_by_later_steps() -> None:
     """Two searches go on from one, and the first of them once more."""
     cache, _ = searched(SharedCache.start(nothing(2)), steps=3)
     before = tree.map(torch.clone, cache.dense())
@@ -104,7 +104,7 @@ def test_what_is_written_later_does_not_change_it() -> None:
         torch.testing.assert_close((keys[..., :-1, :], values[..., :-1, :]), kept[layer], rtol=0, atol=0)
 
 
-def test_a_choice_moves_indices_only() -> None:
+def test_a_hard_selection_moves_indices_only() -> None:
     cache, _ = searched(SharedCache.start(nothing()), steps=8)
     chosen = tree.gather(cache, torch.tensor([[0, 3, 3], [1, 1, 1], [2, 0, 1]]))
     assert chosen._store is cache._store and chosen.columns_BJT.shape == (BATCH, 3, 8)
@@ -118,7 +118,7 @@ def test_mixtures_are_those_of_copies() -> None:
     torch.testing.assert_close(tree.mix(cache, weights_BKJ), tree.mix(cache.dense(), weights_BKJ), rtol=0, atol=1e-15)
 
 
-def test_what_began_in_inference_mode_goes_on_outside() -> None:
+def test_a_cache_made_in_inference_mode_can_be_extended_outside() -> None:
     with torch.inference_mode():
         cache, _ = searched(SharedCache.start(nothing()), steps=3)
     with torch.no_grad():
@@ -129,12 +129,16 @@ def test_what_began_in_inference_mode_goes_on_outside() -> None:
 # ---------------------------------------------------------------------------------------- models
 
 
+def encoded(adapted: Any) -> Any:
+    """The context of all sources of the families."""
+    return adapted.encode(families._batch(families.SOURCES))
+
+
 SELECTORS: dict[str, Callable[[], Any]] = {"hard": lambda: HardTopK(4), "soft": lambda: SoftTopK(4, 2.0)}
 
 
 @pytest.mark.parametrize("selector", sorted(SELECTORS))
 def test_our_transformer_searches_with_shared_slots_as_with_copies(selector: str) -> None:
-    torch.manual_seed(0)
     model = Transformer(source_size=6, target_size=5, end=4, hidden_size=8, num_heads=2, feedforward_size=8).double()
     model.eval()
     batch = collate([EncodedExample((1, 2, 3), ()), EncodedExample((4,), ()), EncodedExample((), ())])
@@ -163,7 +167,7 @@ def test_models_of_transformers_search_with_shared_slots_as_with_copies(name: st
     assert adapted.shares
     before = model.config._attn_implementation
     with torch.no_grad():
-        context = adapted.encode(families._batch(families.SOURCES))
+        context = encoded(adapted)
         shared = beam_search(adapted, context, HardTopK(3), num_steps=8)
         adapted.shares = False
         copies = beam_search(adapted, context, HardTopK(3), num_steps=8)
@@ -176,16 +180,16 @@ def test_models_of_transformers_search_with_shared_slots_as_with_copies(name: st
 
 
 @pytest.mark.parametrize("name", ["GPT-Neo", "BLOOM"])
-def test_attention_that_is_more_than_that_keeps_its_copies(name: str) -> None:
+def test_models_with_other_attention_keep_copies(name: str) -> None:
     """Windows and slopes that a model makes itself: found out when the model is adapted."""
     adapted = step_model(families._model(name))
     assert not adapted.shares
     with torch.no_grad():
-        _, state = adapted.start(adapted.encode(families._batch(families.SOURCES)))
+        _, state = adapted.start(encoded(adapted))
     assert isinstance(state, tuple)
 
 
-def test_what_attention_is_told_beyond_that_is_refused() -> None:
+def test_unsupported_arguments_of_attention_are_refused() -> None:
     """A window may be wider than what the model is tried on."""
     state = SharedCache.start(nothing()).step()
     query = torch.zeros(BATCH, HEADS, 1, SIZE).double()
@@ -211,7 +215,7 @@ def test_what_attention_is_told_beyond_that_is_refused() -> None:
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_whatever_attention_the_model_is_loaded_with(attention: str) -> None:
+def test_every_attention_implementation_is_shared_and_restored(attention: str) -> None:
     model = families._model("Llama")
     model.set_attn_implementation(attention)
     assert step_model(model).shares and model.config._attn_implementation == attention
@@ -220,7 +224,7 @@ def test_whatever_attention_the_model_is_loaded_with(attention: str) -> None:
 def test_training_and_gradients_have_copies() -> None:
     """Dropout of attention weights is the model's own."""
     adapted = step_model(families._model("Marian"))
-    context = adapted.encode(families._batch(families.SOURCES))
+    context = encoded(adapted)
     assert isinstance(adapted.start(context)[1], tuple)
     with torch.no_grad():
         inputs_B1D, state = adapted.start(context)
@@ -234,7 +238,7 @@ def test_a_step_that_fails_leaves_model_and_history_as_they_were() -> None:
     model = families._model("Marian")
     adapted = step_model(model)
     with torch.no_grad():
-        context = adapted.encode(families._batch(families.SOURCES))
+        context = encoded(adapted)
         inputs_B1D, state = adapted.start(context)
         wanted, _ = adapted.step(inputs_B1D, state, context, 0)
         before = model.config._attn_implementation
@@ -262,7 +266,7 @@ def test_a_mask_that_the_model_makes_itself_is_not_overlooked() -> None:
 
 
 def test_a_wide_window_is_tried_where_it_is_narrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else nothing would leave it in the few steps that a model is tried on."""
+    """Otherwise no token would leave the window in the few steps of the trial."""
     model = families._of("Mistral", sliding_window=4096)
     assert step_model(model).shares
     over_all = SharedCache.mask
@@ -270,7 +274,7 @@ def test_a_wide_window_is_tried_where_it_is_narrow(monkeypatch: pytest.MonkeyPat
     assert not step_model(model).shares
 
 
-def test_columns_that_no_slot_comes_by_are_left_out() -> None:
+def test_columns_that_no_slot_needs_are_dropped() -> None:
     """What is kept is the prompt and what slots need, and no more than copies would have."""
     prompt = nothing(3)
     cache, held = searched(SharedCache.start(prompt), steps=300, seed=4)
@@ -303,7 +307,7 @@ def test_the_step_of_a_column_is_the_one_that_wrote_it() -> None:
 
 
 @pytest.mark.parametrize("memory", [False, True])
-def test_keys_may_be_made_of_those_that_were_kept_where_there_are_no_others(memory: bool) -> None:
+def test_derived_keys_are_refused_beside_keys_of_a_memory(memory: bool) -> None:
     state = SharedCache.start(nothing()).step()
     query, others = torch.zeros(BATCH, HEADS, 1, SIZE).double(), nothing(1)
     call = shared_attention.SharedCall(state, num_seen=0, memory=others if memory else ())
@@ -333,7 +337,7 @@ def test_caps_of_attention_are_those_of_the_model(name: str) -> None:
     def scores(adapted: Any, *, shares: bool) -> Tensor:
         adapted.shares = shares
         with torch.no_grad():
-            context = adapted.encode(families._batch(families.SOURCES))
+            context = encoded(adapted)
             return beam_search(adapted, context, HardTopK(3), num_steps=6).scores_BK
 
     models = [families._of(name, attn_logit_softcapping=cap).eval() for cap in (1e9, 1e-3)]
@@ -347,7 +351,7 @@ def test_caps_of_attention_are_those_of_the_model(name: str) -> None:
     assert (scores(capped, shares=True) - scores(uncapped, shares=True)).abs().max() > 1e-3
 
 
-def test_more_slots_than_there_is_room_for() -> None:
+def test_a_cache_grows_with_the_number_of_slots() -> None:
     cache, _ = written(SharedCache.start(nothing()), seed=0)
     for _ in range(3):
         cache, _ = written(tree.gather(cache, torch.zeros(BATCH, 500, dtype=torch.long)), seed=1)
@@ -372,7 +376,7 @@ def test_an_interruption_leaves_the_model_as_it_was(monkeypatch: pytest.MonkeyPa
         raise KeyboardInterrupt
 
     with torch.no_grad():
-        context = adapted.encode(families._batch(families.SOURCES))
+        context = encoded(adapted)
         inputs_B1D, state = adapted.start(context)
         with monkeypatch.context() as patch:
             if place == "before":
@@ -454,7 +458,7 @@ def test_two_threads_step_through_one_model() -> None:
 
     def search(name: str) -> None:
         with torch.no_grad():
-            beam = beam_search(adapted, adapted.encode(families._batch(families.SOURCES)), HardTopK(2), num_steps=3)
+            beam = beam_search(adapted, encoded(adapted), HardTopK(2), num_steps=3)
         found[name] = beam.scores_BK
 
     search("alone")
@@ -482,7 +486,7 @@ def test_two_threads_step_through_one_model() -> None:
 def test_half_precision_keeps_its_columns_in_it(name: str) -> None:
     adapted = step_model(families._model(name).to(torch.bfloat16))
     with torch.no_grad():
-        beam = beam_search(adapted, adapted.encode(families._batch(families.SOURCES)), HardTopK(3), num_steps=4)
+        beam = beam_search(adapted, encoded(adapted), HardTopK(3), num_steps=4)
     assert beam.scores_BK.isfinite().all() and beam.scores_BK.dtype == torch.float32
     assert all(leaf.dtype == torch.bfloat16 for layer in beam.state.dense() for leaf in layer)
 

@@ -1,4 +1,4 @@
-"""Checkpoints count only when complete and undamaged, whatever was cut off or flipped."""
+"""Checkpoints count only when complete and undamaged."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def test_whoever_may_read_the_manifest_may_read_the_weights(tmp_path: Path) -> None:
+def test_the_manifest_has_the_permissions_of_the_weights(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
         save_file({"a": torch.zeros(1)}, tmp_path / "model.safetensors")

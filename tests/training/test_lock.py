@@ -34,7 +34,7 @@ def test_a_second_writer_is_refused_on_windows(tmp_path: Path, monkeypatch: pyte
     assert {place for _, place in held} == {64}
 
 
-def test_a_folder_that_is_there_and_cannot_be_written_to_is_not_to_be_made(tmp_path: Path) -> None:
+def test_errors_tell_unwritable_folders_from_those_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / lock.LOCK).mkdir()
     with pytest.raises(InputError, match="the folder cannot be written to "), lock.sole_writer(tmp_path):
         pass
