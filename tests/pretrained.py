@@ -1,6 +1,6 @@
-"""Tiny masked Hugging Face models with random weights, and tokenizers for them, made without a network.
+"""Tiny Hugging Face models with random weights, and tokenizers for them, made without a network.
 
-And what strangers do to folders of models: code, pickles, files that are cut or missing.
+Also folders of models with code, pickles, or files that are cut or missing.
 """
 
 from __future__ import annotations
@@ -68,6 +68,12 @@ def albert(vocab_size: int = 12) -> Any:
 def electra(vocab_size: int = 12) -> Any:
     config = transformers.ElectraConfig(vocab_size=vocab_size, embedding_size=8, **SIZES, **PLACES)
     return transformers.ElectraForMaskedLM(config)
+
+
+def gpt2(vocab_size: int = 12, *, n_positions: int = 14, **options: Any) -> Any:
+    """A causal model of two layers."""
+    sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": n_positions}
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=vocab_size, **sizes, **options))
 
 
 MODELS = {

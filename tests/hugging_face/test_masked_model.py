@@ -26,6 +26,7 @@ from pretrained import (
     distilbert,
     esm,
     esm_tokenizer,
+    gpt2,
     made,
     roberta,
     word_tokenizer,
@@ -73,7 +74,7 @@ def with_masks_put_by_hand(model: Any, tokens: list[int], masked: list[int], voc
 
 
 @each_model
-def test_scores_are_the_models_own_where_the_mask_stands(name: str) -> None:
+def test_scores_at_masked_positions_are_those_of_the_model(name: str) -> None:
     """Rows of several lengths, with several masks, in passes of several sizes."""
     model = made(MODELS[name]())
     rows = [[5, 7, 9, 6, 11, 8], [10, 5, 6], [8, 8, 5, 10], [7]]
@@ -144,7 +145,7 @@ def test_gradients_reach_the_parameters_that_are_shared() -> None:
     assert {f"model.{name}" for name in model.state_dict()} == set(adapted.state_dict())
 
 
-def test_dropout_is_the_wrapped_models_affair() -> None:
+def test_dropout_follows_the_mode_of_the_wrapped_model() -> None:
     model = made(bert())
     model.train()
     model.bert.encoder.layer[0].eval()
@@ -184,7 +185,7 @@ class NoBackbone(transformers.BertForMaskedLM):
 
 
 @pytest.mark.parametrize("kind", [MixedHead, NoBackbone])
-def test_a_head_that_cannot_be_told_apart_is_run_everywhere(kind: Any) -> None:
+def test_a_head_that_cannot_be_separated_is_run_at_all_positions(kind: Any) -> None:
     model = made(kind(transformers.BertConfig(vocab_size=12, **SIZES)))
     adapted = masked_model(model, **IDS)
     assert adapted.narrowed_at is None
@@ -210,13 +211,6 @@ def test_the_longest_sequence_is_scored_and_a_longer_one_refused(build: Any, lon
         adapted.masked_logits(torch.full((1, longest + 1), 5), torch.ones(1, longest + 1).bool())
     whole, long = pseudo_log_likelihoods(model, word_tokenizer(), [" ".join(["dog"] * longest), "dog " * (longest + 1)])
     assert (whole.num_windows, long.num_windows) == (0, 2) and len(long.tokens) == longest + 1
-
-
-def gpt2() -> Any:
-    own = {"bos_token_id": 2, "eos_token_id": 3}
-    return transformers.GPT2LMHeadModel(
-        transformers.GPT2Config(vocab_size=12, n_embd=16, n_layer=1, n_head=2, n_positions=14, **own)
-    )
 
 
 def t5() -> Any:
@@ -399,7 +393,7 @@ def test_infilling_keeps_what_is_written_and_samples_the_target() -> None:
     assert {one.text for one in sampled.samples if one.problem == 0} == {f"dog {word}" for word in TINY}
 
 
-def test_chains_of_one_text_are_their_own_among_others() -> None:
+def test_chains_of_one_text_do_not_depend_on_other_texts() -> None:
     model, tokenizer = made(bert()), word_tokenizer()
     text, options = "the [MASK] [MASK] a [MASK]", {"num_chains": 3, "num_sweeps": 6}
     alone = infill(model, tokenizer, [text], **options)
@@ -409,7 +403,7 @@ def test_chains_of_one_text_are_their_own_among_others() -> None:
         assert not torch.equal(among.chains[0].tokens_SBT[:, chain], among.chains[2].tokens_SBT[:, chain])
 
 
-def test_texts_come_back_as_their_tokens() -> None:
+def test_sampled_texts_are_tokenized_back_to_their_tokens() -> None:
     model, tokenizer = made(bert()), word_tokenizer()
     sampled = sample_texts(model, tokenizer, length=5, num_chains=4, num_sweeps=12, discard=4, every=2, seed=3)
     assert [(one.chain, one.sweep) for one in sampled.samples] == [
@@ -531,7 +525,7 @@ BAD: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_cannot_be_is_refused(name: str) -> None:
+def test_invalid_calls_are_refused(name: str) -> None:
     call, problem = BAD[name]
     with pytest.raises(InputError, match=problem):
         call(made(bert(), dtype=torch.float32), word_tokenizer())
@@ -571,7 +565,7 @@ def test_byte_pairs_bring_their_blanks() -> None:
     assert not all(one.survives for one in sampled.samples)
 
 
-def test_what_goes_on_with_a_word_leaves_the_rest_as_it_is_written() -> None:
+def test_filling_a_mask_inside_a_word_keeps_the_rest_of_the_text() -> None:
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "dog", "##s", "sees", ".", ","]
     tokenizer = transformers.BertTokenizer(vocab={piece: place for place, piece in enumerate(vocabulary)})
     codec = TextCodec(tokenizer, vocab_size=len(vocabulary))
@@ -584,7 +578,7 @@ def test_what_goes_on_with_a_word_leaves_the_rest_as_it_is_written() -> None:
         assert codec.filled(masked, ids) == wanted
 
 
-def test_what_follows_a_blank_of_its_own_leaves_the_rest_as_it_is_written() -> None:
+def test_filling_a_mask_after_a_blank_token_keeps_the_rest_of_the_text() -> None:
     """SentencePiece's blank before a mask is a token, whose text is empty."""
     core = Tokenizer(
         models.BPE({"<unk>": 0, "[MASK]": 1, "▁": 2, "d": 3, "▁d": 4, "x": 5}, [("▁", "d")], unk_token="<unk>")

@@ -13,7 +13,7 @@ import transformers
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from parameters import quick
-from pretrained import bert, byte_tokenizer, esm, esm_tokenizer, made, piece_tokenizer, roberta, word_tokenizer
+from pretrained import bert, byte_tokenizer, esm, esm_tokenizer, gpt2, made, piece_tokenizer, roberta, word_tokenizer
 from seqwise import InputError
 from seqwise.hugging_face import masked_model, pseudo_log_likelihoods, score_texts
 from seqwise.hugging_face.tokens import text_tokens
@@ -46,7 +46,6 @@ def log_probs_of_masks(model: Any, tokenizer: Any, text: str, pieces: str) -> li
 @pytest.mark.parametrize("pieces", ["original", "within-word-l2r", "whole-word"])
 @pytest.mark.parametrize("max_tokens", [1, 40, 10_000])
 def test_masks_are_those_of_a_loop(pieces: Any, max_tokens: int) -> None:
-    torch.manual_seed(0)
     tokenizer = piece_tokenizer(PIECES)
     model = made(bert(len(tokenizer), max_position_embeddings=32))
     scores = pseudo_log_likelihoods(model, tokenizer, TEXTS, pieces=pieces, max_tokens=max_tokens)
@@ -58,7 +57,6 @@ def test_masks_are_those_of_a_loop(pieces: Any, max_tokens: int) -> None:
 
 
 def test_the_masks_differ_in_words_of_several_pieces() -> None:
-    torch.manual_seed(0)
     tokenizer = piece_tokenizer(PIECES)
     model = made(bert(len(tokenizer)))
     all_three = [
@@ -97,7 +95,7 @@ def test_no_pass_has_more_tokens_than_the_budget() -> None:
     model.register_forward_pre_hook(lambda _, args, kwargs: given.append(kwargs["input_ids"].numel()), with_kwargs=True)
     pseudo_log_likelihoods(model, tokenizer, TEXTS * 3, max_tokens=50)
     assert max(given) <= 50
-    causal, given_too = made(gpt2(len(tokenizer))), []
+    causal, given_too = made(causal_model(len(tokenizer))), []
     causal.register_forward_pre_hook(
         lambda _, args, kwargs: given_too.append(kwargs["input_ids"].numel()), with_kwargs=True
     )
@@ -109,7 +107,6 @@ def test_no_pass_has_more_tokens_than_the_budget() -> None:
 
 
 def test_words_have_their_characters_and_sums() -> None:
-    torch.manual_seed(0)
     tokenizer = piece_tokenizer(PIECES)
     model = made(bert(len(tokenizer)))
     text = "  The dogsged   cat."
@@ -148,7 +145,6 @@ def test_byte_pairs_leave_their_blanks_out() -> None:
 
 def test_residues_are_words_of_their_own(tmp_path: Path) -> None:
     """A slow tokenizer that sets its tokens apart: nothing but a residue is masked."""
-    torch.manual_seed(0)
     tokenizer, model = esm_tokenizer(tmp_path), made(esm(33, mask_id=32))
     scores = [
         pseudo_log_likelihoods(model, tokenizer, ["MKTWLG"], pieces=pieces) for pieces in ("original", "whole-word")
@@ -157,7 +153,7 @@ def test_residues_are_words_of_their_own(tmp_path: Path) -> None:
     assert scores[0][0].spans == tuple((place, place + 1) for place in range(6))
 
 
-def test_without_words_of_its_own_a_tokenizer_parts_them_where_it_writes_blanks() -> None:
+def test_a_tokenizer_without_word_ids_splits_words_at_blanks() -> None:
     core = Tokenizer(models.WordLevel({"[UNK]": 0, "[MASK]": 1, "a": 2}, unk_token="[UNK]"))
     core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     parted = transformers.PreTrainedTokenizerFast(tokenizer_object=core, unk_token="[UNK]", mask_token="[MASK]")
@@ -169,7 +165,6 @@ def test_without_words_of_its_own_a_tokenizer_parts_them_where_it_writes_blanks(
 
 
 def test_a_prefix_is_seen_and_not_scored() -> None:
-    torch.manual_seed(0)
     tokenizer = piece_tokenizer(PIECES)
     model = made(bert(len(tokenizer), max_position_embeddings=32))
     (score,) = score_texts(model, tokenizer, ["dogsged cat."], prefixes=["the cats see"])
@@ -180,7 +175,6 @@ def test_a_prefix_is_seen_and_not_scored() -> None:
 
 @pytest.mark.parametrize("prefix", ["", "the cats see"])
 def test_a_suffix_is_seen_and_not_scored(prefix: str) -> None:
-    torch.manual_seed(0)
     tokenizer = piece_tokenizer(PIECES)
     model = made(bert(len(tokenizer), max_position_embeddings=32))
     (score,) = score_texts(model, tokenizer, ["dogsged cat"], prefixes=[prefix], suffixes=["sees the dogs."])
@@ -211,12 +205,8 @@ def test_a_prefix_of_a_slow_tokenizer(tmp_path: Path) -> None:
 # ---- From left to right ---------------------------------------------------------------------------------------------
 
 
-def gpt2(vocab_size: int, *, n_positions: int = 64) -> Any:
-    own = {"bos_token_id": 2, "eos_token_id": 3}
-    config = transformers.GPT2Config(
-        vocab_size=vocab_size, n_embd=16, n_layer=2, n_head=2, n_positions=n_positions, **own
-    )
-    return transformers.GPT2LMHeadModel(config)
+def causal_model(vocab_size: int, *, n_positions: int = 64) -> Any:
+    return gpt2(vocab_size, n_positions=n_positions, bos_token_id=2, eos_token_id=3)
 
 
 def plain_tokenizer() -> Any:
@@ -238,9 +228,8 @@ def log_probs_of_prefixes(model: Any, ids: list[int], first: int) -> list[float]
 
 
 def test_a_causal_model_is_scored_from_left_to_right() -> None:
-    torch.manual_seed(0)
     tokenizer = plain_tokenizer()
-    model = made(gpt2(len(tokenizer)))
+    model = made(causal_model(len(tokenizer)))
     for max_tokens in (1, 30, 10_000):
         for score in score_texts(model, tokenizer, TEXTS, settings=ScoringSettings(max_tokens=max_tokens)):
             ids = [2, *tokenizer(score.text)["input_ids"]]
@@ -267,9 +256,8 @@ def test_a_causal_model_is_scored_from_left_to_right() -> None:
 
 @pytest.mark.parametrize("text", ["dog", "日本"])  # the blank before it is a part of a token, or a token
 def test_prefix_and_text_have_the_score_of_both_together(text: str) -> None:
-    torch.manual_seed(0)
     tokenizer = byte_tokenizer()
-    model = made(gpt2(len(tokenizer)))
+    model = made(causal_model(len(tokenizer)))
     whole, prefix = score_texts(model, tokenizer, [f"the cat {text}", "the cat"])
     (after,) = score_texts(model, tokenizer, [text], prefixes=["the cat"])
     assert prefix.log_prob + after.log_prob == pytest.approx(whole.log_prob, abs=1e-10)
@@ -285,7 +273,6 @@ BLANKS = {  # texts after "a cat", and their tokens there
 
 @pytest.mark.parametrize("name", BLANKS)
 def test_blanks_at_the_end_of_a_text_are_scored_in_its_context(name: str) -> None:
-    torch.manual_seed(0)
     text, suffix, own = BLANKS[name]
     tokenizer = byte_tokenizer()
     joined = f"a cat {text} {suffix}" if suffix else f"a cat {text}"
@@ -294,7 +281,7 @@ def test_blanks_at_the_end_of_a_text_are_scored_in_its_context(name: str) -> Non
         model = made(roberta(len(tokenizer), max_position_embeddings=40))
         expected = log_probs_of_masks(model, tokenizer, joined, "within-word-l2r")[first : first + len(own)]
     else:
-        model = made(gpt2(len(tokenizer)))
+        model = made(causal_model(len(tokenizer)))
         ids = tokenizer(joined)["input_ids"][:-1]
         expected = log_probs_of_prefixes(model, ids, 1)[first:]
     (score,) = score_texts(model, tokenizer, [text], prefixes=["a cat"], suffixes=[suffix])
@@ -314,7 +301,6 @@ def bart(vocab_size: int, **options: Any) -> Any:
 
 @pytest.mark.parametrize("kind", ["bart", "t5"])
 def test_an_encoder_decoder_is_scored_given_its_source(kind: str) -> None:
-    torch.manual_seed(0)
     tokenizer = piece_tokenizer(PIECES)
     size = len(tokenizer)
     if kind == "bart":
@@ -408,7 +394,7 @@ def numbers_of_minicons() -> dict[str, Any]:
     numbers |= {"surprisal in bits": scores(bits)[0], "means": masked.sequence_score(RECORDED, **l2r)}
     numbers["masked, given"] = masked.conditional_score(["the cats see"], ["dogs ."], **l2r)[0]
     tokenizer = answering(plain_tokenizer())
-    causal = scorer.IncrementalLMScorer(by_formula(gpt2(len(tokenizer))), "cpu", tokenizer=tokenizer)
+    causal = scorer.IncrementalLMScorer(by_formula(causal_model(len(tokenizer))), "cpu", tokenizer=tokenizer)
     numbers["causal, without start"] = scores(causal.token_score(RECORDED), 1)
     numbers["causal, with start"] = scores(causal.token_score(RECORDED, bos_token=True), 1)
     numbers["causal, given"] = causal.conditional_score(["the cats see"], ["dogs ."])[0]
@@ -438,7 +424,7 @@ def test_scores_are_the_recorded_numbers() -> None:
     (given,) = score_texts(masked, tokenizer, ["dogs ."], prefixes=["the cats see"])
     assert given.mean_log_prob == pytest.approx(MINICONS["masked, given"], abs=ROUNDING)
     tokenizer = plain_tokenizer()
-    causal = by_formula(gpt2(len(tokenizer)))
+    causal = by_formula(causal_model(len(tokenizer)))
     for start, name in (("none", "causal, without start"), ("token", "causal, with start")):
         found = score_texts(causal, tokenizer, RECORDED, settings=ScoringSettings(start=start))
         for score, recorded in zip(found, MINICONS[name], strict=True):
@@ -452,7 +438,6 @@ def test_scores_are_the_recorded_numbers() -> None:
 
 
 def test_a_masked_model_sees_a_window_around_each_token() -> None:
-    torch.manual_seed(0)
     tokenizer = piece_tokenizer(PIECES)
     model = made(bert(len(tokenizer), max_position_embeddings=8))
     words = ["the", "dog", "see", "cat", "the", "see", "dog", "dog", "cat", ".", "the"]
@@ -470,9 +455,8 @@ def test_a_masked_model_sees_a_window_around_each_token() -> None:
 
 
 def test_a_causal_model_reads_windows_that_overlap_by_half() -> None:
-    torch.manual_seed(0)
     tokenizer = plain_tokenizer()
-    model = made(gpt2(len(tokenizer), n_positions=7))
+    model = made(causal_model(len(tokenizer), n_positions=7))
     ids = tokenizer("the dog see cat the see dog dog cat . the")["input_ids"]
     (score,) = score_texts(model, tokenizer, [tokenizer.decode(ids)])
     expected = []
@@ -485,7 +469,6 @@ def test_a_causal_model_reads_windows_that_overlap_by_half() -> None:
 
 
 def test_a_decoder_reads_windows_that_overlap_by_half_and_the_whole_source() -> None:
-    torch.manual_seed(0)
     tokenizer = piece_tokenizer(PIECES)
     model = made(bart(len(tokenizer), max_position_embeddings=8))
     tokenizer.eos_token = "[SEP]"
@@ -536,7 +519,6 @@ def exact_bound(model: Any, tokenizer: Any, prefix: str, text: str) -> float:
 
 @pytest.mark.parametrize("prefix", quick(["", "the cats"], "the cats"))
 def test_bounds_are_near_those_of_all_masks(prefix: str) -> None:
-    torch.manual_seed(0)
     tokenizer = piece_tokenizer(PIECES)
     model = made(bert(len(tokenizer)), scale=4.0)
     text = "dogs see the ."
@@ -596,21 +578,23 @@ BAD: dict[str, tuple[Any, str]] = {
         "text 1: character 1 of a text is half of a surrogate pair",
     ),
     "swallowed": (
-        lambda m, t: score_texts(made(gpt2(291)), grasping_tokenizer(), ["\n"], prefixes=["<x>"]),
+        lambda m, t: score_texts(made(causal_model(291)), grasping_tokenizer(), ["\n"], prefixes=["<x>"]),
         "text 1: between its prefix and suffix, the text has no token; fill it in or drop it",
     ),
     "training": (lambda m, t: score_texts(m.train(), t, ["see"]), "a model is in training mode"),
     "first": (
-        lambda m, t: score_texts(made(gpt2(13)), plain_tokenizer(), ["see"], settings=ScoringSettings(start="none")),
+        lambda m, t: score_texts(
+            made(causal_model(13)), plain_tokenizer(), ["see"], settings=ScoringSettings(start="none")
+        ),
         "text 1: the only token of the text is the first, which is not scored",
     ),
     "suffix": (
-        lambda m, t: score_texts(made(gpt2(13)), plain_tokenizer(), ["see"], suffixes=["cat"]),
+        lambda m, t: score_texts(made(causal_model(13)), plain_tokenizer(), ["see"], suffixes=["cat"]),
         "text 1: suffix: a model that reads from left to right does not see what comes after a text",
     ),
     "suffixes": (lambda m, t: score_texts(m, t, ["see"], suffixes=[]), "0 suffixes for 1 texts"),
     "bound": (
-        lambda m, t: score_texts(made(gpt2(13)), plain_tokenizer(), ["see"], settings=ScoringSettings(bound=1)),
+        lambda m, t: score_texts(made(causal_model(13)), plain_tokenizer(), ["see"], settings=ScoringSettings(bound=1)),
         "bound: a left-to-right model has exact log-probabilities",
     ),
     "long bound": (
@@ -622,7 +606,7 @@ BAD: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_cannot_be_is_refused(name: str) -> None:
+def test_invalid_calls_are_refused(name: str) -> None:
     call, problem = BAD[name]
     tokenizer = piece_tokenizer(PIECES)
     with pytest.raises(InputError, match=problem):
@@ -635,7 +619,6 @@ def test_unknown_words_are_counted() -> None:
 
 
 def test_byte_pairs_of_a_masked_model_are_those_of_a_loop() -> None:
-    torch.manual_seed(0)
     tokenizer = byte_tokenizer()
     model = made(roberta(len(tokenizer), max_position_embeddings=40))
     (score,) = pseudo_log_likelihoods(model, tokenizer, ["the dingo sées"])

@@ -247,7 +247,7 @@ EXACT = ["Marian", "BART", "mBART", "GPT-2", "OPT", "GPT-Neo"]
 RECURRENT = ["Mamba", "Qwen 3.5", "Falcon-H1", "Nemotron-H"]
 CASTING = ["T5", "T5Gemma", "Llama", "Mistral", "Gemma 3", "Qwen2", "BLOOM", "MPT", "Gemma 2", "Cohere", "Granite"]
 CASTING += RECURRENT
-"""These compute norms or attention weights in float32 whatever the type of the model is."""
+"""These compute norms or attention weights in float32 for a model of any type."""
 
 
 # ---------------------------------------------------------------------------------------- the same scores
@@ -283,7 +283,7 @@ def test_steps_and_all_at_once_and_the_model_itself_agree(name: str, scale_embed
     for row, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
         own = _own_logits(model, source, target)
         assert own.std() > 0.05  # there is something to agree on
-        # The head of some gives float32 whatever the type of the model is.
+        # Some heads return float32 for a model of any type.
         torch.testing.assert_close(at_once[row, : len(target)], own, check_dtype=False, **tolerance)
         torch.testing.assert_close(by_step[row, : len(target)], own, check_dtype=False, **tolerance)
 
@@ -318,7 +318,7 @@ def test_nothing_depends_on_padding_or_on_the_order_of_a_batch(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["Marian", "BART", "T5", "GPT-2", "Llama", "Mamba", "Qwen 3.5"])
-def test_its_likelihood_has_the_value_and_the_gradients_of_the_models_own_loss(name: str) -> None:
+def test_the_likelihood_and_its_gradients_are_those_of_the_models_own_loss(name: str) -> None:
     """Of one unpadded row, so that the model's own loss is the cross-entropy and nothing else."""
     model = _model(name, scale_embedding=True) if name in ("Marian", "BART") else _model(name)
     source, target = SOURCES[0], TARGETS[1]
@@ -796,7 +796,7 @@ def test_every_objective_trains_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["Marian", "BART", "GPT-2", "T5"])
-def test_single_scores_are_had_of_a_linear_head(name: str) -> None:
+def test_single_scores_come_from_rows_of_a_linear_head(name: str) -> None:
     """The part that looks rows of the head up finds what the whole head says: log Z at every position, in both ways."""
     model = _model(name)
     adapted = step_model(model)
@@ -1192,7 +1192,7 @@ def _recurrent_gemma() -> Any:
 
 
 class _Changed(transformers.GPT2LMHeadModel):
-    """Does something to its scores."""
+    """A model that changes its scores."""
 
     change: Callable[[Tensor], Tensor]
 
@@ -1298,7 +1298,7 @@ def test_a_window_is_as_wide_as_before_once_the_model_has_been_tried() -> None:
 
 
 @pytest.mark.parametrize("settings", [{"suppress_tokens": [PAD]}, {"bad_words_ids": [[PAD]]}], ids=str)
-def test_positions_by_padding_are_no_obstacle_where_padding_is_forbidden(settings: dict[str, Any]) -> None:
+def test_positions_counted_by_padding_are_accepted_where_padding_is_forbidden(settings: dict[str, Any]) -> None:
     model = _m2m100(**settings)
     adapted, batch = step_model(model), _batch(SOURCES, TARGETS)
     with torch.no_grad():
@@ -1335,7 +1335,7 @@ def test_a_long_row_never_turns_the_positions_of_others(rope: dict[str, Any]) ->
     torch.testing.assert_close(scores([[1, 2], [1] * 7]), scores([[1, 2]]), rtol=0, atol=1e-5)
 
 
-def test_what_would_fail_later_is_refused_when_it_comes() -> None:
+def test_inputs_that_would_fail_later_are_refused_early() -> None:
     gpt2 = step_model(_model("GPT-2"))
     with pytest.raises(InputError, match="a source is empty"):
         gpt2.encode(_batch([[1, 2], []]))
@@ -1369,12 +1369,14 @@ def test_what_would_fail_later_is_refused_when_it_comes() -> None:
         ("GPT-2", {"sequence_bias": [[[1], 2.0]]}, "sequence_bias"),
     ],
 )
-def test_what_generate_would_do_otherwise_is_refused_by_name(name: str, settings: dict[str, Any], said: str) -> None:
+def test_settings_that_generate_applies_differently_are_refused_by_name(
+    name: str, settings: dict[str, Any], said: str
+) -> None:
     with pytest.raises(InputError, match=said):
         generation_selector(HardTopK(2), _with(name, **settings))
 
 
-def test_settings_without_effect_are_no_obstacle() -> None:
+def test_settings_without_effect_are_accepted() -> None:
     neutral = {"repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "min_length": 0, "num_beams": 5, "do_sample": True}
     assert generation_selector(HardTopK(2), _with("GPT-2", **neutral)).excluded == ()
     for cache in ("hybrid", "sliding_window"):

@@ -10,19 +10,13 @@ import pytest
 import torch
 import transformers
 
-from pretrained import bert, made
+from pretrained import SIZES, bert, gpt2, made
 from seqwise import Decoder, HardTopK, InputError, SoftTopK, Stream, Streams, global_
 from seqwise.data import EncodedExample
 from seqwise.decoding import decode_examples
 from seqwise.hugging_face import pretrained_tagger
 
-SIZES: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
 VOCABULARY = 12
-
-
-def gpt2() -> Any:
-    config = transformers.GPT2Config(vocab_size=VOCABULARY, n_embd=16, n_layer=2, n_head=2, n_positions=20)
-    return transformers.GPT2LMHeadModel(config)
 
 
 def llama() -> Any:
@@ -41,7 +35,12 @@ def bloom() -> Any:
     return transformers.BloomForCausalLM(config)
 
 
-MODELS: dict[str, Callable[[], Any]] = {"GPT-2": gpt2, "Llama": llama, "Mistral": mistral, "BLOOM": bloom}
+MODELS: dict[str, Callable[[], Any]] = {
+    "GPT-2": lambda: gpt2(VOCABULARY, n_positions=20),
+    "Llama": llama,
+    "Mistral": mistral,
+    "BLOOM": bloom,
+}
 
 # Words of one to three pieces.
 SOURCES: dict[str, list[tuple[int, ...]]] = {
@@ -88,7 +87,7 @@ def test_a_stream_ends_where_the_positions_do_and_stays_as_it_was() -> None:
     assert len(first.partial) == 19 and len(stream.feed([(~4,)]).partial) == 20
 
 
-def test_an_encoder_that_sees_what_follows_cannot_stream() -> None:
+def test_a_bidirectional_encoder_cannot_stream() -> None:
     """With the small weights that it begins with."""
     model = pretrained_tagger(bert().base_model, num_labels=3)
     with pytest.raises(InputError, match="the model reads its source both ways, and a stream has no end"):

@@ -13,7 +13,7 @@ import torch
 import transformers
 from torch import Tensor
 
-from pretrained import MODELS, byte_tokenizer, esm_tokenizer, made, word_tokenizer
+from pretrained import MODELS, byte_tokenizer, cut, esm_tokenizer, made, with_code, without, word_tokenizer
 from seqwise import Decoder, HardTopK, beam_search, global_
 from seqwise.data import EncodedExample, collate
 from seqwise.decoding import DECODERS, decode_examples
@@ -134,7 +134,7 @@ def test_training_on_raw_scores_reaches_encoder_and_decoder_and_learns(tmp_path:
     assert {"head.weight", "label_embedding.weight", "encoder.backbone.encoder.layer.0.output.dense.weight"} <= moved
 
 
-def test_a_causal_encoder_sees_no_word_that_is_still_to_come() -> None:
+def test_a_causal_encoder_does_not_see_later_words() -> None:
     config = transformers.GPT2Config(vocab_size=12, n_embd=8, n_layer=1, n_head=2, n_positions=14)
     model = pretrained_tagger(transformers.GPT2LMHeadModel(config), num_labels=2).eval()
 
@@ -176,7 +176,7 @@ def test_pieces_of_words_by_fast_and_slow_tokenizers(tmp_path: Path) -> None:
     assert residues == (slow.cls_token_id, ~first, ~second, third, slow.eos_token_id)
 
 
-def test_a_word_of_which_nothing_is_made_is_unknown() -> None:
+def test_a_word_without_pieces_is_unknown() -> None:
     assert word_pieces(word_tokenizer(), ["the", " ", "cat"]) == (2, ~5, ~1, ~9, 3)
     with pytest.raises(InputError, match="words were expected, at least one; split the sentence"):
         word_pieces(word_tokenizer(), "the cat")
@@ -203,14 +203,8 @@ def test_a_saved_tagger_is_the_tagger(kind: str, tmp_path: Path) -> None:
     assert torch.equal(*scores)
 
 
-def _cut(folder: Path) -> None:
-    path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-8])
-
-
-def _brings_code(folder: Path) -> None:
-    path = folder / "backbone" / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"auto_map": {"AutoModel": "evil.Model"}}))
+def _with_code(folder: Path) -> None:
+    with_code(folder / "backbone")
     seal(folder)
 
 
@@ -223,10 +217,10 @@ def _other_sizes(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (_cut, "differs from its checksum"),
-        (_brings_code, "has its own code"),
+        (cut, "differs from its checksum"),
+        (_with_code, "has its own code"),
         (_other_sizes, "the weights do not fit the configuration"),
-        (lambda folder: (folder / "tagger.json").unlink(), "tagger.json"),
+        (without("tagger.json"), "tagger.json"),
     ],
 )
 def test_a_damaged_folder_is_refused(damage: Callable[[Path], Any], said: str, tmp_path: Path) -> None:

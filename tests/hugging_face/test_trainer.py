@@ -27,9 +27,11 @@ from torch import Tensor
 
 from letters import letter_tokenizer
 from parameters import quick
+from pretrained import word_tokenizer
 from seqwise.data import Batch, EncodedExample, collate
 from seqwise.errors import InputError
 from seqwise.hugging_face import SearchAwareConfig, SearchAwareTrainer, step_model
+from seqwise.hugging_face import trainer as trainer_module
 from seqwise.hugging_face.configuration import OBJECTIVES
 from seqwise.hugging_face.model_inputs import batch_from_inputs, target_labels
 from seqwise.objectives import (
@@ -207,10 +209,7 @@ def losses(trainer: Any) -> list[float]:
 
 
 def require_same_weights(model: Any, other: Any, *, rtol: float = 0.0, atol: float = 0.0) -> None:
-    weights = model.state_dict()
-    assert weights.keys() == other.state_dict().keys()
-    for name, value in other.state_dict().items():
-        torch.testing.assert_close(weights[name], value, rtol=rtol, atol=atol, msg=name)
+    torch.testing.assert_close(model.state_dict(), other.state_dict(), rtol=rtol, atol=atol)
 
 
 def apart(model: Any, other: Any) -> float:
@@ -485,8 +484,7 @@ def test_two_processes_are_one_with_batches_twice_as_large(tmp_path: Path) -> No
         subprocess.run(command, env=environment, check=True, capture_output=True, timeout=300)
     (one, weights), (two, others) = (torch.load(tmp_path / name) for name in ("1", "2"))
     assert two == pytest.approx(one, rel=1e-6)
-    for name, weight in weights.items():
-        torch.testing.assert_close(others[name], weight, rtol=0, atol=1e-7, msg=name)
+    torch.testing.assert_close(others, weights, rtol=0, atol=1e-7)
 
 
 SAMPLED = {"objective": "scheduled-sampling", "feeding": "soft-sample", "log_partition_weight": 0.1}
@@ -640,8 +638,6 @@ def test_dropout_of_an_adapter_is_drawn_anew_each_time() -> None:
 @pytest.mark.thorough
 def test_lists_and_datasets_are_the_same_with_the_collator_of_transformers(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
-    from pretrained import word_tokenizer
-
     tokenizer = word_tokenizer(mask=None)
     tokenizer.pad_token_id = PAD
     data = rows(pairs(12), "Marian")
@@ -762,11 +758,11 @@ def test_memory_is_pinned_only_for_a_device_that_copies_it(
 @pytest.mark.thorough
 def test_a_model_is_adapted_once_and_its_forward_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also through two trainings, evaluation between steps, and the end token of a tokenizer."""
-    from seqwise.hugging_face import trainer as module
-
     adapted: list[Any] = []
-    adapt = module.step_model
-    monkeypatch.setattr(module, "step_model", lambda model, **named: adapted.append(model) or adapt(model, **named))
+    adapt = trainer_module.step_model
+    monkeypatch.setattr(
+        trainer_module, "step_model", lambda model, **named: adapted.append(model) or adapt(model, **named)
+    )
     model, data = made("Marian"), rows(pairs(8), "Marian")
     options: dict[str, Any] = {"objective": "hinge", "beam_size": 2, "max_steps": 2, "eval_strategy": "steps"}
     trainer = made_trainer(model, data, tmp_path, eval_dataset=data, eval_steps=1, **options)
@@ -868,7 +864,7 @@ EVALUATED: dict[str, Any] = {"eval_strategy": "steps", "eval_steps": 2}
         ),
     ],
 )
-def test_what_no_evaluation_can_be_made_of_is_refused_before_the_first_step(
+def test_missing_data_and_metrics_are_refused_before_the_first_step(
     options: dict[str, Any], problem: str, tmp_path: Path
 ) -> None:
     data = rows(pairs(4), "Marian")
@@ -970,7 +966,7 @@ def test_a_language_may_be_a_pattern_of_the_tokenizers_texts(tmp_path: Path) -> 
         made_trainer(made("Marian"), data, tmp_path, language="a")
 
 
-def test_of_several_end_tokens_a_search_ends_with_the_tokenizers(tmp_path: Path) -> None:
+def test_with_several_end_tokens_a_search_ends_with_that_of_the_tokenizer(tmp_path: Path) -> None:
     data, model = rows(pairs(8), "GPT-2"), made("GPT-2")
     model.generation_config.eos_token_id = [V - 1, END]
     with pytest.raises(InputError, match="has 2 end tokens"):
