@@ -28,10 +28,7 @@ class Ended(NamedTuple):
 
     @property
     def complaint(self) -> str:
-        """The one line on standard error of a command that was refused; there must be nothing else.
-
-        But for a training run that has begun: it has said what it found.
-        """
+        """The one line on standard error of a refused command, without output, but for the first line of a training."""
         assert self.code == 2, (self.code, self.out, self.err)
         lines = self.err.splitlines()
         assert len(lines) == 1 and lines[0].startswith("seqwise: "), (self.out, self.err)

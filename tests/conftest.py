@@ -1,4 +1,4 @@
-"""What every test shares: one thread, fixed seeds, no network, the command line, and the corpora where they are."""
+"""Set-up of all tests: one thread, fixed seeds, no network, the command line, and the corpora where there are any."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 collect_ignore = ["pretended.py"]
 
 
-# A job in the background, or under nohup, is born deaf to Ctrl-C, which some tests send themselves.
+# A job in the background, or under nohup, starts with SIGINT ignored; some tests send it to their own process.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 # Tests kill processes, not machines; waiting for the disk was a quarter of the time of those that train.
-# What must be on the disk before what, tests/reliability/test_killed_training.py shows by the order of the calls.
+# The order of writes to the disk is tested in tests/reliability/test_killed_training.py.
 os.fsync = lambda fd: None
 
 
 @pytest.fixture(autouse=True, scope="module")
 def collected_once() -> None:
-    """Keep what is there out of the garbage collector: each training calls it, and it took half of the time."""
+    """Keep existing objects out of the garbage collector, which took half the time of training runs."""
     gc.collect()
     gc.freeze()
 
@@ -97,7 +97,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
         capsys.readouterr()
         code = exit_code(*arguments, **application)
         said = capsys.readouterr()
-        # A line that none on a CPU prints, and that tests of everything else need not know of.
+        # A line that is printed on a GPU only, and that other tests do not expect.
         return Ended(code, said.out, re.sub(r"^running on (?!cpu)\S+\n", "", said.err))
 
     return run

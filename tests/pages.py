@@ -24,7 +24,7 @@ LONGEST = 120
 
 
 class Block(NamedTuple):
-    """Something to run, and what it is said to print; None where nothing is said."""
+    """Code to run, and the output that the page shows below it, or None."""
 
     language: str
     code: str

@@ -216,6 +216,21 @@ def test_every_listed_name_is_there(name: str, path: Path, syntax: ast.Module) -
     assert not missing
 
 
+@each_module()
+def test_type_checkers_see_every_listed_name(name: str, path: Path, syntax: ast.Module) -> None:
+    """Names that are imported when they are asked for stand below ``if TYPE_CHECKING`` as well."""
+    seen: set[str] = set()
+    for node in ast.walk(syntax):
+        if isinstance(node, ast.ImportFrom):
+            seen |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            seen.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            seen |= {target.id for target in targets if isinstance(target, ast.Name)}
+    assert set(all_of(syntax) or ()) <= seen
+
+
 def lazily_imported(syntax: ast.Module) -> list[tuple[str, str]]:
     """Module and name of what a package imports for type checkers, and itself only when it is asked for."""
     blocks = [node for node in syntax.body if isinstance(node, ast.If) and "lazy_names" in ast.unparse(node.orelse)]
@@ -259,7 +274,7 @@ def test_the_package_offers_what_the_design_names() -> None:
 
 
 @each_module()
-def test_no_file_is_longer_than_a_reader_bears(name: str, path: Path, syntax: ast.Module) -> None:
+def test_no_file_is_too_long(name: str, path: Path, syntax: ast.Module) -> None:
     length = len(path.read_text(encoding="utf-8").splitlines())
     assert length <= MAX_LINES, f"{path.name} has {length} lines"
 

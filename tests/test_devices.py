@@ -42,7 +42,11 @@ from seqwise.sampling import (
     SeededDraws,
     constraint,
     contains,
+    local_energy,
+    masked_conditionals,
+    prefetching,
     pseudo_log_likelihood,
+    raw_energy,
     sample_chains,
     start_chains,
 )
@@ -180,9 +184,7 @@ def test_a_chain(float64: bool) -> None:
     def compute(place: Place) -> Any:
         torch.manual_seed(2)
         model = place(ChainTagger(source_size=5, target_size=4, embedding_size=3, hidden_size=4))
-        case = CASES["tagger"]()
-        found = with_gradients(OBJECTIVES["crf"]().build(), model, place(case.batch), {})
-        return found
+        return with_gradients(OBJECTIVES["crf"]().build(), model, place(CASES["tagger"]().batch), {})
 
     compare(compute, float64=float64)
 
@@ -482,8 +484,6 @@ def test_a_kernel(kernel: str, kind: str, float64: bool) -> None:
 
 @precision
 def test_prefetching_constraints_and_scores(float64: bool) -> None:
-    from seqwise.sampling import local_energy, masked_conditionals, prefetching, raw_energy
-
     tokens_BT = torch.tensor([[1, 0, 2, 3], [1, 4, 4, 0]])
 
     def compute(place: Place) -> Any:
@@ -520,7 +520,7 @@ def test_masked_scores_of_tokens_on_the_cpu_wait_for_nothing(kind: str) -> None:
             waits.clear()
             with torch.no_grad():
                 model.masked_logits(tokens_NT, masked_NT)
-        # Transformers looks whether its mask hides anything.
+        # Transformers checks whether its mask hides any token.
         assert sum(waits.values()) <= (1 if kind == "BERT" else 0), waits
 
 
@@ -543,7 +543,7 @@ def test_texts_of_several_lengths_share_a_pass_where_it_costs_as_much_as_one(pie
 
 
 def test_scores_of_texts_wait_once_for_all() -> None:
-    """Once, and once a pass for Transformers, which looks whether its mask hides anything."""
+    """Once, and once a pass for Transformers, which checks whether its mask hides any token."""
     tokenizer = word_tokenizer()
     with accelerator.device(float64=False) as waits:
         scorer = text_scorer(made(bert()).float().to(accelerator.NAME), tokenizer, ScoringSettings())

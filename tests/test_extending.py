@@ -1,4 +1,4 @@
-"""A named objective or kernel is one new file and one line: a copy of the package gets both, and uses them by name."""
+"""A named objective or kernel takes one new file and one line, as shown in a copy of the package."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def python(package: Path, *arguments: str, folder: Path) -> str:
     return ran.stdout
 
 
-def test_commands_list_and_use_what_is_one_file_and_one_line(extended: Path, tmp_path: Path) -> None:
+def test_commands_use_an_objective_and_a_kernel_of_one_file_and_one_line(extended: Path, tmp_path: Path) -> None:
     (tmp_path / "train.conll").write_text("dogs\tN\nrun\tV\n\n" * 8)
     command = ["-m", "seqwise", "train", "--train=train.conll", "--epochs=1", "--output=run", "--seed=0"]
     python(extended, *command, "--objective=halved", "--share=0.25", "--hidden-size=4", folder=tmp_path)
