@@ -8,10 +8,26 @@ import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-__all__ = ["LETTERS", "TOKENS", "letter_pairs", "letter_tokenizer"]
+__all__ = ["IDS", "LETTERS", "TOKENS", "letter_bart", "letter_gpt2", "letter_pairs", "letter_tokenizer"]
 
 LETTERS = ["a", "b", "c", "d"]
 TOKENS = ["</s>", "<pad>", "<s>", "<unk>", *LETTERS]
+# Two tokens more than the tokenizer knows.
+IDS: dict[str, Any] = {"vocab_size": len(TOKENS) + 2, "pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 0}
+
+
+def letter_bart(*, width: int = 8, **options: Any) -> Any:
+    """Make an encoder-decoder with one layer a side and random weights; options are those of its configuration."""
+    sizes = {"layers": 1, "attention_heads": 2, "ffn_dim": width}
+    given = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in sizes.items()}
+    given |= {"d_model": width, "decoder_start_token_id": IDS["bos_token_id"], **IDS, **options}
+    return transformers.BartForConditionalGeneration(transformers.BartConfig(**given))
+
+
+def letter_gpt2(*, width: int = 8, **options: Any) -> Any:
+    """Make a causal model with one layer and random weights; options are those of its configuration."""
+    given = {"n_embd": width, "n_layer": 1, "n_head": 2, **IDS, **options}
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**given))
 
 
 def letter_tokenizer(template: str = "$A </s>") -> Any:

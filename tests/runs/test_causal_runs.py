@@ -11,22 +11,19 @@ import torch
 import transformers
 
 from command_line import Command, run_main
-from letters import LETTERS, TOKENS, letter_pairs, letter_tokenizer
+from letters import IDS, TOKENS, letter_gpt2, letter_pairs, letter_tokenizer
 from parameters import quick
 from pretrained import byte_tokenizer, made, saved
 from seqwise.data.batches import collate
 from seqwise.data.readers import Example
 from seqwise.errors import InputError
 from seqwise.objectives import cross_entropy_objective
-from seqwise.runs import load_run, train_settings
+from seqwise.runs import train_settings
 from seqwise.runs.loading import new_run
-
-IDS: dict[str, Any] = {"vocab_size": 10, "bos_token_id": 2, "eos_token_id": 0, "pad_token_id": 1}
 
 
 def gpt2(**more: Any) -> Any:
-    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 24, "initializer_range": 0.2, **IDS, **more}
-    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes))
+    return letter_gpt2(width=32, **{"n_layer": 2, "n_positions": 24, "initializer_range": 0.2, **more})
 
 
 def llama() -> Any:
@@ -66,7 +63,7 @@ def run(request: pytest.FixtureRequest, files: Path, tmp_path_factory: pytest.Te
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("decoder", "beams"), [("greedy", 1), ("beam", 3)])
-def test_what_was_trained_here_decodes_without_us_and_as_with_us(
+def test_transformers_decodes_a_trained_model_as_seqwise_does(
     decoder: str, beams: int, run: Path, files: Path, seqwise: Command
 ) -> None:
     model = transformers.AutoModelForCausalLM.from_pretrained(run / "model").eval()
@@ -134,7 +131,7 @@ def test_the_loss_is_that_of_the_continuation_alone(name: str, files: Path) -> N
     assert float(found.detach()) == pytest.approx(total / count, rel=1e-4)
 
 
-def test_a_continuation_is_read_as_it_stands_behind_its_prompt(tmp_path: Path) -> None:
+def test_a_continuation_is_tokenized_after_its_prompt(tmp_path: Path) -> None:
     """A byte-pair tokenizer has other pieces for a word with a blank before it."""
     tokenizer = byte_tokenizer()
     ids = {"vocab_size": len(tokenizer), "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1}
@@ -147,7 +144,7 @@ def test_a_continuation_is_read_as_it_stands_behind_its_prompt(tmp_path: Path) -
     assert run.codec.target_text(run.codec.target_vocabulary.decode(one.target_ids)) == "sees a cat"
 
 
-def test_what_does_not_fit_into_the_positions_is_refused_before_training(
+def test_examples_too_long_for_the_model_are_refused_before_training(
     files: Path, tmp_path: Path, seqwise: Command
 ) -> None:
     def complaint(*lines: str) -> str:
@@ -163,7 +160,7 @@ def test_what_does_not_fit_into_the_positions_is_refused_before_training(
     assert "the longest source has 20 tokens, which leave 5 positions for a target of 20" in said
 
 
-def test_of_several_end_tokens_that_of_the_tokenizer_ends_outputs(tmp_path: Path) -> None:
+def test_outputs_end_with_the_end_token_of_the_tokenizer(tmp_path: Path) -> None:
     """Chat models have several; targets end with the tokenizer's, and the others are never written."""
     from seqwise.runs import choose_decoder, predict
 
@@ -184,7 +181,7 @@ def test_of_several_end_tokens_that_of_the_tokenizer_ends_outputs(tmp_path: Path
     assert any(written in output.tokens for output in outputs), "where it is an ordinary token"
 
 
-def test_a_prompt_near_the_last_position_is_continued_as_far_as_there_are_any(files: Path, seqwise: Command) -> None:
+def test_a_prompt_near_the_last_position_is_continued_up_to_it(files: Path, seqwise: Command) -> None:
     run = new_run([], train_settings(model=str(files / "gpt2")))
     run.model.model.generation_config.suppress_tokens = [0]  # so that nothing ends by itself
     examples = [Example((" ".join("abcd" * 5),), ()), Example(("a",), ()), Example((" ".join("abcd" * 6),), ())]
@@ -197,8 +194,3 @@ def test_a_prompt_near_the_last_position_is_continued_as_far_as_there_are_any(fi
     assert set(found[0][0].tokens) <= set(TOKENS) | {"<id 8>", "<id 9>"}
     with pytest.raises(InputError, match="the source has 25 tokens, and the model has 24 positions"):
         run.codec.encode([Example((" ".join("abcd" * 6 + "a"),), ())])
-
-
-def test_a_run_read_back_is_the_same(run: Path) -> None:
-    loaded = load_run(run)
-    assert loaded.codec.writes_text and set(LETTERS) <= loaded.codec.writable

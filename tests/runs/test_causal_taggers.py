@@ -200,7 +200,7 @@ def test_an_encoder_that_reads_both_ways_is_not_trained_for_a_stream(tmp_path: P
         new_run(EXAMPLES, settings)
 
 
-def test_a_word_of_nothing_is_refused_and_the_stream_goes_on(run: Path) -> None:
+def test_a_word_without_pieces_is_refused_and_the_stream_goes_on(run: Path) -> None:
     loaded = load_run(run)
     if not loaded.codec.encode_words(["the"])[0]:  # of bytes, each of which has a piece
         return
@@ -224,5 +224,5 @@ def test_a_word_of_nothing_is_refused_and_the_stream_goes_on(run: Path) -> None:
         ({}, False),
     ],
 )
-def test_what_a_causal_model_is(config: dict[str, Any], expected: bool) -> None:
+def test_causal_models_are_recognised_by_their_configuration(config: dict[str, Any], expected: bool) -> None:
     assert is_causal(config) is expected

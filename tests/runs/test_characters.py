@@ -115,6 +115,6 @@ def test_a_run_whose_characters_are_gone_is_refused(folder: Path, tmp_path: Path
         (["--characters=some"], "characters must be true or false"),
     ],
 )
-def test_characters_where_there_are_none_are_refused(flags: list[Any], message: str, seqwise: Command) -> None:
+def test_characters_are_refused_where_they_have_no_effect(flags: list[Any], message: str, seqwise: Command) -> None:
     ended = seqwise("train", "--train=x", "--characters=yes", *flags, "--output=y")
     assert ended.complaint.startswith(message)

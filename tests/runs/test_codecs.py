@@ -1,4 +1,4 @@
-"""Runs of every kind by one pair of functions: what they are comes from their codec, and the wrong command is named."""
+"""Runs of every kind, saved and loaded by one pair of functions; commands name the right command for each."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 
-from letters import letter_tokenizer
+from letters import letter_bart, letter_tokenizer
 from pretrained import bert, made, saved, word_tokenizer
 from seqwise.data import Example, Tokenizer, Vocabulary
 from seqwise.errors import InputError
@@ -39,11 +38,7 @@ def speller(folder: Path) -> Any:
 
 
 def generator(folder: Path) -> Any:
-    sizes = {"vocab_size": 10, "d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "max_position_embeddings": 12}
-    sizes |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
-    ids = {"pad_token_id": 1, "eos_token_id": 0, "bos_token_id": 2, "decoder_start_token_id": 2}
-    model = transformers.BartForConditionalGeneration(transformers.BartConfig(**sizes, **ids))
-    saved(folder / "bart", model, letter_tokenizer())
+    saved(folder / "bart", letter_bart(max_position_embeddings=12), letter_tokenizer())
     return new_run([], train_settings(objective="cross-entropy", model=str(folder / "bart")))
 
 
@@ -86,7 +81,7 @@ def results(run: Run[Any, Any]) -> Any:
     return [(score.tokens, score.token_log_probs_T.tolist()) for score in scores]
 
 
-def test_a_run_of_any_kind_comes_back_by_its_kind(kind: str, tmp_path: Path) -> None:
+def test_a_run_of_any_kind_survives_saving(kind: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     run = MAKERS[kind](tmp_path)
     save_run(run, tmp_path / "run")
@@ -119,7 +114,7 @@ def test_the_command_that_takes_a_run_is_named(kind: str, tmp_path: Path) -> Non
         ("", "the file is empty"),
     ],
 )
-def test_a_codec_that_there_is_not_is_refused(content: str, said: str, tmp_path: Path) -> None:
+def test_an_unknown_codec_is_refused(content: str, said: str, tmp_path: Path) -> None:
     save_run(tagger(tmp_path), tmp_path / "run")
     path = tmp_path / "run" / "model" / "codec.json"
     path.write_text(content)
@@ -152,7 +147,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_run_is_another_if_anything_of_it_is(name: str, tmp_path: Path) -> None:
+def test_the_fingerprint_depends_on_weights_settings_and_codec(name: str, tmp_path: Path) -> None:
     run = tagger(tmp_path)
     before = fingerprint(run)
     assert before == fingerprint(tagger(tmp_path)) and fingerprint(CHANGES[name](run)) != before

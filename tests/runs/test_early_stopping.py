@@ -1,4 +1,4 @@
-"""Training that stops at its best on development data: what is kept, what a kill leaves, and what is refused."""
+"""Training that stops at its best on development data: the result, resumption, and refusals."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from command_line import Command
+from run_folders import columns_file, json_lines, weights
 from seqwise.data import Example
 from seqwise.data.summary import estimated_unseen_share
 from seqwise.errors import InputError
@@ -29,6 +30,10 @@ pytestmark = pytest.mark.thorough
 SIZES: dict[str, Any] = {"hidden_size": 6, "embedding_size": 6, "label_embedding_size": 3, "beam_size": 2}
 
 
+class Killed(BaseException):
+    """Ends a training run, and nothing catches it."""
+
+
 def tagged(count: int, *, seed: int) -> list[Example]:
     """Each label is that of the token before, or noise."""
     draw = random.Random(seed)
@@ -40,16 +45,10 @@ def tagged(count: int, *, seed: int) -> list[Example]:
     return examples
 
 
-def write(path: Path, examples: list[Example]) -> Path:
-    pairs = (zip(example.source, example.target, strict=True) for example in examples)
-    path.write_text("\n".join("".join(f"{token}\t{label}\n" for token, label in pair) for pair in pairs))
-    return path
-
-
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     folder = tmp_path_factory.mktemp("data")
-    files = {name: write(folder / name, tagged(24, seed=seed)) for seed, name in enumerate(("train", "dev"))}
+    files = {name: columns_file(folder / name, tagged(24, seed=seed)) for seed, name in enumerate(("train", "dev"))}
     return train_settings(
         **files, **SIZES, objective="relaxed-beam", warm_start_epochs=20.0, epochs=10.0, batch_size=4,
         evaluate_every=3, patience=2, learning_rate=0.02, warm_start_learning_rate=0.05, save_every=4,
@@ -63,16 +62,12 @@ def whole(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> tuple
     return folder / "run", train_run(settings, folder / "run")
 
 
-def measurements(folder: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in (folder / "measurements.jsonl").read_text().splitlines()]
-
-
-def test_each_stage_stops_by_itself_and_starts_from_the_best_of_the_one_before(
+def test_each_stage_stops_early_and_starts_from_the_best_of_the_one_before(
     settings: Settings, whole: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     trained_run, metrics = whole
     for name, folder, steps in (("warm start", "warm-start", 120), ("training", "", 60)):
-        seen, stage = measurements(trained_run / folder), metrics[name]
+        seen, stage = json_lines(trained_run / folder / "measurements.jsonl"), metrics[name]
         best = max(seen, key=lambda line: (line["accuracy"], -line["cross-entropy"]))
         assert stage["best"] == best | {"epoch": best["step"] / 6}
         assert stage["stopped_early"] and stage["steps"] == best["step"] + 2 * 3 == seen[-1]["step"] < steps
@@ -81,8 +76,8 @@ def test_each_stage_stops_by_itself_and_starts_from_the_best_of_the_one_before(
     examples, dev = (read_examples(settings, path) for path in (settings.train, settings.dev))
     run = new_run(examples, settings)
     best_of_first = f"warm-start/checkpoints/checkpoint-{metrics['warm start']['best']['step']}/model.safetensors"
-    weights = load_model_file(trained_run / best_of_first)
-    run.model.load_state_dict({name.removeprefix("model."): weight for name, weight in weights.items()})
+    best_weights = load_model_file(trained_run / best_of_first)
+    run.model.load_state_dict({name.removeprefix("model."): weight for name, weight in best_weights.items()})
     last = settings.stages()[-1].settings
     train_stage(run, run.codec.encode(examples), last, folder=tmp_path / "alone", dev=dev)
     trained = load_run(trained_run).model.state_dict()
@@ -90,12 +85,9 @@ def test_each_stage_stops_by_itself_and_starts_from_the_best_of_the_one_before(
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_killed_and_resumed_it_stops_at_the_same_bytes(
+def test_killed_training_resumes_and_stops_with_the_same_files(
     seed: int, settings: Settings, whole: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
-    class Killed(BaseException):
-        pass
-
     draw = random.Random(seed)
     trained_run, metrics = whole
     for _ in range(5):
@@ -135,13 +127,13 @@ def test_only_what_is_not_given_is_sized() -> None:
     assert (fixed.evaluate_every, fixed.patience) == (0, None)
 
 
-def test_after_no_epochs_of_a_warm_start_weights_are_as_new_as_without_one() -> None:
+def test_a_warm_start_of_no_epochs_is_sized_like_none() -> None:
     without = sized(train_settings(objective="hinge", warm_start="none"), alike(40))
     of_none = sized(train_settings(objective="hinge", warm_start_epochs=0.0), alike(40))
     assert (of_none.epochs, of_none.learning_rate) == (without.epochs, without.learning_rate)
 
 
-def test_small_data_are_seen_more_often_where_development_data_can_stop_it() -> None:
+def test_small_data_get_more_epochs_where_training_can_stop_early() -> None:
     def epochs(count: int, **flags: Any) -> float:
         return sized(train_settings(**flags), alike(count)).epochs
 
@@ -188,48 +180,22 @@ def test_a_model_that_finds_no_entity_yet_gets_better_by_its_cross_entropy(tmp_p
     """The F1 of entities is 0 at first, which is no reason to stop."""
     sources = [one.source + (("e",) if place % 4 == 0 else ()) for place, one in enumerate(tagged(48, seed=0))]
     examples = [Example(source, tuple("B-X" if token == "e" else "O" for token in source)) for source in sources]
-    files = {name: write(tmp_path / name, examples) for name in ("train", "dev")}
+    files = {name: columns_file(tmp_path / name, examples) for name in ("train", "dev")}
     settings = train_settings(**files, **SIZES, epochs=30.0, batch_size=8, learning_rate=0.01)
     metrics = train_run(settings.with_changes(evaluate_every=8, patience=3), tmp_path / "run")
-    seen = measurements(tmp_path / "run")
+    seen = json_lines(tmp_path / "run" / "measurements.jsonl")
     assert [line["entity F1"] for line in seen[:4]] == [0.0] * 4  # one more than the patience
     assert metrics["training"]["best"]["entity F1"] > 0.9
 
 
-REFUSED = {
-    "empty": (["--dev={empty}"], "empty: the file is empty"),
-    "other task": (["--dev={pairs}"], "pairs:1: the run knows none of the labels in this file"),
-    "patience 0": (["--dev={dev}", "--patience=0"], "patience must be at least 1, got 0"),
-    "patience without dev": (["--patience=3"], "patience: nothing is evaluated during training"),
-    "patience without evaluation": (["--dev={dev}", "--evaluate-every=0", "--patience=3"], "patience: nothing is"),
-    "evaluation without dev": (["--evaluate-every=10"], "evaluate_every: there is no development data"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_evaluated_is_refused_in_one_line(case: str, tmp_path: Path, seqwise: Command) -> None:
-    files = {name: write(tmp_path / name, tagged(8, seed=0)) for name in ("train", "dev")}
-    files |= {"empty": tmp_path / "empty", "pairs": tmp_path / "pairs"}
-    files["empty"].write_text("")
-    files["pairs"].write_text("the dog\tder Hund\nthe cat\tdie Katze\n")
-    flags, message = REFUSED[case]
-    flags = [flag.format(**files) for flag in flags]
-    ended = seqwise("train", "--train", files["train"], "--output", tmp_path / "run", "--epochs=1", *flags)
-    assert ended.code == 2 and message in ended.err and ended.err.count("\n") <= 1, ended.err
-    assert not (tmp_path / "run" / "model").exists()
-
-
-def test_other_development_data_are_refused_in_the_middle(settings: Settings, tmp_path: Path) -> None:
-    class Killed(BaseException):
-        pass
-
+def test_training_is_not_resumed_with_other_development_data(settings: Settings, tmp_path: Path) -> None:
     def kill(stage: str, progress: Progress) -> None:
         if progress.step == 8:
             raise Killed
 
     with pytest.raises(Killed):
         train_run(settings, tmp_path / "run", on_progress=kill)
-    other = write(tmp_path / "other", tagged(24, seed=5))
+    other = columns_file(tmp_path / "other", tagged(24, seed=5))
     with pytest.raises(InputError, match="made with other development data"):
         train_run(settings.with_changes(dev=other), tmp_path / "run")
     with pytest.raises(InputError, match=r"started with another (dev|evaluate_every|patience)"):
@@ -258,18 +224,18 @@ def test_a_masked_model_stops_at_its_best(tmp_path: Path, seqwise: Command) -> N
     options = [tmp_path / "train", *sizes, "--batch-size=8", "--epochs=40", "--output", tmp_path / "run"]
     evaluated = ["--dev", tmp_path / "dev", "--evaluate-every=3", "--patience=2"]
     metrics = json.loads(seqwise("masked-model", "train", *options, *evaluated, "--json").out)
-    seen = measurements(tmp_path / "run")
+    seen = json_lines(tmp_path / "run" / "measurements.jsonl")
     best = min(seen, key=lambda line: line["masked_cross_entropy"])
     trained = metrics["training"]
     assert trained["best"] == best | {"epoch": best["step"] / 3}
     assert trained["stopped_early"] and trained["steps"] == best["step"] + 2 * 3 == seen[-1]["step"] < 120
     assert metrics["dev"]["masked_cross_entropy"] == pytest.approx(best["masked_cross_entropy"], rel=1e-5)
-    before = (tmp_path / "run" / "model" / "model.safetensors").read_bytes()
+    before = weights(tmp_path / "run")
     said = " ".join(seqwise("masked-model", "train", *options, *evaluated).out.split())
     of_best = f"step {best['step']} (masked cross entropy {best['masked_cross_entropy']:.3f} on the evaluated sample)"
     assert f"already trained for {trained['steps']} steps; mean loss over the last steps " in said
     assert f"{of_best}; stopped early, at step {trained['steps']}" in said
-    assert (tmp_path / "run" / "model" / "model.safetensors").read_bytes() == before
+    assert weights(tmp_path / "run") == before
     for flag, message in (("--patience=2", "patience: nothing is evaluated"), ("--evaluate-every=2", "evaluate_every")):
         assert seqwise("masked-model", "train", *options, flag).complaint.startswith(message)
 

@@ -1,4 +1,4 @@
-"""Runs on the hub: pushed whole, with a card that is true, and loaded by name; against a hub that is a folder."""
+"""Runs on the hub, which is a folder here: pushed with a card, and loaded by name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 from huggingface_hub.utils import filter_repo_objects
 
 from command_line import Command, run_main
-from letters import letter_pairs, letter_tokenizer
+from letters import letter_bart, letter_gpt2, letter_pairs, letter_tokenizer
 from pretrained import saved
 from seqwise.errors import InputError
 from seqwise.models import Tagger
@@ -96,12 +96,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "train.txt").write_text("the dog sees a cat\na cat sees the dog\n" * 4)
     tag = ["--train", folder / "train.conll", "--dev", folder / "train.conll", "--objective=beam-crf", "--score=global"]
     run_main("train", *tag, *TINY, "--output", folder / "tagger")
-    one_layer = {"encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8, "d_model": 8}
-    heads = {"encoder_attention_heads": 1, "decoder_attention_heads": 1, "max_position_embeddings": 64}
-    ids = {"vocab_size": 10, "pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 0}
-    bart = transformers.BartConfig(**one_layer, **heads, **ids, decoder_start_token_id=2, forced_eos_token_id=None)
-    gpt2 = transformers.GPT2Config(n_embd=8, n_layer=1, n_head=1, n_positions=64, **ids)
-    made = {"bart": transformers.BartForConditionalGeneration(bart), "gpt2": transformers.GPT2LMHeadModel(gpt2)}
+    bart = letter_bart(max_position_embeddings=64, forced_eos_token_id=None)
+    made = {"bart": bart, "gpt2": letter_gpt2(n_positions=64)}
     own = {"bart": ("relaxed-beam", ["--score=global", "--warm-start=none"]), "gpt2": ("cross-entropy", [])}
     for name, model in made.items():
         saved(folder / "models" / name, model, letter_tokenizer("$A </s>" if name == "bart" else "$A"))
@@ -137,7 +133,7 @@ def test_a_pushed_run_is_the_run(name: str, runs: Path, hub: FakeHub, seqwise: C
 
 
 @pytest.mark.parametrize("name", ["tagger", "bart", "gpt2", "masked", "continued"])
-def test_nothing_of_this_machine_goes_along(name: str, runs: Path, hub: FakeHub) -> None:
+def test_no_path_of_this_machine_is_pushed(name: str, runs: Path, hub: FakeHub) -> None:
     folder = pushed(hub, runs, name)
     for path in folder.rglob("*"):
         if path.suffix in (".json", ".yaml", ".md"):
@@ -155,7 +151,7 @@ def test_a_run_from_the_hub_is_pushed_again_without_the_notes_of_the_download(ru
     }
 
 
-def test_models_of_transformers_load_without_us_by_the_name_of_the_repository(runs: Path, hub: FakeHub) -> None:
+def test_transformers_loads_pushed_models(runs: Path, hub: FakeHub) -> None:
     for name, loader in (("bart", "AutoModelForSeq2SeqLM"), ("gpt2", "AutoModelForCausalLM")):
         folder = pushed(hub, runs, name)
         model = getattr(transformers, loader).from_pretrained(folder)
@@ -163,14 +159,12 @@ def test_models_of_transformers_load_without_us_by_the_name_of_the_repository(ru
         assert all(torch.equal(tensor, own[key]) for key, tensor in model.state_dict().items())
 
 
-def test_our_models_load_by_their_class(runs: Path, hub: FakeHub) -> None:
+def test_models_of_seqwise_load_by_their_class(runs: Path, hub: FakeHub) -> None:
     model, own = Tagger.from_pretrained(pushed(hub, runs, "tagger")), load_run(runs / "tagger").model
     assert all(torch.equal(tensor, own.state_dict()[key]) for key, tensor in model.state_dict().items())
 
 
-def test_a_masked_model_is_scored_and_sampled_by_name(
-    runs: Path, hub: FakeHub, tmp_path: Path, seqwise: Command
-) -> None:
+def test_a_masked_model_is_scored_by_name(runs: Path, hub: FakeHub, tmp_path: Path, seqwise: Command) -> None:
     pushed(hub, runs, "masked")
     assert fingerprint(load_run("ada/masked")) == fingerprint(load_run(str(runs / "masked")))
     (tmp_path / "one.txt").write_text("the dog sees a cat\n")
@@ -179,14 +173,14 @@ def test_a_masked_model_is_scored_and_sampled_by_name(
 
 
 @pytest.mark.parametrize(("name", "kind"), [("bart", "encoder-decoder"), ("gpt2", "causal"), ("masked", "masked")])
-def test_runs_on_the_hub_score_texts_as_those_in_folders_do(name: str, kind: str, runs: Path, hub: FakeHub) -> None:
+def test_the_scorer_finds_the_kind_of_a_run_on_the_hub(name: str, kind: str, runs: Path, hub: FakeHub) -> None:
     pushed(hub, runs, name)
     own, from_hub = Scorer(runs / name), Scorer(f"ada/{name}")
     assert own.kind == from_hub.kind == kind
     assert Scorer(run_folder(f"ada/{name}")).kind == kind
 
 
-def test_code_and_pickles_in_a_repository_are_left_there(runs: Path, hub: FakeHub) -> None:
+def test_code_and_pickles_in_a_repository_are_not_downloaded(runs: Path, hub: FakeHub) -> None:
     repository = pushed(hub, runs, "tagger")
     for name in ("evil.py", "pytorch_model.bin", "training_args.bin", "model/evil.pkl"):
         (repository / name).parent.mkdir(exist_ok=True)
@@ -203,7 +197,7 @@ def test_code_and_pickles_in_a_repository_are_left_there(runs: Path, hub: FakeHu
 
 
 @pytest.mark.parametrize("name", ["tagger", "bart", "gpt2", "masked"])
-def test_what_a_card_shows_runs_as_it_stands(
+def test_the_code_of_a_card_runs(
     name: str, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(runs / name / "model", tmp_path / "own" / name)
@@ -218,7 +212,7 @@ def test_what_a_card_shows_runs_as_it_stands(
     assert capsys.readouterr().out.strip()
 
 
-def test_a_card_says_what_it_is_what_came_out_and_whom_to_cite(runs: Path) -> None:
+def test_a_card_has_metadata_results_and_signatures(runs: Path) -> None:
     card = ModelCard(card_of(runs / "tagger", repo="ada/tagger"))
     assert card.data.library_name == "seqwise" and "beam-crf" in card.data.tags
     assert card.data.pipeline_tag == "token-classification"
@@ -232,20 +226,20 @@ def test_a_card_says_what_it_is_what_came_out_and_whom_to_cite(runs: Path) -> No
     assert "pseudo perplexity" in masked and "method:masked transformer | seeds:0 | data:" in masked
 
 
-def test_raw_scores_are_said_to_need_our_decoder_and_local_ones_not(runs: Path) -> None:
+def test_a_card_says_that_raw_scores_need_the_decoder_of_seqwise(runs: Path) -> None:
     assert "uses the raw-score beam" in card_of(runs / "bart", repo="ada/bart")
     assert "raw-score" not in card_of(runs / "gpt2", repo="ada/gpt2")
     assert ModelCard(card_of(runs / "gpt2")).data.pipeline_tag == "text-generation"
 
 
-def test_what_is_cited_is_what_the_repository_asks_to_cite() -> None:
+def test_a_card_cites_what_the_repository_asks_for() -> None:
     cited = yaml.safe_load((Path(__file__).parents[2] / "CITATION.cff").read_text())
     titles = [cited["title"], *(one["title"] for one in cited["references"])]
     found = re.findall(r"  title = \{(.+)\}", CITATION)
     assert len(found) == 2 and set(found) <= set(titles)
 
 
-def test_an_edited_card_is_taken(runs: Path, hub: FakeHub, tmp_path: Path, seqwise: Command) -> None:
+def test_an_edited_card_is_pushed(runs: Path, hub: FakeHub, tmp_path: Path, seqwise: Command) -> None:
     folder = tmp_path / "run"
     shutil.copytree(runs / "tagger", folder)
     printed = seqwise("card", folder, "--repo", "ada/run").out
@@ -282,7 +276,7 @@ def _damage(folder: Path) -> None:
         (lambda folder: None, "../ada/run", "this is not a repository name"),
     ],
 )
-def test_what_cannot_be_pushed_is_refused_before_anything_is_sent(
+def test_unusable_runs_are_refused_before_anything_is_sent(
     change: Callable[[Path], Any], repo: str, said: str, runs: Path, hub: FakeHub, tmp_path: Path, seqwise: Command
 ) -> None:
     folder = tmp_path / "run"
@@ -292,7 +286,7 @@ def test_what_cannot_be_pushed_is_refused_before_anything_is_sent(
     assert hub.calls == []
 
 
-def test_what_the_hub_says_is_one_line(runs: Path, hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_hub_is_one_line(runs: Path, hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: Any, **named: Any) -> None:
         raise OSError("403 Forbidden.\nMore of it")
 
@@ -301,7 +295,7 @@ def test_what_the_hub_says_is_one_line(runs: Path, hub: FakeHub, monkeypatch: py
         push(upload_of(runs / "tagger", "ada/tagger"), api=hub)
 
 
-def test_a_hub_that_cannot_be_reached_is_no_matter_of_names(
+def test_an_unreachable_hub_is_not_blamed_on_the_name(
     runs: Path, monkeypatch: pytest.MonkeyPatch, seqwise: Command
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
@@ -310,7 +304,7 @@ def test_a_hub_that_cannot_be_reached_is_no_matter_of_names(
     assert complaint.endswith("; check the network, and HF_HUB_OFFLINE")
 
 
-def test_a_name_that_the_hub_does_not_know_and_one_that_is_not_asked_for(
+def test_unknown_names_are_refused_and_paths_are_not_sent_to_the_hub(
     hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seqwise: Command
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""A run that goes on with the weights of another one."""
+"""Runs that start from the weights of another run (``--init``)."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from command_line import Command
+from run_folders import weights
 from seqwise.errors import InputError
 from seqwise.runs import load_run, masked_settings, new_run, train_run, train_settings
 from seqwise.runs.inputs import read_examples, read_sequences
@@ -44,7 +45,9 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("objective", [None, "relaxed-beam", "distillation", "beam-crf"])
-def test_it_begins_with_the_weights_of_the_other_run(objective: str | None, before: Path, tmp_path: Path) -> None:
+def test_a_continued_run_starts_from_the_weights_of_the_other(
+    objective: str | None, before: Path, tmp_path: Path
+) -> None:
     chosen = {} if objective is None else {"objective": objective}
     train = write(tmp_path / "more", "abcde", seed=1)  # e is unknown, and stands for itself in no label
     train.write_text(train.read_text().replace("\tE", "\tA"))
@@ -66,7 +69,7 @@ def test_it_begins_with_the_weights_of_the_other_run(objective: str | None, befo
         assert torch.equal(trained.model.state_dict()[name], weight)
 
 
-def test_a_run_needs_the_one_it_came_from_no_more(before: Path, tmp_path: Path) -> None:
+def test_a_continued_run_is_loaded_without_the_other(before: Path, tmp_path: Path) -> None:
     train_run(train_settings(init=before, train=before.parent / "train", epochs=1.0), tmp_path / "run")
     text = (tmp_path / "run" / "configuration.yaml").read_text()
     assert f"init: {before}" in text
@@ -74,7 +77,7 @@ def test_a_run_needs_the_one_it_came_from_no_more(before: Path, tmp_path: Path) 
     assert load_run(tmp_path / "run").settings.init == Path("gone")
 
 
-def test_killed_and_resumed_from_a_run_that_has_changed_is_refused(before: Path, tmp_path: Path) -> None:
+def test_training_is_not_resumed_from_another_init(before: Path, tmp_path: Path) -> None:
     class Killed(BaseException):
         pass
 
@@ -92,8 +95,7 @@ def test_killed_and_resumed_from_a_run_that_has_changed_is_refused(before: Path,
     with pytest.raises(InputError, match="made with other initial weights"):
         train_run(settings.with_changes(init=tmp_path / "other"), tmp_path / "killed")
     train_run(settings, tmp_path / "killed")
-    weights = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("whole", "killed")]
-    assert weights[0] == weights[1]
+    assert weights(tmp_path / "whole") == weights(tmp_path / "killed")
 
 
 REFUSED = {
@@ -144,7 +146,7 @@ def masked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_a_masked_model_goes_on_with_the_weights_of_another_run(masked: Path, tmp_path: Path, seqwise: Command) -> None:
+def test_a_masked_model_starts_from_the_weights_of_another_run(masked: Path, tmp_path: Path, seqwise: Command) -> None:
     train = pairs(tmp_path / "more", seed=1, longest=2)
     settings = masked_settings(init=masked, epochs=1.0, weight_decay=0.1)
     before = load_run(masked)
@@ -156,14 +158,12 @@ def test_a_masked_model_goes_on_with_the_weights_of_another_run(masked: Path, tm
     command = ["masked-model", "train", train, "--init", masked, "--epochs=1", "--output", tmp_path / "run"]
     for _ in range(2):  # the same command again changes nothing
         assert seqwise(*command).code == 0
-        weights = load_run(tmp_path / "run").model.state_dict()
-        assert not torch.equal(weights["head.weight"], before.model.state_dict()["head.weight"])
+        trained = load_run(tmp_path / "run").model.state_dict()
+        assert not torch.equal(trained["head.weight"], before.model.state_dict()["head.weight"])
     assert load_run(tmp_path / "run").settings.learning_rate == pytest.approx(0.4 * before.settings.learning_rate)
 
 
-def test_a_masked_model_does_not_go_on_without_the_run_it_started_from(
-    masked: Path, tmp_path: Path, seqwise: Command
-) -> None:
+def test_a_masked_model_is_not_resumed_without_its_init(masked: Path, tmp_path: Path, seqwise: Command) -> None:
     flags = ["--epochs=1", "--learning-rate=1e-3", "--batch-size=8", "--output", tmp_path / "run"]
     sizes = ["--format=pairs", "--masking=0.5", "--minimum-count=1", "--hidden-size=8", "--num-heads=2"]
     command = ["masked-model", "train", pairs(tmp_path / "train", seed=1), *flags]
@@ -175,7 +175,7 @@ def test_a_masked_model_does_not_go_on_without_the_run_it_started_from(
 
 
 @pytest.mark.parametrize("kind", ["tagger", "masked model"])
-def test_a_run_that_is_worse_than_its_baseline_is_a_poor_start(
+def test_a_start_that_is_worse_than_its_baseline_is_warned_of(
     kind: str, before: Path, masked: Path, tmp_path: Path, seqwise: Command
 ) -> None:
     init = shutil.copytree(before if kind == "tagger" else masked, tmp_path / "init")
@@ -205,7 +205,7 @@ def test_a_run_that_is_worse_than_its_baseline_is_a_poor_start(
         (["--init=/nowhere"], "init: /nowhere is not a run of seqwise masked-model train; give the --output of one"),
     ],
 )
-def test_what_a_masked_run_decides_cannot_be_given(
+def test_settings_that_the_run_in_init_determines_are_refused(
     flags: list[str], message: str, masked: Path, tmp_path: Path, seqwise: Command
 ) -> None:
     ended = seqwise("masked-model", "train", tmp_path, "--init", masked, *flags, "--output", tmp_path / "run")

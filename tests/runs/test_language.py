@@ -1,4 +1,4 @@
-"""Runs in a language: ``--language`` in training and prediction, the saved language, and one line for what is none."""
+"""Runs in a language: ``--language`` in training and prediction, the saved language, and invalid ones."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
-import transformers
 
 from command_line import Command, run_main
-from letters import letter_pairs, letter_tokenizer
+from letters import letter_bart, letter_gpt2, letter_pairs, letter_tokenizer
 from pretrained import byte_tokenizer, saved
 from seqwise import InputError
 from seqwise.data.readers import Example
@@ -61,7 +60,7 @@ def speller(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_keeps_its_language(tagger: Path) -> None:
-    """Untrained as it is, it writes well-formed entities only, by every decoder; without its language it does not."""
+    """Every decoder writes well-formed entities only, which without the language it does not."""
     run = load_run(tagger)
     assert run.settings.language == "bio" and run.settings.trained_score == "renormalized"
     follows, first, _ = valid_transitions(run.codec.target_vocabulary.tokens)
@@ -83,7 +82,7 @@ def test_a_run_keeps_its_language(tagger: Path) -> None:
         predict(free, texts, "renormalized-beam")
 
 
-def test_a_run_in_init_hands_its_language_on(tagger: Path, data: Path) -> None:
+def test_a_continued_run_inherits_the_language(tagger: Path, data: Path) -> None:
     settings = train_settings(init=tagger, train=data / "train.conll")
     assert settings.language == "bio" and settings.trained_score == "renormalized"
     assert new_run([], settings).model.language is not None
@@ -92,7 +91,7 @@ def test_a_run_in_init_hands_its_language_on(tagger: Path, data: Path) -> None:
 
 
 @pytest.mark.parametrize("output", ["below/run", "../elsewhere/run"])
-def test_a_run_in_init_hands_its_language_on_to_other_folders(
+def test_a_language_file_is_inherited_in_any_working_directory(
     output: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "here").mkdir()
@@ -123,7 +122,7 @@ def test_predict_stays_in_a_file_or_a_pattern(speller: Path, data: Path, seqwise
     ("name", "first", "second"),
     [("words.txt", "AB\nBA\n", "AB\nBC\n"), ("some.lark", 'start: "A" | "B"\n', 'start: "A" | "C"\n')],
 )
-def test_outputs_are_not_continued_in_another_language_of_the_same_name(
+def test_changed_contents_of_a_language_file_change_the_fingerprint(
     name: str, first: str, second: str, speller: Path, tmp_path: Path
 ) -> None:
     if name.endswith(".lark"):
@@ -135,9 +134,7 @@ def test_outputs_are_not_continued_in_another_language_of_the_same_name(
     assert found[0] != found[1] and found[0] == found[2]
 
 
-def test_training_is_not_resumed_in_another_language_of_the_same_name(
-    data: Path, tmp_path: Path, seqwise: Command
-) -> None:
+def test_training_is_not_resumed_with_a_changed_language_file(data: Path, tmp_path: Path, seqwise: Command) -> None:
     file, output = tmp_path / "words.txt", tmp_path / "run"
     file.write_text((data / "catalogue.txt").read_text())
     command = ["train", *SPELLING, "--train", data / "train.tsv", *SHORT, "--language", file, "--output", output]
@@ -173,7 +170,7 @@ def test_a_run_keeps_its_grammar(data: Path, tmp_path: Path, seqwise: Command) -
     assert all(re.fullmatch("[ABC]+", "".join(best.tokens)) for best in predict(run, ["abc"], "beam", n_best=3)[0])
 
 
-def test_evaluate_measures_inside(speller: Path, data: Path, seqwise: Command) -> None:
+def test_evaluate_searches_inside_the_language(speller: Path, data: Path, seqwise: Command) -> None:
     free = seqwise("evaluate", speller, data / "train.tsv", "--decoder=beam", "--json")
     stay = ["--language", data / "catalogue.txt"]
     inside = seqwise("evaluate", speller, data / "train.tsv", "--decoder=beam", "--json", *stay)
@@ -181,7 +178,7 @@ def test_evaluate_measures_inside(speller: Path, data: Path, seqwise: Command) -
 
 
 @pytest.mark.thorough
-def test_diagnose_says_what_masking_does(speller: Path, data: Path, seqwise: Command) -> None:
+def test_diagnose_reports_the_effect_of_masking(speller: Path, data: Path, seqwise: Command) -> None:
     command = ["diagnose", speller, data / "train.tsv", "--language", data / "catalogue.txt"]
     found = json.loads(seqwise(*command, "--json").out)
     size = len((data / "catalogue.txt").read_text().split())
@@ -198,7 +195,7 @@ def test_diagnose_says_what_masking_does(speller: Path, data: Path, seqwise: Com
     assert "two diagnoses" in seqwise(*command, "--example=1").complaint
 
 
-def test_diagnose_says_what_beams_miss_inside(speller: Path, data: Path) -> None:
+def test_diagnose_reports_search_errors_inside_the_language(speller: Path, data: Path) -> None:
     """Against a beam that is as wide as the catalogue."""
     run = in_language(load_run(speller), str(data / "catalogue.txt"))
     with torch.no_grad():
@@ -224,7 +221,7 @@ def test_diagnose_says_what_beams_miss_inside(speller: Path, data: Path) -> None
         ("missing.txt", "missing.txt: no such file; check the name"),
     ],
 )
-def test_what_is_no_language_is_refused_in_a_line(speller: Path, seqwise: Command, language: str, says: str) -> None:
+def test_an_invalid_language_is_refused_in_one_line(speller: Path, seqwise: Command, language: str, says: str) -> None:
     assert seqwise("predict", speller, "abc", "--language", language).complaint == says
 
 
@@ -259,7 +256,7 @@ def test_subwords_may_begin_with_a_piece_that_is_only_a_blank(tmp_path: Path) ->
         require_gold_inside(in_language(run, "[abx]+"), [rare], examples[-1:])
 
 
-def test_gold_outside_is_named_by_its_line(data: Path, seqwise: Command, tmp_path: Path) -> None:
+def test_gold_outside_the_language_is_named_with_its_line(data: Path, seqwise: Command, tmp_path: Path) -> None:
     (tmp_path / "few.txt").write_text("AB\n")
     command = ["train", *SPELLING, "--train", data / "train.tsv", *SHORT, "--language", tmp_path / "few.txt"]
     refused = seqwise(*command, "--output", tmp_path / "run").complaint
@@ -284,7 +281,7 @@ def test_entities_are_well_formed_in_both_schemes() -> None:
     assert iob2 == [[True, True, False, True], [True] * 4, [True] * 4, [True, True, False, True]] and all(ends)
 
 
-def test_a_length_that_the_language_lacks_is_an_error_of_its_line(
+def test_a_length_without_an_output_in_the_language_is_an_error_of_its_line(
     tagger: Path, seqwise: Command, tmp_path: Path
 ) -> None:
     (tmp_path / "two.txt").write_text("O B-PER\n")
@@ -313,14 +310,8 @@ def test_gold_is_looked_up_in_blocks(speller: Path, data: Path, monkeypatch: pyt
 def test_hugging_face_models_stay_in_a_file_or_a_pattern(kind: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     tokenizer = letter_tokenizer()
-    sizes = {"vocab_size": len(tokenizer), "pad_token_id": 1, "eos_token_id": 0, "bos_token_id": 2}
-    if kind == "bart":
-        small = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
-        heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "decoder_start_token_id": 2}
-        model = transformers.BartForConditionalGeneration(transformers.BartConfig(**sizes, **small, **heads))
-    else:
-        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, n_embd=16, n_layer=1, n_head=2))
-    saved(tmp_path / kind, model, tokenizer)
+    make = letter_bart if kind == "bart" else letter_gpt2
+    saved(tmp_path / kind, make(width=16, vocab_size=len(tokenizer)), tokenizer)
     pairs = [line.split("\t") for line in letter_pairs(12, 0).splitlines()]
     (tmp_path / "train.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
     catalogue = sorted({target for _, target in pairs})
@@ -336,9 +327,7 @@ def test_hugging_face_models_stay_in_a_file_or_a_pattern(kind: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize(("forced", "suffix"), [(None, ""), (0, ""), (None, ".lark"), (0, ".lark")])
-def test_a_language_is_of_the_text_behind_the_special_tokens_of_a_target(
-    forced: int | None, suffix: str, tmp_path: Path
-) -> None:
+def test_a_language_ignores_the_special_tokens_before_a_target(forced: int | None, suffix: str, tmp_path: Path) -> None:
     pytest.importorskip("llguidance" if suffix else "interegular")
 
     def named(pattern: str) -> str:
@@ -349,10 +338,8 @@ def test_a_language_is_of_the_text_behind_the_special_tokens_of_a_target(
     torch.manual_seed(0)
     tokenizer = byte_tokenizer()
     special = {"pad_token_id": 1, "eos_token_id": 2, "bos_token_id": 0, "decoder_start_token_id": 2}
-    small = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
-    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "forced_bos_token_id": forced}
-    config = transformers.BartConfig(vocab_size=len(tokenizer), **special, **small, **heads)
-    saved(tmp_path / "bart", transformers.BartForConditionalGeneration(config), tokenizer)
+    model = letter_bart(width=16, vocab_size=len(tokenizer), forced_bos_token_id=forced, **special)
+    saved(tmp_path / "bart", model, tokenizer)
     (tmp_path / "train.tsv").write_text("the dog\tab ab\na cat\tb ab\n")
     settings = train_settings(task="transduce", model=str(tmp_path / "bart"), train=tmp_path / "train.tsv")
     examples = read_examples(settings, tmp_path / "train.tsv")
@@ -366,7 +353,7 @@ def test_a_language_is_of_the_text_behind_the_special_tokens_of_a_target(
         require_gold_inside(in_language(run, named("ab ab")), gold, examples)
 
 
-def test_a_pattern_of_subwords_is_of_their_text(data: Path, tmp_path: Path) -> None:
+def test_a_pattern_for_subwords_matches_their_text(data: Path, tmp_path: Path) -> None:
     words = ["low", "lower", "lowest", "new", "newer", "newest"]
     (tmp_path / "train.tsv").write_text("".join(f"{word} x\t{word} {word}\n" for word in 4 * words))
     settings = train_settings(

@@ -18,6 +18,7 @@ import torch
 from rich.console import Console
 
 from command_line import Command
+from run_folders import contents, weights
 from seqwise.cli import console
 from seqwise.configuration.flat import flags_of
 from seqwise.data import IGNORE, EncodedExample, Example
@@ -239,7 +240,7 @@ def test_new_weights_belong_to_the_seed() -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["words", "lstm", "subword pairs"])
-def test_killed_and_resumed_it_is_the_same(tmp_path: Path, kind: str) -> None:
+def test_killed_training_resumes_to_the_same_files(tmp_path: Path, kind: str) -> None:
     """Stopped before, at and after a checkpoint, with what a crash inside a save leaves behind."""
     settings = TINY[kind]
     whole, output = train(tmp_path, settings), tmp_path / "again"
@@ -273,7 +274,7 @@ def test_killed_and_resumed_it_is_the_same(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.thorough
-def test_stopped_it_says_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_interrupted_training_says_how_to_continue(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -290,21 +291,21 @@ def test_stopped_it_says_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureFixt
 
 @pytest.mark.thorough
 def test_what_training_depends_on(tmp_path: Path) -> None:
-    def weights(name: str, file: Path, settings: MaskedModelSettings) -> bytes:
+    def trained(name: str, file: Path, settings: MaskedModelSettings) -> bytes:
         train_masked_model(file, tmp_path / name, settings)
-        return (tmp_path / name / "model" / "model.safetensors").read_bytes()
+        return weights(tmp_path / name)
 
     plain = write(tmp_path / "a.txt", TINY["words"], count=20)
     packed = write(tmp_path / "a.txt.gz", TINY["words"], count=20)
-    first = weights("plain", plain, TINY["words"])
-    assert weights("packed", packed, TINY["words"]) == first
+    first = trained("plain", plain, TINY["words"])
+    assert trained("packed", packed, TINY["words"]) == first
     for name, value in {"seed": 1, "masking": "one", "warmup": 0.5}.items():
-        assert weights(name, plain, TINY["words"].with_changes(**{name: value})) != first, name
+        assert trained(name, plain, TINY["words"].with_changes(**{name: value})) != first, name
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["lstm", "transformer", "pairs"])
-def test_it_learns(tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str) -> None:
+def test_a_masked_model_learns(tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str) -> None:
     """Four symbols, of which the others (or the source) tell each: guessing has a pseudo-perplexity of 4."""
     lines = [f"{symbol} {symbol}" for symbol in "abcd"]
     if kind == "pairs":
@@ -354,7 +355,9 @@ def test_fasta_has_characters_unless_told_otherwise(seqwise: Command, tmp_path: 
     [
         (["--format", "fata"], "format must be one of sequences, fasta, pairs, got 'fata'; did you mean 'fasta'?"),
         (["--batch-size", "many"], "batch_size must be an integer, got 'many'"),
+        # Even if it has the value of the default.
         (["--dropout", "0.1", "--model", "lstm"], "dropout: has no effect here"),
+        (["--source-units", "words"], "source_units: has no effect here"),
     ],
 )
 def test_flags_that_are_wrong(seqwise: Command, tmp_path: Path, flags: list[str], said: str) -> None:
@@ -397,6 +400,7 @@ def test_a_fraction_masks_that_part() -> None:
         ({"learning_rate": math.inf}, "learning_rate must be a finite number, got inf"),
         ({"dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),
         ({"warmup": -0.1}, "warmup must be at least 0 and below 1, got -0.1"),
+        ({"seed": -1}, "seed must be at least 0 and below 4294967296, got -1"),
         ({"seed": 2**32}, "seed must be at least 0 and below 4294967296, got 4294967296"),
         ({"hidden_size": 6}, "hidden_size: 6 cannot be divided among 4 heads; use a multiple of 4, or other --num-hea"),
         (
@@ -423,14 +427,6 @@ def test_settings_out_of_range_or_without_effect_are_refused(changes: dict[str, 
     with pytest.raises(InputError) as caught:
         masked_settings(**changes)
     assert str(caught.value).startswith(complaint)
-
-
-def test_a_flag_without_effect_is_refused_even_with_its_default(seqwise: Command, tmp_path: Path) -> None:
-    file = write(tmp_path / "train.txt", TINY["words"])
-    begin = ["masked-model", "train", file, "-o", tmp_path / "run"]
-    assert seqwise(*begin, "--model=lstm", "--dropout=0.1").complaint.startswith("dropout: has no effect here")
-    assert seqwise(*begin, "--source-units=words").complaint.startswith("source_units: has no effect here")
-    assert not (tmp_path / "run").exists()
 
 
 # ---- The command line -----------------------------------------------------------------------------------------------
@@ -509,11 +505,11 @@ def test_unknown_words_are_counted(seqwise: Command, trained: Path, tmp_path: Pa
 
 
 def test_other_training_data_leave_the_run_as_it_is(trained: Path, tmp_path: Path) -> None:
-    before = {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
+    before = contents(trained)
     other = write(tmp_path / "other.txt", TINY["words"], seed=1)
     with pytest.raises(InputError, match="the checkpoint was made with other training data"):
         train_masked_model(other, trained, TINY["words"])
-    assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before
+    assert contents(trained) == before
 
 
 def test_standard_input(seqwise: Command, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -541,12 +537,6 @@ def test_a_progress_bar_does_not_swallow_the_results(
     monkeypatch.setattr(console, "err", lambda: Console(file=shown, force_terminal=True))
     assert seqwise("score", trained, file).out == quiet.out != ""
     assert "scoring" in shown.getvalue() and "5/5" in shown.getvalue() and "log_prob" not in shown.getvalue()
-
-
-def test_help(seqwise: Command) -> None:
-    assert "train" in seqwise("masked-model").out
-    assert "masked-model" in seqwise("--help").out and "score" in seqwise("--help").out
-    assert "--masking" in seqwise("masked-model", "train", "--help").out
 
 
 # ---- Bad input ------------------------------------------------------------------------------------------------------
@@ -603,10 +593,8 @@ def file(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
         ),
         (["--format=pairs", "--source-units=characters"], "a\tb c\n" * 9, "x\tb c\n", "dev.txt:1: unknown token 'x'; "),
         (["--format=fasta"], "ACDE\n", None, "input.txt:1: a sequence without a header; begin each sequence with a l"),
-        (["--format=fasta", "--units=words"], ">a\nA\n", None, "units: a FASTA sequence has no words; use --units cha"),
         (["--units=subwords", "--subword-vocabulary=1"], "ab\n", None, "a subword vocabulary of 1 has no room for the"),
         (["--hidden-size=1000000000000", "--num-heads=1"], "a b\n" * 9, None, "not enough memory for a model of this"),
-        (["--seed=-1"], "a b\n" * 9, None, "seed must be at least 0 and below 4294967296, got -1"),
         (["--learning-rate=1e38", "--epochs=9"], "a b\n" * 9, None, ""),
     ],
 )
@@ -634,7 +622,7 @@ def test_training_refuses_in_one_line(
         assert not output.exists()
 
 
-def test_outputs_of_others_are_left_alone(seqwise: Command, trained: Path, tmp_path: Path) -> None:
+def test_other_runs_and_folders_are_left_alone(seqwise: Command, trained: Path, tmp_path: Path) -> None:
     text = tmp_path / "train.txt"
     same = ["--hidden-size=8", "--feedforward-size=16", "--epochs=2", "--batch-size=8", "--num-layers=1"]
     begin = ["masked-model", "train", text, *same, "-o"]
@@ -674,16 +662,6 @@ def test_outputs_of_others_are_left_alone(seqwise: Command, trained: Path, tmp_p
     )
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "sequence/tokenizer.json", "lengths.json"])
-def test_damage_is_noticed(seqwise: Command, trained: Path, tmp_path: Path, name: str) -> None:
-    path = trained / "model" / name
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-    said = seqwise("score", trained, tmp_path / "train.txt").complaint
-    assert f"{name}: the file differs from its checksum" in said
-
-
 @pytest.mark.parametrize(
     ("before", "after", "complaint"),
     [
@@ -720,7 +698,7 @@ def test_a_model_with_settings_of_another_kind_or_without_any(
     assert seqwise("score", trained, tmp_path / "train.txt").complaint == f"{path}: {complaint}"
 
 
-def test_too_little_memory_is_said_so(
+def test_too_little_memory_is_reported(
     seqwise: Command, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_room(*_: object, **__: object) -> None:

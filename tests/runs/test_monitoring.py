@@ -1,4 +1,4 @@
-"""What is measured while a model is being trained: the numbers, and that looking changes nothing."""
+"""Measures during training: their numbers, and that they do not change the training."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from command_line import Command
+from run_folders import columns_file, json_lines
 from seqwise.data import Example
 from seqwise.models import Tagger
 from seqwise.runs import new_run, train_settings
@@ -26,16 +27,6 @@ def tagged(count: int, *, seed: int) -> list[Example]:
     generator = random.Random(seed)
     sources = [tuple(generator.choices("abcd", k=generator.randint(1, 5))) for _ in range(count)]
     return [Example(source, tuple(token.upper() for token in source)) for source in sources]
-
-
-def write_conll(path: Path, examples: list[Example]) -> Path:
-    pairs = (zip(example.source, example.target, strict=True) for example in examples)
-    path.write_text("\n".join("".join(f"{token}\t{label}\n" for token, label in one) for one in pairs))
-    return path
-
-
-def lines_of(path: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def test_the_spread_is_the_standard_deviation_over_live_slots() -> None:
@@ -57,7 +48,7 @@ def test_a_relaxed_beam_is_as_wide_as_a_hard_one_or_has_merged() -> None:
     assert hard["spread of slots, hard"] > 1e-2
 
 
-def test_only_what_an_objective_has_is_measured() -> None:
+def test_only_measures_that_apply_are_computed() -> None:
     examples = tagged(4, seed=0)
     run = new_run(examples, train_settings(objective="cross-entropy"))
     expected = {"accuracy", "cross-entropy", "mean log Z", "spread of slots, hard"}
@@ -85,8 +76,8 @@ def test_a_sample_is_spread_evenly() -> None:
 
 
 @pytest.mark.thorough
-def test_looking_does_not_change_the_training(seqwise: Command, tmp_path: Path) -> None:
-    train, dev = (write_conll(tmp_path / f"{name}.conll", tagged(24, seed=seed)) for seed, name in enumerate("ab"))
+def test_monitoring_does_not_change_training(seqwise: Command, tmp_path: Path) -> None:
+    train, dev = (columns_file(tmp_path / f"{name}.conll", tagged(24, seed=seed)) for seed, name in enumerate("ab"))
     for name, every in (("blind", 0), ("seeing", 1), ("often", 2)):
         flags = [f"--evaluate-every={every}", "--patience=none", "--output", tmp_path / name]
         stage = [flag for flag in STAGES if not flag.startswith("--warm-start")]
@@ -94,9 +85,9 @@ def test_looking_does_not_change_the_training(seqwise: Command, tmp_path: Path) 
         assert ended.code == 0, ended.err
     assert len({(tmp_path / name / "log.jsonl").read_bytes() for name in ("blind", "seeing", "often")}) == 1
     assert not (tmp_path / "blind" / "measurements.jsonl").exists()
-    seen = lines_of(tmp_path / "seeing" / "measurements.jsonl")
+    seen = json_lines(tmp_path / "seeing" / "measurements.jsonl")
     assert [line["step"] for line in seen] == [1, 2, 3, 4, 5, 6]
-    often = lines_of(tmp_path / "often" / "measurements.jsonl")
+    often = json_lines(tmp_path / "often" / "measurements.jsonl")
     assert often == [line for line in seen if line["step"] in (2, 4, 6)]
     # The weights that are kept are the best, and all of the development data was looked at.
     metrics = json.loads((tmp_path / "seeing" / "metrics.json").read_text())
@@ -107,7 +98,7 @@ def test_looking_does_not_change_the_training(seqwise: Command, tmp_path: Path) 
 
 
 @pytest.mark.thorough
-def test_a_training_that_is_stopped_measures_each_step_once(tmp_path: Path) -> None:
+def test_resumed_training_measures_each_step_once(tmp_path: Path) -> None:
     class Stop(Exception):
         pass
 
@@ -139,6 +130,6 @@ def test_a_training_that_is_stopped_measures_each_step_once(tmp_path: Path) -> N
     with (tmp_path / "stopped" / "measurements.jsonl").open("a") as log:
         log.write('{"step": 9, "wei')
     train(tmp_path / "stopped", until=None)
-    seen = lines_of(tmp_path / "stopped" / "measurements.jsonl")
+    seen = json_lines(tmp_path / "stopped" / "measurements.jsonl")
     assert [line["step"] for line in seen] == [2, 4, 6, 8, 10, 12]
-    assert seen == lines_of(tmp_path / "whole" / "measurements.jsonl")
+    assert seen == json_lines(tmp_path / "whole" / "measurements.jsonl")

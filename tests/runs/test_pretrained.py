@@ -16,6 +16,7 @@ import transformers
 
 from command_line import Command
 from pretrained import bert, cut, esm, esm_tokenizer, made, pickled, saved, with_code, without, word_tokenizer
+from run_folders import contents
 from seqwise.hugging_face import pseudo_log_likelihoods
 from seqwise.runs import load_run, sampling
 
@@ -90,13 +91,9 @@ def test_whole_texts_of_a_length(seqwise: Command, folder: Path, tmp_path: Path)
         assert seqwise("sample", folder, "the _ _", f"--kernel={name}").records[0]["text"].startswith("the ")
 
 
-def files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("time", [1, 2])
-def test_a_sampling_that_was_killed_ends_the_same(
+def test_killed_sampling_resumes_to_the_same_samples(
     seqwise: Command, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, time: int
 ) -> None:
     flags = ["the _ sees _ _", "--chains=3", "--every=1", "--discard=0", "--save-every=3", "--sweeps=8"]
@@ -113,12 +110,12 @@ def test_a_sampling_that_was_killed_ends_the_same(
         patched.setattr(sampling, "append_sweeps", kill)
         assert seqwise("sample", folder, *flags, "--output", tmp_path / "killed").code == 130
     again = seqwise("sample", folder, *flags, "--output", tmp_path / "killed")
-    assert again.out == whole.out and files(tmp_path / "killed") == files(tmp_path / "whole")
+    assert again.out == whole.out and contents(tmp_path / "killed") == contents(tmp_path / "whole")
     longer = seqwise("sample", folder, *flags[:-1], "--sweeps=10", "--output", tmp_path / "killed")
     assert longer.out == seqwise("sample", folder, *flags[:-1], "--sweeps=10").out
 
 
-def test_another_model_does_not_go_on(seqwise: Command, folder: Path, tmp_path: Path) -> None:
+def test_sampling_is_not_resumed_with_another_model(seqwise: Command, folder: Path, tmp_path: Path) -> None:
     flags = ["the _", "--sweeps=4", "--output", tmp_path / "samples"]
     assert seqwise("sample", folder, *flags).code == 0
     torch.manual_seed(1)
@@ -302,7 +299,7 @@ def test_a_name_on_the_hub_is_read_as_a_folder_is(
     assert "has its own code" in seqwise("score", "somebody/some-bert", "some.txt").complaint
 
 
-def test_transformers_is_as_loud_afterwards_as_before(folder: Path) -> None:
+def test_loading_restores_the_verbosity_of_transformers(folder: Path) -> None:
     logging = transformers.utils.logging
     before = logging.get_verbosity(), logging.is_progress_bar_enabled()
     load_run(folder)

@@ -1,4 +1,4 @@
-"""Lines kept block by block: whoever is killed, whatever is torn off, however many go on, the file is the same."""
+"""Lines written in blocks: the file is the same whichever processes are killed, and however many resume."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLAIM = {"model": "a", "inputs": "b"}
 
 
 class Killed(BaseException):
-    """What a test ends a process with."""
+    """Ends a simulated process."""
 
 
 def squares(numbers: Sequence[int]) -> list[str]:
@@ -64,7 +64,9 @@ def as_one_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_any_number_goes_on_after_any_other(as_one_of: Callable[..., None], tmp_path: Path, seed: int) -> None:
+def test_any_number_of_processes_resumes_after_any_other(
+    as_one_of: Callable[..., None], tmp_path: Path, seed: int
+) -> None:
     drawn, path = random.Random(seed), tmp_path / "out"
     for _ in range(3):
         count = drawn.randint(1, 4)
@@ -78,7 +80,7 @@ def test_any_number_goes_on_after_any_other(as_one_of: Callable[..., None], tmp_
     assert path.read_text() == WHOLE and [one.name for one in tmp_path.iterdir()] == ["out"]
 
 
-def test_what_is_kept_is_not_made_again(as_one_of: Callable[..., None], tmp_path: Path) -> None:
+def test_kept_blocks_are_not_computed_again(as_one_of: Callable[..., None], tmp_path: Path) -> None:
     path, made, counts = tmp_path / "out", [], []
     as_one_of(path, 3, blocks=[1, 2, 0])  # blocks 0, 1 and 4
     lines_of = lambda numbers: made.extend(numbers) or squares(numbers)  # noqa: E731

@@ -89,9 +89,7 @@ def test_a_folder_is_scored_as_its_model_is(
     assert f" tokens: {measure} " in as_json.err
 
 
-def test_what_stands_behind_a_text_is_read_from_a_file(
-    seqwise: Command, folders: dict[str, Path], tmp_path: Path
-) -> None:
+def test_suffixes_are_read_from_a_file(seqwise: Command, folders: dict[str, Path], tmp_path: Path) -> None:
     table = seqwise("score", folders["bert"], write(tmp_path / "gaps.tsv", "the\tdogs see\tthe cat .\nthe\tdogs\n"))
     row = {"prefix": "the", "text": "dogs see", "suffix": "the cat ."}
     as_json = seqwise("score", folders["bert"], write(tmp_path / "gaps.jsonl", json.dumps(row) + "\n"))
@@ -105,7 +103,7 @@ def test_what_stands_behind_a_text_is_read_from_a_file(
     assert "gaps.tsv:1: suffix: a model that reads from left to right" in complaint
 
 
-def test_texts_come_in_any_iterable_and_pairs_are_pairs(folders: dict[str, Path]) -> None:
+def test_texts_may_be_any_iterable_and_malformed_pairs_are_refused(folders: dict[str, Path]) -> None:
     scorer = Scorer(folders["bert"])
     texts = ["the dogs", "a cat"]
     assert [one.log_prob for one in scorer.score(iter(texts))] == [one.log_prob for one in scorer.score(texts)]
@@ -117,7 +115,7 @@ def test_texts_come_in_any_iterable_and_pairs_are_pairs(folders: dict[str, Path]
             scorer.score_pairs([("the dogs", "a cat", ""), ("the dogs", "a cat", category)])  # type: ignore[list-item]
 
 
-def test_pairs_have_no_bounds(folders: dict[str, Path]) -> None:
+def test_bounds_are_refused_for_pairs(folders: dict[str, Path]) -> None:
     with pytest.raises(InputError, match="bound: pairs are compared by the log-prob"):
         Scorer(folders["bert"], bound=3).score_pairs([("the dogs", "a cat")])
 
@@ -227,7 +225,7 @@ def test_accuracies_count_ties_as_lost() -> None:
     assert rows["all"].accuracy.value == 0.5 and rows["all"].mean_difference == 0.0
 
 
-def test_long_texts_are_read_by_windows_and_it_is_said(
+def test_long_texts_are_scored_in_windows_with_a_note(
     seqwise: Command, folders: dict[str, Path], tmp_path: Path
 ) -> None:
     file = write(tmp_path / "long.txt", "dog " * 20 + "\nsee\n")
@@ -296,7 +294,7 @@ def test_what_cannot_be_scored_is_refused_in_one_line(
     assert problem in seqwise("score", folders["bert"], write(tmp_path / file, text), *flags).complaint
 
 
-def test_what_scorer_cannot_take_is_refused() -> None:
+def test_invalid_arguments_of_a_scorer_are_refused() -> None:
     with pytest.raises(InputError, match="a model without its tokenizer"):
         Scorer(bert())
     tokenizer = piece_tokenizer(PIECES)

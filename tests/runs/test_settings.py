@@ -1,4 +1,4 @@
-"""Settings of training: each alternative survives YAML and flags, and what the chosen ones do not read is refused."""
+"""Settings of training: each alternative survives YAML and flags, and options without effect are refused."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def flat(settings: Settings) -> dict[str, str]:
         ("embedding_size", {"task": "tag", "model": "./my-bert", "embedding_size": 8}),
     ],
 )  # fmt: skip
-def test_what_nothing_reads_is_refused(named: str, settings: dict[str, Any], tmp_path: Path) -> None:
+def test_options_without_effect_are_refused(named: str, settings: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(InputError, match=rf"^{named}: .*; leave .*out, or (use|give) "):
         train_settings(**settings)
     path = tmp_path / "s.yaml"
@@ -237,7 +237,7 @@ def test_an_option_of_another_task_is_refused_with_that_task() -> None:
          "feeding_passes": "two-pass"},
     ],
 )  # fmt: skip
-def test_what_is_read_is_accepted(settings: dict[str, Any]) -> None:
+def test_options_with_effect_are_accepted(settings: dict[str, Any]) -> None:
     made = train_settings(train=Path("train.conll"), **settings)
     assert (
         load_settings(None, {name: str(value) for name, value in {"train": "train.conll", **settings}.items()}) == made

@@ -99,7 +99,7 @@ def test_streams_end_as_the_whole_search_does(kind: str, selector: str, data: st
 @pytest.mark.parametrize("rule", quick(RULES, "agree or delay(1)"))
 @settings(max_examples=10, deadline=None, derandomize=True)
 @given(st.data())
-def test_what_is_committed_depends_on_no_division_and_no_company(rule: str, data: st.DataObject) -> None:
+def test_commitments_do_not_depend_on_calls_or_other_streams(rule: str, data: st.DataObject) -> None:
     """Against one token at a time, alone: all that is committed and partial, what is retracted, and the score."""
     kind, selector = data.draw(st.sampled_from(KINDS)), data.draw(st.sampled_from([HardTopK(4), SoftTopK(3, 1e4)]))
     model, decoder = left_to_right(kind, 1), Decoder(selector, global_)
@@ -133,7 +133,7 @@ def test_what_is_committed_depends_on_no_division_and_no_company(rule: str, data
             shown[row] = update.partial
 
 
-def test_a_stream_at_once_is_greedy_search_and_global_scores_revise() -> None:
+def test_a_stream_without_delay_is_greedy_and_global_scores_revise() -> None:
     model = left_to_right("tagger", 7)
     ids = [0, 3, 5, 1, 1, 4, 2, 0, 5]
     at_once = Stream(model, k=4, commit="delay(0)")
@@ -230,7 +230,7 @@ def test_a_stream_of_a_run_has_words_labels_and_its_decoder(decoder: Any, change
     assert update.committed + stream.finish().committed == best.tokens
 
 
-def test_a_word_may_have_the_blanks_that_part_no_words() -> None:
+def test_a_word_may_contain_blanks_that_do_not_separate_words() -> None:
     """A no-break space, as in French numbers, and U+2028 are characters of words, as in the files of training."""
     words = ("3\u00a0000", "x\u2028y", "\x85")
     chosen = train_settings(objective="beam-crf", minimum_count=1, hidden_size=4, encoder="left-to-right")
@@ -365,13 +365,13 @@ def test_streams_stay_in_the_language(kind: str, commit: str) -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_cannot_be_a_stream_is_refused_in_a_line(made: Any, problem: str) -> None:
+def test_invalid_streams_are_refused_in_one_line(made: Any, problem: str) -> None:
     with pytest.raises(InputError) as refused:
         made()
     assert str(refused.value) == problem
 
 
-def test_a_state_of_several_streams_is_none_of_one() -> None:
+def test_one_stream_refuses_the_state_of_several() -> None:
     model = left_to_right("tagger")
     streams, stream = Streams(model), Stream(model)
     streams.feed({"a": [1, 2]})
@@ -420,7 +420,7 @@ def test_scores_that_leave_no_best_label_are_refused_and_the_stream_goes_on(numb
     ],
     ids=["hidden size", "labels", "dtype", "language"],
 )
-def test_a_state_is_refused_where_it_is_loaded_and_not_when_it_is_used(change: Any, problem: str) -> None:
+def test_a_state_that_does_not_fit_is_refused_on_loading(change: Any, problem: str) -> None:
     """With the width of a label's embedding in common; the stream that refuses it goes on."""
     stream, other = Stream(left_to_right("tagger"), commit="never"), Stream(change(), commit="never")
     stream.feed([1, 2])
@@ -434,14 +434,14 @@ def test_a_state_is_refused_where_it_is_loaded_and_not_when_it_is_used(change: A
 @pytest.mark.parametrize(
     "act", [lambda stream: stream.feed([1]), lambda stream: stream.finish()], ids=["feed", "finish"]
 )
-def test_a_finished_stream_takes_nothing_more(act: Any) -> None:
+def test_a_finished_stream_accepts_no_call(act: Any) -> None:
     stream = Stream(left_to_right("tagger"))
     stream.finish()
     with pytest.raises(InputError, match="the stream is finished; begin another Stream"):
         act(stream)
 
 
-# ---------------------------------------------------------------------------------------------- for long
+# ---------------------------------------------------------------------------------------- long streams
 
 
 @pytest.mark.thorough

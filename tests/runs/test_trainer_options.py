@@ -1,8 +1,7 @@
-"""The options of the Trainer, as settings of a run: with every named objective, and what they leave behind."""
+"""Options of the Trainer as settings of a run, with every objective."""
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from pathlib import Path
@@ -14,6 +13,7 @@ from transformers import TrainerCallback
 from transformers.integrations import integration_utils
 
 from command_line import Command
+from run_folders import columns_file, json_lines
 from seqwise.configuration import OneOf
 from seqwise.data import EncodedExample, Example
 from seqwise.errors import InputError
@@ -43,12 +43,6 @@ def tagged(count: int = 8) -> list[Example]:
     return [Example(source, tuple(token.upper() for token in source)) for source in sources]
 
 
-def write(path: Path, examples: list[Example]) -> Path:
-    pairs = (zip(example.source, example.target, strict=True) for example in examples)
-    path.write_text("\n".join("".join(f"{token}\t{label}\n" for token, label in pair) for pair in pairs))
-    return path
-
-
 def refused(option: str, objective: str) -> bool:
     """Whether an objective lacks an option: nothing but cross-entropy smooths labels, and CPUs lack some types."""
     on_cpu = not torch.cuda.is_available()
@@ -74,7 +68,7 @@ def trained(folder: Path, objective: str, options: dict[str, Any]) -> list[dict[
     run = new_run(tagged(), settings)
     dev = tagged() if settings.evaluate_every else []
     train_stage(run, run.codec.encode(tagged()), settings, folder=folder, dev=dev)
-    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    return json_lines(folder / "log.jsonl")
 
 
 @pytest.mark.thorough
@@ -111,7 +105,7 @@ def test_gradient_checkpointing_is_for_searches_with_gradients(objective: str) -
 def test_a_type_that_the_machine_lacks_is_refused_and_leaves_nothing(
     flag: str, message: str, tmp_path: Path, seqwise: Command
 ) -> None:
-    train, run = write(tmp_path / "train", tagged()), tmp_path / "run"
+    train, run = columns_file(tmp_path / "train", tagged()), tmp_path / "run"
     assert seqwise("train", "--train", train, flag, "--output", run).complaint.startswith(message)
     assert seqwise("masked-model", "train", train, flag, "--model=lstm", "--output", run).complaint.startswith(message)
     assert not run.exists()
@@ -135,7 +129,7 @@ def test_a_type_that_the_machine_lacks_is_refused_and_leaves_nothing(
         (["--report-to=wand"], "report_to: the Trainer has no integration 'wand'; did you mean 'wandb'?"),
     ],
 )
-def test_what_cannot_be_had_is_refused_in_one_line(
+def test_invalid_options_are_refused_in_one_line(
     flags: list[str], message: str, seqwise: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for package in ("wandb", "azureml"):
@@ -165,24 +159,20 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return lines
 
 
-def lines_of(path: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 def test_an_integration_gets_losses_and_evaluations_and_changes_nothing(
     recorded: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    train = write(tmp_path / "train", tagged(16))
+    train = columns_file(tmp_path / "train", tagged(16))
     sizes: dict[str, Any] = {"hidden_size": 4, "embedding_size": 4, "batch_size": 4, "beam_size": 2, "epochs": 6.0}
     plain = train_settings(train=train, dev=train, evaluate_every=12, objective="cross-entropy", **sizes)
     for name, settings in (("plain", plain), ("told", plain.with_changes(report_to="recorder"))):
         train_run(settings, tmp_path / name)
     assert (tmp_path / "plain" / "log.jsonl").read_text() == (tmp_path / "told" / "log.jsonl").read_text()
-    losses = [line["loss"] for line in lines_of(tmp_path / "told" / "log.jsonl")]
+    losses = [line["loss"] for line in json_lines(tmp_path / "told" / "log.jsonl")]
     told = {line["step"]: line["loss"] for line in recorded if "loss" in line}
     assert {*told} == {10, 20}
     assert told[20] == pytest.approx(sum(losses[10:20]) / 10, rel=1e-4)
-    measured = lines_of(tmp_path / "told" / "measurements.jsonl")
+    measured = json_lines(tmp_path / "told" / "measurements.jsonl")
     evaluated = [line for line in recorded if "eval_metric" in line]
     assert [line["step"] for line in evaluated] == [line["step"] for line in measured] == [12, 24]
     for line, expected in zip(evaluated, measured, strict=True):
@@ -206,7 +196,7 @@ def test_steps_are_counted_in_batches_of_tokens(tmp_path: Path) -> None:
     settings = train_settings(batch_tokens=4, epochs=3.0)
     assert settings.batch_size is None and sorted(map(len, settings.batches(encoded))) == [1, 1, 2, 2]
     assert settings.num_steps(encoded) == 12
-    train = write(tmp_path / "train", tagged(6))
+    train = columns_file(tmp_path / "train", tagged(6))
     flat: dict[str, Any] = {"hidden_size": 4, "embedding_size": 4, "epochs": 2.0, "objective": "cross-entropy"}
     metrics = train_run(train_settings(train=train, batch_tokens=4, **flat), tmp_path / "run")
     assert metrics["training"]["steps"] == 12  # each of them is longer than 2

@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from command_line import Command
+from run_folders import json_lines
 from seqwise.data import Example
 from seqwise.data.summary import most_frequent_labels, most_frequent_outputs, summarize, wrong_label_column
 from seqwise.data.synthetic import label_bias_toy
@@ -40,7 +41,7 @@ def test_examples_are_counted() -> None:
     assert (dev.unseen_source_tokens, dev.unseen_target_tokens) == (2, 1)
 
 
-def test_answers_without_learning_are_counted() -> None:
+def test_baselines_predict_the_most_frequent_outputs() -> None:
     asked = [Example(("the", "saw", "bird"), ()), Example(("dog",), ())]
     # saw: VERB first of two equals; dog: NOUN first; the most frequent label is DET, first of two with three each.
     assert most_frequent_labels(SENTENCES, asked) == [("DET", "VERB", "DET"), ("NOUN",)]
@@ -54,7 +55,7 @@ def text(count: int) -> list[Example]:
     return [Example(tuple(words[at : at + 5]), ("DET", "ADJ", "NOUN", "VERB", "ADV")) for at in range(0, len(words), 5)]
 
 
-def test_labels_of_a_right_column_are_no_reason_to_warn() -> None:
+def test_labels_of_the_right_column_give_no_warning() -> None:
     toy = label_bias_toy(1200, length=6, generator=torch.Generator().manual_seed(0))
     for right in (toy, toy[:10], text(200), text(10)):
         assert wrong_label_column(right) is None
@@ -64,7 +65,7 @@ def test_labels_of_a_right_column_are_no_reason_to_warn() -> None:
     assert wrong_label_column(copied) is None  # few labels, which happen to be the tokens
 
 
-def test_labels_of_a_wrong_column_are() -> None:
+def test_labels_of_a_wrong_column_are_warned_of() -> None:
     right = text(200)
     swapped = [Example(one.target, one.source) for one in right]
     assert "seen once" in (wrong_label_column(swapped + swapped[:1] * 20) or "")
@@ -93,7 +94,7 @@ def files(tmp_path: Path) -> list[object]:
 
 
 @pytest.mark.thorough
-def test_training_begins_with_what_it_found(files: list[object], tmp_path: Path, seqwise: Command) -> None:
+def test_training_starts_with_a_summary(files: list[object], tmp_path: Path, seqwise: Command) -> None:
     ended = seqwise(
         *files, "--dev", tmp_path / "dev.conll", "--encoder=left-to-right", "--epochs=2", "--warm-start-epochs=5"
     )
@@ -134,7 +135,7 @@ def test_the_baseline_of_a_transducer_is_on_development_data(tmp_path: Path, seq
     assert json.loads((tmp_path / "without" / "summary.json").read_text())["baseline"] is None
 
 
-def test_a_masked_model_begins_with_what_it_found(tmp_path: Path, seqwise: Command) -> None:
+def test_training_a_masked_model_starts_with_a_summary(tmp_path: Path, seqwise: Command) -> None:
     train, dev, run = tmp_path / "train.txt", tmp_path / "dev.txt", tmp_path / "run"
     train.write_text("a b\na b a\na c\n" * 10)
     dev.write_text("a b\na d\n")
@@ -153,7 +154,7 @@ def test_a_masked_model_begins_with_what_it_found(tmp_path: Path, seqwise: Comma
     assert json.loads((run / "summary.json").read_text())["task"] == "masked"
 
 
-def test_words_that_are_too_rare_for_a_masked_model_are_counted_as_they_are(tmp_path: Path, seqwise: Command) -> None:
+def test_the_summary_of_a_masked_model_counts_rare_words(tmp_path: Path, seqwise: Command) -> None:
     train, dev, run = tmp_path / "train.txt", tmp_path / "dev.txt", tmp_path / "run"
     train.write_text("a b\n" * 10 + "a e\na f\n")
     dev.write_text("a e\na g\n")
@@ -180,7 +181,7 @@ def test_without_development_data_the_last_losses_are_shown(kind: str, tmp_path:
     flags = ["--hidden-size=4", "--batch-size=1", "--minimum-count=1", "--epochs=5", "--output", tmp_path / "run"]
     train = {"tagger": ["train", "--train"], "masked model": ["masked-model", "train", "--num-heads=1"]}[kind]
     ended = seqwise(*train, tmp_path / "train", *flags)
-    log = [json.loads(line)["loss"] for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    log = [line["loss"] for line in json_lines(tmp_path / "run" / "log.jsonl")]
     before, last = ((log[at] + log[at + 1]) / 2 for at in (6, 8))
     change = f"{'fell' if last < before else 'rose'} from {before:.4g} to {last:.4g} in the last two fifths"
     assert f"fixed number of steps, not evaluated during training: the loss {change}" in " ".join(ended.out.split())
@@ -224,7 +225,7 @@ def kinds(losses: list[float], **settings: str) -> list[str]:
     return list(loss_warnings(losses, chosen, unit="nats", schedules=chosen.objective.schedules))
 
 
-def test_a_loss_that_still_falls_is_told_from_one_that_has_come_to_rest() -> None:
+def test_a_falling_loss_is_told_from_a_converged_one() -> None:
     falling = noisy(*(5 - place / 100 for place in range(400)))
     resting = noisy(*(1 + 4 * math.exp(-place / 30) for place in range(400)))
     assert kinds(falling) == ["still falling"] and kinds(resting) == []
@@ -236,7 +237,7 @@ def test_a_loss_that_still_falls_is_told_from_one_that_has_come_to_rest() -> Non
     assert kinds(barely) == []  # by less than anybody waits for
 
 
-def test_a_loss_that_has_risen_is_told_from_one_that_has_not() -> None:
+def test_a_risen_loss_is_told_from_a_steady_one() -> None:
     rising = noisy(*(1 + place / 100 for place in range(400)))
     assert kinds(rising) == ["diverged"] and kinds(noisy(*[1.0] * 400)) == []
     assert kinds(rising, objective="relaxed-beam", alpha="linear(1, 9)") == []
@@ -247,16 +248,14 @@ def test_a_loss_that_has_risen_is_told_from_one_that_has_not() -> None:
 
 
 @pytest.mark.parametrize(("title", "sign", "value"), [("accuracy", 1, 0.4), ("word error", -1, 0.6)])
-def test_a_model_below_the_baseline_is_told(title: str, sign: int, value: float) -> None:
+def test_a_model_below_the_baseline_is_reported(title: str, sign: int, value: float) -> None:
     def told(value: float, file: str = "dev") -> bool:
         return bool(below(Baseline("guessing", file, title, sign, {title: 0.5}), {title: value}))
 
     assert told(value) and not told(0.5) and not told(1 - value) and not told(value, file="train")
 
 
-def test_a_training_run_that_came_to_nothing_ends_with_a_warning(
-    files: list[object], tmp_path: Path, seqwise: Command
-) -> None:
+def test_a_diverged_training_run_ends_with_a_warning(files: list[object], tmp_path: Path, seqwise: Command) -> None:
     wild = ["--objective=cross-entropy", "--learning-rate=1000", "--clip=1e9", "--epochs=30", "--encoder=left-to-right"]
     ended = seqwise(*files, *wild)
     assert ended.code == 0 and "seqwise: the loss rose from" in ended.err and "seqwise predict" not in ended.out

@@ -40,7 +40,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 class Trainings:
-    """In the place of ``train_run``: the measure is a function of the settings, and evaluations come step by step."""
+    """Stands in for ``train_run``: the measure is a function of the settings, and evaluations come step by step."""
 
     def __init__(self, patch: pytest.MonkeyPatch, *, interrupted_at: int | None = None) -> None:
         self.learning_rates: list[float] = []
@@ -102,7 +102,7 @@ def test_an_interruption_changes_no_choice(
     assert killed.config.read_text() == whole.config.read_text()
 
 
-def test_the_folder_of_a_trial_in_which_another_process_trains_is_left_to_it(
+def test_the_folder_of_a_trial_that_another_process_trains_is_left_alone(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Trainings(monkeypatch, interrupted_at=1)
@@ -224,7 +224,7 @@ def test_a_full_disk_is_not_the_fault_of_a_trial(
 def test_processes_share_the_trials_of_a_study(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three at a time, each with a trial of its own; threads hold locks as processes do."""
+    """Three at a time, each with another trial; threads hold locks as processes do."""
     train, choose, chosen, all_three = Trainings(monkeypatch), tuning._choices, [], threading.Barrier(3)
 
     def train_three_at_a_time(*arguments: Any, **named: Any) -> Any:
@@ -296,7 +296,7 @@ def test_the_trial_of_a_dead_process_is_taken_over(
         ),
     ],
 )
-def test_what_an_objective_has_is_tuned(
+def test_the_options_of_an_objective_are_tuned(
     options: dict[str, Any], names: set[str], settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Trainings(monkeypatch)
@@ -336,6 +336,7 @@ def test_from_the_command_line_to_a_run_with_the_winner(tmp_path: Path, seqwise:
     [
         (["--trials=0"], "trials must be at least 1, got 0; give --trials N"),
         (["--trials=2"], "dev: settings are tuned on development data, and there are none; give --dev FILE"),
+        (["--trials=2", "--dev=/nowhere", "--patience=0"], "patience must be at least 1, got 0"),
         (["--trials=2", "--dev=/nowhere", "--output=.."], "..: the folder holds no study"),
     ],
 )
