@@ -1,4 +1,4 @@
-"""Where commands run: every one on an accelerator, with the results of the CPU; devices that are not there, or full."""
+"""Devices of commands: each runs on an accelerator with the results of the CPU; missing and full devices."""
 
 from __future__ import annotations
 

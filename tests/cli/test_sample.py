@@ -23,6 +23,7 @@ import pytest
 import torch
 
 from command_line import Command
+from run_folders import contents
 from sampled import report_lines, sample
 from seqwise import InputError
 from seqwise.configuration import configure
@@ -214,7 +215,7 @@ def test_samples_are_distributed_as_the_target_says(name: str) -> None:
         )
 
 
-def test_what_is_free_is_drawn_given_what_is_fixed() -> None:
+def test_free_positions_are_drawn_given_the_fixed_ones() -> None:
     """A Transformer over characters; two problems of other lengths and other free positions at once."""
     run = build("characters")
     settings = settings_of(chains=1200, sweeps=12, proposal_temperature=1.5, max_rows=8192)
@@ -241,7 +242,7 @@ def test_outputs_are_drawn_given_their_source() -> None:
                 assert excess(own, exact(run, (FREE,) * length, settings, problem.source_ids)) < 4
 
 
-def test_degenerate_gibbs_is_another_distribution_and_is_said_to_be() -> None:
+def test_degenerate_gibbs_has_another_distribution_and_says_so() -> None:
     run = build("words")
     settings = settings_of(kernel="gibbs", chains=1200, sweeps=12, length="3", max_rows=8192)
     sampled = sample(run, read_problems(run, None, settings), settings)
@@ -383,7 +384,7 @@ def test_a_model_is_given_no_more_rows_than_it_may(kernel: str, monkeypatch: pyt
     assert max(given) <= 2
 
 
-# ---- Problems, and what of them is printed --------------------------------------------------------------------------
+# ---- Problems and printed sequences --------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -420,7 +421,7 @@ def test_the_command_prints_what_the_function_gives(command: Command, folders: d
     assert all("b a" in one["text"] and "c" not in one["text"].split() for one in records)
 
 
-def test_burn_in_and_what_is_discarded_are_not_printed(command: Command, folders: dict[str, Path]) -> None:
+def test_burn_in_and_discarded_sweeps_are_not_printed(command: Command, folders: dict[str, Path]) -> None:
     def sweeps(*flags: str) -> list[int]:
         records = command(folders["words"], "--length=3", "--chains=1", "--sweeps=12", "--every=2", *flags).records
         return [one["sweep"] for one in records]
@@ -432,7 +433,7 @@ def test_burn_in_and_what_is_discarded_are_not_printed(command: Command, folders
     assert [one["sweep"] for one in command(folders["words"], "--length=3", "--chains=2").records] == [33, 33]
 
 
-def test_the_best_of_all_is_printed_where_that_is_asked_for(command: Command, folders: dict[str, Path]) -> None:
+def test_the_best_sequence_of_each_input_can_be_printed(command: Command, folders: dict[str, Path]) -> None:
     """Of all sweeps, chains and lengths, by the energy per token; the first sweeps included."""
     flags = ["--length-beam=2", "--chains=3", "--sweeps=5", "--proposal-temperature=2"]
     sources = folders["pairs"].parent / "sources.txt"
@@ -480,7 +481,7 @@ def test_fixed_positions_stay_as_they_are_written(
 
 @pytest.mark.parametrize("setting", ["contain", "without"])
 def test_phrases_of_subwords_are_words(folders: dict[str, Path], setting: str) -> None:
-    """Of all sequences of four pieces those are kept that have the word, or not, whatever its pieces are."""
+    """Among all sequences of four pieces, those with the word are kept or excluded, however it is divided."""
     run = load_run(folders["subwords"])
     phrases = runner_of(run, settings_of(**{setting: ("ab",)})).phrases
     every_NT = torch.tensor(list(itertools.product(run.codec.allowed_V.nonzero().flatten().tolist(), repeat=4)))
@@ -502,7 +503,7 @@ def test_subwords_are_drawn_between_words(folders: dict[str, Path], command: Com
     assert all(text.startswith("a b") and text.endswith("c") for text in texts)
 
 
-def test_another_token_can_stand_for_what_is_free(folders: dict[str, Path], command: Command) -> None:
+def test_another_token_can_mark_free_positions(folders: dict[str, Path], command: Command) -> None:
     assert len(command(folders["words"], "a ? b", "--free=?", "--sweeps=2").records) == 5
     assert "a _" in {one["text"][:3] for one in command(folders["words"], "a _ ?", "--free=?", "--sweeps=2").records}
 
@@ -527,7 +528,7 @@ def test_lengths_are_as_asked_for_or_as_in_training() -> None:
     assert first == read_problems(run, None, settings_of(count=9))[:5]
 
 
-def test_mask_predict_has_each_length_once_for_it_draws_nothing(command: Command, folders: dict[str, Path]) -> None:
+def test_mask_predict_has_each_length_once(command: Command, folders: dict[str, Path]) -> None:
     flags = ["--kernel=mask-predict", "--length=2-4", "--count=3"]
     assert [len(one["text"].split()) for one in command(folders["words"], *flags).records] == [2, 3, 4]
     flags[-1] = "--count=2"
@@ -537,7 +538,7 @@ def test_mask_predict_has_each_length_once_for_it_draws_nothing(command: Command
     assert "count: the kernel mask-predict draws nothing, so 9 sequences need as many lengths, not 3" in complaint
 
 
-def test_problems_go_the_same_way_alone_and_together() -> None:
+def test_samples_do_not_depend_on_other_problems() -> None:
     """Three lengths and two sources, at once and one by one; and so do chains in small groups."""
     run = build("pairs")
     settings = settings_of(
@@ -600,19 +601,13 @@ KEPT: dict[str, dict[str, Any]] = {
 }
 
 
-def files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
 class Killed(BaseException):
-    """Nobody catches it."""
+    """Ends sampling, and nothing catches it."""
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", KEPT)
-def test_killed_at_any_moment_it_ends_with_the_same_files(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_sampling_resumes_to_the_same_files(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed before, within and after each of the savings of several groups of chains, again and again."""
     run = build("pairs" if name == "tempering" else "words", dtype=torch.float32)
     given: dict[str, Any] = {"length_beam": 2} if name == "tempering" else {"length": "2-3", "count": 2}
@@ -652,7 +647,7 @@ def test_killed_at_any_moment_it_ends_with_the_same_files(
         attempt(after, "save_chains")
     again = sample(run, problems, settings, output=tmp_path / "killed")
     assert again.samples == whole.samples
-    assert files(tmp_path / "killed") == files(tmp_path / "whole")
+    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
     for group, other in zip(again.groups, whole.groups, strict=True):
         assert torch.equal(group.trace.passes_SB, other.trace.passes_SB)
         assert math.isnan(group.trace.seconds) and other.trace.seconds > 0
@@ -707,12 +702,12 @@ def test_a_killed_process_is_continued_by_the_same_command(
         assert len((tmp_path / ending / "samples.jsonl").read_text().splitlines()) == 5  # of the first length
         again = command(*flags, tmp_path / ending)
         assert again.out == whole.out
-        assert files(tmp_path / ending) == files(tmp_path / "whole")
+        assert contents(tmp_path / ending) == contents(tmp_path / "whole")
         assert "per second" in whole.err and "per second" not in again.err
     assert (tmp_path / "whole" / "samples.jsonl").read_text() == whole.out
 
 
-def test_with_more_sweeps_it_goes_on(command: Command, folders: dict[str, Path], tmp_path: Path) -> None:
+def test_more_sweeps_continue_the_chains(command: Command, folders: dict[str, Path], tmp_path: Path) -> None:
     flags = [folders["words"], "_ a _", "--every=3", "--save-every=4"]
     command(*flags, "--sweeps=10", "--output", tmp_path / "a")
     longer = command(*flags, "--sweeps=21", "--output", tmp_path / "a")
@@ -725,7 +720,7 @@ def test_with_more_sweeps_it_goes_on(command: Command, folders: dict[str, Path],
 def test_other_settings_are_refused_by_name(command: Command, folders: dict[str, Path], tmp_path: Path) -> None:
     output = ["--output", tmp_path / "a", "--sweeps=4", "--chains=2"]
     assert command(folders["words"], "a _ b", *output).code == 0
-    before = files(tmp_path / "a")
+    before = contents(tmp_path / "a")
     for flag, name in (("--seed=1", "seed"), ("--blocks=2", "blocks"), ("--temperature=0.5", "temperature"),
                        ("--kernel=gibbs", "kernel"), ("--contain=a", "contain"), ("--max-rows=7", "max_rows"),
                        ("--best", "best")):  # fmt: skip
@@ -737,7 +732,7 @@ def test_other_settings_are_refused_by_name(command: Command, folders: dict[str,
     assert (
         "started with another model; give another --output" in command(tmp_path / "other", "a _ b", *output).complaint
     )
-    assert files(tmp_path / "a") == before
+    assert contents(tmp_path / "a") == before
     assert command(folders["words"], "a _ b", *output, "--save-every=1").code == 0
 
 
@@ -955,7 +950,7 @@ BAD: list[tuple[str, list[str], str]] = [
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("kind", "arguments", "what"), BAD, ids=[" ".join([kind, *flags]) for kind, flags, _ in BAD])
-def test_what_cannot_be_is_refused_in_one_line(
+def test_invalid_options_are_refused_in_one_line(
     command: Command, folders: dict[str, Path], kind: str, arguments: list[str], what: str
 ) -> None:
     complaint = command(folders[kind], *arguments).complaint
@@ -990,7 +985,7 @@ def test_help_names_every_setting(command: Command) -> None:
         assert f"--{flag.name.replace('_', '-')}" in said.out
 
 
-def test_what_is_unusual_is_said_before_it_starts(command: Command, folders: dict[str, Path]) -> None:
+def test_unusual_lengths_are_warned_of(command: Command, folders: dict[str, Path]) -> None:
     run = load_run(folders["words"])
     longest = max(run.codec.lengths)
     said = command(folders["words"], f"--length={longest + 3}", "--chains=2", "--sweeps=1").err
@@ -1001,7 +996,7 @@ def test_what_is_unusual_is_said_before_it_starts(command: Command, folders: dic
     assert "lengths outside" not in command(folders["words"], f"--length={longest}", "--chains=2", "--sweeps=1").err
 
 
-def test_marks_without_a_blank_between_are_no_fixed_word(folders: dict[str, Path], command: Command) -> None:
+def test_adjacent_marks_of_free_positions_are_refused(folders: dict[str, Path], command: Command) -> None:
     """Even where another position is free; characters need no blank."""
     refused = "'__' is not 2 free positions; write _ _, or choose another token for free positions"
     assert refused in command(folders["words"], "a __ _").complaint
@@ -1013,7 +1008,7 @@ def test_marks_without_a_blank_between_are_no_fixed_word(folders: dict[str, Path
         assert [token == FREE for token in problem.tokens] == [False, True, True]
 
 
-def test_unknown_fixed_tokens_are_said(tmp_path: Path) -> None:
+def test_unknown_fixed_tokens_are_warned_of(tmp_path: Path) -> None:
     texts = [Example((), ("the", "dog")), Example((), ("the", "dog")), Example((), ("the", "cat"))]
     run = new_masked_run(texts, masked_settings(hidden_size=8))
     problems = [one for text in ("the _", "_ zebra") for one in read_problems(run, text, settings_of())]
@@ -1037,7 +1032,7 @@ def test_chains_that_do_not_move_have_no_effective_sample_size(command: Command,
 
 
 @pytest.mark.thorough
-def test_absurd_numbers_that_do_no_harm_are_taken(command: Command, folders: dict[str, Path]) -> None:
+def test_huge_but_harmless_numbers_are_accepted(command: Command, folders: dict[str, Path]) -> None:
     flags = ["--length=3", "--chains=2", "--sweeps=6"]
     for more in (
         ["--blocks=100000", "--visits=shuffled"],
@@ -1055,14 +1050,14 @@ def test_absurd_numbers_that_do_no_harm_are_taken(command: Command, folders: dic
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("kept", [{}, {"every": 3}, {"every": 7, "temperature": 0.5, "anneal": 0.1}, {"best": True}])
-def test_as_many_sequences_are_printed_as_were_counted_on(kept: dict[str, Any]) -> None:
+def test_the_number_of_printed_sequences_is_known_in_advance(kept: dict[str, Any]) -> None:
     run = build("words")
     settings = settings_of(chains=2, sweeps=30, length="2-3", count=4, **kept)
     assert len(sample(run, read_problems(run, None, settings), settings).samples) == settings.num_printed(4)
 
 
 @pytest.mark.thorough
-def test_what_would_fill_the_disk_is_refused(
+def test_samples_that_would_fill_the_disk_are_refused(
     command: Command, folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before anything is sampled or written; and what a folder holds already is not asked for twice."""

@@ -1,4 +1,4 @@
-"""seqwise sample by the block: files of any length come to what they come to at once, killed, shared or not."""
+"""seqwise sample in blocks: the same samples as at once, also if killed or shared among processes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from cli.test_sample import Killed, build, files, settings_of
+from cli.test_sample import Killed, build, settings_of
 from command_line import Command
+from run_folders import contents
 from sampled import report_lines, sample
 from seqwise import InputError
 from seqwise.data import Example
@@ -53,7 +54,7 @@ def without_time(lines: list[str]) -> list[str]:
     return [re.sub(r"; \S+ per second", "", line) for line in lines]
 
 
-# ---- What comes of them ---------------------------------------------------------------------------------------------
+# ---- Samples and report ---------------------------------------------------------------------------------------------
 
 
 SOURCES, TO_FILL = ("abc", "cab", "b", "acb", "c"), ("_b_", "a_", "__c", "_", "a_b_")
@@ -70,7 +71,7 @@ CASES: dict[str, tuple[str, tuple[str | None, ...], dict[str, Any]]] = {
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", CASES)
-def test_many_blocks_come_to_what_one_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_blocks_give_the_samples_of_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Samples, the report, and how far it is said to be; of each problem the chains are advanced alone, to the bit."""
     kind, texts, given = CASES[name]
     run = build(kind)
@@ -229,11 +230,13 @@ def asked_of(name: str) -> tuple[Any, Any, SampleSettings]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", LASTING)
-def test_killed_in_any_block_it_ends_with_the_same_files(name: str, small: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_sampling_killed_in_any_block_resumes_to_the_same_files(
+    name: str, small: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Killed at each of the savings of all blocks, and within and after each writing of samples, again and again."""
     run, problems, settings = asked_of(name)
     whole = sample(run, problems, settings, output=tmp_path / "whole")
-    expected = files(tmp_path / "whole")
+    expected = contents(tmp_path / "whole")
     assert 3 < len(whole.groups) == sum(name.endswith(".safetensors") for name in expected)
     save_chains, keep_samples = module.save_chains, sampling_folder.keep_samples
 
@@ -270,7 +273,7 @@ def test_killed_in_any_block_it_ends_with_the_same_files(name: str, small: pytes
     steps: list[SweepDone] = []
     again = sample(run, problems, settings, output=tmp_path / "killed", on_sweep=steps.append)
     assert again.samples == whole.samples and not steps
-    assert files(tmp_path / "killed") == expected
+    assert contents(tmp_path / "killed") == expected
     assert report_lines(again, settings)[0] == report_lines(whole, settings)[0]
     longer = settings.replace(sweeps=8)
     extended = sample(run, problems, longer, output=tmp_path / "killed", on_sweep=steps.append)
@@ -278,9 +281,7 @@ def test_killed_in_any_block_it_ends_with_the_same_files(name: str, small: pytes
     assert len(steps) == 3 * len(whole.groups)
 
 
-def test_samples_are_kept_as_soon_as_their_chains_have_come_to_the_end(
-    small: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_samples_are_written_as_soon_as_their_chains_end(small: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run, problems, settings = asked_of("every")
     sample(run, problems, settings, output=tmp_path / "whole")
     expected = (tmp_path / "whole" / "samples.jsonl").read_bytes()
@@ -292,7 +293,7 @@ def test_samples_are_kept_as_soon_as_their_chains_have_come_to_the_end(
     assert found == expected
 
 
-def test_what_a_block_has_written_goes_when_it_is_written_again(tmp_path: Path) -> None:
+def test_a_block_that_is_written_again_replaces_its_samples(tmp_path: Path) -> None:
     """It may become shorter: of the best sample another length may have the better one."""
     begin = sampling_folder.keep_samples(tmp_path, ["first"], begin=0)
     sampling_folder.keep_samples(tmp_path, ["a long one", "another"], begin=begin)
@@ -347,7 +348,7 @@ def test_a_killed_command_has_printed_the_blocks_that_are_done(
     assert killed.stdout.splitlines() == whole.out.splitlines()[:8]  # two blocks of two problems
     assert (tmp_path / "killed" / "samples.jsonl").read_text() == killed.stdout
     again = seqwise(*flags, "--output", tmp_path / "killed")
-    assert again.out == whole.out and files(tmp_path / "killed") == files(tmp_path / "whole")
+    assert again.out == whole.out and contents(tmp_path / "killed") == contents(tmp_path / "whole")
 
 
 @pytest.mark.slow
@@ -360,9 +361,9 @@ def test_blocks_of_two_processes_are_those_of_one(
     one = seqwise(*flags, "--output", tmp_path / "one")
     code, out, err = ended(launch(script, 0, *flags, "--output", tmp_path / "two"))
     assert code == 0 and out == one.out, err
-    assert files(tmp_path / "two") == files(tmp_path / "one") and len(files(tmp_path / "one")) == 2 + 2 * 7
+    assert contents(tmp_path / "two") == contents(tmp_path / "one") and len(contents(tmp_path / "one")) == 2 + 2 * 7
     # One that was killed, with all its blocks, goes on in the other number of processes.
     code, _, _ = ended(launch(script, 3, *flags, "--output", tmp_path / "killed"))
-    assert code != 0 and files(tmp_path / "killed") != files(tmp_path / "one")
+    assert code != 0 and contents(tmp_path / "killed") != contents(tmp_path / "one")
     assert seqwise(*flags, "--output", tmp_path / "killed").out == one.out
-    assert files(tmp_path / "killed") == files(tmp_path / "one")
+    assert contents(tmp_path / "killed") == contents(tmp_path / "one")

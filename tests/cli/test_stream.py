@@ -153,9 +153,9 @@ def test_runs_that_cannot_stream_say_what_can(streamed: Callable[..., Ended], tm
 
 
 @pytest.mark.thorough
-def test_tokens_are_labelled_as_they_come_and_a_reader_that_has_gone_is_no_error(run: Path) -> None:
-    """In a process of its own, of which each update is read before the next token is written."""
-    command = [sys.executable, "-c", "from seqwise.cli import main; main()", "stream", str(run), "--json"]
+def test_tokens_are_labelled_as_they_arrive_and_a_closed_pipe_is_no_error(run: Path) -> None:
+    """In a process: each update is read before the next token is written."""
+    command = [sys.executable, "-m", "seqwise", "stream", str(run), "--json"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
         assert running.stdin and running.stdout and running.stderr
         for token in (b"a", b"b", b"a"):

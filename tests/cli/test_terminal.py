@@ -1,4 +1,4 @@
-"""Manners of the command line: progress where there is no terminal, and completion."""
+"""The command line in a terminal: progress, completion, imports and help."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -31,7 +32,7 @@ def lines_of(captured: pytest.CaptureFixture[str]) -> list[str]:
     return captured.readouterr().err.splitlines()
 
 
-def test_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_a_line_every_half_minute(capsys: pytest.CaptureFixture[str]) -> None:
     now = [0.0]
     progress = LineProgress(every=30, clock=lambda: now[0])
     task = progress.add_task("training", total=4000, note="")
@@ -44,7 +45,7 @@ def test_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split("; ")[1] for line in said] == ["loss 0.30", "loss 0.60", "loss 0.90"]
 
 
-def test_steps_count_as_well_and_what_is_soon_over_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_without_a_total_counts_steps(capsys: pytest.CaptureFixture[str]) -> None:
     now = [0.0]
     progress = LineProgress(every=30, clock=lambda: now[0])
     task = progress.add_task("scoring", total=None, note="")
@@ -56,7 +57,7 @@ def test_steps_count_as_well_and_what_is_soon_over_says_nothing(capsys: pytest.C
     assert lines_of(capsys) == ["scoring: 2"]
 
 
-def test_after_the_first_step_a_time_is_left(capsys: pytest.CaptureFixture[str]) -> None:
+def test_time_left_is_shown_after_the_first_step(capsys: pytest.CaptureFixture[str]) -> None:
     """Each takes a minute, which is longer than what rich looks back at."""
     now = [0.0]
     progress = LineProgress(every=30, clock=lambda: now[0])
@@ -138,6 +139,23 @@ def test_the_shell_completes(
     assert seqwise().out.split() == completed
 
 
+def imports(
+    modules: Sequence[str], *arguments: str, **options: Any
+) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    """Run a command in a process, and return which of these modules it has imported at its end."""
+    program = f"""
+import atexit, sys
+atexit.register(lambda: print("imported:", *(name for name in {modules!r} if name in sys.modules)))
+sys.argv = ["seqwise", *{arguments!r}]
+from seqwise.cli import main
+main()
+"""
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=100, **options)
+    ended.stdout, _, imported = ended.stdout.rpartition("imported:")
+    return ended, imported.split()
+
+
 @pytest.mark.parametrize(
     ("typed", "environment"),
     [
@@ -153,21 +171,12 @@ def test_the_shell_completes(
     ],
 )
 def test_help_and_completion_import_nothing_slow(typed: str, environment: dict[str, str]) -> None:
-    program = f"""
-import atexit, sys
-slow = {{"torch", "transformers", "numpy", "rich", "pydantic"}}
-atexit.register(lambda: print("imported:", *sorted(slow & set(sys.modules))))
-sys.argv = {typed.split()}
-from seqwise.cli import main
-main()
-"""
-    command = [sys.executable, "-c", program]
-    ended = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=100)
-    *said, imported = ended.stdout.splitlines()
-    assert said and ended.returncode == 0, ended.stderr
+    slow = ["torch", "transformers", "numpy", "rich", "pydantic"]
+    ended, imported = imports(slow, *typed.split()[1:], env=os.environ | environment)
+    assert ended.stdout and ended.returncode == 0, ended.stderr
     # The flags of a command are read off its configuration.
     words = environment.get("COMP_WORDS", typed).split()
-    assert imported == ("imported: pydantic" if {"sample", "train"} & set(words) else "imported:")
+    assert imported == (["pydantic"] if {"sample", "train"} & set(words) else [])
 
 
 @pytest.mark.parametrize(
@@ -181,16 +190,9 @@ main()
 )
 def test_wrong_settings_are_refused_before_anything_slow_is_imported(typed: str, tmp_path: Path) -> None:
     (tmp_path / "task.yaml").write_text("task: tag\n")
-    program = f"""
-import atexit, sys
-atexit.register(lambda: print("imported:", *sorted({{"torch", "transformers"}} & set(sys.modules))))
-sys.argv = ["seqwise", *{typed.split()}]
-from seqwise.cli import main
-main()
-"""
-    ended = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    ended, imported = imports(["torch", "transformers"], *typed.split(), cwd=tmp_path)
     assert ended.returncode == 2 and " must be " in ended.stderr, ended.stderr
-    assert ended.stdout == "imported:\n"
+    assert (ended.stdout, imported) == ("", [])
 
 
 def test_standard_streams_may_be_closed(seqwise: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,24 +226,16 @@ sys.meta_path.insert(0, Interrupted())
 
 @pytest.mark.thorough
 def test_predict_of_an_own_tagger_imports_nothing_that_it_does_not_use(tmp_path: Path) -> None:
-    """Beside torch, whatever is imported for one sentence is what one waits for."""
+    """Apart from torch, imports are what takes the time of predicting one sentence."""
     (tmp_path / "train.conll").write_text("the\tDET\ndog\tNOUN\n\na\tDET\ncat\tNOUN\n")
     given = ["--train", tmp_path / "train.conll", "--hidden-size=8", "--epochs=1"]
     run_main("train", *given, "--output", tmp_path / "run")
     unused = ["transformers", "tokenizers", "huggingface_hub", "httpx", "httpx2", "rich", "jinja2", "matplotlib"]
     unused += ["seqwise.sampling", "seqwise.hugging_face", "seqwise.pages", "seqwise.training.trainer"]
     unused += [f"seqwise.runs.{name}" for name in ("training", "scoring", "sampling", "diagnosis", "streaming")]
-    program = f"""
-import atexit, sys
-atexit.register(lambda: print("imported:", *(name for name in {unused} if name in sys.modules)))
-sys.argv = ["seqwise", "predict", {str(tmp_path / "run")!r}, "the dog"]
-from seqwise.cli import main
-main()
-"""
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
-    *said, imported = ended.stdout.splitlines()
-    assert len(said) == 4 and ended.returncode == 0, ended.stderr
-    assert imported == "imported:"
+    ended, imported = imports(unused, "predict", str(tmp_path / "run"), "the dog")
+    assert len(ended.stdout.splitlines()) == 4 and ended.returncode == 0, ended.stderr
+    assert imported == []
 
 
 # ---- Help -----------------------------------------------------------------------------------------------------------
