@@ -85,7 +85,7 @@ mutants: setup
 	$(BIN)/python -m scripts.make_mutants_page
 
 soak: setup
-	SEQWISE_SOAK_SECONDS=600 $(BIN)/python -m pytest -m slow -k for_long --write-figures results/soak.json \
+	SEQWISE_SOAK_SECONDS=600 $(BIN)/python -m pytest -m slow -k do_not_drift --write-figures results/soak.json \
 	  tests/reliability/test_load.py $(PYTEST)
 	$(BIN)/python -m scripts.make_reliability_page
 

@@ -1,4 +1,4 @@
-"""What is promised, in figures: each test says its own, and ``--write-figures PATH`` keeps them all.
+"""Figures of what the tests promise: each test gives its own, and ``--write-figures PATH`` saves them all.
 
 The option is known where this folder is named on the command line.
 """

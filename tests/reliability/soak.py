@@ -1,4 +1,4 @@
-"""Work that goes on and on, in a process of its own: memory and speed after each tick, as JSON on standard output.
+"""Long work in one process: memory and speed after each tick, as JSON on standard output.
 
 ``python -m reliability.soak SUBJECT SECONDS``, in the folder of the tests.
 
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 
 class Tick(NamedTuple):
-    """What was measured after a piece of work.
+    """Measurements after a piece of work.
 
     Attributes:
         bytes: resident memory.
@@ -58,7 +58,7 @@ def of_torch() -> Callable[[], None]:
 
 
 def meter(fixed: Callable[[], None]) -> Callable[[], Tick]:
-    """What measures the piece of work since it was made, or asked last; the fixed calculation is done in between."""
+    """Return a function that measures the work since its last call; the fixed calculation is done in between."""
 
     def timed() -> float:
         began = time.process_time()

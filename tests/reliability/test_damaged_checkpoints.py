@@ -1,4 +1,4 @@
-"""A checkpoint that was cut, flipped or robbed of a file is passed over, never loaded, and its file is named."""
+"""A checkpoint with a cut, flipped or missing file is passed over, never loaded, and the file is named."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_checkpoint_that_lacks_a_file_is_passed_over(
     promise("each file of a checkpoint deleted", len(found) + 1, "detected, previous checkpoint used")
 
 
-def test_training_goes_on_from_the_one_before(checkpoints: Path, trained: Path) -> None:
+def test_training_resumes_from_the_checkpoint_before_a_damaged_one(checkpoints: Path, trained: Path) -> None:
     (checkpoints / "checkpoint-4" / "optimizer.pt").write_bytes(b"")
     model = train(checkpoints.parent)
     assert torch.equal(model.scores.weight.cpu(), train(trained).scores.weight.cpu())
@@ -119,7 +119,7 @@ def test_training_goes_on_from_the_one_before(checkpoints: Path, trained: Path) 
 
 @pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"])
 def test_a_sealed_checkpoint_without_its_state_is_refused(checkpoints: Path, name: str) -> None:
-    """What the Trainer would pass over without a word, and train on with other numbers."""
+    """The Trainer would ignore the missing file silently, and train on with other numbers."""
     last = checkpoints / "checkpoint-2"
     shutil.rmtree(checkpoints / "checkpoint-4")
     (last / name).unlink()
@@ -137,7 +137,7 @@ def test_the_state_of_another_step_is_refused(checkpoints: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../secret", "inner/../../secret", "{root}/secret", "link", "folder/secret"])
-def test_what_leads_out_of_a_checkpoint_is_refused(checkpoints: Path, name: str, promise: Any) -> None:
+def test_paths_that_leave_a_checkpoint_are_refused(checkpoints: Path, name: str, promise: Any) -> None:
     last = checkpoints / "checkpoint-4"
     outside = checkpoints / "outside"
     outside.mkdir()
@@ -157,7 +157,7 @@ def test_what_leads_out_of_a_checkpoint_is_refused(checkpoints: Path, name: str,
     promise("manifests with links, ../ or absolute paths", 1, "refused")
 
 
-def test_of_a_link_only_the_link_is_removed(checkpoints: Path, tmp_path: Path) -> None:
+def test_a_link_is_removed_and_its_target_is_kept(checkpoints: Path, tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "manifest.json").write_text("mine")

@@ -75,7 +75,7 @@ def test_pickles_in_a_checkpoint_are_never_executed(how: str, trap: Trap, tmp_pa
 
 
 STATES = ("optimizer.pt", "scheduler.pt", "rng_state.pth")
-"""What is only read where training goes on."""
+"""Files that are only read if training continues."""
 
 
 def continued(output: Path, last: Path) -> None:

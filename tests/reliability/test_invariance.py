@@ -1,4 +1,4 @@
-"""What a search finds for an input depends on the input alone: not on padding, order, size of the batch, or threads."""
+"""Results of a search depend on the input alone: not on padding, order, batch size or number of threads."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def same(decoder: Decoder, one: list[Hypothesis], other: list[Hypothesis]) -> bo
 
 
 @pytest.mark.thorough
-def test_searches_do_not_depend_on_their_company(promise: Any) -> None:
+def test_searches_do_not_depend_on_the_rest_of_the_batch(promise: Any) -> None:
     draw, count, longest = np.random.default_rng(0), 200, EncodedExample((1,) * 12, ())
     for number in range(count):
         model = drawn(list(MODELS)[number % len(MODELS)], draw)

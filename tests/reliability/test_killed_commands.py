@@ -1,4 +1,4 @@
-"""Killed at any write and called again, a command leaves the files that it leaves when nobody kills it."""
+"""A command that is killed at any write and called again leaves the files of an undisturbed one."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import torch
 
 from reliability.faults import Fault, command, run
 from reproductions.report import load_table
+from run_folders import contents
 from seqwise.data.readers import Example
 from seqwise.runs.loading import save_run
 from seqwise.runs.masked_model_settings import masked_settings
@@ -43,10 +44,6 @@ class Work:
 
     def __call__(self, root: Path, fault: Fault | None = None) -> Any:
         return run(self.function, *self.arguments, f"--output={root / self.output}", root=root, fault=fault)
-
-
-def files(root: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
 
 def weights(output: str) -> Callable[[Path], tuple[bytes, list[str]]]:
@@ -120,8 +117,8 @@ def works(folder: Path) -> dict[str, Work]:
     sizes = ["--hidden-size=4", "--embedding-size=4", "--minimum-count=1"]
     masked = ["masked-model", "train", text, "--model=lstm", "--epochs=2", "--save-every=3", "--batch-size=6", *sizes]
     return {
-        "seqwise sample": Work(command, ["sample", masked_run(folder), "a _ _", *chains], "samples", files),
-        "seqwise score": Work(score_by_fours, ["score", folder / "masked", text], "scores.jsonl", files),
+        "seqwise sample": Work(command, ["sample", masked_run(folder), "a _ _", *chains], "samples", contents),
+        "seqwise score": Work(score_by_fours, ["score", folder / "masked", text], "scores.jsonl", contents),
         "seqwise masked-model train": Work(command, masked, "masked", weights("masked")),
         "andreas_klein_2015 train": Work(
             language_model, ["train", text, "--minimum-count=1", "--save-every=2", "--batch-size=8"],
@@ -138,7 +135,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def kill_and_resume(work: Work, folder: Path, count: int) -> tuple[int, int]:
-    """Kill it at so many of its events, each in a folder of its own; how many came to the same end, of how many."""
+    """Kill it at so many of its events, each in a new folder; return how many ended the same, and of how many."""
     whole = work(folder / "whole")
     assert whole.code == 0, whole.err
     expected, same = work.left(folder / "whole"), 0
@@ -153,28 +150,23 @@ def kill_and_resume(work: Work, folder: Path, count: int) -> tuple[int, int]:
     return same, len(places)
 
 
-FAST = {"seqwise sample": 9, "seqwise score": 9, "python -m reproductions": 3}
-SLOW = {
+FEW = {"seqwise sample": 9, "seqwise score": 9, "python -m reproductions": 3}
+MANY = {
     "seqwise sample": 30,
     "seqwise score": 30,
     "python -m reproductions": 20,
     "seqwise masked-model train": 20,
     "andreas_klein_2015 train": 20,
 }
+KILLS = [pytest.param(*each, marks=pytest.mark.thorough) for each in FEW.items()]
+KILLS += [pytest.param(*each, marks=pytest.mark.slow) for each in MANY.items()]
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", FAST)
-def test_killed_it_is_resumed(name: str, folder: Path, tmp_path: Path, promise: Any) -> None:
-    same, of = kill_and_resume(works(folder)[name], tmp_path, FAST[name])
-    assert same == of
-    promise(f"{name} killed at a write", same, "resumed by the same command to the same files")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SLOW)
-def test_killed_more_often_it_is_resumed(name: str, folder: Path, tmp_path: Path, promise: Any) -> None:
-    same, of = kill_and_resume(works(folder)[name], tmp_path, SLOW[name])
+@pytest.mark.parametrize(("name", "kills"), KILLS)
+def test_a_killed_command_is_resumed_to_the_same_files(
+    name: str, kills: int, folder: Path, tmp_path: Path, promise: Any
+) -> None:
+    same, of = kill_and_resume(works(folder)[name], tmp_path, kills)
     assert same == of
     promise(f"{name} killed at a write", same, "resumed by the same command to the same files")
 

@@ -1,4 +1,4 @@
-"""Training that is killed, at any moment and again and again, ends with the weights of the run that never was."""
+"""Training that is killed at any moment, and repeatedly, ends with the weights of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Whole:
 
 
 def left(output: Path) -> dict[str, str]:
-    """What a run leaves of itself: SHA-256 of its weights, and the log without what depends on the clock."""
+    """Return what must be the same: SHA-256 of the weights, the log, and the names of all files."""
     weights = hashlib.sha256((output / "model" / "model.safetensors").read_bytes()).hexdigest()
     names = sorted(path.relative_to(output).as_posix() for path in output.rglob("*"))
     return {"weights": weights, "log": (output / "log.jsonl").read_text(), "names": " ".join(names)}
@@ -213,7 +213,7 @@ def test_killed_before_and_after_training(whole: Whole, tmp_path: Path, promise:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("whole", ["tagger"], indirect=True)
-def test_killed_after_the_last_save_and_before_it_cleared_away(whole: Whole, tmp_path: Path, promise: Any) -> None:
+def test_killed_between_the_last_save_and_the_removal_of_older_ones(whole: Whole, tmp_path: Path, promise: Any) -> None:
     output, old = tmp_path / "run", f"remove checkpoints/checkpoint-{STEPS - 2 * EVERY}/"
     named = whole.events.index(f"rename checkpoints/checkpoint-{STEPS}")
     removals = [name for name in whole.events[named:] if name.startswith(old)]
@@ -227,7 +227,7 @@ def test_killed_after_the_last_save_and_before_it_cleared_away(whole: Whole, tmp
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("whole", ["tagger"], indirect=True)
-def test_what_is_written_is_flushed_before_it_counts(whole: Whole, promise: Any) -> None:
+def test_files_of_a_checkpoint_are_flushed_before_it_counts(whole: Whole, promise: Any) -> None:
     step = STEPS // 2
     final, written = f"checkpoints/checkpoint-{step}", f"checkpoints/unfinished/checkpoint-{step}"
     place = {name: number for number, name in enumerate(whole.events)}
@@ -273,7 +273,7 @@ def fail_inside(whole: Whole, output: Path, points: Sequence[str], how: Sequence
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("whole", ["tagger"], indirect=True)
-def test_a_disk_that_fails_inside_a_save_is_said(whole: Whole, tmp_path: Path, promise: Any) -> None:
+def test_a_disk_that_fails_inside_a_save_is_reported(whole: Whole, tmp_path: Path, promise: Any) -> None:
     events = of_a_save(whole.events)
     writes = [name for name in events if name.startswith("write ")]
     points = [*writes, *events[1 :: len(events) // 5]]
@@ -284,7 +284,9 @@ def test_a_disk_that_fails_inside_a_save_is_said(whole: Whole, tmp_path: Path, p
 @pytest.mark.slow
 @pytest.mark.parametrize("whole", ["tagger"], indirect=True)
 @pytest.mark.parametrize("how", ["ENOSPC", "EIO"])
-def test_a_disk_that_fails_at_any_event_of_a_save_is_said(whole: Whole, how: str, tmp_path: Path, promise: Any) -> None:
+def test_a_disk_that_fails_at_any_event_of_a_save_is_reported(
+    whole: Whole, how: str, tmp_path: Path, promise: Any
+) -> None:
     # The third time the folder is there, and Python passes over whatever else a disk says to "make it if need be".
     events = [event for event in of_a_save(whole.events) if not (event.startswith("mkdir ") and event.endswith(" #2"))]
     count = fail_inside(whole, tmp_path / "run", events, [how])

@@ -113,7 +113,7 @@ def test_a_million_outputs_are_all_legal(promise: Any) -> None:
     for language, make in LANGUAGES.items():
         generator, draw, made = torch.Generator().manual_seed(0), random.Random(0), 0
         while made < OUTPUTS / len(LANGUAGES):
-            torch.manual_seed(made)  # each batch has a model of its own
+            torch.manual_seed(made)  # each batch has another model
             case = make()
             case.model.language = case.language
             extra = 0 if case.model.end is None else 3

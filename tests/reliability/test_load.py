@@ -1,6 +1,6 @@
-"""Work that goes on for long, and files that are large: neither memory grows nor does anything become slower.
+"""Long runs and large files: memory and speed do not drift.
 
-``SEQWISE_SOAK_SECONDS`` says for how long each subject goes on (``make soak``: ten minutes).
+``SEQWISE_SOAK_SECONDS`` is the time of each subject (``make soak``: ten minutes).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def ticks_of(subject: str, seconds: float) -> list[Tick]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
-    # The Trainer may say something of its own before.
+    # The Trainer may print something before.
     return [Tick(*one) for one in json.loads(ended.stdout.splitlines()[-1])]
 
 
@@ -53,7 +53,7 @@ def ticks_of(subject: str, seconds: float) -> list[Tick]:
         ("stream", "thousands of tokens of one stream, which commits by 'agree or delay(50)'"),
     ],
 )
-def test_what_goes_on_for_long_neither_grows_nor_slows_down(subject: str, unit: str, promise: Any) -> None:
+def test_memory_and_speed_do_not_drift(subject: str, unit: str, promise: Any) -> None:
     ticks = ticks_of(subject, SECONDS)
     found = judged(ticks)
     assert found.memory <= MOST_MEMORY, found
@@ -67,7 +67,7 @@ def test_what_goes_on_for_long_neither_grows_nor_slows_down(subject: str, unit: 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("subject", "what"), [("leak", "memory"), ("slow down", "speed")])
-def test_what_does_grow_or_slow_down_is_seen(subject: str, what: str) -> None:
+def test_a_leak_and_a_slowdown_are_detected(subject: str, what: str) -> None:
     found = judged(ticks_of(subject, 3))
     assert found.memory > MOST_MEMORY if what == "memory" else found.speed < LEAST_SPEED, found
 
@@ -78,7 +78,7 @@ def test_what_does_grow_or_slow_down_is_seen(subject: str, what: str) -> None:
 # Fewer than a block of the file, and more.
 @pytest.mark.parametrize("in_memory", [100, 600])
 @pytest.mark.parametrize("count", [0, 1, 100, 101, 512, 600, 601, 1400])
-def test_spooled_examples_are_the_examples(count: int, in_memory: int) -> None:
+def test_spooled_examples_equal_the_originals(count: int, in_memory: int) -> None:
     examples = [
         Example(("a", "é\u2028", str(number)), ("\\",) * (number % 3), "f", number, "k" * (number % 2))
         for number in range(count)
@@ -156,7 +156,7 @@ def peak(*command: object, output: Path) -> int:
 
 
 @pytest.mark.thorough
-def test_what_is_measured_is_the_command_and_not_this_process(runs: Path, tmp_path: Path) -> None:
+def test_peak_memory_is_that_of_the_command_alone(runs: Path, tmp_path: Path) -> None:
     """Bytes that this process holds are none of the command's, and those that the command holds are."""
     few = lines(tmp_path / "few.txt", 20)
     held = torch.ones(700_000_000, dtype=torch.uint8)  # more than a command needs

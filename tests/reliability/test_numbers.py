@@ -85,7 +85,7 @@ def test_relaxed_beams_at_any_alpha(alpha: float, score: Any) -> None:
         require_finite(loss, *case.model.parameters())
 
 
-def test_a_beam_in_which_nothing_lives() -> None:
+def test_a_beam_without_live_slots() -> None:
     dead_BK = torch.full((2, 3), -torch.inf, requires_grad=True)
     zeros_BK = torch.zeros(2, 3)
     beam = Beam(dead_BK, zeros_BK, zeros_BK, zeros_BK, None)
@@ -94,7 +94,7 @@ def test_a_beam_in_which_nothing_lives() -> None:
 
 
 @pytest.mark.parametrize("alpha", [math.nan, math.inf, -math.inf, 0.0, -1.0])
-def test_an_alpha_that_is_none_is_named(alpha: float) -> None:
+def test_an_invalid_alpha_is_named(alpha: float) -> None:
     case = tagger_case(0)
     beam = Beam(*[torch.zeros(1, 2)] * 4, None)
     for call in (
@@ -126,7 +126,7 @@ def batches(case: Case) -> dict[str, Batch]:
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["tagger", "encoder-decoder", "transformer"])
 @pytest.mark.parametrize("name", [name for name in OneOf(ObjectiveConfig).members if name != "crf"])
-def test_objectives_of_hardly_anything(kind: str, name: Any, promise: Any) -> None:
+def test_objectives_on_nearly_empty_batches(kind: str, name: Any, promise: Any) -> None:
     case, labels = (tagger_case(1), TAGGER) if kind == "tagger" else (translation_case(1), WRITER)
     if kind == "transformer":  # alone in half precision: torch has no such LSTM on every processor
         sizes: dict[str, Any] = {"num_layers": 1, "num_heads": 2, "feedforward_size": 6, "dropout": 0.0}
@@ -146,7 +146,7 @@ def test_objectives_of_hardly_anything(kind: str, name: Any, promise: Any) -> No
     )
 
 
-def test_a_batch_of_nothing_is_refused() -> None:
+def test_an_empty_batch_is_refused() -> None:
     with pytest.raises(InputError, match="example"):
         collate([])
 

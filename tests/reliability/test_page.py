@@ -1,4 +1,4 @@
-"""docs/reliability.md says what results/reliability.json and soak.json do, and that all these tests have been run."""
+"""docs/reliability.md is the page of results/reliability.json and soak.json, and has all files of these tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real set-up, from a fresh clone, killed at any moment and started again; and the core without any extra."""
+"""Set-up of a fresh clone, killed at any moment and started again; and the core without extras."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def kill_set_up(folder: Path, seconds: float, *, with_children: bool) -> bool:
 
 
 @pytest.mark.slow
-def test_a_set_up_that_is_killed_is_set_up_by_the_next(clone: Path, promise: Any) -> None:
+def test_a_killed_set_up_is_completed_by_the_next(clone: Path, promise: Any) -> None:
     draw = random.Random(0)
     killed = 0
     for number in range(KILLS):
@@ -119,7 +119,7 @@ def test_the_core_needs_no_extra(promise: Any) -> None:
     )
 
 
-def test_importing_the_library_leaves_the_slow_parts_alone() -> None:
+def test_importing_the_library_imports_no_slow_package() -> None:
     """Beside torch, transformers and the command line are what takes seconds: whoever needs them imports them."""
     slow = ("transformers", "accelerate", "tokenizers", "typer", "rich", "matplotlib", "pandas", "scipy", "sklearn")
     loaded = f"""

@@ -1,4 +1,4 @@
-"""What is sampled is what was asked for: exact transition probabilities, those of real draws, and calibrated ranks.
+"""Samplers have the distribution that was asked for: exact transitions, real draws, and calibrated ranks.
 
 Shapes: B chains, N states, L draws, T positions, V vocabulary.
 """
@@ -164,7 +164,7 @@ def exactly(case: Case) -> Tensor:
 # -------------------------------------------------------------------------------------------- exact transitions
 
 
-def test_every_kernel_that_has_a_target_is_here() -> None:
+def test_every_kernel_with_a_target_has_a_case() -> None:
     of_no_target = {"gibbs", "mask_predict"}
     made = {
         name
@@ -232,7 +232,7 @@ JUDGED = [name for name in SMALL_CASES if name.startswith(("metropolis", "delaye
 
 
 @pytest.mark.parametrize("name", JUDGED)
-def test_without_the_ratio_of_hastings_it_is_found_out(name: str) -> None:
+def test_a_missing_hastings_ratio_is_detected(name: str) -> None:
     case = SMALL_CASES[name]
     states, target = listed(case)
     with settled_otherwise(without_ratio):
