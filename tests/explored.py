@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,7 +18,7 @@ from seqwise.runs import masked_settings, new_run, train_settings
 from seqwise.runs.masked_model_training import new_masked_run
 from seqwise.runs.run import MaskedRun, OutputRun
 
-__all__ = ["SIZES", "masked_run", "oracle_of", "speller", "tagger"]
+__all__ = ["SIZES", "masked_run", "oracle_of", "served", "speller", "tagger"]
 
 MARKUP = "<b>&X"  # a label that would be markup, were it not escaped
 SIZES: dict[str, Any] = {"hidden_size": 4, "embedding_size": 3, "beam_size": 3}
@@ -53,3 +59,16 @@ def oracle_of(run: OutputRun, source_ids: tuple[int, ...]) -> Any:
     """The same model on one source, in NumPy."""
     kind = TaggerOracle if run.settings.task == "tag" else EncoderDecoderOracle
     return kind(run.model, source_ids)  # type: ignore[arg-type]
+
+
+@contextlib.contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """Run ``seqwise explore`` on a free port, and yield the line that it prints."""
+    command = [sys.executable, "-m", "seqwise", "explore", str(folder), "--port", "0"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline()
+        finally:
+            process.terminate()

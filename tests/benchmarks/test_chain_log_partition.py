@@ -1,4 +1,4 @@
-"""The benchmark of log Z of linear chains: what it compares, that it compares, and what it does without a peer."""
+"""The benchmark of log Z of linear chains: its numbers, its check of the peer, and runs without the peer."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_ratios_are_medians_by_round_of_what_was_compared(
 
 
 @pytest.mark.parametrize("error", ["error", "slope_error"])
-def test_a_peer_that_finds_something_else_is_not_timed(
+def test_a_peer_with_other_results_is_not_timed(
     benchmark: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: str
 ) -> None:
     put_in_place(monkeypatch, benchmark, **{error: 0.25})
@@ -110,7 +110,7 @@ def test_systems_take_turns_and_another_begins_each_time(benchmark: ModuleType) 
     assert {name: len(times) for name, times in found.items()} == {"a": 3, "b": 3}
 
 
-def test_without_the_peer_it_says_so(
+def test_without_the_peer_seqwise_is_timed_alone(
     benchmark: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "torchcrf", None)

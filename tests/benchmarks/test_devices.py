@@ -1,4 +1,4 @@
-"""Benchmarks on a device: each does its work there, and its clock waits for what it has asked of it."""
+"""Benchmarks on a device: each computes there, and its clock waits for the device."""
 
 from __future__ import annotations
 

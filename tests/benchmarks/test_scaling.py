@@ -17,7 +17,7 @@ def test_the_exponent_is_that_of_the_larger_half() -> None:
 
 
 @pytest.mark.parametrize("curve", scaling.CURVES, ids=lambda curve: f"{curve.varied}, {curve.model}, {curve.search}")
-def test_a_search_has_the_size_that_it_is_said_to_have(curve: scaling.Curve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_searches_have_the_size_of_their_curve(curve: scaling.Curve, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
     def watched(*arguments: object, **options: object) -> object:

@@ -22,19 +22,15 @@ from seqwise.names import STDIN
 WORDS = {"source_units": "words", "target_units": "words"}
 
 
-def columns(path):
-    return read_columns(path)
-
-
 def pairs(path):
-    return read_pairs(path, source_units="words", target_units="words")
+    return read_pairs(path, **WORDS)
 
 
 def inputs(path):
     return list(each_input(path, units="words"))
 
 
-READERS = [columns, pairs, inputs, read_lexicon]
+READERS = [read_columns, pairs, inputs, read_lexicon]
 
 
 def refused(call, *fragments: str) -> None:
@@ -72,7 +68,7 @@ def test_every_reader_refuses_a_bad_file(reader, content, fragments, file):
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_every_reader_refuses_what_is_no_file(reader, tmp_path):
+def test_every_reader_refuses_missing_files_and_directories(reader, tmp_path):
     refused(lambda: reader(tmp_path / "none.tsv"), "none.tsv: no such file")
     refused(lambda: reader(tmp_path), "this is a directory")
     (tmp_path / "a").write_text("x")
@@ -90,7 +86,7 @@ def test_encodings_of_the_same_text(pack, end, mark, last, file):
         (("a\u2028b",), ("A\u0085B",), 1),
         (("c\u00a0d",), ("C",), 2),
     ]
-    assert columns(file) == [Example(("a\u2028b", "c\u00a0d"), ("A\u0085B", "C"), str(file), 1)]
+    assert read_columns(file) == [Example(("a\u2028b", "c\u00a0d"), ("A\u0085B", "C"), str(file), 1)]
 
 
 def test_a_line_of_exactly_the_limit_is_read(file):
@@ -121,7 +117,7 @@ def test_ranges_and_empty_nodes_of_conllu_are_no_words(file):
     assert read_columns(file)[0].source == ("1-2", "1.5")
 
 
-def test_a_blank_after_a_label_makes_no_other_label(file):
+def test_blanks_around_a_label_are_ignored(file):
     file.write_text("New York\tLOC \nruns\t O\r\n\nthe\tO\nsea\tnatural body \n")
     assert [e.target for e in read_columns(file)] == [("LOC", "O"), ("O", "natural body")]
 
@@ -162,7 +158,7 @@ def test_columns_refused(text, message, file):
     refused(lambda: read_columns(file), message)
 
 
-def test_columns_that_are_not_there(file):
+def test_missing_columns_are_refused(file):
     file.write_text("a\tA\n")
     refused(lambda: read_columns(file, label_column=2), "data.tsv:1: no label column 2 in 2 columns")
     refused(lambda: read_columns(file, token_column=-3), "data.tsv:1: no token column -3")

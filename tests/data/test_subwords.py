@@ -1,4 +1,4 @@
-"""Subwords: nothing of a text is lost, the same texts give the same pieces, and a damaged file is refused."""
+"""Subwords: nothing of a text is lost, and the same texts give the same pieces."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_nothing_of_a_text_of_known_characters_is_lost(text: str, size: int) -> 
 @pytest.mark.thorough
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), min_size=1, max_size=4), st.integers(0, 20))
 @settings(deadline=None, max_examples=300)
-def test_whatever_was_learnt_from_comes_back(texts: list[str], more: int) -> None:
+def test_texts_that_subwords_were_learnt_from_come_back(texts: list[str], more: int) -> None:
     """Any characters at all: emoji, marks, controls, unassigned ones, the sign that stands for blanks."""
     wanted = [normalize_text(text) for text in texts]
     if not any(wanted):
@@ -70,7 +70,7 @@ def test_equal_texts_in_other_bytes_are_one() -> None:
     assert split_text(" \n\t\u2581", SUBWORDS) == split_text("", SUBWORDS) == ()
 
 
-def test_an_unknown_character_is_the_unknown_piece_and_no_more() -> None:
+def test_an_unknown_character_is_one_unknown_piece() -> None:
     assert split_text("dogβγ dog", SUBWORDS).count("<unk>") == 2
     assert join_pieces(split_text("dβg", SUBWORDS)) == "d<unk>g"
     # What looks like a special token in a text is text.

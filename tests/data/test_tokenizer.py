@@ -60,7 +60,7 @@ def test_rare_subwords_are_unknown_and_merged_all_the_same() -> None:
     assert 0 in made.encode(TEXTS[2]) and rare in made.split(TEXTS[2])
 
 
-def test_what_is_written_can_be_all_that_was_learnt() -> None:
+def test_written_tokens_are_all_that_were_learnt() -> None:
     made = writing_tokenizer(TEXTS, **SUBWORDS, end="</s>")
     assert made.vocabulary.end == "</s>" and made.vocabulary.unknown is None
     assert set(made.vocabulary.tokens) == {"</s>", *learn_subwords((text for (text,) in TEXTS), size=40).pieces}

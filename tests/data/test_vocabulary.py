@@ -66,7 +66,7 @@ def test_unsound_vocabularies(arguments, message):
         Vocabulary(**arguments)
 
 
-def test_build_refuses_nothing_and_dropping_without_unknown():
+def test_build_refuses_no_text_and_rare_tokens_without_unknown():
     with pytest.raises(InputError, match="at least one token"):
         Vocabulary.build([])
     with pytest.raises(InputError, match="name an unknown token"):

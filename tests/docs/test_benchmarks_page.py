@@ -1,4 +1,4 @@
-"""All benchmarks by one command, and the page of what they found."""
+"""The command that runs all benchmarks, and the page of their results."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_the_page_is_that_of_the_committed_results(benchmarks: ModuleType, tmp_p
     )
 
 
-def test_what_was_asked_for_runs_in_turn_and_what_is_quick_is_not_kept(
+def test_benchmarks_run_in_turn_and_quick_ones_are_not_saved(
     benchmarks: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     called: list[list[str]] = []
@@ -182,12 +182,14 @@ def test_results_lie_by_maker_of_the_processor(benchmarks: ModuleType, monkeypat
 
 
 @pytest.mark.thorough
-def test_one_that_fails_says_why(benchmarks: ModuleType, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_benchmark_that_fails_says_why(benchmarks: ModuleType, capfd: pytest.CaptureFixture[str]) -> None:
     assert not benchmarks.measure("chain_log_partition", ["--no-such-flag"])
     assert "--no-such-flag" in capfd.readouterr().err
 
 
-def test_what_one_core_does_is_measured_on_one(benchmarks: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_benchmarks_of_one_core_refuse_other_devices(
+    benchmarks: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as error:
         benchmarks.main(["run", "--threads", "2", "throughput"])
     assert error.value.code == 2 and "throughput runs on one core only" in capsys.readouterr().err
@@ -202,7 +204,7 @@ def test_what_one_core_does_is_measured_on_one(benchmarks: ModuleType, capsys: p
     assert error.value.code == 2 and "no device 'cuda:99'" in capsys.readouterr().err
 
 
-def test_what_is_no_benchmark_is_refused(benchmarks: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_benchmarks_are_refused(benchmarks: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as error:
         benchmarks.main(["run", "sampler", "walker"])
     assert error.value.code == 2

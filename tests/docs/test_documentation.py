@@ -1,4 +1,4 @@
-"""The pages of docs/ that are not held by a test of their own: they run, cite what the code cites, and are linked."""
+"""The pages of docs/: their code runs, they cite what the code cites, and they are linked."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_every_page_can_be_reached_from_the_start() -> None:
     assert pages - {"index"} == set(listed) - {"api/index"}
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))], ids=lambda page: page.stem)
 def test_links_to_files_lead_somewhere(page: Path) -> None:
     """The site's own build holds the anchors too."""
     prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)

@@ -1,4 +1,4 @@
-"""What the README shows, runs: its Python, its flags, its commands, its links and its calls."""
+"""The Python, flags, commands and calls of the README work."""
 
 from __future__ import annotations
 
@@ -61,12 +61,6 @@ def test_it_is_short_and_its_numbers_are_those_of_the_pages_made_from_results() 
     made = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "results").glob("*.md"))
     numbers = re.findall(r"\d+\.\d+", section)
     assert numbers and [number for number in numbers if not re.search(rf"(?<![\d.]){number}(?!\d)", made)] == []
-
-
-def test_linked_files_exist() -> None:
-    text = re.sub(r"```.*?```", "", README, flags=re.DOTALL)
-    for target in re.findall(r"\]\((?!http)([^)#]+)\)", text):
-        assert (ROOT / target).exists(), target
 
 
 def test_make_targets_exist() -> None:

@@ -83,7 +83,7 @@ def test_names_lead_to_where_they_are_documented(conf: Any, name: str, found: st
     assert conf.documented_name(name) == found
 
 
-def test_what_has_no_docstring_is_a_warning(conf: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_docstring_is_a_warning(conf: Any, caplog: pytest.LogCaptureFixture) -> None:
     logging.getLogger("sphinx").propagate = True
     with caplog.at_level(logging.WARNING):
         conf.require_docstring(None, "function", "seqwise.documented", None, None, ["Something."])

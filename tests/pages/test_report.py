@@ -23,6 +23,7 @@ import pytest
 import torch
 
 from command_line import Command, run_main
+from run_folders import json_lines
 from seqwise import HardTopK, SoftTopK, beam_search, global_, hamming_cost, local
 from seqwise.data import collate
 from seqwise.data.readers import Example
@@ -118,7 +119,7 @@ class Page(HTMLParser):
 
 
 def check(page: Page) -> None:
-    """What must hold of every page: whole, self-contained, and to be used without eyes, mouse and network."""
+    """Check that a page is complete, self-contained, and usable without eyes, mouse and network."""
     elements = list(page.root.all())
     assert len(page.source.encode()) < 5_000_000 and MARKER in page.source
     # Nothing from outside: no address at all, nor anything that would be loaded.
@@ -221,22 +222,14 @@ def report(seqwise: Command, tmp_path: Path) -> partial[Page]:
     return partial(run)
 
 
-# ---- Trainings ------------------------------------------------------------------------------------------------------
-
-
-def log_of(folder: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-
-
-def log_measured(folder: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in (folder / "measurements.jsonl").read_text().splitlines()]
+# ---- Training runs ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.thorough
 def test_the_numbers_of_a_training_are_those_of_its_log(report: partial[Page], runs: Path, data: Path) -> None:
     page = report(runs / "tagger", "--examples=1")
     for stage, folder in (("warm start", "warm-start"), ("training", "")):
-        log = {f"{line['step']:.6g}": line for line in log_of(runs / "tagger" / folder)}
+        log = {f"{line['step']:.6g}": line for line in json_lines(runs / "tagger" / folder / "log.jsonl")}
         columns, *rows = page.table(f"tagger, {stage}: values")
         assert columns[:4] == ["step", "loss", "learning rate", "gradient norm"]
         # Cross-entropy reads no alpha, whatever is logged; nothing here feeds anything but gold.
@@ -245,7 +238,7 @@ def test_the_numbers_of_a_training_are_those_of_its_log(report: partial[Page], r
         for row in rows:
             expected = [log[row[0]][name.replace(" ", "_")] for name in columns]
             assert row == list(map(plain_number, expected))
-    warm, main = log_of(runs / "tagger" / "warm-start"), log_of(runs / "tagger")
+    warm, main = (json_lines(runs / "tagger" / name / "log.jsonl") for name in ("warm-start", ""))
     losses = [line["loss"] for line in (*warm, *main)]
     first, last, low, high = (f"{value:.3g}" for value in (warm[0]["loss"], main[-1]["loss"], min(losses), max(losses)))
     words = f"tagger: {first} at step 1, {last} at step {len(warm) + len(main)}; between {low} and {high}."
@@ -257,7 +250,7 @@ def test_the_numbers_of_a_training_are_those_of_its_log(report: partial[Page], r
         [name, *(f"{100 * dev['decoders'][name][title.removesuffix(', %')]:.1f}" for title in table[0][1:])]
         for name in ("greedy", "beam", "interpolated-beam", "raw-beam", "soft-beam")
     ]
-    seen = {name: log_measured(runs / "tagger" / name) for name in ("warm-start", "")}
+    seen = {name: json_lines(runs / "tagger" / name / "measurements.jsonl") for name in ("warm-start", "")}
     assert set(seen[""][-1]) - set(seen["warm-start"][-1]) == {"spread of slots, relaxed"}
     decisive, *others = (name for name in seen[""][-1] if name != "step")
     (drawn,) = (one.text for one in page.root.all("figure") if f"Development data: {decisive}" in one.text)
@@ -315,7 +308,7 @@ TITLE = re.compile(
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["tagger", "speller"])
 def test_lattices_are_the_searches_that_they_show(report: partial[Page], runs: Path, data: Path, name: str) -> None:
-    """Every frame of the slider against a search of its own: scores, costs, tokens and back-pointers."""
+    """Every frame of the slider against a separate search: scores, costs, tokens and back-pointers."""
     ending = "conll" if name == "tagger" else "tsv"
     page = report(runs / name, "--file", data / f"dev.{ending}", "--example=2")
     run = load_run(runs / name)
@@ -555,7 +548,7 @@ def test_the_verdict_is_that_of_evaluate(
     assert verdict.startswith("There are too few examples to compare") != enough and verdict.count("points") == 1
 
 
-def test_a_difference_that_may_be_chance_is_said_to_be_none() -> None:
+def test_insignificant_differences_are_named_as_such() -> None:
     def result(name: str, right: list[int]) -> Result:
         measures = {"beam": {"accuracy": Counts(right)}}
         return Result(name, 0, "the data", "digest", "beam", "accuracy", 1, measures)  # type: ignore[arg-type]
@@ -574,7 +567,7 @@ def test_a_difference_that_may_be_chance_is_said_to_be_none() -> None:
     assert comparable([result("a", half), result("b", most)]) == [[ANY, ANY]]
 
 
-def test_errors_of_runs_that_are_not_compared_say_whose_they_are() -> None:
+def test_errors_of_runs_that_are_not_compared_name_their_run() -> None:
     """Two taggers on different data have a group each, and a page shows both."""
     for name in ("a", "b"):
         outputs = [Output(("the", "cat"), [("D", "D"), ("D", "N")]), Output(("sat",), [("N", "V")])]
@@ -679,7 +672,7 @@ def test_a_masked_model_is_scored_on_a_file(report: partial[Page], seqwise: Comm
                 zip(records[2]["tokens"], records[2]["token_log_probs"], strict=True)]  # fmt: skip
     assert row[0] == "3" and [float(row[1])] == pytest.approx([records[2]["log_prob"]], rel=5e-3)
     assert row[2].split(" ") == expected
-    log = log_of(runs / "mlm")
+    log = json_lines(runs / "mlm" / "log.jsonl")
     assert page.table("mlm, training: values")[1][:2] == ["1", f"{log[0]['loss']:.3g}"]
     dev = json.loads((runs / "mlm" / "metrics.json").read_text())["dev"]
     assert ["dev: pseudo perplexity", f"{dev['pseudo_perplexity']:.3g}"] in page.table("At the end of training")
@@ -822,9 +815,7 @@ def test_autocorrelation_is_its_definition() -> None:
 
 
 @pytest.mark.thorough
-def test_a_sampling_and_a_training_that_go_on_can_be_looked_at(
-    report: partial[Page], runs: Path, tmp_path: Path
-) -> None:
+def test_unfinished_samples_and_runs_can_be_reported(report: partial[Page], runs: Path, tmp_path: Path) -> None:
     samples = Path(shutil.copytree(runs / "samples", tmp_path / "samples"))
     for path in (samples / "chains").glob("*.jsonl"):
         lines = path.read_text().splitlines(keepends=True)
@@ -844,7 +835,7 @@ def test_a_sampling_and_a_training_that_go_on_can_be_looked_at(
     assert len(page.table("tagger, training: values")) == 3
 
 
-# ---- What comes from outside, and bad input -------------------------------------------------------------------------
+# ---- Untrusted text and bad input -------------------------------------------------------------------------
 
 
 @pytest.mark.thorough

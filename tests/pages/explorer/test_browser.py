@@ -6,12 +6,9 @@ axe-playwright-python.
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +17,7 @@ from typing import Any
 import pytest
 
 from command_line import run_main
-from explored import masked_run, tagger
+from explored import masked_run, served, tagger
 from seqwise.runs import save_run
 
 pytestmark = pytest.mark.slow
@@ -45,7 +42,7 @@ def browser() -> Iterator[Any]:
 
 @contextmanager
 def visited(browser: Any, address: str, width: int, *, scheme: str = "light") -> Iterator[Any]:
-    """A page of a browser; whatever it complains about on its console, or asks others for, fails the test."""
+    """A page of a browser; warnings on its console and requests to other addresses fail the test."""
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
     page, wrong = context.new_page(), []
     page.set_default_timeout(PATIENCE)
@@ -68,20 +65,6 @@ def require_accessible(page: Any) -> None:
     serious = [one for one in found["violations"] if one["impact"] in ("serious", "critical")]
     assert [(one["id"], [node["html"][:200] for node in one["nodes"]]) for one in serious] == []
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-
-
-@contextmanager
-def served(folder: Path) -> Iterator[str]:
-    """The address of an explorer."""
-    pytest.importorskip("nicegui", reason="pip install 'seqwise[explore]'")
-    command = [sys.executable, "-c", "from seqwise.cli import main; main()", "explore", str(folder), "--port", "0"]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        try:
-            assert process.stdout is not None
-            yield process.stdout.readline().removeprefix("the explorer is at ").partition(";")[0]
-        finally:
-            process.terminate()
 
 
 def until(page: Any, holds: Callable[[], bool]) -> None:
@@ -109,11 +92,13 @@ def move(page: Any, name: str, key: str) -> str:
 
 @pytest.fixture(scope="module")
 def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    pytest.importorskip("nicegui", reason="pip install 'seqwise[explore]'")
     folder = tmp_path_factory.mktemp("explored")
     save_run(tagger(), folder / "tagger")
     save_run(masked_run(), folder / "mlm")
     with served(folder / "tagger") as one, served(folder / "mlm") as other:
-        yield {"tagger": one, "mlm": other}
+        found = {"tagger": one, "mlm": other}
+        yield {name: line.removeprefix("the explorer is at ").partition(";")[0] for name, line in found.items()}
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -47,7 +47,7 @@ def test_sweep_by_sweep_the_chains_are_those_of_sampling() -> None:
     assert torch.allclose(watched.state.energy_B, again_B, atol=1e-5)
 
 
-def test_watching_changes_nothing_of_what_another_watches() -> None:
+def test_watching_does_not_affect_other_watchers() -> None:
     first = advance(start(masked_run(), "_ _ _", SETTINGS))
     kept = first.state.tokens_BT.clone()
     one, other = advanced(first, 3), advanced(pin(first, [0, 1]), 3)
@@ -137,7 +137,7 @@ def test_counts_are_sums_over_sweeps_and_chains() -> None:
     assert "follow no energy" in sweep_in_words(advance(adjust(watched, settings_of(kernel="gibbs"))))
 
 
-def test_what_has_changed_and_what_is_fixed_is_marked() -> None:
+def test_changed_and_fixed_positions_are_marked() -> None:
     watched = start(masked_run(), "_ b _ _", SETTINGS)
     assert "changed" not in sequences_view(watched).replace("just changed", "")
     assert energy_view(watched) == ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import socket
 import subprocess
@@ -20,7 +19,7 @@ from typing import Any
 import pytest
 
 from command_line import Command
-from explored import masked_run, speller, tagger
+from explored import masked_run, served, speller, tagger
 from seqwise.pages.explorer import chain_page, search_page, server, stream_page, widgets
 from seqwise.pages.explorer.suggestions import Suggestions
 from seqwise.pages.explorer.work import Stopped
@@ -62,7 +61,7 @@ def test_looking_for_examples_ends_with_the_server(monkeypatch: pytest.MonkeyPat
     asyncio.run(search_page.SearchPage._open_first(page))
 
 
-def test_what_is_no_run_is_refused(seqwise: Command, tmp_path: Path) -> None:
+def test_folders_without_a_run_are_refused(seqwise: Command, tmp_path: Path) -> None:
     assert "there is no such run folder" in seqwise("explore", tmp_path / "gone").complaint
     assert "holds no trained model" in seqwise("explore", tmp_path).complaint
     (tmp_path / "configuration.yaml").write_text("task: tag\n")
@@ -225,7 +224,7 @@ def test_without_development_data_the_page_says_why_there_is_no_example(tmp_path
     visit(replace(run, settings=run.settings.with_changes(dev=tmp_path / "gone.conll")), scenario)
 
 
-def test_mistakes_are_told_in_words_and_what_was_there_stays() -> None:
+def test_mistakes_are_shown_and_results_stay() -> None:
     async def scenario(one: Visitor) -> None:
         await ask(one, "a b")
         before = one.text("outputs")
@@ -272,7 +271,7 @@ def test_slow_work_shows_how_far_it_is_and_can_be_stopped(monkeypatch: pytest.Mo
     visit(tagger(), scenario)
 
 
-def test_what_fails_in_the_model_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_the_model_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*args: Any, **options: Any) -> None:
         raise RuntimeError("out of memory\nat some line")
 
@@ -286,7 +285,7 @@ def test_what_fails_in_the_model_is_told_too(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.thorough
-def test_two_visitors_search_at_once_without_a_trace_of_each_other() -> None:
+def test_two_visitors_search_at_once_independently() -> None:
     async def scenario(one: Visitor, other: Visitor) -> None:
         other.widget("Search method").value = "relaxed beam"
         await asyncio.gather(ask(one, "a c b", "D N D"), ask(other, "b b"))
@@ -367,7 +366,7 @@ def test_a_text_or_the_examples_are_played_at_a_speed_and_stopped(
     visit(run, scenario, path=server.LIVE)
 
 
-def test_live_lines_are_offered_where_there_are_any() -> None:
+def test_live_lines_are_offered_for_streaming_models() -> None:
     async def offered(one: Visitor) -> None:
         links = [each.props["href"] for each in one.user.client.elements.values() if each.tag == "nicegui-link"]
         found.append((links, one.text("status")[:21]))
@@ -477,23 +476,16 @@ def test_the_server_answers_on_this_machine_by_its_own_name_alone(tmp_path: Path
     import http.client
 
     save_run(masked_run(), tmp_path / "mlm")
-    command = [sys.executable, "-c", "from seqwise.cli import main; main()", "explore", str(tmp_path / "mlm")]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    with subprocess.Popen([*command, "--port", "0"], stdout=subprocess.PIPE, text=True, env=environment) as process:
-        try:
-            assert process.stdout is not None
-            said = process.stdout.readline()
-            assert said.startswith("the explorer is at http://127.0.0.1:") and "Ctrl-C" in said
-            port = int(said.rpartition(":")[2].partition(";")[0])
+    with served(tmp_path / "mlm") as said:
+        assert said.startswith("the explorer is at http://127.0.0.1:") and "Ctrl-C" in said
+        port = int(said.rpartition(":")[2].partition(";")[0])
 
-            def status(name: str) -> int:
-                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-                connection.request("GET", "/", headers={"Host": name})
-                found = connection.getresponse().status
-                connection.close()
-                return found
+        def status(name: str) -> int:
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+            connection.request("GET", "/", headers={"Host": name})
+            found = connection.getresponse().status
+            connection.close()
+            return found
 
-            assert status(f"127.0.0.1:{port}") == status(f"localhost:{port}") == 200
-            assert status("attacker.example") == 400
-        finally:
-            process.terminate()
+        assert status(f"127.0.0.1:{port}") == status(f"localhost:{port}") == 200
+        assert status("attacker.example") == 400

@@ -1,4 +1,4 @@
-"""What the explorer computes of searches, against models in NumPy and brute force."""
+"""Searches of the explorer, against models in NumPy and brute force."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def last_line(live: Live) -> str:
     return str(lines_view(live)).rpartition("<p>")[2]
 
 
-def test_a_text_that_goes_on_is_followed_and_another_is_not() -> None:
+def test_a_continued_text_is_followed_and_another_is_not() -> None:
     run, pieces = tagger(), pieces_of(TEXT, ended=True)
     live, whole = Live(run, SETUP, "agree"), Live(run, SETUP, "agree")
     whole.read(pieces)
@@ -87,7 +87,7 @@ def test_a_text_that_goes_on_is_followed_and_another_is_not() -> None:
     assert not live.continues_with(Setup("beam", "local", 3), "agree", pieces)
 
 
-def test_a_word_that_cannot_be_read_leaves_what_stands_before_it() -> None:
+def test_an_unreadable_word_leaves_the_words_before_it() -> None:
     live = Live(tagger(), SETUP, "agree")
     with pytest.raises(InputError, match="unknown token 'zebra'"):
         live.read(pieces_of("a b\nzebra c "))
