@@ -6,6 +6,7 @@ import contextlib
 import io
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import rich.progress
 from rich.console import Console
@@ -14,6 +15,13 @@ from reproductions import Setup
 from reproductions.grids import terminal_grids
 from reproductions.outcome import Outcome
 from reproductions.report import Table, load_table, save_table
+
+
+class Unseen(dict[str, Any]):
+    """Measures on test data that a reproduction must not look at."""
+
+    def __getitem__(self, key: str) -> Any:
+        raise AssertionError(f"looked at {key} on test")
 
 
 @contextlib.contextmanager

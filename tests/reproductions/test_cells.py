@@ -1,4 +1,4 @@
-"""Cells are made once, again with what they depend on, and seeds come one after the other."""
+"""Cells are computed once, and again when what they depend on changes; seeds come one after the other."""
 
 from __future__ import annotations
 

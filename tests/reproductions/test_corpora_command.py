@@ -1,4 +1,4 @@
-"""`python -m reproductions.corpora`: what is listed is true, what is wrong is found."""
+"""`python -m reproductions.corpora`: the list is true, and damage is found."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_every_corpus_is_pinned_and_licensed() -> None:
         assert all(re.match(r"github\.com/[\w.-]+/[\w.-]+@[0-9a-f]{12,40}( |$)", one) for one in corpus.sources)
 
 
-def test_reproductions_are_those_that_there_are() -> None:
+def test_corpora_name_existing_reproductions() -> None:
     assert {name for one in catalogue.corpora().values() for name in (*one.needed_by, *one.optional_for)} <= set(
         REPRODUCTIONS
     )

@@ -1,4 +1,4 @@
-"""The reproduction of default settings: what is trained, what chooses, and which test data are looked at."""
+"""The reproduction of default settings: its runs, its choice on development data, and its one look at test data."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from reproducing import Unseen
 from reproductions.beyond import defaults
 from reproductions.beyond.defaults import BY_HAND, CORPORA, DEFAULTS, OTHER_WAY, USUAL, Corpus, build_outcome, family
 from reproductions.comparison import Measured, Row
@@ -66,18 +67,11 @@ def test_characters_are_tried_the_other_way(monkeypatch: pytest.MonkeyPatch) -> 
     assert family(corpus(), 0)[OTHER_WAY].settings.model.characters  # type: ignore[attr-defined]
 
 
-class OutOfBounds(dict[str, Any]):
-    """Test data that nobody may look at."""
-
-    def __getitem__(self, key: str) -> Any:
-        raise AssertionError(f"looked at {key} on test")
-
-
 def measured(key: str, dev: float, test: float | None) -> Measured:
     def counts(share: float) -> list[Sums]:
         return [Counts((np.arange(1000) % 100 < 100 * share).astype(float))]
 
-    on_test = OutOfBounds() if test is None else MappingProxyType({"beam": counts(test)})
+    on_test = Unseen() if test is None else MappingProxyType({"beam": counts(test)})
     return Measured(
         Row(key, key), {"beam": counts(dev)}, on_test, "beam", 12.0, 0.5, sign(key, seeds=[0], data="0" * 64)
     )

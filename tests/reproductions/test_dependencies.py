@@ -93,7 +93,7 @@ def test_supertags_are_those_of_the_prepared_corpus(number: int, corpora: Path, 
         (TREE, "# nothing\n", "no sentence in the file"),
     ],
 )
-def test_what_is_no_tree_is_refused_with_its_line(tree: Path, old: str, new: str, complaint: str) -> None:
+def test_malformed_trees_are_refused_with_their_line(tree: Path, old: str, new: str, complaint: str) -> None:
     assert old in TREE
     tree.write_text(TREE.replace(old, new, 1), encoding="utf-8")
     with pytest.raises(InputError, match=r"tree\.conllu") as refused:

@@ -1,4 +1,4 @@
-"""Corpora that are fetched: from their sources, from a mirror, made of trees; from a server that lies or refuses."""
+"""Corpora that are fetched from their sources or a mirror, or made of trees; servers that fail or send other files."""
 
 from __future__ import annotations
 
@@ -127,7 +127,9 @@ def test_only_what_is_wrong_is_fetched(one: Path, corpora_command: Command, serv
 
 
 @pytest.mark.parametrize("content", [b"plaid", b"plain and more", b"pl", b"<html>sign in</html>"])
-def test_a_server_that_lies_is_found_out(one: Path, corpora_command: Command, server: Server, content: bytes) -> None:
+def test_wrong_contents_from_a_server_are_detected(
+    one: Path, corpora_command: Command, server: Server, content: bytes
+) -> None:
     one.mkdir(parents=True)
     (one / "plain").write_text("what was there before")
     server.answers["/source/plain"] = content
@@ -153,7 +155,7 @@ def test_a_passing_failure_is_tried_again(
     assert corpora_command("download", "one").code == 0 and (one / "plain").read_bytes() == b"plain"
 
 
-def test_what_cannot_be_fetched_says_so(
+def test_corpora_that_cannot_be_fetched_say_so(
     one: Path, corpora_command: Command, server: Server, offer: Offer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "there is no corpus 'on'; did you mean 'one'?" in corpora_command("download", "on").complaint

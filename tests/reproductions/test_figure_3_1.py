@@ -195,7 +195,7 @@ def test_every_switch_within_a_cell_is_found(toy: Toy) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", [1, 3])
-def test_the_order_of_animals_does_not_hang_on_the_seed(seed: int) -> None:
+def test_the_order_of_animals_does_not_depend_on_the_seed(seed: int) -> None:
     toy = make_toy(seed)
     for panel in (sampling_panel(), beam_panel()):
         assert [panel.words(toy.at(theta))[1] for theta in (-2.0, 0.0, 2.0)] == ["kitten", "dog", "cat"]

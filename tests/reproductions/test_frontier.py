@@ -1,4 +1,4 @@
-"""Streams of the frontier: what is final when, what is taken back, and that all of it is that of the whole search."""
+"""Streams of the frontier: delays, retractions, and agreement with the search of the whole sentence."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""The reproduction of improvements: what it shares, what it chooses by, and how little of the test data it looks at."""
+"""The reproduction of improvements: its runs, its choice on development data, and its one look at test data."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import pytest
 
+from reproducing import Unseen
 from reproductions.beyond import improvements, spelling
 from reproductions.beyond.improvements import VARIANTS, WINNERS, on_dev, spelling_family, variants
 from reproductions.beyond.search_objectives import CORPORA, family
@@ -44,20 +44,13 @@ def test_every_system_can_be_trained_and_starts_from_one_before_it(which: str) -
     assert len(distinct) >= len(systems) - 1  # the beam CRF is trained from two starts
 
 
-class OutOfBounds(dict[str, Any]):
-    """Test data that nobody may look at."""
-
-    def __getitem__(self, key: str) -> Any:
-        raise AssertionError(f"looked at {key} on test")
-
-
 def measured(key: str, dev: float, test: float | None, seeds: int = 3) -> Measured:
     draw = np.random.default_rng(int(1000 * dev))
 
     def counts(share: float) -> list[Counts]:
         return [Counts((draw.random(400) < share).astype(float)) for _ in range(seeds)]
 
-    on_test = OutOfBounds() if test is None else MappingProxyType({"beam": counts(0.1), "raw-beam": counts(test)})
+    on_test = Unseen() if test is None else MappingProxyType({"beam": counts(0.1), "raw-beam": counts(test)})
     signature = sign(key, seeds=[0, 1, 2], data="0" * 64)
     scores = {"beam": counts(dev - 0.2), "raw-beam": counts(dev)}
     return Measured(Row(key, f"the {key}"), scores, on_test, "raw-beam", 12.0, 0.5, signature)

@@ -80,7 +80,7 @@ def test_systems_in_workers_of_their_own(in_workers: None, tmp_path: Path) -> No
 
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_mistake_in_a_worker_is_reported_as_it_is(in_workers: None, tmp_path: Path) -> None:
+def test_an_error_in_a_worker_is_raised_unchanged(in_workers: None, tmp_path: Path) -> None:
     bad = [Example(("c",), ("A",), "test.tsv", 9)]
     with pytest.raises(InputError, match=r"^test\.tsv:9: unknown token 'c'"):
         run_systems([System("s", "s", START)], partial(Data, DATA.train, bad), tmp_path, progress=no_progress)

@@ -1,4 +1,4 @@
-"""Workers of reproductions: they end with the process that started them, however it ended."""
+"""Workers of reproductions: they end with the process that started them."""
 
 from __future__ import annotations
 
