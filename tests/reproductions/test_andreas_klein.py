@@ -31,7 +31,7 @@ from reproductions.andreas_klein_2015.tables import (
 )
 from reproductions.comparison import LEARNING_RATE, judge, no_worse
 from reproductions.corpora import readers as corpora_readers
-from reproductions.systems import Data
+from reproductions.systems import Data, System
 from reproductions.values import sums_of
 from seqwise.data.batches import collate
 from seqwise.data.readers import Example
@@ -249,6 +249,26 @@ def test_measures_are_those_of_the_cell(tmp_path: Path) -> None:
     assert other["gamma-0.1"].tuned == one.tuned
     record = json.loads((tmp_path / "seed-3" / "gamma-0.1-0.3.json").read_text())
     assert record["train_seconds"] == cell.train_seconds > 0 and cell.learning_rate is None
+
+
+@pytest.mark.parametrize(("scale", "evaluate_every"), [("cpu", 0), ("converged", 10)])  # half of an epoch's 20 steps
+def test_translators_stop_early_where_language_models_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scale: str, evaluate_every: int
+) -> None:
+    trained: list[System] = []
+
+    def train(systems: list[System], *_: object, **__: object) -> None:
+        trained.extend(systems)
+        raise KeyboardInterrupt
+
+    pairs = [Example(("a",), ("b",))] * 640
+    monkeypatch.setattr(corpora_readers, "translation", lambda: Data(train=pairs, dev=pairs, test=pairs))
+    monkeypatch.setattr(language_models, "run_systems", train)
+    with pytest.raises(KeyboardInterrupt):
+        language_models.translations(replace(setup(tmp_path, 0), scale=scale))
+    settings = trained[0].settings
+    assert settings.epochs == language_models.SIZES[scale].translator_epochs
+    assert settings.evaluate_every == evaluate_every
 
 
 def test_the_best_pass_is_kept_and_the_first_worse_one_is_the_last(

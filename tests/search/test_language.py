@@ -349,6 +349,19 @@ def test_few_allowed_tokens_of_many_score_as_if_all_were_masked(score: Score) ->
     assert bool(members(model.language, backtrace(beam).flatten(0, 1)).all())
 
 
+@pytest.mark.parametrize("selector", [HardTopK(3), SoftTopK(3, 2.0), HardTopK(1, noise=Gumbel())], ids=str)
+@pytest.mark.parametrize("score", SCORES.values(), ids=SCORES)
+def test_each_step_computes_the_head_once(selector: Selector, score: Score) -> None:
+    """Without gradients too, where the logits are not kept."""
+    case, calls = oracles.translation_case(0), list[int]()
+    case.model.head = torch.nn.Sequential(case.model.head)  # no linear head, whose rows could be used alone
+    case.model.head.register_forward_hook(lambda *_: calls.append(1))
+    case.model.language = trie([(2,), (3, 2), (0, 0)], end=1)
+    with torch.no_grad():
+        beam = beam_search(case.model, case.model.encode(case.batch), selector, num_steps=4, score=score)
+    assert len(calls) == backtrace(beam).shape[-1] == 4
+
+
 # ---------------------------------------------------------------------------------------- never outside
 
 

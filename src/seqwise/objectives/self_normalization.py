@@ -27,6 +27,7 @@ from torch.nn import functional as F
 from seqwise.data.batches import Batch
 from seqwise.devices import at_least_float32
 from seqwise.errors import InputError
+from seqwise.models.heads import log_partition
 from seqwise.models.protocols import StepModel
 from seqwise.objectives.linear_head import (
     gold_scores_and_log_partitions,
@@ -309,4 +310,4 @@ def log_partitions(model: StepModel, batch: Batch) -> Tensor:
         One dimension, in nats: the positions of the first output, then those of the second, and so on.
     """
     logits_BTV = teacher_forced_logits(model, model.encode(batch), batch)
-    return logits_BTV[batch.targets_BT >= 0].logsumexp(-1)
+    return log_partition(logits_BTV[batch.targets_BT >= 0])

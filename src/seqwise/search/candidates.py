@@ -353,7 +353,7 @@ class Candidates:
             return torch.zeros_like(self.prefix_scores_BJ)
         logits_BJC = self.logits_BJV.gather(2, self.allowed_BJC.clamp(min=0))
         allowed_BJ = finite(logits_BJC.masked_fill(self.allowed_BJC < 0, -torch.inf)).logsumexp(-1)
-        mass_BJ = allowed_BJ - finite(self.logits_BJV).logsumexp(-1)
+        mass_BJ = allowed_BJ - log_partition(finite(self.logits_BJV))
         return mass_BJ.masked_fill(self.finished_BJ == 1, 0.0)
 
     @property

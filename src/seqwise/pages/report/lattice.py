@@ -14,6 +14,7 @@ from torch import Tensor
 
 from seqwise.data.batches import EncodedExample
 from seqwise.decoding import encode_input, evaluation_mode, has_ended, steps_for
+from seqwise.models.heads import log_partition
 from seqwise.models.protocols import StepModel
 from seqwise.objectives.search_aware import hamming_cost
 from seqwise.search.beam import search_steps
@@ -73,7 +74,7 @@ def beam_lattice(
             selection, beam = step.selection, step.beam
             num_slots = step.candidates.prefix_scores_BJ.shape[1]
             eye_BJJ = torch.eye(num_slots, dtype=beam.scores_BK.dtype, device=device)[None]
-            log_partitions_BJ = step.candidates.logits_BJV.logsumexp(-1).to(eye_BJJ.dtype)
+            log_partitions_BJ = log_partition(step.candidates.logits_BJV).to(eye_BJJ.dtype)
             # A dead end has log Z of minus infinity, and 0 times that would be NaN in a mixture.
             log_partitions_BJ = log_partitions_BJ.masked_fill(log_partitions_BJ == -torch.inf, 0.0)
             before_BJ = torch.zeros_like(eye_BJJ[:, 0]) if before_BJ is None else before_BJ
@@ -101,13 +102,13 @@ def _cost(model: StepModel, gold_BT: Tensor) -> Cost:
 
 def _nodes(columns: Sequence[Tensor], *, has_gold: bool) -> tuple[Node, ...]:
     nodes = []
-    for tokens, weights, parents, score, added, total, log_partition in zip(
+    for tokens, weights, parents, score, added, total, log_z in zip(
         *(column[0].tolist() for column in columns), strict=True
     ):
         kept = tuple((token, weight) for token, weight in zip(tokens, weights, strict=True) if weight > 0)
         cost, total_cost = (added, total) if has_gold else (None, None)
         is_live = score != -math.inf
-        nodes.append(Node(kept, tuple(parents), score, cost, total_cost, log_partition, is_live))
+        nodes.append(Node(kept, tuple(parents), score, cost, total_cost, log_z, is_live))
     return tuple(nodes)
 
 
