@@ -349,7 +349,9 @@ def test_few_allowed_tokens_of_many_score_as_if_all_were_masked(score: Score) ->
     assert bool(members(model.language, backtrace(beam).flatten(0, 1)).all())
 
 
-@pytest.mark.parametrize("selector", [HardTopK(3), SoftTopK(3, 2.0), HardTopK(1, noise=Gumbel())], ids=str)
+@pytest.mark.parametrize(
+    "selector", [HardTopK(3), SoftTopK(3, 2.0), HardTopK(1, noise=Gumbel())], ids=["hard", "soft", "sample"]
+)
 @pytest.mark.parametrize("score", SCORES.values(), ids=SCORES)
 def test_each_step_computes_the_head_once(selector: Selector, score: Score) -> None:
     """Without gradients too, where the logits are not kept."""
