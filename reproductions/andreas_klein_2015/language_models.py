@@ -42,9 +42,9 @@ from reproductions.andreas_klein_2015.language_model import (
 from reproductions.andreas_klein_2015.log_linear import LogLinear
 from reproductions.andreas_klein_2015.reranking import Candidate, Tuned, candidate_table, tune
 from reproductions.andreas_klein_2015.streams import Sentence, build_vocabulary, read_sentences
-from reproductions.cells import fingerprint_of, measure_by_seed, read_or_make, trained_on
+from reproductions.cells import fingerprint_of, measure_by_seed, read_or_make, run_cells, trained_on
 from reproductions.corpora import readers as corpora
-from reproductions.systems import Data, System, run_systems
+from reproductions.systems import Data, System, cells_of
 from reproductions.tuning import place_of, with_early_stopping
 from reproductions.workers import Report
 from seqwise.data.batches import collate
@@ -210,12 +210,14 @@ def translations(setup: Setup) -> Translations:
     settings = TRANSLATOR.with_changes(epochs=size.translator_epochs)
     if size.most_epochs > 1:
         settings = with_early_stopping(settings, len(corpora.translation().train))
-    folders = []
-    for name, load_data in (("translator", corpora.translation), ("channel", reversed_translation)):
-        cells = run_systems(
-            [System(name, name, settings)], load_data, setup.folder, progress=setup.progress, decoders=("greedy",)
-        )
-        folders.append(cells[name].run)
+    sources = {"translator": corpora.translation, "channel": reversed_translation}
+    trainings = [
+        cell
+        for name, load_data in sources.items()
+        for cell in cells_of([System(name, name, settings)], load_data, setup.folder, decoders=("greedy",))
+    ]
+    run_cells(trainings, progress=setup.progress)
+    folders = [setup.folder / name for name in sources]
     path = folders[0] / "lists.json"
     made_by = [(folder / "model" / "manifest.json").read_text("utf-8") for folder in folders]
     fingerprint = fingerprint_of(*made_by, str(size.candidates))
@@ -286,7 +288,7 @@ def tuned_on_dev(lists: Translations, scores: Mapping[str, list[list[float]]]) -
     return tune(table, lists.counts["dev"], word_bonuses=WORD_BONUSES)
 
 
-def run_cells(
+def measure_rows(
     rows: Sequence[Row], text: Text, lists: Translations, setup: Setup, *, size: Size
 ) -> dict[str, list[Cell]]:
     """Train and measure every row with every seed, or read finished cells back; return cells by the key of the row.

@@ -20,7 +20,7 @@ from reproductions.andreas_klein_2015.language_models import (
     Row,
     Translations,
     load_text,
-    run_cells,
+    measure_rows,
     translations,
     tuned_on_dev,
 )
@@ -203,7 +203,7 @@ def _measured(name: str, rows: Sequence[Row], setup: Setup) -> tuple[dict[str, M
     require_sacrebleu()
     text = load_text(setup.scale)
     lists = translations(setup)
-    cells = run_cells(rows, text, lists, setup, size=SIZES[setup.scale])
+    cells = measure_rows(rows, text, lists, setup, size=SIZES[setup.scale])
     return measure(name, rows, cells, lists)
 
 

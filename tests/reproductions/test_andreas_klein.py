@@ -16,7 +16,7 @@ from reproductions import run_reproduction
 from reproductions.andreas_klein_2015 import figure_1, language_models
 from reproductions.andreas_klein_2015 import tables as andreas_klein
 from reproductions.andreas_klein_2015.language_model import LanguageModel
-from reproductions.andreas_klein_2015.language_models import Size, Text, Translations, run_cells, split_words
+from reproductions.andreas_klein_2015.language_models import Size, Text, Translations, measure_rows, split_words
 from reproductions.andreas_klein_2015.reranking import Candidate, Tuned
 from reproductions.andreas_klein_2015.streams import Sentence, build_vocabulary
 from reproductions.andreas_klein_2015.tables import (
@@ -219,7 +219,7 @@ def test_a_table_from_a_tiny_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     alphas = {result.system: result.value for result in second.table.results if result.measure == "R"}
     assert alphas["α = 0.01"] > alphas["α = 1"] and len(second.table.claims) == 5
     changed = replace(text, held_out=text.held_out[:3])
-    run_cells(TABLE_2[:1], changed, lists, setup(tmp_path, 0), size=SIZE)
+    measure_rows(TABLE_2[:1], changed, lists, setup(tmp_path, 0), size=SIZE)
     assert len(trained) == 7  # other data, other cell
 
 
@@ -228,7 +228,7 @@ def test_measures_are_those_of_the_cell(tmp_path: Path) -> None:
     pytest.importorskip("sacrebleu")
     text, lists = tiny()
     rows = [TABLE_1[3]]
-    cells = run_cells(rows, text, lists, setup(tmp_path, 3), size=SIZE)
+    cells = measure_rows(rows, text, lists, setup(tmp_path, 3), size=SIZE)
     (cell,) = cells["gamma-0.1"]
     values = [value for _, some in cell.held_out for value in some]
     assert len(values) == sum(len(sentence.tokens) + 1 for sentence in text.held_out)
@@ -257,15 +257,20 @@ def test_translators_stop_early_where_language_models_do(
 ) -> None:
     trained: list[System] = []
 
-    def train(systems: list[System], *_: object, **__: object) -> None:
+    def list_cells(systems: list[System], *_: object, **__: object) -> list[object]:
         trained.extend(systems)
+        return []
+
+    def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     pairs = [Example(("a",), ("b",))] * 640
     monkeypatch.setattr(corpora_readers, "translation", lambda: Data(train=pairs, dev=pairs, test=pairs))
-    monkeypatch.setattr(language_models, "run_systems", train)
+    monkeypatch.setattr(language_models, "cells_of", list_cells)
+    monkeypatch.setattr(language_models, "run_cells", interrupt)
     with pytest.raises(KeyboardInterrupt):
         language_models.translations(replace(setup(tmp_path, 0), scale=scale))
+    assert [system.name for system in trained] == ["translator", "channel"]
     settings = trained[0].settings
     assert settings.epochs == language_models.SIZES[scale].translator_epochs
     assert settings.evaluate_every == evaluate_every
@@ -284,7 +289,7 @@ def test_the_best_pass_is_kept_and_the_first_worse_one_is_the_last(
 
     monkeypatch.setattr(language_models, "_measure", measured)
     size = replace(SIZE, most_epochs=4)
-    (cell,) = run_cells(TABLE_1[3:4], text, lists, setup(tmp_path, 0), size=size)["gamma-0.1"]
+    (cell,) = measure_rows(TABLE_1[3:4], text, lists, setup(tmp_path, 0), size=size)["gamma-0.1"]
     assert len(passes) == 3 and not torch.equal(passes[1], passes[2])
     assert cell.on_dev == 0.3 and cell.scores["test"] == [[0.3]] and cell.held_out == [(0.3, [0.3])]
 
@@ -293,10 +298,10 @@ def test_the_rate_is_that_with_which_the_first_seed_was_best_on_the_development_
     pytest.importorskip("sacrebleu")
     text, lists = tiny()
     size = replace(SIZE, rates=(1e-9, 1.0))  # the first learns nothing
-    cells = run_cells(TABLE_1[3:4], text, lists, setup(tmp_path, 0, 1), size=size)["gamma-0.1"]
+    cells = measure_rows(TABLE_1[3:4], text, lists, setup(tmp_path, 0, 1), size=size)["gamma-0.1"]
     assert [(cell.learning_rate, cell.place_of_rate) for cell in cells] == [(0.3, "highest")] * 2
     assert sorted(path.name for path in tmp_path.glob("seed-1/*")) == ["gamma-0.1-0.3.json"]
-    (unlearned,) = run_cells(TABLE_1[3:4], text, lists, setup(tmp_path, 0), size=replace(size, rates=(1e-9,)))[
+    (unlearned,) = measure_rows(TABLE_1[3:4], text, lists, setup(tmp_path, 0), size=replace(size, rates=(1e-9,)))[
         "gamma-0.1"
     ]
     assert unlearned.on_dev < cells[0].on_dev
@@ -312,7 +317,7 @@ def test_the_translator_alone_has_a_word_bonus_as_well(tmp_path: Path) -> None:
     whole, cut = "the dog runs home and the cat runs away .", "the dog runs home and the cat"
     some = [[Candidate(cut, -1.0), Candidate(whole, -1.5)]] * 5
     lists = Translations({"dev": some, "test": some}, {"dev": [[whole]] * 5, "test": [[whole]] * 5})
-    cells = run_cells(TABLE_1[3:4], text, lists, setup(tmp_path, 0), size=SIZE)
+    cells = measure_rows(TABLE_1[3:4], text, lists, setup(tmp_path, 0), size=SIZE)
     _, alone = measure("t", TABLE_1[3:4], cells, lists)
     assert alone.value == pytest.approx(1.0)
 
