@@ -9,8 +9,7 @@ development lists. All share one translator and one channel model; seeds are tho
 split into words and punctuation marks.
 
 A batch has 1,000 positions, of which the paper's smallest fraction is one. The text has 300,000 positions, the paper's
-10 million words. Every system is one resumable cell, trained in this process on one thread, so that seconds can be
-compared.
+10 million words. Every language model is one cell, trained in a process of its own on one thread; seconds are CPU time.
 """
 
 from __future__ import annotations
@@ -22,10 +21,9 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache, cached_property
-from itertools import product
+from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -42,7 +40,7 @@ from reproductions.andreas_klein_2015.language_model import (
 from reproductions.andreas_klein_2015.log_linear import LogLinear
 from reproductions.andreas_klein_2015.reranking import Candidate, Tuned, candidate_table, tune
 from reproductions.andreas_klein_2015.streams import Sentence, build_vocabulary, read_sentences
-from reproductions.cells import fingerprint_of, measure_by_seed, read_or_make, run_cells, trained_on
+from reproductions.cells import CellJob, fingerprint_of, read_or_make, run_cells, trained_on
 from reproductions.corpora import readers as corpora
 from reproductions.systems import Data, System, cells_of
 from reproductions.tuning import place_of, with_early_stopping
@@ -166,6 +164,14 @@ class Cell:
     signature: Signature
     learning_rate: float | None = None  # if chosen on the development lists
     place_of_rate: str = ""  # among the rates tried: "lowest", "highest" or ""
+
+
+class Trial(NamedTuple):
+    """Row with one of the learning rates and a seed."""
+
+    key: str  # of the row
+    factor: float  # of its learning rate
+    seed: int
 
 
 def split_words(text: str) -> tuple[str, ...]:
@@ -297,29 +303,46 @@ def measure_rows(
     """
     data, by_key = text.digest() + lists.digest(), {row.key: row for row in rows}
 
-    def cell(trial: tuple[str, float], seed: int, report: Report) -> Cell:
-        key, factor = trial
-        name, settings = by_key[key].name, by_key[key].settings
-        settings = settings.replace(
+    def settings_of(trial: Trial) -> LanguageModelSettings:
+        key, factor, seed = trial
+        settings = by_key[key].settings
+        return settings.replace(
             num_weights=size.num_weights,
             batch_size=BATCH,
             seed=seed,
             epochs=size.most_epochs,
             learning_rate=factor * settings.learning_rate,
         )
-        fingerprint = fingerprint_of(json.dumps(settings.model_dump(), sort_keys=True), data)
-        path = setup.folder / f"seed-{seed}" / f"{key}-{settings.learning_rate:g}.json"
-        record = read_or_make(path, fingerprint, lambda: _train_and_score(name, settings, text, lists, report))
+
+    def job(trial: Trial) -> CellJob:
+        settings, (key, _, seed) = settings_of(trial), trial
+        name = f"{key}-{settings.learning_rate:g}"
+        return CellJob(
+            f"{name}, seed {seed}",
+            setup.folder / f"seed-{seed}" / f"{name}.json",
+            partial(fingerprint_of, json.dumps(settings.model_dump(), sort_keys=True), data),
+            partial(_train_and_score, by_key[key].name, settings, text, lists),
+        )
+
+    def cell(trial: Trial, record: Mapping[str, Any]) -> Cell:
         held_out = [(float(score), list(values)) for score, values in record["held_out"]]
         numbers = record["train_seconds"], record["scores"], held_out, record["on_dev"]
         measured = Cell(*numbers, Signature(**record["signature"]))
         if len(size.rates) == 1:
             return measured
-        return replace(measured, learning_rate=settings.learning_rate, place_of_rate=place_of(factor, size.rates))
+        place = place_of(trial.factor, size.rates)
+        return replace(measured, learning_rate=settings_of(trial).learning_rate, place_of_rate=place)
 
-    tried = measure_by_seed(list(product(by_key, size.rates)), cell, setup.with_seeds(1))
-    chosen = [max(product([key], size.rates), key=lambda trial: tried[trial][0].on_dev) for key in by_key]
-    return {key: cells for (key, _), cells in measure_by_seed(chosen, cell, setup).items()}
+    def run(trials: Sequence[Trial]) -> dict[Trial, Cell]:
+        records = run_cells([job(trial) for trial in trials], progress=setup.progress)
+        return {trial: cell(trial, record) for trial, record in zip(trials, records, strict=True)}
+
+    first = setup.seeds[0]
+    tried = run([Trial(key, factor, first) for key in by_key for factor in size.rates])
+    chosen = {key: max(size.rates, key=lambda rate: tried[Trial(key, rate, first)].on_dev) for key in by_key}
+    # Seed by seed, so that an interrupted table has complete seeds.
+    found = run([Trial(key, chosen[key], seed) for seed in setup.seeds for key in by_key])
+    return {key: [found[Trial(key, chosen[key], seed)] for seed in setup.seeds] for key in by_key}
 
 
 def _train_and_score(
