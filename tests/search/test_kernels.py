@@ -22,7 +22,7 @@ from recording import LargestTensor
 from seqwise.data import EncodedExample, collate
 from seqwise.data.batches import Batch
 from seqwise.models import EncoderDecoder, Tagger, Transformer, products
-from seqwise.models.deferred_linear import exp_
+from seqwise.models.deferred_linear import DeferredLinear, exp_
 from seqwise.objectives import direct_loss, gold_scores, hamming_cost, hinge_loss
 from seqwise.objectives.objective import search_targets, teacher_forced_logits
 from seqwise.search import (
@@ -746,6 +746,28 @@ def test_autocast_is_the_same_in_both_passes(form: Form) -> None:
     one, other = gradients(expected, model), gradients(found, model)
     for name, gradient in one.items():
         assert (other[name] - gradient).norm() <= 0.1 * gradient.norm() + 1e-5, name
+
+
+def test_gradients_follow_autocast_and_their_sum_is_not_rounded_to_16_bits() -> None:
+    torch.set_default_dtype(torch.float32)
+    draw, steps = torch.Generator().manual_seed(0), 200
+    gradients_SNV, rows_SND = (torch.randint(-3, 4, (steps, 4, n), generator=draw).float() for n in (30, 8))
+    weight = torch.nn.Parameter(torch.randn(30, 8, generator=draw))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        linear = DeferredLinear(weight)
+    assert linear.of_gradient(gradients_SNV[0]).dtype == torch.bfloat16
+
+    def note(_: Tensor) -> None:
+        for gradient_NV, rows_ND in zip(gradients_SNV, rows_SND, strict=True):
+            linear.note_product(gradient_NV, rows_ND)
+
+    assert linear.anchor is not None
+    linear.anchor.register_hook(note)
+    linear.anchor.backward()
+    # 16 bits hold the integers of each product, at most 36, but not those of their sum.
+    exact_VD = torch.einsum("snv,snd->vd", gradients_SNV.double(), rows_SND.double())
+    assert exact_VD.abs().max() > 256
+    assert weight.grad is not None and torch.equal(weight.grad.double(), exact_VD)
 
 
 # ---------------------------------------------------------------------------------------- the choice

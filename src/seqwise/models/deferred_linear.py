@@ -73,6 +73,11 @@ class DeferredLinear:
         with torch.no_grad(), self._autocast():
             return at_least_float32(self._products(rows))
 
+    def of_gradient(self, gradient_NV: Tensor) -> Tensor:
+        """Compute ``g W`` without a graph, rounded like the first product of the search."""
+        with torch.no_grad(), self._autocast():
+            return gradient_NV @ self.weight_VD.to(gradient_NV.dtype)
+
     def note_outer(self, tokens_BX: Tensor, weights_BJX: Tensor, vectors_BJD: Tensor) -> None:
         """Record that ``sum_j weights[b, j, x] vectors[b, j]`` belongs to row ``tokens[b, x]`` of the gradient."""
         self._of_this_pass().outer.append((tokens_BX, weights_BJX, vectors_BJD.detach()))
@@ -88,7 +93,8 @@ class DeferredLinear:
     def note_product(self, gradient_NV: Tensor, rows_ND: Tensor) -> None:
         """Add the gradient with respect to all scores of some rows to the sum immediately; it is too large to keep."""
         gradient_NV = at_least_float32(gradient_NV)
-        self._of_this_pass().add_product(gradient_NV, rows_ND.detach().to(gradient_NV.dtype))
+        with self._autocast():
+            self._of_this_pass().add_product(gradient_NV, rows_ND.detach().to(gradient_NV.dtype))
 
     def _of_this_pass(self) -> _Notes:
         """Return the records of the current backward pass, keyed by the number that checkpointing also uses."""
@@ -126,8 +132,11 @@ class Matrices:
 def exp_(values: Tensor) -> Tensor:
     """Exponentiate in place, with exactly 0 where the result is below the rounding error of a sum that contains a 1.
 
-    Numbers that underflow take a hundred times as long as others, and nearly all exponents here underflow.
+    On a CPU, numbers that underflow take a hundred times as long as others, and nearly all exponents here underflow.
+    Elsewhere, they are as fast, and remain as they are.
     """
+    if values.device.type != "cpu":
+        return values.exp_()
     lowest = -600.0 if values.dtype == torch.float64 else -60.0
     return F.threshold(values.clamp_(min=lowest).exp_(), 1.001 * math.exp(lowest), 0.0, inplace=True)
 
@@ -145,9 +154,12 @@ class _Notes:
     def add_product(self, gradient_NV: Tensor, rows_ND: Tensor) -> None:
         """Add ``g^T h``."""
         if self.sums is None:
-            self.sums = gradient_NV.mT @ rows_ND, gradient_NV.sum(0)
+            self.sums = at_least_float32(gradient_NV.mT @ rows_ND), gradient_NV.sum(0)
             return
-        self.sums[0].addmm_(gradient_NV.mT, rows_ND)
+        if torch.is_autocast_enabled(rows_ND.device.type):  # which addmm_ does not follow
+            self.sums[0].add_(gradient_NV.mT @ rows_ND)
+        else:
+            self.sums[0].addmm_(gradient_NV.mT, rows_ND)
         if self.has_bias:
             self.sums[1].add_(gradient_NV.sum(0))
 

@@ -76,7 +76,7 @@ def full_maxima(values_BJV: Tensor) -> Tensor:
 def best_candidates(blocks: Blocks, inputs_B: Tensor, n: int) -> Best:
     """Find the n best candidates of some of the inputs; n is at most the number of candidates."""
     if takes_all(blocks, n):
-        return _best_of_all(blocks, inputs_B, n)
+        return best_of_all(blocks.values_BJV[inputs_B], blocks.offsets_BJ[inputs_B], blocks.extra_BE[inputs_B], n)
     vocabulary_size = blocks.values_BJV.shape[2]
     full, rest = vocabulary_size // BLOCK, vocabulary_size % BLOCK
     maxima_BM, extra_BE = blocks.maxima_BM[inputs_B], blocks.extra_BE[inputs_B]
@@ -104,16 +104,16 @@ def takes_all(blocks: Blocks, n: int) -> bool:
     return vocabulary_size < BLOCK or n * BLOCK >= num_slots * vocabulary_size
 
 
-def _best_of_all(blocks: Blocks, inputs_B: Tensor, n: int) -> Best:
-    (_, num_slots, vocabulary_size), num_extra = blocks.values_BJV.shape, blocks.extra_BE.shape[1]
-    num_own = num_slots * vocabulary_size
-    scores_BC = blocks.values_BJV.new_empty(len(inputs_B), num_own + num_extra)
-    own_BJV = scores_BC[:, :num_own].unflatten(1, (num_slots, vocabulary_size))
-    torch.add(blocks.values_BJV[inputs_B], blocks.offsets_BJ[inputs_B][..., None], out=own_BJV)
-    scores_BC[:, num_own:] = blocks.extra_BE[inputs_B]
+def best_of_all(values_BJV: Tensor, offsets_BJ: Tensor, extra_BE: Tensor, n: int) -> Best:
+    """Find the n best candidates by expanding all of them, in fewer passes than by blocks."""
+    scores_BJV = values_BJV + offsets_BJ[..., None]
+    (num_slots, vocabulary_size), num_extra = scores_BJV.shape[1:], extra_BE.shape[1]
+    scores_BC = torch.cat([scores_BJV.flatten(1), extra_BE], dim=1) if num_extra else scores_BJV.flatten(1)
     scores_BX, chosen_BX = scores_BC.topk(n)
     slots_BX, tokens_BX = chosen_BX // vocabulary_size, chosen_BX % vocabulary_size
-    return _with_extra(scores_BX, slots_BX, tokens_BX, chosen_BX - num_own)
+    if not num_extra:
+        return Best(scores_BX, slots_BX, tokens_BX)
+    return _with_extra(scores_BX, slots_BX, tokens_BX, chosen_BX - num_slots * vocabulary_size)
 
 
 def _with_extra(scores_BX: Tensor, slots_BX: Tensor, tokens_BX: Tensor, beyond_BX: Tensor) -> Best:

@@ -1,16 +1,16 @@
 """Soft top-k over all J x V candidates of a linear head, with all sums that a search needs in one pass.
 
-Weights are computed for one slot and a few inputs at a time, and recomputed in the backward pass: saved tensors have no
-dimension V. Each pass over scores is one line with ``out=``, so that few temporaries leave the CPU's cache. The
-plain version of each step under a checkpoint takes 1.7 and 2.4 times as long at V = 1,284 and 32,000 (``checkpointed``
-in ``benchmarks.relaxed_beam``).
+Weights are computed for one slot and a few inputs at a time, on a GPU for all slots and more inputs, and recomputed in
+the backward pass: saved tensors have no dimension V. Each pass over scores is one line with ``out=``, so that few
+temporaries leave the CPU's cache. The plain version of each step under a checkpoint takes 1.7 and 2.4 times as long at
+V = 1,284 and 32,000 (``checkpointed`` in ``benchmarks.relaxed_beam``).
 
 With ``t_r = sqrt(alpha) (s - m_r)``, ``q_r = exp(-t_r^2)`` and ``Z_r = sum q_r``, the weights are ``p_r = q_r / Z_r``.
 Let g_r be the gradient of the r-th score and y_r that of the weight p_r, minus its mean under p_r:
 
     ds = sum_r p_r (g_r - 2 sqrt(alpha) t_r y_r)        dm_r = g_r - (the r-th term of it, summed over the candidates)
 
-Shapes: B batch, C inputs of a chunk, J slots before, K slots after, V vocabulary, H features, D embedding.
+Shapes: B batch, C inputs of a chunk, J slots before, K slots after, R of these, V vocabulary, H features, D embedding.
 """
 
 from __future__ import annotations
@@ -120,27 +120,29 @@ class _Dense(torch.autograd.Function):
         terms = going_BJ, staying_BJ, opened_BJ
         cost_BV, logits_BJV = used_up.pop(), used_up.pop()
         frame = _frame(problem, logits_BJV, cost_BV, *terms, alpha_B)
-        sums, normalizer_BK = _sums(problem, frame)
+        sums, share_BK = _sums(problem, frame)
+        ctx.frame = frame._replace(logits_BJV=logits_BJV.new_empty(0), cost_BV=None)
         tensors = problem.log_partition_BJ, problem.maxima_BK, problem.maximum_slots_BK, problem.maximum_tokens_BK
         matrices = problem.head.weight_VD, problem.embedding.weight_VD
-        ctx.save_for_backward(features_BJH, *terms, alpha_B, normalizer_BK, *sums, *tensors, *matrices)
+        ctx.save_for_backward(features_BJH, share_BK, *sums, *tensors, *matrices)
         ctx.problem = problem
         return tuple(sums)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        features_BJH, going_BJ, staying_BJ, opened_BJ, alpha_B, normalizer_BK, *rest = ctx.saved_tensors
+        features_BJH, share_BK, *rest = ctx.saved_tensors
         problem: _Problem = ctx.problem
         logits_BJV = problem.head.scores(features_BJH)
-        cost_BV = None if problem.cost is None else problem.cost()
-        frame = _frame(problem, logits_BJV, cost_BV, going_BJ, staying_BJ, opened_BJ, alpha_B)
+        cost_BV = None if problem.cost is None else problem.cost().to(logits_BJV.dtype)
+        _scale_(problem, logits_BJV, cost_BV, ctx.frame.roots_B11)
+        frame = ctx.frame._replace(logits_BJV=logits_BJV, cost_BV=cost_BV)
         sums, needs_alpha = _Sums(*rest[:5]), ctx.needs_input_grad[4]
-        made = _gradients(problem, frame, sums, normalizer_BK, _Sums(*gradients), needs_alpha)
+        made = _gradients(problem, frame, sums, share_BK, _Sums(*gradients), needs_alpha)
         rows_NV = made.logits_BJV.flatten(0, 1)
         features_gradient = None
         if ctx.needs_input_grad[0]:
-            features_NH = rows_NV @ problem.head.weight_VD.to(rows_NV.dtype)
+            features_NH = problem.head.of_gradient(rows_NV)
             features_gradient = features_NH.view_as(features_BJH).to(features_BJH.dtype)
         if problem.head.anchor is not None:
             problem.head.note_product(rows_NV, features_BJH.flatten(0, 1))
@@ -158,6 +160,8 @@ class _Frame(NamedTuple):
         logits_BJV: L, ``sqrt(alpha) f``, plus the cost if it is part of the score, without the end token.
         shifts_BKJ: ``sqrt(alpha) (going - c log Z - m_r)``.
         roots_B11: ``sqrt(alpha)``.
+        maxima_BK, dead_BK: m, 0 where no candidate is left.
+        places_BK: places of the maxima among the J V scores; that of a maximum that ends is of no use.
         end_scores_BJ, end_logits_BJ: scores of the candidates that end, and their f - c log Z - constant; or None.
         cost_BV: the cost, if any.
     """
@@ -166,7 +170,8 @@ class _Frame(NamedTuple):
     shifts_BKJ: Tensor
     roots_B11: Tensor
     maxima_BK: Tensor
-    live_BK: Tensor
+    dead_BK: Tensor
+    places_BK: Tensor
     end_scores_BJ: Tensor | None
     end_logits_BJ: Tensor | None
     end_f_BJ: Tensor | None
@@ -194,42 +199,66 @@ def _frame(
         if cost_BV is not None and problem.score.cost_weight != 0:
             end_scores_BJ = end_scores_BJ + problem.score.cost_weight * cost_BV[:, end, None]
         end_scores_BJ = end_scores_BJ.clamp(min=LOWEST)
-    if cost_BV is not None and problem.score.cost_weight != 0:
-        logits_BJV.add_(cost_BV[:, None], alpha=problem.score.cost_weight)
-    if end is not None:
-        logits_BJV[..., end] = -torch.inf
-    logits_BJV.clamp_(min=LOWEST)
-    live_BK = problem.maxima_BK != -torch.inf
-    maxima_BK = problem.maxima_BK.masked_fill(~live_BK, 0.0)
+    dead_BK = problem.maxima_BK == -torch.inf
+    maxima_BK = problem.maxima_BK.masked_fill(dead_BK, 0.0)
     wide = widest_float(alpha_B.device)
     roots_B11 = alpha_B.to(wide).sqrt()[:, None, None]
-    logits_BJV.mul_(roots_B11.to(dtype))
-    offsets_B1J = (going_BJ.to(wide) - normalizer_BJ)[:, None].clamp(min=LOWEST)
+    _scale_(problem, logits_BJV, cost_BV, roots_B11.to(dtype))
+    offsets_BJ = (going_BJ.to(wide) - normalizer_BJ).clamp(min=LOWEST)
     # Computed from the scaled score of the maximum itself, so that its gap is exactly 0 however large alpha is.
     slots_BK, tokens_BK = problem.maximum_slots_BK, problem.maximum_tokens_BK
-    scaled_BK = logits_BJV.flatten(1).gather(1, slots_BK * logits_BJV.shape[2] + tokens_BK.clamp(min=0))
-    scaled_BK = scaled_BK.to(wide).masked_fill(tokens_BK < 0, 0.0)
-    from_BK = torch.where(tokens_BK < 0, maxima_BK.to(wide), offsets_B1J[:, 0].gather(1, slots_BK))
-    shifts_BKJ = (roots_B11 * (offsets_B1J - from_BK[..., None]) - scaled_BK[..., None]).to(dtype)
-    ends = end_scores_BJ, end_logits_BJ, end_f_BJ
-    return _Frame(logits_BJV, shifts_BKJ, roots_B11.to(dtype), maxima_BK, live_BK, *ends, opened_BJ, cost_BV)
+    places_BK = slots_BK * logits_BJV.shape[2] + (tokens_BK if end is None else tokens_BK.clamp(min=0))
+    scaled_BK, from_BK = logits_BJV.flatten(1).gather(1, places_BK).to(wide), offsets_BJ.gather(1, slots_BK)
+    if end is not None:
+        scaled_BK = scaled_BK.masked_fill(tokens_BK < 0, 0.0)
+        from_BK = torch.where(tokens_BK < 0, maxima_BK.to(wide), from_BK)
+    shifts_BKJ = (roots_B11 * (offsets_BJ[:, None] - from_BK[..., None]) - scaled_BK[..., None]).to(dtype)
+    roots_B11, ends = roots_B11.to(dtype), (end_scores_BJ, end_logits_BJ, end_f_BJ)
+    return _Frame(logits_BJV, shifts_BKJ, roots_B11, maxima_BK, dead_BK, places_BK, *ends, opened_BJ, cost_BV)
+
+
+def _scale_(problem: _Problem, logits_BJV: Tensor, cost_BV: Tensor | None, roots_B11: Tensor) -> None:
+    """Overwrite the scores of the head with L."""
+    if cost_BV is not None and problem.score.cost_weight != 0:
+        logits_BJV.add_(cost_BV[:, None], alpha=problem.score.cost_weight)
+    if problem.end is not None:
+        logits_BJV[..., problem.end] = -torch.inf
+    logits_BJV.clamp_(min=LOWEST).mul_(roots_B11)
 
 
 def _chunks(frame: _Frame) -> Iterator[slice]:
     """Yield groups of inputs whose scores fit a chunk."""
     batch_size, *sizes = frame.logits_BJV.shape
-    width = max(1, (CHUNK if frame.logits_BJV.device.type == "cpu" else LARGE_CHUNK) // max(1, sizes[0] * sizes[1]))
+    width = max(1, (CHUNK if _on_cpu(frame) else LARGE_CHUNK) // max(1, sizes[0] * sizes[1]))
     return (slice(start, start + width) for start in range(0, batch_size, width))
 
 
-def _gaps(frame: _Frame, chunk: slice, r: int, out: Tensor) -> Tensor:
-    """Compute ``t_r``."""
-    return torch.add(frame.logits_BJV[chunk], frame.shifts_BKJ[chunk, r, :, None], out=out)
+def _ranks(frame: _Frame) -> Iterator[slice]:
+    """Yield groups of new slots whose weights are computed together: one by one on the CPU, else all."""
+    k = frame.maxima_BK.shape[1]
+    width = 1 if _on_cpu(frame) else k
+    return (slice(start, start + width) for start in range(0, k, width))
 
 
-def _powers(gaps_CJV: Tensor, out: Tensor) -> Tensor:
+def _on_cpu(frame: _Frame) -> bool:
+    return frame.logits_BJV.device.type == "cpu"
+
+
+def _buffers(frame: _Frame, chunk: slice, count: int) -> list[Tensor]:
+    """Make arrays for the scores of a chunk and a group of new slots, (C, R, J, V) each."""
+    logits_CJV = frame.logits_BJV[chunk]
+    (width, *sizes), (ranks, *_) = logits_CJV.shape, _ranks(frame)
+    return [logits_CJV.new_empty(width, ranks.stop, *sizes) for _ in range(count)]
+
+
+def _gaps(frame: _Frame, chunk: slice, ranks: slice, out: Tensor) -> Tensor:
+    """Compute ``t_r``, (C, R, J, V)."""
+    return torch.add(frame.logits_BJV[chunk, None], frame.shifts_BKJ[chunk, ranks, :, None], out=out)
+
+
+def _powers(gaps_CRJV: Tensor, zero: Tensor, out: Tensor) -> Tensor:
     """Compute ``exp(-t^2)``."""
-    return exp_(torch.addcmul(gaps_CJV.new_zeros(()), gaps_CJV, gaps_CJV, value=-1, out=out))
+    return exp_(torch.addcmul(zero, gaps_CRJV, gaps_CRJV, value=-1, out=out))
 
 
 def _end_gaps(frame: _Frame) -> Tensor:
@@ -239,19 +268,18 @@ def _end_gaps(frame: _Frame) -> Tensor:
 
 
 def _sums(problem: _Problem, frame: _Frame) -> tuple[_Sums, Tensor]:
-    """Sum the weights; also return Z of each distribution (1 without live candidates)."""
+    """Sum the weights; also return 1 / Z of each distribution (0 without live candidates)."""
     vocabulary_size, (batch_size, k) = frame.logits_BJV.shape[2], frame.maxima_BK.shape
     parents_BKJ = torch.empty_like(frame.shifts_BKJ)
     firsts_BK = torch.empty_like(frame.maxima_BK)
-    tokens_BKV = frame.logits_BJV.new_empty(batch_size, k, vocabulary_size)
+    tokens_BKV, zero = frame.logits_BJV.new_empty(batch_size, k, vocabulary_size), frame.logits_BJV.new_zeros(())
     for chunk in _chunks(frame):
-        gaps_CJV = torch.empty_like(frame.logits_BJV[chunk])
-        powers_CJV = torch.empty_like(gaps_CJV)
-        for r in range(k):
-            _powers(_gaps(frame, chunk, r, gaps_CJV), powers_CJV)
-            torch.sum(powers_CJV, dim=-1, out=parents_BKJ[chunk, r])
-            torch.sum(powers_CJV, dim=1, out=tokens_BKV[chunk, r])
-            torch.sum(gaps_CJV.mul_(powers_CJV), dim=(1, 2), out=firsts_BK[chunk, r])
+        gaps_CRJV, powers_CRJV = _buffers(frame, chunk, 2)
+        for ranks in _ranks(frame):
+            _powers(_gaps(frame, chunk, ranks, gaps_CRJV), zero, powers_CRJV)
+            torch.sum(powers_CRJV, dim=3, out=parents_BKJ[chunk, ranks])
+            torch.sum(powers_CRJV, dim=2, out=tokens_BKV[chunk, ranks])
+            torch.sum(gaps_CRJV.mul_(powers_CRJV), dim=(2, 3), out=firsts_BK[chunk, ranks])
     end_BK = torch.zeros_like(firsts_BK)
     if problem.end is not None:
         gaps_BKJ = _end_gaps(frame)
@@ -260,8 +288,7 @@ def _sums(problem: _Problem, frame: _Frame) -> tuple[_Sums, Tensor]:
         parents_BKJ = parents_BKJ + powers_BKJ
         firsts_BK = firsts_BK + (powers_BKJ * gaps_BKJ).sum(-1)
         tokens_BKV[..., problem.end] = end_BK
-    normalizer_BK = parents_BKJ.sum(-1).masked_fill(~frame.live_BK, 1.0)
-    share_BK = frame.live_BK / normalizer_BK
+    share_BK = parents_BKJ.sum(-1).reciprocal().masked_fill(frame.dead_BK, 0.0)
     embedding_VD = problem.embedding.weight_VD
     fed_BKD = (tokens_BKV @ embedding_VD.to(tokens_BKV.dtype)) * share_BK[..., None]
     cost_BK = torch.zeros_like(end_BK)
@@ -269,13 +296,13 @@ def _sums(problem: _Problem, frame: _Frame) -> tuple[_Sums, Tensor]:
         cost_BK = (tokens_BKV @ frame.cost_BV[..., None])[..., 0] * share_BK
     scores_BK = frame.maxima_BK + firsts_BK * share_BK / frame.roots_B11[..., 0]
     sums = _Sums(
-        scores_BK.masked_fill(~frame.live_BK, -torch.inf),
+        scores_BK.masked_fill(frame.dead_BK, -torch.inf),
         parents_BKJ * share_BK[..., None],
         fed_BKD.to(embedding_VD.dtype),
         cost_BK,
         end_BK * share_BK,
     )
-    return sums, normalizer_BK
+    return sums, share_BK
 
 
 class _Gradients(NamedTuple):
@@ -283,7 +310,7 @@ class _Gradients(NamedTuple):
 
     logits_BJV: Tensor
     terms: tuple[Tensor, Tensor, Tensor]
-    alpha_B: Tensor
+    alpha_B: Tensor | None
     tokens_BKV: Tensor
     fed_BKD: Tensor
 
@@ -292,12 +319,12 @@ def _gradients(
     problem: _Problem,
     frame: _Frame,
     sums: _Sums,
-    normalizer_BK: Tensor,
+    share_BK: Tensor,
     upstream: _Sums,
     needs_alpha: bool,
 ) -> _Gradients:
     """Compute all gradients except products with matrices; those of the scores overwrite the scores in the frame."""
-    slopes = _slopes(problem, frame, sums, frame.live_BK / normalizer_BK, upstream)
+    slopes = _slopes(problem, frame, sums, share_BK, upstream)
     end = problem.end
     going_BJ = torch.empty_like(frame.logits_BJV[..., 0])
     ending_BJ, alphas_BK, maxima_BK = (
@@ -315,20 +342,21 @@ def _gradients(
         alphas_BK += (gaps_BKJ * slope_BKJ).sum(-1)
         ending_BJ, maxima_BK = gradient_BKJ.sum(1), maxima_BK - gradient_BKJ.sum(-1)
         end_powers_BK = powers_BKJ.sum(-1)
-    is_end_BK = problem.maximum_tokens_BK < 0
-    places_BK = problem.maximum_slots_BK * frame.logits_BJV.shape[2] + problem.maximum_tokens_BK.clamp(min=0)
     for chunk in _chunks(frame):
         gradient_CJV, spare_CJV = _chunk_gradient(frame, slopes, chunk, maxima_BK, alphas_BK, needs_alpha)
-        maxima_CK, is_end_CK = maxima_BK[chunk], is_end_BK[chunk]
-        gradient_CJV.flatten(1).scatter_add_(1, places_BK[chunk], maxima_CK.masked_fill(is_end_CK, 0.0))
-        ending_BJ[chunk].scatter_add_(1, problem.maximum_slots_BK[chunk], maxima_CK.masked_fill(~is_end_CK, 0.0))
+        maxima_CK = maxima_BK[chunk]
+        if end is not None:
+            is_end_CK = problem.maximum_tokens_BK[chunk] < 0
+            at_end_CK, maxima_CK = maxima_CK.masked_fill(~is_end_CK, 0.0), maxima_CK.masked_fill(is_end_CK, 0.0)
+            ending_BJ[chunk].scatter_add_(1, problem.maximum_slots_BK[chunk], at_end_CK)
+        gradient_CJV.flatten(1).scatter_add_(1, frame.places_BK[chunk], maxima_CK)
         torch.sum(gradient_CJV, dim=-1, out=going_BJ[chunk])
         _to_logits(problem, frame, chunk, gradient_CJV, spare_CJV, going_BJ, ending_BJ)
     if end is not None:
         slopes.of_token_BKV[..., end] = end_powers_BK
     opened_BJ = torch.zeros_like(ending_BJ) if frame.end_logits_BJ is None else ending_BJ * frame.end_logits_BJ
-    alpha_B = alphas_BK.sum(1) / (2 * frame.roots_B11[:, 0, 0] ** 3)
-    fed_BKD = (frame.live_BK / normalizer_BK)[..., None] * upstream.fed_BKD.to(going_BJ.dtype)
+    alpha_B = alphas_BK.sum(1) / (2 * frame.roots_B11[:, 0, 0] ** 3) if needs_alpha else None
+    fed_BKD = share_BK[..., None] * upstream.fed_BKD.to(going_BJ.dtype)
     return _Gradients(frame.logits_BJV, (going_BJ, ending_BJ, opened_BJ), alpha_B, slopes.of_token_BKV, fed_BKD)
 
 
@@ -348,18 +376,23 @@ class _Slopes(NamedTuple):
 
 def _slopes(problem: _Problem, frame: _Frame, sums: _Sums, share_BK: Tensor, upstream: _Sums) -> _Slopes:
     roots_B1, dtype = frame.roots_B11[..., 0], frame.logits_BJV.dtype
-    factor_BK, scores_BK = -2 * roots_B1 * share_BK, upstream.scores_BK.masked_fill(~frame.live_BK, 0.0)
+    factor_BK, scores_BK = -2 * roots_B1 * share_BK, upstream.scores_BK.masked_fill(frame.dead_BK, 0.0)
     of_fed_BKD = factor_BK[..., None] * upstream.fed_BKD.to(dtype)
     of_token_BKV = of_fed_BKD @ problem.embedding.weight_VD.to(dtype).mT
     if frame.cost_BV is not None:
         of_token_BKV.addcmul_((factor_BK * upstream.cost_BK)[..., None], frame.cost_BV[:, None])
-    mean_BK = (sums.parent_weights_BKJ * upstream.parent_weights_BKJ).sum(-1)
-    mean_BK = mean_BK + (sums.fed_BKD * upstream.fed_BKD).sum(-1)
-    mean_BK = mean_BK + sums.cost_BK * upstream.cost_BK + sums.end_mass_BK * upstream.end_mass_BK
-    mean_BK = mean_BK + scores_BK * (sums.scores_BK.masked_fill(~frame.live_BK, 0.0) - frame.maxima_BK)
+    mean_BK = (
+        _columns(sums, sums.scores_BK.masked_fill(frame.dead_BK, 0.0) - frame.maxima_BK) * _columns(upstream, scores_BK)
+    ).sum(-1)
     of_slot_BKJ = factor_BK[..., None] * (upstream.parent_weights_BKJ - mean_BK[..., None])
     of_gap_BK, of_end_BK = factor_BK * scores_BK / roots_B1, factor_BK * upstream.end_mass_BK
     return _Slopes(of_token_BKV, of_slot_BKJ, of_gap_BK, of_end_BK, share_BK * scores_BK, scores_BK)
+
+
+def _columns(sums: _Sums, scores_BK: Tensor) -> Tensor:
+    """Return the sums side by side, with other scores."""
+    single = torch.stack([scores_BK, sums.cost_BK, sums.end_mass_BK], dim=-1)
+    return torch.cat([single, sums.parent_weights_BKJ, sums.fed_BKD.to(single.dtype)], dim=-1)
 
 
 def _chunk_gradient(
@@ -370,22 +403,24 @@ def _chunk_gradient(
     Adds the gradients of the maxima and of alpha in place; the token weights, not yet divided by Z, overwrite the
     slopes of the tokens.
     """
-    gaps_CJV = torch.empty_like(frame.logits_BJV[chunk])
-    powers_CJV, slope_CJV, gradient_CJV = (torch.empty_like(gaps_CJV) for _ in range(3))
-    gradient_CJV.zero_()
-    for r in range(maxima_BK.shape[1]):
-        _powers(_gaps(frame, chunk, r, gaps_CJV), powers_CJV)
-        of_token_CV, of_gap_C11 = slopes.of_token_BKV[chunk, r], slopes.of_gap_BK[chunk, r, None, None]
-        torch.addcmul(of_token_CV[:, None], gaps_CJV, of_gap_C11, out=slope_CJV)
-        slope_CJV.add_(slopes.of_slot_BKJ[chunk, r, :, None])
-        torch.sum(powers_CJV, dim=1, out=of_token_CV)
+    gaps_CRJV, powers_CRJV, slope_CRJV = _buffers(frame, chunk, 3)
+    gradient_CJV = torch.zeros_like(frame.logits_BJV[chunk])
+    zero = gradient_CJV.new_zeros(())
+    for ranks in _ranks(frame):
+        _powers(_gaps(frame, chunk, ranks, gaps_CRJV), zero, powers_CRJV)
+        of_token_CRV, of_gap_CR11 = slopes.of_token_BKV[chunk, ranks], slopes.of_gap_BK[chunk, ranks, None, None]
+        torch.addcmul(of_token_CRV[:, :, None], gaps_CRJV, of_gap_CR11, out=slope_CRJV)
+        slope_CRJV.add_(slopes.of_slot_BKJ[chunk, ranks, :, None])
+        torch.sum(powers_CRJV, dim=2, out=of_token_CRV)
         # Multiply by the power first: the squared gap of an excluded candidate would overflow, and 0 x infinity is NaN.
-        slope_CJV.mul_(powers_CJV).mul_(gaps_CJV)
+        slope_CRJV.mul_(powers_CRJV).mul_(gaps_CRJV)
         if needs_alpha:
-            alphas_BK[chunk, r] += gaps_CJV.mul_(slope_CJV).sum((1, 2))
-        gradient_CJV.add_(slope_CJV.addcmul_(powers_CJV, slopes.direct_BK[chunk, r, None, None]))
-        maxima_BK[chunk, r] -= slope_CJV.sum((1, 2))
-    return gradient_CJV, gaps_CJV
+            alphas_BK[chunk, ranks] += gaps_CRJV.mul_(slope_CRJV).sum((2, 3))
+        slope_CRJV.addcmul_(powers_CRJV, slopes.direct_BK[chunk, ranks, None, None])
+        for slope_CJV in slope_CRJV.unbind(1):
+            gradient_CJV.add_(slope_CJV)
+        maxima_BK[chunk, ranks] -= slope_CRJV.sum((2, 3))
+    return gradient_CJV, gaps_CRJV[:, 0]
 
 
 def _to_logits(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from seqwise.devices import moved
+from seqwise.devices import moved, reading_is_free
 from seqwise.models.deferred_linear import DeferredLinear
 from seqwise.search.candidates import Candidates
 from seqwise.search.large_vocabulary.blocks import (
@@ -21,6 +21,7 @@ from seqwise.search.large_vocabulary.blocks import (
     Best,
     Blocks,
     best_candidates,
+    best_of_all,
     block_maxima,
     excluded_mass_bound,
     maxima_and_log_partitions,
@@ -108,13 +109,17 @@ def certify(candidates: Candidates, scan: Scan, choice: Choice) -> Kept:
     maxima_BJM = scan.maxima_BJM
     if cost_BJV is not None:
         values_BJV, maxima_BJM = values_BJV + cost_BJV, None
-    blocks = block_maxima(values_BJV, terms.going_BJ - partition_BJ, extra_BE, full_BJM=maxima_BJM)
-    num_candidates = values_BJV[0].numel()
+    offsets_BJ, num_candidates = terms.going_BJ - partition_BJ, values_BJV[0].numel()
     k = min(choice.k, num_candidates)
     open_I = torch.arange(len(values_BJV), device=values_BJV.device)
     if choice.tolerance < 0:  # all candidates are used, and only the k + 1 best are needed
-        best = best_candidates(blocks, open_I, min(k + 1, num_candidates))
+        n = min(k + 1, num_candidates)
+        if reading_is_free(values_BJV):
+            best = best_candidates(block_maxima(values_BJV, offsets_BJ, extra_BE, full_BJM=maxima_BJM), open_I, n)
+        else:  # a device is given fewer passes rather than less work
+            best = best_of_all(values_BJV, offsets_BJ, extra_BE, n)
         return Kept(best, best.scores_BX != -torch.inf, torch.zeros_like(best.scores_BX[:, 0]))
+    blocks = block_maxima(values_BJV, offsets_BJ, extra_BE, full_BJM=maxima_BJM)
     width, kept = 0, None
     # If a search for fewer would visit all candidates anyway, look for the largest number at once.
     sizes = [size for size in (FIRST, 4 * FIRST, 16 * FIRST) if size < choice.most and not takes_all(blocks, size)]
