@@ -17,20 +17,19 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import multiprocessing
 import statistics
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from importlib import metadata
-from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from benchmarks.command import Ratio, add_device, make_parser, run, signed
+from benchmarks.processes import own_process
 from benchmarks.timing import clock_of, median_ratio, products_a_second, time_in_turn
 from seqwise import Decoder, HardTopK, decode, local
 from seqwise.data import EncodedExample, collate
@@ -124,46 +123,6 @@ def by_ctranslate2(options: argparse.Namespace) -> Callable[[list[list[int]]], l
     return write
 
 
-def serve(pipe: Connection, options: argparse.Namespace) -> None:
-    """Send None, or the reason if CTranslate2 is missing; then decode the sources from a pipe until they are empty."""
-    try:
-        write = by_ctranslate2(options)
-    except ImportError as error:
-        pipe.send(str(error))
-        return
-    pipe.send(None)
-    while sources := pipe.recv():
-        pipe.send(write(sources))
-
-
-@contextmanager
-def engine(sources_BS: Tensor, options: argparse.Namespace) -> Iterator[dict[str, Callable[[], list[list[int]]]]]:
-    """Run CTranslate2 in its own process; yield its function by name, or nothing on a device or if not installed."""
-    if sources_BS.device.type != "cpu":
-        yield {}
-        return
-    spawn, sources = multiprocessing.get_context("spawn"), sources_BS.tolist()
-    ours, theirs = spawn.Pipe()
-    process = spawn.Process(target=serve, args=(theirs, options), daemon=True)
-    process.start()
-    theirs.close()
-
-    def write() -> list[list[int]]:
-        ours.send(sources)
-        found: list[list[int]] = ours.recv()
-        return found
-
-    try:
-        missing = ours.recv()
-        yield {ENGINE: write} if missing is None else {}
-        if missing is None:
-            ours.send([])
-        process.join(10)
-    finally:
-        process.kill()
-        process.join()
-
-
 def operations_of_a_token(options: argparse.Namespace) -> float:
     """Count the floating-point operations of matrix products for one token of one output, in all k slots."""
     size, steps = options.hidden, options.steps
@@ -185,8 +144,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "generate": lambda: by_generate(model, sources_BS, options),
         "seqwise": lambda: by_seqwise(adapted, sources_BS, options),
     }
-    with engine(sources_BS, options) as engines:
-        calls |= engines
+    on_cpu, sources = options.device.type == "cpu", sources_BS.tolist()
+    with own_process(by_ctranslate2, options) if on_cpu else nullcontext() as write:
+        if write is not None:
+            calls[ENGINE] = lambda: write(sources)
         written = {name: call() for name, call in calls.items()}
         seconds = time_in_turn(calls, options.rounds, clock=clock_of(options.device))
     tokens = options.batch * options.steps

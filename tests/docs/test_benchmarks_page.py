@@ -30,7 +30,7 @@ def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 
 def test_every_benchmark_is_run_and_has_its_question(benchmarks: ModuleType) -> None:
-    shared = {"__init__", "__main__", "command", "timing"}
+    shared = {"__init__", "__main__", "command", "processes", "timing"}
     assert set(benchmarks.BENCHMARKS) == {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - shared
     listed = (ROOT / "benchmarks" / "README.md").read_text("utf-8")
     for name in benchmarks.BENCHMARKS:
