@@ -1,8 +1,22 @@
 """How much longer does a training step take than a bare PyTorch loop, and through a search than with cross-entropy?
 
 First, cross-entropy: ``fit``, with checkpoints, a log and bit-exact resumption, beside the dozen lines that one would
-write by hand (fused AdamW, clipping, the same batches in the same order, the same losses at
-the end). Then a step of a relaxed beam through a Hugging Face Marian, beside cross-entropy of the same model: its time
+write by hand (fused AdamW, clipping, the same batches in the same order, the same losses at the end).
+
+Then ``fit`` beside JoeyNMT, which trains the same Transformer by its ``TrainManager``, from text files of the same
+examples, in its own process. Sizes, initialisation, loss, clipping and learning rate are the same; there is no dropout,
+no label smoothing and no validation, and both save a checkpoint at the end. What differs in JoeyNMT:
+
+- Its head has no bias, and its first input is a row of its embeddings: together 0.2% of the weights.
+- Its AdamW is not fused.
+- It draws its own weights and its own order of batches.
+- It splits the texts into words again in every epoch, and an end token replaces the last word of a source.
+- It counts correct tokens in every step, and logs every hundredth step; ``fit`` logs every step.
+
+Their losses in the first step and in the last may differ by at most 5% of the first. JoeyNMT is left out if it is not
+installed.
+
+Then a step of a relaxed beam through a Hugging Face Marian, beside cross-entropy of the same model: its time
 over k is that of a beam element. Scores of trained models differ widely, so those of the random Marian are scaled until
 its softmax has the perplexity ``--perplexity`` along gold. Last, the encoder of taggers that read both ways:
 forward and backward, over sources of a quarter of ``--length`` to all of it, beside ``nn.LSTM`` over a packed batch.
@@ -16,13 +30,17 @@ reached or not.
 from __future__ import annotations
 
 import argparse
+import logging
 import statistics
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from importlib import metadata
 from itertools import count, islice
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +49,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers import MarianConfig, MarianMTModel
 
 from benchmarks.command import Ratio, make_parser, run, signed
+from benchmarks.processes import own_process
 from benchmarks.timing import median_ratio, time_in_turn
 from seqwise.data import EncodedExample, collate
 from seqwise.data.batches import Batch, BatchSampler
@@ -43,8 +62,13 @@ from seqwise.training import fit
 from seqwise.training.trainer import Progress
 
 WARM_UP, RATE, CLIP, K, ALPHA = 5, 1e-3, 1.0, 3, 4.0
-MOST, PER_ELEMENT = 1.1, 1.6
-"""Targets: time of ``fit`` over that of a bare loop; a beam element in cross-entropies."""
+MOST, PER_ELEMENT, LEAST = 1.1, 1.6, 1.2
+"""Targets: time of ``fit`` over that of a bare loop; a beam element in cross-entropies; speed over JoeyNMT."""
+
+PEER = "joeynmt"
+SYMBOLS = 4_000
+SIZES = {"hidden_size": 128, "num_layers": 2, "num_heads": 4, "feedforward_size": 512}
+"""Source and target symbols, and sizes, of the Transformer."""
 
 MODELS: dict[str, tuple[int, int, Callable[[], nn.Module]]] = {  # source and target symbols
     "tagger": (
@@ -56,12 +80,9 @@ MODELS: dict[str, tuple[int, int, Callable[[], nn.Module]]] = {  # source and ta
         ),
     ),
     "Transformer": (
-        4_000,
-        4_000,
-        lambda: Transformer(
-            source_size=4_000, target_size=4_000, end=0, hidden_size=128, num_layers=2, num_heads=4,
-            feedforward_size=512, dropout=0.0,
-        ),
+        SYMBOLS,
+        SYMBOLS,
+        lambda: Transformer(source_size=SYMBOLS, target_size=SYMBOLS, end=0, **SIZES, dropout=0.0),
     ),
 }  # fmt: skip
 
@@ -74,16 +95,22 @@ def examples_of(source_size: int, target_size: int, length: int, number: int, se
     return [EncodedExample(tuple(x), (*y, 0)) for x, y in zip(sources, targets, strict=True)]
 
 
-Loop = Callable[[Callable[[], nn.Module], Sequence[EncodedExample], argparse.Namespace], tuple[float, float]]
-"""Function that trains a new model, and returns the seconds of all steps but the first few and the last loss."""
+class Run(NamedTuple):
+    """CPU seconds of all steps of a training run but the first few, losses by step, and number of weights."""
+
+    seconds: float
+    losses: list[float]
+    weights: int
 
 
-def by_fit(
-    make: Callable[[], nn.Module], train: Sequence[EncodedExample], options: argparse.Namespace
-) -> tuple[float, float]:
+Loop = Callable[[Callable[[], nn.Module], Sequence[EncodedExample], argparse.Namespace], Run]
+"""Function that trains a new model."""
+
+
+def by_fit(make: Callable[[], nn.Module], train: Sequence[EncodedExample], options: argparse.Namespace) -> Run:
     """Train with this package."""
     torch.manual_seed(options.seed)
-    times, losses = [], []
+    model, times, losses = make(), [], []
 
     def watch(progress: Progress) -> None:
         times.append(time.process_time())
@@ -91,16 +118,14 @@ def by_fit(
 
     with tempfile.TemporaryDirectory() as folder:
         fit(
-            make(), cross_entropy_objective(), train, output=folder, steps=options.steps, learning_rate=RATE,
+            model, cross_entropy_objective(), train, output=folder, steps=options.steps, learning_rate=RATE,
             decay="constant", seed=options.seed, batch_size=options.batch, clip=CLIP, save_every=options.steps,
             on_progress=watch,
         )  # fmt: skip
-    return times[-1] - times[WARM_UP - 1], losses[-1]
+    return Run(times[-1] - times[WARM_UP - 1], losses, number_of_weights(model))
 
 
-def by_hand(
-    make: Callable[[], nn.Module], train: Sequence[EncodedExample], options: argparse.Namespace
-) -> tuple[float, float]:
+def by_hand(make: Callable[[], nn.Module], train: Sequence[EncodedExample], options: argparse.Namespace) -> Run:
     """Train by a bare loop."""
     torch.manual_seed(options.seed)
     model: Any = make().train()
@@ -116,7 +141,12 @@ def by_hand(
         optimiser.step()
         losses.append(loss.item())
         times.append(time.process_time())
-    return times[-1] - times[WARM_UP - 1], losses[-1]
+    return Run(times[-1] - times[WARM_UP - 1], losses, number_of_weights(model))
+
+
+def number_of_weights(model: nn.Module) -> int:
+    """Count the weights of a model."""
+    return sum(weights.numel() for weights in model.parameters())
 
 
 LOOPS: dict[str, Loop] = {"fit": by_fit, "bare": by_hand}
@@ -131,23 +161,135 @@ def batches_of(train: Sequence[EncodedExample], options: argparse.Namespace) -> 
         yield from sampler
 
 
+def train_in_turn(trainers: dict[str, Callable[[], Run]], rounds: int) -> dict[str, list[Run]]:
+    """Return the runs of every trainer in every round; the order alternates."""
+    runs: dict[str, list[Run]] = {name: [] for name in trainers}
+    for number in range(rounds):
+        for name in sorted(trainers, reverse=bool(number % 2)):
+            runs[name].append(trainers[name]())
+    return runs
+
+
 def compare_loops(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """Time both loops on one model, in turn."""
     sources, targets, make = MODELS[name]
     train = examples_of(sources, targets, options.length, 8 * options.batch, options.seed)
-    seconds: dict[str, list[float]] = {way: [] for way in LOOPS}
-    losses: dict[str, float] = {}
-    for number in range(options.rounds):
-        for way in sorted(LOOPS, reverse=bool(number % 2)):
-            taken, losses[way] = LOOPS[way](make, train, options)
-            seconds[way].append(taken)
+    trainers = {way: partial(loop, make, train, options) for way, loop in LOOPS.items()}
+    runs = train_in_turn(trainers, options.rounds)
+    losses = {way: found[-1].losses[-1] for way, found in runs.items()}
     if abs(losses["fit"] - losses["bare"]) > 1e-3 * losses["bare"]:
         raise SystemExit(f"{name}: {losses}: the loops do not train alike, so there is nothing to compare")
-    tokens = (options.steps - WARM_UP) * options.batch * options.length
+    seconds = seconds_of(runs)
     return {
         "model": name,
-        "tokens_a_second": {way: tokens / statistics.median(taken) for way, taken in seconds.items()},
+        "tokens_a_second": tokens_a_second(seconds, options),
         "ratio": median_ratio(seconds["fit"], seconds["bare"]),
+        "seconds_by_round": seconds,
+    }
+
+
+def seconds_of(runs: dict[str, list[Run]]) -> dict[str, list[float]]:
+    """Return the CPU seconds by round."""
+    return {name: [run.seconds for run in found] for name, found in runs.items()}
+
+
+def tokens_a_second(seconds: dict[str, list[float]], options: argparse.Namespace) -> dict[str, float]:
+    """Return the gold tokens per CPU second."""
+    tokens = (options.steps - WARM_UP) * options.batch * options.length
+    return {name: tokens / statistics.median(taken) for name, taken in seconds.items()}
+
+
+def by_joeynmt(options: argparse.Namespace) -> Callable[[Sequence[EncodedExample]], Run]:
+    """Make a function that trains the Transformer with JoeyNMT."""
+    from joeynmt.config import parse_global_args, set_validation_args
+    from joeynmt.prediction import prepare
+    from joeynmt.training import TrainManager
+
+    logging.disable(logging.INFO)
+    warnings.filterwarnings("ignore", module="joeynmt")  # of deprecated arguments
+    torch.set_num_threads(options.threads)
+
+    def train(examples: Sequence[EncodedExample]) -> Run:
+        torch.manual_seed(options.seed)
+        times, losses = [], []
+        with tempfile.TemporaryDirectory() as folder:
+            write_texts(examples, Path(folder))
+            settings = parse_global_args(settings_of_joeynmt(Path(folder), options))
+            model, data, development, _ = prepare(settings, rank=0, mode="train")
+            manager = TrainManager(
+                rank=0, model=model, model_dir=settings.model_dir, device=settings.device, autocast=settings.autocast,
+                seed=settings.seed, train_args=settings.train, dev_args=set_validation_args(settings.test),
+            )  # fmt: skip
+            model.register_forward_hook(lambda model, inputs, outputs: losses.append(outputs[0].item()))
+            manager.optimizer.register_step_post_hook(lambda *_: times.append(time.process_time()))
+            manager.train_and_validate(data, development)
+        losses = [loss / (options.batch * options.length) for loss in losses]  # they are sums over tokens
+        return Run(times[-1] - times[WARM_UP - 1], losses, number_of_weights(model))
+
+    return train
+
+
+def write_texts(examples: Sequence[EncodedExample], folder: Path) -> None:
+    """Write ids as words, without the last of each text: JoeyNMT appends an end token to both."""
+    for name, texts in (("x", [x.source_ids for x in examples]), ("y", [x.target_ids for x in examples])):
+        lines = [" ".join(str(word) for word in text[:-1]) for text in texts]
+        (folder / f"train.{name}").write_text("\n".join(lines) + "\n", "utf-8")
+    # It has four special tokens of its own; 1, 2 and 3 become unknown words.
+    (folder / "words").write_text("\n".join(str(word) for word in range(4, SYMBOLS)) + "\n", "utf-8")
+
+
+def settings_of_joeynmt(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings with which JoeyNMT trains the Transformer as :func:`by_fit` does."""
+    size = SIZES["hidden_size"]
+    part = {
+        "type": "transformer", "num_layers": SIZES["num_layers"], "num_heads": SIZES["num_heads"], "hidden_size": size,
+        "ff_size": SIZES["feedforward_size"], "dropout": 0.0, "layer_norm": "pre",
+        "embeddings": {"embedding_dim": size, "scale": True, "dropout": 0.0},
+    }  # fmt: skip
+    texts = {"level": "word", "lowercase": False, "voc_file": str(folder / "words")}
+    train = str(folder / "train")
+    return {
+        "name": "benchmark", "model_dir": str(folder), "use_cuda": False, "random_seed": options.seed,
+        "data": {
+            "train": train, "dev": train, "dataset_type": "plain",
+            "src": {"lang": "x", **texts}, "trg": {"lang": "y", **texts},
+        },
+        "model": {
+            "encoder": part, "decoder": part, "initializer": "xavier_uniform", "bias_initializer": "zeros",
+            "embed_initializer": "normal", "embed_init_weight": size**-0.5,
+        },
+        "training": {
+            "optimizer": "adamw", "learning_rate": RATE, "weight_decay": 0.0, "clip_grad_norm": CLIP,
+            "normalization": "tokens", "label_smoothing": 0.0, "batch_size": options.batch, "batch_type": "sentence",
+            "scheduling": "exponential", "decrease_factor": 1.0,  # constant
+            "updates": options.steps, "epochs": options.steps, "validation_freq": 100 * options.steps,
+        },
+        "testing": {},
+    }  # fmt: skip
+
+
+def compare_peer(options: argparse.Namespace) -> dict[str, Any] | None:
+    """Time ``fit`` and JoeyNMT on the Transformer, in turn; None if it is not installed."""
+    sources, targets, make = MODELS["Transformer"]
+    train = examples_of(sources, targets, options.length, 8 * options.batch, options.seed)
+    with own_process(by_joeynmt, options) as train_there:
+        if train_there is None:
+            return None
+        trainers = {"fit": partial(by_fit, make, train, options), PEER: partial(train_there, train)}
+        runs = train_in_turn(trainers, options.rounds)
+    seconds = seconds_of(runs)
+    weights = {name: found[-1].weights for name, found in runs.items()}
+    losses = {name: [found[-1].losses[0], found[-1].losses[-1]] for name, found in runs.items()}
+    if abs(weights["fit"] - weights[PEER]) > 0.01 * weights["fit"]:
+        raise SystemExit(f"{weights}: the models have different numbers of weights, so there is nothing to compare")
+    if any(abs(a - b) > 0.05 * losses["fit"][0] for a, b in zip(losses["fit"], losses[PEER], strict=True)):
+        raise SystemExit(f"{losses}: the systems do not train alike, so there is nothing to compare")
+    return {
+        "peer": f"{PEER} {metadata.version(PEER)}",
+        "tokens_a_second": tokens_a_second(seconds, options),
+        "ratio": median_ratio(seconds[PEER], seconds["fit"]),
+        "weights": weights,
+        "losses": losses,
         "seconds_by_round": seconds,
     }
 
@@ -228,17 +370,26 @@ def set_perplexity(model: Any, batch: Batch, wanted: float) -> None:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Measure the loops, the objectives and the encoders."""
+    """Measure the loops, JoeyNMT, the objectives and the encoders."""
     torch.set_num_threads(options.threads)
     rows = [compare_loops(name, options) for name in MODELS]
-    marian, readers = compare_objectives(options), compare_readers(options)
-    return {"rows": rows, "marian": marian, "readers": readers, **signed("training", options, data="random")}
+    joeynmt, marian, readers = compare_peer(options), compare_objectives(options), compare_readers(options)
+    return {
+        "rows": rows,
+        "joeynmt": joeynmt,
+        "marian": marian,
+        "readers": readers,
+        **signed("training", options, data="random"),
+    }
 
 
 def ratios(result: dict[str, Any]) -> list[Ratio]:
-    """Return times over those of a bare loop, and a beam element in cross-entropies, for the summary."""
+    """Return times over a bare loop, speed over JoeyNMT, and a beam element in cross-entropies, for the summary."""
+    joeynmt = result["joeynmt"]
+    label = "`fit`, Transformer: tokens a second over JoeyNMT"
     return [
         *(Ratio(f"`fit`, {row['model']}: time over a bare loop", row["ratio"], most=MOST) for row in result["rows"]),
+        *([Ratio(label, joeynmt["ratio"], least=LEAST)] if joeynmt else []),
         Ratio(
             "relaxed beam, Marian, V = 8,000: element over cross-entropy",
             result["marian"]["per_element"],
@@ -253,6 +404,15 @@ def table(result: dict[str, Any]) -> str:
     for row in result["rows"]:
         speeds = row["tokens_a_second"]
         lines.append(f"{row['model']:24}{speeds['fit']:9,.0f}{speeds['bare']:11,.0f}{row['ratio']:14.2f}")
+    if joeynmt := result["joeynmt"]:
+        speeds, weights, losses = joeynmt["tokens_a_second"], joeynmt["weights"], joeynmt["losses"]
+        lines += [
+            f"Transformer of {joeynmt['peer']}: {speeds[PEER]:,.0f} tokens/s, and fit in turn with it"
+            f" {speeds['fit']:,.0f}: {joeynmt['ratio']:.2f} times as many (target {LEAST:g})",
+            f"  weights {weights[PEER]:,} and {weights['fit']:,}; "
+            f"loss from {losses[PEER][0]:.2f} to {losses[PEER][1]:.2f} and "
+            f"from {losses['fit'][0]:.2f} to {losses['fit'][1]:.2f}",
+        ]
     marian = result["marian"]
     lines += [f"Marian, {name + ', ms a step':28}{found:10.0f}" for name, found in marian["milliseconds"].items()]
     lines.append(f"a beam element: {marian['per_element']:.2f} cross-entropies (target {PER_ELEMENT:g})")
