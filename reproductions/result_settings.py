@@ -174,10 +174,10 @@ def _sampled(task: SamplerTask, scale: str) -> str:
 
 def _language_models(scale: str) -> str:
     size = language_models.SIZES[scale]
-    passes, epochs = "one pass", f"{size.translator_epochs:g} epochs"
-    if size.most_epochs > 1:
+    passes, epochs, early = "one pass", f"{size.translator_epochs:g} epochs", ""
+    if size.stops_early:
         passes, epochs = f"at most {size.most_epochs} passes", f"at most {epochs}"
-    early = " All are stopped early on dev." if size.most_epochs > 1 else ""
+        early = " All are stopped early on dev."
     rates = ", ".join(f"{rate:g}" for rate in size.rates)
     tuned = f" Learning rate of the language model times {rates}, chosen on dev." if len(size.rates) > 1 else ""
     return (

@@ -85,6 +85,11 @@ class Size:
     most_epochs: int = 1
     rates: tuple[float, ...] = (1.0,)  # factors of the learning rate that are tried with the first seed
 
+    @property
+    def stops_early(self) -> bool:
+        """Whether the development data end training."""
+        return self.most_epochs > 1
+
 
 SIZES = {
     "cpu": Size(positions=300_000, num_weights=2**24, translator_epochs=5.0),
@@ -214,7 +219,7 @@ def translations(setup: Setup) -> Translations:
     """Train the translator and the channel model, or read them back, and return the lists that they make and score."""
     size = SIZES[setup.scale]
     settings = TRANSLATOR.with_changes(epochs=size.translator_epochs)
-    if size.most_epochs > 1:
+    if size.stops_early:
         settings = with_early_stopping(settings, len(corpora.translation().train))
     sources = {"translator": corpora.translation, "channel": reversed_translation}
     trainings = [
