@@ -1144,6 +1144,41 @@ def test_a_bias_of_another_precision_is_added_as_the_model_adds_it() -> None:
     assert bool(beam.scores_BK.isfinite().all())
 
 
+def _quantized(model: nn.Module) -> Any:
+    """Copy it with dynamic int8 layers, which are deprecated."""
+    if torch.backends.quantized.engine == "none":
+        pytest.skip("no engine for int8 layers")
+    quantization = pytest.importorskip("torch.ao.quantization")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
+
+
+@pytest.mark.parametrize("forced_first", [None, 3])
+@torch.no_grad()
+def test_a_model_quantised_after_it_was_adapted_writes_what_it_generates(forced_first: int | None) -> None:
+    """One source and one slot, because the rounding depends on all rows of a batch."""
+    original = _with("Marian", forced_bos_token_id=forced_first).float()
+    adapted = _quantized(step_model(original))
+    model = adapted.model
+    assert linear_weights(adapted.head, model.config.d_model) is None
+    fed_BT, batch = torch.tensor([[START, 3, 1, 2]]), _batch(SOURCES[:1])
+    logits_TV = model(input_ids=batch.sources_BS, decoder_input_ids=fed_BT).logits[0]
+    features_TH = adapted.teacher_forced(adapted.encode(batch), torch.tensor([[3, 1, 2, 4]]))[0]
+    torch.testing.assert_close(adapted.head(features_TH)[1:], logits_TV[1:])
+    exact_TV = original(input_ids=batch.sources_BS, decoder_input_ids=fed_BT).logits[0]
+    assert bool(((logits_TV - exact_TV).abs().amax(1) > 1e-4).all())
+    for selector in (HardTopK(1), SoftTopK(1, 1e6)):
+        selector = generation_selector(selector, adapted)
+        beam = beam_search(adapted, adapted.encode(batch), selector, num_steps=4)
+        assert bool(beam.scores_BK.isfinite().all())
+    found = decode(
+        adapted, adapted.encode(batch), Decoder(generation_selector(HardTopK(1), adapted), local), num_steps=4
+    )
+    written = model.generate(batch.sources_BS, num_beams=1, do_sample=False, max_new_tokens=4)
+    assert list(found[0][0].tokens) == [token for token in written[0, 1:].tolist() if token != END]
+
+
 def test_a_forced_first_token_before_a_head_that_is_not_linear() -> None:
     """It can be moved, shown and saved: no part of it is itself."""
     head = ForcedFirst(nn.Sequential(nn.Linear(2, 3), nn.Tanh()), 1, width=2).eval()
@@ -1228,6 +1263,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: transformers.BertForMaskedLM(transformers.BertConfig(**LLAMA_SIZES)), "BertForMaskedLM writes no outputs"),
     (_fsmt, "FSMTForConditionalGeneration cannot be run as a step model"),
     (_whisper, "WhisperForConditionalGeneration reads input_features"),
+    (lambda: _quantized(_model("Marian").float()), "MarianMTModel cannot be adapted: all steps at once"),
     (lambda: _musicgen(), "a head for each of several outputs"),
     (_m2m100, "M2M100ForConditionalGeneration cannot be adapted: .* after padding was written"),
     (lambda: transformers.BartModel(transformers.BartConfig(**SEQ2SEQ_SIZES)), "no language model head"),

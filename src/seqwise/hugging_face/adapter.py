@@ -28,7 +28,7 @@ from seqwise.hugging_face.caches import (
     require_plain_layers,
 )
 from seqwise.hugging_face.generation import SpecialTokens
-from seqwise.hugging_face.heads import head_of
+from seqwise.hugging_face.heads import head_of, head_shape
 from seqwise.hugging_face.sharding import Lockstep
 from seqwise.models.heads import ForcedFirst
 from seqwise.models.shared_cache import Past, SharedCache
@@ -88,8 +88,7 @@ class HuggingFaceStepModel(nn.Module, ABC):
     @property
     def _width(self) -> int:
         """Number of features, without the mark of the first step."""
-        width: int = self.model.get_output_embeddings().weight.shape[1]
-        return width
+        return head_shape(self.model)[1]
 
     @property
     def _decoder(self) -> Any:

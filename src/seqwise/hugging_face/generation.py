@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import GenerationConfig
 
 from seqwise.errors import InputError
+from seqwise.hugging_face.heads import head_shape
 from seqwise.search.candidates import Candidates
 from seqwise.search.selection import Selection
 from seqwise.search.selectors import Selector
@@ -97,7 +98,7 @@ def special_tokens(model: Any, generation_config: GenerationConfig) -> SpecialTo
                 hint="set generation_config.eos_token_id and the tokenizer's eos_token to what targets end with",
             )
         end = end[0]
-    if end is not None and end >= model.get_output_embeddings().weight.shape[0]:
+    if end is not None and end >= head_shape(model)[0]:
         end = None  # never written, such as the end token of GPT-2 in a model with a smaller vocabulary
     if generation_config.cache_implementation not in MOVABLE_CACHES:
         raise InputError(
@@ -202,7 +203,7 @@ def generation_selector(
         raise InputError("generation_config.forced_eos_token_id is a list", hint="set it to one token")
     return GenerationSelector(
         selector,
-        vocabulary_size=plain.get_output_embeddings().weight.shape[0],
+        vocabulary_size=head_shape(plain)[0],
         excluded=_in_vocabulary(_forbidden(config, end), plain),
         excluded_at_first=_in_vocabulary(config.begin_suppress_tokens or [], plain),
         first_choice=0 if forced_first is None else 1,
@@ -221,7 +222,7 @@ def _forbidden(generation_config: GenerationConfig, end: int | None) -> set[int]
 
 def _in_vocabulary(tokens: Iterable[int], model: Any) -> tuple[int, ...]:
     """Sort tokens, without those beyond the vocabulary, which cannot be written."""
-    size = model.get_output_embeddings().weight.shape[0]
+    size = head_shape(model)[0]
     return tuple(sorted(token for token in set(tokens) if token < size))
 
 

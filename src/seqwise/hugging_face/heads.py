@@ -31,6 +31,19 @@ def head_of(model: nn.Module) -> nn.Module:
     return head.linear if head.logits_bias is None else LinearHead(model)
 
 
+def head_shape(model: Any) -> torch.Size:
+    """Return the shape (V, H) of the weights of the output embeddings.
+
+    Example:
+        >>> from transformers import GPT2Config, GPT2LMHeadModel
+        >>> head_shape(GPT2LMHeadModel(GPT2Config(vocab_size=5, n_embd=4, n_layer=1, n_head=1)))
+        torch.Size([5, 4])
+    """
+    weight = model.get_output_embeddings().weight
+    shape: torch.Size = (weight() if callable(weight) else weight).shape  # a method in torch's quantised layers
+    return shape
+
+
 class OutputHead(nn.Module):
     """Head of output embeddings and, if the model has them, a bias, a factor, a divisor and a soft cap.
 

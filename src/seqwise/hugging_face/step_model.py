@@ -63,7 +63,8 @@ def step_model(model: nn.Module, *, generation_config: GenerationConfig | None =
     Not implemented: encoders that do not read tokens; ``EncoderDecoderModel``; prompt and prefix tuning; models split
     over devices by FSDP or DeepSpeed, whose parts cannot be called separately, except in the training of a
     :class:`~seqwise.hugging_face.SearchAwareTrainer`; shared keys and values in training, or with ALiBi,
-    custom attention or recurrences, for which each slot has copies.
+    custom attention or recurrences, for which each slot has copies; torch's dynamic int8 layers, whose scores depend on
+    the other inputs of a batch (an adapted model may be quantised afterwards).
 
     Example:
         >>> from seqwise.data import EncodedExample, collate

@@ -94,11 +94,11 @@ def linear_weights(head: Callable[[Tensor], Tensor], num_features: int) -> tuple
     if not isinstance(head, nn.Linear):
         return None
     if isinstance(head, LinearOverLayer):
+        if linear_weights(head.layer, num_features) is None:
+            return None
         # The bias may have another precision than the weights, and one product needs the same for both.
         weight_VH, bias_V = head.weight, head.bias
-        in_one_precision = bias_V is None or bias_V.dtype == weight_VH.dtype
-        is_linear = linear_weights(head.layer, num_features) is not None
-        return (weight_VH, bias_V) if is_linear and in_one_precision else None
+        return (weight_VH, bias_V) if bias_V is None or bias_V.dtype == weight_VH.dtype else None
     return (head.weight, head.bias) if type(head).forward is nn.Linear.forward else None
 
 
