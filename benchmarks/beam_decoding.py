@@ -1,14 +1,29 @@
 """How many tokens per second does beam search write, compared with ``generate`` of Transformers?
 
-A Marian-shaped model with random weights (3 + 3 layers of 256, 8,000 tokens), k = 4, summed log-probabilities, no
-length penalty. All systems decode the same sources and must write the same tokens. No output can end before the last
-step, so all write the same number of tokens.
+Models have random weights. All systems decode the same sources, with summed log-probabilities and no length penalty,
+and must write the same tokens. No output can end before the last step, so all write the same number of tokens.
+
+Marian shapes, sources of 20 tokens, k = 4, the best output returned:
+
+- 3 + 3 layers of 256, batch 32: V = 8,000, 30 steps.
+- 3 + 3 layers of 256, batch 16: V = 8,000, 40 steps.
+- 6 + 6 layers of 512: V = 32,000, batch 8, 30 steps.
+- 6 + 6 layers of 512, batch 64: V = 58,000, 40 steps, for a GPU.
+
+And a wide beam:
+
+- T5, k = 50: 4 + 4 layers of 128, V = 8,000, batch 4, sources of 12 tokens, 8 steps, all k outputs returned.
+
+The systems:
 
 - generate: ``model.generate(num_beams=k)`` with its cache, as documented.
 - seqwise: ``step_model(model)`` of the same model, decoded with ``HardTopK(k)``.
-- ctranslate2: the same weights in float32, through its loader of Marian models and ``translate_batch``: a C++ engine
-  with its own kernels, which shows what can be gained beyond Python modules. It runs in its own process, so that its
-  idle threads and its memory do not slow the others. It is left out if it is not installed, and on a GPU.
+- ctranslate2: the same weights in float32, through its loaders of models and ``translate_batch``: a C++ engine with its
+  own kernels, which shows what can be gained beyond Python modules. It runs in its own process, so that its idle
+  threads and its memory do not slow the others. It is left out if it is not installed, and on a GPU.
+- int8, for Marian shapes on a CPU: seqwise with the linear layers of the adapted model replaced by torch's dynamic int8
+  layers, and CTranslate2 with ``compute_type="int8"``. They round differently, so their outputs may differ. Seqwise
+  in int8 is left out where torch has no such layers.
 
     python -m benchmarks.beam_decoding
 """
@@ -22,192 +37,295 @@ import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmarks.command import Ratio, add_device, make_parser, run, signed
+from benchmarks.constrained_decoding import t5
 from benchmarks.processes import own_process
 from benchmarks.timing import clock_of, median_ratio, products_a_second, time_in_turn
 from seqwise import Decoder, HardTopK, decode, local
 from seqwise.data import EncodedExample, collate
 from seqwise.hugging_face import generation_selector, step_model
 
-ENGINE = "ctranslate2"
-LEAST, LEAST_OF_ENGINE = 2.5, 1.0
-"""Targets: ratios of tokens per second to those of ``generate`` and of CTranslate2."""
+ENGINE, INT8, ENGINE_INT8 = "ctranslate2", "seqwise int8", "ctranslate2 int8"
+COMPUTE_TYPES = {ENGINE: "float32", ENGINE_INT8: "int8"}
 
 
-def marian(options: argparse.Namespace) -> Any:
-    """Make the model, on the CPU; the last token is padding and start token, and 0 is the end token."""
-    from transformers import MarianConfig, MarianMTModel
+@dataclass(frozen=True)
+class Shape:
+    """Model and search of a row, and targets: ratios of tokens per second to those of ``generate`` and CTranslate2."""
 
-    torch.manual_seed(options.seed)
-    size, pad = options.hidden, options.vocabulary - 1
-    config = MarianConfig(
-        vocab_size=options.vocabulary, d_model=size, encoder_layers=options.layers, decoder_layers=options.layers,
-        encoder_attention_heads=8, decoder_attention_heads=8, encoder_ffn_dim=4 * size, decoder_ffn_dim=4 * size,
-        max_position_embeddings=512, pad_token_id=pad, eos_token_id=0, bos_token_id=None, decoder_start_token_id=pad,
-        forced_eos_token_id=None, scale_embedding=True,
-    )  # fmt: skip
-    model = MarianMTModel(config).eval()
+    layers: int
+    hidden: int
+    vocabulary: int
+    batch: int
+    steps: int
+    k: int = 4
+    num_outputs: int = 1
+    source_length: int = 20
+    is_t5: bool = False
+    least: float | None = None
+    least_of_engine: float | None = None
+
+
+SHAPES = {
+    "3 + 3 layers of 256, batch 32": Shape(3, 256, 8000, batch=32, steps=30, least=2.5, least_of_engine=1.0),
+    "3 + 3 layers of 256, batch 16": Shape(3, 256, 8000, batch=16, steps=40, least=2.0, least_of_engine=1.0),
+    "6 + 6 layers of 512": Shape(6, 512, 32_000, batch=8, steps=30, least_of_engine=1.0),
+    "T5, k = 50": Shape(4, 128, 8000, batch=4, steps=8, k=50, num_outputs=50, source_length=12, is_t5=True, least=5.0),
+}
+OTHERS = {
+    "6 + 6 layers of 512, batch 64": Shape(6, 512, 58_000, batch=64, steps=40, least=2.5),
+    "tiny Marian": Shape(1, 32, 500, batch=2, steps=3, source_length=4),
+    "tiny T5": Shape(1, 32, 500, batch=2, steps=3, k=5, num_outputs=5, source_length=4, is_t5=True),
+}
+"""Shapes that are measured by name only: one for a GPU, and two to see whether everything works."""
+
+ALL = SHAPES | OTHERS
+
+Outputs = list[list[tuple[int, ...]]]
+"""Outputs of each source, best first."""
+
+
+def model_of(shape: Shape, seed: int) -> Any:
+    """Make the model, on the CPU."""
+    sizes = {"layers": shape.layers, "hidden": shape.hidden, "vocabulary": shape.vocabulary, "seed": seed}
+    model = t5(**sizes) if shape.is_t5 else marian(**sizes)
     for name, weights in model.named_parameters():
-        if "layers" in name and weights.ndim == 2:  # so that outputs depend on sources
+        if ("layers" in name or "block" in name) and weights.ndim == 2:  # so that outputs depend on sources
             weights.data.mul_(4)
-    model.generation_config.min_new_tokens = options.steps
-    model.generation_config.bad_words_ids = [[pad]]
+    model.generation_config.min_new_tokens = shape.steps
+    model.generation_config.bad_words_ids = [[model.config.pad_token_id]]
     return model
 
 
-def by_generate(model: Any, sources_BS: Tensor, options: argparse.Namespace) -> list[list[int]]:
+def marian(*, layers: int, hidden: int, vocabulary: int, seed: int) -> Any:
+    """Make a model with random weights; the last token is padding and start token, and 0 is the end token."""
+    from transformers import MarianConfig, MarianMTModel
+
+    torch.manual_seed(seed)
+    pad = vocabulary - 1
+    config = MarianConfig(
+        vocab_size=vocabulary, d_model=hidden, encoder_layers=layers, decoder_layers=layers,
+        encoder_attention_heads=8, decoder_attention_heads=8, encoder_ffn_dim=4 * hidden, decoder_ffn_dim=4 * hidden,
+        max_position_embeddings=512, pad_token_id=pad, eos_token_id=0, bos_token_id=None, decoder_start_token_id=pad,
+        forced_eos_token_id=None, scale_embedding=True,
+    )  # fmt: skip
+    return MarianMTModel(config).eval()
+
+
+def quantized(adapted: nn.Module) -> nn.Module | None:
+    """Copy an adapted model with dynamic int8 layers; None if torch has none, or no engine for them."""
+    try:
+        from torch.ao.quantization import quantize_dynamic
+    except ImportError:
+        return None
+    if torch.backends.quantized.engine == "none":
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they are deprecated
+        copied: nn.Module = quantize_dynamic(adapted, {nn.Linear}, dtype=torch.qint8)
+    return copied
+
+
+def by_generate(model: Any, sources_BS: Tensor, shape: Shape) -> Outputs:
     """Decode by ``generate``, without the start token."""
     with warnings.catch_warnings(), torch.inference_mode():
         warnings.simplefilter("ignore")
         found = model.generate(
             sources_BS,
             attention_mask=torch.ones_like(sources_BS),
-            num_beams=options.k,
+            num_beams=shape.k,
+            num_return_sequences=shape.num_outputs,
             do_sample=False,
             length_penalty=0.0,
-            max_new_tokens=options.steps,
+            max_new_tokens=shape.steps,
         )
-    return found[:, 1 : 1 + options.steps].tolist()
+    rows = [tuple(row) for row in found[:, 1 : 1 + shape.steps].tolist()]
+    return [rows[first : first + shape.num_outputs] for first in range(0, len(rows), shape.num_outputs)]
 
 
-def by_seqwise(adapted: Any, sources_BS: Tensor, options: argparse.Namespace) -> list[list[int]]:
+def by_seqwise(adapted: Any, sources_BS: Tensor, shape: Shape) -> Outputs:
     """Decode by :func:`seqwise.decode`."""
     batch = collate([EncodedExample(tuple(row), ()) for row in sources_BS.tolist()]).to(sources_BS.device)
-    selector = generation_selector(HardTopK(options.k), adapted, num_steps=options.steps)
+    selector = generation_selector(HardTopK(shape.k), adapted, num_steps=shape.steps)
+    decoder, n_best = Decoder(selector, local), shape.num_outputs
     with torch.inference_mode():
-        found = decode(adapted, adapted.encode(batch), Decoder(selector, local), num_steps=options.steps)
-    return [list(best[0].tokens) for best in found]
+        found = decode(adapted, adapted.encode(batch), decoder, num_steps=shape.steps, n_best=n_best)
+    return [[tuple(best.tokens) for best in ranked] for ranked in found]
 
 
 class Names:
-    """Names of ids, in the form of a tokenizer that CTranslate2's loader needs."""
+    """Names of ids, in the form of a tokenizer that CTranslate2's loaders need."""
 
-    eos_token, unk_token = "</s>", "<unk>"
+    pad_token, eos_token, unk_token = "<pad>", "</s>", "<unk>"
 
-    def __init__(self, size: int) -> None:
-        self.names = [self.eos_token, self.unk_token, *(f"t{place}" for place in range(2, size - 1)), "<pad>"]
+    def __init__(self, config: Any) -> None:
+        end = config.eos_token_id
+        special = {config.pad_token_id: self.pad_token, end: self.eos_token, end + 1: self.unk_token}
+        self.names = [special.get(place, f"t{place}") for place in range(config.vocab_size)]
 
     def get_vocab(self) -> dict[str, int]:
         """Return the ids by name."""
         return {name: place for place, name in enumerate(self.names)}
 
+    def convert_ids_to_tokens(self, place: int) -> str:
+        """Return the name of an id."""
+        return self.names[place]
 
-def by_ctranslate2(options: argparse.Namespace) -> Callable[[list[list[int]]], list[list[int]]]:
-    """Make a function that decodes by CTranslate2, with weights from the same seed."""
+
+def by_ctranslate2(shape: Shape, options: argparse.Namespace) -> Callable[[tuple[str, list[list[int]]]], Outputs]:
+    """Make a function that decodes, given a type of numbers and sources, by CTranslate2 with weights from this seed."""
     import ctranslate2
-    from ctranslate2.converters.transformers import MarianMTLoader
+    from ctranslate2.converters.transformers import MarianMTLoader, T5Loader
 
-    tokens = Names(options.vocabulary)
+    model = model_of(shape, options.seed)
+    tokens = Names(model.config)
     ids = tokens.get_vocab()
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
-        specification = MarianMTLoader()(marian(options), tokens)
+        specification = (T5Loader if shape.is_t5 else MarianMTLoader)()(model, tokens)
         specification.validate()
         specification.optimize()
         specification.save(folder)
-        translator = ctranslate2.Translator(
-            folder, device="cpu", compute_type="float32", inter_threads=1, intra_threads=options.threads
-        )
-    search = {"beam_size": options.k, "length_penalty": 0.0, "max_batch_size": 0, "return_scores": False}
-    search |= {"min_decoding_length": options.steps, "max_decoding_length": options.steps}
+        settings = {"device": "cpu", "inter_threads": 1, "intra_threads": options.threads}
+        translators = {
+            kind: ctranslate2.Translator(folder, compute_type=kind, **settings) for kind in COMPUTE_TYPES.values()
+        }
+    search = {"beam_size": shape.k, "num_hypotheses": shape.num_outputs, "length_penalty": 0.0, "max_batch_size": 0}
+    search |= {"return_scores": False, "min_decoding_length": shape.steps, "max_decoding_length": shape.steps}
+    if shape.is_t5:  # the loader of Marian models leaves padding out of the vocabulary
+        search["suppress_sequences"] = [[tokens.pad_token]]
 
-    def write(sources: list[list[int]]) -> list[list[int]]:
+    def write(asked: tuple[str, list[list[int]]]) -> Outputs:
+        kind, sources = asked
         named = [[tokens.names[place] for place in row] for row in sources]
-        return [[ids[name] for name in found.hypotheses[0]] for found in translator.translate_batch(named, **search)]
+        found = translators[kind].translate_batch(named, **search)
+        return [[tuple(ids[name] for name in output) for output in ranked.hypotheses] for ranked in found]
 
     return write
 
 
-def operations_of_a_token(options: argparse.Namespace) -> float:
-    """Count the floating-point operations of matrix products for one token of one output, in all k slots."""
-    size, steps = options.hidden, options.steps
+def operations_of_a_token(shape: Shape) -> float:
+    """Count the floating-point operations of matrix products for one token that is returned, in all k slots."""
+    size, steps = shape.hidden, shape.steps
     # A layer: four products of self-attention, two of attention to the source, two of the feed-forward part.
-    layer = 2 * (4 + 2 + 2 * 4) * size**2 + 4 * size * (steps / 2 + options.source_length)
-    return float(options.k * (options.layers * layer + 2 * size * options.vocabulary))
+    feedforward = 2 if shape.is_t5 else 4
+    layer = 2 * (4 + 2 + 2 * feedforward) * size**2 + 4 * size * (steps / 2 + shape.source_length)
+    return float(shape.k * (shape.layers * layer + 2 * size * shape.vocabulary) / shape.num_outputs)
 
 
-def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Time all systems, and compare their outputs."""
-    torch.set_num_threads(options.threads)
-    model = marian(options)
-    sources_BS = torch.randint(1, options.vocabulary - 1, (options.batch, options.source_length))
-    digest = hashlib.sha256(sources_BS.numpy().tobytes())
+def same(ours: Outputs, theirs: Outputs) -> float:
+    """Return the share of our outputs that the other system found for the same sources."""
+    found = zip(ours, theirs, strict=True)
+    return statistics.mean(len({*mine} & {*others}) / len(mine) for mine, others in found)
+
+
+def measure_shape(name: str, options: argparse.Namespace, digest: Any) -> dict[str, Any]:
+    """Return one row: tokens per second, their ratios and the shares of equal outputs; add its data to the digest."""
+    shape = ALL[name]
+    model = model_of(shape, options.seed)
+    lowest, highest = (2, shape.vocabulary) if shape.is_t5 else (1, shape.vocabulary - 1)
+    sources_BS = torch.randint(lowest, highest, (shape.batch, shape.source_length))
+    digest.update(sources_BS.numpy().tobytes())
     digest.update(model.get_input_embeddings().weight.detach().numpy().tobytes())
     model, sources_BS = model.to(options.device), sources_BS.to(options.device)
     adapted = step_model(model)  # not timed: it also tests that it agrees with the model
-    calls: dict[str, Callable[[], Any]] = {
-        "generate": lambda: by_generate(model, sources_BS, options),
-        "seqwise": lambda: by_seqwise(adapted, sources_BS, options),
+    calls: dict[str, Callable[[], Outputs]] = {
+        "generate": lambda: by_generate(model, sources_BS, shape),
+        "seqwise": lambda: by_seqwise(adapted, sources_BS, shape),
     }
     on_cpu, sources = options.device.type == "cpu", sources_BS.tolist()
-    with own_process(by_ctranslate2, options) if on_cpu else nullcontext() as write:
+    in_int8 = quantized(adapted) if on_cpu and not shape.is_t5 else None
+    if in_int8 is not None:
+        calls[INT8] = lambda: by_seqwise(in_int8, sources_BS, shape)
+    with own_process(partial(by_ctranslate2, shape), options) if on_cpu else nullcontext() as write:
         if write is not None:
-            calls[ENGINE] = lambda: write(sources)
+            names = [ENGINE] if shape.is_t5 else [ENGINE, ENGINE_INT8]
+            calls |= {name: partial(write, (COMPUTE_TYPES[name], sources)) for name in names}
         written = {name: call() for name, call in calls.items()}
         seconds = time_in_turn(calls, options.rounds, clock=clock_of(options.device))
-    tokens = options.batch * options.steps
+    tokens = shape.batch * shape.num_outputs * shape.steps
+
+    def ratio(above: str, below: str) -> float | None:
+        return median_ratio(seconds[above], seconds[below]) if {above, below} <= seconds.keys() else None
+
     return {
+        "shape": name,
         "same_tokens": {
-            name: statistics.mean(float(a == b) for a, b in zip(written["seqwise"], others, strict=True))
-            for name, others in written.items()
-            if name != "seqwise"
+            other: same(written["seqwise"], outputs) for other, outputs in written.items() if other != "seqwise"
         },
-        "against_engine": median_ratio(seconds[ENGINE], seconds["seqwise"]) if ENGINE in seconds else None,
-        "engine": f"{ENGINE} {metadata.version(ENGINE)}" if ENGINE in seconds else None,
-        "tokens_per_second": {name: tokens / statistics.median(times) for name, times in seconds.items()},
-        "operations_of_a_token": operations_of_a_token(options),
+        "against_engine": ratio(ENGINE, "seqwise"),
+        "int8_against_engine": ratio(ENGINE_INT8, INT8),
+        "int8_against_float32": ratio("seqwise", INT8),
+        "tokens_per_second": {other: tokens / statistics.median(times) for other, times in seconds.items()},
+        "operations_of_a_token": operations_of_a_token(shape),
         "products_a_second": products_a_second(options.device),
-        "against_generate": median_ratio(seconds["generate"], seconds["seqwise"]),
+        "against_generate": ratio("generate", "seqwise"),
         "seconds_by_round": seconds,
+    }
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure all shapes."""
+    torch.set_num_threads(options.threads)
+    digest = hashlib.sha256()
+    rows = [measure_shape(name, options, digest) for name in options.shapes]
+    return {
+        "rows": rows,
+        "engine": f"{ENGINE} {metadata.version(ENGINE)}" if rows[0]["against_engine"] is not None else None,
         **signed("beam decoding", options, data=digest.hexdigest()),
     }
 
 
 def ratios(result: dict[str, Any]) -> list[Ratio]:
     """Return the ratios of tokens per second to those of each peer, for the summary."""
-    found = [Ratio("hard beam, k = 4, over `generate`", result["against_generate"], least=LEAST)]
-    if result["engine"]:
-        found.append(Ratio("the same over CTranslate2", result["against_engine"], least=LEAST_OF_ENGINE))
+    found = []
+    for row in result["rows"]:
+        shape, what = ALL[row["shape"]], f"hard beam, {row['shape']}"
+        found.append(Ratio(f"{what}, over `generate`", row["against_generate"], least=shape.least))
+        if row["against_engine"] is not None:
+            found.append(Ratio(f"{what}, over CTranslate2", row["against_engine"], least=shape.least_of_engine))
+        if row["int8_against_engine"] is not None:
+            found.append(Ratio(f"{what}, int8, over CTranslate2", row["int8_against_engine"]))
     return found
 
 
 def table(result: dict[str, Any]) -> str:
     """Format the result as a table."""
-    lines = [f"{name:12} {value:8.0f} tokens a second" for name, value in result["tokens_per_second"].items()]
-    operations, speed = result["operations_of_a_token"], result["products_a_second"]
-    lines.append(
-        f"{'floor':12} {speed / operations:8.0f}: {operations / 1e6:.1f} million operations in products for a token,"
-        f" at the {speed / 1e9:.0f} billion a second of one large product"
-    )
-    met = "met" if result["against_generate"] >= LEAST else "missed"
-    lines += [
-        f"seqwise against generate: {result['against_generate']:.2f} (target {LEAST:g}, {met})",
-        *([f"seqwise against {result['engine']}: {result['against_engine']:.2f}"] if result["engine"] else []),
-        "outputs equal to those of seqwise: "
-        + ", ".join(f"{name} {share:.1%}" for name, share in result["same_tokens"].items()),
-        result["signature_line"],
-    ]
-    return "\n".join(lines)
+    lines = []
+    for row in result["rows"]:
+        shape, engine_name = ALL[row["shape"]], result["engine"]
+        lines += [row["shape"]]
+        lines += [f"{name:16} {value:8.0f} tokens a second" for name, value in row["tokens_per_second"].items()]
+        operations, speed = row["operations_of_a_token"], row["products_a_second"]
+        lines.append(
+            f"{'floor':16} {speed / operations:8.0f}: {operations / 1e6:.1f} million operations in products for a"
+            f" token, at the {speed / 1e9:.0f} billion a second of one large product"
+        )
+        for what, ratio, least in (
+            ("seqwise against generate", row["against_generate"], shape.least),
+            (f"seqwise against {engine_name}", row["against_engine"], shape.least_of_engine),
+            (f"seqwise against {engine_name}, both in int8", row["int8_against_engine"], None),
+            ("seqwise in int8 against float32", row["int8_against_float32"], None),
+        ):
+            if ratio is not None:
+                target = "" if least is None else f" (target {least:g}, {'met' if ratio >= least else 'missed'})"
+                lines.append(f"{what}: {ratio:.2f}{target}")
+        shares = (f"{name} {share:.1%}" for name, share in row["same_tokens"].items())
+        lines.append("outputs equal to those of seqwise: " + ", ".join(shares))
+    return "\n".join([*lines, result["signature_line"]])
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the benchmark; print a table and write JSON."""
-    parser = make_parser("beam_decoding", __doc__, rounds=7, seed="the model and the sources")
-    for name, value, meaning in (
-        ("batch", 32, "number of sources"),
-        ("source-length", 20, "tokens of each source"),
-        ("steps", 30, "tokens of each output"),
-        ("k", 4, "size of the beam"),
-        ("layers", 3, "layers of the encoder, and of the decoder"),
-        ("hidden", 256, "hidden size of the model"),
-        ("vocabulary", 8000, "vocabulary size"),
-    ):
-        parser.add_argument(f"--{name}", type=int, default=value, help=meaning)
+    parser = make_parser("beam_decoding", __doc__, rounds=5, seed="the models and the sources")
+    parser.add_argument("--shapes", nargs="+", choices=list(ALL), default=list(SHAPES), help="models and searches")
     add_device(parser)
     return run(parser, measure, table, arguments)
 

@@ -40,14 +40,13 @@ Write = Callable[[torch.Tensor], list[list[Item]]]
 """Function from sources to the k items of each, best first."""
 
 
-def t5(options: argparse.Namespace) -> Any:
-    """Make the model; 0 is padding and start token, and 1 is the end token."""
+def t5(*, layers: int, hidden: int, vocabulary: int, seed: int) -> Any:
+    """Make a model with random weights; 0 is padding and start token, and 1 is the end token."""
     from transformers import T5Config, T5ForConditionalGeneration
 
-    torch.manual_seed(options.seed)
-    size = options.hidden
+    torch.manual_seed(seed)
     config = T5Config(
-        vocab_size=options.vocabulary, d_model=size, d_kv=size // 4, d_ff=2 * size, num_layers=options.layers,
+        vocab_size=vocabulary, d_model=hidden, d_kv=hidden // 4, d_ff=2 * hidden, num_layers=layers,
         num_heads=4, decoder_start_token_id=0, pad_token_id=0, eos_token_id=END,
     )  # fmt: skip
     return T5ForConditionalGeneration(config).eval()
@@ -103,7 +102,8 @@ def by_seqwise(adapted: Any, options: argparse.Namespace) -> Write:
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Time all systems, and compare their outputs."""
     torch.set_num_threads(options.threads)
-    model, catalogue = t5(options), make_catalogue(options)
+    model = t5(layers=options.layers, hidden=options.hidden, vocabulary=options.vocabulary, seed=options.seed)
+    catalogue = make_catalogue(options)
     sources_BS = torch.randint(2, options.vocabulary, (options.batch, options.source_length))
     free, inside = step_model(model), step_model(model)
     inside.language = trie(catalogue, end=END)

@@ -15,10 +15,7 @@ from benchmarks import __main__ as benchmarks
 
 SMALL: dict[str, list[str]] = {
     "relaxed_beam": [],
-    "beam_decoding": [
-        *("--batch", "2", "--steps", "3", "--source-length", "4"),
-        *("--layers", "1", "--hidden", "16", "--vocabulary", "40"),
-    ],
+    "beam_decoding": ["--shapes", "tiny Marian", "tiny T5"],
     "pseudo_likelihood": ["--texts", "2", "--shapes", "4 layers of 256", "--long", "12", "--dtypes", "float32"],
     "self_normalization": ["--positions", "16", "--vocabulary", "50", "--hidden", "8"],
     "sampler": ["--chains", "3", "--literal", "1", "--length", "4", "--training-steps", "2", "--hidden", "8"],
