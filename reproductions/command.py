@@ -61,7 +61,7 @@ def reproduce(
         typer.Option(
             metavar="SCALE",
             help="scale of a table: cpu (an hour on two cores, 3 seeds), gpu (the papers' sizes, 5 seeds) or, for "
-            "some, converged (tuned and stopped on development data, 5 seeds, many hours) [cpu]",
+            "some, converged (tuned and stopped on development data, 3 or 5 seeds, hours) [cpu]",
         ),
     ] = None,
     only: Annotated[
