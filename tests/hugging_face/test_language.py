@@ -71,6 +71,7 @@ def written(tokenizer: Any, language: Language, *, num_steps: int) -> list[str]:
 
 
 def test_gpt2_writes_valid_json() -> None:
+    pytest.importorskip("interegular")
     tokenizer = byte_tokenizer()
     pattern = r'\{"name": "[a-z]{1,5}", "age": [1-9][0-9]?\}'
     language = text_language(tokenizer, pattern, end=tokenizer.eos_token_id)
@@ -81,6 +82,7 @@ def test_gpt2_writes_valid_json() -> None:
 
 def test_the_first_token_has_a_text_of_its_own() -> None:
     """Without the blank that it has behind others; and a piece inside a word does not begin one."""
+    pytest.importorskip("interegular")
     tokenizer = letter_tokenizer()
     found = written(tokenizer, text_language(tokenizer, "a( b)?( c| d)", end=tokenizer.eos_token_id), num_steps=5)
     assert set(found) == {"a b c", "a b d", "a c", "a d"}
@@ -91,6 +93,7 @@ def test_the_first_token_has_a_text_of_its_own() -> None:
 
 def test_the_tokenizer_s_own_tokens_of_a_text_are_in_the_language_of_a_pattern() -> None:
     """Also if they begin with a blank as a piece of its own, which decodes to nothing there."""
+    pytest.importorskip("interegular")
     tokenizer = sentence_piece_tokenizer(["\u2581", "\u2581a", "a", "b"])
     language = text_language(tokenizer, "b a", end=0)
     assert tokenizer.convert_ids_to_tokens(ids := tokenizer.encode("b a"))[0] == "\u2581"
@@ -99,6 +102,7 @@ def test_the_tokenizer_s_own_tokens_of_a_text_are_in_the_language_of_a_pattern()
 
 @pytest.mark.parametrize(("pattern", "says"), [("[", "cannot be read"), ("é", "no sequence of tokens spells")])
 def test_what_no_tokens_spell_is_refused(pattern: str, says: str) -> None:
+    pytest.importorskip("interegular")
     with pytest.raises(InputError, match=says):
         text_language(letter_tokenizer(), pattern, end=0)
 

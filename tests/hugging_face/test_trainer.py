@@ -955,6 +955,7 @@ def test_evaluation_generates_inside_the_language(name: str, longest: int | None
 
 
 def test_a_language_may_be_a_pattern_of_the_tokenizers_texts(tmp_path: Path) -> None:
+    pytest.importorskip("interegular")
     data = rows(pairs(4), "Marian")
     language = made_trainer(made("Marian"), data, tmp_path, processing_class=letter_tokenizer(), language="(a|b)( c)?")
     allowed = language.adapted().language.allowed(torch.zeros(1, 1).long(), 4)
@@ -981,6 +982,7 @@ def test_with_several_end_tokens_a_search_ends_with_that_of_the_tokenizer(tmp_pa
 @pytest.mark.parametrize("forced", [None, 2])
 def test_a_pattern_is_of_what_follows_the_special_tokens_of_a_target(forced: int | None, tmp_path: Path) -> None:
     """As those of a BART, which begin with the start token whether or not generation forces it."""
+    pytest.importorskip("interegular")
     tokenizer, model = letter_tokenizer("<s> $A </s>"), made("Marian")
     model.generation_config.forced_bos_token_id = forced
     data = [{"input_ids": tokenizer("b").input_ids, "labels": tokenizer(text_target="a c").input_ids}] * 8

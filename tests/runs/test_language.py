@@ -242,6 +242,7 @@ def test_outputs_that_cannot_be_written_are_named(speller: Path, seqwise: Comman
 
 def test_subwords_may_begin_with_a_piece_that_is_only_a_blank(tmp_path: Path) -> None:
     """The first letter of a rare word is a piece behind a piece that is only the blank."""
+    pytest.importorskip("interegular")
     (tmp_path / "train.tsv").write_text("ab\tab ab\n" * 6 + "x\txab ab\n")
     settings = train_settings(
         task="transduce", train=tmp_path / "train.tsv", source_units="subwords", target_units="subwords",
@@ -308,6 +309,7 @@ def test_gold_is_looked_up_in_blocks(speller: Path, data: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("kind", ["bart", "gpt2"])
 def test_hugging_face_models_stay_in_a_file_or_a_pattern(kind: str, tmp_path: Path) -> None:
+    pytest.importorskip("interegular")
     torch.manual_seed(0)
     tokenizer = letter_tokenizer()
     make = letter_bart if kind == "bart" else letter_gpt2
@@ -354,6 +356,7 @@ def test_a_language_ignores_the_special_tokens_before_a_target(forced: int | Non
 
 
 def test_a_pattern_for_subwords_matches_their_text(data: Path, tmp_path: Path) -> None:
+    pytest.importorskip("interegular")
     words = ["low", "lower", "lowest", "new", "newer", "newest"]
     (tmp_path / "train.tsv").write_text("".join(f"{word} x\t{word} {word}\n" for word in 4 * words))
     settings = train_settings(
