@@ -340,6 +340,16 @@ def test_awkward_scores(name: str, form: Form, score: Score) -> None:
     torch.testing.assert_close(other.scores_BK, plain.scores_BK, atol=1e-9, rtol=1e-9)
 
 
+@pytest.mark.parametrize("score", [local, global_], ids=["local", "global"])
+@pytest.mark.parametrize("name", ["ties", "forbidden", "two-live", "flat"])
+def test_awkward_scores_in_the_passes_of_a_device(name: str, score: Score, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All new slots together, in chunks of two inputs and one, and maxima by one sort."""
+    for function in ("chunked._on_cpu", "scan.reading_is_free"):
+        monkeypatch.setattr(f"seqwise.search.large_vocabulary.{function}", lambda _: False)
+    monkeypatch.setattr("seqwise.search.large_vocabulary.chunked.LARGE_CHUNK", 2 * 5 * 5 * V)
+    test_awkward_scores(name, DENSE, score)
+
+
 @pytest.mark.parametrize("alpha", [1e-37, 1e37])
 @pytest.mark.parametrize("name", ["ties", "forbidden", "two-live", "flat"])
 def test_extreme_alphas_lose_no_mass_and_give_none_away(name: str, alpha: float) -> None:

@@ -31,10 +31,10 @@ from seqwise.search.large_vocabulary.scan import Choice, Kept, Scan, alphas, tok
 from seqwise.search.operators import LOWEST, of_scores
 from seqwise.search.selection import TokenSums
 
-# Scores in a chunk: a few arrays of this size should fit the CPU's cache.
+# Numbers in an array of a chunk, a few of which should fit the CPU's cache.
 CHUNK = 2**17
 # The same on a GPU, where every chunk costs kernel launches.
-LARGE_CHUNK = 2**25
+LARGE_CHUNK = 2**26
 
 
 class _Sums(NamedTuple):
@@ -227,17 +227,22 @@ def _scale_(problem: _Problem, logits_BJV: Tensor, cost_BV: Tensor | None, roots
 
 
 def _chunks(frame: _Frame) -> Iterator[slice]:
-    """Yield groups of inputs whose scores fit a chunk."""
-    batch_size, *sizes = frame.logits_BJV.shape
-    width = max(1, (CHUNK if _on_cpu(frame) else LARGE_CHUNK) // max(1, sizes[0] * sizes[1]))
+    """Yield groups of inputs, so that the arrays of :func:`_buffers` have the size of a chunk."""
+    batch_size, num_slots, vocabulary_size = frame.logits_BJV.shape
+    per_input = max(1, _num_ranks(frame) * num_slots * vocabulary_size)
+    width = max(1, (CHUNK if _on_cpu(frame) else LARGE_CHUNK) // per_input)
     return (slice(start, start + width) for start in range(0, batch_size, width))
 
 
 def _ranks(frame: _Frame) -> Iterator[slice]:
-    """Yield groups of new slots whose weights are computed together: one by one on the CPU, else all."""
-    k = frame.maxima_BK.shape[1]
-    width = 1 if _on_cpu(frame) else k
-    return (slice(start, start + width) for start in range(0, k, width))
+    """Yield groups of new slots whose weights are computed together."""
+    width = _num_ranks(frame)
+    return (slice(start, start + width) for start in range(0, frame.maxima_BK.shape[1], width))
+
+
+def _num_ranks(frame: _Frame) -> int:
+    """Return R: one new slot at a time on the CPU, else all."""
+    return 1 if _on_cpu(frame) else frame.maxima_BK.shape[1]
 
 
 def _on_cpu(frame: _Frame) -> bool:
@@ -247,8 +252,8 @@ def _on_cpu(frame: _Frame) -> bool:
 def _buffers(frame: _Frame, chunk: slice, count: int) -> list[Tensor]:
     """Make arrays for the scores of a chunk and a group of new slots, (C, R, J, V) each."""
     logits_CJV = frame.logits_BJV[chunk]
-    (width, *sizes), (ranks, *_) = logits_CJV.shape, _ranks(frame)
-    return [logits_CJV.new_empty(width, ranks.stop, *sizes) for _ in range(count)]
+    width, *sizes = logits_CJV.shape
+    return [logits_CJV.new_empty(width, _num_ranks(frame), *sizes) for _ in range(count)]
 
 
 def _gaps(frame: _Frame, chunk: slice, ranks: slice, out: Tensor) -> Tensor:
