@@ -161,7 +161,16 @@ def test_unsupported_pattern_syntax_is_refused_with_the_reason(pattern: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("pattern", "matches"), [("[^]]", "b"), ("[]a]+", "]a"), ("(a|b){1,2}+c", "abc"), ("a?+b", "ab")]
+    ("pattern", "matches"),
+    [
+        ("[^]]", "b"),
+        ("[]a]+", "]a"),
+        ("(a|b){1,2}+c", "abc"),
+        ("a?+b", "ab"),
+        (r"[\D\W]", "a"),
+        (r"[\D_\S]", "a"),
+        (r"(?i)[a-b\W]", "a"),
+    ],
 )
 def test_syntax_that_re_reads_differently_is_refused(pattern: str, matches: str) -> None:
     """And the same characters where they have no such meaning are not."""
@@ -169,7 +178,9 @@ def test_syntax_that_re_reads_differently_is_refused(pattern: str, matches: str)
     assert re.fullmatch(pattern, matches)
     with pytest.raises(InputError, match="is not understood"):
         regular(pattern, ["a", "b", "c", "]"])
-    for other, text in ((r"[^\]]", "a"), ("[[]a", "[a"), (r"\[]", "[]"), (r"[*+?+]\?+", "+??"), (r"a\*+", "a**")):
+    alike = [(r"[^\]]", "a"), ("[[]a", "[a"), (r"\[]", "[]"), (r"[*+?+]\?+", "+??"), (r"a\*+", "a**")]
+    alike += [(r"(\D|\W)[\W\d]", "a1"), (r"[\\D\\S]", "S"), (r"(?i)[^\W\d_][^\W0-9]", "aB"), (r"[^a-b\W]", "c")]
+    for other, text in alike:
         letters = sorted(set(text))
         language = regular(other, letters)
         assert re.fullmatch(other, text)

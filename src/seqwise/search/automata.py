@@ -17,7 +17,7 @@ from torch import Tensor
 from seqwise.errors import InputError
 from seqwise.search.language import NOWHERE
 
-_PARTS = re.compile(r"\\.|(?P<misread>\[\^?\]|(?:[*+?]|\{\d*,?\d*\})\+)|\[(?:\\.|[^\]\\])*\]|.", re.DOTALL)
+_PARTS = re.compile(r"\\.|(?P<misread>\[\^?\]|(?:[*+?]|\{\d*,?\d*\})\+)|(?P<set>\[(?:\\.|[^\]\\])*\])|.", re.DOTALL)
 """Escapes, sets and characters of a pattern; ``misread`` matches what interegular reads differently from ``re``."""
 
 
@@ -241,8 +241,9 @@ def regular(
 
     Args:
         pattern: a regular expression that must match the whole text, as in ``re.fullmatch`` with ``re.ASCII``. Not
-            understood: ``^``, ``$``, ``\\b``, lookaround, back-references, possessive quantifiers (``a*+``), and a
-            bracket that comes first in a set without a backslash (``[^]]``).
+            understood: ``^``, ``$``, ``\\b``, lookaround, back-references, possessive quantifiers (``a*+``), a bracket
+            that comes first in a set without a backslash (``[^]]``), two of ``\\D``, ``\\S``, ``\\W`` in one set, and
+            ``\\W`` beside letters in a set if case is ignored.
         tokens: text of each token id; None or "" for tokens that are never written (special ones).
         first: text of each token at the beginning, if that differs, "" for a blank that is dropped there; tokens
             without one never come first.
@@ -260,10 +261,10 @@ def regular(
         import interegular
     except ModuleNotFoundError as error:
         raise InputError("patterns need interegular", hint="pip install 'seqwise[constraints]'") from error
-    for misread in (match["misread"] for match in _PARTS.finditer(pattern)):
-        if misread:  # interegular would accept it
-            hint = r"write a bracket in a set as \], and no + after a quantifier"
-            raise InputError(f"the pattern {pattern!r} cannot be read ({misread!r} is not understood)", hint=hint)
+    misread = _misread(pattern)
+    if misread is not None:  # interegular would accept it
+        hint = r"write a bracket in a set as \], no + after a quantifier, and (\W|\S) in place of [\W\S]"
+        raise InputError(f"the pattern {pattern!r} cannot be read ({misread!r} is not understood)", hint=hint)
     try:
         machine = interegular.parse_pattern(pattern).to_fsm().reduce()
     except Exception as error:  # interegular raises errors of several classes, without a common base
@@ -291,6 +292,22 @@ def regular(
     if not bool((language.allowed(language.start(1, torch.device("cpu")), None) >= 0).any()):
         raise InputError(f"no sequence of tokens spells a text that {pattern!r} matches", hint="check the vocabulary")
     return language
+
+
+def _misread(pattern: str) -> str | None:
+    """Return the first part of a pattern that interegular reads differently from ``re``, or None."""
+    ignores_case = re.search(r"\(\?\w*i", pattern) is not None
+    for part in _PARTS.finditer(pattern):
+        if part["misread"] is not None:
+            return part["misread"]
+        members = (part["set"] or "").replace(r"\\", "")
+        complements = re.findall(r"\\[DSW]", members)
+        # Of several complements, it takes the intersection. If case is ignored, it puts a letter, once taken from the
+        # word characters, back as that of the other case.
+        letters = re.search(r"[A-Za-z]|.-.", re.sub(r"\\[dDsSwW]|\d-\d", "", members))
+        if len(complements) > 1 or (ignores_case and r"\W" in complements and letters):
+            return part["set"]
+    return None
 
 
 def written_texts(
