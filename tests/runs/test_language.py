@@ -225,8 +225,11 @@ def test_an_invalid_language_is_refused_in_one_line(speller: Path, seqwise: Comm
     assert seqwise("predict", speller, "abc", "--language", language).complaint == says
 
 
-def test_labels_that_name_no_entities_are_always_well_formed(seqwise: Command, tmp_path: Path) -> None:
-    (tmp_path / "train.conll").write_text("the\tDET\ncat\tNOUN\n\na\tDET\ndog\tNOUN\n")
+@pytest.mark.parametrize("labels", [("DET", "NOUN", "DET"), ("B-LOC", "L-LOC", "U-LOC")], ids=" ".join)
+def test_labels_of_which_any_may_follow_any_need_no_language(
+    seqwise: Command, tmp_path: Path, labels: tuple[str, ...]
+) -> None:
+    (tmp_path / "train.conll").write_text("".join(f"{word}\t{label}\n" for word, label in zip("abc", labels, strict=True)))
     train = ["train", "--train", tmp_path / "train.conll", *SHORT, "--language=bio", "--output", tmp_path / "run"]
     says = "language: bio allows all sequences of this run's labels; it is for labels such as B-LOC and I-LOC; "
     assert seqwise(*train).complaint == says + "give a file or a pattern"

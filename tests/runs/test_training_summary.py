@@ -187,6 +187,12 @@ def test_without_development_data_the_last_losses_are_shown(kind: str, tmp_path:
     assert f"fixed number of steps, not evaluated during training: the loss {change}" in " ".join(ended.out.split())
 
 
+def test_a_constant_loss_did_not_rise(tmp_path: Path, seqwise: Command) -> None:
+    (tmp_path / "train").write_text("a\tX\n\nb\tX\n")  # one label, of probability 1
+    ended = seqwise("train", "--train", tmp_path / "train", "--epochs=2", "--output", tmp_path / "run")
+    assert "the loss stayed at 0 in the last two fifths" in " ".join(ended.out.split())
+
+
 @pytest.mark.parametrize(
     ("patience", "earliest"), [(None, [4, 23, 22, 11, 0]), (1, [1, 0, 0, 0, 0]), (2, [3, 12, 11, 0, 0])]
 )

@@ -16,7 +16,7 @@ from seqwise.data.batches import IGNORE, EncodedExample
 from seqwise.data.readers import Example, read_lines
 from seqwise.data.subwords import BLANK
 from seqwise.errors import InputError, placed
-from seqwise.evaluation.entities import entities, valid_transitions
+from seqwise.evaluation.entities import valid_transitions
 from seqwise.runs.hugging_face_codecs import GeneratorCodec
 from seqwise.runs.inputs import example_of, file_units
 from seqwise.runs.paths import BIO, language_file
@@ -73,11 +73,10 @@ def _language(run: OutputRun, language: str) -> Language:
 def _of_labels(run: OutputRun) -> Automaton:
     if run.settings.task != "tag":
         raise InputError("language: bio is for taggers, which write labels", hint="give a file or a pattern")
-    labels = run.codec.target_vocabulary.tokens
-    if not entities(labels):
+    allowed_VV, first_V, last_V = map(torch.tensor, valid_transitions(run.codec.target_vocabulary.tokens))
+    if bool(allowed_VV.all() and first_V.all() and last_V.all()):  # as with the labels L-LOC and U-LOC of BILOU
         hint = "it is for labels such as B-LOC and I-LOC; give a file or a pattern"
         raise InputError("language: bio allows all sequences of this run's labels", hint=hint)
-    allowed_VV, first_V, last_V = map(torch.tensor, valid_transitions(labels))
     return transitions(allowed_VV, first_V=first_V, last_V=last_V)
 
 
