@@ -229,7 +229,8 @@ def test_an_invalid_language_is_refused_in_one_line(speller: Path, seqwise: Comm
 def test_labels_of_which_any_may_follow_any_need_no_language(
     seqwise: Command, tmp_path: Path, labels: tuple[str, ...]
 ) -> None:
-    (tmp_path / "train.conll").write_text("".join(f"{word}\t{label}\n" for word, label in zip("abc", labels, strict=True)))
+    rows = zip("abc", labels, strict=True)
+    (tmp_path / "train.conll").write_text("".join(f"{word}\t{label}\n" for word, label in rows))
     train = ["train", "--train", tmp_path / "train.conll", *SHORT, "--language=bio", "--output", tmp_path / "run"]
     says = "language: bio allows all sequences of this run's labels; it is for labels such as B-LOC and I-LOC; "
     assert seqwise(*train).complaint == says + "give a file or a pattern"

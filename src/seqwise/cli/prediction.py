@@ -88,8 +88,9 @@ def predict(
     with a file name's ending (.tsv, .txt) is always read as a file.
 
     For a file, prints one line per input: the input, a tab, the output. With --format columns, tokens, comments and
-    blank lines stay on their lines. For an unreadable input, the output is "error: ...", and the exit code is 1. With
-    --output, torchrun may start several processes, which share the inputs.
+    blank lines keep their order; word ranges and empty nodes of CoNLL-U are left out. For an unreadable input, the
+    output is "error: ...", and the exit code is 1. With --output, torchrun may start several processes, which share the
+    inputs.
     """
     from seqwise.data.spooled import in_blocks
     from seqwise.runs import choose_decoder

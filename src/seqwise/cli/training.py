@@ -108,7 +108,8 @@ def _closing_lines(metrics: dict[str, Any], *, trained_now: bool) -> list[str]:
     losses = last.get("loss_of_last_fifths", ())
     if len(losses) == 2:
         before, end = (f"{loss:.4g}" for loss in losses)
-        change = f"stayed at {end}" if before == end else f"{'fell' if losses[1] < losses[0] else 'rose'} from {before} to {end}"
+        moved = f"{'fell' if losses[1] < losses[0] else 'rose'} from {before} to {end}"
+        change = f"stayed at {end}" if before == end else moved
         fixed = "fixed number of steps, not evaluated during training"
         lines.append(f"{fixed}: the loss {change} in the last two fifths of the steps")
     return lines

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from seqwise.errors import InputError
@@ -30,7 +31,8 @@ def write_atomically(path: str | os.PathLike[str], text: str) -> None:
     except OSError as error:
         raise InputError(f"cannot be written ({error.strerror})", path=path, hint="name a writable folder") from None
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # on a read-only file system, even for a missing file
+            partial.unlink()
 
 
 def rename_durably(partial: Path, final: Path) -> None:

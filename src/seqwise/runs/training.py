@@ -222,7 +222,8 @@ def _require_same_settings(
         command = "train" if isinstance(saved, Settings) else "masked-model train"
         raise InputError(f"the folder holds a run of seqwise {command}", path=output, hint="give another --output")
     changed = differences(sized_like(saved, settings), settings)
-    for name, (then, now) in sorted(changed.items(), key=lambda change: change[0] not in given):  # others follow from them
+    # Given settings first, because others follow from them.
+    for name, (then, now) in sorted(changed.items(), key=lambda change: change[0] not in given):
         if (name not in _MAY_DIFFER or now is None) and not _began_without_checkpoint(output):
             if name not in given and "train" in changed:
                 name, then, now = "training file", *changed["train"]
