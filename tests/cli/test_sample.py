@@ -734,6 +734,10 @@ def test_other_settings_are_refused_by_name(command: Command, folders: dict[str,
     )
     assert contents(tmp_path / "a") == before
     assert command(folders["words"], "a _ b", *output, "--save-every=1").code == 0
+    drawn = ["--output", tmp_path / "drawn", "--sweeps=4", "--chains=2", "--count=9", "--length=2-4"]
+    assert command(folders["words"], *drawn).code == 0
+    for flag, name in (("--seed=1", "seed"), ("--length=2-3", "length"), ("--count=8", "count")):
+        assert f"started with another {name} (" in command(folders["words"], *drawn, flag).complaint
 
 
 def test_an_output_that_cannot_be_used_is_refused(command: Command, folders: dict[str, Path], tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 from pathlib import Path
@@ -101,6 +102,18 @@ def test_suffixes_are_read_from_a_file(seqwise: Command, folders: dict[str, Path
     assert scorer.token_scores(["see"], suffixes=["cat"]) != scorer.token_scores(["see"])
     complaint = seqwise("score", folders["gpt2"], tmp_path / "gaps.tsv").complaint
     assert "gaps.tsv:1: suffix: a model that reads from left to right" in complaint
+
+
+def test_compressed_files_are_read_in_the_same_format(
+    seqwise: Command, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    row = {"prefix": "the", "text": "dogs see", "sentence_good": "the cat", "sentence_bad": "cat the", "UID": "order"}
+    for name, text in {"rows.jsonl": json.dumps(row) + "\n", "rows.tsv": "the\tdogs see\n"}.items():
+        plain, compressed = write(tmp_path / name, text), tmp_path / f"{name}.gz"
+        compressed.write_bytes(gzip.compress(text.encode()))
+        for options in [[], ["--pairs"], *([["--pairs", "--category", "UID"]] if name == "rows.jsonl" else [])]:
+            ended = [seqwise("score", folders["bert"], path, *options) for path in (plain, compressed)]
+            assert ended[0].records == ended[1].records
 
 
 def test_texts_may_be_any_iterable_and_malformed_pairs_are_refused(folders: dict[str, Path]) -> None:

@@ -55,7 +55,7 @@ def score(
     from seqwise.runs.inputs import digest_of, standard_input
     from seqwise.runs.resumable_writer import write_in_blocks
     from seqwise.runs.run import fingerprint
-    from seqwise.runs.scoring import BLOCK, Scorer, read_pairs_to_score, read_texts_to_score
+    from seqwise.runs.scoring import BLOCK, JSON_LINES, Scorer, read_pairs_to_score, read_texts_to_score
 
     require_files(output, str(file))
     given = given_flags(flags)
@@ -67,7 +67,7 @@ def score(
     path = standard_input() if str(file) == "-" else file
     if pairs:
         examples = read_pairs_to_score(path, category=scorer.settings.category)
-        has_keys = str(path).endswith(".jsonl") and any(example.key for example in examples)
+        has_keys = str(path).endswith(JSON_LINES) and any(example.key for example in examples)
         if "category" in given and not has_keys:
             hint = "check --category; in a table, the third column is the category"
             raise InputError(f"no pair has the key {str(given['category'])!r}", path=path, hint=hint)

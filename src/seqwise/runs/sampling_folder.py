@@ -50,8 +50,8 @@ def require_disk(folder: Path, num_bytes: int, *, what: str) -> None:
 def claim(folder: Path, settings: SampleSettings, fingerprints: Mapping[str, str]) -> None:
     """Write the settings of a sampling run to its folder; refuse a folder with others, except for more sweeps."""
     hint = "give another --output, or remove this folder to start again"
-    # The model first, because the defaults depend on it.
-    now = {**fingerprints, "kernel": None, **flat_values(settings)}
+    # The model first, because the defaults depend on it; the problems last, because they depend on length and seed.
+    now = {"model": fingerprints["model"], "kernel": None, **flat_values(settings), **fingerprints}
     path = folder / _SETTINGS
     if path.exists():
         then = _started_with(path, [*fingerprints, "kernel"])

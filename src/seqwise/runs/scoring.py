@@ -28,6 +28,7 @@ from seqwise.sampling.scores import TextScore, located, with_contexts
 from seqwise.sampling.scoring_settings import ScoringSettings, refuse_ignored
 
 BLOCK = 256  # sequences that are sorted by length together
+TABLES, JSON_LINES = (".tsv", ".tsv.gz"), (".jsonl", ".jsonl.gz")
 
 
 @contextmanager
@@ -182,9 +183,9 @@ def read_texts_to_score(run: Run[Any, Any], path: FilePath) -> Sequence[Example]
 
     A run reads files in the format of its training data. For Hugging Face models: one text per line; prefix, tab, text,
     and optionally tab and suffix (``.tsv``); objects with ``text`` and optionally ``prefix`` and ``suffix``
-    (``.jsonl``); FASTA.
+    (``.jsonl``); FASTA. Any may be gzipped (``.gz``).
     """
-    if isinstance(run.codec, MaskedCodec) or not os.fspath(path).endswith((".tsv", ".jsonl")):
+    if isinstance(run.codec, MaskedCodec) or not os.fspath(path).endswith(TABLES + JSON_LINES):
         texts: Sequence[Example] = run.codec.read(path)
         return texts
     columns = (("text",), ("prefix", "text"), ("prefix", "text", "suffix"))
@@ -227,7 +228,7 @@ def _each_row(
     path: FilePath, needed: Sequence[str], more: Sequence[str], *, columns: Sequence[Sequence[str]]
 ) -> Iterator[tuple[int, Mapping[str, str]]]:
     """Yield line numbers and fields of a table or a file of JSON objects, skipping blank lines."""
-    as_json = os.fspath(path).endswith(".jsonl")
+    as_json = os.fspath(path).endswith(JSON_LINES)
     for number, line in read_lines(path):
         if not line.strip():
             continue
