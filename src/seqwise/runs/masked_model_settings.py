@@ -102,8 +102,8 @@ class _ExperimentOptions(Config):
     subword_vocabulary: int = setting(8000, "subwords: maximum size of the vocabulary of each side", ge=1)
     minimum_count: int | None = setting(
         None,
-        "rarer tokens are the unknown token; with 1, unknown tokens are refused (except for subwords); by default 2, "
-        "for characters 1",
+        "rarer tokens are the unknown token; with 1, unknown tokens are refused (except for subwords of a source);"
+        " sequences of subwords always refuse unknown characters; by default 2, for characters 1",
         ge=1,
     )
     model: MaskedModelConfig = setting(..., _MODEL)
