@@ -344,8 +344,8 @@ def test_awkward_scores(name: str, form: Form, score: Score) -> None:
 @pytest.mark.parametrize("name", ["ties", "forbidden", "two-live", "flat"])
 def test_awkward_scores_in_the_passes_of_a_device(name: str, score: Score, monkeypatch: pytest.MonkeyPatch) -> None:
     """All new slots together, in chunks of two inputs and one, and maxima by one sort."""
-    for function in ("chunked._on_cpu", "scan.reading_is_free"):
-        monkeypatch.setattr(f"seqwise.search.large_vocabulary.{function}", lambda _: False)
+    for module in ("chunked", "scan"):
+        monkeypatch.setattr(f"seqwise.search.large_vocabulary.{module}.passes_are_cheap", lambda _: False)
     monkeypatch.setattr("seqwise.search.large_vocabulary.chunked.LARGE_CHUNK", 2 * 5 * 5 * V)
     test_awkward_scores(name, DENSE, score)
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from seqwise.devices import widest_float
+from seqwise.devices import passes_are_cheap, widest_float
 from seqwise.models.deferred_linear import DeferredLinear, exp_
 from seqwise.search.candidates import Candidates, Score
 from seqwise.search.large_vocabulary.blocks import Best
@@ -230,7 +230,7 @@ def _chunks(frame: _Frame) -> Iterator[slice]:
     """Yield groups of inputs, so that the arrays of :func:`_buffers` have the size of a chunk."""
     batch_size, num_slots, vocabulary_size = frame.logits_BJV.shape
     per_input = max(1, _num_ranks(frame) * num_slots * vocabulary_size)
-    width = max(1, (CHUNK if _on_cpu(frame) else LARGE_CHUNK) // per_input)
+    width = max(1, (CHUNK if passes_are_cheap(frame.logits_BJV) else LARGE_CHUNK) // per_input)
     return (slice(start, start + width) for start in range(0, batch_size, width))
 
 
@@ -242,11 +242,7 @@ def _ranks(frame: _Frame) -> Iterator[slice]:
 
 def _num_ranks(frame: _Frame) -> int:
     """Return R: one new slot at a time on the CPU, else all."""
-    return 1 if _on_cpu(frame) else frame.maxima_BK.shape[1]
-
-
-def _on_cpu(frame: _Frame) -> bool:
-    return frame.logits_BJV.device.type == "cpu"
+    return 1 if passes_are_cheap(frame.logits_BJV) else frame.maxima_BK.shape[1]
 
 
 def _buffers(frame: _Frame, chunk: slice, count: int) -> list[Tensor]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from seqwise.devices import moved, reading_is_free
+from seqwise.devices import moved, passes_are_cheap
 from seqwise.models.deferred_linear import DeferredLinear
 from seqwise.search.candidates import Candidates
 from seqwise.search.large_vocabulary.blocks import (
@@ -114,9 +114,9 @@ def certify(candidates: Candidates, scan: Scan, choice: Choice) -> Kept:
     open_I = torch.arange(len(values_BJV), device=values_BJV.device)
     if choice.tolerance < 0:  # all candidates are used, and only the k + 1 best are needed
         n = min(k + 1, num_candidates)
-        if reading_is_free(values_BJV):
+        if passes_are_cheap(values_BJV):
             best = best_candidates(block_maxima(values_BJV, offsets_BJ, extra_BE, full_BJM=maxima_BJM), open_I, n)
-        else:  # a device is given fewer passes rather than less work
+        else:
             best = best_of_all(values_BJV, offsets_BJ, extra_BE, n)
         return Kept(best, best.scores_BX != -torch.inf, torch.zeros_like(best.scores_BX[:, 0]))
     blocks = block_maxima(values_BJV, offsets_BJ, extra_BE, full_BJM=maxima_BJM)
