@@ -57,54 +57,6 @@ ENGINE, INT8, ENGINE_INT8 = "ctranslate2", "seqwise int8", "ctranslate2 int8"
 COMPUTE_TYPES = {ENGINE: "float32", ENGINE_INT8: "int8"}
 
 
-@dataclass(frozen=True)
-class Shape:
-    """Model and search of a row, and targets: ratios of tokens per second to those of ``generate`` and CTranslate2."""
-
-    layers: int
-    hidden: int
-    vocabulary: int
-    batch: int
-    steps: int
-    k: int = 4
-    num_outputs: int = 1
-    source_length: int = 20
-    is_t5: bool = False
-    least: float | None = None
-    least_of_engine: float | None = None
-
-
-SHAPES = {
-    "3 + 3 layers of 256, batch 32": Shape(3, 256, 8000, batch=32, steps=30, least=2.5, least_of_engine=1.0),
-    "3 + 3 layers of 256, batch 16": Shape(3, 256, 8000, batch=16, steps=40, least=2.0, least_of_engine=1.0),
-    "6 + 6 layers of 512": Shape(6, 512, 32_000, batch=8, steps=30, least_of_engine=1.0),
-    "T5, k = 50": Shape(4, 128, 8000, batch=4, steps=8, k=50, num_outputs=50, source_length=12, is_t5=True, least=5.0),
-}
-OTHERS = {
-    "6 + 6 layers of 512, batch 64": Shape(6, 512, 58_000, batch=64, steps=40, least=2.5),
-    "tiny Marian": Shape(1, 32, 500, batch=2, steps=3, source_length=4),
-    "tiny T5": Shape(1, 32, 500, batch=2, steps=3, k=5, num_outputs=5, source_length=4, is_t5=True),
-}
-"""Shapes that are measured by name only: one for a GPU, and two to see whether everything works."""
-
-ALL = SHAPES | OTHERS
-
-Outputs = list[list[tuple[int, ...]]]
-"""Outputs of each source, best first."""
-
-
-def model_of(shape: Shape, seed: int) -> Any:
-    """Make the model, on the CPU."""
-    sizes = {"layers": shape.layers, "hidden": shape.hidden, "vocabulary": shape.vocabulary, "seed": seed}
-    model = t5(**sizes) if shape.is_t5 else marian(**sizes)
-    for name, weights in model.named_parameters():
-        if ("layers" in name or "block" in name) and weights.ndim == 2:  # so that outputs depend on sources
-            weights.data.mul_(4)
-    model.generation_config.min_new_tokens = shape.steps
-    model.generation_config.bad_words_ids = [[model.config.pad_token_id]]
-    return model
-
-
 def marian(*, layers: int, hidden: int, vocabulary: int, seed: int) -> Any:
     """Make a model with random weights; the last token is padding and start token, and 0 is the end token."""
     from transformers import MarianConfig, MarianMTModel
@@ -118,6 +70,70 @@ def marian(*, layers: int, hidden: int, vocabulary: int, seed: int) -> Any:
         forced_eos_token_id=None, scale_embedding=True,
     )  # fmt: skip
     return MarianMTModel(config).eval()
+
+
+@dataclass(frozen=True)
+class Family:
+    """Architecture of a model: how it is made, and what else depends on it."""
+
+    make: Callable[..., Any]
+    loader: str  # in ctranslate2.converters.transformers
+    feedforward: int  # inner size of the feed-forward part, as a multiple of the hidden size
+    num_special: tuple[int, int]  # tokens at the beginning and at the end of the vocabulary that sources do not have
+    suppressed: tuple[str, ...] = ()  # tokens that the loader leaves in the vocabulary, and that may not be written
+    in_int8: bool = True
+
+
+MARIAN = Family(marian, "MarianMTLoader", feedforward=4, num_special=(1, 1))
+T5 = Family(t5, "T5Loader", feedforward=2, num_special=(2, 0), suppressed=("<pad>",), in_int8=False)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Model and search of a row, and targets: ratios of tokens per second to those of ``generate`` and CTranslate2."""
+
+    layers: int
+    hidden: int
+    vocabulary: int
+    batch: int
+    steps: int
+    k: int = 4
+    num_outputs: int = 1
+    source_length: int = 20
+    family: Family = MARIAN
+    least: float | None = None
+    least_of_engine: float | None = None
+
+
+SHAPES = {
+    "3 + 3 layers of 256, batch 32": Shape(3, 256, 8000, batch=32, steps=30, least=2.5, least_of_engine=1.0),
+    "3 + 3 layers of 256, batch 16": Shape(3, 256, 8000, batch=16, steps=40, least=2.0, least_of_engine=1.0),
+    "6 + 6 layers of 512": Shape(6, 512, 32_000, batch=8, steps=30, least_of_engine=1.0),
+    "T5, k = 50": Shape(4, 128, 8000, batch=4, steps=8, k=50, num_outputs=50, source_length=12, family=T5, least=5.0),
+}
+OTHERS = {
+    "6 + 6 layers of 512, batch 64": Shape(6, 512, 58_000, batch=64, steps=40, least=2.5),
+    "tiny Marian": Shape(1, 32, 500, batch=2, steps=3, source_length=4),
+    "tiny T5": Shape(1, 32, 500, batch=2, steps=3, k=5, num_outputs=5, source_length=4, family=T5),
+}
+"""Shapes that are measured by name only: one for a GPU, and two to see whether everything works."""
+
+ALL = SHAPES | OTHERS
+
+Outputs = list[list[tuple[int, ...]]]
+"""Outputs of each source, best first."""
+
+
+def model_of(shape: Shape, seed: int) -> Any:
+    """Make the model, on the CPU."""
+    sizes = {"layers": shape.layers, "hidden": shape.hidden, "vocabulary": shape.vocabulary, "seed": seed}
+    model = shape.family.make(**sizes)
+    for name, weights in model.named_parameters():
+        if ("layers" in name or "block" in name) and weights.ndim == 2:  # so that outputs depend on sources
+            weights.data.mul_(4)
+    model.generation_config.min_new_tokens = shape.steps
+    model.generation_config.bad_words_ids = [[model.config.pad_token_id]]
+    return model
 
 
 def quantized(adapted: nn.Module) -> nn.Module | None:
@@ -183,13 +199,13 @@ class Names:
 def by_ctranslate2(shape: Shape, options: argparse.Namespace) -> Callable[[tuple[str, list[list[int]]]], Outputs]:
     """Make a function that decodes, given a type of numbers and sources, by CTranslate2 with weights from this seed."""
     import ctranslate2
-    from ctranslate2.converters.transformers import MarianMTLoader, T5Loader
+    from ctranslate2.converters import transformers as converters
 
     model = model_of(shape, options.seed)
     tokens = Names(model.config)
     ids = tokens.get_vocab()
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
-        specification = (T5Loader if shape.is_t5 else MarianMTLoader)()(model, tokens)
+        specification = getattr(converters, shape.family.loader)()(model, tokens)
         specification.validate()
         specification.optimize()
         specification.save(folder)
@@ -199,8 +215,8 @@ def by_ctranslate2(shape: Shape, options: argparse.Namespace) -> Callable[[tuple
         }
     search = {"beam_size": shape.k, "num_hypotheses": shape.num_outputs, "length_penalty": 0.0, "max_batch_size": 0}
     search |= {"return_scores": False, "min_decoding_length": shape.steps, "max_decoding_length": shape.steps}
-    if shape.is_t5:  # the loader of Marian models leaves padding out of the vocabulary
-        search["suppress_sequences"] = [[tokens.pad_token]]
+    if shape.family.suppressed:
+        search["suppress_sequences"] = [[token] for token in shape.family.suppressed]
 
     def write(asked: tuple[str, list[list[int]]]) -> Outputs:
         kind, sources = asked
@@ -215,8 +231,7 @@ def operations_of_a_token(shape: Shape) -> float:
     """Count the floating-point operations of matrix products for one token that is returned, in all k slots."""
     size, steps = shape.hidden, shape.steps
     # A layer: four products of self-attention, two of attention to the source, two of the feed-forward part.
-    feedforward = 2 if shape.is_t5 else 4
-    layer = 2 * (4 + 2 + 2 * feedforward) * size**2 + 4 * size * (steps / 2 + shape.source_length)
+    layer = 2 * (4 + 2 + 2 * shape.family.feedforward) * size**2 + 4 * size * (steps / 2 + shape.source_length)
     return float(shape.k * (shape.layers * layer + 2 * size * shape.vocabulary) / shape.num_outputs)
 
 
@@ -230,8 +245,8 @@ def measure_shape(name: str, options: argparse.Namespace, digest: Any) -> dict[s
     """Return one row: tokens per second, their ratios and the shares of equal outputs; add its data to the digest."""
     shape = ALL[name]
     model = model_of(shape, options.seed)
-    lowest, highest = (2, shape.vocabulary) if shape.is_t5 else (1, shape.vocabulary - 1)
-    sources_BS = torch.randint(lowest, highest, (shape.batch, shape.source_length))
+    first, last = shape.family.num_special
+    sources_BS = torch.randint(first, shape.vocabulary - last, (shape.batch, shape.source_length))
     digest.update(sources_BS.numpy().tobytes())
     digest.update(model.get_input_embeddings().weight.detach().numpy().tobytes())
     model, sources_BS = model.to(options.device), sources_BS.to(options.device)
@@ -241,12 +256,12 @@ def measure_shape(name: str, options: argparse.Namespace, digest: Any) -> dict[s
         "seqwise": lambda: by_seqwise(adapted, sources_BS, shape),
     }
     on_cpu, sources = options.device.type == "cpu", sources_BS.tolist()
-    in_int8 = quantized(adapted) if on_cpu and not shape.is_t5 else None
+    in_int8 = quantized(adapted) if on_cpu and shape.family.in_int8 else None
     if in_int8 is not None:
         calls[INT8] = lambda: by_seqwise(in_int8, sources_BS, shape)
     with own_process(partial(by_ctranslate2, shape), options) if on_cpu else nullcontext() as write:
         if write is not None:
-            names = [ENGINE] if shape.is_t5 else [ENGINE, ENGINE_INT8]
+            names = [ENGINE, *([ENGINE_INT8] if shape.family.in_int8 else [])]
             calls |= {name: partial(write, (COMPUTE_TYPES[name], sources)) for name in names}
         written = {name: call() for name, call in calls.items()}
         seconds = time_in_turn(calls, options.rounds, clock=clock_of(options.device))
