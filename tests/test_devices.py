@@ -11,6 +11,7 @@ import pytest
 import torch
 import transformers
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import accelerator
 import oracles
@@ -335,6 +336,32 @@ def test_waits_of_a_search(
             if with_gradients and ("soft" in name or "relaxed" in name):
                 beam.scores_BK.sum().backward()
     assert sum(waits.values()) <= num_steps / 8, waits
+
+
+class Launches(TorchDispatchMode):
+    """Counts the operations that start a kernel: all but those whose result is a view, or has no values yet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        views = [one.alias_info is not None and not one.alias_info.is_write for one in func._schema.returns]
+        self.count += not (any(views) or func.overloadpacket.__name__.startswith(("empty", "new_empty")))
+        return func(*args, **(kwargs or {}))
+
+
+def test_launches_of_a_training_step_through_a_relaxed_beam_over_a_large_vocabulary() -> None:
+    """Python starts kernels one by one, and takes longer for it than a GPU for the arithmetic of a step."""
+    case, launches = oracles.tagger_case(3, target_size=LARGE, lengths=(12, 10)), dict[int, int]()
+    with accelerator.device(float64=False):
+        model, batch = case.model.float().to(accelerator.NAME), case.batch.to(accelerator.NAME)
+        for num_steps in (4, 12):
+            with Launches() as counted:
+                beam = beam_search(model, model.encode(batch), SoftTopK(3, 4.0), num_steps=num_steps, score=local)
+                beam.scores_BK.sum().backward()
+            launches[num_steps] = counted.count
+    assert launches[12] - launches[4] <= 8 * 180
 
 
 @pytest.mark.parametrize("name", quick(["cross-entropy", "hinge", "early-update", "beam-crf", "minimum-risk"], "hinge"))
