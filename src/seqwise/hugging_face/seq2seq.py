@@ -19,6 +19,13 @@ from seqwise.hugging_face.shared_attention import SharedCall, shared_call
 from seqwise.models.shared_cache import SharedCache
 
 
+class FirstStep(NamedTuple):
+    """Result of the decoder's first step, which is the same for all outputs of a source."""
+
+    hidden_B1H: Tensor
+    own: Layers  # keys and values of its self-attention, (B, N, 1, A)
+
+
 class Source(NamedTuple):
     """Encoded sources of an encoder-decoder."""
 
@@ -27,6 +34,7 @@ class Source(NamedTuple):
     lengths_B: Tensor
     memory: Layers  # keys and values of the cross-attention, (B, N, S, A); () if single steps cannot be taken
     empty: Layers  # the decoder's own keys and values before its first step
+    first: FirstStep | tuple[()]  # () if slots do not share their past, or with gradients
     copies: SlotCopies  # of the memory, for several slots
 
 
@@ -47,8 +55,8 @@ class Seq2SeqModel(HuggingFaceStepModel):
         encoder = self.model.get_encoder()
         hidden_BSH = encoder(input_ids=tokens_BS, attention_mask=mask_BS, return_dict=True).last_hidden_state
         if not self._fills_cache:
-            return Source(hidden_BSH, mask_BS, batch.source_lengths_B, (), (), SlotCopies())
-        # One step, to fill the cache of the cross-attention.
+            return Source(hidden_BSH, mask_BS, batch.source_lengths_B, (), (), (), SlotCopies())
+        # The first step, to fill the cache of the cross-attention.
         with self._random_state_restored(), self._filling_cache():
             output = self._run(
                 self._embed(tokens_BS.new_full((len(tokens_BS), 1), self.first)),
@@ -58,7 +66,8 @@ class Seq2SeqModel(HuggingFaceStepModel):
                 **{self._cache: EncoderDecoderCache(cache_of(()), cache_of(()))},
             )
         own, memory = two_caches_of(cache_in(output), self._name)
-        return Source(hidden_BSH, mask_BS, batch.source_lengths_B, memory, no_steps(own), SlotCopies())
+        first = FirstStep(output.last_hidden_state, own) if self.shares and self._only_searches else ()
+        return Source(hidden_BSH, mask_BS, batch.source_lengths_B, memory, no_steps(own), first, SlotCopies())
 
     def _first_tokens(self, context: Source) -> Tensor:
         return torch.full_like(context.lengths_B, self.first)
@@ -68,6 +77,10 @@ class Seq2SeqModel(HuggingFaceStepModel):
         return SharedCache.start(tree.map(lambda leaf: leaf.squeeze(1), context.empty))
 
     def _shared_step(self, inputs_BJD: Tensor, shared: SharedCache, context: Source, step: int) -> Tensor:
+        if isinstance(context.first, FirstStep) and inputs_BJD.shape[1] == 1 and step == 0:
+            for layer, (keys_BN1A, values_BN1A) in enumerate(context.first.own):
+                shared.put(layer, keys_BN1A, values_BN1A)
+            return context.first.hidden_B1H
         call = SharedCall(shared, num_seen=step, memory=context.memory, is_real_BS=context.mask_BS.bool())
         with shared_call(self._decoder, call):
             return self._stepped(inputs_BJD, EncoderDecoderCache(call.cache, call.memory), None, context, step)
