@@ -34,7 +34,7 @@ class Source(NamedTuple):
     lengths_B: Tensor
     memory: Layers  # keys and values of the cross-attention, (B, N, S, A); () if single steps cannot be taken
     empty: Layers  # the decoder's own keys and values before its first step
-    first: FirstStep | tuple[()]  # () if slots do not share their past, or with gradients
+    first: FirstStep | tuple[()]  # () if it has to be repeated
     copies: SlotCopies  # of the memory, for several slots
 
 
@@ -66,7 +66,9 @@ class Seq2SeqModel(HuggingFaceStepModel):
                 **{self._cache: EncoderDecoderCache(cache_of(()), cache_of(()))},
             )
         own, memory = two_caches_of(cache_in(output), self._name)
-        first = FirstStep(output.last_hidden_state, own) if self.shares and self._only_searches else ()
+        # Processes that wait for each other take a pass for every step.
+        keeps_first = self.shares and self._only_searches and self.lockstep is None
+        first = FirstStep(output.last_hidden_state, own) if keeps_first else ()
         return Source(hidden_BSH, mask_BS, batch.source_lengths_B, memory, no_steps(own), first, SlotCopies())
 
     def _first_tokens(self, context: Source) -> Tensor:
