@@ -212,7 +212,8 @@ class Candidates:
         """Return the tokens of given slots and columns of the scores."""
         if self.allowed_BJC is None:
             return columns_BK
-        return self.allowed_BJC.clamp(min=0).flatten(1).gather(1, parents_BK * self.allowed_BJC.shape[-1] + columns_BK)
+        inputs_B1 = torch.arange(len(parents_BK), device=parents_BK.device)[:, None]
+        return self.allowed_BJC[inputs_B1, parents_BK, columns_BK].clamp(min=0)
 
     @cached_property
     def logits_BJV(self) -> Tensor:
@@ -230,7 +231,7 @@ class Candidates:
         else:
             added_BJW = self._added_by(allowed_BJC)
             if self.end is not None:
-                added_BJW = finish_where(added_BJW, self.finished_BJ, torch.eq(allowed_BJC, self.end))
+                added_BJW = finish_where(added_BJW, self.finished_BJ, torch.eq(_distinct(allowed_BJC), self.end))
         if self.cost is not None and self.augmented:
             cost_BJW = self.cost if self.cost.dim() == 3 else self.cost[:, None]
             if allowed_BJC is not None:
@@ -265,7 +266,8 @@ class Candidates:
 
     def _added_by(self, allowed_BJC: Tensor) -> Tensor:
         """Compute the scores that allowed tokens add to an unfinished slot, without cost: (B, J, C)."""
-        tokens_BJC, weight = allowed_BJC.clamp(min=0), self.score.log_partition_weight
+        distinct_BJC, weight = _distinct(allowed_BJC), self.score.log_partition_weight
+        tokens_BJC = distinct_BJC.clamp(min=0).expand_as(allowed_BJC)
         over_all = weight != 0 and self.score.over == "vocabulary"
         if over_all:
             is_kept = torch.is_grad_enabled() or "logits_BJV" in self.__dict__
@@ -274,8 +276,8 @@ class Candidates:
             logits_BJC = logits_BJV.gather(2, tokens_BJC)
         else:
             logits_BJC = self._logits_of(tokens_BJC)
-        logits_BJC = logits_BJC.masked_fill(allowed_BJC < 0, -torch.inf)
-        added_BJC = logits_BJC - self.score.constant
+        logits_BJC = torch.where(distinct_BJC < 0, -torch.inf, logits_BJC)
+        added_BJC = logits_BJC if self.score.constant == 0 else logits_BJC - self.score.constant
         if weight == 0:
             return added_BJC
         logits_BJW = logits_BJV if over_all else logits_BJC
@@ -423,3 +425,8 @@ class Candidates:
     def _logits(self, matrices: Matrices | None = None) -> Tensor:
         linear = None if matrices is None else matrices.of_head(self.head, self.features_BJH.shape[-1])
         return at_least_float32(self.head(self.features_BJH)) if linear is None else linear.scores(self.features_BJH)
+
+
+def _distinct(allowed_BJC: Tensor) -> Tensor:
+    """Return the tokens allowed after each slot, or (1, 1, C) if they are one row for all slots, expanded."""
+    return allowed_BJC[:1, :1] if allowed_BJC.stride()[:2] == (0, 0) else allowed_BJC

@@ -71,13 +71,15 @@ def finish(added_BJV: Tensor, finished_BJ: Tensor, end: int) -> Tensor:
 
 
 def finish_where(added_BJC: Tensor, finished_BJ: Tensor, is_end_BJC: Tensor) -> Tensor:
-    """Apply :func:`finish` to C columns, given a mask of those that are the end token."""
-    return _finished(added_BJC, added_BJC, is_end_BJC, finished_BJ[..., None])
+    """Apply :func:`finish` to C columns, given a mask of those that are the end token: at most one of a slot."""
+    column_BJ1 = is_end_BJC.to(torch.uint8).argmax(-1, keepdim=True)
+    ending_BJ1 = added_BJC.gather(-1, column_BJ1.expand(*added_BJC.shape[:-1], 1))
+    return _finished(added_BJC, ending_BJ1, is_end_BJC, finished_BJ[..., None])
 
 
 def _finished(going: Tensor, ending: Tensor, is_end: Tensor, mass_BJ1: Tensor) -> Tensor:
     penalty_BJ1, closed_BJ1 = _continuation_penalty(mass_BJ1)
-    going_on = (going - penalty_BJ1).masked_fill(closed_BJ1, -torch.inf)
+    going_on = torch.where(closed_BJ1, -torch.inf, going - penalty_BJ1)
     excluded = ending == -torch.inf
     # Replaced before the product, whose gradient with respect to the mass would otherwise be 0 * infinity.
     staying = (1 - mass_BJ1) * ending.masked_fill(excluded, 0.0)
