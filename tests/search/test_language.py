@@ -293,6 +293,21 @@ def test_hard_beams_are_those_of_the_loop(seed: int, score: Score) -> None:
 
 
 @pytest.mark.parametrize("score", SCORES.values(), ids=SCORES)
+def test_slots_in_one_state_share_the_tokens_that_they_may_write(score: Score) -> None:
+    case, num_steps = oracles.tagger_case(2, target_size=4, lengths=(4, 4)), 4
+    case.model.language = Automaton(torch.tensor([[0, 1, 0], [0, 3, 0]]), torch.tensor([True]))
+    outputs = list(itertools.product((1, 3), repeat=num_steps))
+    beam = beam_search(case.model, case.model.encode(case.batch), HardTopK(5), num_steps=num_steps, score=score)
+    for row, oracle in enumerate(case.oracles):
+        expected = oracles.hard_beam(
+            oracle, k=5, num_steps=num_steps, allowed=allowed_by(outputs, end=None), **of_score(score)
+        )
+        assert backtrace(beam)[row].tolist() == [list(hypothesis.tokens) for hypothesis in expected]
+        scores = torch.tensor([each.score for each in expected], dtype=torch.float64)
+        torch.testing.assert_close(beam.scores_BK[row], scores, atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("score", SCORES.values(), ids=SCORES)
 @pytest.mark.parametrize("seed", range(3))
 def test_relaxed_beams_are_those_of_the_loop(seed: int, score: Score) -> None:
     for (case, outputs), (k, alpha) in itertools.product(cases(seed), ((1, 0.7), (3, 2.0))):
