@@ -6,7 +6,9 @@ are CPU seconds, which a busy machine affects less.
 
 - generate: allowed tokens by prefix, looked up in a dictionary, as documented for catalogues.
 - seqwise: ``step_model(model)`` of the same model with ``language = trie(catalogue)``, decoded with ``HardTopK(k)``.
-- without a language: the same search among all outputs, to show what the language costs or saves.
+- in a pattern: the same, with a language of one state that allows three of five tokens at every step, like the strings
+  of a grammar.
+- without a language: the same search among all outputs, to show what the languages cost or save.
 
     python -m benchmarks.constrained_decoding
 """
@@ -28,7 +30,7 @@ from benchmarks.timing import median_ratio, time_in_turn
 from seqwise import Decoder, HardTopK, decode, local
 from seqwise.data import EncodedExample, collate
 from seqwise.hugging_face import step_model
-from seqwise.search import trie
+from seqwise.search import Automaton, trie
 
 LEAST, LEAST_OF_FREE = 3.0, 0.9
 """Targets: ratios of tokens per second to those of ``generate``, and of the same search without a language."""
@@ -58,6 +60,13 @@ def make_catalogue(options: argparse.Namespace) -> list[Item]:
     firsts = torch.randint(2, options.vocabulary, (options.items, 1), generator=generator)
     others = torch.randint(2, 2 + FEW, (options.items, options.length - 1), generator=generator)
     return sorted({tuple(item) for item in torch.cat([firsts, others], 1).tolist()})
+
+
+def make_pattern(options: argparse.Namespace) -> Automaton:
+    """Make a language of one state that allows three of five tokens, drawn at random, and ends nowhere."""
+    generator = torch.Generator().manual_seed(options.seed)
+    tokens = 2 + torch.randperm(options.vocabulary - 2, generator=generator)[: 3 * options.vocabulary // 5]
+    return Automaton(torch.nn.functional.pad(tokens[:, None], (1, 1)), torch.tensor([True]))
 
 
 def by_generate(model: Any, catalogue: Sequence[Item], options: argparse.Namespace) -> Write:
@@ -105,11 +114,12 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     model = t5(layers=options.layers, hidden=options.hidden, vocabulary=options.vocabulary, seed=options.seed)
     catalogue = make_catalogue(options)
     sources_BS = torch.randint(2, options.vocabulary, (options.batch, options.source_length))
-    free, inside = step_model(model), step_model(model)
-    inside.language = trie(catalogue, end=END)
+    free, inside, in_pattern = step_model(model), step_model(model), step_model(model)
+    inside.language, in_pattern.language = trie(catalogue, end=END), make_pattern(options)
     writers = {
         "generate": by_generate(model, catalogue, options),
         "seqwise": by_seqwise(inside, options),
+        "in a pattern": by_seqwise(in_pattern, options),
         "without a language": by_seqwise(free, options),
     }
     calls = {name: partial(write, sources_BS) for name, write in writers.items()}
@@ -125,6 +135,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "tokens_per_second": {name: tokens / statistics.median(times) for name, times in seconds.items()},
         "against_generate": median_ratio(seconds["generate"], seconds["seqwise"]),
         "against_free": median_ratio(seconds["without a language"], seconds["seqwise"]),
+        "pattern_against_free": median_ratio(seconds["without a language"], seconds["in a pattern"]),
         "seconds_by_round": seconds,
         **signed("constrained decoding", options, data=digest.hexdigest()),
     }
@@ -135,6 +146,7 @@ def ratios(result: dict[str, Any]) -> list[Ratio]:
     return [
         Ratio("beam of 50 in a catalogue over `generate`", result["against_generate"], least=LEAST),
         Ratio("the same over no language", result["against_free"], least=LEAST_OF_FREE),
+        Ratio("beam of 50 in a pattern over no language", result["pattern_against_free"], least=LEAST_OF_FREE),
     ]
 
 
@@ -146,6 +158,7 @@ def table(result: dict[str, Any]) -> str:
             *(f"{name:18} {value:8.0f} tokens a second" for name, value in result["tokens_per_second"].items()),
             f"seqwise against generate: {result['against_generate']:.2f} (target {LEAST:g}, {met})",
             f"seqwise against itself without a language: {result['against_free']:.2f}",
+            f"in a pattern against the same: {result['pattern_against_free']:.2f}",
             f"equal items: {result['same_items']:.1%}; equal best items: {result['same_best']:.1%}",
             result["signature_line"],
         ]
