@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 
 import oracles
 from seqwise import InputError, beam_search, hamming_cost
+from seqwise.data import EncodedExample, collate
 from seqwise.decoding import decode
-from seqwise.models import EncoderDecoder
+from seqwise.models import ChainTagger, EncoderDecoder
 from seqwise.objectives.beam_likelihood import beam_crf_objective, dense_beam_objective
 from seqwise.objectives.objective import cross_entropy_objective
 from seqwise.objectives.search_aware import hinge_objective, relaxed_beam_objective
@@ -516,13 +517,28 @@ def test_an_output_outside_the_language_is_named_without_its_padding() -> None:
 # ---------------------------------------------------------------------------------------- particular selections
 
 
-def test_viterbi_in_a_language_of_transitions_finds_its_best_output() -> None:
-    case = oracles.tagger_case(3, target_size=4, lengths=(4, 2))
-    pairs_VV = torch.rand(4, 4, generator=torch.Generator().manual_seed(3)) < 0.6
-    case.model.language = transitions(pairs_VV)
-    steps = torch.tensor([4, 2])
-    beam = beam_search(case.model, case.model.encode(case.batch), viterbi, num_steps=steps, score=global_)
-    assert bool(members(case.model.language, backtrace(beam)[beam.scores_BK > -torch.inf]).all())
+@pytest.mark.parametrize("seed", range(4))
+def test_viterbi_in_a_language_of_transitions_finds_its_best_output(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    model = oracles.randomised(ChainTagger(source_size=5, target_size=4, embedding_size=3, hidden_size=4), seed, 1.0)
+    pairs_VV, first_V, last_V = (torch.rand(size, generator=generator) < 0.6 for size in ((4, 4), (4,), (4,)))
+    pairs_VV.fill_diagonal_(True)
+    first_V[0] = last_V[0] = True  # at least 0 0 ... is allowed
+    model.language = transitions(pairs_VV, first_V=first_V, last_V=last_V)
+    context = model.encode(collate([EncodedExample((1, 2, 3, 4), ()), EncodedExample((3, 1), ())]))
+    beam = beam_search(model, context, viterbi, num_steps=context.lengths_B, score=global_)
+    chain = model.chain(context)
+    for row, length in enumerate(context.lengths_B.tolist()):
+        scores = {}
+        for output in itertools.product(range(4), repeat=length):
+            pairs = list(itertools.pairwise(output))
+            if first_V[output[0]] and last_V[output[-1]] and all(pairs_VV[pair] for pair in pairs):
+                scores[output] = sum(float(chain.scores_BTV[row, step, label]) for step, label in enumerate(output))
+                scores[output] += sum(float(chain.transitions_VV[pair]) for pair in pairs)
+        best = max(scores, key=lambda output: scores[output])
+        slot = int(beam.scores_BK[row].argmax())
+        assert tuple(backtrace(beam)[row, slot, :length].tolist()) == best
+        assert float(beam.scores_BK[row, slot]) == pytest.approx(scores[best], abs=1e-9)
 
 
 def test_stochastic_beams_draw_every_output_of_a_small_language() -> None:
