@@ -820,6 +820,12 @@ def test_a_model_made_for_each_training_is_adapted_each_time(tmp_path: Path) -> 
         ({"score": "global"}, "score: has no effect here"),
         ({"label_smoothing_factor": 0.1}, "label_smoothing_factor: .*; give label_smoothing"),
         ({"label_smoothing": 0.1, "objective": "beam-crf"}, "label_smoothing: has no effect here"),
+        ({"normalized_over": "everything"}, "normalized_over must be one of vocabulary, allowed"),
+        ({"normalized_over": "allowed"}, "language: renormalised scores sum over .* there is none; give language"),
+        (
+            {"objective": "hinge", "score": "renormalized"},
+            "language: renormalised scores sum over .* there is none; give language",
+        ),
         ({"torch_compile": True}, "torch_compile: a search is not compiled"),
         ({"neftune_noise_alpha": 5.0}, "neftune_noise_alpha: a search looks embeddings up without the noise"),
         ({"deepspeed": {"zero_optimization": {"stage": 2}}}, "deepspeed: it gathers weights where the model is called"),
@@ -919,6 +925,19 @@ def test_searches_in_training_stay_in_the_language(tmp_path: Path) -> None:
     assert abs(expected[0] - expected[1]) > 0.01 * abs(expected[0])
     with pytest.raises(InputError, match="is not in the language"):
         trained(made("Marian"), rows(data, "Marian"), tmp_path, language=trie([(3,)], end=END), **options)
+
+
+def test_cross_entropy_is_renormalised_in_the_language(tmp_path: Path) -> None:
+    data = pairs(4, seed=5)
+    language = trie([*(tuple(target) for _, target in data), (3,), (4, 5), (5, 6, 7)], end=END)
+    model = made("Marian")
+    adapted = step_model(copy.deepcopy(model).train())
+    adapted.language = language
+    options: dict[str, Any] = {"language": language, "max_steps": 1, "learning_rate": 1e-12}
+    for over, score in (("allowed", "renormalized"), ("vocabulary", "local")):
+        found = losses(trained(model, rows(data, "Marian"), tmp_path, normalized_over=over, **options))
+        expected = cross_entropy_objective(score=score)(adapted, encoded(data, "Marian"), {})
+        assert found == pytest.approx([float(expected.detach())], rel=1e-4)
 
 
 @pytest.mark.parametrize("beams", [1, 3])

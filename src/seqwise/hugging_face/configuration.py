@@ -72,9 +72,9 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
             ``RelaxedBeam(k=3)``, or its name, such as "relaxed-beam". "distillation" distils the initial model into raw
             scores. After construction, it is the objective with its options.
         beam_size, score, cost, alpha, alpha_unit, feeding, feeding_passes, gold_probability, cross_entropy_weight,
-            direct_loss_weight, noise_tokens, label_smoothing: options of the objective, named like the flags of
-            ``seqwise train``; None keeps the default. Scheduled sampling has "two-pass" feeding by default. A schedule
-            may also be a function of the step.
+            direct_loss_weight, noise_tokens, label_smoothing, normalized_over: options of the objective, named like the
+            flags of ``seqwise train``; None keeps the default. Scheduled sampling has "two-pass" feeding by default. A
+            schedule may also be a function of the step.
         log_partition_weight: weight of ``(log Z)^2`` along gold, known as z-loss, in ANY objective; by default 0.1 in
             self-normalising ones and 0 in all others.
         log_partition_fraction: fraction of positions that is penalised.
@@ -106,7 +106,10 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
         default="cross-entropy", metadata={"help": f"what training minimises: {', '.join(OBJECTIVES)}"}
     )
     beam_size: int | None = _option("slots of the beam in training")
-    score: str | None = _option("objectives that see the beam: local (log-softmax) or global (raw) scores")
+    score: str | None = _option(
+        "objectives that see the beam: local (log-softmax) or global (raw) scores, or renormalized ones (log-softmax "
+        "over the tokens that the language allows)"
+    )
     cost: str | None = _option("what a wrong output costs: hamming or edit-distance")
     alpha: _ScheduleText | None = _option("inverse temperature of relaxations: a number or a schedule")
     alpha_unit: str | None = _option("scores; or gaps: alpha is divided by the mean squared gap of the best scores")
@@ -121,6 +124,9 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
     language: _Language | None = _option("regular expression that restricts outputs in training and evaluation")
     label_smoothing: float | None = _option(
         "cross-entropy: probability that is moved from each gold token to all tokens"
+    )
+    normalized_over: str | None = _option(
+        "cross-entropy: tokens that log Z sums over: vocabulary, or allowed by the language"
     )
 
     def __post_init__(self) -> None:
@@ -170,6 +176,9 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
         if isinstance(self.objective, CRF):
             problem = "crf needs scores that form a chain, and those of Hugging Face models do not"
             return InputError(f"objective: {problem}", hint="use beam-crf")
+        if self.minimised.objective.trained_score == "renormalized" and self.language is None:
+            problem = "language: renormalised scores sum over the tokens that a language allows, and there is none"
+            return InputError(problem, hint="give language, or train local scores")
         if self.minimised.fraction < 1 and self.minimised.weight == 0 and not self.minimised.objective.self_normalizing:
             return InputError("log_partition_fraction: there is no penalty", hint="give log_partition_weight")
         return None
