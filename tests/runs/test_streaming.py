@@ -350,6 +350,10 @@ def test_streams_stay_in_the_language(kind: str, commit: str) -> None:
         ),
         (lambda: Stream(a_run()).feed("a b"), "one text where tokens were expected; write feed([token]), or "
          "feed(text.split())"),
+        (
+            lambda: Stream(left_to_right("tagger")).feed(3),  # type: ignore[arg-type]
+            "one int where tokens were expected; write feed([token]), or feed(text.split())",
+        ),
         (lambda: Stream(a_run()).feed(["a b"]), "'a b' is not a token: a word without blanks; split the text"),
         (lambda: Stream(a_run()).feed([""]), "'' is not a token: a word without blanks; split the text"),
         (lambda: Stream(a_run()).feed([3]), "3 is not a token: a word without blanks; split the text"),

@@ -221,8 +221,8 @@ class Streams:
             problem = f"a {type(tokens).__name__} where a mapping was expected"
             raise InputError(problem, hint="write feed({name: [token]}), or use a Stream")
         for given in tokens.values():
-            if isinstance(given, str):
-                problem = "one text where tokens were expected"
+            if isinstance(given, str) or not isinstance(given, Iterable):
+                problem = f"one {'text' if isinstance(given, str) else type(given).__name__} where tokens were expected"
                 raise InputError(problem, hint="write feed([token]), or feed(text.split())")
         pieces = {name: list(given) for name, given in tokens.items()}
         before, encoded = self._encode([token for given in pieces.values() for token in given])
