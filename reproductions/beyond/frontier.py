@@ -304,15 +304,17 @@ STYLES = dict(zip((LOCAL, HALF, *GLOBAL.values(), *TRAINED.values(), AGAIN),
 
 
 def draw(table: Table, path: Path) -> None:
-    """Draw accuracy against mean delay, and against retractions if everything is shown at once."""
+    """Draw accuracy against mean delay, and against retractions if all is shown at once; the legend has CPU times."""
     by_system = _by_rule(table)
     measure = next(iter(by_system[LOCAL][AGREE]))
-    with panels(path, 2, figsize=(10, 4.6), sharey=True) as (figure, (left, right)):
+    with panels(path, 2, figsize=(10, 4.8), sharey=True) as (figure, (left, right)):
         for system, rules in by_system.items():
             colour, marker = STYLES[system]
             style = {"color": colour, "marker": marker, "ms": 5, "capsize": 2, "lw": 1.2}
             delayed = [rules[rule] for rule in rules if rule.startswith("delay")]
-            _points(left, delayed, DELAY, measure, label=system, **style)
+            *_, last = rules.values()
+            label = f"{system}: {last[COST].value:.2f} ms a token"
+            _points(left, delayed, DELAY, measure, label=label, **style)
             others = [rules[rule] for rule in rules if not rule.startswith("delay")]
             _points(left, others, DELAY, measure, **{**style, "mfc": "white", "ls": "none"})
             _points(right, list(rules.values()), RETRACTED, measure, **{**style, "ls": "none"})
@@ -321,7 +323,7 @@ def draw(table: Table, path: Path) -> None:
         for axes in (left, right):
             axes.grid(alpha=0.25)
         left.set_title("open: all slots agree, a margin, the end", loc="left", fontsize=9)
-        legend_below(figure, 3)
+        legend_below(figure, 2)
 
 
 def _points(axes: Any, results: Sequence[Mapping[str, Result]], across: str, up: str, **style: Any) -> None:

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from reproductions.beyond import frontier
 from reproductions.beyond.frontier import (
+    AGAIN,
     AGREE,
     CORPORA,
+    COST,
+    LOCAL,
     Course,
     commit_prefixes,
     course,
+    draw,
     read_again,
     stream,
     systems,
 )
+from reproductions.report import Result, Table
 from reproductions.tuning import PATIENCE
 from seqwise.data import Example
+from seqwise.evaluation.signature import sign
 from seqwise.runs import Run, predict, train_settings
 from seqwise.runs.loading import build_codec, build_model
 
@@ -60,3 +70,23 @@ def test_streams_and_prefixes_end_as_the_whole_search_does() -> None:
         each.retracted for each in stream(run, WORDS, "raw-beam", AGREE)
     ]
     assert all(each.delay == 0 for each in stream(run, WORDS, "raw-beam", "delay(0)"))
+
+
+def test_the_figure_has_the_cost_of_each_system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    costs = {LOCAL: {"delay(0)": 0.05, AGREE: 0.06}, AGAIN: {"delay(0)": 0.24, frontier.AT_THE_END: 0.24}}
+    numbers = {"accuracy": 80.0, frontier.DELAY: 1.0, frontier.RETRACTED: 2.0}
+    signature = sign("streams", seeds=[0], data="random")
+    results = [
+        Result(system, f"{rule}: {measure}", value, signature)
+        for system, rules in costs.items()
+        for rule, cost in rules.items()
+        for measure, value in {**numbers, COST: cost}.items()
+    ]
+    labels: list[str] = []
+
+    def kept(figure: Any, columns: int) -> None:
+        labels.extend(figure.axes[0].get_legend_handles_labels()[1])
+
+    monkeypatch.setattr(frontier, "legend_below", kept)
+    draw(Table("streams", tuple(results)), tmp_path / "frontier.png")
+    assert labels == [f"{LOCAL}: 0.06 ms a token", f"{AGAIN}: 0.24 ms a token"]
