@@ -335,6 +335,7 @@ def test_an_encoder_decoder_is_scored_given_its_source(kind: str) -> None:
 # ---- Recorded -------------------------------------------------------------------------------------------------------
 
 RECORDED = ["The dogsged cats.", "see the dogs"]
+SOURCES = ["the cats see", "see"]
 METRICS: dict[str, Any] = {"within-word-l2r": "within_word_l2r", "original": "original"}
 # What minicons 0.3.39 gives, as `numbers_of_minicons` has it where the package is installed.
 MINICONS: dict[str, Any] = {
@@ -358,6 +359,11 @@ MINICONS: dict[str, Any] = {
         [-27.456022, -3.235656, -19.098968, -0.591002],
     ],
     "causal, given": -3.972531,
+    "causal, words": [[-28.526795, -79.442751, -71.82063], [-27.456022, -3.235656, -19.689971]],
+    "encoder-decoder, given": [
+        [-3.349322, -3.834743, -2.349864, -1.731585, -1.674783, -1.572554, -1.999804, -3.125618],
+        [-4.021966, -2.976508, -5.115117, -4.042288],
+    ],
 }
 # Of minicons, which keeps its scores in float32.
 ROUNDING = 1e-5
@@ -398,6 +404,10 @@ def numbers_of_minicons() -> dict[str, Any]:
     numbers["causal, without start"] = scores(causal.token_score(RECORDED), 1)
     numbers["causal, with start"] = scores(causal.token_score(RECORDED, bos_token=True), 1)
     numbers["causal, given"] = causal.conditional_score(["the cats see"], ["dogs ."])[0]
+    by_blanks: dict[str, Any] = {"tokenize_function": str.split, "bos_token": True}
+    numbers["causal, words"] = scores(causal.word_score_tokenized(RECORDED, **by_blanks))
+    seq2seq = scorer.Seq2SeqScorer(by_formula(bart(len(tokenizer))), "cpu", tokenizer=tokenizer)
+    numbers["encoder-decoder, given"] = scores(seq2seq.conditional_token_score(SOURCES, RECORDED), 1)
     return numbers
 
 
@@ -432,6 +442,12 @@ def test_scores_are_the_recorded_numbers() -> None:
     settings = ScoringSettings(start="none")
     (given,) = score_texts(causal, tokenizer, ["dogs ."], prefixes=["the cats see"], settings=settings)
     assert given.mean_log_prob == pytest.approx(MINICONS["causal, given"], abs=ROUNDING)
+    scores = score_texts(causal, tokenizer, RECORDED, settings=ScoringSettings(words="blanks"))
+    for score, recorded in zip(scores, MINICONS["causal, words"], strict=True):
+        assert [word.log_prob for word in score.words()] == pytest.approx(recorded, abs=ROUNDING)
+    scores = score_texts(by_formula(bart(len(tokenizer))), tokenizer, RECORDED, prefixes=SOURCES)
+    for score, recorded in zip(scores, MINICONS["encoder-decoder, given"], strict=True):
+        assert score.token_log_probs_T.tolist() == pytest.approx(recorded, abs=ROUNDING)
 
 
 # ---- Windows --------------------------------------------------------------------------------------------------------
