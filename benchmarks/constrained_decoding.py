@@ -143,22 +143,29 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def ratios(result: dict[str, Any]) -> list[Ratio]:
     """Return the ratios of tokens per second to those of each other system, for the summary."""
-    return [
+    found = [
         Ratio("beam of 50 in a catalogue over `generate`", result["against_generate"], least=LEAST),
         Ratio("the same over no language", result["against_free"], least=LEAST_OF_FREE),
-        Ratio("beam of 50 in a pattern over no language", result["pattern_against_free"], least=LEAST_OF_FREE),
     ]
+    if (pattern := _in_pattern(result)) is not None:
+        found.append(Ratio("beam of 50 in a pattern over no language", pattern, least=LEAST_OF_FREE))
+    return found
+
+
+def _in_pattern(result: dict[str, Any]) -> float | None:
+    """Return the ratio of a pattern, which older files do not have."""
+    return result.get("pattern_against_free")
 
 
 def table(result: dict[str, Any]) -> str:
     """Format the result as a table."""
-    met = "met" if result["against_generate"] >= LEAST else "missed"
+    met, pattern = "met" if result["against_generate"] >= LEAST else "missed", _in_pattern(result)
     return "\n".join(
         [
             *(f"{name:18} {value:8.0f} tokens a second" for name, value in result["tokens_per_second"].items()),
             f"seqwise against generate: {result['against_generate']:.2f} (target {LEAST:g}, {met})",
             f"seqwise against itself without a language: {result['against_free']:.2f}",
-            f"in a pattern against the same: {result['pattern_against_free']:.2f}",
+            *([] if pattern is None else [f"in a pattern against the same: {pattern:.2f}"]),
             f"equal items: {result['same_items']:.1%}; equal best items: {result['same_best']:.1%}",
             result["signature_line"],
         ]

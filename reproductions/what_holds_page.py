@@ -149,19 +149,23 @@ def page(tables: Tables) -> str:
 
 def _extent(evidence: Sequence[Evidence]) -> str:
     """Return the first paragraph, on the scale of the evidence."""
-    converged = sum(row.scale == "converged" for row in evidence)
+    seeds = [row.seeds for row in evidence if row.scale == "converged"]
+    converged, numbers = len(seeds), " or ".join(map(str, sorted(set(seeds)))) or "5"
     text = (
         f"{converged or 'None'} of these {len(evidence)} verdicts {'rest' if converged > 1 else 'rests'} on converged "
-        "training (`--scale converged`: learning rates tuned and stages stopped on development data; five seeds)."
+        f"training (`--scale converged`: learning rates tuned and stages stopped on development data; {numbers} seeds)."
     )
     if converged < len(evidence):
+        one = len(evidence) - converged == 1
         text += (
-            f" {'The others' if converged else 'They'} rest on quick tables (`--scale cpu`): seconds to minutes of "
+            f" {'They rest' if not converged else 'The other rests' if one else 'The others rest'} on "
+            f"{'a quick table' if one else 'quick tables'} (`--scale cpu`): seconds to minutes of "
             "training with one untuned setting, mostly three seeds, small models, and corpora smaller than the "
             "papers'. There, cross-entropy itself is points below its plateau, so a gain may come from training "
-            "longer, and a missing gain from training too little. **These verdicts are about such short training, not "
-            "about what the method can do.** A converged table replaces the quick tables of its row as soon as its "
-            "file is in `results/`."
+            "longer, and a missing gain from training too little. "
+            f"**{'This verdict is' if one else 'These verdicts are'} about such short training, not about what the "
+            "method can do.** A converged table replaces the quick tables of its row as soon as its file is in "
+            "`results/`."
         )
     return text
 
