@@ -239,15 +239,16 @@ def test_a_step_that_fails_leaves_model_and_history_as_they_were() -> None:
     adapted = step_model(model)
     with torch.no_grad():
         context = encoded(adapted)
-        inputs_B1D, state = adapted.start(context)
-        wanted, _ = adapted.step(inputs_B1D, state, context, 0)
+        inputs_B1D, start = adapted.start(context)
+        _, state = adapted.step(inputs_B1D, start, context, 0)
+        wanted, _ = adapted.step(inputs_B1D, state, context, 1)
         before = model.config._attn_implementation
         hook = model.get_decoder().layers[1].register_forward_pre_hook(lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            adapted.step(inputs_B1D, state, context, 0)
+            adapted.step(inputs_B1D, state, context, 1)
         hook.remove()
         assert model.config._attn_implementation == before
-        found, _ = adapted.step(inputs_B1D, state, context, 0)
+        found, _ = adapted.step(inputs_B1D, state, context, 1)
     assert torch.equal(found, wanted)
 
 
