@@ -1133,16 +1133,25 @@ def test_a_search_copies_what_it_reads_of_the_source_once(monkeypatch: pytest.Mo
     assert torch.equal(again.scores_BK, fresh.scores_BK) and not torch.equal(again.scores_BK, found.scores_BK)
 
 
+class _Announced:
+    """Stands for the agreement of processes that share the layers of a model."""
+
+    def announce(self) -> None:
+        pass
+
+
 @pytest.mark.parametrize("name", ["Marian", "T5"])
 def test_a_search_does_not_repeat_the_step_that_fills_the_cache_of_the_source(name: str) -> None:
+    """Unless slots have copies of their pasts, or other processes wait for a pass at every step."""
     adapted, found, passes = step_model(_model(name)), [], []
     adapted.model.get_decoder().register_forward_pre_hook(lambda *_: passes.append(len(found)))
-    for adapted.shares in (True, False):
+    for adapted.shares, adapted.lockstep in ((True, None), (False, None), (True, _Announced())):
         with torch.no_grad():
             context = adapted.encode(_batch(SOURCES))
             found.append(beam_search(adapted, context, HardTopK(3), num_steps=4).scores_BK)
-    assert (passes.count(0), passes.count(1)) == (4, 5)
-    torch.testing.assert_close(*found)
+    assert [passes.count(search) for search in range(3)] == [4, 5, 5]
+    for others in found[1:]:
+        torch.testing.assert_close(found[0], others)
 
 
 def test_a_bias_of_another_precision_is_added_as_the_model_adds_it() -> None:

@@ -79,14 +79,14 @@ class Automaton:
 
     def allowed(self, nodes_BJ: Tensor, steps_left: int | Tensor | None) -> Tensor:
         """Return tokens of arcs from which a final state is reachable in the remaining steps."""
-        if nodes_BJ.numel() <= 1 or isinstance(steps_left, Tensor) or not reading_is_free(nodes_BJ):
+        if isinstance(steps_left, Tensor) or not reading_is_free(nodes_BJ):
             return self._allowed(nodes_BJ, steps_left)
         # Many slots in few states, as of a pattern that allows most tokens, share the search for their tokens.
         distinct_U, places_BJ = torch.unique(nodes_BJ, return_inverse=True)
         allowed_UC = self._allowed(distinct_U[None], steps_left)[0]
-        if len(distinct_U) == 1:
+        if len(distinct_U) == 1:  # one row, which candidates recognise by its strides
             return allowed_UC.expand(*nodes_BJ.shape, -1)
-        return allowed_UC.index_select(0, places_BJ.flatten()).view(*nodes_BJ.shape, -1)
+        return allowed_UC.index_select(0, places_BJ.flatten()).view(*nodes_BJ.shape, allowed_UC.shape[-1])
 
     def _allowed(self, nodes_BJ: Tensor, steps_left: int | Tensor | None) -> Tensor:
         tables = self._on(nodes_BJ.device)
