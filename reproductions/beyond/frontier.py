@@ -2,7 +2,7 @@
 
 Every test sequence arrives token by token. A stream shows labels at once and may retract them until a commit rule makes
 them final. The strongest control, and the most expensive one, is a bidirectional model that is run again on every
-prefix.
+prefix. Models that read some tokens ahead of each label are another: they are trained to decide late, and never revise.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 from reproductions import Setup
 from reproductions.beyond import search_objectives
 from reproductions.comparison import Measured, best_on_dev, judge, mean_value, rows_of
-from reproductions.figures import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, interval_bars, legend_below, panels
+from reproductions.figures import BLACK, BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, interval_bars, legend_below, panels
 from reproductions.outcome import Outcome
 from reproductions.report import Claim, Result, Table
-from reproductions.systems import System, best_outputs, systems_of
+from reproductions.systems import Data, System, best_outputs, systems_of
 from reproductions.tasks import Task, run_task
 from reproductions.tuning import with_early_stopping
 from reproductions.verdicts import student_result
@@ -42,20 +42,30 @@ DELAYS = (0, 1, 2, 4)
 AGREE, AT_THE_END = "agree", "never"
 RULES = (*(f"delay({labels})" for labels in DELAYS), "margin(2)", AGREE)
 PLAIN = {"cross-entropy": "cross-entropy", "cross-entropy-longer": "cross-entropy, longer"}
+CRF, DENSE = "beam-crf-from-cross-entropy", "dense-beam-from-cross-entropy"
 GLOBAL = {
-    "beam-crf-from-cross-entropy": "beam CRF, global",
+    CRF: "beam CRF, global",
+    DENSE: "dense beam loss, global",
     "relaxed-beam-from-cross-entropy": "relaxed beam, global",
 }
 COMMITTED = {labels: f"beam-crf-delay-{labels}" for labels in (1, 2)}
-TRAINED = {key: f"beam CRF, trained for delay({labels})" for labels, key in COMMITTED.items()}
+DENSE_COMMITTED = {labels: f"dense-beam-delay-{labels}" for labels in (2,)}
+TRAINED = {
+    **{key: f"beam CRF, trained for delay({labels})" for labels, key in COMMITTED.items()},
+    **{key: f"dense beam loss, trained for delay({labels})" for labels, key in DENSE_COMMITTED.items()},
+}
 TWO_WAY = "two-way"
 LOCAL, HALF, AGAIN = "cross-entropy, local", "cross-entropy, half-normalised", "two-way, re-run on every prefix"
+AHEAD = "cross-entropy, reading ahead"
+READ_AHEAD = (1, 2, 4)  # tokens
+END, WAITING = "<end>", "O"  # the label is outside for measures of entities
 DELAY, RETRACTED, COST = "mean delay", "retracted a hundred tokens", "CPU time a token"
 MOST_RETRACTED = 0.1  # of the labels
 BATCH = 256
 SOURCE = "not in the papers"
 
 Labels = tuple[str, ...]
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -93,8 +103,16 @@ def course(shown: Sequence[Labels], num_final: Sequence[int]) -> Course:
     return Course(shown[-1], delay, retracted)
 
 
-def stream(run: OutputRun, examples: Sequence[Example], decoder: str, rule: str) -> list[Course]:
-    """Feed every source token by token, many in a batch."""
+def stream(run: OutputRun, examples: Sequence[Example], decoder: str, rule: str, *, ahead: int = 0) -> list[Course]:
+    """Feed every source token by token, many in a batch.
+
+    Sources that end with ``ahead`` ends are those of `read_ahead`: the ends are fed at once, after the last token, and
+    labels of waiting are omitted.
+    """
+
+    def known(after: Sequence[Made]) -> list[Made]:
+        return [*after[: len(after) - 1 - ahead], after[-1]]
+
     courses: dict[int, Course] = {}
     order = sorted(range(len(examples)), key=lambda place: len(examples[place].source))
     for start in range(0, len(order), BATCH):
@@ -107,7 +125,9 @@ def stream(run: OutputRun, examples: Sequence[Example], decoder: str, rule: str)
             for place, update in streams.feed(fed).items():
                 final[place].append(final[place][-1] + update.committed)
                 shown[place].append(final[place][-1] + update.partial)
-        courses |= {place: course(shown[place], [len(each) for each in final[place][1:]]) for place in places}
+        for place in places:
+            num_final = [max(len(each) - ahead, 0) for each in known(final[place][1:])]
+            courses[place] = course([labels[ahead:] for labels in known(shown[place])], num_final)
     return [courses[place] for place in range(len(examples))]
 
 
@@ -139,6 +159,30 @@ def commit_prefixes(outputs: Sequence[Labels], delay: int | None) -> Course:
     return course(shown, num_final)
 
 
+def read_ahead(task: Task, tokens: int) -> Task:
+    """Return the task of a tagger that reads so many tokens after each before it labels it.
+
+    Sources are followed by ends, and targets come after labels of waiting, which are not measured.
+    """
+
+    def later(example: Example) -> Example:
+        target = (WAITING,) * tokens + example.target
+        return replace(example, source=example.source + (END,) * tokens, target=target)
+
+    def every(examples: Iterable[Example]) -> list[Example]:
+        return [later(example) for example in examples]
+
+    @cache
+    def load_data() -> Data:
+        data = task.load_data()
+        return replace(data, train=every(data.train), dev=every(data.dev), test=every(data.test))
+
+    def count(part: str, outputs: Sequence[Labels]) -> Sums:
+        return task.count(part, [output[tokens:] for output in outputs])
+
+    return replace(task, load_data=load_data, count=count, decoders=(BEAM,))
+
+
 def systems(corpus: str, scale: str, num_examples: int, seed: int) -> dict[str, System]:
     """Return the systems of one seed by key: some of the search objectives, related ones, and a two-way model.
 
@@ -151,20 +195,32 @@ def systems(corpus: str, scale: str, num_examples: int, seed: int) -> dict[str, 
         epochs, slower = {**dict.fromkeys(epochs, 8.0), **MOST_EPOCHS}, search_objectives.ALIKE
     shared = search_objectives.family(start, epochs, seed, slower=slower)
     start = shared["cross-entropy"].settings
-    crf = shared["beam-crf-from-cross-entropy"].settings
+    crf = shared[CRF].settings
+    dense = crf.with_changes(objective="dense-beam", cross_entropy_weight=0.0)
     relaxed = start.with_changes(
         objective="relaxed-beam", score="global", alpha="exponential(0.5, 3)", learning_rate=crf.learning_rate,
         epochs=2 * epochs["relaxed-beam"],
     )  # fmt: skip
     own = systems_of(
         {
+            DENSE: (dense, "cross-entropy"),
             "relaxed-beam-from-cross-entropy": (relaxed, "cross-entropy"),
-            **{key: (crf.with_changes(commit_delay=labels), "cross-entropy") for labels, key in COMMITTED.items()},
+            **{
+                key: (stage.with_changes(commit_delay=labels), "cross-entropy")
+                for stage, keys in ((crf, COMMITTED), (dense, DENSE_COMMITTED))
+                for labels, key in keys.items()
+            },
             TWO_WAY: (start.with_changes(encoder="bidirectional"), None),
         },
         seed,
     )
-    return {**{key: shared[key] for key in (*PLAIN, "beam-crf-from-cross-entropy")}, **own}
+    return {**{key: shared[key] for key in (*PLAIN, CRF)}, **own}
+
+
+def plain_systems(corpus: str, scale: str, num_examples: int, seed: int) -> dict[str, System]:
+    """Return the systems of one seed that are trained by cross-entropy alone, for the task of `read_ahead`."""
+    made = systems(corpus, scale, num_examples, seed)
+    return {key: made[key] for key in PLAIN}
 
 
 def reproduce(setup: Setup) -> Iterator[Outcome]:
@@ -181,8 +237,14 @@ def run_corpus(name: str, corpus: str, setup: Setup) -> Outcome:
     task = replace(search_objectives.CORPORA[corpus][0], decoders=DECODERS)
     rows = rows_of({**PLAIN, **GLOBAL, **TRAINED, TWO_WAY: AGAIN})
     measured = run_task(task, partial(systems, corpus, setup.scale, len(task.load_data().train)), rows, name, setup)
+    ahead = {}
+    for tokens in READ_AHEAD:
+        late, inside = read_ahead(task, tokens), setup.inside(f"ahead-{tokens}")
+        family = partial(plain_systems, corpus, setup.scale, len(late.load_data().train))
+        models = run_task(late, family, rows_of(PLAIN), f"{name}-ahead-{tokens}", inside)
+        ahead[tokens] = best_on_dev(models, PLAIN, decoder=BEAM)
     with one_thread():
-        found = dict(_stream_all(task, measured))
+        found = dict(_stream_all(task, measured)) | dict(_stream_ahead(task, ahead))
     best = best_on_dev(measured, GLOBAL, decoder=RAW).row.name
     figure = setup.folder / f"{name}.png"
     table = make_table(name, task, found, best, measured[TWO_WAY].signature)
@@ -211,12 +273,19 @@ def _stream_all(task: Task, measured: Mapping[str, Measured]) -> Iterator[tuple[
         yield (AGAIN, rule), _measure(task, courses, seconds)
 
 
-Made = TypeVar("Made")
+def _stream_ahead(task: Task, models: Mapping[int, Measured]) -> Iterator[tuple[tuple[str, str], Streamed]]:
+    """Yield measurements of models that read ahead, by the number of tokens, which is the delay of their labels."""
+    num_tokens = sum(len(example.source) for example in task.load_data().test)
+    for tokens, row in models.items():
+        test = read_ahead(task, tokens).load_data().test
+        timed = [_timed(stream, load_run(path), test, BEAM, "delay(0)", ahead=tokens) for path in row.runs]
+        measured = _measure(task, [courses for courses, _ in timed], [s / num_tokens for _, s in timed])
+        yield (AHEAD, f"delay({tokens})"), measured
 
 
-def _timed(function: Callable[..., Made], *arguments: Any) -> tuple[Made, float]:
+def _timed(function: Callable[..., Made], *arguments: Any, **options: Any) -> tuple[Made, float]:
     began = time.process_time()
-    made = function(*arguments)
+    made = function(*arguments, **options)
     return made, time.process_time() - began
 
 
@@ -275,11 +344,16 @@ def examine(task: Task, found: Found, best: str) -> list[Claim]:
         *(beats(f"Never revised, global scores do better than local ones, both {labels} tokens late.",
                 (best, f"delay({labels})"), (LOCAL, f"delay({labels})")) for labels in DELAYS if labels),
         *(beats(text.format(labels), (TRAINED[key], f"delay({labels})"), (other, f"delay({labels})"))
-          for labels, key in COMMITTED.items()
+          for keys, name, whole in ((COMMITTED, "beam CRF", CRF), (DENSE_COMMITTED, "dense beam loss", DENSE))
+          for labels, key in keys.items()
           for text, other in (
-              ("Trained for a delay of {}, the beam CRF does better at that delay than trained for whole outputs.",
-               GLOBAL["beam-crf-from-cross-entropy"]),
+              (f"Trained for a delay of {{}}, the {name} does better at that delay than trained for whole outputs.",
+               GLOBAL[whole]),
               ("… than local scores at a delay of {}.", LOCAL))),
+        beats("Global scores, shown at once and revised, do better than a model that reads two tokens ahead.",
+              (best, AGREE), (AHEAD, "delay(2)")),
+        *(beats(f"Never revised, a model that reads {labels} tokens ahead does better than global scores that late.",
+                (AHEAD, f"delay({labels})"), (best, f"delay({labels})")) for labels in READ_AHEAD),
         beats("A two-way model, run again on every prefix, does better than global scores, both shown at once and "
               "revised.", (AGAIN, AT_THE_END), (best, AGREE)),
         judge("… and takes more labels back.", SOURCE, found[AGAIN, AT_THE_END].retracted, at_once.retracted,
@@ -298,9 +372,9 @@ def _by_rule(table: Table) -> dict[str, dict[str, dict[str, Result]]]:
     return found
 
 
-STYLES = dict(zip((LOCAL, HALF, *GLOBAL.values(), *TRAINED.values(), AGAIN),
-                  ((SKY, "o"), (BLUE, "s"), (RED, "^"), (ORANGE, "v"), (PINK, "<"), (GREEN, ">"), (GREY, "D")),
-                  strict=True))  # fmt: skip
+STYLES = dict(zip((LOCAL, HALF, *GLOBAL.values(), *TRAINED.values(), AGAIN, AHEAD),
+                  ((SKY, "o"), (BLUE, "s"), (RED, "^"), (RED, "p"), (ORANGE, "v"), (PINK, "<"), (GREEN, ">"),
+                   (GREEN, "h"), (GREY, "D"), (BLACK, "X")), strict=True))  # fmt: skip
 
 
 def draw(table: Table, path: Path) -> None:

@@ -19,12 +19,16 @@ from reproductions.beyond.frontier import (
     course,
     draw,
     read_again,
+    read_ahead,
     stream,
     systems,
 )
 from reproductions.report import Result, Table
+from reproductions.systems import Data
+from reproductions.tasks import Task, against_gold
 from reproductions.tuning import PATIENCE
 from seqwise.data import Example
+from seqwise.evaluation.metrics import token_accuracy
 from seqwise.evaluation.signature import sign
 from seqwise.runs import Run, predict, train_settings
 from seqwise.runs.loading import build_codec, build_model
@@ -70,6 +74,25 @@ def test_streams_and_prefixes_end_as_the_whole_search_does() -> None:
         each.retracted for each in stream(run, WORDS, "raw-beam", AGREE)
     ]
     assert all(each.delay == 0 for each in stream(run, WORDS, "raw-beam", "delay(0)"))
+
+
+def test_a_model_that_reads_ahead_has_every_label_as_many_tokens_late() -> None:
+    """The ends are fed at once, so the last labels are less late."""
+    small = {"hidden_size": 4, "embedding_size": 4, "encoder": "left-to-right", "beam_size": 3, "minimum_count": 1}
+    data = Data(WORDS, WORDS, WORDS)
+    task = Task("words", "words", "accuracy", lambda: data, against_gold(lambda: data, token_accuracy))
+    late = read_ahead(task, 2)
+    examples = late.load_data().test
+    assert examples[1].source == ("c", "a", "<end>", "<end>") and examples[1].target == ("O", "O", "C", "A")
+    assert late.count("test", [each.target for each in examples]).value == 1
+    settings = train_settings(**small)
+    codec = build_codec(examples, settings)
+    run = Run(settings, build_model(settings, codec), codec)
+    whole = [best[0].tokens[2:] for best in predict(run, examples, "beam")]
+    assert [each.labels for each in stream(run, examples, "beam", AGREE, ahead=2)] == whole
+    assert [each.delay for each in stream(run, examples, "beam", "delay(0)", ahead=2)] == [
+        3 * 2 + 1 + 0, 1 + 0, 2 * 2 + 1 + 0, 0
+    ]  # fmt: skip
 
 
 def test_the_figure_has_the_cost_of_each_system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
