@@ -142,7 +142,8 @@ def _section(heading: str, names: Sequence[str], tables: Tables, first_with: dic
     lines = [f"## {heading}\n", f"{command}\n"]
     by_stem = {}
     for name, scale, table in _files(names, tables):
-        stem, settings = file_stem(name, scale), settings_line(name, scale)
+        stem = file_stem(name, scale)
+        settings = settings_line(name, scale, {result.system for result in table.results})
         first = first_with.setdefault(settings, stem) if settings else stem
         lines += _numbers(stem, settings if first == stem else f"Settings as in `{first}`.", table, heading)
         by_stem[stem] = table

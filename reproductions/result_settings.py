@@ -6,7 +6,7 @@ Result files hold seeds, data and versions, but no settings, so a line describes
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -52,9 +52,14 @@ STAGES = {
 }
 
 
-def settings_line(name: str, scale: str) -> str:
-    """Return the settings of a table at a scale, or "" if the code has none."""
+def settings_line(name: str, scale: str, systems: Collection[str] = ()) -> str:
+    """Return the settings of a table at a scale, or "" if the code has none.
+
+    A frontier of streams may be older than some of today's systems; only those in the table are described.
+    """
     prefix = longest_prefix(name, LINES)
+    if prefix.startswith("frontier-"):
+        return _streamed(prefix.removeprefix("frontier-"), scale, systems)
     return LINES[prefix](scale) if prefix else ""
 
 
@@ -133,8 +138,10 @@ def _searched(corpus: str, make: Callable[..., Mapping[str, System]], scale: str
     return _listed(make(start, epochs, 0).values(), scale)
 
 
-def _streamed(corpus: str, scale: str) -> str:
-    line = _listed(frontier.systems(corpus, scale, 1, 0).values(), scale)
+def _streamed(corpus: str, scale: str, rows: Collection[str] = ()) -> str:
+    named = {**frontier.GLOBAL, **frontier.TRAINED}
+    systems = frontier.systems(corpus, scale, 1, 0).items()
+    line = _listed([each for key, each in systems if not rows or named.get(key) in {None, *rows}], scale)
     return f"{line.removesuffix('.')}; {_tuned()}" if scale == "converged" else line
 
 
