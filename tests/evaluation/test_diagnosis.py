@@ -389,7 +389,8 @@ def test_scores_inside_a_language_gain_or_lose(raw: int, finding: str) -> None:
     decoders = {"beam": right(100), "renormalized-beam": right(100), "raw-beam": right(raw)}
     changed = {name: Counts([1, 0, 0, 0]) for name in ("renormalized-beam", "raw-beam")}
     masking = MaskingBias((0.5,), (0.3,), (0.0,), (4,), ())
-    meaning = meanings_inside(LanguageDiagnosis(3, decoders, changed, None, masking))
+    meaning = meanings_inside(LanguageDiagnosis(3, decoders, changed, None, masking, None))
+    assert meaning["training"].startswith("no target lies in the language")
     assert re.search(finding, meaning["decoders"]) and meaning["masking"].startswith("30% of the mass")
 
 

@@ -214,6 +214,17 @@ def test_diagnose_reports_search_errors_inside_the_language(speller: Path, data:
     assert errors.lost[1].value > errors.lost[2].value > 0
 
 
+def test_a_beam_as_wide_as_the_catalogue_keeps_every_gold_output(speller: Path, data: Path) -> None:
+    catalogue = sorted(set((data / "catalogue.txt").read_text().split()))
+    run = in_language(load_run(speller), data / "catalogue.txt")
+    examples = read_examples(run.settings, data / "train.tsv")
+    narrow, wide = (diagnose_language(run, examples, beam_size=k).training for k in (2, len(catalogue)))
+    assert narrow is not None and wide is not None
+    assert {name: share.value for name, share in wide.kept.items()} == dict.fromkeys(wide.best, 1.0)
+    assert 0 < narrow.best["beam"].value < narrow.kept["beam"].value < 1
+    assert 0 < wide.outside.value == narrow.outside.value < 1
+
+
 @pytest.mark.parametrize(
     ("language", "says"),
     [

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from seqwise.evaluation.label_bias import LabelBias, Prefix
     from seqwise.evaluation.log_partitions import LogPartitionReport
     from seqwise.evaluation.metrics import Sums
+    from seqwise.evaluation.training_room import TrainingRoom
     from seqwise.runs.findings import Diagnosis, LanguageDiagnosis
     from seqwise.runs.run import OutputRun
 
@@ -157,6 +158,18 @@ def _language_as_json(diagnosis: LanguageDiagnosis, names: Sequence[str]) -> dic
                 for shift in masking.shifts[: 2 * MOST_PREFIXES]
             ],
         },
+        "training": _room_as_json(diagnosis.training),
+    }
+
+
+def _room_as_json(room: TrainingRoom | None) -> dict[str, Any] | None:
+    if room is None:
+        return None
+    return {
+        "inputs": len(room.outside),
+        "mass of excluded tokens": estimate_of(room.outside),
+        "gold is best": {name: estimate_of(share) for name, share in room.best.items()},
+        "gold in beam": {name: estimate_of(share) for name, share in room.kept.items()},
     }
 
 
@@ -205,6 +218,20 @@ def _print_language(
                 for shift in shown
             ],
         )
+    _heading("Room for training inside the language")
+    room = diagnosis.training
+    if room is not None:
+        print_table(
+            ("decoder", "gold is best, %", "gold in beam, %"),
+            [(name, f"{100 * room.best[name].value:.1f}", f"{100 * room.kept[name].value:.1f}") for name in room.best],
+        )
+        out().print(
+            f"mass of excluded tokens after gold prefixes: {100 * room.outside.value:.1f}% "
+            f"({count_of(len(room.outside), 'input')})",
+            style="dim",
+            highlight=False,
+        )
+    _print_meaning(meaning, "training")
 
 
 def _as_json(

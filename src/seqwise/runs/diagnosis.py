@@ -21,6 +21,7 @@ from seqwise.evaluation.log_partitions import LogPartitionReport, log_partition_
 from seqwise.evaluation.masking import masking_bias
 from seqwise.evaluation.metrics import Counts, Sums
 from seqwise.evaluation.slot_ranking import SlotRanking, rank_slots
+from seqwise.evaluation.training_room import training_room
 from seqwise.models.protocols import StepModel, reads_left_to_right
 from seqwise.runs.findings import BEAM_SIZES, MOST_EXPANSIONS, Diagnosis, LanguageDiagnosis
 from seqwise.runs.measures import gold_ids, known_targets, log_partitions_of
@@ -110,7 +111,8 @@ def diagnose(
             scores["shifted"], searches["shifted-beam"] = shifted(constant), ("shifted", k)
     # With one slot, both scores find the same output.
     needed = dict.fromkeys([*searches.values(), *(each for each in sweep if each != ("raw", 1))])
-    outputs_by_search = _search(run, data.sources, [(name, size, scores[name]) for name, size in needed], on_progress)
+    beams = _search(run, data.sources, [(name, size, scores[name]) for name, size in needed], on_progress)
+    outputs_by_search = _best_of(beams)
     outputs_by_search.setdefault(("raw", 1), outputs_by_search["local", 1])
     exposure = _exposure(
         model, data, {name: outputs_by_search[searches[name]] for name in ("greedy", "beam")}, on_progress
@@ -129,15 +131,19 @@ def diagnose(
 def diagnose_language(
     run: OutputRun, examples: Sequence[Example], *, beam_size: int | None = None, on_progress: OnProgress | None = None
 ) -> LanguageDiagnosis:
-    """Diagnose a run whose model has a language: bias of masked draws, effect of scores on a beam, search errors."""
+    """Diagnose a run whose model has a language.
+
+    Measured are the bias of masked draws, the effect of scores on a beam, search errors, and the room for training.
+    """
     if restricts_outputs(run):
         raise InputError("the generation config restricts outputs too", hint="remove its restrictions")
     k, data = _beam_size(run, beam_size), _prepare(run, examples)
     scores: dict[str, Score] = {"beam": local, "renormalized-beam": renormalized, "raw-beam": global_}
     searches = [(name, k, score) for name, score in scores.items()]
-    outputs = {name: best for (name, _), best in _search(run, data.sources, searches, on_progress).items()}
+    beams = _search(run, data.sources, searches, on_progress, n_best=k)
+    outputs = {name: best for (name, _), best in _best_of(beams).items()}
     sources = data.sources[:MOST_INPUTS]
-    [greedy] = _search(run, sources, [("greedy", 1, local)], on_progress).values()
+    [greedy] = _best_of(_search(run, sources, [("greedy", 1, local)], on_progress)).values()
     errors = _beam_errors(run, sources, {1: greedy, k: outputs["beam"][: len(sources)]}, on_progress)
     measured = {name: measure_outputs(run, examples, best) for name, best in outputs.items()}
     changed = {
@@ -145,8 +151,15 @@ def diagnose_language(
         for name, best in outputs.items()
         if name != "beam"
     }
-    advance = _counter(on_progress, "masking", len(sources))
-    return LanguageDiagnosis(k, measured, changed, errors, masking_bias(run.model, sources, on_progress=advance))
+    masking = masking_bias(run.model, sources, on_progress=_counter(on_progress, "masking", len(sources)))
+    room = training_room(
+        run.model,
+        data.known_sources,
+        data.references,
+        {name: [ranked[number] for number in data.known] for (name, _), ranked in beams.items()},
+        on_progress=_counter(on_progress, "gold outputs", len(data.known)),
+    )
+    return LanguageDiagnosis(k, measured, changed, errors, masking, room)
 
 
 def _beam_size(run: OutputRun, beam_size: int | None) -> int:
@@ -182,14 +195,19 @@ def _search(
     sources: Sequence[EncodedExample],
     searches: Sequence[tuple[str, int, Score]],
     on_progress: OnProgress | None,
-) -> dict[Search, list[Hypothesis]]:
-    """Return the best output of each search for every source."""
+    *,
+    n_best: int = 1,
+) -> dict[Search, list[list[Hypothesis]]]:
+    """Return the outputs of each search for every source, best first."""
     advance = _counter(on_progress, "searching", len(searches) * len(sources))
-    outputs_by_search: dict[Search, list[Hypothesis]] = {}
-    for name, size, score in searches:
-        best = search(run, sources, Decoder(HardTopK(size), score), on_progress=advance)
-        outputs_by_search[name, size] = [ranked[0] for ranked in best]
-    return outputs_by_search
+    return {
+        (name, size): search(run, sources, Decoder(HardTopK(size), score), n_best=n_best, on_progress=advance)
+        for name, size, score in searches
+    }
+
+
+def _best_of(beams: Mapping[Search, Sequence[Sequence[Hypothesis]]]) -> dict[Search, list[Hypothesis]]:
+    return {each: [ranked[0] for ranked in found] for each, found in beams.items()}
 
 
 def _beam_errors(

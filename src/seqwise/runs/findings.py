@@ -12,6 +12,7 @@ from seqwise.evaluation.log_partitions import LogPartitionReport
 from seqwise.evaluation.masking import MaskingBias
 from seqwise.evaluation.metrics import FEWEST, Sums, enough_examples, num_examples, paired_bootstrap
 from seqwise.evaluation.slot_ranking import SlotRanking
+from seqwise.evaluation.training_room import TrainingRoom
 from seqwise.runs.advice import gain_between, gain_of
 from seqwise.runs.measures import decisive
 
@@ -22,6 +23,7 @@ MOST_EXPANSIONS = 500
 """Number of prefixes of an input after which the search for its exact best output is given up."""
 
 NEGLIGIBLE = 0.02  # total variation of masking that is not worth a correction
+LITTLE_OUTSIDE = 0.01  # mass of excluded tokens after gold prefixes that is not worth training
 SMALL = 1.05  # exposure gap below which training against it is not worthwhile
 
 
@@ -60,6 +62,7 @@ class LanguageDiagnosis:
         changed: share of inputs whose output another decoder than beam changes.
         search: errors of greedy search and of the beam, over the first inputs.
         masking: bias of masked draws, over the same inputs.
+        training: what training inside the language can change; None if no target lies in it.
     """
 
     beam_size: int
@@ -67,6 +70,7 @@ class LanguageDiagnosis:
     changed: Mapping[str, Sums]
     search: BeamErrors | None
     masking: MaskingBias
+    training: TrainingRoom | None
 
 
 def meanings(diagnosis: Diagnosis, *, subwords: bool = False) -> dict[str, str]:
@@ -108,7 +112,30 @@ def meanings_inside(diagnosis: LanguageDiagnosis, *, subwords: bool = False) -> 
             "beam is not affected, because its scores inside the language are log p(y)"
         )
     search = _about_search(diagnosis.search, diagnosis.beam_size)
-    return {"decoders": "; ".join(parts), "search errors": search, "masking": masking}
+    return {
+        "decoders": "; ".join(parts),
+        "search errors": search,
+        "masking": masking,
+        "training": _about_training(diagnosis.training, diagnosis.beam_size),
+    }
+
+
+def _about_training(room: TrainingRoom | None, beam_size: int) -> str:
+    if room is None:
+        return "no target lies in the language, so there is nothing to train on inside it"
+    outside, best, kept = room.outside.value, room.best["beam"].value, room.kept["beam"].value
+    mass = f"after gold prefixes, {100 * outside:.0f}% of the mass is on excluded tokens"
+    if outside < LITTLE_OUTSIDE:
+        parts = ["after gold prefixes, nearly all mass is on allowed tokens: --normalized-over allowed changes little"]
+    else:
+        parts = [f"{mass}, which cross-entropy over the allowed ones (--normalized-over allowed) can move"]
+    if beam_size > 1:
+        parts.append(
+            f"gold is the best output for {100 * best:.0f}% of the inputs and in the beam for {100 * kept:.0f}%: "
+            f"a search-aware objective inside the language (--objective beam-crf) can move it up in "
+            f"{100 * (kept - best):.0f}%, and keep it in the beam in {100 * (1 - kept):.0f}%"
+        )
+    return "; ".join(parts)
 
 
 def _too_few(sums: Sums) -> str:
