@@ -1,4 +1,7 @@
-"""Room for training inside a language: mass of excluded tokens after gold prefixes, and gold outputs in beams."""
+"""Room for training inside a language: mass of excluded tokens after gold prefixes, and gold outputs in beams.
+
+Shapes: T steps of a gold output, M steps of all gold outputs of an input.
+"""
 
 from __future__ import annotations
 
@@ -69,31 +72,24 @@ def training_room(
     language = language_of(model)
     if language is None:
         raise InputError("the model has no language", hint="set model.language")
-    outside, steps, numbers = list[float](), list[int](), list[int]()
-    golds: list[set[Ids]] = []
+    outside, steps, golds = list[float](), list[int](), dict[int, set[Ids]]()
     with evaluation_mode(model):
         for number, example in enumerate(examples):
-            device = model.embedding_VD.device
-            rows = [torch.tensor([gold], device=device) for gold in references[number] if gold]
+            rows = [torch.tensor([gold], device=model.embedding_VD.device) for gold in references[number] if gold]
             inside = [row_1T for row_1T in rows if bool(members(language, row_1T))]
             if inside:
                 context = encode_input(model, example)
-                masses = [
-                    start_within(model, context, language, row_1T, checked=False).log_mass_BT for row_1T in inside
-                ]
-                outside.append(sum(float((1 - mass_1T.exp().nan_to_num(0.0)).sum()) for mass_1T in masses))
-                steps.append(sum(mass_1T.numel() for mass_1T in masses))
-                numbers.append(number)
-                golds.append({_without_end(tuple(row_1T[0].tolist()), model.end) for row_1T in inside})
+                chains = [start_within(model, context, language, row_1T, checked=False) for row_1T in inside]
+                allowed_M = torch.cat([each.log_mass_BT.flatten() for each in chains]).exp().nan_to_num(0.0)
+                outside.append(float((1 - allowed_M).sum()))
+                steps.append(len(allowed_M))
+                golds[number] = {_without_end(tuple(row_1T[0].tolist()), model.end) for row_1T in inside}
             if on_progress is not None:
                 on_progress(1)
-    if not numbers:
+    if not golds:
         return None
     found = {
-        name: [
-            [hypothesis.tokens in gold for hypothesis in ranked[number]]
-            for number, gold in zip(numbers, golds, strict=True)
-        ]
+        name: [[hypothesis.tokens in gold for hypothesis in ranked[number]] for number, gold in golds.items()]
         for name, ranked in beams.items()
     }
     return TrainingRoom(
