@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import math
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 import torch
 
@@ -99,3 +102,51 @@ def test_a_small_run(small: Table) -> None:
         plain = found[f"{model}: {sampling.PLAIN}", f"{name}, {sampling.COST}"]
         assert 1 <= found[f"{model}: rejection with a memory, 40 samples", f"{name}, {sampling.COST}"] < 2 * plain
     assert len(small.claims) == 2 * 6
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["contains K", "in the lexicon", "alternates"])
+def test_particles_are_those_of_genlm_control(name: str) -> None:
+    """Its own sampler, on the same bigram model and language: the mean weight of each output over runs."""
+    control = pytest.importorskip("genlm.control", reason="genlm-control is not installed")
+    model, states = states_of(name, seed=1)
+    phonemes, outputs_NT = list(sampling.phonemes()), states.tokens_BT
+    end, log_probs = len(phonemes), model.log_probs.numpy()  # type: ignore[attr-defined]
+    words = [tuple(phonemes[token] for token in output if token < end) for output in outputs_NT.tolist()]
+    beginnings = {word[:length] for word in words for length in range(len(word) + 1)}
+
+    class Model(control.Potential):  # type: ignore[misc, name-defined]
+        async def prefix(self, context: list[str]) -> float:
+            ids = [end, *(self.lookup[phoneme] for phoneme in context)]
+            return float(sum(log_probs[pair] for pair in itertools.pairwise(ids)))
+
+        async def complete(self, context: list[str]) -> float:
+            return await self.prefix(context) + float(log_probs[self.lookup[context[-1]] if context else end, end])
+
+    class Inside(control.Potential):  # type: ignore[misc, name-defined]
+        async def prefix(self, context: list[str]) -> float:
+            return 0.0 if tuple(context) in beginnings else -math.inf
+
+        async def complete(self, context: list[str]) -> float:
+            return 0.0 if tuple(context) in words else -math.inf
+
+    num_runs, num_particles = 300, 4
+
+    async def weights_of_runs() -> torch.Tensor:
+        smc = control.SMC(control.direct_token_sampler(Model(phonemes) * Inside(phonemes)))
+        weights_RN = torch.zeros(num_runs, len(words), dtype=torch.float64)
+        for weights_N in weights_RN:
+            found = await smc(n_particles=num_particles, ess_threshold=sampling.ESS, max_tokens=sampling.LONGEST + 1)
+            for context, weight in zip(found.contexts, found.normalized_weights, strict=True):
+                weights_N[words.index(tuple(token for token in context if isinstance(token, str)))] += weight
+        await smc.cleanup()
+        return weights_RN
+
+    np.random.seed(0)
+    torch.manual_seed(0)
+    weights_RN = asyncio.run(weights_of_runs())
+    ours_N = sampling.particles_law(states, num_runs=20_000, num_particles=num_particles, seed=0)
+    errors_N = weights_RN.std(0) / math.sqrt(num_runs)
+    assert bool(((weights_RN.mean(0) - ours_N).abs() < 4 * errors_N + 1e-3).all())
+    law_N = (-states.energy_B - states.log_weights_B).exp()  # of masking, which the particles improve on
+    assert name == "alternates" or bool(((weights_RN.mean(0) - law_N).abs() > 4 * errors_N).any())
