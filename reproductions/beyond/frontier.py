@@ -165,22 +165,23 @@ def read_ahead(task: Task, tokens: int) -> Task:
     Sources are followed by ends, and targets come after labels of waiting, which are not measured.
     """
 
-    def later(example: Example) -> Example:
-        target = (WAITING,) * tokens + example.target
-        return replace(example, source=example.source + (END,) * tokens, target=target)
-
-    def every(examples: Iterable[Example]) -> list[Example]:
-        return [later(example) for example in examples]
-
-    @cache
-    def load_data() -> Data:
-        data = task.load_data()
-        return replace(data, train=every(data.train), dev=every(data.dev), test=every(data.test))
-
     def count(part: str, outputs: Sequence[Labels]) -> Sums:
         return task.count(part, [output[tokens:] for output in outputs])
 
-    return replace(task, load_data=load_data, count=count, decoders=(BEAM,))
+    # Workers unpickle the function that loads the data.
+    return replace(task, load_data=partial(_late_data, task.load_data, tokens), count=count, decoders=(BEAM,))
+
+
+@cache
+def _late_data(load_data: Callable[[], Data], tokens: int) -> Data:
+    def late(examples: Iterable[Example]) -> list[Example]:
+        return [
+            replace(each, source=each.source + (END,) * tokens, target=(WAITING,) * tokens + each.target)
+            for each in examples
+        ]
+
+    data = load_data()
+    return replace(data, train=late(data.train), dev=late(data.dev), test=late(data.test))
 
 
 def systems(corpus: str, scale: str, num_examples: int, seed: int) -> dict[str, System]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from reproductions.beyond import frontier
+from reproductions.beyond import frontier, search_objectives
 from reproductions.beyond.frontier import (
     AGAIN,
     AGREE,
@@ -93,6 +94,12 @@ def test_a_model_that_reads_ahead_has_every_label_as_many_tokens_late() -> None:
     assert [each.delay for each in stream(run, examples, "beam", "delay(0)", ahead=2)] == [
         3 * 2 + 1 + 0, 1 + 0, 2 * 2 + 1 + 0, 0
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("corpus", CORPORA)
+def test_workers_can_load_the_data_of_a_model_that_reads_ahead(corpus: str) -> None:
+    load_data = read_ahead(search_objectives.CORPORA[corpus][0], 2).load_data
+    assert callable(pickle.loads(pickle.dumps(load_data)))
 
 
 def test_the_figure_has_the_cost_of_each_system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

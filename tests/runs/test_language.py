@@ -280,6 +280,18 @@ def test_gold_outside_the_language_is_named_with_its_line(data: Path, seqwise: C
     assert not (tmp_path / "run" / "model").exists()
 
 
+@pytest.mark.parametrize("command", ["evaluate", "diagnose"])
+def test_targets_outside_the_language_are_counted(
+    command: str, speller: Path, data: Path, seqwise: Command, tmp_path: Path
+) -> None:
+    """A target with an unknown letter is named by its own warning, and is not counted a second time."""
+    (tmp_path / "test.tsv").write_text("ab\tAB\nba\tBAB\nb\tB\nab\tXY\n")
+    (tmp_path / "few.txt").write_text("AB\nCA\n")
+    done = seqwise(command, speller, tmp_path / "test.tsv", "--language", tmp_path / "few.txt")
+    says = f"2 of 4 targets are not in the language and count as wrong; the first is {tmp_path / 'test.tsv'}:2: 'BAB'"
+    assert done.code == 0 and says in " ".join(done.err.split())
+
+
 def test_renormalised_scores_need_a_language(data: Path, seqwise: Command, tmp_path: Path) -> None:
     command = ["train", "--train", data / "train.conll", *SHORT, "--normalized-over=allowed"]
     assert "language: renormalised scores" in seqwise(*command, "--output", tmp_path / "run").complaint

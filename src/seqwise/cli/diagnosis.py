@@ -73,6 +73,7 @@ def diagnose(
     Each block ends with an explanation and advice. Brackets hold bootstrap 95% intervals.
     """
     from seqwise.runs.inputs import read_examples
+    from seqwise.runs.language import targets_outside
     from seqwise.runs.measures import require_known_target, unknown_targets, unread_sources
     from seqwise.runs.run import readable, require_enough_candidates
 
@@ -90,7 +91,8 @@ def diagnose(
         raise InputError("--plot draws one example", hint="add --example N")
     chosen = examples if example is None else [examples[example - 1]]
     require_enough_candidates(loaded, chosen, beam_size)
-    warn(unread_sources(loaded, chosen, handled="left out"), unknown_targets(loaded, chosen))
+    unread = unread_sources(loaded, chosen, handled="left out")
+    warn(unread, unknown_targets(loaded, chosen), targets_outside(loaded, chosen))
     if language is not None:
         _diagnose_language(loaded, readable(loaded, chosen), beam_size=beam_size, as_json=as_json)
         return

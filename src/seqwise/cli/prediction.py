@@ -257,6 +257,7 @@ def evaluate(
     from seqwise.evaluation.entities import EntityCounts
     from seqwise.runs.decoder_choice import choose_decoder, decoders_for, usual_decoder
     from seqwise.runs.inputs import read_examples
+    from seqwise.runs.language import targets_outside
     from seqwise.runs.measures import (
         decode,
         distinct_inputs,
@@ -285,7 +286,8 @@ def evaluate(
     written = {name: decode(loaded, examples, chosen, search=search) for name, chosen in decoders.items()}
     measured = {name: measure_outputs(loaded, examples, outputs) for name, outputs in written.items()}
     unread = unread_sources(loaded, examples)
-    warn(unread, unknown_sources(loaded, examples), unknown_targets(loaded, examples), missing_bleu(loaded))
+    outside = targets_outside(loaded, examples)
+    warn(unread, unknown_sources(loaded, examples), unknown_targets(loaded, examples), outside, missing_bleu(loaded))
     entities = {
         name: sums
         for name, by_title in measured.items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,8 +17,10 @@ from seqwise.data.readers import Example, read_lines
 from seqwise.data.subwords import BLANK
 from seqwise.errors import InputError, placed
 from seqwise.evaluation.entities import valid_transitions
+from seqwise.names import count_of
 from seqwise.runs.hugging_face_codecs import GeneratorCodec
 from seqwise.runs.inputs import example_of, file_units
+from seqwise.runs.measures import known_targets
 from seqwise.runs.paths import BIO, language_file
 from seqwise.runs.run import OutputRun
 from seqwise.search.automata import Automaton, regular, transitions, trie
@@ -131,18 +133,37 @@ def _before_outputs(run: OutputRun) -> tuple[int, ...]:
 
 def require_gold_inside(run: OutputRun, encoded: Sequence[EncodedExample], examples: Sequence[Example]) -> None:
     """Raise an InputError for training data with an output outside the language, naming its line."""
+    for index in _outside(run, encoded):
+        example = examples[index]
+        problem = f"the target {_shown(run, example)} is not in the language {run.settings.language!r}"
+        raise InputError(problem, **example.place, hint="drop the example, or widen the language")
+
+
+def targets_outside(run: OutputRun, examples: Sequence[Example]) -> str | None:
+    """Return a warning about targets that the run could write but for its language, or None."""
+    known = known_targets(run, examples)
+    outside = [known[index] for index in _outside(run, run.codec.encode(known))]
+    if not outside:
+        return None
+    are = "is not in the language and counts" if len(outside) == 1 else "are not in the language and count"
+    first = f"the first is {outside[0].path}:{outside[0].line}: {_shown(run, outside[0])}"
+    return f"{len(outside):,} of {count_of(len(examples), 'target')} {are} as wrong; {first}"
+
+
+def _outside(run: OutputRun, encoded: Sequence[EncodedExample]) -> Iterator[int]:
+    """Yield the indices of examples whose targets are not in the language of the run."""
     language = language_of(run.model)
     if language is None:
         return
     for start in range(0, len(encoded), AT_ONCE):
         targets = [torch.tensor(each.target_ids, dtype=torch.long) for each in encoded[start : start + AT_ONCE]]
         inside_B = members(language, pad_sequence(targets, batch_first=True, padding_value=IGNORE))
-        if not bool(inside_B.all()):
-            example = examples[start + int((~inside_B).nonzero()[0])]
-            joined = " ".join(example.target)
-            text = joined if run.codec.writes_text else run.codec.target_text(example.target)
-            problem = f"the target {text[:60]!r} is not in the language {run.settings.language!r}"
-            raise InputError(problem, **example.place, hint="drop the example, or widen the language")
+        yield from (start + (~inside_B).nonzero().flatten()).tolist()
+
+
+def _shown(run: OutputRun, example: Example) -> str:
+    joined = " ".join(example.target)
+    return repr((joined if run.codec.writes_text else run.codec.target_text(example.target))[:60])
 
 
 def save_language(model: object, folder: Path) -> None:
