@@ -68,7 +68,7 @@ def train_command(
     files: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILE...", help="text, plain or gzipped: one sentence per line, words separated by blanks"
+            metavar="FILE...", help="text, plain or gzipped: one sentence per line, words separated by spaces"
         ),
     ],
     *,

@@ -36,12 +36,12 @@ def find_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise InputError(f"there is no kind of device named {name!r}", hint=f"choose {NAMES}") from None
+        raise InputError(f"unknown device {name!r}", hint=f"choose {NAMES}") from None
     if device.type == "cpu":
         return torch.device("cpu")
     count = torch.accelerator.device_count() if accelerator is not None and accelerator.type == device.type else 0
     if (device.index or 0) >= count:
-        has = "the CPU alone"
+        has = "only the CPU"
         if accelerator is not None:
             has = f"{torch.accelerator.device_count()} of type {accelerator.type}"
         if device.type == "cuda" and VISIBLE_GPUS in os.environ:

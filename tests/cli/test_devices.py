@@ -79,11 +79,11 @@ def _rounded(text: str) -> str:
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        ("gpu", "there is no kind of device named 'gpu'; choose auto, cpu"),
+        ("gpu", "unknown device 'gpu'; choose auto, cpu"),
         ("mps", "this machine has no device 'mps'"),
         pytest.param(
             "cuda:3",
-            "this machine has no device 'cuda'; it has the CPU alone with CUDA_VISIBLE_DEVICES=3;",
+            "this machine has no device 'cuda'; it has only the CPU with CUDA_VISIBLE_DEVICES=3;",
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has GPUs"),
         ),
     ],

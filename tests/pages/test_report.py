@@ -884,7 +884,7 @@ def test_mistakes_end_in_one_line(seqwise: Command, runs: Path, data: Path, tmp_
         return complaint
 
     assert said(tmp_path / "nowhere").endswith(
-        "nowhere: there is no such folder; give the --output of a seqwise train, masked-model train or sample"
+        "nowhere: there is no such folder; give the --output of seqwise train, masked-model train or sample"
     )
     assert "the folder contains no run" in said(data)
     assert "missing argument" in said().lower()

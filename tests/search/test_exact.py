@@ -268,7 +268,7 @@ def test_a_language_of_which_the_model_can_write_nothing_is_refused() -> None:
     case = oracles.translation_case(0)
     with torch.no_grad():
         case.model.head.bias[2] = -torch.inf
-    with pytest.raises(InputError, match="no probability to an output of the language"):
+    with pytest.raises(InputError, match="every output of the language has probability 0"):
         best_first(case.model, case.model.encode(case.batch), 1, num_steps=3, language=trie([(2,)], end=case.model.end))
 
 

@@ -39,7 +39,7 @@ __all__ = ["app", "main", "run"]
 app = typer.Typer(
     name="seqwise",
     cls=Group,
-    help="Train, search and sample neural models of whole sequences.",
+    help="Train, search and sample neural sequence models as whole sequences.",
     epilog=examples(""),
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -180,7 +180,7 @@ def _top(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version")
     ] = False,
 ) -> None:
-    """Train, search and sample neural models of whole sequences."""
+    """Train, search and sample neural sequence models as whole sequences."""
     if context.invoked_subcommand is None:
         print(context.get_help())
     elif world_size() > 1 and context.invoked_subcommand not in IN_SEVERAL_PROCESSES:

@@ -26,9 +26,9 @@ def debug_data(
     ] = None,
     *,
     task: Annotated[str, typer.Option(metavar="NAME", help="tag (columns) or transduce (pairs)")] = "tag",
-    token_column: Annotated[int, typer.Option(metavar="N", help="tag: column of the tokens, from 0")] = 0,
+    token_column: Annotated[int, typer.Option(metavar="N", help="tag: column of the tokens, counted from 0")] = 0,
     label_column: Annotated[
-        int, typer.Option(metavar="N", help="tag: column of the labels, from 0; -1 is the last")
+        int, typer.Option(metavar="N", help="tag: column of the labels, counted from 0; -1 is the last")
     ] = -1,
     source_units: Annotated[str, typer.Option(metavar="NAME", help="transduce: words or characters")] = "words",
     target_units: Annotated[str, typer.Option(metavar="NAME", help="transduce: words or characters")] = "words",

@@ -294,7 +294,7 @@ def _print(diagnosis: Diagnosis, meaning: Mapping[str, str], *, num_examples: in
         _print_meaning(meaning, "log Z")
     if diagnosis.exposure:
         _heading("Exposure gap: loss in nats per token")
-        print_table(("", "after gold prefixes", "after own ones", "gap"), _exposure_rows(diagnosis.exposure))
+        print_table(("", "after gold prefixes", "after its own", "gap"), _exposure_rows(diagnosis.exposure))
         _print_meaning(meaning, "exposure gap")
     if diagnosis.lengths:
         _heading("Length bias, by beam size")

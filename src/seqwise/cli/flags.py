@@ -81,8 +81,8 @@ Language = Annotated[
     str | None,
     typer.Option(
         metavar="FILE|PATTERN",
-        help="restrict the outputs to bio (well-formed entities), a file with one per line, a JSON schema (.json), a "
-        "grammar (.lark, .gbnf), or a regular expression; by default as trained",
+        help="restrict the outputs to bio (well-formed entities), a file with one output per line, a JSON schema "
+        "(.json), a grammar (.lark, .gbnf), or a regular expression; by default as trained",
     ),
 ]
 MetricsAsJson = Annotated[bool, typer.Option("--json", help="print only the contents of metrics.json")]

@@ -71,7 +71,7 @@ class Command(TyperCommand):
         ctx.allow_extra_args = takes_text = any(param.metavar == TEXT_OR_FILE for param in self.params)
         rest: list[str] = super().parse_args(ctx, args)
         if takes_text and rest:
-            hint = "quote a text that has blanks; several texts go into a file, one per line"
+            hint = "quote a text that contains spaces; several texts go into a file, one per line"
             raise InputError(f"{rest[0]!r} follows the text, and the command takes one text", hint=hint)
         return rest
 

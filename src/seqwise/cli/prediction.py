@@ -58,7 +58,7 @@ def predict(
     ] = None,
     *,
     plain_text: Annotated[
-        bool, typer.Option("--text", help="FILE has one input per line; for a tagger, words separated by blanks")
+        bool, typer.Option("--text", help="FILE has one input per line; for a tagger, words separated by spaces")
     ] = False,
     decoder: Annotated[str | None, decoder_option("as trained")] = None,
     beam_size: BeamSize = None,
@@ -83,9 +83,9 @@ def predict(
 ) -> None:
     """Print the best outputs for one text, or for each input of a file.
 
-    For one text, prints ranked outputs with their scores. FILE has the format of the training data: for a tagger
-    columns, with or without labels; else one input per line, or input, tab, target (targets are ignored). An argument
-    with a file name's ending (.tsv, .txt) is always read as a file.
+    For one text, prints ranked outputs with their scores. FILE has the format of the training data: columns for
+    a tagger, with or without labels; otherwise one input per line, or input, tab, target (targets are ignored). An
+    argument that ends like a file name (.tsv, .txt) is always read as a file.
 
     For a file, prints one line per input: the input, a tab, the output. With --format columns, tokens, comments and
     blank lines keep their order; word ranges and empty nodes of CoNLL-U are left out. For an unreadable input, the
@@ -249,7 +249,7 @@ def evaluate(
     For entity labels (B-PER, I-PER, O), prints micro-averaged and macro-averaged F1, and precision, recall, F1 and the
     number of gold entities of each type.
 
-    Pairs with the same source count as one, and each of their targets is right.
+    Pairs with the same source count as one example, for which each of their targets is right.
 
     An unreadable input, for example one with an unknown character, counts as wrong, and the exit code is 1. torchrun
     may start several processes, which share the batches; the results are those of one.
@@ -330,7 +330,7 @@ def _print_measured(measured: Mapping[str, Mapping[str, Sums]], signed: Mapping[
 
     print_estimates(measured)
     has_intervals = any(enough_examples(sums) for row in measured.values() for sums in row.values())
-    print(f"{counted}; in brackets bootstrap 95% intervals" if has_intervals else f"{counted}, too few for intervals")
+    print(f"{counted}; 95% bootstrap intervals in brackets" if has_intervals else f"{counted}, too few for intervals")
     for title, signature in signed.items():
         print(f"{title}: {signature}")
 

@@ -49,7 +49,7 @@ def stream(
 ) -> None:
     """Label tokens as they arrive, from standard input or a file, and mark which labels are final.
 
-    Tokens are separated by blanks or line ends; a blank line ends a sentence. The run must be a left-to-right tagger.
+    Tokens are separated by spaces or line breaks; a blank line ends a sentence. The run must be a left-to-right tagger.
     Prints one line per token, with four fields separated by tabs: the token, the labels that became final, those that
     may still change, and those of the previous line that are retracted. The end of a sentence is a line without a
     token, after which all its labels are final.

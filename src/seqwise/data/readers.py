@@ -183,7 +183,7 @@ def each_sentence(
     token_column: int = 0,
     label_column: int = -1,
     labelled: bool = False,
-    hint: str = "the same columns in each row, a blank line between sentences",
+    hint: str = "give each row the same columns, and put a blank line between sentences",
 ) -> Iterator[Example]:
     r"""Yield the sentences of a column file; unlabelled ones, for prediction, may lack labels.
 

@@ -175,7 +175,7 @@ class SequenceCodec(Codec):
     def require_free(self, free: str) -> None:
         """Raise an InputError for an ambiguous mark of free positions."""
         if not free or free != "".join(free.split()):
-            raise InputError(f"free: {free!r} is blank, or has a blank in it", hint="choose another token for it")
+            raise InputError(f"free: {free!r} is blank, or contains a space", hint="choose another token for it")
 
     @abstractmethod
     def to_fill(self, example: Example, free: str) -> tuple[int, ...]:

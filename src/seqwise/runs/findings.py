@@ -230,7 +230,7 @@ def _about_search(errors: BeamErrors | None, beam_size: int) -> str:
         return "the generation config restricts outputs, so the exact best output is not computed"
     if not errors.certified:
         return (
-            f"for no input did the search prove an output optimal within {MOST_EXPANSIONS:,} expansions: probabilities "
+            f"the search proved no output optimal within {MOST_EXPANSIONS:,} expansions: probabilities "
             "are widely spread"
         )
     missed, lost = errors.missed[beam_size], errors.lost[beam_size]

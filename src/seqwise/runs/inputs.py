@@ -69,7 +69,7 @@ def require_own_labels(examples: Iterable[Example], labels: Container[str]) -> N
     if first is not None:
         example, label = first
         problem = f"{label[:100]!r} is in the label column, and the run has none of the file's labels"
-        hint = "for one sentence per line add --text; of other columns give only the tokens, as with cut -f1"
+        hint = "for one sentence per line, add --text; if there are more columns, give only the tokens, as with cut -f1"
         raise InputError(problem, path=example.path, line=example.line, hint=hint)
 
 

@@ -102,7 +102,7 @@ class _ExperimentOptions(Config):
     subword_vocabulary: int = setting(8000, "subwords: maximum size of the vocabulary of each side", ge=1)
     minimum_count: int | None = setting(
         None,
-        "rarer tokens are the unknown token; with 1, unknown tokens are refused (except for subwords of a source);"
+        "rarer tokens become the unknown token; with 1, unknown tokens are refused (except for subwords of a source);"
         " sequences of subwords always refuse unknown characters; by default 2, for characters 1",
         ge=1,
     )

@@ -193,7 +193,7 @@ def _as_example(given: Example | str, number: int, *, units: Units) -> Example:
         return example_of(given, units=units)
     if not isinstance(given, Example):
         problem = f"input {number} is a {type(given).__name__}, and a text or an Example was expected"
-        raise InputError(problem, hint="join its tokens with blanks, or write Example(tuple(tokens), ())")
+        raise InputError(problem, hint="join its tokens with spaces, or write Example(tuple(tokens), ())")
     return given
 
 

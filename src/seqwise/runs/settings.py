@@ -140,8 +140,8 @@ class _ExperimentOptions(Config):
     )
     language: str = setting(
         "",
-        "restrict the outputs of every search to bio (well-formed entities), a file with one per line, a JSON schema "
-        "(.json), a grammar (.lark, .gbnf), or a regular expression",
+        "restrict the outputs of every search to bio (well-formed entities), a file with one output per line, a JSON "
+        "schema (.json), a grammar (.lark, .gbnf), or a regular expression",
         metavar="FILE|PATTERN",
     )
     beam_size: int = setting(_from_objective("k", 5), BEAM, ge=1)
@@ -327,8 +327,8 @@ class Tagging(Settings):
     """Settings of a tagger."""
 
     task: Literal["tag"] = setting("tag", _TASK, panel="Data")
-    token_column: int = setting(0, "column of the tokens, from 0", panel="Data")
-    label_column: int = setting(-1, "column of the labels, from 0; -1 is the last")
+    token_column: int = setting(0, "column of the tokens, counted from 0", panel="Data")
+    label_column: int = setting(-1, "column of the labels, counted from 0; -1 is the last")
     model: Annotated[TaggerModel, ModelsOf(TaggerModel, other="--task transduce")] = setting(
         "lstm", _MODEL, panel="Model", metavar="NAME|FOLDER", choices=ARCHITECTURES
     )

@@ -166,7 +166,7 @@ def require_first_token(allowed_B1C: Tensor, steps_left: int | Tensor | None) ->
     steps = steps_left if isinstance(steps_left, int) else int(steps_left[~has_one_B][0])
     raise InputError(
         f"the language has no output that a search of {steps} step{'s' * (steps != 1)} can write",
-        hint="allow more steps (a tagger takes one for each token), widen the language (in a pattern, blanks separate "
+        hint="allow more steps (a tagger takes one for each token), widen the language (in a pattern, spaces separate "
         "tokens), or, if outputs end with an end token, make it with end=",
     )
 
@@ -174,6 +174,6 @@ def require_first_token(allowed_B1C: Tensor, steps_left: int | Tensor | None) ->
 def never_written() -> InputError:
     """Return the error for a language none of whose outputs the model can write."""
     return InputError(
-        "the model gives no probability to an output of the language",
+        "every output of the language has probability 0 under the model",
         hint="widen the language, or use a model whose scores exclude fewer tokens",
     )

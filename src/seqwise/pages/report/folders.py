@@ -19,7 +19,7 @@ from seqwise.training.checkpoints import MANIFEST, MEASUREMENTS
 Kind = Literal["training", "masked model", "samples"]
 """Kind of folder: written by ``seqwise train``, ``seqwise masked-model train`` or ``seqwise sample``."""
 
-_FOLDER_HINT = "give the --output of a seqwise train, masked-model train or sample"
+_FOLDER_HINT = "give the --output of seqwise train, masked-model train or sample"
 
 
 @dataclass(frozen=True)
