@@ -36,7 +36,7 @@ papers, not absolute numbers.
   seeds, it understates the variance between seeds.
 - **Bold** marks the decoder chosen on development data. Numbers in parentheses are the papers'.
 - "Raw beam" uses unnormalised scores f, "half-raw beam" f − log Z / 2.
-- Training seconds are CPU time on one thread. "All stages" includes the stages before.
+- Training seconds are CPU time on one thread. "All stages" includes the earlier stages.
 - "Minus best control" compares a row with the best row that has no entry in this column. Development data choose that
   row, and the decoder of each.
 - An asterisk means p < 0.05.

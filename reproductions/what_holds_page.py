@@ -32,9 +32,9 @@ This page compares the effects of ten published ideas with those measured here, 
 
 Effects are in points of F1, accuracy or BLEU unless another unit is given, with 95% intervals.
 
-- **Paper**: the paper's effect, a mean over its corpora.
-- **Ours**: the paper's own comparison, a mean over our corpora with equal weights. The interval treats corpora as
-  independent.
+- **Paper**: the paper's effect, averaged over its corpora.
+- **Ours**: the effect in the same comparison here, averaged over our corpora with equal weights. The interval treats
+  corpora as independent.
 - **At equal time**: the same system against the strongest control trained for about as long, each with its best decoder
   on development data. For Metropolis-Hastings, the control is the best temperature of both samplers; for Table 6.6, the
   strongest of Mask-Predict with one length, with as many passes, and drawn repeatedly; for pseudolikelihood, the MLM
@@ -245,8 +245,8 @@ def _absent(tables: Tables, evidence: Sequence[Evidence]) -> str:
         f"Converged tables of {quick} of the {len(evidence)} ideas.": quick,
         f"Results not committed yet: {missing}.": missing,
         f"Tests of {untested} of the papers' claims; the pages of the chapters say why.": untested,
-        "Sentences of more than 20 words, the subject of Table 5.6: those of Tatoeba have 6.5. Its converged scale "
-        "concatenates them.": "converged" not in tables["table-5.6"],
+        "Sentences of more than 20 words, the subject of Table 5.6: those of Tatoeba average 6.5 words. Its "
+        "converged scale concatenates them.": "converged" not in tables["table-5.6"],
         f"More than {sentences} test sentences for the samplers of Chapter 6; their converged scale has 500.": not any(
             "converged" in tables[name] for name in NAMES if name.startswith("table-6.6")
         ),

@@ -77,9 +77,10 @@ HEAD = """\
 # Which Hugging Face models
 
 `python -m scripts.try_models` writes this page; do not edit it. Every causal and seq2seq architecture of the
-Transformers named at the end was made small, with random weights. Of {tried} that could be tried, {works} work: scores
-agree with the model's own, by step and at once, and a hard beam writes what `generate` writes. The others are refused,
-with the reason, before anything is trained or searched. Each architecture counts once, whatever its size and weights.
+Transformers release named at the end was made small, with random weights. Of {tried} that could be tried, {works}
+work: scores agree with the model's own, step by step and all at once, and a hard beam writes what `generate` writes.
+The others are refused, with the reason, before anything is trained or searched. Each architecture counts once,
+whatever its size and weights.
 
 In a hard beam without gradients, the slots of an input share all keys and values, or each has copies, which takes
 more time and memory. Settings of `generate` that change scores are refused for all of them:
@@ -256,9 +257,9 @@ def _reason(outcome: tuple[str, str]) -> str:
         ("Indexed", "keeps an index of what to attend to"),
         ("cannot be gathered and mixed", "keeps more than keys and values"),
         ("unknown steps between", "has layers between its decoder and its output embeddings"),
-        ("its scores differ", "has other scores from embeddings, or with padding, than from tokens alone"),
+        ("its scores differ", "gives different scores from embeddings, or with padding, than from tokens alone"),
         ("cannot be run as a step model", "cannot be run on embeddings, with a cache of keys and values"),
-        ("embeds", "scores other tokens than it embeds"),
+        ("embeds", "scores different tokens from those it embeds"),
         ("generation_config", "is made with settings of `generate` that change scores"),
     ):
         if words in detail:
