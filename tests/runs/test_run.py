@@ -938,7 +938,7 @@ def test_predict_takes_texts_and_the_name_of_a_decoder(score: Any) -> None:
         InputError, match=r"one text where a list of texts was expected; write predict\(run, \[text\]\)"
     ):
         predict(run, "a b")
-    with pytest.raises(InputError, match=r"input 2 is a list, and a text or an Example was expected; .* blanks"):
+    with pytest.raises(InputError, match=r"input 2 is a list, and a text or an Example was expected; .* spaces"):
         predict(run, ["a b", ["a", "b"]])  # type: ignore[list-item]
     with pytest.raises(
         InputError, match=r"'runs/tagger' is the name of a run; load it first: load_run\('runs/tagger'\)"

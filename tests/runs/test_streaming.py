@@ -240,7 +240,7 @@ def test_a_word_may_contain_blanks_that_do_not_separate_words() -> None:
     names = [tuple(codec.target_vocabulary.tokens[label] for label in each.tokens) for each in best]
     assert Stream(run, commit="never").feed(words).partial in names
     for word in ("a\tb", "a\n", "\r"):
-        with pytest.raises(InputError, match="is not a token: a word without blanks"):
+        with pytest.raises(InputError, match="is not a token: a word without spaces"):
             Stream(run).feed([word])
 
 
@@ -354,9 +354,9 @@ def test_streams_stay_in_the_language(kind: str, commit: str) -> None:
             lambda: Stream(left_to_right("tagger")).feed(3),  # type: ignore[arg-type]
             "one int where tokens were expected; write feed([token]), or feed(text.split())",
         ),
-        (lambda: Stream(a_run()).feed(["a b"]), "'a b' is not a token: a word without blanks; split the text"),
-        (lambda: Stream(a_run()).feed([""]), "'' is not a token: a word without blanks; split the text"),
-        (lambda: Stream(a_run()).feed([3]), "3 is not a token: a word without blanks; split the text"),
+        (lambda: Stream(a_run()).feed(["a b"]), "'a b' is not a token: a word without spaces; split the text"),
+        (lambda: Stream(a_run()).feed([""]), "'' is not a token: a word without spaces; split the text"),
+        (lambda: Stream(a_run()).feed([3]), "3 is not a token: a word without spaces; split the text"),
         (
             lambda: Streams(a_run()).feed(["a"]),  # type: ignore[arg-type]
             "a list where a mapping was expected; write feed({name: [token]}), or use a Stream",

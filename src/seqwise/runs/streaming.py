@@ -507,7 +507,7 @@ def _encode_words(codec: OutputCodec, words: Sequence[Any]) -> tuple[Ids, list[I
     for word in words:
         # As readers do, which keep a no-break space and U+2028 inside a word.
         if not isinstance(word, str) or not word or set(word) & set(" \t\r\n"):
-            raise InputError(f"{word!r} is not a token: a word without blanks", hint="split the text")
+            raise InputError(f"{word!r} is not a token: a word without spaces", hint="split the text")
     return codec.encode_words(words)
 
 
