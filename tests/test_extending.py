@@ -43,7 +43,7 @@ class Twice(KernelConfig):
     name: Literal["twice"] = "twice"
     times: int = setting(2, "sweeps in one", ge=1)
 
-    def build(self, model, energy, allowed_V=None, *, max_rows):
+    def build(self, model, energy, allowed_V=None):
         from seqwise.sampling.combinators import repeat
         from seqwise.sampling.kernels import exact_gibbs
 

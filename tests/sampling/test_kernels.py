@@ -446,7 +446,7 @@ KERNELS_BY_ROWS: dict[str, Callable[[Any, int], Kernel]] = {
         allowed_V=torch.tensor([1, 1, 0, 1]).bool(),
         temperature=0.7,
     ),
-    "Mask-Predict": lambda m, n: mask_predict(m, num_iterations=3, max_rows=n),
+    "Mask-Predict": lambda m, n: mask_predict(m, num_iterations=3),
 }
 
 

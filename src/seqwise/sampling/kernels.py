@@ -19,7 +19,7 @@ from seqwise.devices import moved
 from seqwise.errors import InputError
 from seqwise.models.protocols import MaskedModel
 from seqwise.sampling.draws import Draws
-from seqwise.sampling.energies import MAX_ROWS, Energy, joint_logits, require_allowed, rows_of, single_mask_logits
+from seqwise.sampling.energies import Energy, joint_logits, require_allowed, rows_of, single_mask_logits
 from seqwise.sampling.proposals import Proposal, Visits, in_order
 from seqwise.sampling.refinement import refinements
 from seqwise.sampling.state import ChainState, Evaluated, Info, Kernel, evaluate
@@ -206,9 +206,7 @@ def exact_gibbs(
     return kernel
 
 
-def mask_predict(
-    model: MaskedModel, *, num_iterations: int, allowed_V: Tensor | None = None, max_rows: int = MAX_ROWS
-) -> Kernel:
+def mask_predict(model: MaskedModel, *, num_iterations: int, allowed_V: Tensor | None = None) -> Kernel:
     """Fill all free positions with the likeliest tokens, then repeatedly mask and refill the least certain ones.
 
     Iteration i of N masks ``F (N - i) // N`` of the F free positions (i = 0 masks all): those whose token had the
@@ -220,7 +218,6 @@ def mask_predict(
         model: a masked model in evaluation mode.
         num_iterations: N, 1 or more.
         allowed_V: bool, tokens that may be filled in; by default all.
-        max_rows: number of sequences per call of the model.
 
     Source: Ghazvininejad et al. (EMNLP 2019), section 4. Not implemented: several lengths at once.
 
@@ -245,7 +242,7 @@ def mask_predict(
             num_iterations=num_iterations,
             context=state.context,
             allowed_V=allowed_V,
-            max_rows=max_rows,
+            max_rows=state.energy.max_rows,
         )
         for refinement in steps:
             filled_B = refinement.masked_BT.any(1).long()

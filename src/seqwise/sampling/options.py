@@ -59,14 +59,13 @@ class KernelConfig(Config):
         """Number of positions masked together in the last sweeps."""
         return 1
 
-    def build(self, model: MaskedModel, energy: Energy, allowed_V: Tensor | None = None, *, max_rows: int) -> Kernel:
+    def build(self, model: MaskedModel, energy: Energy, allowed_V: Tensor | None = None) -> Kernel:
         """Make the kernel, which may depend on the number of the sweep, but not on their total.
 
         Args:
             model: a model in evaluation mode, whose conditionals are proposed.
             energy: the target, constraints included.
             allowed_V: bool, tokens that may be proposed; None for all.
-            max_rows: masked sequences per call of the model.
         """
         raise NotImplementedError
 

@@ -46,7 +46,7 @@ class DelayedAcceptance(Accepting):
         1, "distance from a change up to which the first stage computes the energy", ge=0, panel="Kernel"
     )
 
-    def build(self, model: MaskedModel, energy: Energy, allowed_V: Tensor | None = None, *, max_rows: int) -> Kernel:
+    def build(self, model: MaskedModel, energy: Energy, allowed_V: Tensor | None = None) -> Kernel:
         from seqwise.sampling.kernels import delayed_acceptance
 
         proposal = self.proposal(model, allowed_V)
@@ -61,7 +61,7 @@ class ExactGibbs(Visiting, Annealed):
 
     name: Literal["exact-gibbs"] = "exact-gibbs"
 
-    def build(self, model: MaskedModel, energy: Energy, allowed_V: Tensor | None = None, *, max_rows: int) -> Kernel:
+    def build(self, model: MaskedModel, energy: Energy, allowed_V: Tensor | None = None) -> Kernel:
         from seqwise.sampling.combinators import anneal_target
         from seqwise.sampling.kernels import exact_gibbs
 
@@ -81,7 +81,7 @@ class Gibbs(Proposing):
 
     name: Literal["gibbs"] = "gibbs"
 
-    def build(self, model: MaskedModel, energy: Energy, allowed_V: Tensor | None = None, *, max_rows: int) -> Kernel:
+    def build(self, model: MaskedModel, energy: Energy, allowed_V: Tensor | None = None) -> Kernel:
         return self.gibbs(self.proposal(model, allowed_V))
 
 
@@ -93,7 +93,7 @@ class LowConfidenceRemasking(Refining, Tempered):
 
     name: Literal["low-confidence-remasking"] = "low-confidence-remasking"
 
-    def build(self, model: MaskedModel, energy: Energy, allowed_V: Tensor | None = None, *, max_rows: int) -> Kernel:
+    def build(self, model: MaskedModel, energy: Energy, allowed_V: Tensor | None = None) -> Kernel:
         from seqwise.sampling.unmasking import low_confidence_remasking
 
         return low_confidence_remasking(self.conditionals(model, allowed_V), num_iterations=self.iterations)
@@ -109,10 +109,10 @@ class MaskPredict(Refining):
 
     name: Literal["mask-predict"] = "mask-predict"
 
-    def build(self, model: MaskedModel, energy: Energy, allowed_V: Tensor | None = None, *, max_rows: int) -> Kernel:
+    def build(self, model: MaskedModel, energy: Energy, allowed_V: Tensor | None = None) -> Kernel:
         from seqwise.sampling.kernels import mask_predict
 
-        return mask_predict(model, num_iterations=self.iterations, allowed_V=allowed_V, max_rows=max_rows)
+        return mask_predict(model, num_iterations=self.iterations, allowed_V=allowed_V)
 
 
 class MetropolisHastings(Accepting):
@@ -127,7 +127,7 @@ class MetropolisHastings(Accepting):
 
     name: Literal["metropolis-hastings"] = "metropolis-hastings"
 
-    def build(self, model: MaskedModel, energy: Energy, allowed_V: Tensor | None = None, *, max_rows: int) -> Kernel:
+    def build(self, model: MaskedModel, energy: Energy, allowed_V: Tensor | None = None) -> Kernel:
         from seqwise.sampling.kernels import metropolis_hastings
 
         proposal = self.proposal(model, allowed_V)
@@ -149,7 +149,7 @@ class ParallelTempering(Forced):
     def num_replicas(self) -> int:
         return len(self.temperatures)
 
-    def build(self, model: MaskedModel, energy: Energy, allowed_V: Tensor | None = None, *, max_rows: int) -> Kernel:
+    def build(self, model: MaskedModel, energy: Energy, allowed_V: Tensor | None = None) -> Kernel:
         from seqwise.sampling.combinators import parallel_tempering
         from seqwise.sampling.kernels import metropolis_hastings
 
@@ -171,7 +171,7 @@ class RandomUnmasking(Refining, Tempered):
 
     name: Literal["random-unmasking"] = "random-unmasking"
 
-    def build(self, model: MaskedModel, energy: Energy, allowed_V: Tensor | None = None, *, max_rows: int) -> Kernel:
+    def build(self, model: MaskedModel, energy: Energy, allowed_V: Tensor | None = None) -> Kernel:
         from seqwise.sampling.unmasking import random_unmasking
 
         return random_unmasking(self.conditionals(model, allowed_V), num_iterations=self.iterations)
@@ -186,7 +186,7 @@ class RemaskingDiffusion(Refining, Tempered):
     name: Literal["remdm"] = "remdm"
     remask: float = setting(0.1, "maximum probability that a token is masked again", ge=0, le=1, panel="Kernel")
 
-    def build(self, model: MaskedModel, energy: Energy, allowed_V: Tensor | None = None, *, max_rows: int) -> Kernel:
+    def build(self, model: MaskedModel, energy: Energy, allowed_V: Tensor | None = None) -> Kernel:
         from seqwise.sampling.unmasking import remasking_diffusion
 
         proposal = self.conditionals(model, allowed_V)
@@ -202,7 +202,7 @@ class ThresholdDecoding(Decoding, Tempered):
     name: Literal["threshold-decoding"] = "threshold-decoding"
     threshold: float = setting(0.9, "minimum probability at which a position is filled", ge=0, le=1, panel="Kernel")
 
-    def build(self, model: MaskedModel, energy: Energy, allowed_V: Tensor | None = None, *, max_rows: int) -> Kernel:
+    def build(self, model: MaskedModel, energy: Energy, allowed_V: Tensor | None = None) -> Kernel:
         from seqwise.sampling.unmasking import threshold_decoding
 
         return threshold_decoding(self.conditionals(model, allowed_V), threshold=self.threshold)
@@ -295,4 +295,4 @@ class ChainSettings(Config):
         Returns:
             A kernel; parallel tempering takes a state of :func:`~seqwise.sampling.replicas`.
         """
-        return self.kernel.build(model, energy, allowed_V, max_rows=self.max_rows)
+        return self.kernel.build(model, energy, allowed_V)
