@@ -82,6 +82,8 @@ def count_of(number: int, thing: str) -> str:
 
 def measure_heading(title: str) -> str:
     """Return the name of a measure with its unit."""
+    if "entropy" in title:
+        return f"{title}, nats"
     return title if title in ("length ratio", "BLEU") else f"{title}, %"
 
 

@@ -639,8 +639,8 @@ def test_watching_ends_with_the_run_and_measures_it_then(runs: Path, tmp_path: P
     [
         ("word error", ("40.0", "30.0"), "word error, %: x: 50 at step 1, 40 at step 3"),
         ("accuracy", ("40.0", "50.0"), "accuracy, %: x: 50 at step 1"),
-        ("cross-entropy of it", ("0.4", "0.3"), "cross-entropy of it, nats: x: 0.5 at step 1"),
-        ("masked_cross_entropy", ("0.4", "0.3"), "masked cross entropy, nats: x: 0.5 at step 1"),
+        ("cross-entropy of it", ("0.400", "0.300"), "cross-entropy of it, nats: x: 0.5 at step 1"),
+        ("masked_cross_entropy", ("0.400", "0.300"), "masked cross entropy, nats: x: 0.5 at step 1"),
     ],
 )
 def test_the_best_so_far_is_the_least_error_and_the_most_accuracy(

@@ -11,7 +11,7 @@ import typer
 
 from seqwise.cli.console import command_device, print_table, progress_bars
 from seqwise.cli.flags import given_flags
-from seqwise.names import measure_text
+from seqwise.names import measure_heading, measure_text
 
 if TYPE_CHECKING:
     from seqwise.runs.tuning import Tuning
@@ -70,4 +70,4 @@ def _print_trials(tuning: Tuning) -> None:
         state = "best" if place == tuning.best else "" if trial.state == "complete" else trial.state
         settings = ", ".join(f"{name} {value}" for name, value in trial.settings.items())
         rows.append((str(place + 1), state, _value(tuning, trial.value), settings))
-    print_table(("trial", "", f"{tuning.title}, %", "settings"), rows, names=4)
+    print_table(("trial", "", measure_heading(tuning.title), "settings"), rows, names=4)

@@ -81,7 +81,8 @@ def training_figures(folders: Sequence[Folder]) -> list[Block]:
     for quantity in dict.fromkeys(map(_decisive, with_logs)):
         if quantity is not None:
             lines = _lines(folders, lambda log: log.measured, quantity)
-            panels.append(Panel(f"Development data: {_heading(quantity)}", [_shown(quantity, line) for line in lines]))
+            heading = measure_heading(quantity.replace("_", " "))
+            panels.append(Panel(f"Development data: {heading}", [_shown(quantity, line) for line in lines]))
     panels = [Panel(panel.label, [line for line in panel.lines if line.xs]) for panel in panels]
     borders = _borders(with_logs)
     notes = (
@@ -110,16 +111,6 @@ def _decisive(folder: Folder) -> str | None:
     return names[0] if names else None
 
 
-def _heading(quantity: str) -> str:
-    """Return the name of a quantity with its unit."""
-    return f"{quantity.replace('_', ' ')}, nats" if "entropy" in quantity else measure_heading(quantity)
-
-
-def _value(quantity: str, value: float) -> str:
-    """Format a quantity in the unit of its heading."""
-    return plain_number(value) if "entropy" in quantity else measure_text(quantity, value)
-
-
 def _shown(quantity: str, line: Line) -> Line:
     """Convert a quantity to the unit of its heading."""
     return Line(line.name, line.xs, [measure_scale(quantity) * y for y in line.ys], line.number)
@@ -137,7 +128,7 @@ def so_far(folder: Folder) -> str:
     if quantity is None or not values:
         return f"{text}."
     best_of = min if "error" in quantity or "entropy" in quantity else max
-    last, best = (_value(quantity, value) for value in (values[-1], best_of(values)))
+    last, best = (measure_text(quantity, value) for value in (values[-1], best_of(values)))
     return f"{text}; {quantity.replace('_', ' ')} on development data {last}, best {best}."
 
 
