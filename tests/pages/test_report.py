@@ -823,7 +823,7 @@ def test_unfinished_samples_and_runs_can_be_reported(report: partial[Page], runs
     (samples / "samples.jsonl").unlink()
     page = report(samples)
     assert page.table("All chains")[1][2] == "3 of 7"
-    assert "effective sample sizes need 4 counted sweeps, and there are 3" in page.text
+    assert "effective sample size and R-hat need 4 counted sweeps, and there are 3" in page.text
     assert "No sequences of these chains" in page.text and "Energy of problem 2 by sweep" in page.text
     tagger = Path(shutil.copytree(runs / "tagger", tmp_path / "tagger"))
     shutil.rmtree(tagger / "model")

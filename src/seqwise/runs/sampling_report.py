@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import re
 from collections import Counter, defaultdict
@@ -12,11 +11,9 @@ from dataclasses import dataclass, field
 from seqwise.runs.sampling import Group
 from seqwise.runs.sampling_settings import SampleSettings
 from seqwise.sampling.chains import tally
-from seqwise.sampling.diagnostics import FEWEST_DRAWS, ChainReport, diagnose_chains
+from seqwise.sampling.diagnostics import FEWEST_DRAWS, ChainReport, diagnose_chains, why_not_diagnosed
 from seqwise.sampling.options import Proposing
 from seqwise.sampling.problems import by_problem
-
-FEWEST = 4  # sweeps for diagnosing chains
 
 Key = tuple[int, int]  # problem, and rank of the length
 
@@ -36,7 +33,8 @@ class SampleReport:
 
     def add(self, groups: Iterable[Group]) -> None:
         """Add the chains of some problems."""
-        first, diagnosed = _first_counted(self.settings), _why_no_diagnostics(self.settings) is None
+        first = _first_counted(self.settings)
+        diagnosed = self.settings.kernel.draws and why_not_diagnosed(_num_counted(self.settings)) is None
         for group in groups:
             trace, self._phrase = group.trace, max(self._phrase, group.longest_phrase)
             self._counts["chains"] += trace.energy_SB.shape[1]
@@ -48,16 +46,18 @@ class SampleReport:
 
     def lines(self) -> list[str]:
         """Return the lines of the report."""
-        settings, counts = self.settings, self._counts
+        settings, counts, counted = self.settings, self._counts, _num_counted(self.settings)
         proposals = max(counts["proposals"], 1)
         lines = [
-            f"{counts['chains']} chains, {_num_counted(settings)} of {settings.num_sweeps} sweeps counted:"
+            f"{counts['chains']} chains, {counted} of {settings.num_sweeps} sweeps counted:"
             f" accepted {counts['accepted'] / proposals:.1%}, novel {counts['novel'] / proposals:.1%},"
             f" mean energy {self._energy / max(counts['energies'], 1):.4g} nats"
         ]
-        reason = _why_no_diagnostics(settings)
-        diagnosed = self._diagnostics.lines(_num_counted(settings)) if reason is None else reason
-        return [*lines, *_warnings(settings, self._phrase), *diagnosed]
+        lines += _warnings(settings, self._phrase)
+        if not settings.kernel.draws:
+            return lines
+        reason = why_not_diagnosed(counted)
+        return [*lines, *(self._diagnostics.lines(counted) if reason is None else [reason])]
 
 
 def _first_counted(settings: SampleSettings) -> int:
@@ -86,18 +86,6 @@ def _warnings(settings: SampleSettings, phrase: int) -> Iterator[str]:
             f"warning: a required phrase of {phrase} tokens may never move unless {phrase} positions are masked"
             f" together in every sweep: {hint}"
         )
-
-
-def _why_no_diagnostics(settings: SampleSettings) -> list[str] | None:
-    """Return the reason for a missing effective sample size, or None."""
-    if not settings.kernel.draws:
-        return []
-    counted = _num_counted(settings)
-    if counted < FEWEST:
-        return [f"no effective sample size: {FEWEST} counted sweeps are needed, and there are {counted}"]
-    if importlib.util.find_spec("arviz_stats") is None:
-        return ["effective sample size and R-hat need ArviZ: pip install 'seqwise[diagnostics]'"]
-    return None
 
 
 @dataclass

@@ -7,6 +7,7 @@ Shapes: S sweeps, B chains, T positions.
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ from torch import Tensor
 
 from seqwise.errors import InputError
 from seqwise.sampling.chains import Trace, tally
+
+FEWEST_SWEEPS = 4
+"""Smallest number of counted sweeps for a diagnosis."""
 
 FEWEST_DRAWS = 10
 """Smallest number of draws per chain for an effective sample size, whose estimate is a constant for 4 to 9."""
@@ -169,6 +173,15 @@ def diagnose_chains(
     )
 
 
+def why_not_diagnosed(num_counted: int) -> str | None:
+    """Return why chains with a number of counted sweeps cannot be diagnosed, or None if they can."""
+    if num_counted < FEWEST_SWEEPS:
+        return f"effective sample size and R-hat need {FEWEST_SWEEPS} counted sweeps, and there are {num_counted}"
+    if importlib.util.find_spec("arviz_stats") is None:
+        return "effective sample size and R-hat need ArviZ: pip install 'seqwise[diagnostics]'"
+    return None
+
+
 def to_datatree(
     chains: Trace,
     *,
@@ -319,9 +332,9 @@ def _advice(ess: float, *, num_sweeps: int, num_chains: int, left_out: int) -> s
 
 
 def _array(values_SB: Tensor) -> Any:
-    if values_SB.dim() != 2 or values_SB.shape[0] < 4 or values_SB.shape[1] < 1:
+    if values_SB.dim() != 2 or values_SB.shape[0] < FEWEST_SWEEPS or values_SB.shape[1] < 1:
         raise InputError(
-            f"diagnostics need at least 4 counted sweeps, got values of shape {list(values_SB.shape)}",
+            f"diagnostics need at least {FEWEST_SWEEPS} counted sweeps, got values of shape {list(values_SB.shape)}",
             hint="sample more sweeps, or discard fewer",
         )
     return values_SB.detach().cpu().double().numpy().T

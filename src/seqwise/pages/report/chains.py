@@ -5,7 +5,6 @@ Shapes: S sweeps, B chains of one problem, K lags.
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,9 +22,7 @@ from seqwise.pages.report.folders import Folder
 from seqwise.runs.sampling_folder import trace_of
 from seqwise.runs.sampling_settings import BURN_IN
 from seqwise.sampling import ChainReport, Trace, diagnose_chains
-from seqwise.sampling.diagnostics import sweeps_left_out
-
-FEWEST = 4  # sweeps needed to judge chains
+from seqwise.sampling.diagnostics import FEWEST_SWEEPS, sweeps_left_out, why_not_diagnosed
 
 
 @dataclass(frozen=True)
@@ -79,7 +76,7 @@ def read_sampling(folder: Folder) -> Sampling:
     no_report = _why_no_report(folder, max(len(chains) for _, _, chains in blocks) - first)
     problems = []
     for problem, rank, chains in blocks:
-        judged = not no_report and len(chains) - first >= FEWEST
+        judged = not no_report and len(chains) - first >= FEWEST_SWEEPS
         report = diagnose_chains(chains, discard=first) if judged else None
         problems.append(ProblemChains(problem, rank, chains, report))
     return Sampling(first, problems, _read_samples(folder.path / "samples.jsonl"), no_report)
@@ -96,11 +93,7 @@ def _first_counted(settings: Mapping[str, Any], traces: Sequence[Trace]) -> int:
 def _why_no_report(folder: Folder, counted: int) -> str:
     if folder.settings.get("kernel") == "mask-predict":
         return "mask-predict does not sample, so there is no effective sample size"
-    if counted < FEWEST:
-        return f"effective sample sizes need {FEWEST} counted sweeps, and there are {counted}"
-    if importlib.util.find_spec("arviz_stats") is None:
-        return "effective sample sizes and R-hat need ArviZ: pip install 'seqwise[diagnostics]'"
-    return ""
+    return why_not_diagnosed(counted) or ""
 
 
 def _read_samples(path: Path) -> list[SampleLine]:
