@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import resources
 from itertools import count
@@ -43,7 +43,6 @@ def render_page(title: str, sections: Sequence[Section], *, refresh: int | None 
             title=title,
             sections=sections,
             refresh=refresh,
-            names=_namer(sections),
             new_id=_new_ids(),
             marker=Markup(MARKER),
             style=Markup(block_style() + _part("page.css")),
@@ -87,18 +86,6 @@ def _new_ids() -> Callable[[str], str]:
     """Return a function from a word to an id that no other call has returned."""
     numbers = count(1)
     return lambda word: f"{word}-{next(numbers)}"
-
-
-def _namer(sections: Sequence[Section]) -> Callable[[Section], str]:
-    """Return a function that maps a section to its id, by identity, as sections may be equal."""
-
-    def nested(sections: Sequence[Section]) -> Iterator[Section]:
-        for section in sections:
-            yield section
-            yield from nested(section.sections)
-
-    names = {id(section): f"section-{number}" for number, section in enumerate(nested(sections), start=1)}
-    return lambda section: names[id(section)]
 
 
 def require_own(output: Path) -> None:
