@@ -181,10 +181,8 @@ class Annealed(KernelConfig):
         """Return the temperature of the target in each sweep, the last one from then on."""
         if self.anneal is None:
             return (self.temperature,)
-        # Not by repeated subtraction, whose rounding could add a sweep; a division may be off by one as well.
-        number = max(0, math.ceil((1 - self.temperature) / self.anneal) - 2)
-        while 1 - number * self.anneal > self.temperature + 1e-12:
-            number += 1
+        # Without the margin, rounding could add a sweep.
+        number = math.ceil((1 - self.temperature - 1e-12) / self.anneal)
         return (*(1 - sweep * self.anneal for sweep in range(number)), self.temperature)
 
     @property
