@@ -21,7 +21,7 @@ from seqwise.models.protocols import MaskedModel
 from seqwise.sampling.draws import Draws
 from seqwise.sampling.energies import Energy, joint_logits, require_allowed, rows_of, single_mask_logits
 from seqwise.sampling.proposals import Proposal, Visits, in_order
-from seqwise.sampling.refinement import refinements
+from seqwise.sampling.refinement import refinements, require_iterations
 from seqwise.sampling.state import ChainState, Evaluated, Info, Kernel, evaluate
 
 MOST_ALTERNATIVES = 256
@@ -228,8 +228,7 @@ def mask_predict(model: MaskedModel, *, num_iterations: int, allowed_V: Tensor |
         >>> mask_predict(model, num_iterations=2)(SeededDraws(0, state.chain_B, sweep=0), state)[1].passes_B
         tensor([5])
     """
-    if num_iterations < 1:
-        raise InputError(f"Mask-Predict needs at least 1 iteration, got {num_iterations}")
+    require_iterations(num_iterations)
     require_allowed(allowed_V, model.vocab_size)
 
     @torch.no_grad()

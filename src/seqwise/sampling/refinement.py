@@ -17,6 +17,12 @@ from seqwise.models.protocols import MaskedModel
 from seqwise.sampling.energies import MAX_ROWS, joint_logits, require_allowed
 
 
+def require_iterations(num_iterations: int) -> None:
+    """Raise an InputError for a decoder without iterations."""
+    if num_iterations < 1:
+        raise InputError(f"a decoder needs at least 1 iteration, got {num_iterations}")
+
+
 class Refinement(NamedTuple):
     """State after an iteration."""
 
@@ -45,8 +51,7 @@ def refinements(
         >>> [int(step.masked_BT.sum()) for step in steps]
         [4, 3, 2, 1]
     """
-    if num_iterations < 1:
-        raise InputError(f"Mask-Predict needs at least 1 iteration, got {num_iterations}")
+    require_iterations(num_iterations)
     require_allowed(allowed_V, model.vocab_size)
     tokens_BT, free_BT = tokens_BT.cpu(), free_BT.cpu()
     log_probs_BT = torch.zeros_like(tokens_BT, dtype=torch.float64).masked_fill(~free_BT, torch.inf)

@@ -23,6 +23,7 @@ from seqwise.sampling.draws import Draws
 from seqwise.sampling.energies import MAX_ROWS, joint_logits
 from seqwise.sampling.kernels import with_tokens
 from seqwise.sampling.proposals import Proposal, random_subset
+from seqwise.sampling.refinement import require_iterations
 from seqwise.sampling.state import ChainState, Info
 
 
@@ -115,7 +116,7 @@ def random_unmasking(proposal: Proposal, *, num_iterations: int) -> Unmasking:
         >>> kernel(SeededDraws(0, state.chain_B, sweep=0), state)[1].proposals_B
         tensor([3])
     """
-    _check_iterations(num_iterations)
+    require_iterations(num_iterations)
 
     def rule(draws: Draws, partial: Partial, logits_BTV: Tensor, iteration: int) -> Partial:
         size_B = _num_revealed(partial, iteration, num_iterations)
@@ -150,7 +151,7 @@ def low_confidence_remasking(proposal: Proposal, *, num_iterations: int) -> Unma
         >>> kernel(SeededDraws(0, state.chain_B, sweep=0), state)[1].proposals_B
         tensor([2])
     """
-    _check_iterations(num_iterations)
+    require_iterations(num_iterations)
 
     def rule(draws: Draws, partial: Partial, logits_BTV: Tensor, iteration: int) -> Partial:
         drawn_BT = _draw(draws, proposal.log_probs(logits_BTV), partial.masked_BT)
@@ -230,7 +231,7 @@ def remasking_diffusion(proposal: Proposal, *, num_iterations: int, remask: floa
         >>> kernel(SeededDraws(0, state.chain_B, sweep=0), state)[0].tokens_BT.shape
         torch.Size([1, 3])
     """
-    _check_iterations(num_iterations)
+    require_iterations(num_iterations)
     if not 0 <= remask <= 1:
         raise InputError(f"the cap of remasking must be a probability from 0 to 1, got {remask}")
 
@@ -252,11 +253,6 @@ def remasking_diffusion(proposal: Proposal, *, num_iterations: int, remask: floa
 
 
 # ------------------------------------------------------------------------------------------------- parts of decoders
-
-
-def _check_iterations(num_iterations: int) -> None:
-    if num_iterations < 1:
-        raise InputError(f"a decoder needs at least 1 iteration, got {num_iterations}")
 
 
 def _num_revealed(partial: Partial, iteration: int, num_iterations: int) -> Tensor:
