@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seqwise.decoding import evaluation_mode
-from seqwise.devices import moved
+from seqwise.devices import at_least_float32, moved
 from seqwise.errors import InputError
 from seqwise.hugging_face.text_codec import TextCodec
 from seqwise.models.masked import refuse_context, seen_tokens
@@ -139,7 +139,7 @@ class HuggingFaceMaskedModel(nn.Module):
         with nullcontext() if self.narrowed_at is None else _gathered(self.model, self.narrowed_at, indices):
             logits = self.model(**inputs).logits
         logits_MV = logits[indices] if self.narrowed_at is None else logits.squeeze(0)
-        return logits_MV.float() if logits_MV.dtype in (torch.float16, torch.bfloat16) else logits_MV
+        return at_least_float32(logits_MV)
 
     def _surrounded(self, seen_NT: Tensor, real_NT: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the model's input ids (N, L), with special tokens around each row's own, and the padding mask."""

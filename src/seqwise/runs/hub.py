@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from seqwise.errors import InputError, first_line
+from seqwise.training.checkpoints import MANIFEST
 
 HUB_RUN = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 """Name of a repository: user or organisation, slash, repository."""
@@ -25,13 +26,11 @@ HUB_RUN = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 DOWNLOADED = ("*.json", "*.yaml", "*.safetensors", "*.txt", "*.model", "README.md")
 """Files of a run; code or pickles in a repository are never downloaded."""
 
-_MANIFEST = "manifest.json"
-
 
 def model_folder(folder: Path) -> Path:
     """Return ``RUN/model``, or the run folder itself if it comes from the hub."""
     model_path = folder / "model"
-    return folder if not model_path.is_dir() and (folder / _MANIFEST).is_file() else model_path
+    return folder if not model_path.is_dir() and (folder / MANIFEST).is_file() else model_path
 
 
 def run_folder(name: str | os.PathLike[str]) -> Path:
@@ -57,7 +56,7 @@ def holds_run(name: str) -> bool:
 
     try:
         with hub_errors(name, "there is no such run on the hub", hint="check the name"):
-            hf_hub_download(name, _MANIFEST)
+            hf_hub_download(name, MANIFEST)
     except InputError:
         return False
     return True
