@@ -68,8 +68,6 @@ def monitor(run: OutputRun, examples: Sequence[Example], settings: Settings) -> 
 
 def score_spread(scores_BK: Tensor) -> Tensor:
     """Compute the spread of slot scores of each beam, ``sqrt(mean_k (s_bk - mean_k s_bk)^2)``, in nats."""
-    live_BK = torch.isfinite(scores_BK)
-    count_B1 = live_BK.sum(1, keepdim=True).clamp(min=1)
-    zeroed_BK = scores_BK.masked_fill(~live_BK, 0.0)
-    gap_BK = (zeroed_BK - zeroed_BK.sum(1, keepdim=True) / count_B1).masked_fill(~live_BK, 0.0)
-    return (gap_BK.square().sum(1) / count_B1[:, 0]).sqrt()
+    live_BK = scores_BK.masked_fill(~scores_BK.isfinite(), torch.nan)
+    gap_BK = live_BK - live_BK.nanmean(1, keepdim=True)
+    return gap_BK.square().nanmean(1).sqrt().nan_to_num(0.0)  # without live slots
