@@ -291,8 +291,7 @@ def collect_samples(groups: Sequence[Group], settings: SampleSettings) -> list[S
 
 def _fingerprints(run: MaskedRun, problems: Iterable[Problem]) -> dict[str, str]:
     """Compute checksums of the model with its vocabulary, and of the problems."""
-    digest = hashlib.sha256(b"[")  # the checksum of one list, without making it
-    for number, problem in enumerate(problems):
-        digest.update((", " if number else "").encode() + repr((problem.tokens, problem.source_ids)).encode())
-    digest.update(b"]")
+    digest = hashlib.sha256()
+    for problem in problems:
+        digest.update(repr((problem.tokens, problem.source_ids)).encode())
     return {"model": fingerprint(run), "problems": digest.hexdigest()}
