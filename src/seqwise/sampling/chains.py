@@ -5,7 +5,6 @@ Shapes: S sweeps, B chains, T positions.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import time
@@ -213,21 +212,18 @@ def save_chains(path: str | os.PathLike[str], state: ChainState) -> None:
     """
     tensors = {name: getattr(state, name) for name in _SAVED}
     tensors |= {f"logits.{number}": logits_BTV for number, logits_BTV in enumerate(state.logits)}
+    # One entry of metadata: safetensors would order several differently from call to call, and equal states give equal
+    # files.
     packed = save(
         {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()},
-        metadata={"kind": "seqwise chains", "sweep": str(state.sweep)},
+        metadata={_SWEEP: str(state.sweep)},
     )
-    # safetensors orders the metadata differently from call to call; sorted here, equal states give equal files.
-    size = int.from_bytes(packed[:8], "little")
-    header = json.loads(packed[8 : 8 + size])
-    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
     partial = Path(f"{os.fspath(path)}.part")
-    partial.write_bytes(
-        packed[:8] + json.dumps(header, separators=(",", ":")).encode().ljust(size) + packed[8 + size :]
-    )
+    partial.write_bytes(packed)  # an OSError on a full disk, unlike save_file
     rename_durably(partial, Path(path))
 
 
+_SWEEP = "sweep of seqwise chains"
 _SAVED = ("tokens_BT", "energy_B", "energy_BT", "free_BT", "chain_B")
 
 
@@ -252,10 +248,10 @@ def load_chains(path: str | os.PathLike[str], energy: Energy, *, context: Any = 
         raise InputError(f"the chains cannot be read: {error}", path=path, hint="start the chains again") from error
     names = (f"logits.{number}" for number in range(len(tensors) - len(_SAVED)))
     logits = tuple(tensors[name] for name in names if name in tensors)
-    if metadata.get("kind") != "seqwise chains" or not set(_SAVED) <= set(tensors):
+    if _SWEEP not in metadata or not set(_SAVED) <= set(tensors):
         raise InputError("the file does not hold chains", path=path)
     saved = {name: tensors[name] for name in _SAVED}
-    state = ChainState(**saved, logits=logits, energy=energy, sweep=int(metadata["sweep"]), context=context)
+    state = ChainState(**saved, logits=logits, energy=energy, sweep=int(metadata[_SWEEP]), context=context)
     first_1 = torch.zeros(min(1, len(state)), dtype=torch.int64)
     first, known = state.take(first_1), evaluate(energy, state.tokens_BT[first_1], rows_of(context, first_1))
     same = [own_1TV.shape for own_1TV in first.logits] == [new_1TV.shape for new_1TV in known.logits]
