@@ -8,25 +8,17 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
+from seqwise.data.readers import Example
 from seqwise.errors import InputError
-
-
-class _SourceAndTarget(Protocol):
-    """Example with a source and a target."""
-
-    @property
-    def source(self) -> Sequence[str]: ...
-    @property
-    def target(self) -> Sequence[str]: ...
 
 
 @dataclass(frozen=True)
@@ -89,7 +81,7 @@ def signature_line(signature: Signature) -> str:
     return " | ".join(f"{name}:{' '.join(text.split())}" for name, text in shown.items() if text)
 
 
-def sha256_of_examples(examples: Iterable[_SourceAndTarget]) -> str:
+def sha256_of_examples(examples: Iterable[Example]) -> str:
     """Compute the SHA-256, in hexadecimal, of the examples in order, each as a line of ASCII JSON.
 
     A line is ``[[source tokens],[target tokens]]``, without paths and line numbers.
