@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 
@@ -15,11 +16,8 @@ def shorten_distinctly(names: Iterable[str], *, longest: int) -> dict[str, str]:
     short = {name: name for name in distinct if len(name) <= longest}
     for name in distinct:
         if name not in short:
-            fitting = (
-                form
-                for form in _forms(name, longest)
-                if not any(_fits(form, other) for other in distinct if other != name)
-            )
+            others = [other for other in distinct if other != name]
+            fitting = (form for form in _forms(name, longest) if not any(map(_pattern(form).fullmatch, others)))
             form = next(fitting, None)
             if form is not None:
                 short[name] = form
@@ -43,13 +41,5 @@ def _forms(name: str, longest: int) -> Iterator[str]:
             yield f"…{name[start : start + part]}…{name[len(name) - tail :]}"
 
 
-def _fits(form: str, name: str) -> bool:
-    """Whether a name matches a form."""
-    head, *middle, tail = form.split("…")
-    inside = name[len(head) : len(name) - len(tail)]
-    return (
-        len(name) >= len(head) + len(tail)
-        and name.startswith(head)
-        and name.endswith(tail)
-        and all(part in inside for part in middle)
-    )
+def _pattern(form: str) -> re.Pattern[str]:
+    return re.compile(".*".join(map(re.escape, form.split("…"))), re.DOTALL)
