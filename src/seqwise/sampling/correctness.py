@@ -470,7 +470,7 @@ def _keys(tokens_BT: Tensor, group: int) -> list[tuple[int, ...]]:
     return [tuple(row) for row in tokens_BT.reshape(len(tokens_BT) // group, -1).tolist()]
 
 
-def every_sequence(vocab_size: int, length: int, *, limit: int = MOST_SEQUENCES) -> Tensor:
+def every_sequence(vocab_size: int, length: int) -> Tensor:
     """Return all V^T sequences of a length, int64, (V^T, T), in lexicographic order.
 
     Example:
@@ -479,10 +479,8 @@ def every_sequence(vocab_size: int, length: int, *, limit: int = MOST_SEQUENCES)
     """
     if vocab_size < 1 or length < 1:
         raise InputError(f"vocab_size and length must be at least 1, got {vocab_size} and {length}")
-    if vocab_size**length > limit:
-        raise InputError(
-            f"there are {vocab_size}^{length} sequences, more than the limit of {limit:,} for enumeration",
-            hint="use shorter sequences or fewer tokens, or a larger limit",
-        )
+    if vocab_size**length > MOST_SEQUENCES:
+        problem = f"there are {vocab_size}^{length} sequences, more than the limit of {MOST_SEQUENCES:,}"
+        raise InputError(problem, hint="use shorter sequences or fewer tokens")
     powers_T = vocab_size ** torch.arange(length - 1, -1, -1)
     return torch.arange(vocab_size**length)[:, None] // powers_T % vocab_size
