@@ -125,7 +125,7 @@ def compare(run: OutputRun, question: Question, *, k: int, alpha: float) -> list
 
 
 def _best(run: OutputRun, question: Question, decoder: Decoder) -> Hypothesis:
-    (outputs,) = search(run, [question.source], decoder, n_best=1, length_normalization=0.0)
+    (outputs,) = search(run, [question.source], decoder)
     return outputs[0]
 
 

@@ -73,7 +73,7 @@ class Suggestions:
         outputs: dict[int, list[tuple[int, ...]]] = {place: [] for place in encoded}
         for name in decoders_for(self.run.settings):
             decoder = choose_decoder(self.run.settings, name)
-            hypotheses = search(self.run, list(encoded.values()), decoder, n_best=1, length_normalization=0.0)
+            hypotheses = search(self.run, list(encoded.values()), decoder)
             for place, best in zip(encoded, hypotheses, strict=True):
                 outputs[place].append(best[0].tokens)
         return [disagreement(outputs.get(place, ())) for place in range(len(examples))]
