@@ -113,7 +113,7 @@ def test_what_cannot_be_measured_is_refused() -> None:
         case.model.head.bias[1] = -math.inf
     case.model.language = trie([(0, 1), (2, 1)])
     for most in (2000, 1):
-        with pytest.raises(InputError, match="no probability"):
+        with pytest.raises(InputError, match="probability 0"):
             masking_bias(case.model, case.examples, most_outputs=most, num_draws=20)
     CASE.model.language = trie([(2,) * 40], end=1)
     assert steps_for(CASE.examples[0].source_ids, CASE.model) < 40
