@@ -55,11 +55,11 @@ STAGES = {
 def settings_line(name: str, scale: str, systems: Collection[str] = ()) -> str:
     """Return the settings of a table at a scale, or "" if the code has none.
 
-    A frontier of streams may be older than some of today's systems; only those in the table are described.
+    A frontier of streams may be older than some of today's systems; only those of the table are described.
     """
+    if name in LINES_BY_SYSTEMS:
+        return LINES_BY_SYSTEMS[name](scale, systems)
     prefix = longest_prefix(name, LINES)
-    if prefix.startswith("frontier-"):
-        return _streamed(prefix.removeprefix("frontier-"), scale, systems)
     return LINES[prefix](scale) if prefix else ""
 
 
@@ -138,10 +138,12 @@ def _searched(corpus: str, make: Callable[..., Mapping[str, System]], scale: str
     return _listed(make(start, epochs, 0).values(), scale)
 
 
-def _streamed(corpus: str, scale: str, rows: Collection[str] = ()) -> str:
+def _streamed(corpus: str, scale: str, rows: Collection[str]) -> str:
     named = {**frontier.GLOBAL, **frontier.TRAINED}
     systems = frontier.systems(corpus, scale, 1, 0).items()
-    line = _listed([each for key, each in systems if not rows or named.get(key) in {None, *rows}], scale)
+    line = _listed([each for key, each in systems if named.get(key) in {None, *rows}], scale)
+    if frontier.AHEAD in rows:
+        line = f"{line.removesuffix('.')}; reading ahead as cross-entropy and cross-entropy-longer."
     return f"{line.removesuffix('.')}; {_tuned()}" if scale == "converged" else line
 
 
@@ -281,7 +283,6 @@ LINES: dict[str, Callable[[str], str]] = {
     "label-bias-toy": partial(_listed, label_bias_toy.systems(0)),
     "stress": partial(_listed, stress.systems(0)),
     "g2p": partial(_listed, spelling.systems(0)),
-    **{f"frontier-{corpus}": partial(_streamed, corpus) for corpus in frontier.CORPORA},
     **{f"search-objectives-{corpus}": partial(_searched, corpus, search_objectives.family)
        for corpus in search_objectives.CORPORA},
     **{f"improvements-{corpus}": partial(_searched, corpus, _variants) for corpus in improvements.TAGGED},
@@ -294,3 +295,8 @@ LINES: dict[str, Callable[[str], str]] = {
     "defaults": _by_hand,
 }  # fmt: skip
 """Functions from a scale to a line, by a prefix of a table's name."""
+
+LINES_BY_SYSTEMS: dict[str, Callable[[str, Collection[str]], str]] = {
+    f"frontier-{corpus}": partial(_streamed, corpus) for corpus in frontier.CORPORA
+}
+"""Functions from a scale and the systems of a table to a line, by name."""

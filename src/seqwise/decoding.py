@@ -50,6 +50,16 @@ class Hypothesis:
     finished: bool
 
 
+def ids_with_end(output: Hypothesis, end: int | None) -> tuple[int, ...]:
+    """Return the ids of an output, followed by the end token if it is finished.
+
+    Example:
+        >>> ids_with_end(Hypothesis((3, 4), -1.0, True), 0), ids_with_end(Hypothesis((3, 4), -1.0, False), 0)
+        ((3, 4, 0), (3, 4))
+    """
+    return output.tokens if end is None or not output.finished else (*output.tokens, end)
+
+
 @dataclass(frozen=True)
 class Decoder:
     """Search procedure at test time: a selector, and the score that each token adds.

@@ -103,6 +103,11 @@ def test_numbers_of_the_streaming_guide_are_the_saved_ones() -> None:
         value(f"frontier-{corpus}", "agree: retracted a hundred tokens", crf)
         for corpus in ("pmb-converged", "ewt", "ner")
     ]
+    ahead, dense = "cross-entropy, reading ahead", "dense beam loss, global"
+    late = {labels: value("frontier-stress", f"delay({labels}): word accuracy", ahead) for labels in (1, 2, 4)}
+    saved += [*late.values(), value("frontier-stress", "delay(2): word accuracy", dense)]
+    saved += [late[labels] - right[crf, f"delay({labels})"] for labels in late]
+    saved += [right[crf, "agree"] - late[2]]
     again = "two-way, re-run on every prefix"
     saved += [
         value(f"frontier-{corpus}", f"delay({labels}): accuracy", again)

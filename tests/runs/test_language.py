@@ -220,8 +220,8 @@ def test_a_beam_as_wide_as_the_catalogue_keeps_every_gold_output(speller: Path, 
     examples = read_examples(run.settings, data / "train.tsv")
     narrow, wide = (diagnose_language(run, examples, beam_size=k).training for k in (2, len(catalogue)))
     assert narrow is not None and wide is not None
-    assert {name: share.value for name, share in wide.kept.items()} == dict.fromkeys(wide.best, 1.0)
-    assert 0 < narrow.best["beam"].value < narrow.kept["beam"].value < 1
+    assert {name: share.value for name, share in wide.oracle.items()} == dict.fromkeys(wide.best, 1.0)
+    assert 0 < narrow.best["beam"].value < narrow.oracle["beam"].value < 1
     assert 0 < wide.outside.value == narrow.outside.value < 1
 
 
@@ -278,6 +278,23 @@ def test_gold_outside_the_language_is_named_with_its_line(data: Path, seqwise: C
     refused = seqwise(*command, "--output", tmp_path / "run").complaint
     assert refused.startswith(f"{data / 'train.tsv'}:") and "is not in the language" in refused
     assert not (tmp_path / "run" / "model").exists()
+
+
+def test_the_headroom_is_printed_and_is_json(speller: Path, seqwise: Command, tmp_path: Path) -> None:
+    """Nothing is measured where no target lies in the language."""
+    (tmp_path / "test.tsv").write_text("ab\tAB\nba\tCA\n")
+    (tmp_path / "few.txt").write_text("AB\nCA\nBA\n")
+    (tmp_path / "others.txt").write_text("BBB\n")
+    command = ["diagnose", speller, tmp_path / "test.tsv", "--beam-size=3", "--language"]
+    printed = seqwise(*command, tmp_path / "few.txt").out
+    assert re.search(r"Headroom for training .*\n.*gold in beam, %\n.*\nbeam +\d+\.0 +100\.0", printed)
+    found = json.loads(seqwise(*command, tmp_path / "few.txt", "--json").out)["training"]
+    assert found["inputs"] == 2 and 0 < found["mass of excluded tokens"]["value"] < 1
+    decoders = {"beam", "renormalized-beam", "raw-beam"}
+    assert set(found["gold is best"]) == decoders
+    assert {name: share["value"] for name, share in found["gold in beam"].items()} == dict.fromkeys(decoders, 1.0)
+    assert "no target lies in the language" in seqwise(*command, tmp_path / "others.txt").out
+    assert json.loads(seqwise(*command, tmp_path / "others.txt", "--json").out)["training"] is None
 
 
 @pytest.mark.parametrize("command", ["evaluate", "diagnose"])

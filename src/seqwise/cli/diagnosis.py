@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from seqwise.data.readers import Example
     from seqwise.evaluation.diagnosis import ExposureGap, LengthBias
     from seqwise.evaluation.exact_search import BeamErrors
+    from seqwise.evaluation.headroom import TrainingHeadroom
     from seqwise.evaluation.label_bias import LabelBias, Prefix
     from seqwise.evaluation.log_partitions import LogPartitionReport
     from seqwise.evaluation.metrics import Sums
-    from seqwise.evaluation.training_room import TrainingRoom
     from seqwise.runs.findings import Diagnosis, LanguageDiagnosis
     from seqwise.runs.run import OutputRun
 
@@ -160,18 +160,18 @@ def _language_as_json(diagnosis: LanguageDiagnosis, names: Sequence[str]) -> dic
                 for shift in masking.shifts[: 2 * MOST_PREFIXES]
             ],
         },
-        "training": _room_as_json(diagnosis.training),
+        "training": _headroom_as_json(diagnosis.training),
     }
 
 
-def _room_as_json(room: TrainingRoom | None) -> dict[str, Any] | None:
-    if room is None:
+def _headroom_as_json(headroom: TrainingHeadroom | None) -> dict[str, Any] | None:
+    if headroom is None:
         return None
     return {
-        "inputs": len(room.outside),
-        "mass of excluded tokens": estimate_of(room.outside),
-        "gold is best": {name: estimate_of(share) for name, share in room.best.items()},
-        "gold in beam": {name: estimate_of(share) for name, share in room.kept.items()},
+        "inputs": len(headroom.outside),
+        "mass of excluded tokens": estimate_of(headroom.outside),
+        "gold is best": {name: estimate_of(share) for name, share in headroom.best.items()},
+        "gold in beam": {name: estimate_of(share) for name, share in headroom.oracle.items()},
     }
 
 
@@ -220,16 +220,19 @@ def _print_language(
                 for shift in shown
             ],
         )
-    _heading("Room for training inside the language")
-    room = diagnosis.training
-    if room is not None:
+    _heading("Headroom for training inside the language")
+    headroom = diagnosis.training
+    if headroom is not None:
         print_table(
             ("decoder", "gold is best, %", "gold in beam, %"),
-            [(name, f"{100 * room.best[name].value:.1f}", f"{100 * room.kept[name].value:.1f}") for name in room.best],
+            [
+                (name, f"{100 * headroom.best[name].value:.1f}", f"{100 * headroom.oracle[name].value:.1f}")
+                for name in headroom.best
+            ],
         )
         out().print(
-            f"mass of excluded tokens after gold prefixes: {100 * room.outside.value:.1f}% "
-            f"({count_of(len(room.outside), 'input')})",
+            f"mass of excluded tokens after gold prefixes: {100 * headroom.outside.value:.1f}% "
+            f"({count_of(len(headroom.outside), 'input')})",
             style="dim",
             highlight=False,
         )

@@ -12,16 +12,16 @@ import torch
 from seqwise.data.batches import EncodedExample
 from seqwise.data.readers import Example
 from seqwise.data.records import is_number
-from seqwise.decoding import Decoder, Hypothesis, encode_input, evaluation_mode, steps_for
+from seqwise.decoding import Decoder, Hypothesis, encode_input, evaluation_mode, ids_with_end, steps_for
 from seqwise.errors import InputError
 from seqwise.evaluation.diagnosis import ExposureGap, LengthBias, exposure_gap, length_bias
 from seqwise.evaluation.exact_search import BeamErrors, beam_errors, exact_outputs
+from seqwise.evaluation.headroom import training_headroom
 from seqwise.evaluation.label_bias import LabelBias, explore_label_bias
 from seqwise.evaluation.log_partitions import LogPartitionReport, log_partition_report
 from seqwise.evaluation.masking import masking_bias
 from seqwise.evaluation.metrics import Counts, Sums
 from seqwise.evaluation.slot_ranking import SlotRanking, rank_slots
-from seqwise.evaluation.training_room import training_room
 from seqwise.models.protocols import StepModel, reads_left_to_right
 from seqwise.runs.findings import BEAM_SIZES, MOST_EXPANSIONS, Diagnosis, LanguageDiagnosis
 from seqwise.runs.measures import gold_ids, known_targets, log_partitions_of
@@ -133,7 +133,7 @@ def diagnose_language(
 ) -> LanguageDiagnosis:
     """Diagnose a run whose model has a language.
 
-    Measured are the bias of masked draws, the effect of scores on a beam, search errors, and the room for training.
+    Measured are the bias of masked draws, the effect of scores on a beam, search errors, and the headroom for training.
     """
     if restricts_outputs(run):
         raise InputError("the generation config restricts outputs too", hint="remove its restrictions")
@@ -152,14 +152,14 @@ def diagnose_language(
         if name != "beam"
     }
     masking = masking_bias(run.model, sources, on_progress=_counter(on_progress, "masking", len(sources)))
-    room = training_room(
+    headroom = training_headroom(
         run.model,
         data.known_sources,
         data.references,
         {name: [ranked[number] for number in data.known] for (name, _), ranked in beams.items()},
         on_progress=_counter(on_progress, "gold outputs", len(data.known)),
     )
-    return LanguageDiagnosis(k, measured, changed, errors, masking, room)
+    return LanguageDiagnosis(k, measured, changed, errors, masking, headroom)
 
 
 def _beam_size(run: OutputRun, beam_size: int | None) -> int:
@@ -231,11 +231,9 @@ def _exposure(
     on_progress: OnProgress | None,
 ) -> dict[str, ExposureGap]:
     """Measure the loss after the outputs of each decoder, on inputs with known targets."""
-    end = () if model.end is None else (model.end,)
     gaps: dict[str, ExposureGap] = {}
     for name, outputs in outputs_by_decoder.items() if data.known else ():
-        known = [outputs[number] for number in data.known]
-        ids = [(*output.tokens, *(end if output.finished else ())) for output in known]
+        ids = [ids_with_end(outputs[number], model.end) for number in data.known]
         advance = _counter(on_progress, f"prefixes of {name}", len(ids))
         gaps[name] = exposure_gap(model, data.known_sources, data.references, ids, on_progress=advance)
     return gaps

@@ -8,11 +8,11 @@ from functools import partial
 
 from seqwise.evaluation.diagnosis import ExposureGap, LengthBias
 from seqwise.evaluation.exact_search import BeamErrors
+from seqwise.evaluation.headroom import TrainingHeadroom
 from seqwise.evaluation.log_partitions import LogPartitionReport
 from seqwise.evaluation.masking import MaskingBias
 from seqwise.evaluation.metrics import FEWEST, Sums, enough_examples, num_examples, paired_bootstrap
 from seqwise.evaluation.slot_ranking import SlotRanking
-from seqwise.evaluation.training_room import TrainingRoom
 from seqwise.runs.advice import gain_between, gain_of
 from seqwise.runs.measures import decisive
 
@@ -70,7 +70,7 @@ class LanguageDiagnosis:
     changed: Mapping[str, Sums]
     search: BeamErrors | None
     masking: MaskingBias
-    training: TrainingRoom | None
+    training: TrainingHeadroom | None
 
 
 def meanings(diagnosis: Diagnosis, *, subwords: bool = False) -> dict[str, str]:
@@ -120,20 +120,22 @@ def meanings_inside(diagnosis: LanguageDiagnosis, *, subwords: bool = False) -> 
     }
 
 
-def _about_training(room: TrainingRoom | None, beam_size: int) -> str:
-    if room is None:
+def _about_training(headroom: TrainingHeadroom | None, beam_size: int) -> str:
+    if headroom is None:
         return "no target lies in the language, so there is nothing to train on inside it"
-    outside, best, kept = room.outside.value, room.best["beam"].value, room.kept["beam"].value
-    mass = f"after gold prefixes, {100 * outside:.0f}% of the mass is on excluded tokens"
+    outside, best, oracle = headroom.outside.value, headroom.best["beam"].value, headroom.oracle["beam"].value
     if outside < LITTLE_OUTSIDE:
         parts = ["after gold prefixes, nearly all mass is on allowed tokens: --normalized-over allowed changes little"]
     else:
-        parts = [f"{mass}, which cross-entropy over the allowed ones (--normalized-over allowed) can move"]
+        parts = [
+            f"after gold prefixes, {100 * outside:.0f}% of the mass is on excluded tokens, which cross-entropy over "
+            "the allowed ones (--normalized-over allowed) can move"
+        ]
     if beam_size > 1:
         parts.append(
-            f"gold is the best output for {100 * best:.0f}% of the inputs and in the beam for {100 * kept:.0f}%: "
-            f"a search-aware objective inside the language (--objective beam-crf) can move it up in "
-            f"{100 * (kept - best):.0f}%, and keep it in the beam in {100 * (1 - kept):.0f}%"
+            f"gold is the best output for {100 * best:.0f}% of the inputs and in the beam for {100 * oracle:.0f}%: "
+            "a search-aware objective inside the language (--objective beam-crf) can move it up in "
+            f"{100 * (oracle - best):.0f}%, and keep it in the beam in {100 * (1 - oracle):.0f}%"
         )
     return "; ".join(parts)
 

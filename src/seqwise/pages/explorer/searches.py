@@ -10,7 +10,7 @@ from typing import Literal
 
 import torch
 
-from seqwise.decoding import Decoder, Hypothesis, encode_input, evaluation_mode, steps_for
+from seqwise.decoding import Decoder, Hypothesis, encode_input, evaluation_mode, ids_with_end, steps_for
 from seqwise.evaluation.exact_search import exact_outputs, shortfall
 from seqwise.models.chain import ChainTagger
 from seqwise.objectives.chain import best_chain_output
@@ -104,9 +104,8 @@ def compare(run: OutputRun, question: Question, *, k: int, alpha: float) -> list
     names, outputs = [], []
     for setup in setups:
         best = _best(run, question, setup.decoder(run))
-        end = () if run.model.end is None or not best.finished else (run.model.end,)
         names.append("greedy" if setup.search == "greedy" else f"{setup.search}, {setup.score} scores")
-        outputs.append((*best.tokens, *end))
+        outputs.append(ids_with_end(best, run.model.end))
     if question.gold is not None:
         names.append("the right output")
         outputs.append(question.gold)

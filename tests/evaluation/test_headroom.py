@@ -1,4 +1,4 @@
-"""Room for training inside a language, against sums over all tokens in plain Python."""
+"""Headroom for training inside a language, against sums over all tokens in plain Python."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from oracles import EncoderDecoderOracle, TaggerOracle, forced_logits
 from seqwise import InputError
 from seqwise.data.batches import EncodedExample
 from seqwise.decoding import Hypothesis
+from seqwise.evaluation.headroom import TrainingHeadroom, training_headroom
 from seqwise.evaluation.metrics import Counts
-from seqwise.evaluation.training_room import TrainingRoom, training_room
 from seqwise.models import EncoderDecoder, Tagger
 from seqwise.runs.findings import _about_training
 from seqwise.search import trie
@@ -63,32 +63,32 @@ BEAMS = {
 def test_the_mass_outside_is_that_of_the_tokens_that_continue_no_output() -> None:
     """The second input has no gold output in the language, the third two."""
     model = tagger()
-    room = training_room(model, SOURCES, REFERENCES, BEAMS)
-    assert room is not None
+    headroom = training_headroom(model, SOURCES, REFERENCES, BEAMS)
+    assert headroom is not None
     inside = [(0, (0, 2, 2)), (2, (1, 1, 0)), (2, (0, 1, 2))]
     oracles = [TaggerOracle(model, source.source_ids) for source in SOURCES]
     masses = [mass for place, gold in inside for mass in mass_outside(oracles[place], OUTPUTS, gold)]
-    assert len(room.outside) == 2
-    assert room.outside.value == pytest.approx(math.fsum(masses) / 9, rel=1e-9)
-    assert {name: share.value for name, share in room.best.items()} == {"beam": 0.5, "raw-beam": 0.0}
-    assert {name: share.value for name, share in room.kept.items()} == {"beam": 1.0, "raw-beam": 0.5}
+    assert len(headroom.outside) == 2
+    assert headroom.outside.value == pytest.approx(math.fsum(masses) / 9, rel=1e-9)
+    assert {name: share.value for name, share in headroom.best.items()} == {"beam": 0.5, "raw-beam": 0.0}
+    assert {name: share.value for name, share in headroom.oracle.items()} == {"beam": 1.0, "raw-beam": 0.5}
 
 
 def test_the_end_token_is_a_step_and_no_part_of_a_hypothesis() -> None:
     model, outputs = writer(), [(1, 1, 0), (2, 2, 0)]
-    room = training_room(model, SOURCES[:1], [[(2, 2, 0)]], {"beam": [beam((1, 1), (2, 2))]})
-    assert room is not None
+    headroom = training_headroom(model, SOURCES[:1], [[(2, 2, 0)]], {"beam": [beam((1, 1), (2, 2))]})
+    assert headroom is not None
     masses = mass_outside(EncoderDecoderOracle(model, SOURCES[0].source_ids), outputs, (2, 2, 0))
-    assert room.outside.value == pytest.approx(math.fsum(masses) / 3, rel=1e-9)
-    assert (room.best["beam"].value, room.kept["beam"].value) == (0.0, 1.0)
+    assert headroom.outside.value == pytest.approx(math.fsum(masses) / 3, rel=1e-9)
+    assert (headroom.best["beam"].value, headroom.oracle["beam"].value) == (0.0, 1.0)
 
 
 def test_without_a_gold_output_inside_there_is_nothing_to_measure() -> None:
-    assert training_room(tagger(), SOURCES[:1], [[(2, 2, 2)]], {"beam": [beam((0, 1, 2))]}) is None
+    assert training_headroom(tagger(), SOURCES[:1], [[(2, 2, 2)]], {"beam": [beam((0, 1, 2))]}) is None
     model = tagger()
     model.language = None
     with pytest.raises(InputError, match="the model has no language"):
-        training_room(model, SOURCES[:1], [[(0, 1, 2)]], {})
+        training_headroom(model, SOURCES[:1], [[(0, 1, 2)]], {})
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_without_a_gold_output_inside_there_is_nothing_to_measure() -> None:
 )
 def test_the_room_is_put_into_words(outside: float, says: str) -> None:
     best, kept = Counts([1, 0, 0, 0]), Counts([1, 1, 1, 0])
-    room = TrainingRoom(Counts([outside] * 4), {"beam": best}, {"beam": kept})
-    found = _about_training(room, 5)
+    headroom = TrainingHeadroom(Counts([outside] * 4), {"beam": best}, {"beam": kept})
+    found = _about_training(headroom, 5)
     assert says in found and "can move it up in 50%, and keep it in the beam in 25%" in found
-    assert "beam" not in _about_training(room, 1)
+    assert "beam" not in _about_training(headroom, 1)

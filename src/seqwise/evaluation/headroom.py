@@ -1,4 +1,4 @@
-"""Room for training inside a language: mass of excluded tokens after gold prefixes, and gold outputs in beams.
+"""Headroom for training inside a language: mass of excluded tokens after gold prefixes, and gold outputs in beams.
 
 Shapes: T steps of a gold output, M steps of all gold outputs of an input.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from seqwise.data.batches import EncodedExample
-from seqwise.decoding import Hypothesis, encode_input, evaluation_mode
+from seqwise.decoding import Hypothesis, encode_input, evaluation_mode, ids_with_end
 from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Counts
 from seqwise.models.protocols import StepModel
@@ -22,32 +22,32 @@ Ids = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class TrainingRoom:
-    """Room for training inside a language, over inputs that have a gold output in it.
+class TrainingHeadroom:
+    """Headroom for training inside a language, over inputs that have a gold output in it.
 
     Attributes:
         outside: probability of the excluded tokens at the steps of gold outputs: all that cross-entropy normalised over
             the allowed tokens can move.
         best: by decoder, share of inputs whose best output is gold.
-        kept: by decoder, share of inputs with a gold output anywhere in the beam. Between the two is what other scores
-            of the same outputs can gain; the rest is lost before, and only training with the search can keep it.
+        oracle: by decoder, share of inputs with a gold output anywhere in the beam. Other scores of these outputs can
+            gain at most the difference; the rest is lost before, and only training with the search can keep it.
     """
 
     outside: Counts
     best: Mapping[str, Counts]
-    kept: Mapping[str, Counts]
+    oracle: Mapping[str, Counts]
 
 
 @torch.no_grad()
-def training_room(
+def training_headroom(
     model: StepModel,
     examples: Sequence[EncodedExample],
     references: Sequence[Sequence[Ids]],
     beams: Mapping[str, Sequence[Sequence[Hypothesis]]],
     *,
     on_progress: Callable[[int], None] | None = None,
-) -> TrainingRoom | None:
-    """Measure the room for training inside the language of a model; None if no gold output lies in it.
+) -> TrainingHeadroom | None:
+    """Measure the headroom for training inside the language of a model; None if no gold output lies in it.
 
     Args:
         model: a step model with a language; it is in evaluation mode during the call.
@@ -65,8 +65,8 @@ def training_room(
         >>> model = Tagger(source_size=5, target_size=3, embedding_size=4, hidden_size=8, label_embedding_size=2)
         >>> model.language = trie([(0, 1), (1, 1), (2, 0)])
         >>> beams = {"beam": [[Hypothesis((1, 1), -1.0, True), Hypothesis((0, 1), -2.0, True)]]}
-        >>> room = training_room(model, [EncodedExample((1, 2), ())], [[(0, 1)]], beams)
-        >>> 0 < room.outside.value < 1, room.best["beam"].value, room.kept["beam"].value
+        >>> headroom = training_headroom(model, [EncodedExample((1, 2), ())], [[(0, 1)]], beams)
+        >>> 0 < headroom.outside.value < 1, headroom.best["beam"].value, headroom.oracle["beam"].value
         (True, 0.0, 1.0)
     """
     language = language_of(model)
@@ -83,21 +83,17 @@ def training_room(
                 allowed_M = torch.cat([each.log_mass_BT.flatten() for each in chains]).exp().nan_to_num(0.0)
                 outside.append(float((1 - allowed_M).sum()))
                 steps.append(len(allowed_M))
-                golds[number] = {_without_end(tuple(row_1T[0].tolist()), model.end) for row_1T in inside}
+                golds[number] = {tuple(row_1T[0].tolist()) for row_1T in inside}
             if on_progress is not None:
                 on_progress(1)
     if not golds:
         return None
     found = {
-        name: [[hypothesis.tokens in gold for hypothesis in ranked[number]] for number, gold in golds.items()]
+        name: [[ids_with_end(output, model.end) in gold for output in ranked[number]] for number, gold in golds.items()]
         for name, ranked in beams.items()
     }
-    return TrainingRoom(
+    return TrainingHeadroom(
         Counts(outside, steps),
         {name: Counts([right[0] for right in rows]) for name, rows in found.items()},
         {name: Counts([any(right) for right in rows]) for name, rows in found.items()},
     )
-
-
-def _without_end(output: Ids, end: int | None) -> Ids:
-    return output[:-1] if end is not None and output[-1:] == (end,) else output
