@@ -115,6 +115,7 @@ REPRODUCTIONS = {
     "figure-6.4": Reproduction("reproductions.goyal_2021.sampler_figures:figure_6_4", CONVERGED, "tables"),
     "transformer-translation": Reproduction("reproductions.beyond.transformer_translation:reproduce", SCALES),
     "masked-diffusion-audit": Reproduction("reproductions.beyond.masked_diffusion_audit:reproduce", FIVE),
+    "any-order-bound": Reproduction("reproductions.beyond.any_order_bound:reproduce", FIVE),
     "constrained-sampling": Reproduction("reproductions.beyond.constrained_sampling:reproduce", {"cpu": 3}),
     "training-inside": Reproduction("reproductions.beyond.training_inside:reproduce", {"converged": 5}),
     "defaults": Reproduction("reproductions.beyond.defaults:reproduce"),

@@ -101,12 +101,18 @@ CHAPTERS = (
         {"Table 1": ("andreas-klein-1",), "Table 2": ("andreas-klein-2",), "Figure 1": ("figure-1",)},
     ),
     Chapter(
+        "streaming",
+        "Streaming",
+        {
+            "Streaming stress assignment": ("stress",),
+            "When a label is final": tuple(f"frontier-{corpus}" for corpus in ("stress", "pmb", "ewt", "erg", "ner")),
+        },
+    ),
+    Chapter(
         "beyond",
         "Beyond the papers",
         {
             "Label bias where the ceilings are known": ("label-bias-toy",),
-            "Streaming stress assignment": ("stress",),
-            "When a label is final": tuple(f"frontier-{corpus}" for corpus in ("stress", "pmb", "ewt", "erg", "ner")),
             "Spelling to sound": ("g2p",),
             "Search-aware objectives": tuple(f"search-objectives-{corpus}" for corpus in ("pmb", "ner", "stress")),
             "What might improve on them": tuple(f"improvements-{corpus}" for corpus in ("pmb", "ner", "g2p")),
@@ -114,6 +120,7 @@ CHAPTERS = (
             "Transformers": ("transformer-translation-transformer", "transformer-translation-marian"),
             "Proteins": ("proteins",),
             "Masked diffusion decoders": ("masked-diffusion-audit",),
+            "Bounds of any-order models": ("any-order-bound",),
             "Sampling inside a language": ("constrained-sampling",),
             "Training inside a language": ("training-inside-ner", "training-inside-g2p"),
             "Default settings": ("defaults",),

@@ -12,6 +12,7 @@ from typing import Any
 
 from reproductions.andreas_klein_2015 import language_models
 from reproductions.beyond import (
+    any_order_bound,
     constrained_sampling,
     defaults,
     frontier,
@@ -246,6 +247,14 @@ def _audited(scale: str) -> str:
     )
 
 
+def _bounded(scale: str) -> str:
+    bound = any_order_bound
+    return (
+        f"{bound.NUM_TEXTS} test words of {bound.LENGTH} phonemes, {bound.ESTIMATES} estimates each; a masked LSTM that reads "
+        f"{bound.STEPS:,} batches of {bound.BATCH} words, and one with random weights times {bound.SHARPNESS:g}."
+    )
+
+
 def _constrained(scale: str) -> str:
     sampling = constrained_sampling
     return (
@@ -291,6 +300,7 @@ LINES: dict[str, Callable[[str], str]] = {
     "transformer-translation": _transformers,
     "proteins": _proteins,
     "masked-diffusion-audit": _audited,
+    "any-order-bound": _bounded,
     "constrained-sampling": _constrained,
     "defaults": _by_hand,
 }  # fmt: skip

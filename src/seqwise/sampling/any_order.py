@@ -31,10 +31,10 @@ def any_order_bound(
     of ``F / l * sum_{t in S} log p(y_t | y without S)``: the mean over all orders of the log-probability of writing y
     token by token in that order. The estimate is unbiased. Two techniques reduce its variance:
 
-    - *Strata.* Pass i of N has l / F in ``[((i - 1) / N)^2, (i / N)^2)``, all with one random offset: few masks vary
-      the most, and get more passes.
-    - *Sampling without replacement.* The sets are successive slices of one random permutation of the positions, so that
-      positions are masked about equally often.
+    - *Strata.* Pass i of N has l / F in ``[((i - 1) / N)^1.5, (i / N)^1.5)``, all with one random offset: few masks
+      vary the most, and get more passes.
+    - *Sampling without replacement.* From few masks to many, each pass masks the positions that were masked least often
+      before, with ties broken at random, so that a position is masked again only when all others have been.
 
     Args:
         model: a model in evaluation mode.
@@ -68,16 +68,17 @@ def any_order_bound(
     if not len(free_F):
         raise InputError("no position is free")
     count = len(free_F)
-    edges_N1 = (torch.arange(num_passes + 1, dtype=torch.float64) / num_passes) ** 2
+    edges_N1 = (torch.arange(num_passes + 1, dtype=torch.float64) / num_passes) ** 1.5
     weights_N = edges_N1.diff()
     offset = torch.rand((), generator=generator, dtype=torch.float64)
     ratios_N = edges_N1[:-1] + offset * weights_N
     lengths_N = 1 + (ratios_N * count).long().clamp(max=count - 1)
-    starts_N = lengths_N.cumsum(0) - lengths_N
-    ranks_F = torch.randperm(count, generator=generator)
-    masked_NF = (ranks_F - starts_N[:, None]) % count < lengths_N[:, None]
     masked_NT = torch.zeros(num_passes, len(tokens_T), dtype=torch.bool)
-    masked_NT[:, free_F] = masked_NF
+    times_F = torch.zeros(count)
+    for masked_T, length in zip(masked_NT, lengths_N.tolist(), strict=True):
+        least_K = (times_F + torch.rand(count, generator=generator)).argsort()[:length]
+        masked_T[free_F[least_K]] = True
+        times_F[least_K] += 1
     total = 0.0
     for first in range(0, num_passes, checked_rows(max_rows)):
         part = slice(first, first + max_rows)
