@@ -250,8 +250,9 @@ def _audited(scale: str) -> str:
 def _bounded(scale: str) -> str:
     bound = any_order_bound
     return (
-        f"{bound.NUM_TEXTS} test words of {bound.LENGTH} phonemes, {bound.ESTIMATES} estimates each; a masked LSTM that reads "
-        f"{bound.STEPS:,} batches of {bound.BATCH} words, and one with random weights times {bound.SHARPNESS:g}."
+        f"{bound.NUM_TEXTS} test words of {bound.LENGTH} phonemes, {bound.ESTIMATES} estimates each; a masked LSTM "
+        f"that reads {bound.STEPS:,} batches of {bound.BATCH} words, and one with random weights times "
+        f"{bound.SHARPNESS:g}."
     )
 
 
