@@ -109,7 +109,7 @@ def test_the_estimate_is_unbiased(num_passes: int) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("num_passes", [4, 6, 12, 24, 48, 96])
+@pytest.mark.parametrize("num_passes", [6, 12, 96])
 def test_its_variance_is_at_most_a_quarter_of_plain_monte_carlo(num_passes: int) -> None:
     """With 2,000 estimates of each, a ratio of variances is off by a factor of 1.2 at most, at four standard errors."""
     plain, ours = plain_estimates(num_passes, 2000), estimates(num_passes, 2000)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from itertools import chain, islice, pairwise
+from itertools import chain, pairwise
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -226,8 +226,10 @@ class Streams:
                 raise InputError(problem, hint="write feed([token]), or feed(text.split())")
         pieces = {name: list(given) for name, given in tokens.items()}
         before, encoded = self._encode([token for given in pieces.values() for token in given])
-        following = iter(encoded)
-        words = {name: list(islice(following, len(given))) for name, given in pieces.items()}
+        words, end = {}, 0
+        for name, given in pieces.items():
+            start, end = end, end + len(given)
+            words[name] = encoded[start:end]
         for name, given in words.items():
             if before and given and name not in self._places:
                 given[0] = before + given[0]

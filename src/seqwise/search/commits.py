@@ -207,7 +207,7 @@ class OpenLabels(NamedTuple):
     @staticmethod
     def start(scores_BJ: Tensor) -> OpenLabels:
         """Return an empty carry for the slots of a new beam."""
-        none_BJT = torch.zeros(*scores_BJ.shape, 0, dtype=torch.long, device=scores_BJ.device)
+        none_BJT = torch.zeros(*scores_BJ.shape, 0, dtype=torch.int32, device=scores_BJ.device)
         dropped_B = scores_BJ.new_zeros(len(scores_BJ), dtype=widest_float(scores_BJ.device))
         return OpenLabels(none_BJT, dropped_B, none_BJT[:, 0])
 
@@ -243,7 +243,7 @@ class Committing:
         before = OpenLabels.start(candidates.prefix_scores_BJ) if carry is None else carry
         selection, inner = self.selector(candidates, before.inner, generator)
         followed_BKT = tree.gather(before.labels_BKT, selection.parents_BK)
-        labels_BKT = torch.cat([followed_BKT, selection.tokens_BK[..., None]], dim=-1)
+        labels_BKT = torch.cat([followed_BKT, selection.tokens_BK[..., None].to(followed_BKT)], dim=-1)
         best_BT, scores_BK = best_labels(labels_BKT, selection.scores_BK), selection.scores_BK
         places_T = torch.arange(labels_BKT.shape[2], device=labels_BKT.device)
         final_BT = places_T < self.rule(labels_BKT, scores_BK)[:, None]
