@@ -138,7 +138,7 @@ def measure(sequences: Sequence[list[int]], name: str, seed: int, report: Report
     else:
         with torch.no_grad():
             for parameter in model.parameters():
-                parameter *= SHARPNESS
+                parameter.mul_(SHARPNESS)
     texts = data.test[LENGTH][:NUM_TEXTS]
     listed = [list_masks(model.eval(), tokens_T) for tokens_T in texts]
     moments = [exact_moments(each, tokens_T) for each, tokens_T in zip(listed, texts, strict=True)]
@@ -155,7 +155,7 @@ def measure(sequences: Sequence[list[int]], name: str, seed: int, report: Report
         )
         exact_B, plain_B = torch.tensor(moments, dtype=torch.float64).T
         found[num_passes, VARIANCE] = float(estimates_BE.var(1).mean() / (plain_B / num_passes).mean())
-        standard_error = math.sqrt(float(estimates_BE.var(1).sum()) / ESTIMATES) / len(texts)
+        standard_error = math.sqrt(estimates_BE.var(1).sum().item() / ESTIMATES) / len(texts)
         found[num_passes, BIAS] = float((estimates_BE.mean(1) - exact_B).mean()) / standard_error
     return found
 
