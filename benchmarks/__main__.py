@@ -31,7 +31,7 @@ RESULTS, PAGE = ROOT / "results" / "benchmarks", ROOT / "docs" / "benchmarks.md"
 # In the order of the page: the module, its arguments in a full run, and those in a quick one.
 BENCHMARKS: dict[str, tuple[list[str], list[str]]] = {
     "relaxed_beam": (["--rounds", "5"], ["--sizes", "10", "--rounds", "3"]),
-    "long_outputs": ([], ["--steps", "8", "16", "--rounds", "1", "--hidden", "32", "--layers", "1"]),
+    "long_outputs": (["--gpt2", "128"], ["--steps", "8", "16", "--rounds", "1", "--hidden", "32", "--layers", "1"]),
     "beam_decoding": ([], ["--rounds", "2", "--shapes", "tiny Marian", "tiny T5"]),
     "constrained_decoding": (
         [],

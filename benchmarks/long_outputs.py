@@ -9,10 +9,11 @@ The gradients are the same; on a GPU, whose products are in bfloat16, up to roun
 
 Times are CPU seconds of the process, or wall-clock seconds on a GPU: the minimum over rounds, in which both take turns.
 In a small model, Python and the bookkeeping of checkpoints take more time than products. ``--long`` adds a T that is
-measured once.
+timed once, and ``--gpt2`` a model of the size of GPT-2, timed once for each of its lengths.
 
     python -m benchmarks.long_outputs
     python -m benchmarks.long_outputs --steps 8 16 --rounds 1
+    python -m benchmarks.long_outputs --gpt2 128         # 10 GB of memory
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -36,14 +38,24 @@ MOST_SAVED, MOST_TIME = 0.25, 1.4
 """Targets at T = 128: ratios of memory and time to those without gradient checkpointing."""
 
 
-def systems_of(steps: int, options: argparse.Namespace) -> list[System]:
+@dataclass(frozen=True)
+class Size:
+    """Sizes of a model and of its beam."""
+
+    hidden: int = 768
+    layers: int = 12
+    vocabulary: int = 50257
+    k: int = 5
+
+
+def systems_of(steps: int, size: Size, options: argparse.Namespace) -> list[System]:
     """Return the systems without and with gradient checkpointing."""
     torch.manual_seed(options.seed)
     config = GPT2Config(
-        vocab_size=options.vocabulary,
-        n_embd=options.hidden,
-        n_layer=options.layers,
-        n_head=max(4, options.hidden // 64),
+        vocab_size=size.vocabulary,
+        n_embd=size.hidden,
+        n_layer=size.layers,
+        n_head=max(4, size.hidden // 64),
         n_positions=steps + 8,
         bos_token_id=0,
         eos_token_id=1,
@@ -53,11 +65,9 @@ def systems_of(steps: int, options: argparse.Namespace) -> list[System]:
     )
     model: Any = step_model(GPT2LMHeadModel(config).train().to(options.device))
     draw = torch.Generator().manual_seed(options.seed)
-    prompt, target = (
-        tuple(torch.randint(2, options.vocabulary, (n,), generator=draw).tolist()) for n in (4, steps - 1)
-    )
+    prompt, target = (tuple(torch.randint(2, size.vocabulary, (n,), generator=draw).tolist()) for n in (4, steps - 1))
     batch = collate([EncodedExample(prompt, target)]).to(options.device)
-    objective = relaxed_beam_objective(k=options.k)
+    objective = relaxed_beam_objective(k=size.k)
 
     def system(name: str, *, checkpointing: bool) -> System:
         def loss() -> torch.Tensor:
@@ -87,53 +97,67 @@ def gradients_of(system: System) -> torch.Tensor:
     return torch.cat([weight.grad.flatten() for weight in system.model.parameters() if weight.grad is not None])
 
 
+def measure_length(steps: int, size: Size, rounds: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Measure memory, time and gradients for one length."""
+    systems = systems_of(steps, size, options)
+    kept, recomputed = (gradients_of(system) for system in systems)
+    seconds = seconds_of(systems, rounds)
+    return {
+        "steps": steps,
+        "difference": ((kept - recomputed).abs().max() / kept.abs().max()).item(),
+        "saved": [saved_bytes(system) for system in systems],
+        "peak": [peak_bytes(system.step, system.device) for system in systems],
+        "seconds": seconds,
+    }
+
+
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Measure all lengths."""
+    """Measure all lengths of all models."""
     torch.set_num_threads(options.threads)
-    rows = []
-    for steps in [*options.steps, *options.long]:
-        systems = systems_of(steps, options)
-        kept, recomputed = (gradients_of(system) for system in systems)
-        seconds = seconds_of(systems, 1 if steps in options.long else options.rounds)
-        rows.append(
-            {
-                "steps": steps,
-                "difference": ((kept - recomputed).abs().max() / kept.abs().max()).item(),
-                "saved": [saved_bytes(system) for system in systems],
-                "peak": [peak_bytes(system.step, system.device) for system in systems],
-                "seconds": seconds,
-            }
-        )
-    size = {name: getattr(options, name) for name in ("hidden", "layers", "vocabulary", "k")}
-    signature = signed("gradient checkpointing of a relaxed beam, GPT-2", options, data="random")
-    return {"size": size, "rows": rows, **signature}
+    size = Size(options.hidden, options.layers, options.vocabulary, options.k)
+    rounds = [*((steps, options.rounds) for steps in options.steps), *((steps, 1) for steps in options.long)]
+    models = [(size, rounds), (Size(k=options.k), [(steps, 1) for steps in options.gpt2])]
+    measured = [
+        {"size": asdict(size), "rows": [measure_length(steps, size, count, options) for steps, count in lengths]}
+        for size, lengths in models
+        if lengths
+    ]
+    return {"models": measured, **signed("gradient checkpointing of a relaxed beam, GPT-2", options, data="random")}
 
 
 def ratios(result: dict[str, Any]) -> list[Ratio]:
-    """Return the ratios of memory and time at the greatest length, for the summary."""
-    last = result["rows"][-1]
-    kept, recomputed = last["saved"]
-    what = f"gradient checkpointing, T = {last['steps']}"
-    return [
-        Ratio(f"{what}: memory", recomputed / kept, most=MOST_SAVED),
-        Ratio(f"{what}: time", last["seconds"][1] / last["seconds"][0], most=MOST_TIME),
-    ]
+    """Return the ratios of memory and time of each model at its greatest length, for the summary."""
+    found = []
+    for model in result["models"]:
+        last = model["rows"][-1]
+        kept, recomputed = last["saved"]
+        what = f"gradient checkpointing, {_layers(model)}, T = {last['steps']}"
+        found += [
+            Ratio(f"{what}: memory", recomputed / kept, most=MOST_SAVED),
+            Ratio(f"{what}: time", last["seconds"][1] / last["seconds"][0], most=MOST_TIME),
+        ]
+    return found
+
+
+def _layers(model: dict[str, Any]) -> str:
+    return "{layers} layers of {hidden}".format(**model["size"])
 
 
 def table(result: dict[str, Any]) -> str:
-    """Format the result as a table."""
-    lines = [
-        "GPT-2 of {layers} layers of {hidden}, V = {vocabulary}, k = {k}; one output of T tokens".format(
-            **result["size"]
-        ),
-        f"{'T':>5}  {'saved MB':>8}  share  {'peak MB':>8}  share  {'seconds':>7}  ratio  gradients differ by",
-    ]
-    for row in result["rows"]:
-        (saved, saved_again), (peak, peak_again), (seconds, seconds_again) = row["saved"], row["peak"], row["seconds"]
-        lines.append(
-            f"{row['steps']:5}  {saved / 1e6:8.1f}  {saved_again / saved:5.2f}  {peak / 1e6:8.1f}  "
-            f"{peak_again / peak:5.2f}  {seconds:7.2f}  {seconds_again / seconds:5.2f}  {row['difference']:.0e}"
-        )
+    """Format the result as a table for each model."""
+    lines = []
+    for model in result["models"]:
+        lines += [
+            "GPT-2 of {}, V = {vocabulary}, k = {k}; one output of T tokens".format(_layers(model), **model["size"]),
+            f"{'T':>5}  {'saved MB':>8}  share  {'peak MB':>8}  share  {'seconds':>7}  ratio  gradients differ by",
+        ]
+        for row in model["rows"]:
+            (saved, saved_again), (peak, peak_again) = row["saved"], row["peak"]
+            seconds, seconds_again = row["seconds"]
+            lines.append(
+                f"{row['steps']:5}  {saved / 1e6:8.1f}  {saved_again / saved:5.2f}  {peak / 1e6:8.1f}  "
+                f"{peak_again / peak:5.2f}  {seconds:7.2f}  {seconds_again / seconds:5.2f}  {row['difference']:.0e}"
+            )
     return "\n".join([*lines, result["signature_line"]])
 
 
@@ -142,6 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     parser = make_parser("long_outputs", __doc__, rounds=3, seed="the model and the output")
     parser.add_argument("--steps", type=int, nargs="*", default=[8, 16, 32, 64, 128], help="lengths T")
     parser.add_argument("--long", type=int, nargs="*", default=[], help="further lengths, timed once")
+    parser.add_argument("--gpt2", type=int, nargs="*", default=[], help="lengths for a model of the size of GPT-2")
     parser.add_argument("--hidden", type=int, default=64, help="hidden size of the model")
     parser.add_argument("--layers", type=int, default=2, help="number of layers")
     parser.add_argument("--vocabulary", type=int, default=100, help="V, vocabulary size")
