@@ -342,7 +342,7 @@ def examine(task: Task, found: Found, best: str) -> list[Claim]:
         beats("… than half-normalised scores at any delay.", (best, AGREE), (HALF, AGREE)),
         judge(f"… and take back at most {MOST_RETRACTED:.0%} of the labels.", SOURCE, allowed, at_once.retracted,
               prefix=f"{MOST_RETRACTED:.0%} minus {best}, {share:.1f}: "),
-        *(beats(f"Never revised, global scores do better than local ones, both {labels} tokens late.",
+        *(beats(f"Never revised, global scores do better than local ones, both {_tokens(labels)} late.",
                 (best, f"delay({labels})"), (LOCAL, f"delay({labels})")) for labels in DELAYS if labels),
         *(beats(text.format(labels), (TRAINED[key], f"delay({labels})"), (other, f"delay({labels})"))
           for keys, name, whole in ((COMMITTED, "beam CRF", CRF), (DENSE_COMMITTED, "dense beam loss", DENSE))
@@ -353,15 +353,19 @@ def examine(task: Task, found: Found, best: str) -> list[Claim]:
               ("… than local scores at a delay of {}.", LOCAL))),
         beats("Global scores, shown at once and revised, do better than a model that reads two tokens ahead.",
               (best, AGREE), (AHEAD, "delay(2)")),
-        *(beats(f"Never revised, a model that reads {labels} tokens ahead does better than global scores that late.",
+        *(beats(f"Never revised, a model that reads {_tokens(labels)} ahead does better than global scores that late.",
                 (AHEAD, f"delay({labels})"), (best, f"delay({labels})")) for labels in READ_AHEAD),
         beats("A two-way model, run again on every prefix, does better than global scores, both shown at once and "
               "revised.", (AGAIN, AT_THE_END), (best, AGREE)),
         judge("… and takes more labels back.", SOURCE, found[AGAIN, AT_THE_END].retracted, at_once.retracted,
               prefix=f"{100 * mean_value(found[AGAIN, AT_THE_END].retracted):.1f} against {share:.1f}: "),
-        *(beats(f"Never revised, the two-way model does better than global scores, both {labels} tokens late.",
+        *(beats(f"Never revised, the two-way model does better than global scores, both {_tokens(labels)} late.",
                 (AGAIN, f"delay({labels})"), (best, f"delay({labels})")) for labels in DELAYS),
     ]  # fmt: skip
+
+
+def _tokens(number: int) -> str:
+    return f"{number} token{'s' * (number != 1)}"
 
 
 def _by_rule(table: Table) -> dict[str, dict[str, dict[str, Result]]]:
