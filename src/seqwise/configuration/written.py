@@ -12,7 +12,7 @@ import yaml
 
 from seqwise.errors import InputError
 
-MANY = 40
+MANY = 50
 """Largest number of names that a hint lists."""
 
 

@@ -229,8 +229,8 @@ class Committing:
         >>> carry.labels_BKT.tolist()  # too close to each other
         [[[0], [1]]]
         >>> selection, carry = Committing(HardTopK(2), margin(0.5))(first, None, None)
-        >>> carry.committed_BT, selection.scores_BK, carry.labels_BKT.shape
-        (tensor([[0]]), tensor([[0., -inf]]), torch.Size([1, 2, 0]))
+        >>> carry.committed_BT.tolist(), selection.scores_BK, carry.labels_BKT.shape
+        ([[0]], tensor([[0., -inf]]), torch.Size([1, 2, 0]))
     """
 
     selector: Selector
