@@ -133,6 +133,14 @@ def test_numbers_of_the_streaming_guide_are_the_saved_ones() -> None:
     ]
     shown = re.findall(r"[0-9]+\.[0-9]", guide)
     assert [number for number in saved if f"{number:.1f}" not in shown] == []
+    claims = {claim.text: claim.numbers for claim in load_table(RESULTS / "frontier-stress.json").claims}
+    judged = [
+        "… than local scores at a delay of 1.",
+        "Global scores, shown at once and revised, do better than a model that reads two tokens ahead.",
+    ]
+    words = " ".join(guide.split())
+    for _, low, high, _ in (claims[text] for text in judged):
+        assert f"[{100 * low:.1f}, {100 * high:.1f}]" in words
     costs = (value("frontier-pmb-converged", "delay(2): CPU time a token", system) for system in (again, crf))
     shown = re.findall(r"[0-9]+\.[0-9]{2}", guide)
     assert [number for number in costs if f"{number:.2f}" not in shown] == []
