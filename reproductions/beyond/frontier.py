@@ -30,6 +30,7 @@ from seqwise import Streams
 from seqwise.data.readers import Example
 from seqwise.evaluation.metrics import Counts, Sums
 from seqwise.evaluation.signature import Signature
+from seqwise.names import count_of
 from seqwise.runs.decoder_choice import choose_decoder
 from seqwise.runs.loading import load_run
 from seqwise.runs.run import OutputRun
@@ -63,6 +64,8 @@ DELAY, RETRACTED, COST = "mean delay", "retracted a hundred tokens", "CPU time a
 MOST_RETRACTED = 0.1  # of the labels
 BATCH = 256
 SOURCE = "not in the papers"
+
+_tokens = partial(count_of, thing="token")
 
 Labels = tuple[str, ...]
 Made = TypeVar("Made")
@@ -362,10 +365,6 @@ def examine(task: Task, found: Found, best: str) -> list[Claim]:
         *(beats(f"Never revised, the two-way model does better than global scores, both {_tokens(labels)} late.",
                 (AGAIN, f"delay({labels})"), (best, f"delay({labels})")) for labels in DELAYS),
     ]  # fmt: skip
-
-
-def _tokens(number: int) -> str:
-    return f"{number} token{'s' * (number != 1)}"
 
 
 def _by_rule(table: Table) -> dict[str, dict[str, dict[str, Result]]]:

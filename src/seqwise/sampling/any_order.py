@@ -75,11 +75,7 @@ def any_order_bound(
     ratios_N = edges_N1[:-1] + offset * weights_N
     lengths_N = 1 + (ratios_N * count).long().clamp(max=count - 1)
     masked_NT = torch.zeros(num_passes, len(tokens_T), dtype=torch.bool)
-    times_F = torch.zeros(count)
-    for masked_T, length in zip(masked_NT, lengths_N.tolist(), strict=True):
-        least_K = (times_F + torch.rand(count, generator=generator)).argsort()[:length]
-        masked_T[free_F[least_K]] = True
-        times_F[least_K] += 1
+    masked_NT[:, free_F] = _least_masked(lengths_N, count, generator)
     total = 0.0
     for first in range(0, num_passes, checked_rows(max_rows)):
         part = slice(first, first + max_rows)
@@ -91,3 +87,13 @@ def any_order_bound(
         scale_K = (weights_N[part] * count / lengths_N[part])[rows_K]
         total += float((scale_K * log_probs_K.cpu().double()).sum())
     return total
+
+
+def _least_masked(lengths_N: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Draw a set of positions of each length, (N, F): those in the fewest sets before, with ties broken at random."""
+    masked_NF = torch.zeros(len(lengths_N), count, dtype=torch.bool)
+    times_F = torch.zeros(count)
+    for masked_F, length in zip(masked_NF, lengths_N.tolist(), strict=True):
+        masked_F[(times_F + torch.rand(count, generator=generator)).argsort()[:length]] = True
+        times_F += masked_F
+    return masked_NF
