@@ -21,6 +21,9 @@ else:
 # Offset of the byte that Windows locks; others cannot read it, so it is after the process id.
 _LOCKED = 64
 
+# Tries to open a lock file, each in vain if its last holder removes the folder at that moment.
+_TRIES = 100
+
 # Errors of file systems without locks, on which other writers are not kept out.
 _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
@@ -70,6 +73,7 @@ def sole_writer(folder: Path) -> Iterator[None]:
 def next_writer(folder: Path) -> Iterator[None]:
     """Wait until no other process writes to a folder, and lock it as `sole_writer` does."""
     with ExitStack() as lock:
+        lock.callback(_remove_if_empty, folder)  # the process waited for could not, if this one had its file in there
         while True:
             try:
                 lock.enter_context(sole_writer(folder))
@@ -79,15 +83,17 @@ def next_writer(folder: Path) -> Iterator[None]:
         yield
 
 
+def _remove_if_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()
+
+
 def _lock(folder: Path) -> int:
     """Return the open file that holds the lock."""
-    if folder.exists() and not folder.is_dir():
-        raise InputError("the output is a file", path=folder, hint="name a folder")
     path = folder / LOCK
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         while True:
-            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            handle = _open(path)
             _lock_file(handle, folder)
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(handle), path.stat()):
@@ -96,9 +102,23 @@ def _lock(folder: Path) -> int:
         os.ftruncate(handle, 0)
         os.write(handle, str(os.getpid()).encode())
     except OSError as error:
+        if folder.exists() and not folder.is_dir():
+            raise InputError("the output is a file", path=folder, hint="name a folder") from error
         problem = f"the folder cannot be {'written to' if os.path.isdir(folder) else 'made'} ({error.strerror})"
         raise InputError(problem, path=folder, hint="give another --output") from error
     return handle
+
+
+def _open(path: Path) -> int:
+    for _ in range(_TRIES - 1):
+        with suppress(FileNotFoundError, FileExistsError):
+            return _open_once(path)
+    return _open_once(path)
+
+
+def _open_once(path: Path) -> int:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
 
 
 def _lock_file(handle: int, folder: Path) -> None:
