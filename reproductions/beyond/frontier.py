@@ -2,7 +2,7 @@
 
 Every test sequence arrives token by token. A stream shows labels at once and may retract them until a commit rule makes
 them final. The strongest control, and the most expensive one, is a bidirectional model that is run again on every
-prefix. Models that read some tokens ahead of each label are another: they are trained to decide late, and never revise.
+prefix. Models with a look-ahead of some tokens are another: each label is that late, and plain ones never revise.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ from reproductions.comparison import Measured, best_on_dev, judge, mean_value, r
 from reproductions.figures import BLACK, BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, interval_bars, legend_below, panels
 from reproductions.outcome import Outcome
 from reproductions.report import Claim, Result, Table
-from reproductions.systems import Data, System, best_outputs, systems_of
+from reproductions.systems import System, best_outputs, systems_of
 from reproductions.tasks import Task, run_task
 from reproductions.tuning import with_early_stopping
 from reproductions.verdicts import student_result
@@ -57,9 +57,8 @@ TRAINED = {
 }
 TWO_WAY = "two-way"
 LOCAL, HALF, AGAIN = "cross-entropy, local", "cross-entropy, half-normalised", "two-way, re-run on every prefix"
-AHEAD = "cross-entropy, reading ahead"
-READ_AHEAD = (1, 2, 4)  # tokens
-END, WAITING = "<end>", "O"  # the label is outside for measures of entities
+AHEAD, AHEAD_GLOBAL = "cross-entropy, look-ahead", "beam CRF, global, look-ahead of one token"
+LOOK_AHEAD = (1, 2, 4)  # tokens
 DELAY, RETRACTED, COST = "mean delay", "retracted a hundred tokens", "CPU time a token"
 MOST_RETRACTED = 0.1  # of the labels
 BATCH = 256
@@ -91,13 +90,15 @@ class Streamed:
 
 
 def course(shown: Sequence[Labels], num_final: Sequence[int]) -> Course:
-    """Summarise the labels shown after each token, the first of which were final; at the end, all are.
+    """Summarise the labels shown after each token, and perhaps at the end, and how many were final after each token.
+
+    At the end, all are.
 
     Example:
         >>> course([("A",), ("B", "C"), ("B", "C", "D")], [0, 1, 3])
         Course(labels=('B', 'C', 'D'), delay=2, retracted=1)
     """
-    length, delay, retracted = len(shown), 0, 0
+    length, delay, retracted = len(num_final), 0, 0
     for now, (before, after) in enumerate(pairwise([0, *num_final[:-1], length])):
         delay += sum(now - place for place in range(before, after))
     for earlier, later in pairwise(shown):
@@ -106,16 +107,8 @@ def course(shown: Sequence[Labels], num_final: Sequence[int]) -> Course:
     return Course(shown[-1], delay, retracted)
 
 
-def stream(run: OutputRun, examples: Sequence[Example], decoder: str, rule: str, *, ahead: int = 0) -> list[Course]:
-    """Feed every source token by token, many in a batch.
-
-    Sources that end with ``ahead`` ends are those of `read_ahead`: the ends are fed at once, after the last token, and
-    labels of waiting are omitted.
-    """
-
-    def known(after: Sequence[Made]) -> list[Made]:
-        return [*after[: len(after) - 1 - ahead], after[-1]]
-
+def stream(run: OutputRun, examples: Sequence[Example], decoder: str, rule: str) -> list[Course]:
+    """Feed every source token by token, many in a batch."""
     courses: dict[int, Course] = {}
     order = sorted(range(len(examples)), key=lambda place: len(examples[place].source))
     for start in range(0, len(order), BATCH):
@@ -129,8 +122,8 @@ def stream(run: OutputRun, examples: Sequence[Example], decoder: str, rule: str,
                 final[place].append(final[place][-1] + update.committed)
                 shown[place].append(final[place][-1] + update.partial)
         for place in places:
-            num_final = [max(len(each) - ahead, 0) for each in known(final[place][1:])]
-            courses[place] = course([labels[ahead:] for labels in known(shown[place])], num_final)
+            shown[place].append(final[place][-1] + streams.finish(place).committed)
+            courses[place] = course(shown[place], [len(each) for each in final[place][1:]])
     return [courses[place] for place in range(len(examples))]
 
 
@@ -160,31 +153,6 @@ def commit_prefixes(outputs: Sequence[Labels], delay: int | None) -> Course:
         shown.append(final + output[len(final) :])
         num_final.append(count)
     return course(shown, num_final)
-
-
-def read_ahead(task: Task, tokens: int) -> Task:
-    """Return the task of a tagger that reads so many tokens after each before it labels it.
-
-    Sources are followed by ends, and targets come after labels of waiting, which are not measured.
-    """
-
-    def count(part: str, outputs: Sequence[Labels]) -> Sums:
-        return task.count(part, [output[tokens:] for output in outputs])
-
-    # Workers unpickle the function that loads the data.
-    return replace(task, load_data=partial(_late_data, task.load_data, tokens), count=count, decoders=(BEAM,))
-
-
-@cache
-def _late_data(load_data: Callable[[], Data], tokens: int) -> Data:
-    def late(examples: Iterable[Example]) -> list[Example]:
-        return [
-            replace(each, source=each.source + (END,) * tokens, target=(WAITING,) * tokens + each.target)
-            for each in examples
-        ]
-
-    data = load_data()
-    return replace(data, train=late(data.train), dev=late(data.dev), test=late(data.test))
 
 
 def systems(corpus: str, scale: str, num_examples: int, seed: int) -> dict[str, System]:
@@ -221,10 +189,17 @@ def systems(corpus: str, scale: str, num_examples: int, seed: int) -> dict[str, 
     return {**{key: shared[key] for key in (*PLAIN, CRF)}, **own}
 
 
-def plain_systems(corpus: str, scale: str, num_examples: int, seed: int) -> dict[str, System]:
-    """Return the systems of one seed that are trained by cross-entropy alone, for the task of `read_ahead`."""
+def ahead_systems(corpus: str, scale: str, num_examples: int, tokens: int, seed: int) -> dict[str, System]:
+    """Return the systems of one seed with a look-ahead: plain ones, and for one token the beam CRF."""
     made = systems(corpus, scale, num_examples, seed)
-    return {key: made[key] for key in PLAIN}
+    return {
+        key: replace(made[key], settings=made[key].settings.with_changes(look_ahead=tokens)) for key in _ahead(tokens)
+    }
+
+
+def _ahead(tokens: int) -> dict[str, str]:
+    """Return the names of the systems with a look-ahead by key."""
+    return PLAIN | ({CRF: AHEAD_GLOBAL} if tokens == 1 else {})
 
 
 def reproduce(setup: Setup) -> Iterator[Outcome]:
@@ -242,11 +217,10 @@ def run_corpus(name: str, corpus: str, setup: Setup) -> Outcome:
     rows = rows_of({**PLAIN, **GLOBAL, **TRAINED, TWO_WAY: AGAIN})
     measured = run_task(task, partial(systems, corpus, setup.scale, len(task.load_data().train)), rows, name, setup)
     ahead = {}
-    for tokens in READ_AHEAD:
-        late, inside = read_ahead(task, tokens), setup.inside(f"ahead-{tokens}")
-        family = partial(plain_systems, corpus, setup.scale, len(late.load_data().train))
-        models = run_task(late, family, rows_of(PLAIN), f"{name}-ahead-{tokens}", inside)
-        ahead[tokens] = best_on_dev(models, PLAIN, decoder=BEAM)
+    for tokens in LOOK_AHEAD:
+        family = partial(ahead_systems, corpus, setup.scale, len(task.load_data().train), tokens)
+        inside = setup.inside(f"look-ahead-{tokens}")
+        ahead[tokens] = run_task(task, family, rows_of(_ahead(tokens)), f"{name}-look-ahead-{tokens}", inside)
     with one_thread():
         found = dict(_stream_all(task, measured)) | dict(_stream_ahead(task, ahead))
     best = best_on_dev(measured, GLOBAL, decoder=RAW).row.name
@@ -277,14 +251,20 @@ def _stream_all(task: Task, measured: Mapping[str, Measured]) -> Iterator[tuple[
         yield (AGAIN, rule), _measure(task, courses, seconds)
 
 
-def _stream_ahead(task: Task, models: Mapping[int, Measured]) -> Iterator[tuple[tuple[str, str], Streamed]]:
-    """Yield measurements of models that read ahead, by the number of tokens, which is the delay of their labels."""
-    num_tokens = sum(len(example.source) for example in task.load_data().test)
-    for tokens, row in models.items():
-        test = read_ahead(task, tokens).load_data().test
-        timed = [_timed(stream, load_run(path), test, BEAM, "delay(0)", ahead=tokens) for path in row.runs]
-        measured = _measure(task, [courses for courses, _ in timed], [s / num_tokens for _, s in timed])
-        yield (AHEAD, f"delay({tokens})"), measured
+def _stream_ahead(
+    task: Task, ahead: Mapping[int, Mapping[str, Measured]]
+) -> Iterator[tuple[tuple[str, str], Streamed]]:
+    """Yield measurements of models with a look-ahead; the labels of plain ones are final as many tokens late."""
+    chosen = {
+        (AHEAD, f"delay({tokens})"): (best_on_dev(measured, PLAIN, decoder=BEAM), BEAM, "delay(0)")
+        for tokens, measured in ahead.items()
+    }
+    chosen[AHEAD_GLOBAL, AGREE] = (ahead[1][CRF], RAW, AGREE)
+    test = task.load_data().test
+    num_tokens = sum(len(example.source) for example in test)
+    for place, (row, decoder, rule) in chosen.items():
+        timed = [_timed(stream, load_run(path), test, decoder, rule) for path in row.runs]
+        yield place, _measure(task, [courses for courses, _ in timed], [s / num_tokens for _, s in timed])
 
 
 def _timed(function: Callable[..., Made], *arguments: Any, **options: Any) -> tuple[Made, float]:
@@ -354,10 +334,12 @@ def examine(task: Task, found: Found, best: str) -> list[Claim]:
               (f"Trained for a delay of {{}}, the {name} does better at that delay than trained for whole outputs.",
                GLOBAL[whole]),
               ("… than local scores at a delay of {}.", LOCAL))),
-        beats("Global scores, shown at once and revised, do better than a model that reads two tokens ahead.",
+        beats("Global scores, shown at once and revised, do better than a look-ahead of two tokens.",
               (best, AGREE), (AHEAD, "delay(2)")),
-        *(beats(f"Never revised, a model that reads {_tokens(labels)} ahead does better than global scores that late.",
-                (AHEAD, f"delay({labels})"), (best, f"delay({labels})")) for labels in READ_AHEAD),
+        *(beats(f"Never revised, a look-ahead of {_tokens(labels)} does better than global scores that late.",
+                (AHEAD, f"delay({labels})"), (best, f"delay({labels})")) for labels in LOOK_AHEAD),
+        beats("With a look-ahead of one token, global scores, revised, do better than local ones.",
+              (AHEAD_GLOBAL, AGREE), (AHEAD, "delay(1)")),
         beats("A two-way model, run again on every prefix, does better than global scores, both shown at once and "
               "revised.", (AGAIN, AT_THE_END), (best, AGREE)),
         judge("… and takes more labels back.", SOURCE, found[AGAIN, AT_THE_END].retracted, at_once.retracted,
@@ -376,9 +358,9 @@ def _by_rule(table: Table) -> dict[str, dict[str, dict[str, Result]]]:
     return found
 
 
-STYLES = dict(zip((LOCAL, HALF, *GLOBAL.values(), *TRAINED.values(), AGAIN, AHEAD),
+STYLES = dict(zip((LOCAL, HALF, *GLOBAL.values(), *TRAINED.values(), AGAIN, AHEAD, AHEAD_GLOBAL),
                   ((SKY, "o"), (BLUE, "s"), (RED, "^"), (RED, "p"), (ORANGE, "v"), (PINK, "<"), (GREEN, ">"),
-                   (GREEN, "h"), (GREY, "D"), (BLACK, "X")), strict=True))  # fmt: skip
+                   (GREEN, "h"), (GREY, "D"), (BLACK, "X"), (BLACK, "P")), strict=True))  # fmt: skip
 
 
 def draw(table: Table, path: Path) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from reproductions.beyond import frontier, search_objectives
+from reproductions.beyond import frontier
 from reproductions.beyond.frontier import (
     AGAIN,
     AGREE,
@@ -20,16 +19,12 @@ from reproductions.beyond.frontier import (
     course,
     draw,
     read_again,
-    read_ahead,
     stream,
     systems,
 )
 from reproductions.report import Result, Table
-from reproductions.systems import Data
-from reproductions.tasks import Task, against_gold
 from reproductions.tuning import PATIENCE
 from seqwise.data import Example
-from seqwise.evaluation.metrics import token_accuracy
 from seqwise.evaluation.signature import sign
 from seqwise.runs import Run, predict, train_settings
 from seqwise.runs.loading import build_codec, build_model
@@ -77,29 +72,22 @@ def test_streams_and_prefixes_end_as_the_whole_search_does() -> None:
     assert all(each.delay == 0 for each in stream(run, WORDS, "raw-beam", "delay(0)"))
 
 
-def test_a_model_that_reads_ahead_has_every_label_as_many_tokens_late() -> None:
-    """The ends are fed at once, so the last labels are less late."""
+def test_a_look_ahead_delays_every_label_and_the_end_gives_the_last_ones() -> None:
     small = {"hidden_size": 4, "embedding_size": 4, "encoder": "left-to-right", "beam_size": 3, "minimum_count": 1}
-    data = Data(WORDS, WORDS, WORDS)
-    task = Task("words", "words", "accuracy", lambda: data, against_gold(lambda: data, token_accuracy))
-    late = read_ahead(task, 2)
-    examples = late.load_data().test
-    assert examples[1].source == ("c", "a", "<end>", "<end>") and examples[1].target == ("O", "O", "C", "A")
-    assert late.count("test", [each.target for each in examples]).value == 1
-    settings = train_settings(**small)
-    codec = build_codec(examples, settings)
+    settings = train_settings(look_ahead=2, **small)
+    codec = build_codec(WORDS, settings)
     run = Run(settings, build_model(settings, codec), codec)
-    whole = [best[0].tokens[2:] for best in predict(run, examples, "beam")]
-    assert [each.labels for each in stream(run, examples, "beam", AGREE, ahead=2)] == whole
-    assert [each.delay for each in stream(run, examples, "beam", "delay(0)", ahead=2)] == [
-        3 * 2 + 1 + 0, 1 + 0, 2 * 2 + 1 + 0, 0
-    ]  # fmt: skip
+    whole = [best[0].tokens for best in predict(run, WORDS, "beam")]
+    assert [each.labels for each in stream(run, WORDS, "beam", AGREE)] == whole
+    assert [each.delay for each in stream(run, WORDS, "beam", "delay(0)")] == [3 * 2 + 1 + 0, 1 + 0, 2 * 2 + 1 + 0, 0]
 
 
-@pytest.mark.parametrize("corpus", CORPORA)
-def test_workers_can_load_the_data_of_a_model_that_reads_ahead(corpus: str) -> None:
-    load_data = read_ahead(search_objectives.CORPORA[corpus][0], 2).load_data
-    assert callable(pickle.loads(pickle.dumps(load_data)))
+def test_the_systems_with_a_look_ahead_are_the_others_but_for_it() -> None:
+    plain, ahead = systems("pmb", "cpu", 1_000, 0), frontier.ahead_systems("pmb", "cpu", 1_000, 1, 0)
+    assert {*ahead} == {*frontier.PLAIN, frontier.CRF}
+    for key, system in ahead.items():
+        assert system.settings == plain[key].settings.with_changes(look_ahead=1) != plain[key].settings
+    assert {*frontier.ahead_systems("pmb", "cpu", 1_000, 2, 0)} == {*frontier.PLAIN}
 
 
 def test_the_figure_has_the_cost_of_each_system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

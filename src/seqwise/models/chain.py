@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from seqwise.data.batches import Batch
 from seqwise.errors import InputError
 from seqwise.models.hub import HubModel
-from seqwise.models.lstm_steps import LSTMState
-from seqwise.models.recurrent import Encoder, read_along, require_position, shifted_right
+from seqwise.models.recurrent import Context, Encoder, EncoderPast, read_along, require_position, shifted_right
 
 
 class Chain(NamedTuple):
@@ -99,7 +98,10 @@ class ChainTagger(nn.Module, HubModel):
         hidden_size: size of the encoder (each direction).
         bidirectional: whether the encoder also reads from right to left.
         dropout: rate on embeddings and encoder outputs.
-        num_characters: see :class:`~seqwise.models.Tagger`.
+        num_characters, look_ahead: see :class:`~seqwise.models.Tagger`.
+
+    Raises:
+        InputError: a look-ahead of a bidirectional encoder.
 
     Source: Lafferty et al. (ICML 2001); Lample et al. (NAACL 2016) for the LSTM. Not implemented: scores for ending
     with a label, for which a step model would need the length.
@@ -122,6 +124,7 @@ class ChainTagger(nn.Module, HubModel):
         bidirectional: bool = False,
         dropout: float = 0.1,
         num_characters: int = 0,
+        look_ahead: int = 0,
     ) -> None:
         super().__init__()
         self.encoder = Encoder(
@@ -131,6 +134,7 @@ class ChainTagger(nn.Module, HubModel):
             bidirectional=bidirectional,
             dropout=dropout,
             num_characters=num_characters,
+            look_ahead=look_ahead,
         )
         self.label_scores = nn.Linear(self.encoder.output_size, target_size)
         self.first_input_D = nn.Parameter(torch.zeros(target_size))
@@ -156,9 +160,20 @@ class ChainTagger(nn.Module, HubModel):
         """Raise an InputError if the encoder also reads from right to left."""
         self.encoder.require_left_to_right()
 
-    def read(self, batch: Batch, past: LSTMState | None) -> tuple[ChainContext, LSTMState]:
+    @property
+    def look_ahead(self) -> int:
+        """Number of tokens read after each before it is labelled."""
+        return self.encoder.look_ahead
+
+    def read(self, batch: Batch, past: EncoderPast | None) -> tuple[ChainContext, EncoderPast]:
         """Read the next part of the sources."""
-        context, past = self.encoder.read(batch.sources_BS, batch.source_lengths_B, past)
+        return self._scored(*self.encoder.read(batch.sources_BS, batch.source_lengths_B, past))
+
+    def read_end(self, past: EncoderPast) -> tuple[ChainContext, EncoderPast]:
+        """Read the ends of the sources."""
+        return self._scored(*self.encoder.read_end(past))
+
+    def _scored(self, context: Context, past: EncoderPast) -> tuple[ChainContext, EncoderPast]:
         return ChainContext(self.label_scores(context.memory_BSM), context.lengths_B), past
 
     def chain(self, context: ChainContext) -> Chain:

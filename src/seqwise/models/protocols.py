@@ -65,7 +65,11 @@ class ParallelModel(StepModel, Protocol):
 
 
 class StreamModel(StepModel, Protocol):
-    """Tagger that reads its sources from left to right, so that no label depends on later tokens."""
+    """Tagger that reads its sources from left to right, so that no label depends on tokens beyond its look-ahead.
+
+    Attributes:
+        look_ahead: number N of tokens read after each before it is labelled; 0 if there is no such attribute.
+    """
 
     def require_left_to_right(self) -> None:
         """Raise an :class:`~seqwise.errors.InputError` if the sources cannot be read in pieces."""
@@ -80,13 +84,22 @@ class StreamModel(StepModel, Protocol):
 
         Returns:
             The context of these pieces alone, with steps counted from 0, and the past for the next pieces, a nest of
-            tensors (B, ...). Pasts of different sizes may be batched, padded with zeros at the end.
+            tensors (B, ...). Pasts of different sizes may be batched, padded with zeros at the end. With a look-ahead,
+            each context is N words behind: the first one lacks the last N words of the piece.
+        """
+        ...
+
+    def read_end(self, past: Any) -> tuple[Any, Any]:
+        """Read the ends of the sources; only called with a look-ahead.
+
+        Returns:
+            The context of the last N words, or of all words if there were fewer, and the past.
         """
         ...
 
 
 def reads_left_to_right(model: object) -> bool:
-    """Whether no label of a model depends on later tokens of its source, as in a :class:`StreamModel`.
+    """Whether a model reads its source from left to right, as a :class:`StreamModel` does.
 
     Example:
         >>> from seqwise.models import Tagger

@@ -36,10 +36,15 @@ class Context(_Encoded):
         return LSTMSteps()
 
 
+EncoderPast = tuple[Tensor, Tensor, Tensor]
+"""Hidden and cell state of a left-to-right encoder, (B, 1, H), and the outputs that wait for later words, (B, N, H)."""
+
+
 class Encoder(nn.Module):
     """Embedding and one-layer LSTM; outputs at real positions do not depend on the padding.
 
-    With characters, sources are spelt, and character features are concatenated with word embeddings.
+    With characters, sources are spelt, and character features are concatenated with word embeddings. With a look-ahead
+    of N words, ``m_i = [h_i; h_{i+N}]``; after the end of a source, the LSTM reads embeddings of zeros.
     """
 
     def __init__(
@@ -51,14 +56,19 @@ class Encoder(nn.Module):
         bidirectional: bool,
         dropout: float,
         num_characters: int = 0,
+        look_ahead: int = 0,
     ) -> None:
         super().__init__()
+        if look_ahead and bidirectional:
+            problem = "an encoder that reads its source both ways has no look-ahead"
+            raise InputError(problem, hint="leave look_ahead out, or use bidirectional=False")
+        self.look_ahead = look_ahead
         self.embedding = nn.Embedding(vocabulary_size, embedding_size)
         self.characters = CharacterConvolution(num_characters) if num_characters else None
         self.dropout = nn.Dropout(dropout)
         input_size = embedding_size + (self.characters.output_size if self.characters else 0)
         self.lstm = nn.LSTM(input_size, hidden_size, batch_first=True, bidirectional=bidirectional)
-        self.output_size = hidden_size * (2 if bidirectional else 1)
+        self.output_size = hidden_size * (2 if bidirectional or look_ahead else 1)
 
     def num_outputs(self, source_ids: Sequence[int]) -> int:
         """Count the words of a source."""
@@ -66,7 +76,11 @@ class Encoder(nn.Module):
 
     def forward(self, sources_BS: Tensor, lengths_B: Tensor) -> Context:
         embedded_BSE, lengths_B = self._embedded(sources_BS, lengths_B)
-        if not self.lstm.bidirectional:
+        if self.look_ahead:
+            real_BS = torch.arange(embedded_BSE.shape[1], device=lengths_B.device) < lengths_B[:, None]
+            embedded_BSE = F.pad(embedded_BSE.masked_fill(~real_BS[..., None], 0.0), (0, 0, 0, self.look_ahead))
+            memory_BSM = self._with_later(run_lstm(self.lstm, embedded_BSE)[0])
+        elif not self.lstm.bidirectional:
             memory_BSM, _ = run_lstm(self.lstm, embedded_BSE)
         else:  # an empty source is read as one padding symbol, whatever else is in the batch
             memory_BSM = read_both_ways(self.lstm, embedded_BSE, lengths_B.clamp(min=1))
@@ -77,20 +91,38 @@ class Encoder(nn.Module):
         if self.lstm.bidirectional:
             raise InputError(READS_BOTH_WAYS, hint=LEFT_TO_RIGHT)
 
-    def read(self, sources_BS: Tensor, lengths_B: Tensor, past: LSTMState | None) -> tuple[Context, LSTMState]:
-        """Read the next words of sources, the same number of each; the past is the LSTM's state, (B, 1, H) each."""
+    def read(self, sources_BS: Tensor, lengths_B: Tensor, past: EncoderPast | None) -> tuple[Context, EncoderPast]:
+        """Read the next words of sources, the same number of each; see `seqwise.models.StreamModel`."""
         self.require_left_to_right()
-        embedded_BSE, lengths_B = self._embedded(sources_BS, lengths_B)
+        embedded_BSE, _ = self._embedded(sources_BS, lengths_B)
+        return self._read(embedded_BSE, past)
+
+    def read_end(self, past: EncoderPast) -> tuple[Context, EncoderPast]:
+        """Read the ends of sources."""
+        zeros_BNE = past[0].new_zeros(len(past[0]), self.look_ahead, self.lstm.input_size)
+        return self._read(zeros_BNE, past)
+
+    def _read(self, embedded_BSE: Tensor, past: EncoderPast | None) -> tuple[Context, EncoderPast]:
         if past is not None and embedded_BSE.shape[1] == 1:  # a call of nn.LSTM has a large overhead
-            past = LSTMSteps().step(self.lstm, embedded_BSE, past)
-            return self._context(past[0], lengths_B), past
-        if past is None:
-            memory_BSM, state = run_lstm(self.lstm, embedded_BSE)
+            hidden_B1H, cell_B1H = LSTMSteps().step(self.lstm, embedded_BSE, past[:2])
+            outputs_BSH = hidden_B1H
         else:
-            initial = tuple(leaf.transpose(0, 1).contiguous() for leaf in past)
-            memory_BSM, state = run_lstm(self.lstm, embedded_BSE, initial)
-        hidden_1BH, cell_1BH = state
-        return self._context(memory_BSM, lengths_B), (hidden_1BH.transpose(0, 1), cell_1BH.transpose(0, 1))
+            initial = None if past is None else tuple(leaf.transpose(0, 1).contiguous() for leaf in past[:2])
+            outputs_BSH, state = run_lstm(self.lstm, embedded_BSE, initial)
+            hidden_B1H, cell_B1H = (leaf.transpose(0, 1) for leaf in state)
+        if past is not None and self.look_ahead:
+            outputs_BSH = torch.cat([past[2], outputs_BSH], dim=1)
+        memory_BSM = self._with_later(outputs_BSH)
+        lengths_B = torch.full((len(memory_BSM),), memory_BSM.shape[1], device=memory_BSM.device)
+        past = hidden_B1H, cell_B1H, outputs_BSH[:, memory_BSM.shape[1] :]
+        return self._context(memory_BSM, lengths_B), past
+
+    def _with_later(self, outputs_BSH: Tensor) -> Tensor:
+        """Concatenate each output with that of the word N later; the last N are left out."""
+        if not self.look_ahead:
+            return outputs_BSH
+        later_BSH = outputs_BSH[:, self.look_ahead :]
+        return torch.cat([outputs_BSH[:, : later_BSH.shape[1]], later_BSH], dim=-1)
 
     def _embedded(self, sources_BS: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
         """Return the word embeddings, (B, S, E), and the number of words of each source."""
@@ -170,9 +202,19 @@ class FixedAttentionTagger(nn.Module):
             raise InputError(problem, hint=LEFT_TO_RIGHT)
         self.encoder.require_left_to_right()
 
+    @property
+    def look_ahead(self) -> int:
+        """Number of tokens read after each before it is labelled."""
+        return getattr(self.encoder, "look_ahead", 0)
+
     def read(self, batch: Batch, past: Any) -> tuple[Context, Any]:
         """Read the next part of the sources."""
         context, past = self.encoder.read(batch.sources_BS, batch.source_lengths_B, past)
+        return context, past
+
+    def read_end(self, past: Any) -> tuple[Context, Any]:
+        """Read the ends of the sources."""
+        context, past = self.encoder.read_end(past)
         return context, past
 
     def start(self, context: Context) -> tuple[Tensor, LSTMState]:
@@ -203,8 +245,8 @@ class Tagger(FixedAttentionTagger, HubModel):
     """LSTM tagger with *fixed attention*: step i of the decoder reads only encoder output i.
 
     ``h_i = LSTM(h_{i-1}, [E[y_{i-1}]; m_i])``, ``f(h_i, w) = W_w . h_i + b_w``; the decoder starts from zeros. With a
-    left-to-right encoder, the i-th decision sees only x_1..x_i (classical label bias); with a bidirectional one, the
-    whole source.
+    left-to-right encoder, the i-th decision sees only x_1..x_i (classical label bias), or x_1..x_{i+N} with a
+    look-ahead of N; with a bidirectional one, the whole source.
 
     Args:
         source_size: number of source symbols.
@@ -217,6 +259,10 @@ class Tagger(FixedAttentionTagger, HubModel):
         num_characters: number of characters. If above 0, each word also has features of its characters
             (``CharacterConvolution``), and sources are made by :func:`~seqwise.models.characters.spelt_source`; if 0,
             sources are word ids.
+        look_ahead: number N of words read after each before it is labelled, ``m_i = [h_i; h_{i+N}]``.
+
+    Raises:
+        InputError: a look-ahead of a bidirectional encoder.
 
     Source: Goyal et al. (AAAI 2018), section 3; Goyal et al. (NAACL 2019), section 4. Not implemented: several layers.
 
@@ -245,6 +291,7 @@ class Tagger(FixedAttentionTagger, HubModel):
         bidirectional: bool = False,
         dropout: float = 0.1,
         num_characters: int = 0,
+        look_ahead: int = 0,
     ) -> None:
         encoder = Encoder(
             vocabulary_size=source_size,
@@ -253,6 +300,7 @@ class Tagger(FixedAttentionTagger, HubModel):
             bidirectional=bidirectional,
             dropout=dropout,
             num_characters=num_characters,
+            look_ahead=look_ahead,
         )
         super().__init__(
             encoder=encoder,

@@ -13,7 +13,7 @@ from seqwise.configuration import Config, OneOf, setting
 from seqwise.configuration.config import WrongValue
 from seqwise.configuration.written import nearest
 from seqwise.errors import InputError
-from seqwise.names import TextUnits
+from seqwise.names import TextUnits, count_of
 
 Direction = Literal["left-to-right", "bidirectional"]
 """Part of the input that a label depends on: the tokens so far, or all."""
@@ -101,13 +101,20 @@ class NewTagger(_Decoder, _NewModel, TaggerModel):
 
     encoder: Direction = setting("bidirectional", "with left-to-right, labels depend on the source so far only")
     embedding_size: int = setting(64, "size of source (and output) embeddings", ge=1)
+    look_ahead: int = setting(0, "left-to-right: number of tokens read after each before it is labelled", ge=0)
     characters: bool = setting(
         False,
         "also read the characters of each word, for unknown words",
         usual=f"if at least {MANY_UNSEEN:.0%} of the training words occur once",
     )
 
-    sizes: ClassVar[tuple[str, ...]] = ("hidden_size", "dropout", "embedding_size", "bidirectional")
+    sizes: ClassVar[tuple[str, ...]] = ("hidden_size", "dropout", "embedding_size", "bidirectional", "look_ahead")
+
+    @model_validator(mode="after")
+    def _look_ahead_has_effect(self) -> Any:
+        if self.bidirectional:
+            require_default(self, "look_ahead", hint="--encoder left-to-right")
+        return self
 
     @property
     def title(self) -> str:
@@ -131,8 +138,9 @@ class LSTMTagger(NewTagger):
 
     @property
     def title(self) -> str:
-        """Direction and name."""
-        return f"{self.encoder} {super().title}"
+        """Direction, look-ahead and name."""
+        ahead = f" ({count_of(self.look_ahead, 'token')} ahead)" if self.look_ahead else ""
+        return f"{self.encoder}{ahead} {super().title}"
 
 
 class Chain(NewTagger):

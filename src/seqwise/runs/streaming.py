@@ -39,7 +39,8 @@ class Update(NamedTuple):
 
     Attributes:
         committed: labels that became final, in the order of the tokens. They are never retracted.
-        partial: the best labels so far of the remaining tokens, which may still change.
+        partial: the best labels so far of the remaining tokens, which may still change. If the model looks ahead N
+            tokens, the last N tokens have no label yet.
         retracted: labels of the previous ``partial`` from the first changed one on, to be erased from the end of a
             display (erasure: Arivazhagan et al., IWSLT 2020).
     """
@@ -93,6 +94,7 @@ class Streams:
             problem = f"the model ({type(self._model).__name__}) needs the whole source, and a stream has no end"
             raise InputError(problem, hint=LEFT_TO_RIGHT)
         self._model.require_left_to_right()
+        self._look_ahead: int = getattr(self._model, "look_ahead", 0)
         self._language = language_of(self._model)
         if self._language is not None and not getattr(self._language, "is_open_ended", False):
             problem = "a stream needs a language whose outputs may end after every token, and may always go on"
@@ -105,6 +107,7 @@ class Streams:
         self._partial: dict[Hashable, Ids] = {}  # of all streams
         self._places: dict[Hashable, int] = {}  # rows of the state, of the streams that have been fed, in order
         self._state: _State | None = None
+        self._held: dict[Hashable, list[Ids]] = {}  # words of streams that are too short for a first label
 
     @property
     def names(self) -> tuple[Hashable, ...]:
@@ -131,6 +134,12 @@ class Streams:
         """
         words = self._words(tokens)
         fed: dict[Hashable, list[Ids]] = {name: given for name, given in words.items() if given}
+        held = dict[Hashable, list[Ids]]()
+        if self._look_ahead:
+            fed |= {name: self._held.get(name, []) + given for name, given in fed.items() if name not in self._places}
+            short = self._look_ahead
+            held = {name: given for name, given in fed.items() if name not in self._places and len(given) <= short}
+            fed = {name: given for name, given in fed.items() if name not in held}
         old, idle, new = list(self._places), list[Hashable](), list[Hashable]()
         if list(fed) != old:
             old, idle = [name for name in old if name in fed], [name for name in old if name not in fed]
@@ -146,6 +155,7 @@ class Streams:
                 parts += self._advance(new, None, fed, committed)
         before = [self._partial.get(name, ()) for name in words]
         self._partial |= {name: () for name in words if name not in self._partial}
+        self._held = {name: given for name, given in (self._held | held).items() if name not in fed}
         if parts:
             names = parts[0][0] if len(parts) == 1 else [name for part, _ in parts for name in part]
             self._put(names, _joined([state for _, state in parts]))
@@ -155,21 +165,41 @@ class Streams:
         }
 
     def finish(self, name: Hashable) -> Update:
-        """Commit all open labels of a stream and remove it.
+        """Commit all labels of a stream that are open or still missing, and remove it.
 
         Raises:
             InputError: no stream has that name, or it is finished.
         """
         self._require(name)
+        last = self._last_labels(name) if self._look_ahead else self._partial[name]
         # The next call of ``feed`` removes its row of the state, together with those of other finished streams.
         self._places.pop(name, None)
-        return self._update((), self._partial.pop(name), ())
+        self._held.pop(name, None)
+        return self._update(self._partial.pop(name), last, ())
+
+    @torch.no_grad()
+    def _last_labels(self, name: Hashable) -> Ids:
+        """Search to the end of a stream whose model looks ahead, and return its open labels."""
+        with evaluation_mode(self._model):
+            state, num_steps = None, self._look_ahead
+            if name in self._places:
+                state = self._rows([name])
+                past = state.past
+            elif words := self._held.get(name):
+                num_steps = len(words)
+                _, past = self._read([words], None)
+            else:
+                return ()
+            context, past = self._model.read_end(past)
+            state, (committed,) = self._searched(state, context, past, num_steps)
+        return committed + _labels(best_labels(state.labels_BKT, state.scores_BK))[0]
 
     def state_dict(self) -> dict[str, Any]:
         """State from which all streams continue bit for bit: names and nested tensors, for ``torch.save``."""
         rows = list(self._places)
         tensors = tree.map(torch.clone, self._rows(rows)._asdict()) if rows else {}
-        return {"streams": list(self._partial), "rows": rows, "tensors": tensors, "sizes": self._sizes()}
+        held = dict(self._held)
+        return {"streams": list(self._partial), "rows": rows, "tensors": tensors, "held": held, "sizes": self._sizes()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a :meth:`state_dict`; the run or model and the options must be the same.
@@ -181,6 +211,7 @@ class Streams:
         hint = "give the state_dict of a stream of this run or model"
         try:
             names, rows, tensors = list(state["streams"]), list(state["rows"]), state["tensors"]
+            held = dict(state["held"])
             restored = _State(**tensors) if rows else None
             width = self._model.embedding_VD.shape[1]
             fits = restored is None or restored.inputs_BKD.shape[::2] == (len(rows), width)
@@ -195,14 +226,14 @@ class Streams:
             which = "a language" if in_a_language else "no language"
             raise InputError(f"the state is that of a model with {which}", hint=hint)
         device = self._model.embedding_VD.device
-        self._partial = dict.fromkeys(names, ())
+        self._partial, self._held = dict.fromkeys(names, ()), held
         self._put(rows, None if restored is None else tree.map(lambda leaf: leaf.to(device), restored))
 
     def _sizes(self) -> list[list[Any]]:
-        """Return dtype and shape of each parameter of the model, on which those of the state's tensors depend."""
+        """Return the look-ahead, and dtype and shape of each parameter, on which the tensors of the state depend."""
         is_module = isinstance(self._model, torch.nn.Module)
         parameters = self._model.parameters() if is_module else [self._model.embedding_VD]
-        return [[str(parameter.dtype), *parameter.shape] for parameter in parameters]
+        return [[self._look_ahead], *([str(parameter.dtype), *parameter.shape] for parameter in parameters)]
 
     def _put(self, names: list[Hashable], state: _State | None) -> None:
         """Set the state of all streams that have been fed, one per row, and read their partial labels from it."""
@@ -231,7 +262,7 @@ class Streams:
             start, end = end, end + len(given)
             words[name] = encoded[start:end]
         for name, given in words.items():
-            if before and given and name not in self._places:
+            if before and given and name not in self._places and name not in self._held:
                 given[0] = before + given[0]
         return words
 
@@ -252,7 +283,9 @@ class Streams:
         while True:
             lengths = [len(words[name]) for name in names]
             until = min(lengths)
-            state, labels = self._searched(state, [words[name][done:until] for name in names])
+            context, past = self._read([words[name][done:until] for name in names], state.past if state else None)
+            num_steps = until - done - (0 if state else self._look_ahead)
+            state, labels = self._searched(state, context, past, num_steps)
             for name, row in zip(names, labels, strict=True):
                 if row:
                     committed[name] = committed.get(name, ()) + row
@@ -264,22 +297,26 @@ class Streams:
             state = _selected(state, others, len(names))
             names, done = [names[row] for row in others], until
 
-    def _searched(self, state: _State | None, words: Sequence[Sequence[Ids]]) -> tuple[_State, list[Ids]]:
-        """Continue the search with the same number of words of each input; return the state and committed labels."""
-        beam = carry = past = None
-        if state is not None:
-            beam, carry, past = state.beam, state.carry, state.past
+    def _read(self, words: Sequence[Sequence[Ids]], past: Any) -> tuple[Any, Any]:
+        """Return context and past after the same number of words of each input."""
         batch = _batch(words).to(self._model.embedding_VD.device)
         try:
             context, past = self._model.read(batch, past)
         except IndexError:
             raise InputError("a token is not an id of the model's vocabulary", hint="look it up there") from None
+        return context, past
+
+    def _searched(self, state: _State | None, context: Any, past: Any, num_steps: int) -> tuple[_State, list[Ids]]:
+        """Continue the search by some labels of each input; return the state and committed labels."""
+        beam = carry = None
+        if state is not None:
+            beam, carry = state.beam, state.carry
         columns: list[Tensor] = []
         steps = unroll(
             self._model,
             context,
             self._selector,
-            num_steps=len(words[0]),
+            num_steps=num_steps,
             score=self._score,
             language=self._language,
             carry=carry,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
 from markupsafe import Markup
 
+from seqwise.names import count_of
 from seqwise.pages.explorer.streams import Line, Live
 
 MOST_LINES = 20  # largest number of lines to show
-GROUNDS = {"final": "#d7efdd", "may change": "#fff1bf", "retracted": "#fbd9d6"}
+GROUNDS = {"final": "#d7efdd", "may change": "#fff1bf", "retracted": "#fbd9d6", "no label yet": "#eeeeee"}
 
 
 def lines_view(live: Live) -> Markup:
@@ -20,8 +23,8 @@ def lines_view(live: Live) -> Markup:
 
 def _line(line: Line) -> Markup:
     tokens = []
-    for place, (word, label) in enumerate(zip(line.words, line.labels, strict=True)):
-        state = "final" if place < line.num_final else "may change"
+    for place, (word, label) in enumerate(zip_longest(line.words, line.labels, fillvalue="")):
+        state = "final" if place < line.num_final else "may change" if label else "no label yet"
         tokens.append(_token(word, label, state, line.retracted.get(place)))
     return Markup(" ").join(tokens)
 
@@ -31,7 +34,7 @@ def _token(word: str, label: str, state: str, retracted: str | None = None) -> M
     before = "" if retracted is None else struck.format(GROUNDS["retracted"], retracted)
     kinds = "token" if state == "final" else "token open"
     return Markup('<span class="{}" style="background:{}" title="{}">{}<small>{}{}</small></span>').format(
-        kinds, GROUNDS[state], f"{word}: {label}, {state}", word, before, label
+        kinds, GROUNDS[state], f"{word}: {label}, {state}" if label else f"{word}: {state}", word, before, label
     )
 
 
@@ -47,8 +50,9 @@ def live_in_words(live: Live) -> str:
     if not live.lines:
         return "No words yet: a word is read once a blank follows it."
     line = live.lines[-1]
-    words, still_open = len(line.words), len(line.words) - line.num_final
-    text = f"{words} word{'s' * (words != 1)} in the last line: {line.num_final} final, {still_open} may change."
+    words, labels = count_of(len(line.words), "word"), len(line.labels)
+    text = f"{words} in the last line: {line.num_final} final, {labels - line.num_final} may change"
+    text += f", {len(line.words) - labels} without a label." if labels < len(line.words) else "."
     if line.retracted:
         text += f" The last word retracted {' '.join(line.retracted.values())}."
     share = f"{100 * live.num_retracted / live.num_words:.1f} for every 100 words"

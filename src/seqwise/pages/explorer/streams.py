@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from seqwise.errors import InputError
 from seqwise.pages.explorer.searches import Setup
 from seqwise.runs.run import OutputRun
-from seqwise.runs.streaming import Streams
+from seqwise.runs.streaming import Streams, Update
 
 MOST_PIECES = 5000
 """Largest length of a text."""
@@ -50,7 +50,7 @@ class Line:
 
     Attributes:
         words: its words.
-        labels: the best label of each.
+        labels: the best label of each; the last ones have none yet if the model looks ahead.
         num_final: number of first labels that are final.
         retracted: labels that the last word of the line retracted, by position.
     """
@@ -102,21 +102,22 @@ class Live:
         """
         if piece is None:
             line = self.lines[-1]
-            self._streams.finish(len(self.lines))
-            line.num_final, line.retracted = len(line.words), {}
+            self._show(line, self._streams.finish(len(self.lines)))
         else:
             line = Line() if not self.pieces or self.pieces[-1] is None else self.lines[-1]
             number = len(self.lines) + (not line.words)
-            update = self._streams.feed({number: [piece]})[number]
-            first = len(line.labels) - len(update.retracted)
-            line.retracted = dict(enumerate(update.retracted, start=first))
-            line.labels = line.labels[: line.num_final] + update.committed + update.partial
-            line.num_final += len(update.committed)
+            self._show(line, self._streams.feed({number: [piece]})[number])
             line.words.append(piece)
             self.lines[number - 1 :] = [line]
             self.num_words += 1
-            self.num_retracted += len(update.retracted)
         self.pieces.append(piece)
+
+    def _show(self, line: Line, update: Update) -> None:
+        first = len(line.labels) - len(update.retracted)
+        line.retracted = dict(enumerate(update.retracted, start=first))
+        line.labels = line.labels[: line.num_final] + update.committed + update.partial
+        line.num_final += len(update.committed)
+        self.num_retracted += len(update.retracted)
 
 
 def can_stream(run: OutputRun) -> bool:
