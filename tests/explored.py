@@ -24,10 +24,11 @@ MARKUP = "<b>&X"  # a label that would be markup, were it not escaped
 SIZES: dict[str, Any] = {"hidden_size": 4, "embedding_size": 3, "beam_size": 3}
 
 
-def tagger(*, model: str = "lstm", seed: int = 1) -> OutputRun:
+def tagger(*, model: str = "lstm", seed: int = 1, look_ahead: int = 0) -> OutputRun:
     """A tagger of the words a, b and c with three labels, random."""
     own = {"objective": "crf"} if model == "chain" else {"objective": "cross-entropy", "label_embedding_size": 2}
-    settings = train_settings(task="tag", model=model, minimum_count=1, encoder="left-to-right", **own, **SIZES)
+    own |= {"encoder": "left-to-right", "look_ahead": look_ahead}
+    settings = train_settings(task="tag", model=model, minimum_count=1, **own, **SIZES)
     run = new_run([Example(("a", "b", "c"), ("D", "N", MARKUP))], settings)
     randomised(run.model, seed, 1.5)
     return run

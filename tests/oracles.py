@@ -401,6 +401,10 @@ def encoded(encoder: Any, source: Sequence[int]) -> list[Vector]:
     """Encoder outputs of one source."""
     embeddings = numbers(encoder.embedding.weight)
     inputs = [embeddings[symbol] for symbol in source]
+    if encoder.look_ahead:
+        ended = inputs + encoder.look_ahead * [np.zeros(embeddings.shape[1])]
+        outputs = LSTMWeights.of(encoder.lstm).run(ended)
+        return [np.concatenate([outputs[i], outputs[i + encoder.look_ahead]]) for i in range(len(inputs))]
     forward = LSTMWeights.of(encoder.lstm).run(inputs)
     if not encoder.lstm.bidirectional:
         return forward
@@ -600,6 +604,7 @@ def tagger_case(
     target_size: int = 4,
     lengths: Sequence[int] = (3, 1, 4),
     bidirectional: bool = True,
+    look_ahead: int = 0,
     scale: float = 0.8,
 ) -> Case:
     """A tagger and sources with as many labels as symbols."""
@@ -610,6 +615,7 @@ def tagger_case(
         hidden_size=4,
         label_embedding_size=2,
         bidirectional=bidirectional,
+        look_ahead=look_ahead,
     )
     randomised(model, seed, scale)
     draw = np.random.default_rng(seed)

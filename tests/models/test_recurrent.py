@@ -11,12 +11,12 @@ import torch
 
 import oracles
 from oracles import Case, tagger_case, transformer_case, translation_case
-from seqwise import tree
+from seqwise import InputError, tree
 from seqwise.data import EncodedExample, collate
 from seqwise.models import EncoderDecoder, Tagger
 
 TOLERANCE = {"atol": 1e-10, "rtol": 1e-10}
-KINDS = ["forward tagger", "tagger", "encoder-decoder"]
+KINDS = ["forward tagger", "look-ahead tagger", "tagger", "encoder-decoder"]
 
 
 def a_case(kind: str, seed: int, **options: Any) -> Case:
@@ -24,7 +24,8 @@ def a_case(kind: str, seed: int, **options: Any) -> Case:
         return translation_case(seed, **options)
     if kind == "transformer":
         return transformer_case(seed, **options)
-    return tagger_case(seed, bidirectional=kind == "tagger", **options)
+    ahead = 2 if kind == "look-ahead tagger" else 0
+    return tagger_case(seed, bidirectional=kind == "tagger", look_ahead=ahead, **options)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -116,6 +117,18 @@ def test_a_forward_tagger_sees_no_future_and_a_bidirectional_one_does() -> None:
         difference_T = (logits_BTV[0] - logits_BTV[1]).abs().amax(-1)
         assert (difference_T[:3] > 1e-6).any() == bidirectional and difference_T[3] > 1e-6
         assert bidirectional or (difference_T[:3] < 1e-12).all()  # the rows of a product may be rounded differently
+
+
+def test_a_tagger_looks_as_many_tokens_ahead_as_it_is_told() -> None:
+    for look_ahead in (0, 1, 2):
+        case = tagger_case(3, lengths=(5, 5), bidirectional=False, look_ahead=look_ahead)
+        first = case.examples[0].source_ids
+        other = EncodedExample((*first[:4], (first[4] + 1) % 5), (0,) * 5)
+        logits_BTV = case.forced_logits(collate([EncodedExample(first, (0,) * 5), other]))
+        difference_T = (logits_BTV[0] - logits_BTV[1]).abs().amax(-1)
+        assert (difference_T[: 4 - look_ahead] < 1e-12).all() and (difference_T[4 - look_ahead :] > 1e-6).all()
+    with pytest.raises(InputError, match="reads its source both ways has no look-ahead; leave look_ahead out"):
+        Tagger(source_size=5, target_size=3, bidirectional=True, look_ahead=1)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -232,6 +232,8 @@ def test_an_option_of_another_task_is_refused_with_that_task() -> None:
         {"objective": "noise-contrastive", "noise_tokens": 3},
         {"objective": "dense-beam", "encoder": "left-to-right", "commit_delay": 0},
         {"encoder": "left-to-right", "commit_delay": 2},
+        {"encoder": "left-to-right", "look_ahead": 2},
+        {"encoder": "left-to-right", "look_ahead": 1, "objective": "crf", "model": "chain"},
         {"objective": "beam-crf", "direct_loss_weight": 0.5, "cost": "edit-distance", "alpha_unit": "gaps"},
         {"task": "transduce", "model": "transformer", "objective": "hinge", "warm_start": "scheduled-sampling",
          "feeding_passes": "two-pass"},
@@ -289,6 +291,12 @@ def test_changes_keep_what_the_new_alternatives_have() -> None:
 def test_a_commit_delay_needs_a_stream(settings: dict[str, Any], problem: str) -> None:
     with pytest.raises(InputError, match=f"^commit_delay: {problem}; leave it out, or use --"):
         train_settings(objective="beam-crf", commit_delay=1, **settings)
+
+
+def test_a_look_ahead_needs_a_left_to_right_encoder() -> None:
+    for settings in ({}, {"model": "chain", "encoder": "bidirectional"}):
+        with pytest.raises(InputError, match=r"^look_ahead: .* here; leave it out, or use --encoder left-to-right$"):
+            train_settings(look_ahead=1, **settings)
 
 
 def test_every_flag_has_help_and_says_who_reads_it() -> None:

@@ -262,7 +262,7 @@ class Streams:
             start, end = end, end + len(given)
             words[name] = encoded[start:end]
         for name, given in words.items():
-            if before and given and name not in self._places and name not in self._held:
+            if before and given and name not in self._places:
                 given[0] = before + given[0]
         return words
 

@@ -73,6 +73,18 @@ def last_line(live: Live) -> str:
     return str(lines_view(live)).rpartition("<p>")[2]
 
 
+def test_words_without_a_label_yet_are_shown_and_get_one_at_the_end() -> None:
+    live = Live(tagger(look_ahead=2), SETUP, "agree")
+    live.take("a")
+    assert last_line(live).count('title="a: no label yet"') == 1
+    assert live_in_words(live).startswith("1 word in the last line: 0 final, 0 may change, 1 without a label.")
+    live.read(pieces_of("a c b a "))
+    assert (len(live.lines[-1].labels), last_line(live).count("no label yet")) == (2, 2)
+    live.take(None)
+    assert (len(live.lines[-1].labels), live.lines[-1].num_final) == (4, 4)
+    assert live_in_words(live).startswith("4 words in the last line: 4 final, 0 may change.")
+
+
 def test_a_continued_text_is_followed_and_another_is_not() -> None:
     run, pieces = tagger(), pieces_of(TEXT, ended=True)
     live, whole = Live(run, SETUP, "agree"), Live(run, SETUP, "agree")
