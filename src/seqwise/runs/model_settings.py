@@ -101,7 +101,7 @@ class NewTagger(_Decoder, _NewModel, TaggerModel):
 
     encoder: Direction = setting("bidirectional", "with left-to-right, labels depend on the source so far only")
     embedding_size: int = setting(64, "size of source (and output) embeddings", ge=1)
-    look_ahead: int = setting(0, "left-to-right: number of tokens read after each before it is labelled", ge=0)
+    look_ahead: int = setting(0, "tokens that a left-to-right encoder reads ahead of each label", ge=0)
     characters: bool = setting(
         False,
         "also read the characters of each word, for unknown words",
