@@ -293,6 +293,11 @@ def test_a_commit_delay_needs_a_stream(settings: dict[str, Any], problem: str) -
         train_settings(objective="beam-crf", commit_delay=1, **settings)
 
 
+def test_an_unknown_objective_may_have_been_the_one_that_chooses() -> None:
+    with pytest.raises(InputError, match=r"^objective must be one of auto, .*, got 'autto'; did you mean 'auto'\?$"):
+        train_settings(objective="autto")
+
+
 def test_a_look_ahead_needs_a_left_to_right_encoder() -> None:
     for settings in ({}, {"model": "chain", "encoder": "bidirectional"}):
         with pytest.raises(InputError, match=r"^look_ahead: .* here; leave it out, or use --encoder left-to-right$"):

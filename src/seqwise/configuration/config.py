@@ -175,9 +175,8 @@ class OneOf:
         """Look up an alternative by its tag; raise an InputError if there is none."""
         member = self.find(name)
         if member is None:
-            members = self.members
-            hint = nearest(str(name), members)
-            raise wrong_value(f"one of {', '.join(members)}", name, hint=hint, key=self.base.tag)
+            names = dict.fromkeys((*([self.usual] if self.usual else []), *self.members))
+            raise wrong_value(f"one of {', '.join(names)}", name, hint=nearest(str(name), names), key=self.base.tag)
         return member
 
     def validate(self, value: Any) -> Config | None:

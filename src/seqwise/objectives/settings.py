@@ -8,9 +8,9 @@ line can list the options quickly.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from seqwise.configuration import OneOf, setting
+from seqwise.configuration import setting
 from seqwise.errors import InputError
 from seqwise.names import NormalizedOver, ScoreName
 from seqwise.objectives.options import (
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from seqwise.data.batches import Batch
     from seqwise.models.protocols import StepModel
     from seqwise.objectives.objective import Objective
-
-AnyObjective = Annotated[ObjectiveConfig, OneOf(ObjectiveConfig)]
-"""A setting that is a named objective."""
 
 
 # ---------------------------------------------------------------------------------------- self-normalisation

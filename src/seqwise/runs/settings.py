@@ -19,7 +19,7 @@ from seqwise.configuration.written import Given, Written, given_in_python, read_
 from seqwise.errors import InputError
 from seqwise.names import AlphaUnitName, ScoreName, TextUnits
 from seqwise.objectives.options import ALPHA_UNIT, BEAM, RELAXATION, ObjectiveConfig, Sampling
-from seqwise.objectives.settings import CRF, AnyObjective, CrossEntropy, Distillation, ScheduledSampling, SelfNormalized
+from seqwise.objectives.settings import CRF, CrossEntropy, Distillation, ScheduledSampling, SelfNormalized
 from seqwise.runs.model_settings import (
     ARCHITECTURES,
     Chain,
@@ -131,7 +131,7 @@ class _ExperimentOptions(Config):
         "run to start from: its weights, vocabulary and model settings, and its objective and language unless given",
         metavar="RUN",
     )
-    objective: AnyObjective = setting(
+    objective: Annotated[ObjectiveConfig, OneOf(ObjectiveConfig, usual="auto")] = setting(
         ...,
         "what training minimises; auto is beam-crf with global scores for left-to-right taggers, else cross-entropy "
         "with the epochs of the warm start added",
