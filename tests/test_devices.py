@@ -19,7 +19,7 @@ from parameters import quick
 from pretrained import bert, made, word_tokenizer
 from reproductions.goyal_2021.length_beams import predict_with_lengths
 from reproductions.goyal_2021.sampler_draws import refine_from_draws
-from seqwise import Decoder, decode
+from seqwise import Decoder, Streams, decode
 from seqwise.configuration import OneOf, configure
 from seqwise.data import Batch, EncodedExample, collate
 from seqwise.data.batches import FREE
@@ -204,6 +204,22 @@ def test_masked_likelihoods(float64: bool) -> None:
             found.append(with_gradients(masked_objective(mask_uniformly), model, batch, {}))
         model = place(conditional_model())
         return found, with_gradients(conditional_masked_objective(mask_uniformly), model, batch, {})
+
+    compare(compute, float64=float64)
+
+
+@precision
+@pytest.mark.parametrize("look_ahead", [0, 2])
+def test_streams(look_ahead: int, float64: bool) -> None:
+    def compute(place: Place) -> Any:
+        case = oracles.tagger_case(3, bidirectional=False, look_ahead=look_ahead)
+        streams = Streams(place(case.model), k=3, score="global", commit="delay(1)")
+        updates = [streams.feed({"a": [1, 2, 3], "b": [4, 0]}), streams.feed({"b": [2, 1], "c": [3]})]
+        streams.load_state_dict(streams.state_dict())
+        updates.append(streams.feed({"a": [1], "b": [3]}))
+        scores = torch.tensor([streams.score(name) for name in "abc"])
+        labels = [each for update in updates for name in update for each in update[name]]
+        return labels, scores, [list(streams.finish(name)) for name in "abc"]
 
     compare(compute, float64=float64)
 
