@@ -386,6 +386,10 @@ def test_streams_stay_in_the_language(kind: str, commit: str) -> None:
             lambda: Stream(left_to_right("tagger")).feed([6]),
             "a token is not an id of the model's vocabulary; look it up there",
         ),
+        (
+            lambda: Stream(left_to_right("tagger, ahead 2")).feed([6]),
+            "a token is not an id of the model's vocabulary; look it up there",
+        ),
         (lambda: Stream(a_run()).feed("a b"), "one text where tokens were expected; write feed([token]), or "
          "feed(text.split())"),
         (

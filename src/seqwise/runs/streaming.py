@@ -136,10 +136,10 @@ class Streams:
         fed: dict[Hashable, list[Ids]] = {name: given for name, given in words.items() if given}
         held = dict[Hashable, list[Ids]]()
         if self._look_ahead:
-            fed |= {name: self._held.get(name, []) + given for name, given in fed.items() if name not in self._places}
-            short = self._look_ahead
-            held = {name: given for name, given in fed.items() if name not in self._places and len(given) <= short}
-            fed = {name: given for name, given in fed.items() if name not in held}
+            joining = {name: given for name, given in fed.items() if name not in self._places}
+            joining = {name: self._held.get(name, []) + given for name, given in joining.items()}
+            held = {name: given for name, given in joining.items() if len(given) <= self._look_ahead}
+            fed = {name: given for name, given in (fed | joining).items() if name not in held}
         old, idle, new = list(self._places), list[Hashable](), list[Hashable]()
         if list(fed) != old:
             old, idle = [name for name in old if name in fed], [name for name in old if name not in fed]
@@ -149,6 +149,8 @@ class Streams:
         if idle and self._state is not None:
             parts.append((idle, self._rows(idle)))
         with evaluation_mode(self._model):
+            for given in held.values():
+                self._read([given], None)  # only to refuse a word now that cannot be read
             if old:
                 parts += self._advance(old, self._rows(old), fed, committed)
             if new:
