@@ -13,7 +13,7 @@ import oracles
 from oracles import Case, tagger_case, transformer_case, translation_case
 from seqwise import InputError, tree
 from seqwise.data import EncodedExample, collate
-from seqwise.models import EncoderDecoder, Tagger
+from seqwise.models import ChainTagger, EncoderDecoder, Tagger
 
 TOLERANCE = {"atol": 1e-10, "rtol": 1e-10}
 KINDS = ["forward tagger", "look-ahead tagger", "tagger", "encoder-decoder"]
@@ -129,6 +129,8 @@ def test_a_tagger_looks_as_many_tokens_ahead_as_it_is_told() -> None:
         assert (difference_T[: 4 - look_ahead] < 1e-12).all() and (difference_T[4 - look_ahead :] > 1e-6).all()
     with pytest.raises(InputError, match="reads its source both ways has no look-ahead; leave look_ahead out"):
         Tagger(source_size=5, target_size=3, bidirectional=True, look_ahead=1)
+    with pytest.raises(InputError, match="look_ahead must be at least 0, got -1"):
+        ChainTagger(source_size=5, target_size=3, look_ahead=-1)
 
 
 @pytest.mark.parametrize("kind", KINDS)

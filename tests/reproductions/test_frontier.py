@@ -36,6 +36,7 @@ def test_a_course_counts_delays_and_what_is_taken_back() -> None:
     shown = [("A",), ("A", "B"), ("C", "B", "A")]
     assert course(shown, [0, 0, 1]) == Course(("C", "B", "A"), 2 + 1 + 0, 2)
     assert course(shown[:2], [1, 2]) == Course(("A", "B"), 0, 0)
+    assert course([(), ("A",), ("B", "C")], [0, 0]) == Course(("B", "C"), 1, 1)  # with a look-ahead and an end
 
 
 def test_prefixes_are_final_after_a_delay_and_never_change_then() -> None:

@@ -779,13 +779,13 @@ def test_advice_recommends_what_is_surely_better() -> None:
     said = advice(decoders(greedy=0.4, beam=0.5, interpolated_beam=0.6, raw_beam=0.72))
     gain = r"raw-beam is better than beam by 22\.0 points \[1\d\.0, \d\d\.0\]"
     assert re.match(gain + r" \(accuracy, development data\): ", said)
-    assert "look-ahead" in said and said.endswith("; predict with --decoder raw-beam")
-    assert "look-ahead" in advice(decoders(beam=0.5, interpolated_beam=0.8, raw_beam=0.72))
-    # No look-ahead in a search without one, where raw scores are what is usual, or where the model has seen all.
+    assert "later tokens" in said and said.endswith("; predict with --decoder raw-beam")
+    assert "later tokens" in advice(decoders(beam=0.5, interpolated_beam=0.8, raw_beam=0.72))
+    # No such evidence in a search without one, where raw scores are what is usual, or where the model has seen all.
     said = advice(decoders(beam=0.5, raw_beam=0.72), left_to_right=False)
-    assert "look-ahead" not in said and said.endswith("; predict with --decoder raw-beam")
+    assert "later tokens" not in said and said.endswith("; predict with --decoder raw-beam")
     said = advice(decoders(greedy=0.8, beam=0.5, raw_beam=0.4))
-    assert "greedy is better than beam by 30.0 points" in said and "look-ahead" not in said
+    assert "greedy is better than beam by 30.0 points" in said and "later tokens" not in said
     said = advice(decoders(beam=0.8, raw_beam=0.4), usual="raw-beam")
     assert said.startswith("beam is better than raw-beam by 40.0 points [")
     assert said.endswith("] (accuracy, development data); predict with --decoder beam")

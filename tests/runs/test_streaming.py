@@ -197,6 +197,29 @@ def test_a_restored_stream_goes_on_bit_for_bit(kind: str, selector: str) -> None
     assert [restored.finish(name) for name in "abc"] == [streams.finish(name) for name in "abc"]
 
 
+def test_streams_that_finish_together_end_as_each_alone() -> None:
+    """Longer than the look-ahead, shorter, of the same length, and never fed."""
+    model = left_to_right("spelt, ahead 2")
+    sources = {"a": [1, 2, 3, 4], "b": [5], "c": [0, 2], "d": [3, 3], "e": [2, 5, 0], "f": []}
+    streams, alone = (Streams(model, k=3, score="global", commit="never") for _ in range(2))
+    for each in (streams, alone):
+        each.feed({name: words_of("spelt", ids) for name, ids in sources.items()})
+    assert streams.finish_all("abdef") == {name: alone.finish(name) for name in "abdef"}
+    assert streams.names == ("c",)
+    with pytest.raises(InputError, match="there is no stream 'a'"):
+        streams.finish_all("ca")
+    assert streams.finish("c") == alone.finish("c")
+
+
+def test_a_waiting_word_that_cannot_be_read_changes_no_stream() -> None:
+    streams = Streams(left_to_right("tagger, ahead 2"), k=3, score="global", commit="never")
+    streams.feed({"a": [1, 2, 3], "b": [4]})
+    before = contents(streams.state_dict())
+    with pytest.raises(InputError, match="not an id"):
+        streams.feed({"a": [1], "b": [6], "c": [2]})
+    assert contents(streams.state_dict()) == before and streams.names == ("a", "b")
+
+
 def test_words_that_wait_for_a_look_ahead_are_restored() -> None:
     model = left_to_right("tagger, ahead 3")
     streams, restored = (Streams(model, k=3, score="global", commit="never") for _ in range(2))
@@ -310,7 +333,7 @@ def test_languages_that_a_stream_can_stay_in() -> None:
 
 
 @pytest.mark.parametrize("commit", ["never", "delay(1)"])
-@pytest.mark.parametrize("kind", ["tagger", "chain"])
+@pytest.mark.parametrize("kind", ["tagger", "chain", "tagger, ahead 2", "chain, ahead 9"])
 def test_streams_stay_in_the_language(kind: str, commit: str) -> None:
     """Whatever is fed at a time; without commitments, the labels are those of the search of the whole sequence."""
     model, decoder = in_a_language(left_to_right(kind)), Decoder(HardTopK(3), local)

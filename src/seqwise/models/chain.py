@@ -101,7 +101,7 @@ class ChainTagger(nn.Module, HubModel):
         num_characters, look_ahead: see :class:`~seqwise.models.Tagger`.
 
     Raises:
-        InputError: a look-ahead of a bidirectional encoder.
+        InputError: a negative look-ahead, or one of a bidirectional encoder.
 
     Source: Lafferty et al. (ICML 2001); Lample et al. (NAACL 2016) for the LSTM. Not implemented: scores for ending
     with a label, for which a step model would need the length.

@@ -59,6 +59,8 @@ class Encoder(nn.Module):
         look_ahead: int = 0,
     ) -> None:
         super().__init__()
+        if look_ahead < 0:
+            raise InputError(f"look_ahead must be at least 0, got {look_ahead}")
         if look_ahead and bidirectional:
             problem = "an encoder that reads its source both ways has no look-ahead"
             raise InputError(problem, hint="leave look_ahead out, or use bidirectional=False")
@@ -114,8 +116,8 @@ class Encoder(nn.Module):
             outputs_BSH = torch.cat([past[2], outputs_BSH], dim=1)
         memory_BSM = self._with_later(outputs_BSH)
         lengths_B = torch.full((len(memory_BSM),), memory_BSM.shape[1], device=memory_BSM.device)
-        past = hidden_B1H, cell_B1H, outputs_BSH[:, memory_BSM.shape[1] :]
-        return self._context(memory_BSM, lengths_B), past
+        waiting_BNH = outputs_BSH[:, memory_BSM.shape[1] :].clone()  # a view would keep all outputs
+        return self._context(memory_BSM, lengths_B), (hidden_B1H, cell_B1H, waiting_BNH)
 
     def _with_later(self, outputs_BSH: Tensor) -> Tensor:
         """Concatenate each output with that of the word N later; the last N are left out."""
@@ -262,7 +264,7 @@ class Tagger(FixedAttentionTagger, HubModel):
         look_ahead: number N of words read after each before it is labelled, ``m_i = [h_i; h_{i+N}]``.
 
     Raises:
-        InputError: a look-ahead of a bidirectional encoder.
+        InputError: a negative look-ahead, or one of a bidirectional encoder.
 
     Source: Goyal et al. (AAAI 2018), section 3; Goyal et al. (NAACL 2019), section 4. Not implemented: several layers.
 

@@ -72,7 +72,7 @@ def _choice(measured: Measured, title: str, sign: int, best: str, usual: str, *,
         return f"{best} is not significantly better than {usual} ({by}); predict keeps using {usual}"
     better = f"{best} is better than {usual} by {gain} ({title}, development data)"
     raw = left_to_right and best in ("raw-beam", "interpolated-beam") and usual == "beam"
-    why = ": its unnormalised scores contain look-ahead, which local scores discard" if raw else ""
+    why = ": its unnormalised scores hold evidence from later tokens, which local scores discard" if raw else ""
     return f"{better}{why}; predict with --decoder {best}"
 
 

@@ -39,7 +39,7 @@ class Diagnosis:
         lengths: by score (local, raw) and beam size; empty if outputs have the length of the input.
         search: errors of beams with local scores, by size; None if some tokens of the model may not be written.
         ranking: None if no beam contained both the right prefix and a wrong one.
-        left_to_right: whether the model writes each label before it has read later tokens.
+        left_to_right: whether the model writes each label before it has read all tokens.
     """
 
     beam_size: int

@@ -11,7 +11,7 @@ import yaml
 
 from seqwise.configuration.flat import flat_values
 from seqwise.errors import InputError
-from seqwise.names import measure_heading, measure_text
+from seqwise.names import count_of, measure_heading, measure_text
 from seqwise.runs.codecs import Codec
 from seqwise.runs.decoder_choice import usual_decoder
 from seqwise.runs.model_settings import HUB_NAME
@@ -102,7 +102,10 @@ def _output_card(run: OutputRun, metrics: Mapping[str, Any], repo: str) -> Card:
         data |= {"library_name": "transformers", "pipeline_tag": None if is_encoder_decoder else "text-generation"}
         use = _use_of_transformers(settings, repo, is_encoder_decoder=is_encoder_decoder)
     elif settings.task == "tag":
-        what = f"A tagger (`{settings.model.name}`, {getattr(settings.model, 'encoder', '')} encoder, {labels})"
+        encoder = f"{getattr(settings.model, 'encoder', '')} encoder"
+        if look_ahead := getattr(settings.model, "look_ahead", 0):
+            encoder += f" that looks {count_of(look_ahead, 'token')} ahead"
+        what = f"A tagger (`{settings.model.name}`, {encoder}, {labels})"
     else:
         what = f"A transducer (`{settings.model.name}`) from {settings.source_units} to {settings.target_units}"
     return _tagged(settings.objective.name) | data, _parts(run, metrics, what=what, use=use)

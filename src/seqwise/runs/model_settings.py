@@ -16,7 +16,7 @@ from seqwise.errors import InputError
 from seqwise.names import TextUnits, count_of
 
 Direction = Literal["left-to-right", "bidirectional"]
-"""Part of the input that a label depends on: the tokens so far, or all."""
+"""Part of the input that a label depends on: the tokens so far (and a look-ahead), or all."""
 
 MANY_UNSEEN = 0.05
 """Share of unseen words in new text above which taggers read characters."""
@@ -99,7 +99,9 @@ class _NewModel(Config):
 class NewTagger(_Decoder, _NewModel, TaggerModel):
     """Tagger with new weights."""
 
-    encoder: Direction = setting("bidirectional", "with left-to-right, labels depend on the source so far only")
+    encoder: Direction = setting(
+        "bidirectional", "with left-to-right, labels do not depend on later tokens, but for a look-ahead"
+    )
     embedding_size: int = setting(64, "size of source (and output) embeddings", ge=1)
     look_ahead: int = setting(0, "tokens that a left-to-right encoder reads ahead of each label", ge=0)
     characters: bool = setting(
@@ -118,8 +120,10 @@ class NewTagger(_Decoder, _NewModel, TaggerModel):
 
     @property
     def title(self) -> str:
-        """Name, with a mention of characters if they are read."""
-        return f"{self.name} over words and their characters" if self.characters else self.name
+        """Name, with a mention of characters and a look-ahead if they are read."""
+        characters = " over words and their characters" if self.characters else ""
+        ahead = f", {count_of(self.look_ahead, 'token')} ahead" if self.look_ahead else ""
+        return f"{self.name}{characters}{ahead}"
 
     @property
     def bidirectional(self) -> bool:
@@ -138,9 +142,8 @@ class LSTMTagger(NewTagger):
 
     @property
     def title(self) -> str:
-        """Direction, look-ahead and name."""
-        ahead = f" ({count_of(self.look_ahead, 'token')} ahead)" if self.look_ahead else ""
-        return f"{self.encoder}{ahead} {super().title}"
+        """Direction and name."""
+        return f"{self.encoder} {super().title}"
 
 
 class Chain(NewTagger):

@@ -437,7 +437,7 @@ def _take_from_init(given: Given) -> None:
 def _choose_objective(given: Given) -> None:
     """Replace the objective "auto" by the best one in the reproductions.
 
-    For a left-to-right tagger, whose labels do not depend on the rest of the input: cross-entropy, then scheduled
+    For a left-to-right tagger, whose labels do not depend on all of the input: cross-entropy, then scheduled
     sampling, then the beam CRF with raw scores (``python -m reproductions search-objectives``). For models that read
     the whole input, nothing was better than longer training with cross-entropy (Tables 4.1 and 4.2, g2p), so the epochs
     of a warm start are added.

@@ -105,7 +105,7 @@ class Streams:
         self._selector = Committing(chosen.selector, as_commit_rule(commit))
         self._score = chosen.score if score is None else as_score(score)
         self._partial: dict[Hashable, Ids] = {}  # of all streams
-        self._places: dict[Hashable, int] = {}  # rows of the state, of the streams that have been fed, in order
+        self._places: dict[Hashable, int] = {}  # rows of the state, of the streams with a label, in order
         self._state: _State | None = None
         self._held: dict[Hashable, list[Ids]] = {}  # words of streams that are too short for a first label
 
@@ -149,8 +149,8 @@ class Streams:
         if idle and self._state is not None:
             parts.append((idle, self._rows(idle)))
         with evaluation_mode(self._model):
-            for given in held.values():
-                self._read([given], None)  # only to refuse a word now that cannot be read
+            for names in _by_length(held):  # only to refuse now a word that cannot be read
+                self._read([held[name] for name in names], None)
             if old:
                 parts += self._advance(old, self._rows(old), fed, committed)
             if new:
@@ -170,31 +170,46 @@ class Streams:
         """Commit all labels of a stream that are open or still missing, and remove it.
 
         Raises:
-            InputError: no stream has that name, or it is finished.
+            InputError: no stream has that name, or it is finished, or the last labels cannot be found; it is open then.
         """
-        self._require(name)
-        last = self._last_labels(name) if self._look_ahead else self._partial[name]
-        # The next call of ``feed`` removes its row of the state, together with those of other finished streams.
-        self._places.pop(name, None)
-        self._held.pop(name, None)
-        return self._update(self._partial.pop(name), last, ())
+        return self.finish_all([name])[name]
+
+    def finish_all(self, names: Iterable[Name]) -> dict[Name, Update]:
+        """Finish several streams at once, which saves time if the model looks ahead; after an error, all are open.
+
+        Raises:
+            InputError: see :meth:`finish`.
+        """
+        finished = list(dict.fromkeys(names))
+        for name in finished:
+            self._require(name)
+        last = self._last_labels(finished) if self._look_ahead else self._partial
+        updates = {name: self._update(self._partial[name], last[name], ()) for name in finished}
+        for name in finished:
+            # The next call of ``feed`` removes the row of the state, together with those of other finished streams.
+            for known in (self._partial, self._places, self._held):
+                known.pop(name, None)
+        return updates
 
     @torch.no_grad()
-    def _last_labels(self, name: Hashable) -> Ids:
-        """Search to the end of a stream whose model looks ahead, and return its open labels."""
-        with evaluation_mode(self._model):
-            state, num_steps = None, self._look_ahead
-            if name in self._places:
-                state = self._rows([name])
-                past = state.past
-            elif words := self._held.get(name):
-                num_steps = len(words)
-                _, past = self._read([words], None)
-            else:
-                return ()
+    def _last_labels(self, names: Sequence[Hashable]) -> dict[Hashable, Ids]:
+        """Search to the ends of streams whose model looks ahead, and return their open labels."""
+        found: dict[Hashable, Ids] = dict.fromkeys(names, ())
+
+        def search(group: list[Hashable], state: _State | None, past: Any, num_steps: int) -> None:
             context, past = self._model.read_end(past)
-            state, (committed,) = self._searched(state, context, past, num_steps)
-        return committed + _labels(best_labels(state.labels_BKT, state.scores_BK))[0]
+            state, committed = self._searched(state, context, past, num_steps)
+            best = _labels(best_labels(state.labels_BKT, state.scores_BK))
+            found.update({name: early + late for name, early, late in zip(group, committed, best, strict=True)})
+
+        with evaluation_mode(self._model):
+            if started := [name for name in names if name in self._places]:
+                state = self._rows(started)
+                search(started, state, state.past, self._look_ahead)
+            for group in _by_length({name: self._held[name] for name in names if name in self._held}):
+                words = [self._held[name] for name in group]
+                search(group, None, self._read(words, None)[1], len(words[0]))
+        return found
 
     def state_dict(self) -> dict[str, Any]:
         """State from which all streams continue bit for bit: names and nested tensors, for ``torch.save``."""
@@ -359,7 +374,7 @@ class Stream:
         k: beam size; by default the run's, or 5.
         score: replaces the score of the decoder: "local", "global", ``interpolated(0.5)``.
         commit: "agree" (if all slots agree), "margin(m)" (if the best slot leads by m), "delay(d)"
-            (after d more tokens), "never", or several joined by "or"; or a function,
+            (d tokens after a label is first shown), "never", or several joined by "or"; or a function,
             :data:`~seqwise.search.commits.CommitRule`.
 
     Memory and time per token depend on the number of open labels, not on the number of tokens so far. Only a delay
@@ -411,10 +426,10 @@ class Stream:
         return self._streams.feed({_ONLY: tokens})[_ONLY]
 
     def finish(self) -> Update:
-        """Commit all open labels.
+        """Commit all labels that are open or still missing.
 
         Raises:
-            InputError: the stream is finished.
+            InputError: the stream is finished, or the last labels cannot be found.
         """
         self._require_open()
         return self._streams.finish(_ONLY)
@@ -511,6 +526,14 @@ def _zero_padded(leaf: Tensor, shape: Sequence[int]) -> Tensor:
     """Pad all dimensions but the first with zeros to a shape."""
     missing = [size - current for size, current in zip(shape, leaf.shape[1:], strict=True)]
     return F.pad(leaf, [number for size in reversed(missing) for number in (0, size)]) if any(missing) else leaf
+
+
+def _by_length(words: Mapping[Hashable, Sequence[Ids]]) -> list[list[Hashable]]:
+    """Return the names of inputs with the same number of words, together."""
+    found: dict[int, list[Hashable]] = {}
+    for name, given in words.items():
+        found.setdefault(len(given), []).append(name)
+    return list(found.values())
 
 
 def _batch(words: Sequence[Sequence[Ids]]) -> Batch:

@@ -81,7 +81,8 @@ def test_words_without_a_label_yet_are_shown_and_get_one_at_the_end() -> None:
     live.read(pieces_of("a c b a "))
     assert (len(live.lines[-1].labels), last_line(live).count("no label yet")) == (2, 2)
     live.take(None)
-    assert (len(live.lines[-1].labels), live.lines[-1].num_final) == (4, 4)
+    assert (len(live.lines[-1].labels), live.lines[-1].num_final, live.lines[-1].retracted) == (4, 4, {})
+    assert "labelled 2 words later" in colours_view(2) and "later" not in colours_view()
     assert live_in_words(live).startswith("4 words in the last line: 4 final, 0 may change.")
 
 

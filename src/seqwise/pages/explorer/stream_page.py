@@ -46,7 +46,7 @@ class StreamPage:
         self._make_controls()
         self.status = status_line()
         with section("The lines"):
-            html(colours_view()).classes("view").mark("colours")
+            html(colours_view(getattr(run.model, "look_ahead", 0))).classes("view").mark("colours")
             self.words = ui.label("").props("aria-live=polite").mark("lines in words")
             self.lines = view("lines")
         ui.context.client.on_delete(self._stop)

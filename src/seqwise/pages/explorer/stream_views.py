@@ -38,10 +38,13 @@ def _token(word: str, label: str, state: str, retracted: str | None = None) -> M
     )
 
 
-def colours_view() -> Markup:
-    """Show the legend of colours."""
-    samples = (("final", None), ("may change", None), ("may change", "retracted"))
-    words = ("final", "may change", "retracted by the last word")
+def colours_view(look_ahead: int = 0) -> Markup:
+    """Show the legend of colours, for a model with a look-ahead of some words."""
+    samples = [("final",), ("may change",), ("may change", "retracted")]
+    words = ["final", "may change", "retracted by the last word"]
+    if look_ahead:
+        samples.append(("no label yet",))
+        words.append(f"labelled {count_of(look_ahead, 'word')} later")
     return Markup(" ").join(_token("word", word, *sample) for word, sample in zip(words, samples, strict=True))
 
 

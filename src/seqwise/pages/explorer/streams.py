@@ -103,6 +103,7 @@ class Live:
         if piece is None:
             line = self.lines[-1]
             self._show(line, self._streams.finish(len(self.lines)))
+            line.retracted = {}  # it was no word that retracted them
         else:
             line = Line() if not self.pieces or self.pieces[-1] is None else self.lines[-1]
             number = len(self.lines) + (not line.words)
@@ -121,7 +122,7 @@ class Live:
 
 
 def can_stream(run: OutputRun) -> bool:
-    """Whether a run labels words before it has seen later ones."""
+    """Whether a run labels words before it has seen all of them."""
     try:
         Streams(run)
     except InputError:
