@@ -88,6 +88,7 @@ class Streamed:
     delay: tuple[Counts, ...]
     retracted: tuple[Counts, ...]
     milliseconds: tuple[float, ...]  # CPU time per token
+    signature: Signature  # of the training
 
 
 def course(shown: Sequence[Labels], num_final: Sequence[int]) -> Course:
@@ -227,7 +228,7 @@ def run_corpus(name: str, corpus: str, setup: Setup) -> Outcome:
         found = dict(_stream_all(task, measured)) | dict(_stream_ahead(task, ahead))
     best = best_on_dev(measured, GLOBAL, decoder=RAW).row.name
     figure = setup.folder / f"{name}.png"
-    table = make_table(name, task, found, best, measured[TWO_WAY].signature)
+    table = make_table(name, task, found, best)
     draw(table, figure)
     return Outcome(name, table, {"figure": figure, "runs": setup.folder})
 
@@ -245,12 +246,11 @@ def _stream_all(task: Task, measured: Mapping[str, Measured]) -> Iterator[tuple[
         runs = [load_run(path) for path in row.runs]
         for rule in RULES:
             timed = [_timed(stream, run, test, decoder, rule) for run in runs]
-            yield (name, rule), _measure(task, [courses for courses, _ in timed], [s / num_tokens for _, s in timed])
+            yield (name, rule), _measure(task, row, timed, num_tokens)
     again = [_timed(read_again, load_run(path), test, BEAM) for path in measured[TWO_WAY].runs]
-    seconds = [each / num_tokens for _, each in again]
     for rule, delay in {**{f"delay({labels})": labels for labels in DELAYS}, AT_THE_END: None}.items():
-        courses = [[commit_prefixes(outputs, delay) for outputs in every] for every, _ in again]
-        yield (AGAIN, rule), _measure(task, courses, seconds)
+        timed = [([commit_prefixes(outputs, delay) for outputs in every], seconds) for every, seconds in again]
+        yield (AGAIN, rule), _measure(task, measured[TWO_WAY], timed, num_tokens)
 
 
 def _stream_ahead(
@@ -265,7 +265,7 @@ def _stream_ahead(
     num_tokens = sum(len(example.source) for example in test)
     for place, (row, decoder, rule) in chosen.items():
         timed = [_timed(stream, load_run(path), test, decoder, rule) for path in row.runs]
-        yield place, _measure(task, [courses for courses, _ in timed], [s / num_tokens for _, s in timed])
+        yield place, _measure(task, row, timed, num_tokens)
 
 
 def _timed(function: Callable[..., Made], *arguments: Any, **options: Any) -> tuple[Made, float]:
@@ -274,7 +274,10 @@ def _timed(function: Callable[..., Made], *arguments: Any, **options: Any) -> tu
     return made, time.process_time() - began
 
 
-def _measure(task: Task, courses: Sequence[Sequence[Course]], seconds: Sequence[float]) -> Streamed:
+def _measure(task: Task, row: Measured, timed: Sequence[tuple[Sequence[Course], float]], num_tokens: int) -> Streamed:
+    """Measure the courses of the test data and their CPU seconds, one of each for each seed of a row."""
+    courses = [every for every, _ in timed]
+
     def per_token(sums: Iterable[int], every: Sequence[Course]) -> Counts:
         return Counts(list(sums), [len(each.labels) for each in every])
 
@@ -282,7 +285,8 @@ def _measure(task: Task, courses: Sequence[Sequence[Course]], seconds: Sequence[
         tuple(task.count("test", [each.labels for each in every]) for every in courses),
         tuple(per_token((each.delay for each in every), every) for every in courses),
         tuple(per_token((each.retracted for each in every), every) for every in courses),
-        tuple(1000 * each for each in seconds),
+        tuple(1000 * seconds / num_tokens for _, seconds in timed),
+        row.signature,
     )
 
 
@@ -290,11 +294,11 @@ Found = Mapping[tuple[str, str], Streamed]
 """Measurements by system and rule."""
 
 
-def make_table(name: str, task: Task, found: Found, best: str, signature: Signature) -> Table:
+def make_table(name: str, task: Task, found: Found, best: str) -> Table:
     """Make a table of numbers with Student's intervals over seeds, and of claims on ``best``, a global system."""
     results = []
     for (system, rule), measured in found.items():
-        signed = replace(signature, method=f"{name}: {system}")
+        signed = replace(measured.signature, method=f"{name}: {system}")
         numbers = {
             task.measure: ([100 * each.value for each in measured.right], "%"),
             DELAY: ([each.value for each in measured.delay], " tokens"),
