@@ -54,6 +54,12 @@ def test_the_demo_has_the_values_of_every_number() -> None:
         assert all(result.signature.training for result in table.results)
 
 
+def best_revised(corpus: str) -> float:
+    """Accuracy of the best global scores of a stream with all their revisions, without look-ahead."""
+    systems = ("beam CRF, global", "dense beam loss, global", "relaxed beam, global")
+    return max(value(f"frontier-{corpus}", "agree: accuracy", system) for system in systems)
+
+
 def test_numbers_of_the_readme_are_the_saved_ones() -> None:
     saved = [
         find("stress", "half-raw beam: word accuracy", "cross-entropy").value,
@@ -63,8 +69,10 @@ def test_numbers_of_the_readme_are_the_saved_ones() -> None:
         find("search-objectives-pmb", "accuracy minus best control", "beam CRF from cross-entropy").value,
         find("stress", "word accuracy minus best control", "relaxed beam, global").value,
         find("table-4.1-uni-converged", "accuracy minus best control", "dense beam loss, global").value,
-        value("frontier-stress", "agree: word accuracy", "beam CRF, global")
-        - value("frontier-stress", "delay(2): word accuracy", "cross-entropy, look-ahead"),
+        *(
+            value(f"frontier-{corpus}", "delay(2): accuracy", "cross-entropy, look-ahead") - best_revised(corpus)
+            for corpus in ("pmb", "ewt", "erg")
+        ),
         value("g2p", "beam: word error", "cross-entropy"),
         value("g2p", "raw beam: word error", "cross-entropy"),
     ]
@@ -97,35 +105,28 @@ def test_numbers_of_the_streaming_guide_are_the_saved_ones() -> None:
         if not retracted and label not in STREAMED:
             continue
         system, rule = STREAMED[above if retracted else label]
-        saved = [
-            value(f"frontier-{corpus}", f"{rule}: {'retracted a hundred tokens' if retracted else measure}", system)
-            for corpus, measure in measures.items()
-        ]
-        assert numbers == [f"{number:.1f}" for number in saved], label
+        for (corpus, measure), number in zip(measures.items(), numbers, strict=True):
+            table = load_table(RESULTS / f"frontier-{corpus}.json")
+            if system not in {result.system for result in table.results}:
+                assert number == "–", (label, corpus)  # a result of older code
+                continue
+            shown = f"{rule}: {'retracted a hundred tokens' if retracted else measure}"
+            assert number == f"{value(f'frontier-{corpus}', shown, system):.1f}", (label, corpus)
         above = above if retracted else label
         seen.add(label)
     assert seen >= STREAMED.keys()
 
     crf, local, half = "beam CRF, global", "cross-entropy, local", "cross-entropy, half-normalised"
-    ahead, again = "cross-entropy, look-ahead", "two-way, re-run on every prefix"
+    again = "two-way, re-run on every prefix"
 
     def stress(system: str, rule: str) -> float:
         return value("frontier-stress", f"{rule}: word accuracy", system)
 
-    best = [
-        max(
-            value(f"frontier-{corpus}", "agree: accuracy", system)
-            for system in (crf, "dense beam loss, global", "relaxed beam, global")
-        )
-        for corpus in ("pmb", "ewt")
-    ]
     saved = [
         stress(local, "delay(2)") - stress(crf, "delay(2)"),
         stress(crf, "delay(4)") - stress(local, "delay(4)"),
-        *best,
-        value("frontier-erg", "agree: accuracy", local) - value("frontier-erg", "delay(1): accuracy", ahead),
-        stress(crf, "agree") - stress(ahead, "delay(2)"),
-        stress(ahead, "delay(2)") - stress(crf, "delay(2)"),
+        *(best_revised(corpus) for corpus in ("pmb", "ewt", "erg")),
+        stress(crf, "agree") - stress("cross-entropy, reading ahead", "delay(2)"),
         *(value("frontier-pmb-converged", "agree: accuracy", system) for system in (crf, half, local)),
         *(stress(f"beam CRF, trained for delay({n})", f"delay({n})") - stress(local, f"delay({n})") for n in (1, 2)),
         stress("beam CRF, trained for delay(2)", "agree"),
@@ -134,10 +135,15 @@ def test_numbers_of_the_streaming_guide_are_the_saved_ones() -> None:
     ]
     shown = re.findall(r"[0-9]+\.[0-9]", guide)
     assert [number for number in saved if f"{number:.1f}" not in shown] == []
-    claims = {claim.text: claim.numbers for claim in load_table(RESULTS / "frontier-stress.json").claims}
+    claims = {
+        claim.text: claim.numbers
+        for corpus in ("pmb", "stress")
+        for claim in load_table(RESULTS / f"frontier-{corpus}.json").claims
+    }
     judged = [
         "… than local scores at a delay of 1.",
-        "Global scores, shown at once and revised, do better than a look-ahead of two tokens.",
+        "Global scores, shown at once and revised, do better than a model that reads two tokens ahead.",
+        "With a look-ahead of one token, global scores do better than local ones, both revised.",
     ]
     words = " ".join(guide.split())
     for _, low, high, _ in (claims[text] for text in judged):
