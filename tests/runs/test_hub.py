@@ -19,6 +19,7 @@ from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 from huggingface_hub.utils import filter_repo_objects
 
 from command_line import Command, run_main
+from explored import tagger
 from letters import letter_bart, letter_gpt2, letter_pairs, letter_tokenizer
 from pretrained import saved
 from seqwise.errors import InputError
@@ -26,6 +27,7 @@ from seqwise.models import Tagger
 from seqwise.runs import Scorer, choose_decoder, load_run, predict, train_settings
 from seqwise.runs.hub import run_folder
 from seqwise.runs.inputs import input_units, inputs_of
+from seqwise.runs.loading import save_run
 from seqwise.runs.model_card import CITATION, public_settings
 from seqwise.runs.pushing import card_of, push, upload_of
 from seqwise.runs.run import fingerprint
@@ -224,6 +226,11 @@ def test_a_card_has_metadata_results_and_signatures(runs: Path) -> None:
     assert "raw-beam (" in card.text and "default" in card.text
     masked = card_of(runs / "masked", repo="ada/masked")
     assert "pseudo perplexity" in masked and "method:masked transformer | seeds:0 | data:" in masked
+
+
+def test_a_card_tells_a_look_ahead(tmp_path: Path) -> None:
+    save_run(tagger(look_ahead=2), tmp_path)
+    assert "left-to-right encoder that looks 2 tokens ahead, 3 labels" in card_of(tmp_path)
 
 
 def test_a_card_says_that_raw_scores_need_the_decoder_of_seqwise(runs: Path) -> None:

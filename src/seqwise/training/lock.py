@@ -73,7 +73,6 @@ def sole_writer(folder: Path) -> Iterator[None]:
 def next_writer(folder: Path) -> Iterator[None]:
     """Wait until no other process writes to a folder, and lock it as `sole_writer` does."""
     with ExitStack() as lock:
-        lock.callback(_remove_if_empty, folder)  # the process waited for could not, if this one had its file in there
         while True:
             try:
                 lock.enter_context(sole_writer(folder))
@@ -81,10 +80,7 @@ def next_writer(folder: Path) -> Iterator[None]:
             except InUseError:
                 time.sleep(0.05)
         yield
-
-
-def _remove_if_empty(folder: Path) -> None:
-    with suppress(OSError):
+    with suppress(OSError):  # the process waited for could not remove it, if this one had opened its file in there
         folder.rmdir()
 
 
