@@ -8,6 +8,7 @@ are CPU seconds, which a busy machine affects less.
 - seqwise: ``step_model(model)`` of the same model with ``language = trie(catalogue)``, decoded with ``HardTopK(k)``.
 - in a pattern: the same, with a language of one state that allows three of five tokens at every step, like the strings
   of a grammar.
+- in two states: the same, with two such states, each reached by half of the tokens.
 - without a language: the same search among all outputs, to show what the languages cost or save.
 
     python -m benchmarks.constrained_decoding
@@ -62,11 +63,13 @@ def make_catalogue(options: argparse.Namespace) -> list[Item]:
     return sorted({tuple(item) for item in torch.cat([firsts, others], 1).tolist()})
 
 
-def make_pattern(options: argparse.Namespace) -> Automaton:
-    """Make a language of one state that allows three of five tokens, drawn at random, and ends nowhere."""
-    generator = torch.Generator().manual_seed(options.seed)
-    tokens = 2 + torch.randperm(options.vocabulary - 2, generator=generator)[: 3 * options.vocabulary // 5]
-    return Automaton(torch.nn.functional.pad(tokens[:, None], (1, 1)), torch.tensor([True]))
+def make_pattern(options: argparse.Namespace, *, num_states: int = 1) -> Automaton:
+    """Make a language in which each state allows three of five tokens, drawn at random, and which ends nowhere."""
+    generator, arcs = torch.Generator().manual_seed(options.seed), []
+    for state in range(num_states):
+        tokens = 2 + torch.randperm(options.vocabulary - 2, generator=generator)[: 3 * options.vocabulary // 5]
+        arcs.append(torch.stack([torch.full_like(tokens, state), tokens, torch.arange(len(tokens)) % num_states], 1))
+    return Automaton(torch.cat(arcs), torch.ones(num_states, dtype=torch.bool))
 
 
 def by_generate(model: Any, catalogue: Sequence[Item], options: argparse.Namespace) -> Write:
@@ -114,12 +117,14 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     model = t5(layers=options.layers, hidden=options.hidden, vocabulary=options.vocabulary, seed=options.seed)
     catalogue = make_catalogue(options)
     sources_BS = torch.randint(2, options.vocabulary, (options.batch, options.source_length))
-    free, inside, in_pattern = step_model(model), step_model(model), step_model(model)
+    free, inside, in_pattern, in_two = (step_model(model) for _ in range(4))
     inside.language, in_pattern.language = trie(catalogue, end=END), make_pattern(options)
+    in_two.language = make_pattern(options, num_states=2)
     writers = {
         "generate": by_generate(model, catalogue, options),
         "seqwise": by_seqwise(inside, options),
         "in a pattern": by_seqwise(in_pattern, options),
+        "in two states": by_seqwise(in_two, options),
         "without a language": by_seqwise(free, options),
     }
     calls = {name: partial(write, sources_BS) for name, write in writers.items()}
@@ -136,6 +141,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "against_generate": median_ratio(seconds["generate"], seconds["seqwise"]),
         "against_free": median_ratio(seconds["without a language"], seconds["seqwise"]),
         "pattern_against_free": median_ratio(seconds["without a language"], seconds["in a pattern"]),
+        "two_states_against_free": median_ratio(seconds["without a language"], seconds["in two states"]),
         "seconds_by_round": seconds,
         **signed("constrained decoding", options, data=digest.hexdigest()),
     }
@@ -147,25 +153,26 @@ def ratios(result: dict[str, Any]) -> list[Ratio]:
         Ratio("beam of 50 in a catalogue over `generate`", result["against_generate"], least=LEAST),
         Ratio("the same over no language", result["against_free"], least=LEAST_OF_FREE),
     ]
-    if (pattern := _in_pattern(result)) is not None:
-        found.append(Ratio("beam of 50 in a pattern over no language", pattern, least=LEAST_OF_FREE))
+    for name, ratio in _in_patterns(result).items():
+        found.append(Ratio(f"beam of 50 {name} over no language", ratio, least=LEAST_OF_FREE))
     return found
 
 
-def _in_pattern(result: dict[str, Any]) -> float | None:
-    """Return the ratio of a pattern, which older files do not have."""
-    return result.get("pattern_against_free")
+def _in_patterns(result: dict[str, Any]) -> dict[str, float]:
+    """Return the ratios of patterns, which older files do not have."""
+    keys = {"in a pattern": "pattern_against_free", "in a pattern of two states": "two_states_against_free"}
+    return {name: result[key] for name, key in keys.items() if key in result}
 
 
 def table(result: dict[str, Any]) -> str:
     """Format the result as a table."""
-    met, pattern = "met" if result["against_generate"] >= LEAST else "missed", _in_pattern(result)
+    met = "met" if result["against_generate"] >= LEAST else "missed"
     return "\n".join(
         [
             *(f"{name:18} {value:8.0f} tokens a second" for name, value in result["tokens_per_second"].items()),
             f"seqwise against generate: {result['against_generate']:.2f} (target {LEAST:g}, {met})",
             f"seqwise against itself without a language: {result['against_free']:.2f}",
-            *([] if pattern is None else [f"in a pattern against the same: {pattern:.2f}"]),
+            *(f"{name} against the same: {ratio:.2f}" for name, ratio in _in_patterns(result).items()),
             f"equal items: {result['same_items']:.1%}; equal best items: {result['same_best']:.1%}",
             result["signature_line"],
         ]

@@ -12,6 +12,7 @@ from oracles import Normalized, hard_beam, tagger_case, translation_case
 from seqwise import InputError
 from seqwise.decoding import Decoder, decode
 from seqwise.search import Candidates, HardTopK, beam_search, global_, local, shifted
+from seqwise.search.language import Allowed
 
 
 @torch.no_grad()
@@ -64,8 +65,10 @@ def test_candidates_of_some_inputs_are_those_of_all_inputs(allowed: torch.Tensor
     """In the given order, with excluded candidates and allowed tokens."""
     some = replace(
         Candidates.of_scores(torch.randn(3, 2, 4), prefix_scores_BJ=torch.randn(3, 2)),
-        cost=torch.rand(3, 4), score=replace(global_, cost_weight=1.0), allowed_BJC=allowed,
-    ).without(torch.tensor([[1], [6], [3]]))  # fmt: skip
+        cost=torch.rand(3, 4),
+        score=replace(global_, cost_weight=1.0),
+        allowed=None if allowed is None else Allowed.of(allowed),
+    ).without(torch.tensor([[1], [6], [3]]))
     order_I = torch.tensor([2, 0])
     assert torch.equal(some.of_inputs(order_I).scores_BJW, some.scores_BJW[order_I])
     assert (some.scores_BJW == -torch.inf).flatten(1).any(1).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -13,9 +14,22 @@ from torch import Tensor, nn
 from seqwise.data import EncodedExample, collate
 from seqwise.decoding import Decoder, decode
 from seqwise.models import EncoderDecoder
-from seqwise.search import Candidates, HardTopK, Score, cost_augmented, global_, interpolated, local, shifted
+from seqwise.models.deferred_linear import Matrices
+from seqwise.search import (
+    Automaton,
+    Candidates,
+    HardTopK,
+    Score,
+    cost_augmented,
+    global_,
+    interpolated,
+    local,
+    renormalized,
+    shifted,
+)
 from seqwise.search import candidates as module
 from seqwise.search.ending import SlotTerms
+from seqwise.search.language import Allowed
 from seqwise.search.large_vocabulary.blocks import best_of_many
 from seqwise.search.operators import hard_top_k
 
@@ -123,6 +137,71 @@ def test_the_end_of_every_slot_may_be_the_best() -> None:
     require_the_same(half, SLOTS)
 
 
+# ------------------------------------------------------------------------------------------------------ in a language
+
+
+def allowed_rows(size: int, case: int, num_rows: int) -> Allowed:
+    """Four in five tokens in any order; half have unused places."""
+    rows_UC = torch.stack([torch.randperm(size)[: 4 * size // 5] for _ in range(num_rows)])
+    if case % 2:
+        rows_UC = rows_UC.masked_fill(torch.rand(rows_UC.shape) < 0.1, -1)
+    return Allowed(rows_UC, (BATCH, SLOTS), torch.randint(num_rows, (BATCH * SLOTS,)))
+
+
+SCORES_INSIDE = {"local": local, "global": global_, "renormalized": renormalized, "shifted": shifted(2.5)}
+
+
+@pytest.mark.parametrize("score", SCORES_INSIDE.values(), ids=SCORES_INSIDE)
+@pytest.mark.parametrize("num_rows", [1, 2, BATCH * SLOTS])
+@pytest.mark.parametrize("end", [None, 5])
+def test_the_best_of_many_allowed_tokens(score: Score, num_rows: int, end: int | None, taken: list[int]) -> None:
+    """The oracle sums over tokens slot by slot; ends are far better than other tokens, or excluded."""
+    finished_BJ = torch.tensor([[1.0, 0, 0, 0], [1, 1, 0, 0], [0, 0, 0, 0]], dtype=torch.float64)
+    for case in range(20):
+        given = candidates(1500, score, end=end, finished=finished_BJ if end is not None and num_rows > 2 else None)
+        if end is not None:
+            given.features_BJH[..., end] += 20.0 if case % 3 else -torch.inf
+        if case % 5 == 0:
+            given.features_BJH[0, 3] = -torch.inf
+        allowed = allowed_rows(1500, case, num_rows)
+        allowed_BJC = allowed.spread(allowed.rows_UC)
+        if end is not None and num_rows > 2:  # after an end, only the end is allowed
+            ended_BJ1 = (given.finished_BJ == 1)[..., None]
+            only_the_end_C = torch.full_like(allowed_BJC[0, 0], -1).index_fill(0, torch.tensor([case]), end)
+            allowed_BJC = torch.where(ended_BJ1, only_the_end_C, allowed_BJC)
+            allowed = Allowed.of(allowed_BJC)
+        dead_BJ = torch.rand(BATCH, SLOTS) < 0.2 * (torch.arange(SLOTS) > 2)
+        given = replace(given, prefix_scores_BJ=given.prefix_scores_BJ.masked_fill(dead_BJ, -torch.inf))
+        before_BJH = given.features_BJH.clone()
+        with torch.no_grad():
+            taken.clear()
+            scores_BK, parents_BK, tokens_BK = given.within(allowed, Matrices()).top_k(case + 1)
+            assert taken == [case + 1]
+        assert torch.equal(given.features_BJH, before_BJH), "what the head returned may be the model's own"
+        wanted_BK, wanted_parents_BK, wanted_tokens_BK = hard_top_k(scores_inside(given, allowed_BJC), case + 1)
+        torch.testing.assert_close(scores_BK, wanted_BK, rtol=0, atol=1e-12)
+        live_BK = wanted_BK > -torch.inf
+        assert torch.equal(parents_BK[live_BK], wanted_parents_BK[live_BK])
+        assert torch.equal(tokens_BK[live_BK], wanted_tokens_BK[live_BK])
+        assert ((tokens_BK >= 0) & (tokens_BK < 1500)).all()
+
+
+def scores_inside(given: Candidates, allowed_BJC: Tensor) -> Tensor:
+    """Scores of all tokens, slot by slot, minus infinity for those that are not allowed."""
+    logits_BJV, score = given.features_BJH, given.score
+    scores_BJV = torch.full_like(logits_BJV, -torch.inf)
+    for row, slot in itertools.product(range(BATCH), range(SLOTS)):
+        tokens = [token for token in allowed_BJC[row, slot].tolist() if token >= 0]
+        logits_V, prefix = logits_BJV[row, slot], given.prefix_scores_BJ[row, slot]
+        summed = logits_V[tokens] if score.over == "allowed" else logits_V
+        shift = score.log_partition_weight * summed.exp().sum().log() + score.constant
+        if given.finished_BJ[row, slot] == 1:
+            scores_BJV[row, slot, tokens] = prefix  # the end
+        elif (summed > -torch.inf).any():
+            scores_BJV[row, slot, tokens] = prefix + logits_V[tokens] - shift
+    return scores_BJV
+
+
 # ------------------------------------------------------------------------------------------------ when blocks are used
 
 
@@ -158,15 +237,29 @@ def test_which_candidates_are_searched_by_blocks(taken: list[int]) -> None:
         expanded = candidates(2048)
         assert expanded.scores_BJV.shape == (BATCH, SLOTS, 2048)
         assert choose(expanded) == 0
+        some = Allowed(torch.arange(257)[None], (BATCH, SLOTS), torch.zeros(BATCH * SLOTS, dtype=torch.long))
+        assert choose(candidates(2048).within(some)) == 1
+        assert choose(candidates(2048).within(some._replace(rows_UC=some.rows_UC[:, 1:]))) == 0
+        assert choose(candidates(1023).within(some)) == 0
+        assert choose(candidates(2048).within(some), 2049) == 0
+        assert choose(replace(costly, score=cost_augmented(local)).within(some)) == 0
+        expanded = candidates(2048).within(some)
+        assert expanded.scores_BJW.shape == (BATCH, SLOTS, 257)
+        assert choose(expanded) == 0
     assert choose(candidates(2048)) == 0, "a graph may be made, through the scores of what is chosen"
 
 
-def test_outputs_are_the_same(taken: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("languages", ["none", "two states", "allowed only"])
+def test_outputs_are_the_same(languages: str, taken: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     model = EncoderDecoder(source_size=9, target_size=3000, embedding_size=4, hidden_size=16, end=2).double().eval()
     with torch.no_grad():
         for weights in model.parameters():
             weights.mul_(6)
     batch = collate([EncodedExample((1, 2, 3), ()), EncodedExample((4,), ())])
+
+    if languages != "none":
+        automaton = two_states(3000, end=2)
+        model.language = automaton if languages == "two states" else AllowedOnly(automaton)
 
     def outputs(score: Score) -> list[list[tuple[int, ...]]]:
         found = decode(model, model.encode(batch), Decoder(HardTopK(5), score), num_steps=9, n_best=5)
@@ -180,3 +273,19 @@ def test_outputs_are_the_same(taken: list[int], monkeypatch: pytest.MonkeyPatch)
             without.setattr("seqwise.search.candidates.MANY", 10**9)
             assert outputs(score) == quick
         assert len(taken) == 8
+
+
+def two_states(size: int, *, end: int) -> Automaton:
+    """Each state allows half of the tokens, some lead to the other state, and all outputs may end."""
+    tokens, arcs = torch.arange(size), [torch.tensor([[0, end, 2], [1, end, 2], [2, end, 2]])]
+    for state in range(2):
+        some = tokens[(tokens % 2 == state) & (tokens != end)]
+        arcs.append(torch.stack([torch.full_like(some, state), some, some // 2 % 2], dim=1))
+    return Automaton(torch.cat(arcs), torch.tensor([False, False, True]))
+
+
+class AllowedOnly:
+    """Language that has only what the protocol requires, made from an automaton."""
+
+    def __init__(self, automaton: Automaton) -> None:
+        self.start, self.allowed, self.advance = automaton.start, automaton.allowed, automaton.advance

@@ -44,6 +44,7 @@ from seqwise.search import (
 )
 from seqwise.search.automata import written_texts
 from seqwise.search.language import (
+    Allowed,
     allowed_logits,
     members,
     nodes_along,
@@ -488,16 +489,16 @@ def test_gold_outside_the_language_is_refused_by_losses_that_follow_it() -> None
 
 
 def test_only_inputs_with_steps_left_need_an_output() -> None:
-    none_B1C = torch.full((2, 1, 1), -1)
-    require_first_token(none_B1C, torch.tensor([0, 0]))
-    require_first_token(none_B1C, 0)
-    require_first_token(torch.tensor([[[-1]], [[-1]], [[4]]]), torch.tensor([0, -1, 2]))
+    none = Allowed.of(torch.full((2, 1, 1), -1))
+    require_first_token(none, torch.tensor([0, 0]))
+    require_first_token(none, 0)
+    require_first_token(Allowed.of(torch.tensor([[[-1]], [[-1]], [[4]]])), torch.tensor([0, -1, 2]))
     with pytest.raises(InputError, match="a search of 1 step can"):
-        require_first_token(none_B1C, torch.tensor([0, 1]))
+        require_first_token(none, torch.tensor([0, 1]))
     with pytest.raises(InputError, match="a search of 1 step can"):
-        require_first_token(none_B1C, 1)
+        require_first_token(none, 1)
     with pytest.raises(InputError, match="the language is empty"):
-        require_first_token(none_B1C, None)
+        require_first_token(none, None)
 
 
 def test_a_language_without_an_output_of_so_many_steps_is_refused() -> None:

@@ -323,7 +323,7 @@ def test_forcing_a_token_of_a_mixture_of_few() -> None:
     scores_BJV, allowed_BJC = torch.randn(3, 1, 6).double(), torch.tensor([[[0, 2, 5]], [[1, 3, -1]], [[4, 2, 0]]])
     embedding_VD = torch.randn(6, 2).double()
     mask_B, forced_B = torch.tensor([True, False, True]), torch.tensor([4, 5, 2])
-    few = SoftTopK(1, 0.3)(replace(Candidates.of_scores(scores_BJV), allowed_BJC=allowed_BJC), None, None)[0]
+    few = SoftTopK(1, 0.3)(Candidates.of_scores(scores_BJV).within(allowed_BJC), None, None)[0]
     forced = few.forced(mask_B, forced_B)
     assert isinstance(few, SoftSelection) and few.token_ids_BX is not None
     expected = torch.where(mask_B[:, None], embedding_VD[forced_B], few.embed(embedding_VD)[:, 0])
@@ -335,7 +335,7 @@ def test_forcing_a_token_of_a_mixture_of_few() -> None:
 def test_a_few_allowed_tokens_are_weighed_by_alpha_however_they_are_summed(form: Callable[[], Form]) -> None:
     selector = SoftTopK(2, 0.5, form=form())
     scores_BJV, allowed_BJC = torch.randn(2, 1, 6).double(), torch.tensor([[[0, 2, 5]], [[1, 3, 4]]])
-    some = replace(Candidates.of_scores(scores_BJV), allowed_BJC=allowed_BJC)
+    some = Candidates.of_scores(scores_BJV).within(allowed_BJC)
     allowed_BC = scores_BJV[:, 0].gather(1, allowed_BJC[:, 0])
     found = selector(some, None, None)[0]
     for row, scores_C in enumerate(allowed_BC.tolist()):

@@ -19,7 +19,7 @@ from seqwise.search.costs import Cost, PrefixCost, edit_distance_cost
 from seqwise.search.exact import BestOutputs, best_first
 from seqwise.search.feeding import fed_logits
 from seqwise.search.grammars import Grammar, grammar
-from seqwise.search.language import Language
+from seqwise.search.language import Allowed, Language
 from seqwise.search.noise import Gumbel
 from seqwise.search.operators import hard_top_k, mean_squared_gap, peaked_softmax, soft_top_k
 from seqwise.search.selection import HardSelection, Selection, SoftSelection
@@ -33,6 +33,7 @@ from seqwise.search.stochastic import (
 )
 
 __all__ = [
+    "Allowed",
     "Automaton",
     "Beam",
     "BestOutputs",

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from seqwise.devices import reading_is_free
 from seqwise.errors import InputError
-from seqwise.search.language import NOWHERE
+from seqwise.search.language import NOWHERE, Allowed
 
 _PARTS = re.compile(r"\\.|(?P<misread>\[\^?\]|(?:[*+?]|\{\d*,?\d*\})\+)|(?P<set>\[(?:\\.|[^\]\\])*\])|.", re.DOTALL)
 """Escapes, sets and characters of a pattern; ``misread`` matches what interegular reads differently from ``re``."""
@@ -79,14 +79,16 @@ class Automaton:
 
     def allowed(self, nodes_BJ: Tensor, steps_left: int | Tensor | None) -> Tensor:
         """Return tokens of arcs from which a final state is reachable in the remaining steps."""
+        allowed = self.rows(nodes_BJ, steps_left)
+        return allowed.spread(allowed.rows_UC)
+
+    def rows(self, nodes_BJ: Tensor, steps_left: int | Tensor | None) -> Allowed:
+        """Return the same with one row for each state, where finding these does not make the host wait."""
         if isinstance(steps_left, Tensor) or not reading_is_free(nodes_BJ):
-            return self._allowed(nodes_BJ, steps_left)
-        # Many slots in few states, as of a pattern that allows most tokens, share the search for their tokens.
-        distinct_U, places_BJ = torch.unique(nodes_BJ, return_inverse=True)
+            return Allowed.of(self._allowed(nodes_BJ, steps_left))
+        distinct_U, row_BJ = torch.unique(nodes_BJ, return_inverse=True)
         allowed_UC = self._allowed(distinct_U[None], steps_left)[0]
-        if len(distinct_U) == 1:  # one row, which candidates recognise by its strides
-            return allowed_UC.expand(*nodes_BJ.shape, -1)
-        return allowed_UC.index_select(0, places_BJ.flatten()).view(*nodes_BJ.shape, allowed_UC.shape[-1])
+        return Allowed(allowed_UC, (nodes_BJ.shape[0], nodes_BJ.shape[1]), row_BJ.flatten())
 
     def _allowed(self, nodes_BJ: Tensor, steps_left: int | Tensor | None) -> Tensor:
         tables = self._on(nodes_BJ.device)

@@ -21,7 +21,7 @@ from seqwise.models.protocols import StepModel
 from seqwise.names import ScoreName
 from seqwise.search.candidates import Candidates, Score, as_score, local
 from seqwise.search.costs import Cost, prefix_cost
-from seqwise.search.language import Language, language_of, require_first_token
+from seqwise.search.language import Language, allowed_after, language_of, require_first_token
 from seqwise.search.segments import Length, recomputed, segment_of, segments
 from seqwise.search.selection import Selection, TokenValues, token_sums
 from seqwise.search.selectors import Selector
@@ -186,10 +186,10 @@ def unroll(
             )
             if language is not None and beam.nodes_BK is not None:
                 steps_left = num_steps - step if steps_known else None
-                allowed_BJC = language.allowed(beam.nodes_BK, steps_left)
+                allowed = allowed_after(language, beam.nodes_BK, steps_left)
                 if step == 0 and steps_known:
-                    require_first_token(allowed_BJC, steps_left)
-                candidates = candidates.within(allowed_BJC, matrices)
+                    require_first_token(allowed, steps_left)
+                candidates = candidates.within(allowed, matrices)
             selection, carry = selector(candidates, carry, generator)
             active_B1 = None if isinstance(num_steps, int) else (num_steps > step)[:, None]
             beam = beam.advance(

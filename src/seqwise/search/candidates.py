@@ -21,6 +21,7 @@ from seqwise.models.deferred_linear import Matrices
 from seqwise.models.heads import log_partition
 from seqwise.names import NormalizedOver, ScoreName
 from seqwise.search.ending import SlotTerms, finish, finish_where, open_shares, slot_terms
+from seqwise.search.language import Allowed
 from seqwise.search.large_vocabulary.blocks import best_of_many
 from seqwise.search.operators import finite, hard_top_k
 from seqwise.search.selection import TokenValues
@@ -29,6 +30,9 @@ from seqwise.search.selection import TokenValues
 MANY = 4096
 # The same for B x J x V on a GPU, whose passes are fast and which needs few launches to stay busy.
 MANY_ON_A_DEVICE = 2**25
+# V over the number of allowed tokens below which all V are scored: looking up a row of the head costs about eight times
+# as much as a row of a product.
+WIDE = 8
 
 
 @dataclass(frozen=True)
@@ -162,11 +166,11 @@ class Candidates:
         end: id of the end token, or None.
         step: number of tokens that the slots have already.
         excluded_BX: candidates that may not be chosen, each as slot x V + token, int64; None excludes nothing.
-        allowed_BJC: tokens that may follow each slot, int64, -1 in unused places; None allows all.
+        allowed: tokens that may follow each slot; None allows all.
         matrices: matrices of the search, for products with some rows of a linear head; None without a language.
         embedding_VD: embedding of each token, from which the search feeds the chosen ones; None outside a search.
 
-    With ``allowed_BJC``, scores have one column for each of these C tokens, in the same order, in place of V columns.
+    With ``allowed``, scores have one column for each of its C tokens, in the same order, in place of V columns.
     """
 
     prefix_scores_BJ: Tensor
@@ -179,7 +183,7 @@ class Candidates:
     end: int | None = None
     step: int = 0
     excluded_BX: Tensor | None = None
-    allowed_BJC: Tensor | None = None
+    allowed: Allowed | None = None
     matrices: Matrices | None = None
     embedding_VD: Tensor | None = None
 
@@ -216,6 +220,11 @@ class Candidates:
         return self.allowed_BJC[inputs_B1, parents_BK, columns_BK].clamp(min=0)
 
     @cached_property
+    def allowed_BJC(self) -> Tensor | None:
+        """Tokens that may follow each slot, int64, -1 in unused places; None if all may."""
+        return None if self.allowed is None else self.allowed.spread(self.allowed.rows_UC)
+
+    @cached_property
     def logits_BJV(self) -> Tensor:
         """Unnormalised scores of the model, at least float32."""
         return self._logits(None if torch.is_grad_enabled() else self.matrices)
@@ -223,19 +232,20 @@ class Candidates:
     @cached_property
     def all_scores_BJW(self) -> Tensor:
         """``s~[i, w]``, the score of slot i extended by w (thesis, Algorithms 1 and 3, line 5)."""
-        allowed_BJC = self.allowed_BJC
-        if allowed_BJC is None:
+        allowed = self.allowed
+        if allowed is None:
             added_BJW = self.score(self.logits_BJV)
             if self.end is not None:
                 added_BJW = finish(added_BJW, self.finished_BJ, self.end)
         else:
-            added_BJW = self._added_by(allowed_BJC)
+            added_BJW = self._added_by(allowed)
             if self.end is not None:
-                added_BJW = finish_where(added_BJW, self.finished_BJ, torch.eq(_distinct(allowed_BJC), self.end))
+                added_BJW = finish_where(added_BJW, self.finished_BJ, allowed.spread(allowed.rows_UC == self.end))
         if self.cost is not None and self.augmented:
             cost_BJW = self.cost if self.cost.dim() == 3 else self.cost[:, None]
-            if allowed_BJC is not None:
-                cost_BJW = cost_BJW.expand(-1, allowed_BJC.shape[1], -1).gather(2, allowed_BJC.clamp(min=0))
+            if allowed is not None:
+                tokens_BJC = allowed.spread(allowed.rows_UC.clamp(min=0))
+                cost_BJW = cost_BJW.expand(-1, tokens_BJC.shape[1], -1).gather(2, tokens_BJC)
             added_BJW = added_BJW + self.score.cost_weight * cost_BJW
         return self.prefix_scores_BJ[..., None] + added_BJW
 
@@ -264,10 +274,9 @@ class Candidates:
         scores_BJC = self.scores_BJW.masked_fill(~is_token_BJC, -torch.inf)
         return none_BJV.scatter_reduce(2, tokens_BJC, scores_BJC, "amax")
 
-    def _added_by(self, allowed_BJC: Tensor) -> Tensor:
+    def _added_by(self, allowed: Allowed) -> Tensor:
         """Compute the scores that allowed tokens add to an unfinished slot, without cost: (B, J, C)."""
-        distinct_BJC, weight = _distinct(allowed_BJC), self.score.log_partition_weight
-        tokens_BJC = distinct_BJC.clamp(min=0).expand_as(allowed_BJC)
+        weight, tokens_BJC = self.score.log_partition_weight, allowed.spread(allowed.rows_UC.clamp(min=0))
         over_all = weight != 0 and self.score.over == "vocabulary"
         if over_all:
             is_kept = torch.is_grad_enabled() or "logits_BJV" in self.__dict__
@@ -276,7 +285,9 @@ class Candidates:
             logits_BJC = logits_BJV.gather(2, tokens_BJC)
         else:
             logits_BJC = self._logits_of(tokens_BJC)
-        logits_BJC = torch.where(distinct_BJC < 0, -torch.inf, logits_BJC)
+        is_unused_UC = allowed.rows_UC < 0
+        if not reading_is_free(is_unused_UC) or bool(is_unused_UC.any()):
+            logits_BJC = torch.where(allowed.spread(is_unused_UC), -torch.inf, logits_BJC)
         added_BJC = logits_BJC if self.score.constant == 0 else logits_BJC - self.score.constant
         if weight == 0:
             return added_BJC
@@ -290,8 +301,7 @@ class Candidates:
         linear = None
         if not torch.is_grad_enabled() and self.matrices is not None and "logits_BJV" not in self.__dict__:
             linear = self.matrices.of_head(self.head, self.features_BJH.shape[-1])
-        # Looking up a row costs about eight times as much as a row of a product.
-        if linear is None or 8 * tokens_BJC.shape[-1] > len(linear.weight_VD):
+        if linear is None or WIDE * tokens_BJC.shape[-1] > len(linear.weight_VD):
             return self.logits_BJV.gather(2, tokens_BJC)
         logits_BJC = torch.einsum("bjch,bjh->bjc", linear.weight_VD[tokens_BJC], self.features_BJH)
         if linear.bias_V is not None:
@@ -317,11 +327,19 @@ class Candidates:
         if must_expand or not self.many or self._few_for_a_device or 2 * (k + self.num_excluded) > MANY:
             scores_BK, parents_BK, columns_BK = hard_top_k(self.scores_BJW, min(k, self.scores_BJW.shape[1:].numel()))
             return scores_BK, parents_BK, self.tokens_at(parents_BK, columns_BK)
+        logits_BJV, log_partition_BJ = self._logits(matrices), None
+        if self.allowed is not None:
+            if self.score.over == "vocabulary" and self.score.log_partition_weight != 0:
+                log_partition_BJ = log_partition(logits_BJV)
+            # What the head returned may be the model's own.
+            is_new = matrices is not None and matrices.of_head(self.head, self.features_BJH.shape[-1]) is not None
+            logits_BJV = self.allowed.mask_(logits_BJV if is_new else logits_BJV.clone())
         return best_of_many(
-            self._logits(matrices),
+            logits_BJV,
             self.slot_terms(),
             k,
             log_partition_weight=self.score.log_partition_weight,
+            log_partition_BJ=log_partition_BJ,
             constant=self.score.constant,
             end=self.end,
             excluded_BX=self.excluded_BX,
@@ -330,9 +348,12 @@ class Candidates:
     @property
     def many(self) -> bool:
         """Whether there are so many candidates, not yet expanded, that it pays not to expand them."""
-        if self.embedding_VD is None or self.allowed_BJC is not None or "logits_BJV" in self.__dict__:
+        if self.embedding_VD is None or not self.__dict__.keys().isdisjoint(("logits_BJV", "all_scores_BJW")):
             return False
-        return self.prefix_scores_BJ[:1].numel() * len(self.embedding_VD) >= MANY
+        vocabulary_size = len(self.embedding_VD)
+        if self.allowed is not None and WIDE * self.allowed.rows_UC.shape[1] <= vocabulary_size:
+            return False
+        return self.prefix_scores_BJ[:1].numel() * vocabulary_size >= MANY
 
     @property
     def _few_for_a_device(self) -> bool:
@@ -399,7 +420,7 @@ class Candidates:
             cost=None if self.cost is None else self.cost[inputs_I],
             recompute_cost=None if recompute_cost is None else lambda: recompute_cost()[inputs_I],
             excluded_BX=None if self.excluded_BX is None else self.excluded_BX[inputs_I],
-            allowed_BJC=None if self.allowed_BJC is None else self.allowed_BJC[inputs_I],
+            allowed=None if self.allowed_BJC is None else Allowed.of(self.allowed_BJC[inputs_I]),
         )
 
     def without(self, excluded_BX: Tensor) -> Candidates:
@@ -411,8 +432,8 @@ class Candidates:
             excluded_BX = torch.cat([self.excluded_BX, excluded_BX], dim=1)
         return replace(self, excluded_BX=excluded_BX)
 
-    def within(self, allowed_BJC: Tensor, matrices: Matrices | None = None) -> Candidates:
-        """Keep the candidates whose tokens are allowed; scores are computed from these alone.
+    def within(self, allowed: Allowed | Tensor, matrices: Matrices | None = None) -> Candidates:
+        """Keep the candidates whose tokens are allowed, (B, J, C) or their rows; scores are computed from these alone.
 
         Example:
             >>> every = Candidates.of_scores(torch.tensor([[[3.0, 1.0, 2.0]]]))
@@ -420,13 +441,9 @@ class Candidates:
             >>> allowed.scores_BJW, allowed.top_k(1)[2]
             (tensor([[[2., 1., -inf]]]), tensor([[2]]))
         """
-        return replace(self, allowed_BJC=allowed_BJC, matrices=matrices)
+        rows = Allowed.of(allowed) if isinstance(allowed, Tensor) else allowed
+        return replace(self, allowed=rows, matrices=matrices)
 
     def _logits(self, matrices: Matrices | None = None) -> Tensor:
         linear = None if matrices is None else matrices.of_head(self.head, self.features_BJH.shape[-1])
         return at_least_float32(self.head(self.features_BJH)) if linear is None else linear.scores(self.features_BJH)
-
-
-def _distinct(allowed_BJC: Tensor) -> Tensor:
-    """Return the tokens allowed after each slot, or (1, 1, C) if they are one row for all slots, expanded."""
-    return allowed_BJC[:1, :1] if allowed_BJC.stride()[:2] == (0, 0) else allowed_BJC

@@ -23,7 +23,7 @@ from seqwise.models.protocols import StepModel, require_evaluation_mode
 from seqwise.names import ScoreName
 from seqwise.search.beam import HELD, longest_search
 from seqwise.search.candidates import Candidates, Score, as_score, local
-from seqwise.search.language import Language, language_of, never_written, require_first_token
+from seqwise.search.language import Language, allowed_after, language_of, never_written, require_first_token
 from seqwise.search.operators import hard_top_k
 from seqwise.search.selection import HardSelection
 
@@ -119,7 +119,7 @@ def best_first(
     language = language_of(model) if language is None else language
     nodes_B1 = zeros_B1 if language is None else language.start(batch_size, device)
     if language is not None and limit > 0:
-        require_first_token(language.allowed(nodes_B1, steps_B), steps_B)
+        require_first_token(allowed_after(language, nodes_B1, steps_B), steps_B)
 
     # An input without steps has one output, the empty one; every other input has one open prefix.
     is_over_B1 = (steps_B == 0)[:, None]
@@ -162,7 +162,7 @@ def best_first(
                 embedding_VD=model.embedding_VD,
             )
             if language is not None:
-                candidates = candidates.within(language.allowed(taken.nodes_BQ, steps_B - length), matrices)
+                candidates = candidates.within(allowed_after(language, taken.nodes_BQ, steps_B - length), matrices)
             is_complete_BJW = _ends(candidates) | (steps_B == length + 1)[:, None, None]
 
             complete = _best_of(candidates, is_complete_BJW, k)

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from seqwise.errors import InputError, first_line
 from seqwise.search.automata import written_texts
-from seqwise.search.language import NOWHERE
+from seqwise.search.language import NOWHERE, Allowed
 
 Ids = tuple[int, ...]
 
@@ -196,19 +196,26 @@ class Grammar:
 
     def allowed(self, nodes_BJ: Tensor, steps_left: int | Tensor | None) -> Tensor:
         """Return tokens of the grammar with a known finish within the remaining steps."""
-        numbers = nodes_BJ.flatten().tolist()
+        allowed = self.rows(nodes_BJ, steps_left)
+        return allowed.spread(allowed.rows_UC)
+
+    def rows(self, nodes_BJ: Tensor, steps_left: int | Tensor | None) -> Allowed:
+        """Return the same with one row for all slots with the same prefix and number of steps."""
+        (batch_size, num_slots), numbers = nodes_BJ.shape, nodes_BJ.flatten().tolist()
         self._bound(len(numbers))
         if isinstance(steps_left, Tensor):
-            steps = steps_left.repeat_interleave(nodes_BJ.shape[1]).tolist()
+            steps = steps_left.repeat_interleave(num_slots).tolist()
         else:
             steps = [steps_left] * len(numbers)
         slots = list(zip(numbers, steps, strict=True))
         allowed = {slot: self._allowed(*slot) for slot in dict.fromkeys(slots)}
-        width = max([1, *map(len, allowed.values())])
-        rows = np.full((len(slots), width), NOWHERE)
-        for row, slot in zip(rows, slots, strict=True):
-            row[: len(allowed[slot])] = allowed[slot]
-        return torch.from_numpy(rows).view(*nodes_BJ.shape, width).to(nodes_BJ.device)
+        rows_UC = np.full((len(allowed), max([1, *map(len, allowed.values())])), NOWHERE)
+        for row, tokens in zip(rows_UC, allowed.values(), strict=True):
+            row[: len(tokens)] = tokens
+        row_of = {slot: row for row, slot in enumerate(allowed)}
+        row_N = torch.tensor([row_of[slot] for slot in slots], dtype=torch.long)
+        device = nodes_BJ.device
+        return Allowed(torch.from_numpy(rows_UC).to(device), (batch_size, num_slots), row_N.to(device))
 
     def advance(self, nodes_BJ: Tensor, parents_BK: Tensor, tokens_BK: Tensor) -> Tensor:
         """Return the nodes of the new prefixes, :data:`NOWHERE` if the grammar does not allow the token."""

@@ -14,12 +14,14 @@ Shapes: B batch, J and K slots before and after a step, T steps, C allowed token
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from seqwise.devices import reading_is_free
 from seqwise.errors import InputError
+from seqwise.models.heads import IN_CACHE
 
 NOWHERE = -1
 """Node that no output of a language reaches; it allows nothing."""
@@ -29,6 +31,9 @@ class Language(Protocol):
     """Set of outputs, including the end token if the model has one.
 
     A node is a number that summarises a prefix. An output that has ended may only repeat its end token.
+
+    A method ``rows(nodes_BJ, steps_left)`` is optional. It returns the same tokens as ``allowed``, in rows that slots
+    share (:class:`Allowed`), which makes a search faster if many tokens are allowed.
     """
 
     def start(self, batch_size: int, device: torch.device) -> Tensor:
@@ -51,6 +56,74 @@ class Language(Protocol):
     def advance(self, nodes_BJ: Tensor, parents_BK: Tensor, tokens_BK: Tensor) -> Tensor:
         """Return the nodes of the new slots, int64 (B, K): the parent's node after the token."""
         ...
+
+
+class Allowed(NamedTuple):
+    """Tokens that may follow each of B x J slots: U rows, which slots may share.
+
+    Attributes:
+        rows_UC: int64, -1 in unused places.
+        shape: (B, J).
+        row_N: row of each of the N = B J slots, int64; None if each has its own, in order.
+    """
+
+    rows_UC: Tensor
+    shape: tuple[int, int]
+    row_N: Tensor | None = None
+
+    @staticmethod
+    def of(tokens_BJC: Tensor) -> Allowed:
+        """Wrap the tokens after each slot."""
+        return Allowed(tokens_BJC.flatten(0, 1), (tokens_BJC.shape[0], tokens_BJC.shape[1]))
+
+    def spread(self, values_UX: Tensor) -> Tensor:
+        """Return values of rows as values of slots, (B, J, X).
+
+        Example:
+            >>> allowed = Allowed(torch.tensor([[7, 8], [9, -1]]), (1, 3), torch.tensor([0, 1, 0]))
+            >>> allowed.spread(allowed.rows_UC)
+            tensor([[[ 7,  8],
+                     [ 9, -1],
+                     [ 7,  8]]])
+        """
+        if self.row_N is None:
+            values_NX = values_UX
+        elif len(values_UX) == 1:
+            return values_UX.expand(*self.shape, -1)
+        else:
+            values_NX = values_UX.index_select(0, self.row_N)
+        return values_NX.view(*self.shape, values_UX.shape[-1])
+
+    def mask_(self, logits_BJV: Tensor) -> Tensor:
+        """Replace the logits of tokens that are not allowed by minus infinity, in place.
+
+        Example:
+            >>> Allowed.of(torch.tensor([[[2, -1]]])).mask_(torch.zeros(1, 1, 3))
+            tensor([[[-inf, -inf, 0.]]])
+        """
+        logits_NV = logits_BJV.flatten(0, 1)
+        size, columns_UC = logits_NV.shape[1], self.rows_UC
+        # Unused places are written to one column more.
+        columns_UC = torch.where(columns_UC < 0, size, columns_UC)
+        mask_UV = logits_NV.new_full((len(columns_UC), size + 1), -torch.inf).scatter_(1, columns_UC, 0.0)[:, :-1]
+        if self.row_N is None or len(mask_UV) == 1:
+            return logits_NV.add_(mask_UV).view_as(logits_BJV)
+        at_once = max(1, IN_CACHE // size) if reading_is_free(logits_NV) else len(logits_NV)
+        for block_NV, row_N in zip(logits_NV.split(at_once), self.row_N.split(at_once), strict=True):
+            block_NV.add_(mask_UV[row_N])
+        return logits_NV.view_as(logits_BJV)
+
+
+def allowed_after(language: Language, nodes_BJ: Tensor, steps_left: int | Tensor | None) -> Allowed:
+    """Return the tokens that a language allows, in rows shared by slots if it has a method ``rows`` for them.
+
+    Args: see :meth:`Language.allowed`.
+    """
+    rows = getattr(language, "rows", None)
+    if rows is None:
+        return Allowed.of(language.allowed(nodes_BJ, steps_left))
+    shared: Allowed = rows(nodes_BJ, steps_left)
+    return shared
 
 
 def language_of(model: object) -> Language | None:
@@ -151,12 +224,13 @@ def require_members(language: Language, outputs_BT: Tensor) -> None:
 def require_output(language: Language | None, num_steps: int) -> None:
     """Raise an :class:`InputError` if a language has no output for this number of steps."""
     if language is not None:
-        require_first_token(language.allowed(language.start(1, torch.device("cpu")), num_steps), num_steps)
+        first = allowed_after(language, language.start(1, torch.device("cpu")), num_steps)
+        require_first_token(first, num_steps)
 
 
-def require_first_token(allowed_B1C: Tensor, steps_left: int | Tensor | None) -> None:
+def require_first_token(allowed: Allowed, steps_left: int | Tensor | None) -> None:
     """Raise an :class:`InputError` if an input with steps left has no allowed first token."""
-    has_one_B = (allowed_B1C >= 0).any(-1).any(-1)
+    has_one_B = allowed.spread((allowed.rows_UC >= 0).any(-1, keepdim=True)).flatten(1).any(-1)
     if steps_left is not None:
         has_one_B = has_one_B | (steps_left <= 0)
     if bool(has_one_B.all()):

@@ -197,6 +197,7 @@ def best_of_many(
     k: int,
     *,
     log_partition_weight: float = 0.0,
+    log_partition_BJ: Tensor | None = None,
     constant: float = 0.0,
     end: int | None = None,
     excluded_BX: Tensor | None = None,
@@ -205,11 +206,14 @@ def best_of_many(
 
     A slot adds the same term to all of its tokens but the end, so block maxima of unnormalised scores come first, and
     only blocks that can contain one of the best candidates are searched. With the number of slots and excluded
-    candidates, k is at most J V; the score f - c log Z - m has no cost.
+    candidates, k is at most J V; the score f - c log Z - m has no cost. By default, log Z is that of the logits.
     """
     batch_size, num_slots, vocabulary_size = logits_BJV.shape
-    full_BJM, log_partition_BJ = maxima_and_log_partitions(logits_BJV, normalized=log_partition_weight != 0)
-    partition_BJ = log_partition_weight * log_partition_BJ
+    is_missing = log_partition_weight != 0 and log_partition_BJ is None
+    full_BJM, own_BJ = maxima_and_log_partitions(logits_BJV, normalized=is_missing)
+    if log_partition_BJ is None:
+        log_partition_BJ = own_BJ
+    partition_BJ = log_partition_weight * log_partition_BJ.masked_fill(log_partition_BJ == -torch.inf, 0.0)
     every_B, none_BE = torch.arange(batch_size, device=logits_BJV.device), logits_BJV.new_empty(batch_size, 0)
     blocks = block_maxima(logits_BJV, terms.going_BJ - partition_BJ, none_BE, full_BJM=full_BJM)
     # Some may have to be removed again: the end token of each slot, which is scored differently, and excluded ones.
