@@ -51,16 +51,17 @@ SOURCES: dict[str, list[tuple[int, ...]]] = {
 FEEDS = [{"a": 2}, {"a": 1, "b": 1}, {"b": 3, "c": 1}, {"c": 2, "a": 1}, {"a": 2, "c": 2}]
 
 
-def tagger(kind: str) -> Any:
+def tagger(kind: str, **options: Any) -> Any:
     model = made(MODELS[kind](), scale=2.0).base_model
-    return pretrained_tagger(model, num_labels=3, hidden_size=8, label_embedding_size=4).double().eval()
+    return pretrained_tagger(model, num_labels=3, hidden_size=8, label_embedding_size=4, **options).double().eval()
 
 
+@pytest.mark.parametrize("look_ahead", [0, 1, 3])
 @pytest.mark.parametrize("selector", [HardTopK(3), SoftTopK(3, 50.0)], ids=["hard", "relaxed"])
 @pytest.mark.parametrize("kind", MODELS)
-def test_a_stream_over_a_causal_model_is_its_whole_search(kind: str, selector: Any) -> None:
+def test_a_stream_over_a_causal_model_is_its_whole_search(kind: str, selector: Any, look_ahead: int) -> None:
     """Streams of other ages and other numbers of pieces in one batch; restored after every call."""
-    model, decoder = tagger(kind), Decoder(selector, global_)
+    model, decoder = tagger(kind, look_ahead=look_ahead), Decoder(selector, global_)
     streams, fed = Streams(model, decoder), dict.fromkeys(SOURCES, 0)
     labels: dict[str, tuple[int, ...]] = dict.fromkeys(SOURCES, ())
     for sizes in FEEDS:
@@ -68,15 +69,23 @@ def test_a_stream_over_a_causal_model_is_its_whole_search(kind: str, selector: A
         for name, update in updates.items():
             fed[name] += sizes[name]
             labels[name] += update.committed
-            source = tuple(piece for word in SOURCES[name][: fed[name]] for piece in word)
-            best = decode_examples(model, [EncodedExample(source, ())], decoder)[0][0]
-            assert labels[name] + update.partial == best.tokens
-            assert streams.score(name) == pytest.approx(best.score, abs=1e-8)
+            assert len(labels[name] + update.partial) == max(fed[name] - look_ahead, 0)
+            if not look_ahead:
+                best = whole_search(model, decoder, SOURCES[name][: fed[name]])
+                assert labels[name] + update.partial == best.tokens
+                assert streams.score(name) == pytest.approx(best.score, abs=1e-8)
         state = io.BytesIO()
         torch.save(streams.state_dict(), state)
         streams = Streams(model, decoder)
         streams.load_state_dict(torch.load(io.BytesIO(state.getvalue()), weights_only=True))
     assert fed == {name: len(source) for name, source in SOURCES.items()}
+    for name, update in streams.finish_all(SOURCES).items():
+        assert labels[name] + update.committed == whole_search(model, decoder, SOURCES[name]).tokens
+
+
+def whole_search(model: Any, decoder: Decoder, words: list[tuple[int, ...]]) -> Any:
+    source = tuple(piece for word in words for piece in word)
+    return decode_examples(model, [EncodedExample(source, ())], decoder)[0][0]
 
 
 def test_a_stream_ends_where_the_positions_do_and_stays_as_it_was() -> None:

@@ -147,6 +147,22 @@ def test_a_causal_encoder_does_not_see_later_words() -> None:
     assert not torch.equal(one[1], other[1])
 
 
+def test_a_look_ahead_adds_the_output_of_a_later_word_and_zeros_after_the_last() -> None:
+    """Whatever else is in the batch."""
+    backbone = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(vocab_size=12, n_embd=8, n_layer=1, n_head=2, n_positions=14)
+    )
+    plain, ahead = (pretrained_tagger(backbone, num_labels=2, look_ahead=tokens).eval() for tokens in (0, 2))
+    sources = [EncodedExample(source, ()) for source in ((~5, 6, ~7, ~8, 9, ~3), (1, ~4), (~4, ~5, ~6))]
+    with torch.no_grad():
+        found, outputs = ahead.encode(collate(sources)), plain.encode(collate(sources))
+    for row, length in enumerate([4, 1, 3]):
+        hidden_WH = outputs.memory_BSM[row, :length]
+        later_WH = torch.cat([hidden_WH, torch.zeros(2, 8)])[2:]
+        torch.testing.assert_close(found.memory_BSM[row, :length], torch.cat([hidden_WH, later_WH], dim=1))
+    assert found.lengths_B.tolist() == [4, 1, 3] and torch.equal(found.mask_BS, outputs.mask_BS)
+
+
 def test_a_beam_takes_as_many_steps_as_there_are_words() -> None:
     model, one = tagger(), batch(1)
     context = model.encode(one)
@@ -203,6 +219,12 @@ def test_a_saved_tagger_is_the_tagger(kind: str, tmp_path: Path) -> None:
     assert torch.equal(*scores)
 
 
+def test_a_saved_look_ahead(tmp_path: Path) -> None:
+    backbone = transformers.GPT2Model(transformers.GPT2Config(vocab_size=12, n_embd=8, n_layer=1, n_head=2))
+    save_tagger(pretrained_tagger(backbone, num_labels=2, look_ahead=3), tmp_path / "tagger")
+    assert load_tagger(tmp_path / "tagger").look_ahead == 3
+
+
 def _with_code(folder: Path) -> None:
     with_code(folder / "backbone")
     seal(folder)
@@ -239,6 +261,10 @@ def test_what_is_no_encoder_and_what_does_not_fit_are_refused() -> None:
         pretrained_tagger(torch.nn.Linear(2, 2))
     with pytest.raises(InputError, match="num_labels must be at least 1"):
         pretrained_tagger(MODELS["BERT"](), num_labels=0)
+    with pytest.raises(InputError, match="reads its source both ways has no look-ahead; leave look_ahead out"):
+        tagger(look_ahead=1)
+    with pytest.raises(InputError, match="look_ahead must be at least 0, got -1"):
+        tagger(look_ahead=-1)
     with pytest.raises(InputError, match="a source has 15 pieces, and BertModel has 14 positions; split it"):
         tagger().encode(collate([EncodedExample((~5,) * 15, ())]))
     with pytest.raises(InputError, match="a source has no word"):

@@ -27,6 +27,7 @@ from pretrained import (
     byte_tokenizer,
     cut,
     esm_tokenizer,
+    gpt2,
     saved,
     with_code,
     without,
@@ -263,6 +264,25 @@ def test_a_run_outlives_the_folder_that_it_was_trained_from(files: Path, tmp_pat
     shutil.rmtree(base)
     shutil.move(tmp_path / "run", tmp_path / "elsewhere")
     assert seqwise("predict", tmp_path / "elsewhere", "the dog runs").out == before != ""
+
+
+def test_a_causal_model_with_a_look_ahead_streams(files: Path, tmp_path: Path, seqwise: Command) -> None:
+    """Streamed labels are those of predict; an encoder that reads both ways is refused."""
+    causal, tokenizer = tmp_path / "causal", byte_tokenizer()
+    saved(causal, gpt2(len(tokenizer), n_positions=64), tokenizer)
+    given = {"epochs": 2, "objective": "cross-entropy", "hidden_size": 16, "look_ahead": 2}
+    trained = seqwise("train", *options(files, model=causal, **given), f"--output={tmp_path / 'run'}")
+    assert trained.code == 0, trained.err
+    words = read_columns(data(files, "BERT", "dev"))[0].source
+    predicted = seqwise("predict", tmp_path / "run", " ".join(words)).out
+    (tmp_path / "words.txt").write_text("\n".join(words) + "\n")
+    streamed = seqwise("stream", tmp_path / "run", tmp_path / "words.txt", "--json").out.splitlines()
+    committed = [label for line in streamed for label in json.loads(line)["committed"]]
+    assert len(committed) == len(words) and " ".join(committed) in predicted
+    assert "that looks 2 tokens ahead" in seqwise("card", tmp_path / "run").out
+    refused = seqwise("train", *options(files, **given), f"--output={tmp_path / 'both'}")
+    assert refused.code == 2
+    assert "an encoder that reads its source both ways has no look-ahead; leave look_ahead out" in refused.err
 
 
 def test_a_run_records_its_settings(run: Path, kind: str, files: Path) -> None:

@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from seqwise import tree
 from seqwise.data.records import read_record
@@ -25,7 +26,15 @@ from seqwise.errors import InputError
 from seqwise.hugging_face.agreement import narrow_windows
 from seqwise.hugging_face.caches import Layers, cache_argument, cache_in, cache_of, layers_of, require_plain_layers
 from seqwise.hugging_face.masked_model import num_positions
-from seqwise.models.recurrent import LEFT_TO_RIGHT, READS_BOTH_WAYS, Context, FixedAttentionTagger
+from seqwise.models.recurrent import (
+    LEFT_TO_RIGHT,
+    NO_LOOK_AHEAD,
+    READS_BOTH_WAYS,
+    Context,
+    FixedAttentionTagger,
+    require_look_ahead,
+    with_later,
+)
 from seqwise.training.checkpoints import load_model_file, seal, verify
 
 Piece = Literal["first", "last"]
@@ -41,19 +50,30 @@ ROUNDING = {torch.float64: 1e-8, torch.float32: 1e-4}
 class PieceEncoder(nn.Module):
     """Hugging Face encoder without a head, which keeps only the output of the marked piece of each word.
 
-    Sources are made by :func:`word_pieces`.
+    Sources are made by :func:`word_pieces`. With a look-ahead of N words, ``m_i = [h_i; h_{i+N}]``; outputs after the
+    end of a source are zeros.
     """
 
-    def __init__(self, backbone: Any) -> None:
+    def __init__(self, backbone: Any, *, look_ahead: int = 0) -> None:
         super().__init__()
         self.backbone: Any = backbone
-        self.output_size = int(backbone.config.hidden_size)
+        self.look_ahead = look_ahead
+        self.output_size = int(backbone.config.hidden_size) * (2 if look_ahead else 1)
 
     def num_outputs(self, source_ids: Sequence[int]) -> int:
         """Return the number of words of a source."""
         return sum(token < 0 for token in source_ids)
 
     def forward(self, sources_BS: Tensor, lengths_B: Tensor) -> Context:
+        context = self._whole(sources_BS, lengths_B)
+        if not self.look_ahead:
+            return context
+        words_BWH = context.memory_BSM.masked_fill(~context.mask_BS[..., None], 0.0)
+        padded_BWH = F.pad(words_BWH, (0, 0, 0, self.look_ahead))
+        return Context(with_later(padded_BWH, self.look_ahead), context.mask_BS, context.lengths_B)
+
+    def _whole(self, sources_BS: Tensor, lengths_B: Tensor) -> Context:
+        """Encode whole sources without the look-ahead."""
         pieces = self._pieces(sources_BS, lengths_B)
         self._require_positions(sources_BS.shape[1])
         hidden_BSM = self.backbone(input_ids=pieces.ids_BS, attention_mask=pieces.mask_BS.long()).last_hidden_state
@@ -72,25 +92,45 @@ class PieceEncoder(nn.Module):
         sources_BS = ~torch.randint(vocabulary_size, (2, 7), generator=draw).to(device)
         lengths_B = torch.full((2,), 7, device=device)
         with evaluation_mode(self.backbone), narrow_windows(self.backbone), torch.no_grad():
-            whole_BSM = self(sources_BS, lengths_B).memory_BSM
-            prefix_BPM = self(sources_BS[:, :4], lengths_B - 3).memory_BSM
+            whole_BSM = self._whole(sources_BS, lengths_B).memory_BSM
+            prefix_BPM = self._whole(sources_BS[:, :4], lengths_B - 3).memory_BSM
             scale = float(whole_BSM.abs().max())
             tolerance = scale * ROUNDING.get(whole_BSM.dtype, 5e-2)
             if float((whole_BSM[:, :4] - prefix_BPM).abs().max()) > tolerance:
                 raise InputError(READS_BOTH_WAYS, hint=LEFT_TO_RIGHT)
-            _, past = self.read(sources_BS[:, :4], lengths_B - 3, None)
+            _, seen = self._part(sources_BS[:, :4], lengths_B - 3, None)
             # The second source is one piece shorter, which tests padding.
             sources_BS[:, 6] = ~sources_BS[:, 6]
             lengths_B = torch.tensor([3, 2], device=device)
-            context, _ = self.read(sources_BS[:, 4:], lengths_B, past)
+            context, _ = self._part(sources_BS[:, 4:], lengths_B, seen)
         if float((context.memory_BSM - whole_BSM[:, 4:6]).abs().max()) > tolerance:
             problem = f"{kind} computes other states for parts of a source than for the whole"
             raise InputError(problem, hint="use a model with plain attention and position_ids")
 
     def read(self, sources_BS: Tensor, lengths_B: Tensor, past: _Past | None) -> tuple[Context, _Past]:
-        """Read the next words of sources, the same number of each; the past holds keys, values and their mask."""
+        """Read the next words of sources, the same number of each."""
+        context, seen = self._part(sources_BS, lengths_B, None if past is None else past[0])
+        return self._looking_ahead(context.memory_BSM, seen, past)
+
+    def read_end(self, past: _Past) -> tuple[Context, _Past]:
+        """Read the ends of sources."""
+        seen, waiting_BNH = past
+        zeros_BNH = waiting_BNH.new_zeros(len(waiting_BNH), self.look_ahead, waiting_BNH.shape[2])
+        return self._looking_ahead(zeros_BNH, seen, past)
+
+    def _looking_ahead(self, words_BWH: Tensor, seen: _Seen, past: _Past | None) -> tuple[Context, _Past]:
+        """Return the context of as many words as the look-ahead allows, and the past."""
+        if past is not None:
+            words_BWH = torch.cat([past[1], words_BWH], dim=1)
+        memory_BWM = with_later(words_BWH, self.look_ahead)
+        mask_BW = memory_BWM.new_ones(memory_BWM.shape[:2], dtype=torch.bool)
+        waiting_BNH = words_BWH[:, memory_BWM.shape[1] :].clone()  # a view would keep all outputs
+        return Context(memory_BWM, mask_BW, mask_BW.sum(1)), (seen, waiting_BNH)
+
+    def _part(self, sources_BS: Tensor, lengths_B: Tensor, seen: _Seen | None) -> tuple[Context, _Seen]:
+        """Encode the next words of sources without the look-ahead."""
         pieces = self._pieces(sources_BS, lengths_B)
-        layers, seen_BP = ((), pieces.mask_BS[:, :0]) if past is None else past
+        layers, seen_BP = ((), pieces.mask_BS[:, :0]) if seen is None else seen
         if not bool(seen_BP.all()):
             # Drop padding that all inputs have, and move other padding to the front: no gap is left in a sliding window
             # of the next pieces.
@@ -128,7 +168,11 @@ class PieceEncoder(nn.Module):
             raise InputError(f"{problem} positions", hint="split it")
 
 
-_Past = tuple[Layers, Tensor]
+_Seen = tuple[Layers, Tensor]
+"""Keys and values of all pieces so far, and their mask."""
+
+_Past = tuple[_Seen, Tensor]
+"""What has been read, and the outputs that wait for later words, (B, N, H)."""
 
 
 class _Pieces(NamedTuple):
@@ -155,6 +199,7 @@ def pretrained_tagger(
     hidden_size: int = 128,
     label_embedding_size: int = 16,
     dropout: float = 0.1,
+    look_ahead: int = 0,
 ) -> FixedAttentionTagger:
     """Make a tagger with a Hugging Face encoder and a decoder that reads the previous labels.
 
@@ -172,9 +217,12 @@ def pretrained_tagger(
         hidden_size: hidden size of the decoder.
         label_embedding_size: size D of a label embedding.
         dropout: rate on features; the encoder has its own.
+        look_ahead: number N of words that a causal model reads after each before it is labelled, ``m_i = [h_i;
+            h_{i+N}]``, with zeros after the end.
 
     Raises:
-        InputError: the model is an encoder-decoder, or has no base model.
+        InputError: the model is an encoder-decoder, or has no base model; the look-ahead is negative, or the model sees
+            all words anyway.
 
     Source: Goyal et al. (AAAI 2018), section 3, for the decoder. Not implemented: pooling over several pieces; sources
     longer than the encoder's positions. The decoder is initialised randomly: give it a larger learning rate than the
@@ -201,8 +249,16 @@ def pretrained_tagger(
     num_labels = given.config.num_labels if num_labels is None else num_labels
     if num_labels < 1:
         raise InputError(f"num_labels must be at least 1, got {num_labels}")
+    require_look_ahead(look_ahead)
+    encoder = PieceEncoder(backbone, look_ahead=look_ahead)
+    if look_ahead:
+        try:
+            encoder.require_left_to_right()
+        except InputError as error:
+            problem = NO_LOOK_AHEAD if error.problem == READS_BOTH_WAYS else error.problem
+            raise InputError(problem, hint="leave look_ahead out, or use another causal model") from None
     tagger = FixedAttentionTagger(
-        encoder=PieceEncoder(backbone),
+        encoder=encoder,
         target_size=num_labels,
         hidden_size=hidden_size,
         label_embedding_size=label_embedding_size,
@@ -341,7 +397,7 @@ def save_tagger(tagger: FixedAttentionTagger, folder: str | os.PathLike[str]) ->
     tagger.encoder.backbone.config.save_pretrained(folder / BACKBONE)
     num_labels, label_embedding_size = tagger.label_embedding.weight.shape
     sizes = {"num_labels": num_labels, "label_embedding_size": label_embedding_size}
-    sizes |= {"hidden_size": tagger.decoder.hidden_size}
+    sizes |= {"hidden_size": tagger.decoder.hidden_size, "look_ahead": tagger.look_ahead}
     (folder / SIZES).write_text(json.dumps({**sizes, "dropout": tagger.dropout.p}, indent=1), encoding="utf-8")
     # Cloned, because safetensors refuses tensors that share memory.
     weights = {name: weight.detach().cpu().clone().contiguous() for name, weight in tagger.state_dict().items()}
@@ -363,9 +419,8 @@ def load_tagger(folder: str | os.PathLike[str]) -> FixedAttentionTagger:
     folder = Path(folder)
     verify(folder)
     hint = "use another copy"
-    sizes = read_record(
-        folder / SIZES, ["num_labels", "label_embedding_size", "hidden_size", "dropout"], what="sizes", hint=hint
-    )
+    names = ["num_labels", "label_embedding_size", "hidden_size", "dropout", "look_ahead"]
+    sizes = read_record(folder / SIZES, names, what="sizes", hint=hint)
     if "auto_map" in json.loads((folder / BACKBONE / "config.json").read_bytes()):
         problem = "the encoder has its own code (auto_map), which is never run"
         raise InputError(problem, path=folder / BACKBONE, hint="use a model class of transformers")

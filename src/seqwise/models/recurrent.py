@@ -59,11 +59,9 @@ class Encoder(nn.Module):
         look_ahead: int = 0,
     ) -> None:
         super().__init__()
-        if look_ahead < 0:
-            raise InputError(f"look_ahead must be at least 0, got {look_ahead}")
+        require_look_ahead(look_ahead)
         if look_ahead and bidirectional:
-            problem = "an encoder that reads its source both ways has no look-ahead"
-            raise InputError(problem, hint="leave look_ahead out, or use bidirectional=False")
+            raise InputError(NO_LOOK_AHEAD, hint="leave look_ahead out, or use bidirectional=False")
         self.look_ahead = look_ahead
         self.embedding = nn.Embedding(vocabulary_size, embedding_size)
         self.characters = CharacterConvolution(num_characters) if num_characters else None
@@ -81,7 +79,7 @@ class Encoder(nn.Module):
         if self.look_ahead:
             real_BS = torch.arange(embedded_BSE.shape[1], device=lengths_B.device) < lengths_B[:, None]
             embedded_BSE = F.pad(embedded_BSE.masked_fill(~real_BS[..., None], 0.0), (0, 0, 0, self.look_ahead))
-            memory_BSM = self._with_later(run_lstm(self.lstm, embedded_BSE)[0])
+            memory_BSM = with_later(run_lstm(self.lstm, embedded_BSE)[0], self.look_ahead)
         elif not self.lstm.bidirectional:
             memory_BSM, _ = run_lstm(self.lstm, embedded_BSE)
         else:  # an empty source is read as one padding symbol, whatever else is in the batch
@@ -114,17 +112,10 @@ class Encoder(nn.Module):
             hidden_B1H, cell_B1H = (leaf.transpose(0, 1) for leaf in state)
         if past is not None and self.look_ahead:
             outputs_BSH = torch.cat([past[2], outputs_BSH], dim=1)
-        memory_BSM = self._with_later(outputs_BSH)
+        memory_BSM = with_later(outputs_BSH, self.look_ahead)
         lengths_B = torch.full((len(memory_BSM),), memory_BSM.shape[1], device=memory_BSM.device)
         waiting_BNH = outputs_BSH[:, memory_BSM.shape[1] :].clone()  # a view would keep all outputs
         return self._context(memory_BSM, lengths_B), (hidden_B1H, cell_B1H, waiting_BNH)
-
-    def _with_later(self, outputs_BSH: Tensor) -> Tensor:
-        """Concatenate each output with that of the word N later; the last N are left out."""
-        if not self.look_ahead:
-            return outputs_BSH
-        later_BSH = outputs_BSH[:, self.look_ahead :]
-        return torch.cat([outputs_BSH[:, : later_BSH.shape[1]], later_BSH], dim=-1)
 
     def _embedded(self, sources_BS: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
         """Return the word embeddings, (B, S, E), and the number of words of each source."""
@@ -140,7 +131,27 @@ class Encoder(nn.Module):
         return Context(self.dropout(memory_BSM), mask_BS, lengths_B)
 
 
+def require_look_ahead(look_ahead: int) -> None:
+    """Raise an InputError for a negative look-ahead."""
+    if look_ahead < 0:
+        raise InputError(f"look_ahead must be at least 0, got {look_ahead}")
+
+
+def with_later(outputs_BSH: Tensor, look_ahead: int) -> Tensor:
+    """Concatenate each output with that of the word N later; the last N are left out.
+
+    Example:
+        >>> with_later(torch.tensor([[[1.0], [2.0], [3.0]]]), 2)
+        tensor([[[1., 3.]]])
+    """
+    if not look_ahead:
+        return outputs_BSH
+    later_BSH = outputs_BSH[:, look_ahead:]
+    return torch.cat([outputs_BSH[:, : later_BSH.shape[1]], later_BSH], dim=-1)
+
+
 READS_BOTH_WAYS = "the model reads its source both ways, and a stream has no end to read back from"
+NO_LOOK_AHEAD = "an encoder that reads its source both ways has no look-ahead"
 LEFT_TO_RIGHT = "train one with --encoder left-to-right, or over a causal model (--task tag --model gpt2)"
 ONE_LABEL_EACH = "a tagger writes a label for each token: build the vocabulary of labels without end='</s>'"
 

@@ -159,7 +159,7 @@ def _new_tagger_run(examples: Sequence[Example], settings: Settings) -> OutputRu
     config: Any = settings.model
     source = pretrained_source(config.path)
     labels = Vocabulary.build(example.target for example in examples)
-    sizes = {name: getattr(config, name) for name in ("hidden_size", "label_embedding_size", "dropout")}
+    sizes = {name: getattr(config, name) for name in ("hidden_size", "label_embedding_size", "dropout", "look_ahead")}
     with torch.random.fork_rng():
         torch.manual_seed(settings.seed)
         options: dict[str, Any] = {"unused": POOLER, "dtype": torch.float32}

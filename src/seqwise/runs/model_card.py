@@ -93,8 +93,10 @@ def _output_card(run: OutputRun, metrics: Mapping[str, Any], repo: str) -> Card:
     data: dict[str, Any] = {"pipeline_tag": "token-classification" if settings.task == "tag" else None}
     if settings.model.pretrained:
         data["base_model"] = _base_model(settings)
+    look_ahead = getattr(settings.model, "look_ahead", 0)
+    ahead = f" that looks {count_of(look_ahead, 'token')} ahead" if look_ahead else ""
     if run.codec.kind == "word-pieces":
-        what = f"A tagger with {labels} over the Hugging Face encoder `{base}`"
+        what = f"A tagger with {labels} over the Hugging Face encoder `{base}`{ahead}"
     elif run.codec.kind == "text":
         is_encoder_decoder = bool(run.model.model.config.is_encoder_decoder)
         kind = "An encoder-decoder" if is_encoder_decoder else "A causal language model"
@@ -102,9 +104,7 @@ def _output_card(run: OutputRun, metrics: Mapping[str, Any], repo: str) -> Card:
         data |= {"library_name": "transformers", "pipeline_tag": None if is_encoder_decoder else "text-generation"}
         use = _use_of_transformers(settings, repo, is_encoder_decoder=is_encoder_decoder)
     elif settings.task == "tag":
-        encoder = f"{getattr(settings.model, 'encoder', '')} encoder"
-        if look_ahead := getattr(settings.model, "look_ahead", 0):
-            encoder += f" that looks {count_of(look_ahead, 'token')} ahead"
+        encoder = f"{getattr(settings.model, 'encoder', '')} encoder{ahead}"
         what = f"A tagger (`{settings.model.name}`, {encoder}, {labels})"
     else:
         what = f"A transducer (`{settings.model.name}`) from {settings.source_units} to {settings.target_units}"

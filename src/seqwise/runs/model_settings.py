@@ -63,6 +63,8 @@ class ModelConfig(Config):
 class TaggerModel(ModelConfig):
     """Model that labels each source token."""
 
+    look_ahead: int = setting(0, "tokens read ahead of each label by an encoder that reads from left to right", ge=0)
+
 
 class TransducerModel(ModelConfig):
     """Model whose outputs have their own length."""
@@ -103,7 +105,6 @@ class NewTagger(_Decoder, _NewModel, TaggerModel):
         "bidirectional", "with left-to-right, labels do not depend on later tokens, but for a look-ahead"
     )
     embedding_size: int = setting(64, "size of source (and output) embeddings", ge=1)
-    look_ahead: int = setting(0, "tokens that a left-to-right encoder reads ahead of each label", ge=0)
     characters: bool = setting(
         False,
         "also read the characters of each word, for unknown words",
