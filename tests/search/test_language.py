@@ -44,6 +44,7 @@ from seqwise.search import (
 )
 from seqwise.search.automata import written_texts
 from seqwise.search.language import (
+    NOWHERE,
     Allowed,
     allowed_logits,
     members,
@@ -218,6 +219,20 @@ def test_the_language_of_the_empty_output_leads_nowhere() -> None:
     assert language.allowed(start_B1, None).tolist() == language.allowed(start_B1, 1).tolist() == [[[-1]], [[-1]]]
     assert language.advance(start_B1, torch.tensor([[0, 0], [0, 0]]), torch.tensor([[0, 1], [5, -1]])).eq(-1).all()
     assert not members(language, torch.tensor([[0], [5]])).any()
+
+
+@pytest.mark.parametrize("steps_left", [None, 2, torch.tensor([3, 0, 3, -1])], ids=["no limit", "number", "by input"])
+def test_slots_in_one_state_with_as_many_steps_left_share_a_row(steps_left: int | torch.Tensor | None) -> None:
+    """A row holds what the state allows with this number of steps alone."""
+    language = trie([(1, 2), (1, 2, 1), (2,), (3, 1, 1, 1)], end=0)
+    nodes_BJ = torch.tensor([[0, 1, 0, NOWHERE], [1, 2, NOWHERE, 0], [0, 3, 1, 0], [0, 0, 0, 0]])
+    limits = steps_left.tolist() if isinstance(steps_left, torch.Tensor) else [steps_left] * 4
+    slots = [(node, limit) for row, limit in zip(nodes_BJ.tolist(), limits, strict=True) for node in row]
+    allowed = language.rows(nodes_BJ, steps_left)
+    assert len(allowed.rows_UC) == len(set(slots))
+    for found, (node, limit) in zip(allowed.spread(allowed.rows_UC).flatten(0, 1).tolist(), slots, strict=True):
+        alone = language.allowed(torch.tensor([[node]]), limit).flatten().tolist()
+        assert {*found} - {-1} == {*alone} - {-1}
 
 
 def test_members_are_exact_lengths_and_batches() -> None:

@@ -83,12 +83,19 @@ class Automaton:
         return allowed.spread(allowed.rows_UC)
 
     def rows(self, nodes_BJ: Tensor, steps_left: int | Tensor | None) -> Allowed:
-        """Return the same with one row for each state, where finding these does not make the host wait."""
-        if isinstance(steps_left, Tensor) or not reading_is_free(nodes_BJ):
+        """Return the same with one row for each state and number of steps.
+
+        Each slot has its own row where finding these would make the host wait.
+        """
+        if not reading_is_free(nodes_BJ):
             return Allowed.of(self._allowed(nodes_BJ, steps_left))
-        distinct_U, row_BJ = torch.unique(nodes_BJ, return_inverse=True)
-        allowed_UC = self._allowed(distinct_U[None], steps_left)[0]
-        return Allowed(allowed_UC, (nodes_BJ.shape[0], nodes_BJ.shape[1]), row_BJ.flatten())
+        size, keys_BJ = len(self.final_S) - NOWHERE, nodes_BJ - NOWHERE
+        if isinstance(steps_left, Tensor):  # node and number of steps as one number: faster to sort than pairs
+            keys_BJ = keys_BJ + size * steps_left[:, None]
+        keys_U, row_BJ = torch.unique(keys_BJ, return_inverse=True)
+        steps_U = keys_U // size if isinstance(steps_left, Tensor) else steps_left
+        rows_UC = self._allowed((keys_U % size + NOWHERE)[:, None], steps_U)[:, 0]
+        return Allowed(rows_UC, (nodes_BJ.shape[0], nodes_BJ.shape[1]), row_BJ.flatten())
 
     def _allowed(self, nodes_BJ: Tensor, steps_left: int | Tensor | None) -> Tensor:
         tables = self._on(nodes_BJ.device)
