@@ -202,6 +202,18 @@ def scores_inside(given: Candidates, allowed_BJC: Tensor) -> Tensor:
     return scores_BJV
 
 
+@pytest.mark.parametrize("in_cache", [1, 400, 10**6], ids=["row by row", "in parts", "at once"])
+def test_other_tokens_are_masked_in_parts_that_fit_the_cache(in_cache: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("seqwise.search.language.IN_CACHE", in_cache)
+    logits_BJV, allowed = torch.randn(BATCH, SLOTS, 80), allowed_rows(80, 1, 3)
+    masked_BJV = allowed.mask_(logits_BJV.clone())
+    for logits_V, masked_V, tokens_C in zip(
+        *(values.flatten(0, 1) for values in (logits_BJV, masked_BJV, allowed.spread(allowed.rows_UC))), strict=True
+    ):
+        tokens = tokens_C[tokens_C >= 0]
+        assert torch.equal(masked_V, torch.full_like(logits_V, -torch.inf).index_copy(0, tokens, logits_V[tokens]))
+
+
 # ------------------------------------------------------------------------------------------------ when blocks are used
 
 
