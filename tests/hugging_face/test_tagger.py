@@ -263,6 +263,9 @@ def test_what_is_no_encoder_and_what_does_not_fit_are_refused() -> None:
         pretrained_tagger(MODELS["BERT"](), num_labels=0)
     with pytest.raises(InputError, match="reads its source both ways has no look-ahead; leave look_ahead out"):
         tagger(look_ahead=1)
+    recurrent = transformers.MambaConfig(vocab_size=12, hidden_size=8, num_hidden_layers=1, state_size=4)
+    with pytest.raises(InputError, match=r"MambaModel keeps .*; leave look_ahead out, or use"):
+        pretrained_tagger(transformers.MambaModel(recurrent), num_labels=2, look_ahead=1)
     with pytest.raises(InputError, match="look_ahead must be at least 0, got -1"):
         tagger(look_ahead=-1)
     with pytest.raises(InputError, match="a source has 15 pieces, and BertModel has 14 positions; split it"):
