@@ -228,7 +228,7 @@ def test_slots_in_one_state_with_as_many_steps_left_share_a_row(steps_left: int 
     nodes_BJ = torch.tensor([[0, 1, 0, NOWHERE], [1, 2, NOWHERE, 0], [0, 3, 1, 0], [0, 0, 0, 0]])
     limits = steps_left.tolist() if isinstance(steps_left, torch.Tensor) else [steps_left] * 4
     slots = [(node, limit) for row, limit in zip(nodes_BJ.tolist(), limits, strict=True) for node in row]
-    allowed = language.rows(nodes_BJ, steps_left)
+    allowed = language.allowed_rows(nodes_BJ, steps_left)
     assert len(allowed.rows_UC) == len(set(slots))
     for found, (node, limit) in zip(allowed.spread(allowed.rows_UC).flatten(0, 1).tolist(), slots, strict=True):
         alone = language.allowed(torch.tensor([[node]]), limit).flatten().tolist()

@@ -79,10 +79,10 @@ class Automaton:
 
     def allowed(self, nodes_BJ: Tensor, steps_left: int | Tensor | None) -> Tensor:
         """Return tokens of arcs from which a final state is reachable in the remaining steps."""
-        allowed = self.rows(nodes_BJ, steps_left)
+        allowed = self.allowed_rows(nodes_BJ, steps_left)
         return allowed.spread(allowed.rows_UC)
 
-    def rows(self, nodes_BJ: Tensor, steps_left: int | Tensor | None) -> Allowed:
+    def allowed_rows(self, nodes_BJ: Tensor, steps_left: int | Tensor | None) -> Allowed:
         """Return the same with one row for each state and number of steps.
 
         Each slot has its own row where finding these would make the host wait.

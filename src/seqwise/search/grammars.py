@@ -196,10 +196,10 @@ class Grammar:
 
     def allowed(self, nodes_BJ: Tensor, steps_left: int | Tensor | None) -> Tensor:
         """Return tokens of the grammar with a known finish within the remaining steps."""
-        allowed = self.rows(nodes_BJ, steps_left)
+        allowed = self.allowed_rows(nodes_BJ, steps_left)
         return allowed.spread(allowed.rows_UC)
 
-    def rows(self, nodes_BJ: Tensor, steps_left: int | Tensor | None) -> Allowed:
+    def allowed_rows(self, nodes_BJ: Tensor, steps_left: int | Tensor | None) -> Allowed:
         """Return the same with one row for all slots with the same prefix and number of steps."""
         (batch_size, num_slots), numbers = nodes_BJ.shape, nodes_BJ.flatten().tolist()
         self._bound(len(numbers))

@@ -32,8 +32,9 @@ class Language(Protocol):
 
     A node is a number that summarises a prefix. An output that has ended may only repeat its end token.
 
-    A method ``rows(nodes_BJ, steps_left)`` is optional. It returns the same tokens as ``allowed``, in rows that slots
-    share (:class:`Allowed`), which makes a search faster if many tokens are allowed.
+    A method ``allowed_rows(nodes_BJ, steps_left)`` is optional. It returns the same tokens as ``allowed``, in rows that
+    slots share (:class:`Allowed`), which makes a search faster if many tokens are allowed. Searches call it in place of
+    ``allowed``, so a subclass of a language that has it overrides both.
     """
 
     def start(self, batch_size: int, device: torch.device) -> Tensor:
@@ -115,14 +116,14 @@ class Allowed(NamedTuple):
 
 
 def allowed_after(language: Language, nodes_BJ: Tensor, steps_left: int | Tensor | None) -> Allowed:
-    """Return the tokens that a language allows, in rows shared by slots if it has a method ``rows`` for them.
+    """Return the tokens that a language allows, in rows that slots share if it has ``allowed_rows``.
 
     Args: see :meth:`Language.allowed`.
     """
-    rows = getattr(language, "rows", None)
-    if rows is None:
+    allowed_rows = getattr(language, "allowed_rows", None)
+    if allowed_rows is None:
         return Allowed.of(language.allowed(nodes_BJ, steps_left))
-    shared: Allowed = rows(nodes_BJ, steps_left)
+    shared: Allowed = allowed_rows(nodes_BJ, steps_left)
     return shared
 
 
