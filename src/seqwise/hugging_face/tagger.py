@@ -256,7 +256,7 @@ def pretrained_tagger(
             encoder.require_left_to_right()
         except InputError as error:
             problem = NO_LOOK_AHEAD if error.problem == READS_BOTH_WAYS else error.problem
-            raise InputError(problem, hint="leave look_ahead out, or use another causal model") from None
+            raise InputError(problem, hint="leave look_ahead out, or use a causal model such as GPT-2") from None
     tagger = FixedAttentionTagger(
         encoder=encoder,
         target_size=num_labels,
