@@ -103,7 +103,8 @@ def by_seqwise(adapted: Any, options: argparse.Namespace) -> Write:
 
     def write(sources_BS: torch.Tensor) -> list[list[Item]]:
         batch = collate([EncodedExample(tuple(row), ()) for row in sources_BS.tolist()])
-        decoder, steps = Decoder(HardTopK(options.k), local), options.length + 1
+        # A number of steps for each input, as predict has.
+        decoder, steps = Decoder(HardTopK(options.k), local), torch.full((len(sources_BS),), options.length + 1)
         with torch.inference_mode():
             found = decode(adapted, adapted.encode(batch), decoder, num_steps=steps, n_best=options.k)
         return [[best.tokens for best in ranked] for ranked in found]

@@ -158,7 +158,7 @@ def test_the_best_of_many_allowed_tokens(score: Score, num_rows: int, end: int |
     """The oracle sums over tokens slot by slot; ends are far better than other tokens, or excluded."""
     finished_BJ = torch.tensor([[1.0, 0, 0, 0], [1, 1, 0, 0], [0, 0, 0, 0]], dtype=torch.float64)
     for case in range(20):
-        given = candidates(1500, score, end=end, finished=finished_BJ if end is not None and num_rows > 2 else None)
+        given = candidates(1500, score, end=end, finished=finished_BJ if end is not None and case % 2 else None)
         if end is not None:
             given.features_BJH[..., end] += 20.0 if case % 3 else -torch.inf
         if case % 5 == 0:
@@ -196,7 +196,7 @@ def scores_inside(given: Candidates, allowed_BJC: Tensor) -> Tensor:
         summed = logits_V[tokens] if score.over == "allowed" else logits_V
         shift = score.log_partition_weight * summed.exp().sum().log() + score.constant
         if given.finished_BJ[row, slot] == 1:
-            scores_BJV[row, slot, tokens] = prefix  # the end
+            scores_BJV[row, slot, [token for token in tokens if token == given.end]] = prefix
         elif (summed > -torch.inf).any():
             scores_BJV[row, slot, tokens] = prefix + logits_V[tokens] - shift
     return scores_BJV

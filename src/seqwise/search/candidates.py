@@ -327,16 +327,20 @@ class Candidates:
         if must_expand or not self.many or self._few_for_a_device or 2 * (k + self.num_excluded) > MANY:
             scores_BK, parents_BK, columns_BK = hard_top_k(self.scores_BJW, min(k, self.scores_BJW.shape[1:].numel()))
             return scores_BK, parents_BK, self.tokens_at(parents_BK, columns_BK)
-        logits_BJV, log_partition_BJ = self._logits(matrices), None
+        logits_BJV, log_partition_BJ, terms = self._logits(matrices), None, self.slot_terms()
         if self.allowed is not None:
             if self.score.over == "vocabulary" and self.score.log_partition_weight != 0:
                 log_partition_BJ = log_partition(logits_BJV)
             # What the head returned may be the model's own.
             is_new = matrices is not None and matrices.of_head(self.head, self.features_BJH.shape[-1]) is not None
             logits_BJV = self.allowed.mask_(logits_BJV if is_new else logits_BJV.clone())
+            if self.end is not None:  # else a finished slot would stay in a language that does not allow its end
+                ends_U1 = (self.allowed.rows_UC == self.end).any(-1, keepdim=True)
+                staying_BJ = terms.staying_BJ.masked_fill(~self.allowed.spread(ends_U1)[..., 0], -torch.inf)
+                terms = terms._replace(staying_BJ=staying_BJ)
         return best_of_many(
             logits_BJV,
-            self.slot_terms(),
+            terms,
             k,
             log_partition_weight=self.score.log_partition_weight,
             log_partition_BJ=log_partition_BJ,

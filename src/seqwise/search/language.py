@@ -96,7 +96,7 @@ class Allowed(NamedTuple):
         return values_NX.view(*self.shape, values_UX.shape[-1])
 
     def mask_(self, logits_BJV: Tensor) -> Tensor:
-        """Replace the logits of tokens that are not allowed by minus infinity, in place.
+        """Add minus infinity to the logits of tokens that are not allowed, in place if they are contiguous.
 
         Example:
             >>> Allowed.of(torch.tensor([[[2, -1]]])).mask_(torch.zeros(1, 1, 3))
