@@ -143,8 +143,6 @@ def _streamed(corpus: str, scale: str, rows: Collection[str]) -> str:
     named = {**frontier.GLOBAL, **frontier.TRAINED}
     systems = frontier.systems(corpus, scale, 1, 0).items()
     line = _listed([each for key, each in systems if named.get(key) in {None, *rows}], scale)
-    if frontier.SHIFTED in rows:
-        line = f"{line.removesuffix('.')}; reading ahead as cross-entropy and cross-entropy-longer."
     if frontier.AHEAD in rows:
         line = f"{line.removesuffix('.')}; models with a look-ahead as those without, but for 2 × H decoder inputs."
     return f"{line.removesuffix('.')}; {_tuned()}" if scale == "converged" else line

@@ -60,7 +60,6 @@ LOCAL, HALF, AGAIN = "cross-entropy, local", "cross-entropy, half-normalised", "
 AHEAD = "cross-entropy, look-ahead"
 AHEAD_LOCAL, AHEAD_GLOBAL = (f"{name}, look-ahead of one token" for name in (LOCAL, "beam CRF, global"))
 LOOK_AHEAD = (1, 2, 4)  # tokens
-SHIFTED = "cross-entropy, reading ahead"  # trained on shifted labels, in results from before there was a look-ahead
 DELAY, RETRACTED, COST = "mean delay", "retracted a hundred tokens", "CPU time a token"
 MOST_RETRACTED = 0.1  # of the labels
 BATCH = 256
@@ -367,7 +366,7 @@ def _by_rule(table: Table) -> dict[str, dict[str, dict[str, Result]]]:
 STYLES = dict(zip((LOCAL, HALF, *GLOBAL.values(), *TRAINED.values(), AGAIN),
                   ((SKY, "o"), (BLUE, "s"), (RED, "^"), (RED, "p"), (ORANGE, "v"), (PINK, "<"), (GREEN, ">"),
                    (GREEN, "h"), (GREY, "D")), strict=True))  # fmt: skip
-STYLES |= {AHEAD: (BLACK, "X"), SHIFTED: (BLACK, "X"), AHEAD_LOCAL: (BLACK, "d"), AHEAD_GLOBAL: (BLACK, "P")}
+STYLES |= {AHEAD: (BLACK, "X"), AHEAD_LOCAL: (BLACK, "d"), AHEAD_GLOBAL: (BLACK, "P")}
 
 
 def draw(table: Table, path: Path) -> None:
