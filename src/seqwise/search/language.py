@@ -106,12 +106,13 @@ class Allowed(NamedTuple):
         size, columns_UC = logits_NV.shape[1], self.rows_UC
         # Unused places are written to one column more.
         columns_UC = torch.where(columns_UC < 0, size, columns_UC)
-        mask_UV = logits_NV.new_full((len(columns_UC), size + 1), -torch.inf).scatter_(1, columns_UC, 0.0)[:, :-1]
+        mask_UV = logits_NV.new_full((len(columns_UC), size + 1), -torch.inf).scatter_(1, columns_UC, 0.0)
+        mask_UV = mask_UV[:, :size].contiguous()  # of which rows are copied fast
         if self.row_N is None or len(mask_UV) == 1:
             return logits_NV.add_(mask_UV).view_as(logits_BJV)
         at_once = max(1, IN_CACHE // size) if reading_is_free(logits_NV) else len(logits_NV)
         for block_NV, row_N in zip(logits_NV.split(at_once), self.row_N.split(at_once), strict=True):
-            block_NV.add_(mask_UV[row_N])
+            block_NV.add_(mask_UV.index_select(0, row_N))
         return logits_NV.view_as(logits_BJV)
 
 
