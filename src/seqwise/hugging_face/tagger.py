@@ -32,6 +32,7 @@ from seqwise.models.recurrent import (
     READS_BOTH_WAYS,
     Context,
     FixedAttentionTagger,
+    part_with_later,
     require_look_ahead,
     with_later,
 )
@@ -120,11 +121,8 @@ class PieceEncoder(nn.Module):
 
     def _looking_ahead(self, words_BWH: Tensor, seen: _Seen, past: _Past | None) -> tuple[Context, _Past]:
         """Return the context of as many words as the look-ahead allows, and the past."""
-        if past is not None:
-            words_BWH = torch.cat([past[1], words_BWH], dim=1)
-        memory_BWM = with_later(words_BWH, self.look_ahead)
+        memory_BWM, waiting_BNH = part_with_later(words_BWH, None if past is None else past[1], self.look_ahead)
         mask_BW = memory_BWM.new_ones(memory_BWM.shape[:2], dtype=torch.bool)
-        waiting_BNH = words_BWH[:, memory_BWM.shape[1] :].clone()  # a view would keep all outputs
         return Context(memory_BWM, mask_BW, mask_BW.sum(1)), (seen, waiting_BNH)
 
     def _part(self, sources_BS: Tensor, lengths_B: Tensor, seen: _Seen | None) -> tuple[Context, _Seen]:

@@ -110,11 +110,8 @@ class Encoder(nn.Module):
             initial = None if past is None else tuple(leaf.transpose(0, 1).contiguous() for leaf in past[:2])
             outputs_BSH, state = run_lstm(self.lstm, embedded_BSE, initial)
             hidden_B1H, cell_B1H = (leaf.transpose(0, 1) for leaf in state)
-        if past is not None and self.look_ahead:
-            outputs_BSH = torch.cat([past[2], outputs_BSH], dim=1)
-        memory_BSM = with_later(outputs_BSH, self.look_ahead)
+        memory_BSM, waiting_BNH = part_with_later(outputs_BSH, None if past is None else past[2], self.look_ahead)
         lengths_B = torch.full((len(memory_BSM),), memory_BSM.shape[1], device=memory_BSM.device)
-        waiting_BNH = outputs_BSH[:, memory_BSM.shape[1] :].clone()  # a view would keep all outputs
         return self._context(memory_BSM, lengths_B), (hidden_B1H, cell_B1H, waiting_BNH)
 
     def _embedded(self, sources_BS: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
@@ -148,6 +145,25 @@ def with_later(outputs_BSH: Tensor, look_ahead: int) -> Tensor:
         return outputs_BSH
     later_BSH = outputs_BSH[:, look_ahead:]
     return torch.cat([outputs_BSH[:, : later_BSH.shape[1]], later_BSH], dim=-1)
+
+
+def part_with_later(outputs_BSH: Tensor, waiting_BNH: Tensor | None, look_ahead: int) -> tuple[Tensor, Tensor]:
+    """Apply :func:`with_later` to the next part of a source; return also the outputs that wait for later words.
+
+    Args:
+        outputs_BSH: outputs at the next words.
+        waiting_BNH: outputs that waited before them; None at the beginning.
+        look_ahead: N.
+
+    Example:
+        >>> _, waiting_BNH = part_with_later(torch.tensor([[[1.0], [2.0]]]), None, 1)
+        >>> part_with_later(torch.tensor([[[3.0]]]), waiting_BNH, 1)
+        (tensor([[[2., 3.]]]), tensor([[[3.]]]))
+    """
+    if waiting_BNH is not None and look_ahead:
+        outputs_BSH = torch.cat([waiting_BNH, outputs_BSH], dim=1)
+    memory_BSM = with_later(outputs_BSH, look_ahead)
+    return memory_BSM, outputs_BSH[:, memory_BSM.shape[1] :].clone()  # a view would keep all outputs
 
 
 READS_BOTH_WAYS = "the model reads its source both ways, and a stream has no end to read back from"
