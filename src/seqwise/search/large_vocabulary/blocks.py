@@ -211,9 +211,11 @@ def best_of_many(
     batch_size, num_slots, vocabulary_size = logits_BJV.shape
     is_missing = log_partition_weight != 0 and log_partition_BJ is None
     full_BJM, own_BJ = maxima_and_log_partitions(logits_BJV, normalized=is_missing)
-    if log_partition_BJ is not None:
-        own_BJ = log_partition_BJ.masked_fill(log_partition_BJ == -torch.inf, 0.0)
-    partition_BJ = log_partition_weight * own_BJ
+    if log_partition_BJ is None:
+        log_partition_BJ = own_BJ
+    else:
+        log_partition_BJ = log_partition_BJ.masked_fill(log_partition_BJ == -torch.inf, 0.0)
+    partition_BJ = log_partition_weight * log_partition_BJ
     every_B, none_BE = torch.arange(batch_size, device=logits_BJV.device), logits_BJV.new_empty(batch_size, 0)
     blocks = block_maxima(logits_BJV, terms.going_BJ - partition_BJ, none_BE, full_BJM=full_BJM)
     # Some may have to be removed again: the end token of each slot, which is scored differently, and excluded ones.
