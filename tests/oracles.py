@@ -401,11 +401,11 @@ def encoded(encoder: Any, source: Sequence[int]) -> list[Vector]:
     """Encoder outputs of one source."""
     embeddings = numbers(encoder.embedding.weight)
     inputs = [embeddings[symbol] for symbol in source]
-    if encoder.look_ahead:
-        ended = inputs + encoder.look_ahead * [np.zeros(embeddings.shape[1])]
-        outputs = LSTMWeights.of(encoder.lstm).run(ended)
-        return [np.concatenate([outputs[i], outputs[i + encoder.look_ahead]]) for i in range(len(inputs))]
     forward = LSTMWeights.of(encoder.lstm).run(inputs)
+    if encoder.look_ahead:
+        back = LSTMWeights.of(encoder.ahead.lstm)
+        windows = [inputs[i : i + 1 + encoder.look_ahead][::-1] for i in range(len(inputs))]
+        return [np.concatenate([forward[i], back.run(window)[-1]]) for i, window in enumerate(windows)]
     if not encoder.lstm.bidirectional:
         return forward
     backward = LSTMWeights.of(encoder.lstm, "_reverse").run(inputs[::-1])[::-1]

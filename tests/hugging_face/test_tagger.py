@@ -147,7 +147,7 @@ def test_a_causal_encoder_does_not_see_later_words() -> None:
     assert not torch.equal(one[1], other[1])
 
 
-def test_a_look_ahead_adds_the_output_of_a_later_word_and_zeros_after_the_last() -> None:
+def test_a_look_ahead_reads_the_outputs_of_later_words_back_to_each() -> None:
     """Whatever else is in the batch."""
     backbone = transformers.GPT2LMHeadModel(
         transformers.GPT2Config(vocab_size=12, n_embd=8, n_layer=1, n_head=2, n_positions=14)
@@ -158,8 +158,9 @@ def test_a_look_ahead_adds_the_output_of_a_later_word_and_zeros_after_the_last()
         found, outputs = ahead.encode(collate(sources)), plain.encode(collate(sources))
     for row, length in enumerate([4, 1, 3]):
         hidden_WH = outputs.memory_BSM[row, :length]
-        later_WH = torch.cat([hidden_WH, torch.zeros(2, 8)])[2:]
-        torch.testing.assert_close(found.memory_BSM[row, :length], torch.cat([hidden_WH, later_WH], dim=1))
+        with torch.no_grad():
+            back = [ahead.encoder.ahead.lstm(hidden_WH[i : i + 3].flip(0))[0][-1] for i in range(length)]
+        torch.testing.assert_close(found.memory_BSM[row, :length], torch.cat([hidden_WH, torch.stack(back)], dim=1))
     assert found.lengths_B.tolist() == [4, 1, 3] and torch.equal(found.mask_BS, outputs.mask_BS)
 
 

@@ -17,7 +17,6 @@ from typing import Any, Literal, NamedTuple
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from seqwise import tree
 from seqwise.data.records import read_record
@@ -26,16 +25,8 @@ from seqwise.errors import InputError
 from seqwise.hugging_face.agreement import narrow_windows
 from seqwise.hugging_face.caches import Layers, cache_argument, cache_in, cache_of, layers_of, require_plain_layers
 from seqwise.hugging_face.masked_model import num_positions
-from seqwise.models.recurrent import (
-    LEFT_TO_RIGHT,
-    NO_LOOK_AHEAD,
-    READS_BOTH_WAYS,
-    Context,
-    FixedAttentionTagger,
-    part_with_later,
-    require_look_ahead,
-    with_later,
-)
+from seqwise.models.look_ahead import NO_LOOK_AHEAD, LookAhead, Waiting, require_look_ahead
+from seqwise.models.recurrent import LEFT_TO_RIGHT, READS_BOTH_WAYS, Context, FixedAttentionTagger
 from seqwise.training.checkpoints import load_model_file, seal, verify
 
 Piece = Literal["first", "last"]
@@ -51,15 +42,17 @@ ROUNDING = {torch.float64: 1e-8, torch.float32: 1e-4}
 class PieceEncoder(nn.Module):
     """Hugging Face encoder without a head, which keeps only the output of the marked piece of each word.
 
-    Sources are made by :func:`word_pieces`. With a look-ahead of N words, ``m_i = [h_i; h_{i+N}]``; outputs after the
-    end of a source are zeros.
+    Sources are made by :func:`word_pieces`. With a :class:`~seqwise.models.look_ahead.LookAhead`, an LSTM reads the
+    outputs of a word and of later ones.
     """
 
-    def __init__(self, backbone: Any, *, look_ahead: int = 0) -> None:
+    def __init__(self, backbone: Any, *, look_ahead: int = 0, ahead_size: int = 128) -> None:
         super().__init__()
         self.backbone: Any = backbone
         self.look_ahead = look_ahead
-        self.output_size = int(backbone.config.hidden_size) * (2 if look_ahead else 1)
+        self.output_size = int(backbone.config.hidden_size)
+        self.ahead = LookAhead(self.output_size, ahead_size, look_ahead=look_ahead) if look_ahead else None
+        self.output_size += ahead_size if look_ahead else 0
 
     def num_outputs(self, source_ids: Sequence[int]) -> int:
         """Return the number of words of a source."""
@@ -67,11 +60,9 @@ class PieceEncoder(nn.Module):
 
     def forward(self, sources_BS: Tensor, lengths_B: Tensor) -> Context:
         context = self._whole(sources_BS, lengths_B)
-        if not self.look_ahead:
+        if self.ahead is None:
             return context
-        words_BWH = context.memory_BSM.masked_fill(~context.mask_BS[..., None], 0.0)
-        padded_BWH = F.pad(words_BWH, (0, 0, 0, self.look_ahead))
-        return Context(with_later(padded_BWH, self.look_ahead), context.mask_BS, context.lengths_B)
+        return context._replace(memory_BSM=self.ahead(context.memory_BSM, context.memory_BSM, context.lengths_B))
 
     def _whole(self, sources_BS: Tensor, lengths_B: Tensor) -> Context:
         """Encode whole sources without the look-ahead."""
@@ -111,19 +102,18 @@ class PieceEncoder(nn.Module):
     def read(self, sources_BS: Tensor, lengths_B: Tensor, past: _Past | None) -> tuple[Context, _Past]:
         """Read the next words of sources, the same number of each."""
         context, seen = self._part(sources_BS, lengths_B, None if past is None else past[0])
-        return self._looking_ahead(context.memory_BSM, seen, past)
+        if self.ahead is None:
+            return context, (seen, ())
+        words_BWH = context.memory_BSM
+        memory_BWM, waiting = self.ahead.read(words_BWH, words_BWH, (past[1] or None) if past else None)
+        return _whole_rows(memory_BWM), (seen, waiting)
 
     def read_end(self, past: _Past) -> tuple[Context, _Past]:
-        """Read the ends of sources."""
-        seen, waiting_BNH = past
-        zeros_BNH = waiting_BNH.new_zeros(len(waiting_BNH), self.look_ahead, waiting_BNH.shape[2])
-        return self._looking_ahead(zeros_BNH, seen, past)
-
-    def _looking_ahead(self, words_BWH: Tensor, seen: _Seen, past: _Past | None) -> tuple[Context, _Past]:
-        """Return the context of as many words as the look-ahead allows, and the past."""
-        memory_BWM, waiting_BNH = part_with_later(words_BWH, None if past is None else past[1], self.look_ahead)
-        mask_BW = memory_BWM.new_ones(memory_BWM.shape[:2], dtype=torch.bool)
-        return Context(memory_BWM, mask_BW, mask_BW.sum(1)), (seen, waiting_BNH)
+        """Read the ends of sources with a look-ahead."""
+        seen, waiting = past
+        assert self.ahead is not None and waiting
+        memory_BWM, waiting = self.ahead.read_end(waiting)
+        return _whole_rows(memory_BWM), (seen, waiting)
 
     def _part(self, sources_BS: Tensor, lengths_B: Tensor, seen: _Seen | None) -> tuple[Context, _Seen]:
         """Encode the next words of sources without the look-ahead."""
@@ -169,8 +159,8 @@ class PieceEncoder(nn.Module):
 _Seen = tuple[Layers, Tensor]
 """Keys and values of all pieces so far, and their mask."""
 
-_Past = tuple[_Seen, Tensor]
-"""What has been read, and the outputs that wait for later words, (B, N, H)."""
+_Past = tuple[_Seen, Waiting | tuple[()]]
+"""What has been read, and with a look-ahead the words that wait."""
 
 
 class _Pieces(NamedTuple):
@@ -179,6 +169,12 @@ class _Pieces(NamedTuple):
     ids_BS: Tensor
     mask_BS: Tensor
     marked_BS: Tensor
+
+
+def _whole_rows(memory_BWM: Tensor) -> Context:
+    """Make the context of sources of equally many words."""
+    mask_BW = memory_BWM.new_ones(memory_BWM.shape[:2], dtype=torch.bool)
+    return Context(memory_BWM, mask_BW, mask_BW.sum(1))
 
 
 def _of_words(hidden_BSM: Tensor, marked_BS: Tensor) -> Context:
@@ -215,8 +211,8 @@ def pretrained_tagger(
         hidden_size: hidden size of the decoder.
         label_embedding_size: size D of a label embedding.
         dropout: rate on features; the encoder has its own.
-        look_ahead: number N of words that a causal model reads after each before it is labelled, ``m_i = [h_i;
-            h_{i+N}]``, with zeros after the end.
+        look_ahead: number N of words that a causal model reads after each before it is labelled: ``m_i = [h_i; b_i]``,
+            where an LSTM of ``hidden_size`` reads the outputs from word i + N, or the last one, back to word i.
 
     Raises:
         InputError: the model is an encoder-decoder, or has no base model; the look-ahead is negative, or the model sees
@@ -248,7 +244,7 @@ def pretrained_tagger(
     if num_labels < 1:
         raise InputError(f"num_labels must be at least 1, got {num_labels}")
     require_look_ahead(look_ahead)
-    encoder = PieceEncoder(backbone, look_ahead=look_ahead)
+    encoder = PieceEncoder(backbone, look_ahead=look_ahead, ahead_size=hidden_size)
     if look_ahead:
         try:
             encoder.require_left_to_right()
@@ -264,7 +260,7 @@ def pretrained_tagger(
     )
     # The encoder is not cast: it may keep rotary positions in float32 beside weights of half precision.
     for name, parameter in tagger.named_parameters():
-        if not name.startswith("encoder."):
+        if not name.startswith("encoder.backbone."):
             parameter.data = parameter.data.to(next(backbone.parameters()).dtype)
     return tagger.train(backbone.training)  # one mode for both, so that training applies the encoder's dropout
 

@@ -18,6 +18,7 @@ from seqwise.data.batches import Batch
 from seqwise.errors import InputError
 from seqwise.models.characters import CharacterConvolution, num_spelt_words
 from seqwise.models.hub import HubModel
+from seqwise.models.look_ahead import NO_LOOK_AHEAD, LookAhead, Waiting, require_look_ahead
 from seqwise.models.lstm_steps import LSTMState, LSTMSteps, read_both_ways, run_lstm
 
 
@@ -36,15 +37,15 @@ class Context(_Encoded):
         return LSTMSteps()
 
 
-EncoderPast = tuple[Tensor, Tensor, Tensor]
-"""Hidden and cell state of a left-to-right encoder, (B, 1, H), and the outputs that wait for later words, (B, N, H)."""
+EncoderPast = tuple[Tensor, Tensor, Waiting | tuple[()]]
+"""Hidden and cell state of a left-to-right encoder, (B, 1, H), and with a look-ahead the words that wait."""
 
 
 class Encoder(nn.Module):
     """Embedding and one-layer LSTM; outputs at real positions do not depend on the padding.
 
-    With characters, sources are spelt, and character features are concatenated with word embeddings. With a look-ahead
-    of N words, ``m_i = [h_i; h_{i+N}]``; after the end of a source, the LSTM reads embeddings of zeros.
+    With characters, sources are spelt, and character features are concatenated with word embeddings. With a
+    :class:`LookAhead`, another LSTM reads the embeddings of a word and of later ones.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Encoder(nn.Module):
         self.dropout = nn.Dropout(dropout)
         input_size = embedding_size + (self.characters.output_size if self.characters else 0)
         self.lstm = nn.LSTM(input_size, hidden_size, batch_first=True, bidirectional=bidirectional)
+        self.ahead = LookAhead(input_size, hidden_size, look_ahead=look_ahead) if look_ahead else None
         self.output_size = hidden_size * (2 if bidirectional or look_ahead else 1)
 
     def num_outputs(self, source_ids: Sequence[int]) -> int:
@@ -76,12 +78,10 @@ class Encoder(nn.Module):
 
     def forward(self, sources_BS: Tensor, lengths_B: Tensor) -> Context:
         embedded_BSE, lengths_B = self._embedded(sources_BS, lengths_B)
-        if self.look_ahead:
-            real_BS = torch.arange(embedded_BSE.shape[1], device=lengths_B.device) < lengths_B[:, None]
-            embedded_BSE = F.pad(embedded_BSE.masked_fill(~real_BS[..., None], 0.0), (0, 0, 0, self.look_ahead))
-            memory_BSM = with_later(run_lstm(self.lstm, embedded_BSE)[0], self.look_ahead)
-        elif not self.lstm.bidirectional:
+        if not self.lstm.bidirectional:
             memory_BSM, _ = run_lstm(self.lstm, embedded_BSE)
+            if self.ahead is not None:
+                memory_BSM = self.ahead(memory_BSM, embedded_BSE, lengths_B)
         else:  # an empty source is read as one padding symbol, whatever else is in the batch
             memory_BSM = read_both_ways(self.lstm, embedded_BSE, lengths_B.clamp(min=1))
         return self._context(memory_BSM, lengths_B)
@@ -95,14 +95,6 @@ class Encoder(nn.Module):
         """Read the next words of sources, the same number of each; see `seqwise.models.StreamModel`."""
         self.require_left_to_right()
         embedded_BSE, _ = self._embedded(sources_BS, lengths_B)
-        return self._read(embedded_BSE, past)
-
-    def read_end(self, past: EncoderPast) -> tuple[Context, EncoderPast]:
-        """Read the ends of sources."""
-        zeros_BNE = past[0].new_zeros(len(past[0]), self.look_ahead, self.lstm.input_size)
-        return self._read(zeros_BNE, past)
-
-    def _read(self, embedded_BSE: Tensor, past: EncoderPast | None) -> tuple[Context, EncoderPast]:
         if past is not None and embedded_BSE.shape[1] == 1:  # a call of nn.LSTM has a large overhead
             hidden_B1H, cell_B1H = LSTMSteps().step(self.lstm, embedded_BSE, past[:2])
             outputs_BSH = hidden_B1H
@@ -110,9 +102,21 @@ class Encoder(nn.Module):
             initial = None if past is None else tuple(leaf.transpose(0, 1).contiguous() for leaf in past[:2])
             outputs_BSH, state = run_lstm(self.lstm, embedded_BSE, initial)
             hidden_B1H, cell_B1H = (leaf.transpose(0, 1) for leaf in state)
-        memory_BSM, waiting_BNH = part_with_later(outputs_BSH, None if past is None else past[2], self.look_ahead)
-        lengths_B = torch.full((len(memory_BSM),), memory_BSM.shape[1], device=memory_BSM.device)
-        return self._context(memory_BSM, lengths_B), (hidden_B1H, cell_B1H, waiting_BNH)
+        waiting: Waiting | tuple[()] = ()
+        if self.ahead is not None:
+            outputs_BSH, waiting = self.ahead.read(outputs_BSH, embedded_BSE, (past[2] or None) if past else None)
+        return self._part(outputs_BSH), (hidden_B1H, cell_B1H, waiting)
+
+    def read_end(self, past: EncoderPast) -> tuple[Context, EncoderPast]:
+        """Read the ends of sources with a look-ahead."""
+        hidden_B1H, cell_B1H, waiting = past
+        assert self.ahead is not None and waiting
+        memory_BSM, waiting = self.ahead.read_end(waiting)
+        return self._part(memory_BSM), (hidden_B1H, cell_B1H, waiting)
+
+    def _part(self, memory_BSM: Tensor) -> Context:
+        """Return the context of parts of equally many words."""
+        return self._context(memory_BSM, torch.full((len(memory_BSM),), memory_BSM.shape[1], device=memory_BSM.device))
 
     def _embedded(self, sources_BS: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
         """Return the word embeddings, (B, S, E), and the number of words of each source."""
@@ -128,46 +132,7 @@ class Encoder(nn.Module):
         return Context(self.dropout(memory_BSM), mask_BS, lengths_B)
 
 
-def require_look_ahead(look_ahead: int) -> None:
-    """Raise an InputError for a negative look-ahead."""
-    if look_ahead < 0:
-        raise InputError(f"look_ahead must be at least 0, got {look_ahead}")
-
-
-def with_later(outputs_BSH: Tensor, look_ahead: int) -> Tensor:
-    """Concatenate each output with that of the word N later; the last N are left out.
-
-    Example:
-        >>> with_later(torch.tensor([[[1.0], [2.0], [3.0]]]), 2)
-        tensor([[[1., 3.]]])
-    """
-    if not look_ahead:
-        return outputs_BSH
-    later_BSH = outputs_BSH[:, look_ahead:]
-    return torch.cat([outputs_BSH[:, : later_BSH.shape[1]], later_BSH], dim=-1)
-
-
-def part_with_later(outputs_BSH: Tensor, waiting_BNH: Tensor | None, look_ahead: int) -> tuple[Tensor, Tensor]:
-    """Apply :func:`with_later` to the next part of a source; return also the outputs that wait for later words.
-
-    Args:
-        outputs_BSH: outputs at the next words.
-        waiting_BNH: outputs that waited before them; None at the beginning.
-        look_ahead: N.
-
-    Example:
-        >>> _, waiting_BNH = part_with_later(torch.tensor([[[1.0], [2.0]]]), None, 1)
-        >>> part_with_later(torch.tensor([[[3.0]]]), waiting_BNH, 1)
-        (tensor([[[2., 3.]]]), tensor([[[3.]]]))
-    """
-    if waiting_BNH is not None and look_ahead:
-        outputs_BSH = torch.cat([waiting_BNH, outputs_BSH], dim=1)
-    memory_BSM = with_later(outputs_BSH, look_ahead)
-    return memory_BSM, outputs_BSH[:, memory_BSM.shape[1] :].clone()  # a view would keep all outputs
-
-
 READS_BOTH_WAYS = "the model reads its source both ways, and a stream has no end to read back from"
-NO_LOOK_AHEAD = "an encoder that reads its source both ways has no look-ahead"
 LEFT_TO_RIGHT = "train one with --encoder left-to-right, or over a causal model (--task tag --model gpt2)"
 ONE_LABEL_EACH = "a tagger writes a label for each token: build the vocabulary of labels without end='</s>'"
 
@@ -288,7 +253,8 @@ class Tagger(FixedAttentionTagger, HubModel):
         num_characters: number of characters. If above 0, each word also has features of its characters
             (``CharacterConvolution``), and sources are made by :func:`~seqwise.models.characters.spelt_source`; if 0,
             sources are word ids.
-        look_ahead: number N of words read after each before it is labelled, ``m_i = [h_i; h_{i+N}]``.
+        look_ahead: number N of words read after each before it is labelled: ``m_i = [h_i; b_i]``, where another LSTM
+            reads from word i + N, or the last one, back to word i.
 
     Raises:
         InputError: a negative look-ahead, or one of a bidirectional encoder.
