@@ -13,7 +13,7 @@ import torch
 import transformers
 from torch import Tensor
 
-from pretrained import MODELS, byte_tokenizer, cut, esm_tokenizer, made, with_code, without, word_tokenizer
+from pretrained import MODELS, byte_tokenizer, cut, esm_tokenizer, gpt2, made, with_code, without, word_tokenizer
 from seqwise import Decoder, HardTopK, beam_search, global_
 from seqwise.data import EncodedExample, collate
 from seqwise.decoding import DECODERS, decode_examples
@@ -226,6 +226,22 @@ def test_a_saved_look_ahead(tmp_path: Path) -> None:
     assert load_tagger(tmp_path / "tagger").look_ahead == 3
 
 
+def test_adapters_are_merged_into_the_saved_weights(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    lora = peft.LoraConfig(r=2, target_modules=["query", "value"], init_lora_weights=False)
+    model = pretrained_tagger(peft.get_peft_model(made(MODELS["BERT"]()), lora), num_labels=3).double().eval()
+    save_tagger(model, tmp_path / "tagger")
+    loaded, one = load_tagger(tmp_path / "tagger"), batch(0, 1, 2)
+    with torch.no_grad():
+        merged, adapted = (each.encode(one).memory_BSM for each in (loaded, model))
+    torch.testing.assert_close(merged, adapted)
+    assert not any("lora" in name for name, _ in loaded.named_parameters())
+    assert any("lora" in name for name, _ in model.named_parameters())
+    prompt = peft.PromptTuningConfig("CAUSAL_LM", num_virtual_tokens=2)
+    with pytest.raises(InputError, match="puts a learnt prompt before the tokens, which is not read here"):
+        pretrained_tagger(peft.get_peft_model(gpt2(), prompt), num_labels=3)
+
+
 def _with_code(folder: Path) -> None:
     with_code(folder / "backbone")
     seal(folder)
@@ -265,7 +281,7 @@ def test_what_is_no_encoder_and_what_does_not_fit_are_refused() -> None:
     with pytest.raises(InputError, match="reads its source both ways has no look-ahead; leave look_ahead out"):
         tagger(look_ahead=1)
     recurrent = transformers.MambaConfig(vocab_size=12, hidden_size=8, num_hidden_layers=1, state_size=4)
-    with pytest.raises(InputError, match=r"MambaModel keeps .*; leave look_ahead out, or use"):
+    with pytest.raises(InputError, match=r"MambaModel keeps .* use a model with plain attention"):
         pretrained_tagger(transformers.MambaModel(recurrent), num_labels=2, look_ahead=1)
     with pytest.raises(InputError, match="look_ahead must be at least 0, got -1"):
         tagger(look_ahead=-1)

@@ -273,6 +273,7 @@ def test_a_causal_model_with_a_look_ahead_streams(files: Path, tmp_path: Path, s
     given = {"epochs": 2, "objective": "cross-entropy", "hidden_size": 16, "look_ahead": 2}
     trained = seqwise("train", *options(files, model=causal, **given), f"--output={tmp_path / 'run'}")
     assert trained.code == 0, trained.err
+    assert ", 2 tokens ahead" in " ".join(trained.out.split())
     words = read_columns(data(files, "BERT", "dev"))[0].source
     predicted = seqwise("predict", tmp_path / "run", " ".join(words)).out
     (tmp_path / "words.txt").write_text("\n".join(words) + "\n")

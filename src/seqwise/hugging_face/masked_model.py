@@ -248,6 +248,13 @@ def unwrapped(model: Any) -> Any:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
+def require_no_prompt(model: Any) -> None:
+    """Raise an InputError for a PEFT adapter that puts vectors before the tokens, which are lost inside its wrapper."""
+    if any(config.is_prompt_learning for config in getattr(model, "peft_config", {}).values()):
+        problem = "the adapter puts a learnt prompt before the tokens, which is not read here"
+        raise InputError(problem, hint="use an adapter of weights, such as LoRA")
+
+
 def _vocab_size(model: Any) -> int:
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     weight = getattr(head, "weight", None)

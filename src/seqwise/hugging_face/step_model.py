@@ -10,7 +10,7 @@ from seqwise.hugging_face.adapter import HuggingFaceStepModel
 from seqwise.hugging_face.agreement import feature_scale, require_agreement, slots_may_share
 from seqwise.hugging_face.causal import CausalModel
 from seqwise.hugging_face.generation import special_tokens
-from seqwise.hugging_face.masked_model import unwrapped
+from seqwise.hugging_face.masked_model import require_no_prompt, unwrapped
 from seqwise.hugging_face.seq2seq import Seq2SeqModel
 
 
@@ -99,9 +99,7 @@ def step_model(model: nn.Module, *, generation_config: GenerationConfig | None =
     if plain.config.model_type == "encoder-decoder":
         problem = f"{type(plain).__name__} joins two models, whose parts are not called as a search needs"
         raise InputError(problem, hint="use a model that was made as an encoder-decoder, such as BART or T5")
-    if any(config.is_prompt_learning for config in getattr(model, "peft_config", {}).values()):
-        problem = "the adapter puts a learnt prompt before the tokens, which a search does not see"
-        raise InputError(problem, hint="use an adapter of weights, such as LoRA")
+    require_no_prompt(model)
     tokens = special_tokens(plain, plain.generation_config if generation_config is None else generation_config)
     kind = Seq2SeqModel if plain.config.is_encoder_decoder else CausalModel
     adapted = kind(plain, tokens, feature_scale(plain))

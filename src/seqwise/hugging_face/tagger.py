@@ -6,6 +6,7 @@ output.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
 import os
@@ -24,7 +25,7 @@ from seqwise.decoding import evaluation_mode
 from seqwise.errors import InputError
 from seqwise.hugging_face.agreement import narrow_windows
 from seqwise.hugging_face.caches import Layers, cache_argument, cache_in, cache_of, layers_of, require_plain_layers
-from seqwise.hugging_face.masked_model import num_positions
+from seqwise.hugging_face.masked_model import num_positions, require_no_prompt, unwrapped
 from seqwise.models.look_ahead import NO_LOOK_AHEAD, LookAhead, Waiting, require_look_ahead
 from seqwise.models.recurrent import LEFT_TO_RIGHT, READS_BOTH_WAYS, Context, FixedAttentionTagger
 from seqwise.training.checkpoints import load_model_file, seal, verify
@@ -89,6 +90,8 @@ class PieceEncoder(nn.Module):
             scale = float(whole_BSM.abs().max())
             tolerance = scale * ROUNDING.get(whole_BSM.dtype, 5e-2)
             if float((whole_BSM[:, :4] - prefix_BPM).abs().max()) > tolerance:
+                if self.look_ahead:
+                    raise InputError(NO_LOOK_AHEAD, hint="leave look_ahead out, or use a causal model such as GPT-2")
                 raise InputError(READS_BOTH_WAYS, hint=LEFT_TO_RIGHT)
             _, seen = self._part(sources_BS[:, :4], lengths_B - 3, None)
             # The second source is one piece shorter, which tests padding.
@@ -215,8 +218,8 @@ def pretrained_tagger(
             where an LSTM of ``hidden_size`` reads the outputs from word i + N, or the last one, back to word i.
 
     Raises:
-        InputError: the model is an encoder-decoder, or has no base model; the look-ahead is negative, or the model sees
-            all words anyway.
+        InputError: the model is an encoder-decoder, has no base model, or has an adapter of PEFT that learns a prompt;
+            the look-ahead is negative, or the model sees all words anyway.
 
     Source: Goyal et al. (AAAI 2018), section 3, for the decoder. Not implemented: pooling over several pieces; sources
     longer than the encoder's positions. The decoder is initialised randomly: give it a larger learning rate than the
@@ -233,26 +236,36 @@ def pretrained_tagger(
         >>> len(decode_examples(tagger, [EncodedExample(source, ())], decoder)[0][0].tokens)
         2
     """
-    given: Any = model
+    given: Any = unwrapped(model)
     backbone = getattr(given, "base_model", None)
     if backbone is None or not hasattr(given, "config"):
         raise InputError(f"{type(model).__name__} is not a Hugging Face model", hint="load it with AutoModel")
     if getattr(given.config, "is_encoder_decoder", False):
         hint = "use an encoder, such as BERT, or step_model"
         raise InputError(f"{type(model).__name__} is an encoder-decoder, not an encoder", hint=hint)
-    num_labels = given.config.num_labels if num_labels is None else num_labels
+    require_no_prompt(model)
+    tagger = _tagger_over(
+        backbone,
+        num_labels=given.config.num_labels if num_labels is None else num_labels,
+        hidden_size=hidden_size,
+        label_embedding_size=label_embedding_size,
+        dropout=dropout,
+        look_ahead=look_ahead,
+    )
+    if look_ahead:
+        tagger.require_left_to_right()
+    return tagger
+
+
+def _tagger_over(
+    backbone: Any, *, num_labels: int, hidden_size: int, label_embedding_size: int, dropout: float, look_ahead: int
+) -> FixedAttentionTagger:
+    """Make a :func:`pretrained_tagger` without running the model."""
     if num_labels < 1:
         raise InputError(f"num_labels must be at least 1, got {num_labels}")
     require_look_ahead(look_ahead)
-    encoder = PieceEncoder(backbone, look_ahead=look_ahead, ahead_size=hidden_size)
-    if look_ahead:
-        try:
-            encoder.require_left_to_right()
-        except InputError as error:
-            problem = NO_LOOK_AHEAD if error.problem == READS_BOTH_WAYS else error.problem
-            raise InputError(problem, hint="leave look_ahead out, or use a causal model such as GPT-2") from None
     tagger = FixedAttentionTagger(
-        encoder=encoder,
+        encoder=PieceEncoder(backbone, look_ahead=look_ahead, ahead_size=hidden_size),
         target_size=num_labels,
         hidden_size=hidden_size,
         label_embedding_size=label_embedding_size,
@@ -373,7 +386,8 @@ def _unknown(tokenizer: Any, word: str) -> str:
 def save_tagger(tagger: FixedAttentionTagger, folder: str | os.PathLike[str]) -> None:
     """Save a tagger of :func:`pretrained_tagger`: all weights as safetensors, sizes, and the encoder's configuration.
 
-    The configuration has the names of the labels (``id2label``), if the model was loaded with them.
+    The configuration has the names of the labels (``id2label``), if the model was loaded with them. Adapters of PEFT,
+    such as LoRA, are merged into the saved weights, so that the folder is loaded without them.
 
     Not saved: its language; set ``tagger.language`` again after loading.
 
@@ -382,13 +396,14 @@ def save_tagger(tagger: FixedAttentionTagger, folder: str | os.PathLike[str]) ->
         folder: created if needed; sealed with a manifest of SHA-256.
 
     Raises:
-        InputError: it is a different kind of tagger.
+        InputError: it is a different kind of tagger, or has an adapter that cannot be merged.
     """
     if not isinstance(tagger.encoder, PieceEncoder):
         raise InputError("the encoder is not a Hugging Face model", hint="call save_pretrained")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tagger.encoder.backbone.config.save_pretrained(folder / BACKBONE)
+    tagger = _without_adapters(tagger)
     num_labels, label_embedding_size = tagger.label_embedding.weight.shape
     sizes = {"num_labels": num_labels, "label_embedding_size": label_embedding_size}
     sizes |= {"hidden_size": tagger.decoder.hidden_size, "look_ahead": tagger.look_ahead}
@@ -397,6 +412,25 @@ def save_tagger(tagger: FixedAttentionTagger, folder: str | os.PathLike[str]) ->
     weights = {name: weight.detach().cpu().clone().contiguous() for name, weight in tagger.state_dict().items()}
     save_file(weights, folder / WEIGHTS)
     seal(folder)
+
+
+def _without_adapters(tagger: FixedAttentionTagger) -> FixedAttentionTagger:
+    """Return the tagger, or a copy in which adapters of PEFT are merged into the weights of the encoder."""
+    if not any(_is_adapter(module) for module in tagger.encoder.modules()):
+        return tagger
+    merged = copy.deepcopy(tagger)
+    for name, module in list(merged.encoder.named_modules()):
+        if _is_adapter(module) and hasattr(module, "merge"):
+            module.merge()
+            merged.encoder.set_submodule(name, module.get_base_layer())
+    left = next((type(module).__name__ for module in merged.encoder.modules() if _is_adapter(module)), None)
+    if left is not None:
+        raise InputError(f"the adapter of the encoder has a {left}, which is not merged", hint="use LoRA")
+    return merged
+
+
+def _is_adapter(module: nn.Module) -> bool:
+    return type(module).__module__.startswith("peft.")
 
 
 def load_tagger(folder: str | os.PathLike[str]) -> FixedAttentionTagger:
@@ -422,7 +456,7 @@ def load_tagger(folder: str | os.PathLike[str]) -> FixedAttentionTagger:
     weights = load_model_file(folder / WEIGHTS)
     # The weights determine the precision: the configuration may have another, or none.
     dtype = weights["head.weight"].dtype if "head.weight" in weights else torch.float32
-    tagger = pretrained_tagger(AutoModel.from_config(config, trust_remote_code=False, dtype=dtype), **sizes)
+    tagger = _tagger_over(AutoModel.from_config(config, trust_remote_code=False, dtype=dtype), **sizes)
     missing, unexpected = tagger.load_state_dict(weights, strict=False)
     # A pooler, which only a head would read, is optional.
     wrong = [name for name in (*missing, *unexpected) if not name.startswith("encoder.backbone.pooler.")]

@@ -81,7 +81,7 @@ def _new_run(examples: Sequence[Example], settings: Settings) -> OutputRun:
     if isinstance(settings.model, PretrainedEncoder):
         return _new_tagger_run(examples, settings)
     if settings.model.pretrained:
-        return _generator_run(settings, pretrained_source(settings.model.title))
+        return _generator_run(settings, pretrained_source(settings.model.path))
     codec = build_codec(examples, settings)
     return Run(settings, build_model(settings, codec), codec)
 

@@ -76,7 +76,7 @@ def _tagged(*tags: str) -> dict[str, Any]:
 
 def _base_model(settings: Settings) -> str | None:
     """Return the hub name of the model that training started from, or None."""
-    name = settings.model.title
+    name = settings.model.path
     is_on_hub = HUB_NAME.fullmatch(name) and not Path(name.partition("/")[0]).exists()
     return name if is_on_hub else None
 
@@ -89,7 +89,7 @@ def _output_card(run: OutputRun, metrics: Mapping[str, Any], repo: str) -> Card:
     """Make the card of a tagger, transducer or generator."""
     settings, use = run.settings, _use(repo)
     labels = f"{len(run.codec.target_vocabulary):,} labels"
-    base = public_settings(settings).model.title
+    base = getattr(public_settings(settings).model, "path", "")
     data: dict[str, Any] = {"pipeline_tag": "token-classification" if settings.task == "tag" else None}
     if settings.model.pretrained:
         data["base_model"] = _base_model(settings)

@@ -65,6 +65,11 @@ class TaggerModel(ModelConfig):
 
     look_ahead: int = setting(0, "tokens read ahead of each label by an encoder that reads from left to right", ge=0)
 
+    @property
+    def ahead(self) -> str:
+        """Mention of the look-ahead, if there is one."""
+        return f", {count_of(self.look_ahead, 'token')} ahead" if self.look_ahead else ""
+
 
 class TransducerModel(ModelConfig):
     """Model whose outputs have their own length."""
@@ -123,8 +128,7 @@ class NewTagger(_Decoder, _NewModel, TaggerModel):
     def title(self) -> str:
         """Name, with a mention of characters and a look-ahead if they are read."""
         characters = " over words and their characters" if self.characters else ""
-        ahead = f", {count_of(self.look_ahead, 'token')} ahead" if self.look_ahead else ""
-        return f"{self.name}{characters}{ahead}"
+        return f"{self.name}{characters}{self.ahead}"
 
     @property
     def bidirectional(self) -> bool:
@@ -182,6 +186,11 @@ class PretrainedEncoder(_Pretrained, _Decoder, TaggerModel):
     decoder_learning_rate: float = setting(
         1e-3, "peak learning rate of the new decoder over a Hugging Face encoder, in each stage", gt=0
     )
+
+    @property
+    def title(self) -> str:
+        """Folder or name of the encoder, with a mention of a look-ahead."""
+        return f"{self.path}{self.ahead}"
 
 
 class PretrainedGenerator(_Pretrained, TransducerModel):
