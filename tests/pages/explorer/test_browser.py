@@ -51,6 +51,8 @@ def visited(browser: Any, address: str, width: int, *, scheme: str = "light") ->
     own = (address.split("?")[0], address.replace("http:", "ws:"), "data:", "blob:")
     page.on("request", lambda asked: None if asked.url.startswith(own) else wrong.append(f"asks for {asked.url}"))
     page.goto(address)
+    if address.startswith("http"):
+        page.wait_for_function("window.did_handshake")  # what is typed before may not arrive
     yield page
     assert wrong == []
     context.close()
