@@ -31,6 +31,7 @@ from seqwise.hugging_face.generation import SpecialTokens
 from seqwise.hugging_face.heads import head_of, head_shape
 from seqwise.hugging_face.sharding import Lockstep
 from seqwise.models.heads import ForcedFirst
+from seqwise.models.products import fast_layers
 from seqwise.models.shared_cache import Past, SharedCache
 from seqwise.search.language import Language
 
@@ -221,7 +222,8 @@ class HuggingFaceStepModel(nn.Module, ABC):
         return limits
 
     def _run(self, inputs_BLD: Tensor, **arguments: Any) -> Any:
-        return self._decoder(inputs_embeds=inputs_BLD, return_dict=True, **arguments)
+        with fast_layers(self._decoder):
+            return self._decoder(inputs_embeds=inputs_BLD, return_dict=True, **arguments)
 
     def _features(self, hidden_BLH: Tensor, num_first: int) -> Tensor:
         """Return features for the head; if the first token is forced, the first ``num_first`` of L are marked."""

@@ -30,6 +30,7 @@ from seqwise.hugging_face.caches import (
     no_steps,
 )
 from seqwise.hugging_face.shared_attention import SharedCall, shared_call
+from seqwise.models.products import fast_layers
 from seqwise.models.shared_cache import SharedCache
 
 
@@ -72,7 +73,7 @@ class CausalModel(HuggingFaceStepModel):
             memory = self._read_after_padding(shifted_BS, mask_BP)
             return Prompt(shifted_BS, mask_BP, lengths_B, memory, no_steps(memory))
         # At least one token, since an empty cache has no shapes.
-        with self._filling_cache():
+        with self._filling_cache(), fast_layers(self._decoder):
             output = self._decoder(
                 input_ids=tokens_BS[:, : max(before, 1)],
                 use_cache=True,

@@ -23,6 +23,7 @@ from seqwise.devices import at_least_float32, moved
 from seqwise.errors import InputError
 from seqwise.hugging_face.text_codec import TextCodec
 from seqwise.models.masked import refuse_context, seen_tokens
+from seqwise.models.products import fast_layers
 
 MAX_TOKENS = 2**14
 """Default number of tokens per call of a model, special ones and padding included."""
@@ -136,7 +137,8 @@ class HuggingFaceMaskedModel(nn.Module):
             inputs["attention_mask"] = moved(attended_NL, self.device)
         if "attention_mask" in inputs and not self.reads_attention_mask:
             raise InputError("the model takes no attention mask, so rows cannot be padded", hint="sort by length")
-        with nullcontext() if self.narrowed_at is None else _gathered(self.model, self.narrowed_at, indices):
+        gathered = nullcontext() if self.narrowed_at is None else _gathered(self.model, self.narrowed_at, indices)
+        with gathered, fast_layers(self.model):
             logits = self.model(**inputs).logits
         logits_MV = logits[indices] if self.narrowed_at is None else logits.squeeze(0)
         return at_least_float32(logits_MV)

@@ -24,6 +24,7 @@ from seqwise.hugging_face.masked_model import HuggingFaceMaskedModel, num_positi
 from seqwise.hugging_face.masked_text import adapted_with_codec
 from seqwise.hugging_face.tokens import TextTokens, before_targets, checked_text, special_around, text_tokens
 from seqwise.models.heads import log_partition
+from seqwise.models.products import fast_layers
 from seqwise.models.protocols import require_evaluation_mode
 from seqwise.names import Pieces
 from seqwise.sampling.any_order import any_order_bound
@@ -427,7 +428,8 @@ def _left_to_right(
     for group in _by_budget(rows, budget):
         ids_BL, mask_BL = _padded([row.ids for row in group], padding, device)
         masks = {"attention_mask": mask_BL} if reads_mask else {}
-        logits_BLV = model(**inputs(ids_BL, masks, group), use_cache=False, return_dict=True).logits
+        with fast_layers(model):
+            logits_BLV = model(**inputs(ids_BL, masks, group), use_cache=False, return_dict=True).logits
         for row, logits_LV in zip(group, logits_BLV, strict=True):
             places_M = moved(torch.tensor(row.scored), device)
             logits_MV = at_least_float32(logits_LV[places_M - 1])

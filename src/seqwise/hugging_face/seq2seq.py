@@ -16,6 +16,7 @@ from seqwise.data.batches import Batch
 from seqwise.hugging_face.adapter import HuggingFaceStepModel
 from seqwise.hugging_face.caches import Layers, SlotCopies, cache_in, cache_of, layers_of, no_steps, two_caches_of
 from seqwise.hugging_face.shared_attention import SharedCall, shared_call
+from seqwise.models.products import fast_layers
 from seqwise.models.shared_cache import SharedCache
 
 
@@ -53,7 +54,8 @@ class Seq2SeqModel(HuggingFaceStepModel):
         is_real_BS = torch.arange(tokens_BS.shape[1], device=tokens_BS.device) < lengths_B1
         tokens_BS, mask_BS = tokens_BS.masked_fill(~is_real_BS, padding), is_real_BS.long()
         encoder = self.model.get_encoder()
-        hidden_BSH = encoder(input_ids=tokens_BS, attention_mask=mask_BS, return_dict=True).last_hidden_state
+        with fast_layers(encoder):
+            hidden_BSH = encoder(input_ids=tokens_BS, attention_mask=mask_BS, return_dict=True).last_hidden_state
         if not self._fills_cache:
             return Source(hidden_BSH, mask_BS, batch.source_lengths_B, (), (), (), SlotCopies())
         # The first step, to fill the cache of the cross-attention.

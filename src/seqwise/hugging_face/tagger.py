@@ -27,6 +27,7 @@ from seqwise.hugging_face.agreement import narrow_windows
 from seqwise.hugging_face.caches import Layers, cache_argument, cache_in, cache_of, layers_of, require_plain_layers
 from seqwise.hugging_face.masked_model import num_positions, require_no_prompt, unwrapped
 from seqwise.models.look_ahead import NO_LOOK_AHEAD, LookAhead, Waiting, require_look_ahead
+from seqwise.models.products import fast_layers
 from seqwise.models.recurrent import LEFT_TO_RIGHT, READS_BOTH_WAYS, Context, FixedAttentionTagger
 from seqwise.training.checkpoints import load_model_file, seal, verify
 
@@ -69,7 +70,8 @@ class PieceEncoder(nn.Module):
         """Encode whole sources without the look-ahead."""
         pieces = self._pieces(sources_BS, lengths_B)
         self._require_positions(sources_BS.shape[1])
-        hidden_BSM = self.backbone(input_ids=pieces.ids_BS, attention_mask=pieces.mask_BS.long()).last_hidden_state
+        with fast_layers(self.backbone):
+            hidden_BSM = self.backbone(input_ids=pieces.ids_BS, attention_mask=pieces.mask_BS.long()).last_hidden_state
         return _of_words(hidden_BSM, pieces.marked_BS)
 
     def require_left_to_right(self) -> None:
@@ -132,13 +134,14 @@ class PieceEncoder(nn.Module):
         self._require_positions(int(mask_BC.sum(1).max()))
         positions_BS = seen_BP.sum(1, keepdim=True) + torch.arange(sources_BS.shape[1], device=sources_BS.device)
         takes_positions = "position_ids" in inspect.signature(self.backbone.forward).parameters
-        output = self.backbone(
-            input_ids=pieces.ids_BS,
-            attention_mask=mask_BC.long(),
-            use_cache=True,
-            **{cache_argument(self.backbone): cache_of(layers)},
-            **({"position_ids": positions_BS * pieces.mask_BS} if takes_positions else {}),
-        )
+        with fast_layers(self.backbone):
+            output = self.backbone(
+                input_ids=pieces.ids_BS,
+                attention_mask=mask_BC.long(),
+                use_cache=True,
+                **{cache_argument(self.backbone): cache_of(layers)},
+                **({"position_ids": positions_BS * pieces.mask_BS} if takes_positions else {}),
+            )
         layers = layers_of(cache_in(output), type(self.backbone).__name__)
         return _of_words(output.last_hidden_state, pieces.marked_BS), (layers, mask_BC)
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from seqwise.data.batches import Batch
 from seqwise.errors import InputError
 from seqwise.models.hub import HubModel
+from seqwise.models.products import Linear
 from seqwise.models.recurrent import Context, Encoder, EncoderPast, read_along, require_position, shifted_right
 
 
@@ -136,7 +137,7 @@ class ChainTagger(nn.Module, HubModel):
             num_characters=num_characters,
             look_ahead=look_ahead,
         )
-        self.label_scores = nn.Linear(self.encoder.output_size, target_size)
+        self.label_scores = Linear(self.encoder.output_size, target_size)
         self.first_input_D = nn.Parameter(torch.zeros(target_size))
         self.transitions = nn.Embedding(target_size, target_size)
         nn.init.normal_(self.transitions.weight, std=0.1)  # the default, 1, would outweigh the source at first

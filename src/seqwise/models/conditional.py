@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from seqwise.errors import InputError
 from seqwise.models.hub import HubModel
 from seqwise.models.masked import seen_tokens
+from seqwise.models.products import Linear
 from seqwise.models.shared_cache import KeysValues
 from seqwise.models.transformer import DecoderLayer, EncoderLayer, add_positions, check_sizes, initialise
 
@@ -94,12 +95,12 @@ class ConditionalMaskedTransformer(nn.Module, HubModel):
         self.length_symbol_H = nn.Parameter(torch.empty(hidden_size))
         self.encoder = nn.ModuleList(EncoderLayer(**sizes, dropout=dropout) for _ in range(num_layers))
         self.encoder_norm = nn.LayerNorm(hidden_size)
-        self.length_head = nn.Linear(hidden_size, max_length)
+        self.length_head = Linear(hidden_size, max_length)
         self.target_embedding = nn.Embedding(vocab_size + 1, hidden_size)
         self.decoder = nn.ModuleList(DecoderLayer(**sizes, dropout=dropout) for _ in range(num_layers))
         self.decoder_norm = nn.LayerNorm(hidden_size)
         self.dropout = nn.Dropout(dropout)
-        self.head = nn.Linear(hidden_size, vocab_size)
+        self.head = Linear(hidden_size, vocab_size)
         initialise(self, self.source_embedding.weight, self.length_symbol_H, self.target_embedding.weight)
 
     def encode(self, sources_BS: Tensor, source_lengths_B: Tensor) -> ConditionalContext:

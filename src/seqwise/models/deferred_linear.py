@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from seqwise.devices import at_least_float32
 from seqwise.models.heads import linear_weights
-from seqwise.models.products import Products
+from seqwise.models.products import Products, fast_linear
 
 # Number of scores in a tile of the vocabulary: few enough to stay in the processor's cache.
 TILE = 2**19
@@ -64,7 +64,7 @@ class DeferredLinear:
     def __call__(self, rows: Tensor) -> Tensor:
         """Compute ``W h + b``, (..., D) to (..., V), with gradients."""
         if self.anchor is None:
-            return F.linear(rows, self.weight_VD, self.bias_V)
+            return fast_linear(rows, self.weight_VD, self.bias_V)
         product: Tensor = _Linear.apply(rows, self.anchor, self)
         return product
 
@@ -171,7 +171,7 @@ class _Linear(torch.autograd.Function):
     def forward(ctx: Any, rows: Tensor, anchor: Tensor, linear: DeferredLinear) -> Tensor:
         ctx.save_for_backward(rows, linear.weight_VD)
         ctx.linear = linear
-        return F.linear(rows, linear.weight_VD, linear.bias_V)
+        return fast_linear(rows, linear.weight_VD, linear.bias_V)
 
     @staticmethod
     @torch.autograd.function.once_differentiable

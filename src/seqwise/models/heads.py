@@ -11,6 +11,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from seqwise.models.products import Linear
+
 # Number of scores that fit the CPU's cache, and number of scores from which it pays to keep them there.
 IN_CACHE, MANY = 2**18, 2**12
 
@@ -99,7 +101,7 @@ def linear_weights(head: Callable[[Tensor], Tensor], num_features: int) -> tuple
         # The bias may have another precision than the weights, and one product needs the same for both.
         weight_VH, bias_V = head.weight, head.bias
         return (weight_VH, bias_V) if bias_V is None or bias_V.dtype == weight_VH.dtype else None
-    return (head.weight, head.bias) if type(head).forward is nn.Linear.forward else None
+    return (head.weight, head.bias) if type(head).forward in (nn.Linear.forward, Linear.forward) else None
 
 
 def _is_patched(module: nn.Module) -> bool:

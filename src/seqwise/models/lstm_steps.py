@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from seqwise.models.deferred_linear import DeferredLinear
+from seqwise.models.products import fast_linear
 
 LSTMState = tuple[Tensor, Tensor]
 """Hidden and cell state of each slot, (B, J, H)."""
@@ -158,5 +159,5 @@ def _prepared(versions: _Versions, mode: tuple[bool, bool], input_size: int) -> 
     added_BG = F.linear(memory[0], memory_GM, bias_G).unbind(1) if memory else (bias_G[None],)
     grad_enabled, autocast = mode
     if autocast or weight_GX.numel() < LARGE or not (grad_enabled and weight_GX.requires_grad):
-        return _Prepared(versions, mode, lambda rows: F.linear(rows, weight_GX), added_BG)
+        return _Prepared(versions, mode, lambda rows: fast_linear(rows, weight_GX, None), added_BG)
     return _Prepared(versions, mode, DeferredLinear(weight_GX), added_BG)

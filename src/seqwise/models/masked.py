@@ -19,6 +19,7 @@ from seqwise.devices import moved
 from seqwise.errors import InputError
 from seqwise.models.hub import HubModel
 from seqwise.models.lstm_steps import backwards, run_lstm
+from seqwise.models.products import Linear
 from seqwise.models.transformer import EncoderLayer, add_positions, check_sizes, initialise
 
 
@@ -54,8 +55,8 @@ class MaskedLSTM(nn.Module, HubModel):
         self.embedding = nn.Embedding(vocab_size + 1, embedding_size)
         self.before = nn.LSTM(embedding_size, hidden_size, batch_first=True)
         self.after = nn.LSTM(embedding_size, hidden_size, batch_first=True)
-        self.combine = nn.Linear(2 * hidden_size, feedforward_size)
-        self.head = nn.Linear(feedforward_size, vocab_size)
+        self.combine = Linear(2 * hidden_size, feedforward_size)
+        self.head = Linear(feedforward_size, vocab_size)
 
     def masked_logits(self, tokens_NT: Tensor, masked_NT: Tensor, context: Any = None) -> Tensor:
         """Compute unnormalised scores (M, V) at the masked positions, in row-major order.
@@ -126,7 +127,7 @@ class MaskedTransformer(nn.Module, HubModel):
         self.layers = nn.ModuleList(EncoderLayer(**sizes, dropout=dropout) for _ in range(num_layers))
         self.norm = nn.LayerNorm(hidden_size)
         self.dropout = nn.Dropout(dropout)
-        self.head = nn.Linear(hidden_size, vocab_size)
+        self.head = Linear(hidden_size, vocab_size)
         initialise(self, self.embedding.weight)
 
     def masked_logits(self, tokens_NT: Tensor, masked_NT: Tensor, context: Any = None) -> Tensor:

@@ -1,14 +1,20 @@
-"""Product ``W h + b`` at every step of a search without gradients, by oneDNN with a packed W.
+"""Products ``W h + b`` without gradients by oneDNN: those of a search with a packed W, and those of linear layers.
 
-Shapes: D size of a row, V vocabulary.
+Shapes: D size of a row, V outputs (vocabulary).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import platform
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 # oneDNN is faster from LARGE weights on, with FEW to MANY rows. Matrices of more than LARGEST weights are not copied.
@@ -16,6 +22,8 @@ LARGE, LARGEST = 2**19, 2**22
 FEW, MANY = 3, 256
 # Number of products before the weights are copied in packed form: at least as many are then expected to follow.
 PATIENCE = 2
+# On a processor whose widest vectors torch's BLAS does not use, oneDNN is faster from this many multiplications on.
+WORTHWHILE = 2**20
 
 
 def _of_onednn(name: str) -> Callable[..., Tensor] | None:
@@ -43,8 +51,97 @@ class Products:
         on_cpu = rows.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
         suited = on_cpu and self._is_large_float and rows.dtype == torch.float32
         if _LINEAR is None or not suited or not FEW <= rows[..., 0].numel() <= MANY:
-            return F.linear(rows, self._weight_VD, self._bias_V)
+            return fast_linear(rows, self._weight_VD, self._bias_V)
         self._num_products += 1
         if self._num_products == PATIENCE + 1 and _PACK is not None and self._weight_VD.numel() <= LARGEST:
             self._packed = _PACK(self._weight_VD)
         return _LINEAR(rows, self._packed, self._bias_V, "none", [], "")
+
+
+@cache
+def blas_is_slow() -> bool:
+    """Whether torch's BLAS does not use the processor's widest vectors: MKL on AMD processors with AVX-512.
+
+    There, oneDNN takes half of the time or less.
+    """
+    if _LINEAR is None or not torch.backends.mkl.is_available() or torch.backends.cpu.get_cpu_capability() != "AVX512":
+        return False
+    try:  # the platform module does not read it on Linux
+        described = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        described = platform.processor()
+    return "AuthenticAMD" in described
+
+
+def fast_linear(rows: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> Tensor:
+    """Compute ``F.linear``, on CPUs without gradients by oneDNN where that is faster."""
+    plain = type(weight_VD) in (Tensor, nn.Parameter) and weight_VD.dtype == rows.dtype == torch.float32
+    if (
+        not plain
+        or rows.dim() < 2
+        or rows.numel() * len(weight_VD) < WORTHWHILE
+        or rows.device.type != "cpu"
+        or torch.is_grad_enabled()
+        or torch.is_autocast_enabled("cpu")
+        or not blas_is_slow()
+    ):
+        return F.linear(rows, weight_VD, bias_V)
+    assert _LINEAR is not None
+    return _LINEAR(rows, weight_VD, bias_V, "none", [], "")
+
+
+class Linear(nn.Linear):
+    """Linear layer that is computed by :func:`fast_linear`.
+
+    Example:
+        >>> Linear(2, 3)(torch.zeros(4, 2)).shape
+        torch.Size([4, 3])
+    """
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Compute ``W h + b``, (..., D) to (..., V)."""
+        return fast_linear(rows, self.weight, self.bias)
+
+
+_Layers = list[tuple[MutableMapping[str, Any], Callable[[Tensor], Tensor]]]
+_LAYERS: WeakKeyDictionary[nn.Module, _Layers] = WeakKeyDictionary()
+
+
+@contextmanager
+def fast_layers(module: nn.Module) -> Iterator[None]:
+    """Compute the linear layers of a module by :func:`fast_linear` in this context, without gradients.
+
+    Layers whose ``forward`` another library has replaced stay as they are, and so do compiled modules. Hooks are
+    called as ever. Other threads may use the module meanwhile.
+    """
+    is_compiled = hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+    if torch.is_grad_enabled() or is_compiled or not blas_is_slow():
+        yield
+        return
+    if module not in _LAYERS:
+        forwards = ((layer, _FORWARDS.get(_name_of(layer))) for layer in module.modules())
+        _LAYERS[module] = [(vars(layer), partial(forward, layer)) for layer, forward in forwards if forward is not None]
+    replaced = [(own, forward) for own, forward in _LAYERS[module] if "forward" not in own]
+    for own, forward in replaced:
+        own["forward"] = forward
+    try:
+        yield
+    finally:
+        for own, _ in replaced:
+            own.pop("forward", None)
+
+
+def _name_of(layer: nn.Module) -> str:
+    return f"{type(layer).__module__}.{type(layer).__name__}"
+
+
+def _linear(layer: Any, rows: Tensor) -> Tensor:
+    return fast_linear(rows, layer.weight, layer.bias)
+
+
+def _convolution(layer: Any, rows: Tensor) -> Tensor:
+    return fast_linear(rows, layer.weight.T, layer.bias)
+
+
+# The second is a linear layer with the transposed matrix: that of GPT-2.
+_FORWARDS = {"torch.nn.modules.linear.Linear": _linear, "transformers.pytorch_utils.Conv1D": _convolution}

@@ -20,6 +20,7 @@ from seqwise.models.characters import CharacterConvolution, num_spelt_words
 from seqwise.models.hub import HubModel
 from seqwise.models.look_ahead import NO_LOOK_AHEAD, LookAhead, Waiting, require_look_ahead
 from seqwise.models.lstm_steps import LSTMState, LSTMSteps, read_both_ways, run_lstm
+from seqwise.models.products import Linear
 
 
 class _Encoded(NamedTuple):
@@ -173,7 +174,7 @@ class FixedAttentionTagger(nn.Module):
         output_size: int = self.encoder.output_size
         self.decoder = nn.LSTM(label_embedding_size + output_size, hidden_size, batch_first=True)
         self.dropout = nn.Dropout(dropout)
-        self.head = nn.Linear(hidden_size, target_size)
+        self.head = Linear(hidden_size, target_size)
 
     def most_steps(self, source_ids: Sequence[int]) -> int:
         """Return the number of labels of a source."""
@@ -354,12 +355,12 @@ class EncoderDecoder(nn.Module, HubModel):
         memory_size = self.encoder.output_size
         self.first_input_D = nn.Parameter(torch.randn(embedding_size))
         self.target_embedding = nn.Embedding(target_size, embedding_size)
-        self.bridge = nn.Linear(memory_size, hidden_size)
+        self.bridge = Linear(memory_size, hidden_size)
         self.decoder = nn.LSTM(embedding_size, hidden_size, batch_first=True)
-        self.query = nn.Linear(hidden_size, memory_size, bias=False)
-        self.combine = nn.Linear(hidden_size + memory_size, hidden_size)
+        self.query = Linear(hidden_size, memory_size, bias=False)
+        self.combine = Linear(hidden_size + memory_size, hidden_size)
         self.dropout = nn.Dropout(dropout)
-        self.head = nn.Linear(hidden_size, target_size)
+        self.head = Linear(hidden_size, target_size)
 
     @property
     def embedding_VD(self) -> Tensor:

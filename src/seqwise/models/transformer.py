@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from seqwise.data.batches import Batch
 from seqwise.errors import InputError
 from seqwise.models.hub import HubModel
+from seqwise.models.products import Linear
 from seqwise.models.recurrent import shifted_right
 from seqwise.models.shared_cache import KeysValues, Past, SharedCache, additive
 
@@ -79,10 +80,10 @@ class Attention(nn.Module):
     def __init__(self, *, hidden_size: int, num_heads: int) -> None:
         super().__init__()
         self.num_heads = num_heads
-        self.query = nn.Linear(hidden_size, hidden_size)
-        self.key = nn.Linear(hidden_size, hidden_size)
-        self.value = nn.Linear(hidden_size, hidden_size)
-        self.output = nn.Linear(hidden_size, hidden_size)
+        self.query = Linear(hidden_size, hidden_size)
+        self.key = Linear(hidden_size, hidden_size)
+        self.value = Linear(hidden_size, hidden_size)
+        self.output = Linear(hidden_size, hidden_size)
 
     def _heads(self, projected: Tensor) -> Tensor:
         """Split heads: (..., L, H) to (..., N, L, A)."""
@@ -192,10 +193,10 @@ class DecoderLayer(nn.Module):
 def _feedforward(hidden_size: int, feedforward_size: int, dropout: float) -> nn.Sequential:
     return nn.Sequential(
         nn.LayerNorm(hidden_size),
-        nn.Linear(hidden_size, feedforward_size),
+        Linear(hidden_size, feedforward_size),
         nn.ReLU(),
         nn.Dropout(dropout),
-        nn.Linear(feedforward_size, hidden_size),
+        Linear(feedforward_size, hidden_size),
     )
 
 
@@ -262,7 +263,7 @@ class Transformer(nn.Module, HubModel):
         self.decoder = nn.ModuleList(DecoderLayer(**sizes, dropout=dropout) for _ in range(num_layers))
         self.decoder_norm = nn.LayerNorm(hidden_size)
         self.dropout = nn.Dropout(dropout)
-        self.head = nn.Linear(hidden_size, target_size)
+        self.head = Linear(hidden_size, target_size)
         initialise(self, self.source_embedding.weight, self.target_embedding.weight, self.first_input_D)
 
     @property
