@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache
 from transformers.cache_utils import DynamicLayer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
 
 from seqwise.hugging_face.caches import Layers, cache_of
+from seqwise.models.attention import attention
 from seqwise.models.shared_cache import SharedCache, additive
 
 NAME = "seqwise_shared_cache"
@@ -217,7 +217,7 @@ def attend(
     if position_bias is not None:
         mask = call.biased(mask, key, position_bias.to(query.dtype))
     if softcap is None and sinks_H is None:
-        attended = F.scaled_dot_product_attention(queries, key, value, attn_mask=mask, scale=scaling)
+        attended = attention(queries, key, value, mask, scale=scaling)
     else:
         sinks_N1G = None if sinks_H is None else sinks_H.view(key.shape[1], 1, -1)
         attended = _attention(queries, key, value, mask, scaling, softcap, sinks_N1G)

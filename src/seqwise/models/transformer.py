@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from seqwise.data.batches import Batch
 from seqwise.errors import InputError
+from seqwise.models.attention import attention
 from seqwise.models.hub import HubModel
 from seqwise.models.products import Linear
 from seqwise.models.recurrent import shifted_right
@@ -97,9 +97,7 @@ class Attention(nn.Module):
         """Attend from each hidden vector (..., L, H) to the keys; a mask that is false or -inf hides a key."""
         queries, (keys, values) = self._heads(self.query(hidden)), keys_values
         # Four dimensions, because the fused kernels take no others.
-        attended = F.scaled_dot_product_attention(
-            queries.flatten(0, -4), keys.flatten(0, -4), values.flatten(0, -4), attn_mask=mask
-        )
+        attended = attention(queries.flatten(0, -4), keys.flatten(0, -4), values.flatten(0, -4), mask)
         return self.output(attended.transpose(1, 2).reshape(hidden.shape))
 
 
