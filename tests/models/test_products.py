@@ -11,6 +11,7 @@ import transformers
 from torch import nn
 
 from pretrained import bert, byte_tokenizer, gpt2
+from seqwise import tree
 from seqwise.data import EncodedExample, collate
 from seqwise.hugging_face import masked_model, pretrained_tagger, step_model
 from seqwise.hugging_face.scoring import score_texts
@@ -94,6 +95,52 @@ def test_layers_are_replaced_in_the_context_only(make: Callable[[], Any], by_one
     with fast_layers(model):  # with gradients
         assert model(tokens)[0].requires_grad
     assert len(by_onednn) == 2 * count - 1
+
+
+@torch.no_grad()
+def test_a_search_packs_the_weights_of_its_steps(
+    monkeypatch: pytest.MonkeyPatch, by_onednn: list[tuple[int, ...]]
+) -> None:
+    """From the third step on, up to a limit; with the usual features, and with new weights in the next search."""
+    packed: list[Any] = []
+    real = products._PACK
+    monkeypatch.setattr(products, "_PACK", lambda weight: packed.append(weight) or real(weight))
+    model = gpt2().eval()
+    for weight in model.parameters():  # the biases of new models are zeros
+        weight.add_(0.1 * torch.randn_like(weight))
+    adapted, batch = step_model(model), collate([EncodedExample((5, 6, 7), ()), EncodedExample((8, 5), ())])
+
+    def features(num_steps: int) -> torch.Tensor:
+        context = adapted.encode(batch)
+        inputs_BJD, state = adapted.start(context)
+        for step in range(num_steps):
+            found, state = adapted.step(inputs_BJD, state, context, step)
+            if step == 0:
+                inputs_BJD = inputs_BJD.expand(-1, 2, -1)
+                state = tree.gather(state, torch.zeros(2, 2, dtype=torch.long))
+        return found
+
+    def usual(num_steps: int) -> torch.Tensor:
+        with monkeypatch.context() as without:
+            without.setattr(products, "blas_is_slow", lambda: False)
+            return features(num_steps)
+
+    with fast_layers(model, products.PackedLayers()), torch.enable_grad():
+        model(torch.tensor([[5, 6, 7, 8]]))[0].sum().backward()
+    assert all(weight.grad is not None for weight in model.parameters())
+    packed.clear()
+    features(2)
+    assert packed == []
+    torch.testing.assert_close(features(5), usual(5), atol=1e-4, rtol=1e-4)
+    num_layers = len([layer for layer in model.get_decoder().modules() if type(layer).__name__ == "Conv1D"])
+    assert len(packed) == num_layers >= 4
+    for weight in model.parameters():
+        weight.mul_(0.5)
+    torch.testing.assert_close(features(5), usual(5), atol=1e-4, rtol=1e-4)
+    packed.clear()
+    monkeypatch.setattr(products, "MOST_PACKED", size := model.get_decoder().h[0].attn.c_attn.weight.numel())
+    torch.testing.assert_close(features(5), usual(5), atol=1e-4, rtol=1e-4)
+    assert 1 <= len(packed) < num_layers and sum(weight.numel() for weight in packed) <= size
 
 
 def test_who_uses_it(by_onednn: list[tuple[int, ...]]) -> None:

@@ -267,7 +267,9 @@ class HuggingFaceStepModel(nn.Module, ABC):
         grown: Past
         if isinstance(state, SharedCache):
             grown = state.step()
-            hidden = self._shared_step(inputs_BJD, grown, context, step)
+            # Sharded weights exist only during a pass.
+            with fast_layers(self._decoder, context.packed if self.lockstep is None else None):
+                hidden = self._shared_step(inputs_BJD, grown, context, step)
         else:
             with self._caching():
                 hidden, layers = self._one_step(inputs_BJD, state, context, step)

@@ -30,7 +30,7 @@ from seqwise.hugging_face.caches import (
     no_steps,
 )
 from seqwise.hugging_face.shared_attention import SharedCall, shared_call
-from seqwise.models.products import fast_layers
+from seqwise.models.products import PackedLayers, fast_layers
 from seqwise.models.shared_cache import SharedCache
 
 
@@ -42,6 +42,7 @@ class Prompt(NamedTuple):
     lengths_B: Tensor
     memory: Layers  # tensors of all prompt tokens but the last, (B, N, P, A); () if single steps cannot be taken
     empty: Layers  # tensors of the output before its first step
+    packed: PackedLayers
 
 
 class CausalModel(HuggingFaceStepModel):
@@ -68,10 +69,10 @@ class CausalModel(HuggingFaceStepModel):
         from_BS = (columns_S - gaps_B1) % tokens_BS.shape[1]
         shifted_BS, mask_BP = tokens_BS.gather(1, from_BS), (columns_S[:before] >= gaps_B1).long()
         if not self._fills_cache:
-            return Prompt(shifted_BS, mask_BP, lengths_B, (), ())
+            return Prompt(shifted_BS, mask_BP, lengths_B, (), (), PackedLayers())
         if self.recurs:
             memory = self._read_after_padding(shifted_BS, mask_BP)
-            return Prompt(shifted_BS, mask_BP, lengths_B, memory, no_steps(memory))
+            return Prompt(shifted_BS, mask_BP, lengths_B, memory, no_steps(memory), PackedLayers())
         # At least one token, since an empty cache has no shapes.
         with self._filling_cache(), fast_layers(self._decoder):
             output = self._decoder(
@@ -86,7 +87,7 @@ class CausalModel(HuggingFaceStepModel):
         def shifted(leaf_BNPA: Tensor) -> Tensor:
             return leaf_BNPA.take_along_dim(from_BP[:, None, :, None], dim=2)
 
-        return Prompt(shifted_BS, mask_BP, lengths_B, tree.map(shifted, read), no_steps(read))
+        return Prompt(shifted_BS, mask_BP, lengths_B, tree.map(shifted, read), no_steps(read), PackedLayers())
 
     def _read_after_padding(self, tokens_BP: Tensor, mask_BP: Tensor) -> Layers:
         """Read prompts with padding on the left, which leaves recurrent states at their initial values."""

@@ -16,7 +16,7 @@ from seqwise.data.batches import Batch
 from seqwise.hugging_face.adapter import HuggingFaceStepModel
 from seqwise.hugging_face.caches import Layers, SlotCopies, cache_in, cache_of, layers_of, no_steps, two_caches_of
 from seqwise.hugging_face.shared_attention import SharedCall, shared_call
-from seqwise.models.products import fast_layers
+from seqwise.models.products import PackedLayers, fast_layers
 from seqwise.models.shared_cache import SharedCache
 
 
@@ -37,6 +37,7 @@ class Source(NamedTuple):
     empty: Layers  # the decoder's own keys and values before its first step
     first: FirstStep | tuple[()]  # () if it has to be repeated
     copies: SlotCopies  # of the memory, for several slots
+    packed: PackedLayers
 
 
 class Seq2SeqModel(HuggingFaceStepModel):
@@ -57,7 +58,7 @@ class Seq2SeqModel(HuggingFaceStepModel):
         with fast_layers(encoder):
             hidden_BSH = encoder(input_ids=tokens_BS, attention_mask=mask_BS, return_dict=True).last_hidden_state
         if not self._fills_cache:
-            return Source(hidden_BSH, mask_BS, batch.source_lengths_B, (), (), (), SlotCopies())
+            return Source(hidden_BSH, mask_BS, batch.source_lengths_B, (), (), (), SlotCopies(), PackedLayers())
         # The first step, to fill the cache of the cross-attention.
         with self._random_state_restored(), self._filling_cache():
             output = self._run(
@@ -71,7 +72,8 @@ class Seq2SeqModel(HuggingFaceStepModel):
         # Processes that wait for each other take a pass for every step.
         keeps_first = self.shares and self._only_searches and self.lockstep is None
         first = FirstStep(output.last_hidden_state, own) if keeps_first else ()
-        return Source(hidden_BSH, mask_BS, batch.source_lengths_B, memory, no_steps(own), first, SlotCopies())
+        lengths_B, empty = batch.source_lengths_B, no_steps(own)
+        return Source(hidden_BSH, mask_BS, lengths_B, memory, empty, first, SlotCopies(), PackedLayers())
 
     def _first_tokens(self, context: Source) -> Tensor:
         return torch.full_like(context.lengths_B, self.first)
