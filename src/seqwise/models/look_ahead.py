@@ -51,9 +51,9 @@ class LookAhead(nn.Module):
 
     def forward(self, outputs_BSH: Tensor, vectors_BSX: Tensor, lengths_B: Tensor) -> Tensor:
         """Return m of whole sources, (B, S, H + W)."""
-        num_tokens = vectors_BSX.shape[1]
-        real_BS = torch.arange(num_tokens + self.size, device=lengths_B.device) < lengths_B[:, None]
-        return torch.cat([outputs_BSH, self._read_back(self._ended(vectors_BSX), real_BS)], dim=-1)
+        ended_BSX = F.pad(vectors_BSX, (0, 0, 0, self.size))
+        real_BS = torch.arange(ended_BSX.shape[1], device=lengths_B.device) < lengths_B[:, None]
+        return torch.cat([outputs_BSH, self._read_back(ended_BSX, real_BS)], dim=-1)
 
     def read(self, outputs_BSH: Tensor, vectors_BSX: Tensor, waiting: Waiting | None) -> tuple[Tensor, Waiting]:
         """Return m of the words that N of the words so far follow, and the words that wait."""
@@ -61,8 +61,7 @@ class LookAhead(nn.Module):
             outputs_BSH = torch.cat([waiting[0], outputs_BSH], dim=1)
             vectors_BSX = torch.cat([waiting[1], vectors_BSX], dim=1)
         num_read = max(vectors_BSX.shape[1] - self.size, 0)
-        read_back_BSW = self._read_back(vectors_BSX) if num_read else self._zeros(vectors_BSX, 0)
-        memory_BSM = torch.cat([outputs_BSH[:, :num_read], read_back_BSW], dim=-1)
+        memory_BSM = torch.cat([outputs_BSH[:, :num_read], self._read_back(vectors_BSX)], dim=-1)
         # A view would keep all words.
         return memory_BSM, (outputs_BSH[:, num_read:].clone(), vectors_BSX[:, num_read:].clone())
 
@@ -72,18 +71,14 @@ class LookAhead(nn.Module):
         lengths_B = torch.full((len(outputs_BNH),), outputs_BNH.shape[1], device=outputs_BNH.device)
         return self(outputs_BNH, vectors_BNX, lengths_B), (outputs_BNH[:, :0], vectors_BNX[:, :0])
 
-    def _ended(self, vectors_BSX: Tensor) -> Tensor:
-        return F.pad(vectors_BSX, (0, 0, 0, self.size))
-
-    def _zeros(self, vectors_BSX: Tensor, num_outputs: int) -> Tensor:
-        return vectors_BSX.new_zeros(len(vectors_BSX), num_outputs, self.lstm.hidden_size)
-
     def _read_back(self, vectors_BSX: Tensor, real_BS: Tensor | None = None) -> Tensor:
         """Return b of all words but the last N; the state stays zero at vectors that are not real, which come last."""
         input_GX, hidden_GW, input_bias_G, hidden_bias_G = self.lstm.all_weights[0]
         gates_BSG = F.linear(vectors_BSX, input_GX, input_bias_G + hidden_bias_G)
-        num_outputs = vectors_BSX.shape[1] - self.size
-        hidden_BSW = cell_BSW = self._zeros(vectors_BSX, num_outputs)
+        num_outputs = max(vectors_BSX.shape[1] - self.size, 0)
+        hidden_BSW = cell_BSW = vectors_BSX.new_zeros(len(vectors_BSX), num_outputs, self.lstm.hidden_size)
+        if not num_outputs:
+            return hidden_BSW
         for later in range(self.size, -1, -1):
             read = slice(later, later + num_outputs)
             hidden_BSW, cell_BSW = lstm_cell(gates_BSG[:, read] + F.linear(hidden_BSW, hidden_GW), cell_BSW)
