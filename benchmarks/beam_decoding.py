@@ -25,6 +25,9 @@ The systems:
   layers, and CTranslate2 with ``compute_type="int8"``. They round differently, so their outputs may differ. Seqwise
   in int8 is left out where torch has no such layers.
 
+On AMD processors with AVX-512, where torch's MKL uses AVX2 only, seqwise computes linear layers by torch's oneDNN.
+``generate`` and int8 layers are as torch has them.
+
     python -m benchmarks.beam_decoding
 """
 
