@@ -79,7 +79,7 @@ def test_the_shape_of_a_gpu_is_known() -> None:
 def test_the_floor_counts_the_products_of_a_step(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """By the counter of torch, which leaves out those of its own attention, a small part here, and those of oneDNN."""
     monkeypatch.setattr(attention, "MOST_KEYS", 0)
-    monkeypatch.setattr(products, "blas_is_slow", lambda: False)
+    monkeypatch.setattr(products, "WORTHWHILE", 2**40)
     shape = replace(beam_decoding.ALL[name], layers=4, hidden=64)
     adapted = step_model(beam_decoding.model_of(shape, 0))
     sources_BS = torch.randint(3, 400, (shape.batch, shape.source_length))

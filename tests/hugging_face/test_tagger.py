@@ -237,6 +237,16 @@ def test_adapters_are_merged_into_the_saved_weights(tmp_path: Path) -> None:
     torch.testing.assert_close(merged, adapted)
     assert not any("lora" in name for name, _ in loaded.named_parameters())
     assert any("lora" in name for name, _ in model.named_parameters())
+    model.encoder.backbone.base_model.encoder.layer[0].attention.self.query.enable_adapters(False)
+    model.encoder.backbone.base_model.encoder.layer[0].attention.self.value.enable_adapters(False)
+    save_tagger(model, tmp_path / "without")
+    with torch.no_grad():
+        torch.testing.assert_close(
+            *(each.encode(one).memory_BSM for each in (load_tagger(tmp_path / "without"), model))
+        )
+    lora.modules_to_save = ["key"]
+    with pytest.raises(InputError, match="has a ModulesToSaveWrapper, which cannot be merged"):
+        pretrained_tagger(peft.get_peft_model(made(MODELS["BERT"]()), lora), num_labels=3)
     prompt = peft.PromptTuningConfig("CAUSAL_LM", num_virtual_tokens=2)
     with pytest.raises(InputError, match="puts a learnt prompt before the tokens, which is not read here"):
         pretrained_tagger(peft.get_peft_model(gpt2(), prompt), num_labels=3)

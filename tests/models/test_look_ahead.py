@@ -51,3 +51,12 @@ def test_parts_are_read_as_the_whole(look_ahead: int) -> None:
     expected_BSM = ahead(outputs_BSH[:, :1], vectors_BSX[:, :1], torch.tensor([1, 1, 1]))
     assert early.shape == (3, 0, 9)
     torch.testing.assert_close(only_BSM, expected_BSM, atol=1e-12, rtol=0)
+
+
+def test_padding_may_be_anything() -> None:
+    ahead, outputs_BSH, vectors_BSX = an_example(2)
+    spoiled_BSX = vectors_BSX.clone()
+    for row, length in enumerate(LENGTHS.tolist()):
+        spoiled_BSX[row, length:] = torch.nan
+    clean_BSM, dirty_BSM = (ahead(outputs_BSH, given_BSX, LENGTHS) for given_BSX in (vectors_BSX, spoiled_BSX))
+    assert torch.equal(clean_BSM, dirty_BSM)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,7 +19,9 @@ from seqwise.data import EncodedExample, collate
 from seqwise.hugging_face import masked_model, pretrained_tagger, step_model
 from seqwise.hugging_face.scoring import score_texts
 from seqwise.models import Transformer, products
-from seqwise.models.products import Linear, fast_layers, fast_linear
+from seqwise.models import fast_layers as module
+from seqwise.models.fast_layers import PackedLayers, fast_layers
+from seqwise.models.products import Linear, fast_linear
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +31,8 @@ def by_onednn(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, ...]]
         pytest.skip("torch has no oneDNN here")
     shapes, real = [], products._LINEAR
     monkeypatch.setattr(products, "_LINEAR", lambda rows, *rest: shapes.append(tuple(rows.shape)) or real(rows, *rest))
-    monkeypatch.setattr(products, "blas_is_slow", lambda: True)
+    for each in (products, module):
+        monkeypatch.setattr(each, "blas_is_slow", lambda: True)
     monkeypatch.setattr(products, "WORTHWHILE", 1)
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
@@ -55,6 +61,12 @@ def test_it_is_the_usual_one_wherever_onednn_is_not_the_same(by_onednn: list[tup
     with torch.no_grad():
         assert fast_linear(rows[0], weight_VD, None).shape == (5,)
         assert fast_linear(rows.double(), weight_VD.double(), None).dtype == torch.float64
+        for bias_V in (torch.arange(10.0)[::2], torch.ones(1).expand(5), torch.ones(1)):  # it ignores the stride
+            expected = rows @ weight_VD.T + bias_V
+            torch.testing.assert_close(fast_linear(rows, weight_VD, bias_V), expected)
+            torch.testing.assert_close(products.Products(weight_VD.detach(), bias_V)(rows), expected)
+        with pytest.raises(RuntimeError, match="cannot be multiplied"):
+            fast_linear(rows[:, 1:], weight_VD, None)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             assert fast_linear(rows, weight_VD, None).dtype == torch.bfloat16
     assert by_onednn == []
@@ -97,6 +109,50 @@ def test_layers_are_replaced_in_the_context_only(make: Callable[[], Any], by_one
     assert len(by_onednn) == 2 * count - 1
 
 
+def test_what_others_do_with_layers_meanwhile(by_onednn: list[tuple[int, ...]]) -> None:
+    """Layers replaced later, a ``forward`` that another library sets inside, compiled parts, and other devices."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4)))
+    rows = torch.ones(3, 4)
+
+    def count(called: nn.Module = model) -> int:
+        before = len(by_onednn)
+        with torch.no_grad(), fast_layers(called):
+            called(rows.to(next(called.parameters()).device))
+        return len(by_onednn) - before
+
+    assert count() == 2
+    model[0] = nn.Linear(4, 4)
+    assert count() == 2
+    with torch.no_grad(), fast_layers(model):
+        model[0].forward = lambda given: given
+    assert "forward" in vars(model[0]) and count() == 1
+    model[1].compile(backend="eager")
+    assert count() == 0
+    assert count(nn.Linear(4, 4).to("meta")) == 0
+    double = nn.Linear(4, 4).double()
+    with torch.no_grad(), fast_layers(double):
+        assert "forward" not in vars(double)
+    compiled = torch.compile(Linear(4, 4), backend="eager", fullgraph=True)
+    with torch.no_grad():
+        compiled(rows)
+        torch.jit.trace(Linear(4, 4), rows)
+
+
+def test_nothing_is_kept_alive() -> None:
+    """Not even a model whose layers refer to it; and a search's packed layers are copied as none."""
+    model: Any = nn.Sequential(nn.Linear(4, 4))
+    model[0].register_forward_hook(lambda *_, model=model: None)
+    with torch.no_grad(), fast_layers(model):
+        model(torch.ones(3, 4))
+    known = weakref.ref(model)
+    del model
+    gc.collect()
+    assert known() is None
+    packed = PackedLayers()
+    packed.of(nn.Linear(2, 2), torch.ones(2, 2))
+    assert vars(copy.deepcopy(packed)) == vars(PackedLayers())
+
+
 @torch.no_grad()
 def test_a_search_packs_the_weights_of_its_steps(
     monkeypatch: pytest.MonkeyPatch, by_onednn: list[tuple[int, ...]]
@@ -122,10 +178,11 @@ def test_a_search_packs_the_weights_of_its_steps(
 
     def usual(num_steps: int) -> torch.Tensor:
         with monkeypatch.context() as without:
-            without.setattr(products, "blas_is_slow", lambda: False)
+            for each in (products, module):
+                without.setattr(each, "blas_is_slow", lambda: False)
             return features(num_steps)
 
-    with fast_layers(model, products.PackedLayers()), torch.enable_grad():
+    with fast_layers(model, PackedLayers()), torch.enable_grad():
         model(torch.tensor([[5, 6, 7, 8]]))[0].sum().backward()
     assert all(weight.grad is not None for weight in model.parameters())
     packed.clear()
@@ -138,7 +195,7 @@ def test_a_search_packs_the_weights_of_its_steps(
         weight.mul_(0.5)
     torch.testing.assert_close(features(5), usual(5), atol=1e-4, rtol=1e-4)
     packed.clear()
-    monkeypatch.setattr(products, "MOST_PACKED", size := model.get_decoder().h[0].attn.c_attn.weight.numel())
+    monkeypatch.setattr(module, "MOST_PACKED", size := model.get_decoder().h[0].attn.c_attn.weight.numel())
     torch.testing.assert_close(features(5), usual(5), atol=1e-4, rtol=1e-4)
     assert 1 <= len(packed) < num_layers and sum(weight.numel() for weight in packed) <= size
 

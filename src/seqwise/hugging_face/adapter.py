@@ -30,8 +30,8 @@ from seqwise.hugging_face.caches import (
 from seqwise.hugging_face.generation import SpecialTokens
 from seqwise.hugging_face.heads import head_of, head_shape
 from seqwise.hugging_face.sharding import Lockstep
+from seqwise.models.fast_layers import fast_layers
 from seqwise.models.heads import ForcedFirst
-from seqwise.models.products import fast_layers
 from seqwise.models.shared_cache import Past, SharedCache
 from seqwise.search.language import Language
 

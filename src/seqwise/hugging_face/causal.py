@@ -30,7 +30,7 @@ from seqwise.hugging_face.caches import (
     no_steps,
 )
 from seqwise.hugging_face.shared_attention import SharedCall, shared_call
-from seqwise.models.products import PackedLayers, fast_layers
+from seqwise.models.fast_layers import PackedLayers, fast_layers
 from seqwise.models.shared_cache import SharedCache
 
 

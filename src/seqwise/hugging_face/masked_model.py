@@ -22,8 +22,8 @@ from seqwise.decoding import evaluation_mode
 from seqwise.devices import at_least_float32, moved
 from seqwise.errors import InputError
 from seqwise.hugging_face.text_codec import TextCodec
+from seqwise.models.fast_layers import fast_layers
 from seqwise.models.masked import refuse_context, seen_tokens
-from seqwise.models.products import fast_layers
 
 MAX_TOKENS = 2**14
 """Default number of tokens per call of a model, special ones and padding included."""

@@ -23,8 +23,8 @@ from seqwise.hugging_face.adapter import HuggingFaceStepModel
 from seqwise.hugging_face.masked_model import HuggingFaceMaskedModel, num_positions, unwrapped
 from seqwise.hugging_face.masked_text import adapted_with_codec
 from seqwise.hugging_face.tokens import TextTokens, before_targets, checked_text, special_around, text_tokens
+from seqwise.models.fast_layers import fast_layers
 from seqwise.models.heads import log_partition
-from seqwise.models.products import fast_layers
 from seqwise.models.protocols import require_evaluation_mode
 from seqwise.names import Pieces
 from seqwise.sampling.any_order import any_order_bound

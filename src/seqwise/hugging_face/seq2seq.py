@@ -16,7 +16,7 @@ from seqwise.data.batches import Batch
 from seqwise.hugging_face.adapter import HuggingFaceStepModel
 from seqwise.hugging_face.caches import Layers, SlotCopies, cache_in, cache_of, layers_of, no_steps, two_caches_of
 from seqwise.hugging_face.shared_attention import SharedCall, shared_call
-from seqwise.models.products import PackedLayers, fast_layers
+from seqwise.models.fast_layers import PackedLayers, fast_layers
 from seqwise.models.shared_cache import SharedCache
 
 

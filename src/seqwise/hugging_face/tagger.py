@@ -26,8 +26,8 @@ from seqwise.errors import InputError
 from seqwise.hugging_face.agreement import narrow_windows
 from seqwise.hugging_face.caches import Layers, cache_argument, cache_in, cache_of, layers_of, require_plain_layers
 from seqwise.hugging_face.masked_model import num_positions, require_no_prompt, unwrapped
+from seqwise.models.fast_layers import fast_layers
 from seqwise.models.look_ahead import NO_LOOK_AHEAD, LookAhead, Waiting, require_look_ahead
-from seqwise.models.products import fast_layers
 from seqwise.models.recurrent import LEFT_TO_RIGHT, READS_BOTH_WAYS, Context, FixedAttentionTagger
 from seqwise.training.checkpoints import load_model_file, seal, verify
 
@@ -247,6 +247,7 @@ def pretrained_tagger(
         hint = "use an encoder, such as BERT, or step_model"
         raise InputError(f"{type(model).__name__} is an encoder-decoder, not an encoder", hint=hint)
     require_no_prompt(model)
+    _require_merged(backbone, "Wrapper")
     tagger = _tagger_over(
         backbone,
         num_labels=given.config.num_labels if num_labels is None else num_labels,
@@ -403,10 +404,9 @@ def save_tagger(tagger: FixedAttentionTagger, folder: str | os.PathLike[str]) ->
     """
     if not isinstance(tagger.encoder, PieceEncoder):
         raise InputError("the encoder is not a Hugging Face model", hint="call save_pretrained")
-    folder = Path(folder)
+    tagger, folder = _without_adapters(tagger), Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tagger.encoder.backbone.config.save_pretrained(folder / BACKBONE)
-    tagger = _without_adapters(tagger)
     num_labels, label_embedding_size = tagger.label_embedding.weight.shape
     sizes = {"num_labels": num_labels, "label_embedding_size": label_embedding_size}
     sizes |= {"hidden_size": tagger.decoder.hidden_size, "look_ahead": tagger.look_ahead}
@@ -424,12 +424,20 @@ def _without_adapters(tagger: FixedAttentionTagger) -> FixedAttentionTagger:
     merged = copy.deepcopy(tagger)
     for name, module in list(merged.encoder.named_modules()):
         if _is_adapter(module) and hasattr(module, "merge"):
-            module.merge()
+            if not module.disable_adapters:
+                module.merge()
             merged.encoder.set_submodule(name, module.get_base_layer())
-    left = next((type(module).__name__ for module in merged.encoder.modules() if _is_adapter(module)), None)
-    if left is not None:
-        raise InputError(f"the adapter of the encoder has a {left}, which is not merged", hint="use LoRA")
+    _require_merged(merged.encoder)
     return merged
+
+
+def _require_merged(encoder: nn.Module, kind: str = "") -> None:
+    """Raise an InputError if a part of the encoder belongs to PEFT; ``kind`` is the end of its class name."""
+    for module in encoder.modules():
+        name = type(module).__name__
+        if _is_adapter(module) and name.endswith(kind):
+            problem = f"the adapter of the encoder has a {name}, which cannot be merged into the saved weights"
+            raise InputError(problem, hint="use LoRA without modules_to_save and trainable tokens")
 
 
 def _is_adapter(module: nn.Module) -> bool:

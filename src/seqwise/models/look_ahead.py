@@ -53,6 +53,7 @@ class LookAhead(nn.Module):
         """Return m of whole sources, (B, S, H + W)."""
         ended_BSX = F.pad(vectors_BSX, (0, 0, 0, self.size))
         real_BS = torch.arange(ended_BSX.shape[1], device=lengths_B.device) < lengths_B[:, None]
+        ended_BSX = ended_BSX.masked_fill(~real_BS[..., None], 0.0)  # padding may be anything, even NaN
         return torch.cat([outputs_BSH, self._read_back(ended_BSX, real_BS)], dim=-1)
 
     def read(self, outputs_BSH: Tensor, vectors_BSX: Tensor, waiting: Waiting | None) -> tuple[Tensor, Waiting]:
