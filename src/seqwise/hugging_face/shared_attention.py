@@ -20,7 +20,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
 
 from seqwise.hugging_face.caches import Layers, cache_of
-from seqwise.models.attention import attention
+from seqwise.models.attention import attention, batched_attention
 from seqwise.models.shared_cache import SharedCache, additive
 
 NAME = "seqwise_shared_cache"
@@ -220,31 +220,8 @@ def attend(
         attended = attention(queries, key, value, mask, scale=scaling)
     else:
         sinks_N1G = None if sinks_H is None else sinks_H.view(key.shape[1], 1, -1)
-        attended = _attention(queries, key, value, mask, scaling, softcap, sinks_N1G)
+        attended = batched_attention(queries, key, value, mask, scale=scaling, softcap=softcap, sinks_N1G=sinks_N1G)
     return attended.unflatten(2, shape_JGA[:2]).transpose(1, 2).reshape(len(query), 1, query.shape[1], -1), None
-
-
-def _attention(
-    queries_BNQA: Tensor,
-    keys_BNCA: Tensor,
-    values_BNCA: Tensor,
-    mask: Tensor | None,
-    scaling: float | None,
-    softcap: float | None,
-    sinks_N1G: Tensor | None,
-) -> Tensor:
-    """Compute attention with scores ``softcap tanh(s / softcap)``, and a sink for each head, which has no value."""
-    scores_BNQC = (queries_BNQA * (queries_BNQA.shape[-1] ** -0.5 if scaling is None else scaling)) @ keys_BNCA.mT
-    if softcap is not None:
-        scores_BNQC = softcap * (scores_BNQC / softcap).tanh()
-    if mask is not None:
-        scores_BNQC = scores_BNQC + mask
-    if sinks_N1G is not None:
-        num_slots = queries_BNQA.shape[2] // sinks_N1G.shape[2]
-        sinks_NQ1 = sinks_N1G.expand(-1, num_slots, -1).flatten(1)[..., None]
-        scores_BNQC = torch.cat([scores_BNQC, sinks_NQ1.expand(len(scores_BNQC), -1, -1, -1)], dim=-1)
-    weights_BNQC = scores_BNQC.softmax(-1, dtype=torch.promote_types(scores_BNQC.dtype, torch.float32))
-    return weights_BNQC[..., : keys_BNCA.shape[2]].to(values_BNCA.dtype) @ values_BNCA
 
 
 AttentionInterface.register(NAME, attend)

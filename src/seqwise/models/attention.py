@@ -48,9 +48,36 @@ def attention(
         or torch.is_autocast_enabled("cpu")
     ):
         return F.scaled_dot_product_attention(queries_BNLA, keys_BNCA, values_BNCA, attn_mask=mask, scale=scale)
+    return batched_attention(queries_BNLA, keys_BNCA, values_BNCA, mask, scale=scale)
+
+
+def batched_attention(
+    queries_BNLA: Tensor,
+    keys_BNCA: Tensor,
+    values_BNCA: Tensor,
+    mask: Tensor | None = None,
+    *,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks_N1G: Tensor | None = None,
+) -> Tensor:
+    """Compute :func:`attention` by products of whole batches, without gradients.
+
+    Args:
+        queries_BNLA, keys_BNCA, values_BNCA, mask, scale: see :func:`attention`.
+        softcap: c; scores s become ``c tanh(s / c)`` before the mask.
+        sinks_N1G: score of a further key without a value, of G queries, which are repeated.
+    """
     scores_BNLC = (queries_BNLA * (queries_BNLA.shape[-1] ** -0.5 if scale is None else scale)) @ keys_BNCA.mT
+    if softcap is not None:
+        scores_BNLC = softcap * (scores_BNLC / softcap).tanh()
     if mask is not None and mask.dtype == torch.bool:
         scores_BNLC.masked_fill_(~mask, -torch.inf)
     elif mask is not None:
         scores_BNLC.add_(mask)
-    return scores_BNLC.softmax(-1) @ values_BNCA
+    if sinks_N1G is not None:
+        num_repeats = queries_BNLA.shape[2] // sinks_N1G.shape[2]
+        sinks_NL1 = sinks_N1G.expand(-1, num_repeats, -1).flatten(1)[..., None]
+        scores_BNLC = torch.cat([scores_BNLC, sinks_NL1.expand(len(scores_BNLC), -1, -1, -1)], dim=-1)
+    weights_BNLC = scores_BNLC.softmax(-1, dtype=torch.promote_types(scores_BNLC.dtype, torch.float32))
+    return weights_BNLC[..., : keys_BNCA.shape[2]].to(values_BNCA.dtype) @ values_BNCA
