@@ -51,10 +51,14 @@ class PieceEncoder(nn.Module):
     def __init__(self, backbone: Any, *, look_ahead: int = 0, ahead_size: int = 128) -> None:
         super().__init__()
         self.backbone: Any = backbone
-        self.look_ahead = look_ahead
         self.output_size = int(backbone.config.hidden_size)
         self.ahead = LookAhead(self.output_size, ahead_size, look_ahead=look_ahead) if look_ahead else None
         self.output_size += ahead_size if look_ahead else 0
+
+    @property
+    def look_ahead(self) -> int:
+        """Number of words read after each."""
+        return 0 if self.ahead is None else self.ahead.size
 
     def num_outputs(self, source_ids: Sequence[int]) -> int:
         """Return the number of words of a source."""

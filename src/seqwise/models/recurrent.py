@@ -64,7 +64,6 @@ class Encoder(nn.Module):
         require_look_ahead(look_ahead)
         if look_ahead and bidirectional:
             raise InputError(NO_LOOK_AHEAD, hint="leave look_ahead out, or use bidirectional=False")
-        self.look_ahead = look_ahead
         self.embedding = nn.Embedding(vocabulary_size, embedding_size)
         self.characters = CharacterConvolution(num_characters) if num_characters else None
         self.dropout = nn.Dropout(dropout)
@@ -72,6 +71,11 @@ class Encoder(nn.Module):
         self.lstm = nn.LSTM(input_size, hidden_size, batch_first=True, bidirectional=bidirectional)
         self.ahead = LookAhead(input_size, hidden_size, look_ahead=look_ahead) if look_ahead else None
         self.output_size = hidden_size * (2 if bidirectional or look_ahead else 1)
+
+    @property
+    def look_ahead(self) -> int:
+        """Number of words read after each."""
+        return 0 if self.ahead is None else self.ahead.size
 
     def num_outputs(self, source_ids: Sequence[int]) -> int:
         """Count the words of a source."""
