@@ -24,7 +24,7 @@ def attention(
     """Compute ``softmax(scale Q K^T + mask) V``, (B, N, L, A), as ``F.scaled_dot_product_attention`` does.
 
     On a CPU without gradients, few keys are multiplied batch by batch. The fused kernel of torch takes each head of
-    each row by itself: with few queries, up to 1.7 times as long on one thread and 5 times on two.
+    each row by itself, which takes longer with few queries, most of all on several threads.
 
     Args:
         queries_BNLA, keys_BNCA, values_BNCA: queries, keys and values.

@@ -63,7 +63,7 @@ class Products:
 def blas_is_slow() -> bool:
     """Whether torch's BLAS does not use the processor's widest vectors: MKL on AMD processors with AVX-512.
 
-    There, oneDNN takes half of the time or less.
+    There, oneDNN is faster.
     """
     if _LINEAR is None or not torch.backends.mkl.is_available() or torch.backends.cpu.get_cpu_capability() != "AVX512":
         return False
