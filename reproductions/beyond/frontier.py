@@ -8,7 +8,7 @@ prefix. Models with a look-ahead of some tokens are another: each label is that 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -55,7 +55,6 @@ TRAINED = {
     **{key: f"beam CRF, trained for delay({labels})" for labels, key in COMMITTED.items()},
     **{key: f"dense beam loss, trained for delay({labels})" for labels, key in DENSE_COMMITTED.items()},
 }
-TWO_WAY = "two-way"
 LOCAL, HALF, AGAIN = "cross-entropy, local", "cross-entropy, half-normalised", "two-way, re-run on every prefix"
 AHEAD = "cross-entropy, look-ahead"
 AHEAD_LOCAL, AHEAD_GLOBAL = (f"{name}, look-ahead of one token" for name in (LOCAL, "beam CRF, global"))
@@ -159,7 +158,7 @@ def commit_prefixes(outputs: Sequence[Labels], delay: int | None) -> Course:
 
 
 def systems(corpus: str, scale: str, num_examples: int, seed: int) -> dict[str, System]:
-    """Return the systems of one seed by key: some of the search objectives, related ones, and a two-way model.
+    """Return the systems of one seed by key: some of the search objectives, and related ones.
 
     At the scale "converged", stages are stopped early on development data, and all are tuned around the start's rate.
     """
@@ -185,24 +184,18 @@ def systems(corpus: str, scale: str, num_examples: int, seed: int) -> dict[str, 
                 for stage, keys in ((crf, COMMITTED), (dense, DENSE_COMMITTED))
                 for labels, key in keys.items()
             },
-            TWO_WAY: (start.with_changes(encoder="bidirectional"), None),
         },
         seed,
     )
     return {**{key: shared[key] for key in (*PLAIN, CRF)}, **own}
 
 
-def ahead_systems(corpus: str, scale: str, num_examples: int, tokens: int, seed: int) -> dict[str, System]:
-    """Return the systems of one seed with a look-ahead: plain ones, and for one token the beam CRF."""
+def variants(
+    corpus: str, scale: str, num_examples: int, keys: Collection[str], changes: Mapping[str, Any], seed: int
+) -> dict[str, System]:
+    """Return some systems of one seed by key, with other settings: a look-ahead, or a two-way encoder."""
     made = systems(corpus, scale, num_examples, seed)
-    return {
-        key: replace(made[key], settings=made[key].settings.with_changes(look_ahead=tokens)) for key in _ahead(tokens)
-    }
-
-
-def _ahead(tokens: int) -> dict[str, str]:
-    """Return the names of the systems with a look-ahead by key."""
-    return PLAIN | ({CRF: AHEAD_GLOBAL} if tokens == 1 else {})
+    return {key: replace(made[key], settings=made[key].settings.with_changes(**changes)) for key in keys}
 
 
 def reproduce(setup: Setup) -> Iterator[Outcome]:
@@ -217,15 +210,23 @@ def reproduce(setup: Setup) -> Iterator[Outcome]:
 def run_corpus(name: str, corpus: str, setup: Setup) -> Outcome:
     """Make the table and the figure of one corpus."""
     task = replace(search_objectives.CORPORA[corpus][0], decoders=DECODERS)
-    rows = rows_of({**PLAIN, **GLOBAL, **TRAINED, TWO_WAY: AGAIN})
-    measured = run_task(task, partial(systems, corpus, setup.scale, len(task.load_data().train)), rows, name, setup)
-    ahead = {}
-    for tokens in LOOK_AHEAD:
-        family = partial(ahead_systems, corpus, setup.scale, len(task.load_data().train), tokens)
-        inside = setup.inside(f"look-ahead-{tokens}")
-        ahead[tokens] = run_task(task, family, rows_of(_ahead(tokens)), f"{name}-look-ahead-{tokens}", inside)
+    num_examples = len(task.load_data().train)
+    rows = rows_of({**PLAIN, **GLOBAL, **TRAINED})
+    measured = run_task(task, partial(systems, corpus, setup.scale, num_examples), rows, name, setup)
+
+    def vary(title: str, names: Mapping[str, str], **changes: Any) -> dict[str, Measured]:
+        family = partial(variants, corpus, setup.scale, num_examples, tuple(names), changes)
+        return run_task(task, family, rows_of(names), f"{name}-{title}", setup.inside(title))
+
+    ahead = {
+        tokens: vary(f"look-ahead-{tokens}", PLAIN | ({CRF: AHEAD_GLOBAL} if tokens == 1 else {}), look_ahead=tokens)
+        for tokens in LOOK_AHEAD
+    }
+    two_way = vary("two-way", PLAIN, encoder="bidirectional")
     with one_thread():
-        found = dict(_stream_all(task, measured)) | dict(_stream_ahead(task, ahead))
+        found = (
+            dict(_stream_all(task, measured)) | dict(_stream_again(task, two_way)) | dict(_stream_ahead(task, ahead))
+        )
     best = best_on_dev(measured, GLOBAL, decoder=RAW).row.name
     figure = setup.folder / f"{name}.png"
     table = make_table(name, task, found, best)
@@ -247,10 +248,16 @@ def _stream_all(task: Task, measured: Mapping[str, Measured]) -> Iterator[tuple[
         for rule in RULES:
             timed = [_timed(stream, run, test, decoder, rule) for run in runs]
             yield (name, rule), _measure(task, row, timed, num_tokens)
-    again = [_timed(read_again, load_run(path), test, BEAM) for path in measured[TWO_WAY].runs]
+
+
+def _stream_again(task: Task, two_way: Mapping[str, Measured]) -> Iterator[tuple[tuple[str, str], Streamed]]:
+    """Yield measurements of the two-way model that is best on development data, run again on every prefix."""
+    row, test = best_on_dev(two_way, PLAIN, decoder=BEAM), task.load_data().test
+    num_tokens = sum(len(example.source) for example in test)
+    again = [_timed(read_again, load_run(path), test, BEAM) for path in row.runs]
     for rule, delay in {**{f"delay({labels})": labels for labels in DELAYS}, AT_THE_END: None}.items():
         timed = [([commit_prefixes(outputs, delay) for outputs in every], seconds) for every, seconds in again]
-        yield (AGAIN, rule), _measure(task, measured[TWO_WAY], timed, num_tokens)
+        yield (AGAIN, rule), _measure(task, row, timed, num_tokens)
 
 
 def _stream_ahead(

@@ -83,12 +83,13 @@ def test_a_look_ahead_delays_every_label_and_the_end_gives_the_last_ones() -> No
     assert [each.delay for each in stream(run, WORDS, "beam", "delay(0)")] == [3 * 2 + 1 + 0, 1 + 0, 2 * 2 + 1 + 0, 0]
 
 
-def test_the_systems_with_a_look_ahead_are_the_others_but_for_it() -> None:
-    plain, ahead = systems("pmb", "cpu", 1_000, 0), frontier.ahead_systems("pmb", "cpu", 1_000, 1, 0)
-    assert {*ahead} == {*frontier.PLAIN, frontier.CRF}
-    for key, system in ahead.items():
-        assert system.settings == plain[key].settings.with_changes(look_ahead=1) != plain[key].settings
-    assert {*frontier.ahead_systems("pmb", "cpu", 1_000, 2, 0)} == {*frontier.PLAIN}
+@pytest.mark.parametrize("changes", [{"look_ahead": 1}, {"encoder": "bidirectional"}])
+def test_variants_are_the_other_systems_but_for_the_changes(changes: dict[str, Any]) -> None:
+    plain, keys = systems("pmb", "cpu", 1_000, 0), [*frontier.PLAIN, frontier.CRF]
+    varied = frontier.variants("pmb", "cpu", 1_000, keys, changes, 0)
+    assert {*varied} == {*keys}
+    for key, system in varied.items():
+        assert system.settings == plain[key].settings.with_changes(**changes) != plain[key].settings
 
 
 def test_the_figure_has_the_cost_of_each_system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
