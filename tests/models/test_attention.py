@@ -12,6 +12,12 @@ from seqwise.models import attention as module
 from seqwise.models.attention import attention
 
 
+@pytest.fixture(autouse=True)
+def slow_blas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of whole batches are worth it, on every machine."""
+    monkeypatch.setattr(module, "blas_is_slow", lambda: True)
+
+
 @pytest.mark.parametrize("small", [True, False])
 @pytest.mark.parametrize("kind", ["none", "hidden", "added", "both"])
 def test_it_is_the_mixture_of_values(monkeypatch: pytest.MonkeyPatch, kind: str, small: bool) -> None:
@@ -41,7 +47,7 @@ def test_it_is_the_mixture_of_values(monkeypatch: pytest.MonkeyPatch, kind: str,
 
 
 def test_which_attention_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a CPU, without gradients, in 32 bits or more, with few keys and scores: all others go to torch."""
+    """On a CPU whose BLAS is slow, without gradients, in 32 bits or more, with few keys: all others go to torch."""
     calls: list[int] = []
     real = F.scaled_dot_product_attention
     monkeypatch.setattr(
@@ -58,4 +64,7 @@ def test_which_attention_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
         assert by_torch(3, 5, torch.bfloat16) and not by_torch(3, 5, torch.float64)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             assert by_torch(3, 5)
+        monkeypatch.setattr(module, "blas_is_slow", lambda: False)
+        assert by_torch(3, 5)
+    monkeypatch.setattr(module, "blas_is_slow", lambda: True)
     assert by_torch(3, 5)

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-# On a CPU, attention of at most this many keys and scores is computed by products of whole batches.
+from seqwise.models.products import blas_is_slow
+
+# Where torch's BLAS is slow, attention of at most this many keys and scores is computed by products of whole batches.
 MOST_KEYS, MOST_SCORES = 256, 2**21
 
 
@@ -23,8 +25,9 @@ def attention(
 ) -> Tensor:
     """Compute ``softmax(scale Q K^T + mask) V``, (B, N, L, A), as ``F.scaled_dot_product_attention`` does.
 
-    On a CPU without gradients, few keys are multiplied batch by batch. The fused kernel of torch takes each head of
-    each row by itself, which takes longer with few queries, most of all on several threads.
+    Where :func:`~seqwise.models.products.blas_is_slow`, without gradients, few keys are multiplied batch by batch.
+    The fused kernel of torch takes each head of each row by itself, which takes longer there with few queries, most of
+    all on several threads.
 
     Args:
         queries_BNLA, keys_BNCA, values_BNCA: queries, keys and values.
@@ -42,6 +45,7 @@ def attention(
     is_small = num_keys <= MOST_KEYS and queries_BNLA[..., 0].numel() * num_keys <= MOST_SCORES
     if (
         not is_small
+        or not blas_is_slow()
         or torch.is_grad_enabled()
         or queries_BNLA.device.type != "cpu"
         or queries_BNLA.dtype not in (torch.float32, torch.float64)
