@@ -7,7 +7,10 @@ the same model at one position at a time. All systems draw the same random numbe
   of the state and T for that of the proposal, one sequence per call. ``--literal`` chains of them are enough.
 - batched: the same 1 + 2T passes, for all chains and positions in one call each.
 - seqwise: ``metropolis_hastings``, which keeps the masked scores of the state and takes r (T - 1) passes, where r is
-  the share of proposals that differ from the state; and ``prefetching``, the same with fewer calls.
+  the share of proposals that differ from the state.
+
+Older results also have ``prefetching``, fewer and larger calls for proposals that may not be needed. It was slower
+with every model and on every machine, and is gone.
 
 r depends on the model: with new weights it is near 1, the worst case; a trained model proposes the current token more
 often. The trained one has learnt pronunciations of 12 phonemes (CMU dictionary without stress), and chains start from
@@ -32,12 +35,10 @@ from benchmarks.command import Ratio, add_device, make_parser, run, signed
 from benchmarks.timing import clock_of, median_ratio, time_in_turn
 from seqwise.models import MaskedTransformer
 from seqwise.sampling import (
-    Kernel,
     SeededDraws,
     local_energy,
     masked_conditionals,
     metropolis_hastings,
-    prefetching,
     sample_chains,
     start_chains,
 )
@@ -106,23 +107,18 @@ def algorithm_4(
 def measure_model(model: MaskedTransformer, start_BT: Tensor, options: argparse.Namespace) -> dict[str, Any]:
     """Time all systems, and compare their last states."""
     energy, proposal = local_energy(model), masked_conditionals(model)
-    kernels = {
-        "seqwise": metropolis_hastings(energy, proposal),
-        "seqwise, prefetching": prefetching(energy, proposal, num_ahead=options.ahead),
-    }
+    kernel = metropolis_hastings(energy, proposal)
     state = start_chains(energy, start_BT)
     num_literal = options.literal or len(start_BT)
-
-    def ours(kernel: Kernel) -> Callable[[], Any]:
-        return lambda: sample_chains(kernel, state, options.sweeps, seed=options.seed)
-
-    sampled = {name: ours(kernel)() for name, kernel in kernels.items()}
-    ends = {name: chains.tokens_SBT[-1] for name, chains in sampled.items()}
+    calls: dict[str, Callable[[], Any]] = {
+        "seqwise": lambda: sample_chains(kernel, state, options.sweeps, seed=options.seed)
+    }
+    chains = calls["seqwise"]()
+    ends = {"seqwise": chains.tokens_SBT[-1]}
     forms = {
         "literal": (energy_one_by_one(model), 1, num_literal),
         "batched": (energy_in_one_call(model), len(start_BT), len(start_BT)),
     }
-    calls: dict[str, Callable[[], Any]] = {name: ours(kernel) for name, kernel in kernels.items()}
     for name, (energy_of, at_a_time, count) in forms.items():
         calls[name] = lambda e=energy_of, n=at_a_time, b=count: algorithm_4(
             model, e, start_BT[:b], sweeps=options.sweeps, seed=options.seed, at_a_time=n
@@ -132,15 +128,12 @@ def measure_model(model: MaskedTransformer, start_BT: Tensor, options: argparse.
     same = min(float((end == expected_BT).all(1).double().mean()) for end in ends.values())
     seconds = time_in_turn(calls, options.rounds, clock=clock_of(options.device))
     seconds["literal"] = [taken * len(start_BT) / num_literal for taken in seconds["literal"]]
-    chains = sampled["seqwise"]
-    proposals = int(chains.proposals_SB.sum())
+    proposals, passes = int(chains.proposals_SB.sum()), float(chains.passes_SB.sum())
     return {
         "proposals": proposals,
-        "differing": float(chains.passes_SB.sum()) / (proposals * (start_BT.shape[1] - 1)),
+        "differing": passes / (proposals * (start_BT.shape[1] - 1)),
         "same_states": same,
-        "passes_per_proposal": {
-            name: float(chains.passes_SB.sum()) / proposals for name, chains in sampled.items()
-        } | dict.fromkeys(forms, 1.0 + 2 * start_BT.shape[1]),
+        "passes_per_proposal": {"seqwise": passes / proposals} | dict.fromkeys(forms, 1.0 + 2 * start_BT.shape[1]),
         "proposals_per_second": {name: proposals / statistics.median(times) for name, times in seconds.items()},
         "against_literal": {name: median_ratio(seconds["literal"], times) for name, times in seconds.items()},
         "against_batched": {name: median_ratio(seconds["batched"], times) for name, times in seconds.items()},
@@ -239,7 +232,6 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--literal", type=int, help="number of chains of the literal form; default: all")
     parser.add_argument("--length", type=int, default=12, help="T, length of a sequence")
     parser.add_argument("--sweeps", type=int, default=1, help="sweeps in a timed call")
-    parser.add_argument("--ahead", type=int, default=4, help="proposals that are prefetched")
     parser.add_argument("--vocabulary", type=int, default=39, help="V, vocabulary size")
     parser.add_argument("--hidden", type=int, default=128, help="hidden size of the Transformer")
     parser.add_argument("--layers", type=int, default=4, help="layers of the Transformer")

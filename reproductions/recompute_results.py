@@ -17,9 +17,8 @@ def main(paths: list[Path]) -> int:
     for path in paths:
         counts: Counter[str] = Counter()
         for item, problem in recompute(load_table(path)):
-            known = {"": "the same", "no values": "without values"}
-            counts[known.get(problem, "different")] += 1
-            if problem not in known:
+            counts["different" if problem else "the same"] += 1
+            if problem:
                 differs = True
                 name = item.text if isinstance(item, Claim) else f"{item.system}, {item.measure}"
                 print(f"{path.name}: {name}: {problem}")

@@ -52,15 +52,11 @@ otherwise. "Holds alone" and "reversed alone" mean that the result is no longer 
 the other tests of the table. **Not tested** means that no test applies. Theorems and figures are checked but are not
 claims. A remark below a table applies to the tables after it as well.
 
-A result file contains every interval and p-value. Newer files also contain the value of each example for each seed, so
-that `python -m reproductions.recompute_results FILE` can recompute all intervals, p-values and verdicts and compare
-them. Each page names the files without these values.
+A result file contains every interval and p-value, and the value of each example for each seed, from which
+`python -m reproductions.recompute_results FILE` recomputes all intervals, p-values and verdicts and compares them.
 """
 
 MEASURES = re.compile(r"word accuracy|BLEU|macro F1|accuracy")
-NOT_KEPT = "; the values of each sentence were not kept"
-NO_WORSE = re.compile(r"no worse|at most")
-P_VALUE = re.compile(r"p [<=] ([\d.]+)")
 NUMBERS = re.compile(r"[+-][\d.]+ \[-?[\d.]+, -?[\d.]+\]")
 
 CURVES = """\
@@ -84,11 +80,6 @@ def chapter_page(chapter: Chapter, tables: Tables) -> str:
     """Return the page of a chapter."""
     lines = [f"# {chapter.title}\n", MADE, READ]
     lines += _missing(chapter, tables)
-    files = list(_files(chapter.names, tables))
-    bare = [f"`{file_stem(name, scale)}`" for name, scale, table in files if lacks_values(table)]
-    if bare:
-        listed = ", ".join(bare) if len(bare) < len(files) else "all on this page"
-        lines.append(f"Files without the value of each example, so that p-values cannot be recomputed: {listed}.\n")
     first_with: dict[str, str] = {}
     for heading, names in chapter.sections.items():
         lines += _section(heading, names, tables, first_with)
@@ -118,13 +109,6 @@ def _missing(chapter: Chapter, tables: Tables) -> list[str]:
     """List the results that the page lacks."""
     missing = [f"- `results/{name}.json`: {_command(name)} makes it." for name in chapter.names if not tables[name]]
     return ["No results yet:\n", "\n".join(missing) + "\n"] if missing else []
-
-
-def lacks_values(table: Table) -> bool:
-    """Whether some number of the table has no values; nothing is recomputed."""
-    numbers = [result.values for result in table.results if result.low is not None or result.p_value is not None]
-    tested = [claim.values for claim in table.claims if claim.kind == "claim" and claim.verdict != "not tested"]
-    return not all(numbers + tested)
 
 
 def _files(names: Iterable[str], tables: Tables) -> Iterator[tuple[str, str, Table]]:
@@ -224,10 +208,9 @@ def _hold_alone(claims: Sequence[Claim]) -> list[bool]:
 
 def _p_value(claim: Claim) -> float | None:
     """Return the p-value that decides a claim, the largest of several tests; None if an interval decides."""
-    stated = [float(p_value) for p_value in P_VALUE.findall(claim.evidence)]
-    if claim.kind != "claim" or not stated or NO_WORSE.search(claim.text):
+    if claim.kind != "claim" or claim.rule not in ("better", "better everywhere"):
         return None
-    return max(claim.numbers[3::4] or stated)
+    return max(claim.numbers[3::4], default=None)
 
 
 def _verdict(claim: Claim, alone: str) -> str:
@@ -245,7 +228,7 @@ def _evidence(claim: Claim) -> str:
     intervals = NUMBERS.findall(evidence)
     if len(intervals) == 1 and not claim.text.startswith("The best") and claim.verdict != "not tested":
         return str(intervals[0])
-    return evidence.removesuffix(NOT_KEPT).rpartition(": ")[2] if evidence.endswith(NOT_KEPT) else evidence
+    return evidence
 
 
 def _without_common_start(stems: Sequence[str]) -> list[str]:

@@ -8,7 +8,6 @@ decoder"). The verdict is `judge`; the pooled numbers are `pool`.
 from __future__ import annotations
 
 import math
-import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +23,6 @@ VERDICTS = ("confirmed", "smaller", "decoder, not training", "contradicted", "un
 
 HALF_95 = 1.96  # standard errors in half of a 95% interval
 DETECTED = 1.96 + 0.84  # standard errors of an effect that a two-sided test at 5% detects with power 0.8
-INTERVAL = re.compile(r"([+-]?[\d.]+)(?: times)? \[(-?[\d.]+), (-?[\d.]+)\]")
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ class Contrast:
     # As in the paper's comparison.
     first: Side
     second: Side
-    claim: str = ""  # text of the claim that tests this comparison, for files without values; "" for none
+    claim: str = ""  # text of the claim that tests this comparison; "" for none
     # Texts of the claims against controls, of which the smallest effect counts; without any, the result "minus best
     # control" of the first system counts.
     equal_time: tuple[str, ...] = ()
@@ -201,31 +199,18 @@ def _claim(table: Table, text: str) -> Claim:
 
 
 def _of_claim(claim: Claim, unit: str) -> Estimate:
-    """Return the numbers of a claim in a unit; in a file without values, those in the text of its evidence."""
-    if claim.numbers:
-        numbers = [(100 if unit == "points" else 1) * number for number in claim.numbers[:3]]
-    else:
-        (printed,) = INTERVAL.findall(claim.evidence)
-        numbers = [float(number) for number in printed]
+    """Return the numbers of a claim in a unit."""
+    numbers = [(100 if unit == "points" else 1) * number for number in claim.numbers[:3]]
     if unit == "% of the time":
         numbers = [100 - 100 / times for times in numbers]
     return Estimate(*numbers)
 
 
 def _between(table: Table, first: Side, second: Side) -> Estimate:
-    """Return first minus second, by a paired bootstrap of their values.
-
-    Without values, their intervals are combined in quadrature. This is too wide, because the examples are the same.
-    """
+    """Return first minus second, by a paired bootstrap of their values."""
     (one,), (other,) = _chosen(table.results, first), _chosen(table.results, second)
-    if one.values and other.values:
-        value, low, high, _ = paired_bootstrap(sums_of(one.values[0]), sums_of(other.values[0]))
-        return Estimate(100 * value, 100 * low, 100 * high)
-    ours, theirs = _with_interval(one), _with_interval(other)
-    value = ours.value - theirs.value
-    below = math.hypot(ours.value - ours.low, theirs.high - theirs.value)
-    above = math.hypot(ours.high - ours.value, theirs.value - theirs.low)
-    return Estimate(value, value - below, value + above)
+    value, low, high, _ = paired_bootstrap(sums_of(one.values[0]), sums_of(other.values[0]))
+    return Estimate(100 * value, 100 * low, 100 * high)
 
 
 def _with_interval(result: Result) -> Estimate:

@@ -12,7 +12,7 @@ from reproductions.goyal_2021.sampler_tasks import GERMAN, PHONEMES, SPELLING
 from reproductions.grids import markdown_grid
 from reproductions.report import Table
 from reproductions.result_files import CHAPTERS, NAMES, Tables
-from reproductions.result_pages import is_ours, lacks_values
+from reproductions.result_pages import is_ours
 from reproductions.values import interval_text
 from reproductions.what_holds import IDEAS, Evidence, detectable, examine
 from seqwise.evaluation.metrics import Estimate
@@ -39,8 +39,7 @@ Effects are in points of F1, accuracy or BLEU unless another unit is given, with
   on development data. For Metropolis-Hastings, the control is the best temperature of both samplers; for Table 6.6, the
   strongest of Mask-Predict with one length, with as many passes, and drawn repeatedly; for pseudolikelihood, the MLM
   read as E_local.
-- **In the same decoder**: the same system against the paper's baseline, decoded like the new system. If a file lacks
-  the value of each example, this interval combines the two systems' own intervals in quadrature, which is too wide.
+- **In the same decoder**: the same system against the paper's baseline, decoded like the new system.
 
 An effect *disappears* under a control if less than half of it is left and the interval excludes the whole effect.
 
@@ -234,7 +233,6 @@ def _best_decoded(table: Table, systems: Sequence[str]) -> list[float]:
 
 def _absent(tables: Tables, evidence: Sequence[Evidence]) -> str:
     files = [table for by_scale in tables.values() for table in by_scale.values()]
-    bare = sum(lacks_values(table) for table in files)
     claims = [claim for table in files for claim in table.claims if not is_ours(claim)]
     untested = sum(claim.verdict == "not tested" for claim in claims)
     quick = sum(row.scale != "converged" for row in evidence)
@@ -250,7 +248,6 @@ def _absent(tables: Tables, evidence: Sequence[Evidence]) -> str:
         f"More than {sentences} test sentences for the samplers of Chapter 6; their converged scale has 500.": not any(
             "converged" in tables[name] for name in NAMES if name.startswith("table-6.6")
         ),
-        f"The value of each example in {bare} of {len(files)} files, whose p-values cannot be recomputed.": bare,
     }
     return "\n".join(f"- {line}" for line, is_missing in lines.items() if is_missing)
 

@@ -45,7 +45,7 @@ from seqwise.sampling import (
     contains,
     local_energy,
     masked_conditionals,
-    prefetching,
+    metropolis_hastings,
     pseudo_log_likelihood,
     raw_energy,
     sample_chains,
@@ -526,13 +526,13 @@ def test_a_kernel(kernel: str, kind: str, float64: bool) -> None:
 
 
 @precision
-def test_prefetching_constraints_and_scores(float64: bool) -> None:
+def test_constraints_and_scores(float64: bool) -> None:
     tokens_BT = torch.tensor([[1, 0, 2, 3], [1, 4, 4, 0]])
 
     def compute(place: Place) -> Any:
         model = masked("transformer", place)
         target = local_energy(model) + 0.5 * raw_energy(model) + constraint(contains(1), penalty=3.0)
-        kernel = prefetching(target, masked_conditionals(model))
+        kernel = metropolis_hastings(target, masked_conditionals(model))
         trace = sample_chains(kernel, start_chains(target, place(tokens_BT)), 3, seed=1)
         scores_BT = pseudo_log_likelihood(model, place(tokens_BT), words_BT=place(tokens_BT), pieces="whole-word")
         return trace.energy_SB, trace.tokens_SBT, scores_BT

@@ -228,6 +228,18 @@ def asked_of(name: str) -> tuple[Any, Any, SampleSettings]:
     return run, read_problems(run, None, settings), settings
 
 
+def test_samples_of_many_lengths_are_written_a_few_times(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """All of a block are written again each time."""
+    sizes, real = [], sampling_folder.keep_samples
+    monkeypatch.setattr(
+        module, "keep_samples", lambda *given, **named: sizes.append(len(given[1])) or real(*given, **named)
+    )
+    run = build("words", dtype=torch.float32)
+    settings = settings_of(chains=1, sweeps=1, length="1-9", count=200)
+    found = sample(run, read_problems(run, None, settings), settings, output=tmp_path / "kept")
+    assert len(found.groups) == 9 and len(sizes) == 5 and sizes[-1] == len(found.samples)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", LASTING)
 def test_sampling_killed_in_any_block_resumes_to_the_same_files(

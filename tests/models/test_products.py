@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import copy
 import gc
+import threading
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -198,6 +201,31 @@ def test_a_search_packs_the_weights_of_its_steps(
     monkeypatch.setattr(module, "MOST_PACKED", size := model.get_decoder().h[0].attn.c_attn.weight.numel())
     torch.testing.assert_close(features(5), usual(5), atol=1e-4, rtol=1e-4)
     assert 1 <= len(packed) < num_layers and sum(weight.numel() for weight in packed) <= size
+    packed.clear()
+    # Of a sharded model, whose weights exist only during a pass.
+    monkeypatch.setattr(adapted, "lockstep", SimpleNamespace(announce=lambda: None))
+    torch.testing.assert_close(features(5), usual(5), atol=1e-4, rtol=1e-4)
+    assert packed == []
+
+
+@torch.no_grad()
+def test_threads_share_a_model(by_onednn: list[tuple[int, ...]]) -> None:
+    """A context that ends in one thread leaves the layers as they were, whatever the others do meanwhile."""
+    model, rows = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3))), torch.randn(5, 4)
+    usual = model(rows)
+    entered = threading.Barrier(2)
+
+    def call(_: int) -> torch.Tensor:
+        with torch.no_grad(), fast_layers(model):
+            entered.wait()
+            return model(rows)
+
+    with ThreadPoolExecutor(2) as threads:
+        for _ in range(20):
+            for found in threads.map(call, range(2)):
+                torch.testing.assert_close(found, usual)
+            assert not any("forward" in vars(layer) for layer in model)
+    assert by_onednn
 
 
 def test_who_uses_it(by_onednn: list[tuple[int, ...]]) -> None:

@@ -19,6 +19,7 @@ from seqwise.objectives.contrastive import (
     noise_contrastive_objective,
     noise_log_probs,
     sampled_noise_contrastive_loss,
+    smoothed_noise,
 )
 
 LOG_NOISE = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64).log()
@@ -175,6 +176,13 @@ def test_noise_is_proportional_to_powers_of_counts() -> None:
     for bad in (torch.tensor([1.0, -1.0]), torch.zeros(3), torch.tensor([1.0, math.nan]), torch.tensor([math.inf])):
         with pytest.raises(InputError, match="counts"):
             noise_log_probs(bad)
+
+
+def test_counts_of_frequent_tokens_are_exact() -> None:
+    """Beyond 2**24, adding one to a number of 32 bits leaves it as it was."""
+    rows = [torch.zeros(2**24, dtype=torch.long), *[torch.zeros(1, dtype=torch.long)] * 1000]
+    expected = -math.log(2**24 + 1000 + 2)
+    assert float(smoothed_noise(rows, 2)[1]) == pytest.approx(expected, abs=1e-5)
 
 
 def test_tokens_that_are_never_noise_are_never_drawn_and_may_not_be_gold() -> None:

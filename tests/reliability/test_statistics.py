@@ -39,7 +39,6 @@ from seqwise.sampling import (
     metropolis_hastings,
     mixture,
     parallel_tempering,
-    prefetching,
     repeat,
     sample_chains,
     sequence_energy,
@@ -64,7 +63,6 @@ class Case:
         kernel: one transition.
         temperature: of its target.
         reversible: whether detailed balance holds, not stationarity alone.
-        same_as: a kernel of the same transitions that can be enumerated, where this one looks ahead in its draws.
         replicas: chains that make one state.
         rounds: transitions that visit every position about twice.
     """
@@ -73,7 +71,6 @@ class Case:
     kernel: Kernel
     temperature: float = 1.0
     reversible: bool = False
-    same_as: Kernel | None = None
     replicas: int = 1
     rounds: int = 12
 
@@ -109,12 +106,6 @@ def cases(model: Any, energy: Energy) -> dict[str, Case]:
         ),
         "exact_gibbs": Case(model, conditional, reversible=True),
         "exact_gibbs in order": Case(model, exact_gibbs(energy, temperature=1.3), 1.3, rounds=2),
-        "prefetching": Case(
-            model,
-            prefetching(energy, proposal, num_ahead=2),
-            same_as=metropolis_hastings(energy, proposal),
-            rounds=2,
-        ),
         "cycle": Case(model, cycle(one, conditional)),
         "repeat": Case(model, repeat(one, 2), reversible=True),
         "mixture": Case(model, mixture([one, conditional], [1, 2]), reversible=True),
@@ -153,7 +144,7 @@ def listed(case: Case) -> tuple[ChainState, Tensor]:
 
 
 def enumerated(case: Case, states: ChainState) -> Tensor:
-    return transition_matrix(case.same_as or case.kernel, states, chains_per_state=case.replicas)
+    return transition_matrix(case.kernel, states, chains_per_state=case.replicas)
 
 
 @cache
@@ -171,7 +162,7 @@ def test_every_kernel_with_a_target_has_a_case() -> None:
         for name, function in vars(kernels).items()
         if getattr(function, "__annotations__", {}).get("return") == "Kernel"
     }
-    single = {name for name in made if name[0] != "_"} - of_no_target | {"prefetching"}
+    single = {name for name in made if name[0] != "_"} - of_no_target
     assert {name.split(",")[0].split(" ")[0] for name in SMALL_CASES} >= single
     state = start_chains(local_energy(SMALL), torch.zeros(1, 2).long())
     for kernel in (gibbs(masked_conditionals(SMALL)), mask_predict(SMALL, num_iterations=1)):

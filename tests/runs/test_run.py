@@ -48,7 +48,7 @@ from seqwise.runs.measures import (
     unknown_targets,
 )
 from seqwise.runs.paths import names_a_file
-from seqwise.runs.run import OutputRun, require_enough_candidates
+from seqwise.runs.run import OutputRun
 from seqwise.runs.settings import (
     load_settings,
     require_data,
@@ -300,13 +300,6 @@ def test_the_decoder_follows_the_training() -> None:
     assert choose_decoder(trained_global, "greedy").selector == HardTopK(1)
     with pytest.raises(InputError, match="no decoder is called 'greed'; did you mean 'greedy'"):
         choose_decoder(TINY, "greed")
-
-
-def test_a_beam_must_not_exceed_the_candidates() -> None:
-    run = tiny_run(TINY)  # two labels
-    require_enough_candidates(run, WORDS, 4)
-    with pytest.raises(InputError, match=r"a beam of 5 is larger than the number of candidates, 2\^2 = 4"):
-        require_enough_candidates(run, WORDS, 5)
 
 
 def test_every_target_of_a_source_counts_as_right() -> None:

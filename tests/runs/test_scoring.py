@@ -17,7 +17,7 @@ from pretrained import bert, made, piece_tokenizer, saved
 from seqwise import InputError
 from seqwise.evaluation.minimal_pairs import PairScore, pair_accuracies, wilson_interval
 from seqwise.hugging_face import score_texts
-from seqwise.runs import Scorer, load_run
+from seqwise.runs import Scorer, load_run, new_run, train_settings
 
 PIECES = ["the", "dog", "##s", "##ge", "##d", "see", "cat", "."]
 
@@ -88,6 +88,15 @@ def test_a_folder_is_scored_as_its_model_is(
         assert math.fsum(surprisals) == pytest.approx(-score.log_prob, abs=1e-3)
     measure = "pseudo-perplexity" if kind == "bert" else "perplexity"
     assert f" tokens: {measure} " in as_json.err
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_a_run_that_writes_text_is_scored_as_its_model_is(folders: dict[str, Path], kind: str) -> None:
+    """In memory, as its folder is."""
+    run = new_run([], train_settings(model=str(folders[kind])))
+    (found,), (expected,) = (Scorer(model).score(["the dogs see"], ["the cat ."]) for model in (run, folders[kind]))
+    assert found.tokens == expected.tokens
+    torch.testing.assert_close(found.token_log_probs_T, expected.token_log_probs_T)
 
 
 def test_suffixes_are_read_from_a_file(seqwise: Command, folders: dict[str, Path], tmp_path: Path) -> None:

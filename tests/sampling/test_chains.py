@@ -15,8 +15,6 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from parameters import quick
-from recording import RecordedRows
 from seqwise import InputError
 from seqwise.models.protocols import MaskedModel
 from seqwise.sampling import (
@@ -28,8 +26,6 @@ from seqwise.sampling import (
     anywhere,
     boltzmann,
     burn_in,
-    constraint,
-    contains,
     delayed_acceptance,
     diagnose_chains,
     diagnostics,
@@ -42,7 +38,6 @@ from seqwise.sampling import (
     metropolis_hastings,
     mixture,
     parallel_tempering,
-    prefetching,
     raw_energy,
     replicas,
     sample_chains,
@@ -78,7 +73,6 @@ def kernels(model: MaskedModel) -> dict[str, Kernel]:
         "delayed": delayed_acceptance(energy, proposal, window=0),
         "Gibbs": gibbs(proposal, visits=shuffled()),
         "exact Gibbs": exact_gibbs(energy),
-        "prefetching": prefetching(energy, proposal, num_ahead=2),
         "annealed": anneal_blocks(lambda b: metropolis_hastings(energy, proposal, visits=in_order(b)), [4, 3, 2, 1]),
         "mixture": mixture(
             [metropolis_hastings(energy, proposal, visits=anywhere([1, 3])), exact_gibbs(energy)], [3, 1]
@@ -144,7 +138,7 @@ def test_chains_that_cannot_be_loaded_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", ["in order", "mixed blocks", "exact Gibbs", "prefetching", "tempering"])
+@pytest.mark.parametrize("name", ["in order", "mixed blocks", "exact Gibbs", "tempering"])
 def test_the_histogram_of_many_chains_is_the_target(name: str) -> None:
     """4000 chains from one sequence, after some sweeps, by chi-square over all 81 sequences."""
     num_chains, energy, proposal = 4000, local_energy(MILD), masked_conditionals(MILD, temperature=1.5)
@@ -161,51 +155,6 @@ def test_the_histogram_of_many_chains_is_the_target(name: str) -> None:
     assert expected.min() > 5
     excess = (((counts - expected) ** 2 / expected).sum() - 80) / math.sqrt(2 * 80)
     assert excess < 4
-
-
-@pytest.mark.parametrize("num_ahead", quick([1, 2, 10], 2))
-def test_prefetching_gives_the_states_of_plain_sweeps(num_ahead: int) -> None:
-    energy = ENERGY + constraint(contains(1), penalty=0.7) + constraint(lambda y: ~contains(2, 2, 2)(y))
-    proposal = masked_conditionals(MODEL, temperature=2.0, nucleus=0.95)
-    start = START_BT[[0, 1, 2, 4]]
-    state = start_chains(energy, start, free_BT=FREE_BT[[0, 1, 2, 4]])
-    plain = sample_chains(metropolis_hastings(energy, proposal, temperature=0.6), state, 30, seed=5)
-    ahead = sample_chains(prefetching(energy, proposal, num_ahead=num_ahead, temperature=0.6), state, 30, seed=5)
-    assert torch.equal(plain.tokens_SBT, ahead.tokens_SBT)
-    assert torch.allclose(plain.energy_SB, ahead.energy_SB, atol=1e-12)
-    assert torch.equal(plain.proposals_SB, ahead.proposals_SB)
-    assert torch.equal(plain.accepted_SB, ahead.accepted_SB)
-    assert torch.equal(plain.novel_SB, ahead.novel_SB)
-    assert (ahead.passes_SB >= plain.passes_SB).all()
-    if num_ahead == 1:
-        assert torch.equal(plain.passes_SB, ahead.passes_SB)
-    assert 0 < plain.novel_SB.sum() < plain.proposals_SB.sum()
-
-
-def test_prefetching_calls_the_model_less_often() -> None:
-    model = RecordedRows(table_model(num_positions=6, vocab_size=4, seed=2, scale=1.0))
-    energy, proposal = raw_energy(model), masked_conditionals(model, temperature=3.0)
-    state = start_chains(energy, torch.zeros(1, 6).long())
-
-    def calls(kernel: Kernel) -> int:
-        model.rows.clear()
-        sample_chains(kernel, state, 40)
-        return len(model.rows)
-
-    plain = calls(metropolis_hastings(energy, proposal, temperature=0.5))
-    ahead = calls(prefetching(energy, proposal, num_ahead=4, temperature=0.5))
-    assert ahead < 0.6 * plain
-
-
-def test_invalid_arguments_of_prefetching_are_refused() -> None:
-    with pytest.raises(InputError, match="not one of the energy's"):
-        prefetching(ENERGY, masked_conditionals(table_model(num_positions=4, vocab_size=3)))
-    with pytest.raises(InputError, match="at least 1"):
-        prefetching(ENERGY, PROPOSAL, num_ahead=0)
-
-    draws: Any = object()
-    with pytest.raises(InputError, match="SeededDraws"):
-        prefetching(ENERGY, PROPOSAL)(draws, state_with())
 
 
 def test_progress_is_called_after_every_sweep() -> None:

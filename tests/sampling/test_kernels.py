@@ -34,7 +34,6 @@ from seqwise.sampling import (
     metropolis_hastings,
     mixture,
     parallel_tempering,
-    prefetching,
     raw_energy,
     replicas,
     sample_chains,
@@ -396,8 +395,7 @@ def test_invalid_arguments_are_refused() -> None:
             mixture([exact_gibbs(energy)] * 2, weights)
     for temperature in (0.0, math.nan):
         for kernel in (metropolis_hastings(energy, proposal, temperature=temperature),
-                       exact_gibbs(energy, temperature=torch.tensor([1.0, 2.0, temperature])),
-                       prefetching(energy, proposal, temperature=temperature)):  # fmt: skip
+                       exact_gibbs(energy, temperature=torch.tensor([1.0, 2.0, temperature]))):  # fmt: skip
             with pytest.raises(InputError, match="temperature of a target must be greater than 0"):
                 kernel(SeededDraws(0, state.chain_B, sweep=0), state)
     with pytest.raises(InputError, match="do not divide"):

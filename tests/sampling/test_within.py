@@ -139,6 +139,15 @@ def test_a_model_in_training_mode_is_refused() -> None:
         sample_within(case.model.train(), case.model.encode(case.batch), trie([(2,)], end=case.model.end), num_steps=3)
 
 
+@pytest.mark.parametrize("method", ["rejection", "budgeted", "metropolis"])
+def test_no_input_has_no_samples(method: str) -> None:
+    case = oracles.translation_case(0)
+    nothing = rows_of(case.model.encode(case.batch), torch.zeros(0, dtype=torch.long))
+    options: dict[str, Any] = {"num_steps": 3, "num_samples": 2, "method": method}
+    found = sample_within(case.model, nothing, trie([(2,)], end=case.model.end), **options)
+    assert found.tokens_BNT.shape[:2] == (0, 2)
+
+
 def sample(name: str = "tagger", **options: Any) -> WithinSamples:
     """Samples of every input of a world, inside its language."""
     world = WORLDS[name]

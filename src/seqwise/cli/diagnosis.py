@@ -75,7 +75,7 @@ def diagnose(
     from seqwise.runs.inputs import read_examples
     from seqwise.runs.language import targets_outside
     from seqwise.runs.measures import require_known_target, unknown_targets, unread_sources
-    from seqwise.runs.run import readable, require_enough_candidates
+    from seqwise.runs.run import readable
 
     folder, loaded = load_predicting_run(run, language=language)
     examples = read_examples(loaded.settings, file)
@@ -90,7 +90,6 @@ def diagnose(
     if plot is not None and example is None:
         raise InputError("--plot draws one example", hint="add --example N")
     chosen = examples if example is None else [examples[example - 1]]
-    require_enough_candidates(loaded, chosen, beam_size)
     unread = unread_sources(loaded, chosen, handled="left out")
     warn(unread, unknown_targets(loaded, chosen), targets_outside(loaded, chosen))
     if language is not None:

@@ -108,7 +108,7 @@ def predict(
     decoder = resolved_decoder(decoder, folder)
     _require_possible(loaded, decoder, beam_size=beam_size, n_best=n_best, length_normalization=length_normalization)
     # For all examples, so that errors are raised before the first output.
-    problems = _problems_by_line(loaded, examples, beam_size=beam_size)
+    problems = _problems_by_line(loaded, examples)
     chosen = choose_decoder(loaded.settings, decoder, beam_size=beam_size)
     n_best = n_best or (1 if examples[0].path or layout == "columns" else 5)
     search = partial(predict_examples, loaded, decoder=chosen, n_best=n_best, length_normalization=length_normalization)
@@ -154,15 +154,14 @@ def _lines_of(
             yield from _lines(run, example, outputs, problem)
 
 
-def _problems_by_line(run: OutputRun, examples: Sequence[Example], *, beam_size: int | None) -> dict[int, InputError]:
-    """Return the errors of unreadable inputs; raise the error of a single text or of a beam that is too large."""
-    from seqwise.runs.run import reading_problems, require_enough_candidates
+def _problems_by_line(run: OutputRun, examples: Sequence[Example]) -> dict[int, InputError]:
+    """Return the errors of unreadable inputs; raise the error of a single text."""
+    from seqwise.runs.run import reading_problems
 
     by_example = zip(examples, reading_problems(run, examples), strict=True)
     problems = {example.line: problem for example, problem in by_example if problem is not None}
     if problems and not examples[0].path:
         raise problems[0]
-    require_enough_candidates(run, examples, beam_size)
     return problems
 
 
@@ -269,7 +268,7 @@ def evaluate(
         unknown_targets,
         unread_sources,
     )
-    from seqwise.runs.run import predict_together, require_enough_candidates
+    from seqwise.runs.run import predict_together
     from seqwise.training.processes import NO_TIMEOUT, init_process_group, wait_for_everyone
 
     folder, loaded = load_predicting_run(run, language=language)
@@ -278,7 +277,6 @@ def evaluate(
     decoder = resolved_decoder(decoder, folder)
     require_at_least_one("--beam-size", beam_size)
     _require_finite(length_normalization)
-    require_enough_candidates(loaded, examples, beam_size)
     names = decoders_for(loaded.settings) if decoder is None else [decoder]
     decoders = {name: choose_decoder(loaded.settings, name, beam_size=beam_size) for name in names}
     init_process_group(timeout=NO_TIMEOUT)

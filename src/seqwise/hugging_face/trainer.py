@@ -39,7 +39,7 @@ from seqwise.hugging_face.sharding import (
 )
 from seqwise.hugging_face.step_model import step_model
 from seqwise.hugging_face.tokens import before_targets
-from seqwise.objectives.contrastive import noise_log_probs
+from seqwise.objectives.contrastive import smoothed_noise
 from seqwise.objectives.objective import Objective
 from seqwise.objectives.options import Context
 from seqwise.objectives.settings import Distillation
@@ -324,18 +324,20 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
 
     def _noise(self, model: HuggingFaceStepModel) -> Tensor:
         """Compute log q of the tokens from their counts as gold in the training data."""
-        # One is added to each count, so that tokens that are never gold are drawn as noise too.
-        counts_V = torch.ones(len(model.model.get_output_embeddings().weight))
         data: Any = self.train_dataset
         if not hasattr(data, "__len__"):
             problem = "noise-contrastive estimation counts the labels beforehand, and the data set has no length"
             raise InputError(problem, hint="give one that can be read twice")
-        for place in range(len(data)):
-            row = data[place]
-            row = row if "labels" in row else self.data_collator([row])
-            labels_T = torch.as_tensor(row["labels"], dtype=torch.long).flatten()
-            counts_V += torch.bincount(labels_T[labels_T >= 0], minlength=len(counts_V))
-        return noise_log_probs(counts_V)
+        rows = (self._gold(data[place]) for place in range(len(data)))
+        return smoothed_noise(rows, len(model.model.get_output_embeddings().weight))
+
+    def _gold(self, row: Mapping[str, Any]) -> Tensor:
+        """Return the target tokens of a row of the data, which the collator may have to make; negative where none."""
+        row = row if "labels" in row else self.data_collator([row])
+        names = ("input_ids", "labels", "attention_mask")
+        tensors = {name: torch.as_tensor(row[name], dtype=torch.long) for name in names if name in row}
+        as_batch = {name: ids.reshape(-1, ids.shape[-1]) for name, ids in tensors.items()}
+        return target_labels(as_batch, causal=not self._is_encoder_decoder).flatten()
 
 
 def _require_known(model: Any, batch: Batch) -> None:

@@ -6,6 +6,7 @@ Shapes: ... any leading shape, N positions with a target, K noise tokens per pos
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -38,6 +39,23 @@ def noise_log_probs(counts_V: Tensor) -> Tensor:
     if not bool((torch.isfinite(counts) & (counts >= 0)).all()) or not bool((counts > 0).any()):
         raise InputError("noise needs counts that are finite, not negative, and not all 0")
     return counts.log().log_softmax(-1)
+
+
+def smoothed_noise(rows: Iterable[Tensor], vocabulary_size: int) -> Tensor:
+    """Compute :func:`noise_log_probs` of the tokens of gold rows, with one added to each count.
+
+    Tokens that are never gold are then drawn as noise too. Negative ids are left out.
+
+    Example:
+        >>> smoothed_noise([torch.tensor([0, -100, 0])], 2).exp()
+        tensor([0.7500, 0.2500])
+    """
+    # Integers: in 32 bits, floating-point counts would stay at 2**24.
+    counts_V = torch.ones(vocabulary_size, dtype=torch.long)
+    for row in rows:
+        gold_N = row[row >= 0]
+        counts_V.scatter_add_(0, gold_N, torch.ones_like(gold_N))
+    return noise_log_probs(counts_V)
 
 
 def noise_contrastive_loss(

@@ -300,11 +300,17 @@ def load_run_to_score(name: str | os.PathLike[str]) -> Run[Any, Any]:
     folder = run_folder(name) if pretrained is None else None
     if folder is not None and (model_folder(folder) / CODEC).is_file():
         run = load_run(folder)
-        if isinstance(run.codec, GeneratorCodec):
-            return Run(run.settings, run.model.model.eval(), LanguageModelCodec(run.codec.tokenizer))
-        require_purpose(run.codec, "score", path=folder)
-        return run
+        if not isinstance(run.codec, GeneratorCodec):
+            require_purpose(run.codec, "score", path=folder)
+        return run_to_score(run)
     return load_run(name, to="score")
+
+
+def run_to_score(run: Run[Any, Any]) -> Run[Any, Any]:
+    """Convert a run over a Hugging Face model that writes text to one that scores texts; return others as they are."""
+    if not isinstance(run.codec, GeneratorCodec):
+        return run
+    return Run(run.settings, run.model.model.eval(), LanguageModelCodec(run.codec.tokenizer))
 
 
 def _writes_text(source: Path | str) -> bool:

@@ -109,23 +109,6 @@ def require_purpose(codec: Codec | type[Codec], purpose: Purpose, *, path: Path 
         raise InputError(f"the {'run' if path is None else 'folder'} holds {other}", path=path, hint=hint)
 
 
-def require_enough_candidates(run: OutputRun, examples: Sequence[Example], beam_size: int | None) -> None:
-    """Raise an InputError for a beam larger than the set of possible outputs of the inputs that a run can read."""
-    if beam_size is None:
-        return
-    readable_sources = (
-        encoded
-        for block in in_blocks(examples, 1024)
-        for encoded in run.codec.encode_sources([example for example in readable(run, block) if example.source])
-    )
-    steps = max((steps_for(encoded.source_ids, run.model) for encoded in readable_sources), default=None)
-    labels = len(run.codec.target_vocabulary)
-    if steps is not None and labels**steps < beam_size:
-        count = labels**steps
-        problem = f"a beam of {beam_size} is larger than the number of candidates, {labels}^{steps} = {count}"
-        raise InputError(problem, hint=f"use --beam-size {count} or less")
-
-
 def reading_problems(run: OutputRun, examples: Sequence[Example]) -> Iterator[InputError | None]:
     """Yield, for each example, the error on reading its source, or None; blank lines count as readable."""
     for block in in_blocks(examples, 1024):

@@ -168,11 +168,13 @@ class _Sampling:
         for first, parts in self.parts(problems) if is_main_process() else ():
             begin, groups, block = end, list[Group](), problems[first : first + BLOCK]
             samples, lines = list[Sample](), list[str]()
-            for part in parts:
+            for number, part in enumerate(parts, start=1):
                 groups.append(Group(part.problems, self.advance(part), self.longest_phrase))
-                if self.output is not None or len(groups) == len(parts):
-                    samples = collect_samples(groups, self.settings)
-                    lines = [self.line(block[sample.problem - first], sample) for sample in samples]
+                # All are written again, hence only when there are twice as many as the last time, and at the end.
+                if number < len(parts) and (self.output is None or number & (number - 1)):
+                    continue
+                samples = collect_samples(groups, self.settings)
+                lines = [self.line(block[sample.problem - first], sample) for sample in samples]
                 if self.output is not None:
                     end = keep_samples(self.output, lines, begin=begin)
             yield Sampled(samples, lines, groups)

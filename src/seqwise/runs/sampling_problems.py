@@ -5,10 +5,12 @@ Shapes: B problems, V vocabulary.
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import torch
 from torch import Tensor
 
 from seqwise.data.batches import FREE
-from seqwise.data.readers import Example, read_lines
+from seqwise.data.readers import Example, FilePath, Units, read_lines, split_text
 from seqwise.data.spooled import from_plain, in_blocks, spooled_items, to_plain
 from seqwise.errors import InputError
 from seqwise.runs.inputs import example_of, file_units, inputs_of, standard_input
@@ -55,7 +57,8 @@ def read_problems(run: MaskedRun, text: str | None, settings: SampleSettings) ->
     if settings.count != 1:
         raise InputError("count: has no effect where problems are given", hint="leave it out")
     if run.codec.conditional and not _holds_pairs(text):
-        examples = inputs_of(text, units=file_units(run.codec.source_units))
+        units = file_units(run.codec.source_units)
+        examples = inputs_of(text, units=units, read=partial(_each_source, units=units))
         return _spooled(Problem((), example, run.codec.encode([example])[0].source_ids) for example in examples)
     for name, default in (("length", None), ("length_beam", 1)):
         if getattr(settings, name) != default:
@@ -160,6 +163,18 @@ def _plain(problem: Problem) -> Any:
 def _problem(fields: Any) -> Problem:
     tokens, example, source_ids = fields
     return Problem(tuple(tokens), from_plain(example), tuple(source_ids))
+
+
+def _each_source(path: FilePath, *, units: Units) -> Iterator[Example]:
+    """Yield the source of each line; a tab, which would be a blank between words, is that of a pair."""
+    for number, text in read_lines(path):
+        place: dict[str, Any] = {"path": path, "line": number}
+        if "\t" in text:
+            hint = "give only the sources, as with cut -f1, or a file with a pair on every line"
+            raise InputError("a pair where a source was expected", hint=hint, **place)
+        if not (source := split_text(text, units)):
+            raise InputError("the line is blank", hint="one source per line; remove blank lines", **place)
+        yield Example(source, (), os.fspath(path), number)
 
 
 def _holds_pairs(text: str) -> bool:

@@ -270,12 +270,12 @@ class _Scoring:
 
 
 def _run_of(model: Any, tokenizer: Any) -> Run[Any, Any]:
-    from seqwise.runs.loading import load_run_to_score
+    from seqwise.runs.loading import load_run_to_score, run_to_score
 
     if isinstance(model, str | os.PathLike):
         return load_run_to_score(model)
     if isinstance(model, Run):
-        return model
+        return run_to_score(model)
     if tokenizer is None:
         raise InputError("a model without its tokenizer", hint="write Scorer(model, tokenizer), or give a folder")
     from seqwise.hugging_face.scoring import writes_text

@@ -23,7 +23,7 @@ from seqwise.data.summary import missing_blank_lines, overlap_warning, wrong_lab
 from seqwise.data.vocabulary import Vocabulary
 from seqwise.errors import InputError, warn
 from seqwise.evaluation.signature import sha256_of_examples, sign, signature_line
-from seqwise.objectives.contrastive import noise_log_probs
+from seqwise.objectives.contrastive import smoothed_noise
 from seqwise.objectives.objective import Objective
 from seqwise.objectives.options import Context
 from seqwise.runs.codecs import Codec
@@ -280,10 +280,8 @@ def context_of(
     """Return the context of an objective: properties of the outputs, the data and the initial model."""
 
     def noise() -> Tensor:
-        counts_V = torch.ones(len(labels))  # add-one smoothing
-        for example in encoded:
-            counts_V += torch.bincount(torch.tensor(example.target_ids, dtype=torch.long), minlength=len(labels))
-        return noise_log_probs(counts_V)
+        rows = (torch.tensor(example.target_ids, dtype=torch.long) for example in encoded)
+        return smoothed_noise(rows, len(labels))
 
     def teacher(model: nn.Module) -> nn.Module:
         return copy.deepcopy(model).requires_grad_(False).eval()

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     )
     from seqwise.sampling.kernels import delayed_acceptance, exact_gibbs, gibbs, mask_predict, metropolis_hastings
     from seqwise.sampling.options import KernelConfig
-    from seqwise.sampling.prefetch import prefetching
     from seqwise.sampling.proposals import anywhere, in_order, masked_conditionals, shuffled
     from seqwise.sampling.scores import TextScore
     from seqwise.sampling.scoring_settings import ScoringSettings
@@ -87,7 +86,6 @@ else:
         "seqwise.sampling.draws",
         "seqwise.sampling.energies",
         "seqwise.sampling.kernels",
-        "seqwise.sampling.prefetch",
         "seqwise.sampling.proposals",
         "seqwise.sampling.scores",
         "seqwise.sampling.scoring_settings",
@@ -152,7 +150,6 @@ __all__ = [
     "metropolis_hastings",
     "mixture",
     "parallel_tempering",
-    "prefetching",
     "pseudo_log_likelihood",
     "random_unmasking",
     "raw_energy",

@@ -47,18 +47,9 @@ class SeededDraws:
 
     def uniform(self, live_B: Tensor) -> Tensor:
         """Return the next number of each chain in [0, 1), float64 (B,); chains that are not live consume none."""
-        number_B = self.peek(torch.zeros_like(self._used_B)[:, None])[:, 0]
+        number_B = _shifted(_mixed(self._start_B + _GAMMA * (self._used_B + 1)), 11).double() * 2.0**-53
         self._used_B = self._used_B + live_B.long()
         return number_B
-
-    def peek(self, ahead_BN: Tensor) -> Tensor:
-        """Return the numbers at given offsets, int64 (B, N) to float64 (B, N), without consuming them."""
-        place_BN = self._used_B[:, None] + ahead_BN + 1
-        return _shifted(_mixed(self._start_B[:, None] + _GAMMA * place_BN), 11).double() * 2.0**-53
-
-    def skip(self, count_B: Tensor) -> None:
-        """Skip a given count of numbers of each chain, int64."""
-        self._used_B = self._used_B + count_B
 
     def categorical(self, log_weights_BV: Tensor, live_B: Tensor) -> Tensor:
         """See :class:`Draws`; by inversion, one number per choice."""

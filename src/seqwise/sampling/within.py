@@ -35,7 +35,7 @@ from seqwise.sampling.chains import sample_chains
 from seqwise.sampling.draws import Draws, SeededDraws
 from seqwise.sampling.energies import Energy, rows_of
 from seqwise.sampling.state import ChainState, Info, Kernel
-from seqwise.search.beam import HELD, unroll
+from seqwise.search.beam import HELD, longest_search, unroll
 from seqwise.search.candidates import Candidates, local
 from seqwise.search.language import Language, never_written, require_members
 from seqwise.search.selection import HardSelection
@@ -184,7 +184,7 @@ def sample_within(
     if num_passes < 1:
         raise InputError(f"the number of passes must be at least 1, got {num_passes}")
     rows_M, steps_M = _rows(model, context, num_steps, num_samples)
-    tokens_MT = torch.full((len(rows_M), int(steps_M.max())), HELD, device=rows_M.device)
+    tokens_MT = torch.full((len(rows_M), longest_search(steps_M)), HELD, device=rows_M.device)
     missing_M, passes_M = torch.ones_like(rows_M, dtype=torch.bool), torch.zeros_like(rows_M)
     # Passes for each input; rejection reserves some for the chain of each missing sample.
     budget = {"rejection": math.inf, "budgeted": num_samples * num_passes, "metropolis": 0}[method]

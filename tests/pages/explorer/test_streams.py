@@ -31,6 +31,7 @@ def reviser() -> OutputRun:
 def test_text_is_split_into_words_that_are_whole_and_ends_of_lines_that_are_not_empty() -> None:
     assert pieces_of("") == pieces_of("\n \n") == pieces_of("th") == ()
     assert pieces_of("the old \t ma") == ("the", "old")
+    assert pieces_of("10\u00a0km \n") == ("10\u00a0km", None)  # as in files of words and labels
     assert pieces_of("\na b\n\n\nc\r\nd") == ("a", "b", None, "c", None)
     assert pieces_of(TEXT, ended=True) == (*"acbcab", None, *"cca", None, "b", None)
     assert pieces_of("a b\n", ended=True) == ("a", "b", None)

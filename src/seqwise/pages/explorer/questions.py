@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from seqwise.data.batches import EncodedExample
-from seqwise.data.readers import Example
+from seqwise.data.readers import Example, split_text
 from seqwise.errors import InputError
 from seqwise.names import count_of
 from seqwise.runs.inputs import example_of, file_units, input_units, read_examples
@@ -69,7 +69,7 @@ def _right(run: OutputRun, text: str, length: int) -> tuple[str, ...]:
     settings = run.settings
     if settings.task != "tag":
         return example_of(text, units=file_units(settings.target_units)).source
-    labels = tuple(text.split())
+    labels = split_text(text, "words")
     if len(labels) != length:
         problem = f"the right output has {count_of(len(labels), 'label')} for {count_of(length, 'word')}"
         raise InputError(problem, hint="give one for each")

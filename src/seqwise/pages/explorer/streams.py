@@ -33,7 +33,7 @@ def pieces_of(text: str, *, ended: bool = False) -> tuple[Piece, ...]:
         (('the', 'old', None, 'the'), ('the', 'bo', None))
     """
     pieces: list[Piece] = []
-    for match in re.finditer(r"\S+(?=\s)|\n", f"{text}\n" if ended else text):
+    for match in re.finditer(r"[^ \t\r\n]+(?=[ \t\r\n])|\n", f"{text}\n" if ended else text):
         if match[0] != "\n":
             pieces.append(match[0])
         elif pieces and pieces[-1] is not None:
