@@ -40,7 +40,7 @@ class Result:
     published: float | None = None  # number in the paper
     unit: str = "%"  # "" for a bare number
     note: str = ""  # such as the decoder that was chosen
-    values: tuple[Values, ...] = ()  # summands: one for an interval, two for a difference; empty if not kept
+    values: tuple[Values, ...] = ()  # summands: one for an interval, two for a difference
     rule: str = ""  # how the number is computed from them: see `reproductions.verdicts.computed`
 
     def __post_init__(self) -> None:
@@ -67,7 +67,7 @@ class Claim:
     verdict: str  # one of VERDICTS
     evidence: str  # the numbers behind it, or why it is not tested
     kind: str = "claim"  # one of KINDS
-    rule: str = ""  # of the test; "" if the values were not kept
+    rule: str = ""  # of the test; "" without one
     values: tuple[Values, ...] = ()  # summands of both sides, in the order of the claim
     numbers: tuple[float, ...] = ()  # the difference, the ends of its interval and, of a bootstrap, the p-value
 

@@ -145,6 +145,7 @@ def _streamed(corpus: str, scale: str, rows: Collection[str]) -> str:
     line = _listed([each for key, each in systems if named.get(key) in {None, *rows}], scale)
     if frontier.AHEAD in rows:
         line = f"{line.removesuffix('.')}; models with a look-ahead as those without, but for 2 × H decoder inputs."
+    line = f"{line.removesuffix('.')}; two-way models as the plain ones."
     return f"{line.removesuffix('.')}; {_tuned()}" if scale == "converged" else line
 
 

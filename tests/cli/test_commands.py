@@ -151,6 +151,9 @@ def test_a_chain_is_trained_and_searched_like_any_tagger(
     predict = ["predict", tmp_path / "run", "the dog", "--n-best=1"]
     searched = seqwise(*predict, "--beam-size=16")
     assert searched.code == 0 and seqwise(*predict, "--decoder=viterbi").out == searched.out
+    assert seqwise(*predict[:-1], "--decoder=viterbi").out == searched.out
+    said = "--n-best 2 is more than the 1 that the search keeps; choose another decoder"
+    assert seqwise(*predict[:-1], "--decoder=viterbi", "--n-best=2").complaint == said
 
 
 def test_objectives_that_need_a_chain_say_so(seqwise: Command, data: Path, tmp_path: Path) -> None:

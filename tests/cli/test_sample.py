@@ -972,7 +972,9 @@ def test_bad_files_are_refused_with_their_line(command: Command, folders: dict[s
     assert f"{file}:1: unknown token 'q'" in complaint("characters", "q_\n")
     assert f"{file}:2: no sequence was found that contains 'a b'" in complaint("words", "_ _\nb _\n", "--contain=a b")
     assert f"{file}:2: 1 column where 2 were expected" in complaint("pairs", "ab\t_ a\nab\n")
-    assert f"{file}:2: a pair where a source was expected; give only the sources" in complaint("pairs", "ab\nab\t_ a\n")
+    assert f"{file}:2: a pair where a source was expected; give only sources" in complaint("pairs", "ab\nab\t_ a\n")
+    typed = command(folders["pairs"], "ab\t_ a").complaint
+    assert typed.startswith("a pair where a source was expected; give only sources")
     assert "length: sequences to be filled in already have" in complaint("pairs", "ab\t_ a\n", "--length=2")
     assert "length_beam: sequences to be filled in already have" in complaint("pairs", "ab\t_ a\n", "--length-beam=2")
     assert f"{file}:2: the line is blank" in complaint("pairs", "ab\n\n")

@@ -1038,6 +1038,30 @@ def test_noise_is_counted_on_labels_that_the_collator_makes(tmp_path: Path) -> N
     torch.testing.assert_close(trainer._noise(trainer.adapted()), noise_log_probs(counts))
 
 
+def test_noise_is_counted_as_the_collator_makes_it(tmp_path: Path) -> None:
+    """Rows that only the collator turns into what the model reads: prompt and target in one, or without a target."""
+
+    def joined(rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+        (prompt, target) = zip(*((row["input_ids"], row["labels"]) for row in rows), strict=True)
+        return {
+            "input_ids": torch.tensor([p + t for p, t in zip(prompt, target, strict=True)]),
+            "labels": torch.tensor([[-100] * len(p) + t for p, t in zip(prompt, target, strict=True)]),
+        }
+
+    def noise(kind: str, data: list[Any], **options: Any) -> torch.Tensor:
+        options |= {"objective": "noise-contrastive", "max_steps": 1}
+        trainer = made_trainer(made(kind), data, tmp_path / kind, **options)
+        trainer.train()
+        return trainer._noise(trainer.adapted())
+
+    data = [{"input_ids": [3, 4], "labels": [5, 6, END], "attention_mask": None}] * 2
+    counts = torch.ones(V).index_add(0, torch.tensor([5, 6, END]), torch.full((3,), 2.0))
+    torch.testing.assert_close(noise("GPT-2", data, data_collator=joined), noise_log_probs(counts))
+    rows = [{"input_ids": [5, END], "labels": [8, END]}, {"input_ids": [6, END], "labels": []}]
+    counts = torch.ones(V).index_add(0, torch.tensor([8, END]), torch.ones(2))
+    torch.testing.assert_close(noise("Marian", rows), noise_log_probs(counts))
+
+
 @pytest.mark.parametrize("name", ["input_ids", "labels"])
 def test_ids_beyond_the_vocabulary_are_refused(name: str, tmp_path: Path) -> None:
     data = [{"input_ids": [3, END], "labels": [3, END]} | {name: [V, END]}] * 4

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from seqwise.runs.run import OutputRun
 
 BLOCK = 1024  # inputs that are decoded, and written to a file, together
+# Viterbi keeps the best output for each last label, and the second best may end with the label of the best.
+ONE_OUTPUT = ("greedy", "viterbi")
 FORMATS = ("lines", "json", "columns")
 LengthNormalization = Annotated[
     float,
@@ -110,7 +112,7 @@ def predict(
     # For all examples, so that errors are raised before the first output.
     problems = _problems_by_line(loaded, examples)
     chosen = choose_decoder(loaded.settings, decoder, beam_size=beam_size)
-    n_best = n_best or (1 if examples[0].path or layout == "columns" else 5)
+    n_best = n_best or (1 if examples[0].path or layout == "columns" or decoder in ONE_OUTPUT else 5)
     search = partial(predict_examples, loaded, decoder=chosen, n_best=n_best, length_normalization=length_normalization)
     ends = (examples[0].line, examples[-1].line)
     lines_of = partial(_lines_of, loaded, search=search, problems=problems, layout=layout, ends=ends)
@@ -191,9 +193,9 @@ def _require_possible(
     require_at_least_one("--beam-size", beam_size)
     require_at_least_one("--n-best", n_best)
     _require_finite(length_normalization)
-    slots = 1 if decoder == "greedy" else beam_size or run.settings.beam_size
+    slots = 1 if decoder in ONE_OUTPUT else beam_size or run.settings.beam_size
     if n_best is not None and n_best > slots:
-        hint = "choose another decoder" if decoder == "greedy" else f"add --beam-size {n_best}"
+        hint = "choose another decoder" if decoder in ONE_OUTPUT else f"add --beam-size {n_best}"
         raise InputError(f"--n-best {n_best} is more than the {slots} that the search keeps", hint=hint)
 
 

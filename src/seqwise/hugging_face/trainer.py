@@ -328,16 +328,16 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
         if not hasattr(data, "__len__"):
             problem = "noise-contrastive estimation counts the labels beforehand, and the data set has no length"
             raise InputError(problem, hint="give one that can be read twice")
-        rows = (self._gold(data[place]) for place in range(len(data)))
-        return smoothed_noise(rows, len(model.model.get_output_embeddings().weight))
+        collate = self._get_collator_with_removed_columns(self.data_collator, description="training")
 
-    def _gold(self, row: Mapping[str, Any]) -> Tensor:
-        """Return the target tokens of a row of the data, which the collator may have to make; negative where none."""
-        row = row if "labels" in row else self.data_collator([row])
-        names = ("input_ids", "labels", "attention_mask")
-        tensors = {name: torch.as_tensor(row[name], dtype=torch.long) for name in names if name in row}
-        as_batch = {name: ids.reshape(-1, ids.shape[-1]) for name, ids in tensors.items()}
-        return target_labels(as_batch, causal=not self._is_encoder_decoder).flatten()
+        def gold(row: Mapping[str, Any]) -> Tensor:
+            if self._is_encoder_decoder and "labels" in row:
+                return torch.as_tensor(row["labels"], dtype=torch.long).flatten()
+            # In causal models, the first token of a row is no target, and only the collator knows which one that is.
+            return target_labels(collate([row]), causal=not self._is_encoder_decoder).flatten()
+
+        rows = (gold(data[place]) for place in range(len(data)))
+        return smoothed_noise(rows, len(model.model.get_output_embeddings().weight))
 
 
 def _require_known(model: Any, batch: Batch) -> None:

@@ -310,7 +310,7 @@ def run_to_score(run: Run[Any, Any]) -> Run[Any, Any]:
     """Convert a run over a Hugging Face model that writes text to one that scores texts; return others as they are."""
     if not isinstance(run.codec, GeneratorCodec):
         return run
-    return Run(run.settings, run.model.model.eval(), LanguageModelCodec(run.codec.tokenizer))
+    return Run(run.settings, run.model.model, LanguageModelCodec(run.codec.tokenizer))
 
 
 def _writes_text(source: Path | str) -> bool:

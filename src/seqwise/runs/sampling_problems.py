@@ -57,6 +57,8 @@ def read_problems(run: MaskedRun, text: str | None, settings: SampleSettings) ->
     if settings.count != 1:
         raise InputError("count: has no effect where problems are given", hint="leave it out")
     if run.codec.conditional and not _holds_pairs(text):
+        if "\t" in text and not names_a_file(text):
+            raise InputError("a pair where a source was expected", hint=_NO_PAIRS)
         units = file_units(run.codec.source_units)
         examples = inputs_of(text, units=units, read=partial(_each_source, units=units))
         return _spooled(Problem((), example, run.codec.encode([example])[0].source_ids) for example in examples)
@@ -165,13 +167,15 @@ def _problem(fields: Any) -> Problem:
     return Problem(tuple(tokens), from_plain(example), tuple(source_ids))
 
 
+_NO_PAIRS = "give only sources, as with cut -f1; pairs are read from a named file, one on every line"
+
+
 def _each_source(path: FilePath, *, units: Units) -> Iterator[Example]:
     """Yield the source of each line; a tab, which would be a blank between words, is that of a pair."""
     for number, text in read_lines(path):
         place: dict[str, Any] = {"path": path, "line": number}
         if "\t" in text:
-            hint = "give only the sources, as with cut -f1, or a file with a pair on every line"
-            raise InputError("a pair where a source was expected", hint=hint, **place)
+            raise InputError("a pair where a source was expected", hint=_NO_PAIRS, **place)
         if not (source := split_text(text, units)):
             raise InputError("the line is blank", hint="one source per line; remove blank lines", **place)
         yield Example(source, (), os.fspath(path), number)
