@@ -115,7 +115,7 @@ def test_numbers_of_the_streaming_guide_are_the_saved_ones() -> None:
     assert seen >= STREAMED.keys()
 
     crf, local, half = "beam CRF, global", "cross-entropy, local", "cross-entropy, half-normalised"
-    again, ahead = "two-way, re-run on every prefix", "{}, look-ahead of one token"
+    ahead = "{}, look-ahead of one token"
 
     def stress(system: str, rule: str) -> float:
         return value("frontier-stress", f"{rule}: word accuracy", system)
@@ -143,6 +143,11 @@ def test_numbers_of_the_streaming_guide_are_the_saved_ones() -> None:
         ("stress", "Global scores, shown at once and revised, do better than a look-ahead of two tokens."),
         ("stress", "With a look-ahead of one token, global scores do better than local ones, both revised."),
         ("pmb", "With a look-ahead of one token, global scores do better than local ones, both revised."),
+        (
+            "stress",
+            "A two-way model, run again on every prefix, does better than global scores, both shown at once and "
+            "revised.",
+        ),
     }
     words = " ".join(guide.split())
     for corpus in ("stress", "pmb"):
@@ -152,9 +157,6 @@ def test_numbers_of_the_streaming_guide_are_the_saved_ones() -> None:
                 assert f"[{100 * low:.1f}, {100 * high:.1f}]" in words
                 judged.remove((corpus, claim.text))
     assert not judged
-    costs = (value("frontier-pmb-converged", "delay(2): CPU time a token", system) for system in (again, crf))
-    shown = re.findall(r"[0-9]+\.[0-9]{2}", guide)
-    assert [number for number in costs if f"{number:.2f}" not in shown] == []
 
 
 def test_numbers_of_the_guide_to_constraints_are_the_saved_ones() -> None:
