@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from reproductions.corpora.lexicons import read_lexicon, read_spelling, read_stress, split_by_hash
 from seqwise.data import Example, read_columns, read_pairs, write_columns, write_pairs
 from seqwise.data.durable import write_atomically
-from seqwise.data.readers import each_input, each_sentence, read_lines, require_aligned
+from seqwise.data.readers import each_input, each_sentence, each_source, read_lines, require_aligned
 from seqwise.errors import InputError
 from seqwise.names import STDIN
 
@@ -30,7 +30,11 @@ def inputs(path):
     return list(each_input(path, units="words"))
 
 
-READERS = [read_columns, pairs, inputs, read_lexicon]
+def sources(path):
+    return list(each_source(path, units="words"))
+
+
+READERS = [read_columns, pairs, sources, read_lexicon]
 
 
 def refused(call, *fragments: str) -> None:
@@ -195,6 +199,8 @@ def test_inputs_have_no_target_and_no_blank_line(file):
     ]
     file.write_text("a b\n\nc\n")
     refused(lambda: inputs(file), "data.tsv:2: the line is blank")
+    file.write_text("a\nb\tB\n")
+    refused(lambda: inputs(file), "data.tsv:2: a pair where a source was expected", "cut -f1")
 
 
 def test_unequal_sides(file):

@@ -169,5 +169,5 @@ def test_texts_are_read_whole(tmp_path: Path) -> None:
     (tmp_path / "blank.tsv").write_text("a\t \n")
     with pytest.raises(InputError, match=r"blank\.tsv:1: the target is empty"):
         read_pairs(tmp_path / "blank.tsv", source_units="text", target_units="text")
-    with pytest.raises(InputError, match=r"pairs\.tsv:1: 2 columns where 1 was expected; .*cut -f1"):
+    with pytest.raises(InputError, match=r"pairs\.tsv:1: a pair where a source was expected; .*cut -f1"):
         list(each_input(tmp_path / "pairs.tsv", units="text"))

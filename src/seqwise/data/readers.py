@@ -30,6 +30,7 @@ Examples = TypeVar("Examples", bound="Sequence[Example]")
 MAX_LINE_BYTES = 1_000_000
 DOCUMENT_START = "-DOCSTART-"
 NOT_A_WORD = re.compile(r"\d+[-.]\d+")  # CoNLL-U, in the first of ten columns: a range of words, or an empty node
+ONLY_SOURCES = "give only sources, as with cut -f1; pairs are read from a named file, one on every line"
 BLANKS = re.compile(r"[ \t]+")  # str.split() would also split at U+2028, U+0085 and the no-break space
 
 
@@ -311,14 +312,13 @@ def each_pair(path: FilePath, *, source_units: Units, target_units: Units) -> It
 
 
 def each_input(path: FilePath, *, units: Units) -> Iterator[Example]:
-    """Yield one input per line, for prediction, with an empty target."""
+    """Yield one input per line, with an empty target; a tab, which would be a blank, is that of a pair."""
     for number, text in read_lines(path):
+        if "\t" in text:
+            raise InputError("a pair where a source was expected", path=path, line=number, hint=ONLY_SOURCES)
         source = _split(text, units)
         if not source:
             raise InputError("the line is blank", path=path, line=number, hint="one input per line; remove blank lines")
-        if units == "text" and "\t" in source[0]:  # training texts contain no tabs
-            problem, hint = _columns(len(text.split("\t"))), "give only the sources, as with cut -f1"
-            raise InputError(f"{problem} where 1 was expected", path=path, line=number, hint=hint)
         yield Example(source, (), os.fspath(path), number)
 
 

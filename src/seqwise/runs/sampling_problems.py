@@ -5,12 +5,10 @@ Shapes: B problems, V vocabulary.
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ import torch
 from torch import Tensor
 
 from seqwise.data.batches import FREE
-from seqwise.data.readers import Example, FilePath, Units, read_lines, split_text
+from seqwise.data.readers import ONLY_SOURCES, Example, read_lines
 from seqwise.data.spooled import from_plain, in_blocks, spooled_items, to_plain
 from seqwise.errors import InputError
 from seqwise.runs.inputs import example_of, file_units, inputs_of, standard_input
@@ -58,9 +56,8 @@ def read_problems(run: MaskedRun, text: str | None, settings: SampleSettings) ->
         raise InputError("count: has no effect where problems are given", hint="leave it out")
     if run.codec.conditional and not _holds_pairs(text):
         if "\t" in text and not names_a_file(text):
-            raise InputError("a pair where a source was expected", hint=_NO_PAIRS)
-        units = file_units(run.codec.source_units)
-        examples = inputs_of(text, units=units, read=partial(_each_source, units=units))
+            raise InputError("a pair where a source was expected", hint=ONLY_SOURCES)
+        examples = inputs_of(text, units=file_units(run.codec.source_units))
         return _spooled(Problem((), example, run.codec.encode([example])[0].source_ids) for example in examples)
     for name, default in (("length", None), ("length_beam", 1)):
         if getattr(settings, name) != default:
@@ -165,20 +162,6 @@ def _plain(problem: Problem) -> Any:
 def _problem(fields: Any) -> Problem:
     tokens, example, source_ids = fields
     return Problem(tuple(tokens), from_plain(example), tuple(source_ids))
-
-
-_NO_PAIRS = "give only sources, as with cut -f1; pairs are read from a named file, one on every line"
-
-
-def _each_source(path: FilePath, *, units: Units) -> Iterator[Example]:
-    """Yield the source of each line; a tab, which would be a blank between words, is that of a pair."""
-    for number, text in read_lines(path):
-        place: dict[str, Any] = {"path": path, "line": number}
-        if "\t" in text:
-            raise InputError("a pair where a source was expected", hint=_NO_PAIRS, **place)
-        if not (source := split_text(text, units)):
-            raise InputError("the line is blank", hint="one source per line; remove blank lines", **place)
-        yield Example(source, (), os.fspath(path), number)
 
 
 def _holds_pairs(text: str) -> bool:
