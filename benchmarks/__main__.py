@@ -1,10 +1,10 @@
-"""Run all benchmarks, and write the page of their results.
+"""Run all benchmarks, and write the pages of their results.
 
-python -m benchmarks run                # 25 minutes of one idle core; writes results and page
+python -m benchmarks run                # 25 minutes of one idle core; writes results and pages
 python -m benchmarks run --threads 2    # comparisons of systems on two cores; results are kept beside those of one
 python -m benchmarks run --device cuda  # the same on a GPU, with its own sizes; over 5 minutes
 python -m benchmarks run --quick        # do they work? four minutes; nothing is kept
-python -m benchmarks page               # docs/benchmarks.md from results/benchmarks
+python -m benchmarks page               # docs/benchmarks.md and docs/benchmarks/ from results/benchmarks
 """
 
 from __future__ import annotations
@@ -77,20 +77,24 @@ CPU = torch.device("cpu")
 
 INTRODUCTION = """# Benchmarks
 
-This page compares the speed and memory of seqwise with named peers; `python -m benchmarks run` writes it. The systems
-take turns on the same work, round by round. Ratios are medians over rounds. A floor is the time of the matrix products
-alone; a target is the aim, reached or not. Details: `benchmarks/README.md`.
+These pages compare the speed and memory of seqwise with named peers; `python -m benchmarks run` writes them. The
+systems take turns on the same work, round by round. Ratios are medians over rounds.
 
-Every section has a table for each measured processor, one thread before two (`--threads 2`), then one for the GPU
-(`--device cuda`); signatures name them. The first table has a column for each. A number is the speed of seqwise over
-that of the other system; with a target ≤, it is a ratio of times or of memory. Missed targets are in bold.
+A number is the speed of seqwise over that of the other system; with a target ≤, it is a ratio of times or of memory.
+A target is the aim, reached or not; missed ones are in bold. There is a column for each measured processor, with one
+thread and with two (`--threads 2`), and one for the GPU (`--device cuda`). Each question leads to its method and its
+measurements, with signatures that name the machines. How to run them: `benchmarks/README.md`.
 """
 
+ABOVE = "One of the [benchmarks](../benchmarks.md). A floor is the time of the matrix products alone."
+TOCTREE = "```{toctree}\n:hidden:\n:glob:\n\nbenchmarks/*\n```\n"
 
-def write_page(results: Path, page: Path) -> None:
-    """Write the page: the summary, and for each benchmark with results its question, method and tables."""
+
+def write_pages(results: Path, page: Path) -> None:
+    """Write a page of ratios, and in a folder beside it a page for each benchmark: question, method and tables."""
     columns = columns_of(results)
-    sections, compared = [], {}
+    parts: list[str] = []
+    met: dict[str, list[bool]] = {column: [] for column in columns}
     for name in BENCHMARKS:
         paths = {column: folder / f"{name}.json" for column, folder in columns.items()}
         found = {column: json.loads(path.read_text("utf-8")) for column, path in paths.items() if path.exists()}
@@ -99,10 +103,17 @@ def write_page(results: Path, page: Path) -> None:
         module = importlib.import_module(f"benchmarks.{name}")
         question, _, method = inspect.getdoc(module).partition("\n\n")  # type: ignore[union-attr]
         tables = "\n".join(f"```text\n{module.table(result).strip()}\n```\n" for result in found.values())
-        sections.append(f"## {question}\n\n{method.strip()}\n\n{tables}")
+        own = page.with_suffix("") / f"{name.replace('_', '-')}.md"
+        own.parent.mkdir(exist_ok=True)
+        write_atomically(own, f"# {question}\n\n{ABOVE}\n\n{method.strip()}\n\n{tables}")
+        parts.append(f"## [{question}]({own.relative_to(page.parent)})\n")
         if hasattr(module, "ratios"):
-            compared[name] = {column: module.ratios(result) for column, result in found.items()}
-    write_atomically(page, "\n".join([INTRODUCTION, *summary(list(columns), compared), *sections]))
+            ratios = {column: module.ratios(result) for column, result in found.items()}
+            for column, several in ratios.items():
+                met[column] += [not ratio.missed for ratio in several if ratio.target]
+            parts.append(ratio_table(ratios))
+    counts = "; ".join(f"{column} {sum(each)} of {len(each)}" for column, each in met.items() if each)
+    write_atomically(page, "\n".join([INTRODUCTION, f"Targets met: {counts}.\n", *parts, TOCTREE]))
 
 
 def columns_of(results: Path) -> dict[str, Path]:
@@ -116,24 +127,17 @@ def columns_of(results: Path) -> dict[str, Path]:
     return columns | ({"GPU": results / "cuda"} if (results / "cuda").exists() else {})
 
 
-def summary(columns: Sequence[str], compared: Mapping[str, Mapping[str, Sequence[Ratio]]]) -> list[str]:
-    """Return a table of all ratios with their targets, a column for each machine; empty without ratios."""
-    lines = []
-    met: dict[str, list[bool]] = {column: [] for column in columns}
-    for by_column in compared.values():
-        rows: dict[str, dict[str, Ratio]] = {}
-        for column, found in by_column.items():
-            met[column] += [not ratio.missed for ratio in found if ratio.target]
-            for ratio in found:
-                rows.setdefault(ratio.label, {})[column] = ratio
-        for label, row in rows.items():
-            cells = (_cell(row[column]) if column in row else "" for column in columns)
-            lines.append(f"| {label} | {next(iter(row.values())).target} | {' | '.join(cells)} |")
-    if not lines:
-        return []
-    counts = " | ".join(f"{sum(each)} of {len(each)}" for each in met.values())
-    head = [f"| | target | {' | '.join(columns)} |", "|---" * (2 + len(columns)) + "|", f"| targets met | | {counts} |"]
-    return ["\n".join([*head, *lines]) + "\n"]
+def ratio_table(ratios: Mapping[str, Sequence[Ratio]]) -> str:
+    """Return a table of the ratios of a benchmark with their targets, a column for each machine."""
+    rows: dict[str, dict[str, Ratio]] = {}
+    for column, several in ratios.items():
+        for ratio in several:
+            rows.setdefault(ratio.label, {})[column] = ratio
+    lines = [f"| | target | {' | '.join(ratios)} |", "|---" * (2 + len(ratios)) + "|"]
+    for label, row in rows.items():
+        cells = (_cell(row[column]) if column in row else "" for column in ratios)
+        lines.append(f"| {label} | {next(iter(row.values())).target} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 def _cell(ratio: Ratio) -> str:
@@ -162,7 +166,7 @@ def measure(name: str, arguments: Sequence[str]) -> bool:
 
 
 def run(names: Sequence[str], *, quick: bool, threads: int = 1, device: torch.device = CPU) -> None:
-    """Run some benchmarks; unless they are quick, keep each result when its benchmark ends, and write the page.
+    """Run some benchmarks; unless they are quick, keep each result when its benchmark ends, and write the pages.
 
     Raises:
         SystemExit: some failed; the others were run nevertheless.
@@ -179,7 +183,7 @@ def run(names: Sequence[str], *, quick: bool, threads: int = 1, device: torch.de
             if not measure(name, [*(short if quick else full), *machine, "--output", str(folder / f"{name}.json")]):
                 failed.append(name)
         if not quick:
-            write_page(RESULTS, PAGE)
+            write_pages(RESULTS, PAGE)
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
         raise SystemExit(1)
@@ -196,10 +200,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     running.add_argument("--quick", action="store_true", help="small sizes and few rounds; nothing is kept")
     running.add_argument("--threads", type=int, default=1, help="processor threads of torch (default: 1)")
     add_device(running)
-    commands.add_parser("page", help="write docs/benchmarks.md from results/benchmarks")
+    commands.add_parser("page", help="write the pages from results/benchmarks")
     options = parser.parse_args(arguments)
     if options.command == "page":
-        write_page(RESULTS, PAGE)
+        write_pages(RESULTS, PAGE)
         return
     unknown = [name for name in options.names if name not in BENCHMARKS]
     if unknown:

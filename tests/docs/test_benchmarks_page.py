@@ -67,14 +67,16 @@ def test_the_trainings_that_are_profiled_have_settings(benchmarks: ModuleType) -
     assert len(subjects) == 11 and all(subject.settings.batch_size > 0 for subject in subjects.values())
 
 
-def test_the_page_is_that_of_the_committed_results(benchmarks: ModuleType, tmp_path: Path) -> None:
-    if not benchmarks.PAGE.exists():
-        assert not benchmarks.RESULTS.exists()
-        pytest.skip("no benchmark has been committed")
-    benchmarks.write_page(benchmarks.RESULTS, tmp_path / "page.md")
-    assert (tmp_path / "page.md").read_text("utf-8") == benchmarks.PAGE.read_text("utf-8"), (
-        "run `python -m benchmarks page`"
-    )
+def test_the_pages_are_those_of_the_committed_results(benchmarks: ModuleType, tmp_path: Path) -> None:
+    docs = benchmarks.PAGE.parent
+    written = tmp_path / benchmarks.PAGE.name
+    benchmarks.write_pages(benchmarks.RESULTS, written)
+    pages = {page.relative_to(docs) for page in (benchmarks.PAGE, *docs.glob("benchmarks/*.md"))}
+    assert pages == {page.relative_to(tmp_path) for page in tmp_path.rglob("*.md")} and len(pages) > 10
+    for page in pages:
+        assert (tmp_path / page).read_text("utf-8") == (docs / page).read_text("utf-8"), (
+            "run `python -m benchmarks page`"
+        )
 
 
 def test_benchmarks_run_in_turn_and_quick_ones_are_not_saved(
@@ -109,13 +111,17 @@ def test_benchmarks_run_in_turn_and_quick_ones_are_not_saved(
         benchmarks.BENCHMARKS[name][0] for name in ("sampler", "relaxed_beam")
     ]
     page = (tmp_path / "page.md").read_text("utf-8")
-    assert page.index("## How fast is relaxed_beam?") < page.index("## How fast is sampler?")
-    assert "Like this." in page and page.count("```text\n2.5 times\n```") == 2
+    first, second = (page.index(f"## [How fast is {name}") for name in ("relaxed_beam", "sampler"))
+    assert first < second and "(page/relaxed-beam.md)" in page
+    own = tmp_path / "page" / "sampler.md"
+    text = own.read_text("utf-8")
+    assert text.startswith("# How fast is sampler?\n") and "Like this." in text
+    assert text.count("```text\n2.5 times\n```") == 1
     benchmarks.main(["run", "--threads", "2", "sampler"])
     assert called[-1] == [*benchmarks.BENCHMARKS["sampler"][0], "--threads", "2", "--output", called[-1][-1]]
     assert Path(called[-1][-1]) == tmp_path / "results" / "amd" / "threads-2" / "sampler.json"
-    more = (tmp_path / "page.md").read_text("utf-8")
-    assert more.count("```text\n2.5 times\n```") == 3 and more.startswith(page.rstrip())
+    more = own.read_text("utf-8")
+    assert more.count("```text\n2.5 times\n```") == 2 and more.startswith(text.rstrip())
     monkeypatch.setattr(benchmarks, "RESULTS", tmp_path / "others")
     before = len(called)
     with (
@@ -132,28 +138,33 @@ def test_benchmarks_run_in_turn_and_quick_ones_are_not_saved(
     path.parent.mkdir()
     path.write_text(json.dumps({"ratio": 7.5}), "utf-8")
     benchmarks.main(["page"])
-    assert "```text\n7.5 times\n```" in (tmp_path / "page.md").read_text("utf-8")
+    assert "```text\n7.5 times\n```" in own.read_text("utf-8")
 
 
-def test_the_summary_has_a_column_for_each_machine_and_shows_what_is_missed(benchmarks: ModuleType) -> None:
+def test_ratios_have_a_column_for_each_machine_and_missed_targets_are_counted(
+    benchmarks: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ratio = importlib.import_module("benchmarks.command").Ratio
     found = {
-        "speed": {
-            "Intel": [ratio("speed over a peer", 2.504, least=2.5), ratio("time", 1.5, most=1.2)],
-            "AMD": [ratio("speed over a peer", 2.496, least=2.5)],
-        },
-        "cost": {"AMD": [ratio("without a target", 12.7)]},
+        "intel": [ratio("speed over a peer", 2.504, least=2.5), ratio("time", 1.5, most=1.2)],
+        "amd": [ratio("speed over a peer", 2.496, least=2.5), ratio("without a target", 12.7)],
     }
-    (shown,) = benchmarks.summary(["Intel", "AMD"], found)
-    assert shown.splitlines() == [
+    module = SimpleNamespace(table=str, ratios=lambda result: found[result["machine"]], __doc__="How fast?\n\nThus.\n")
+    monkeypatch.setattr(benchmarks.importlib, "import_module", lambda name: module)
+    for machine in found:
+        (tmp_path / machine).mkdir()
+        (tmp_path / machine / "sampler.json").write_text(json.dumps({"machine": machine}), "utf-8")
+    benchmarks.write_pages(tmp_path, tmp_path / "page.md")
+    shown = (tmp_path / "page.md").read_text("utf-8")
+    assert "Targets met: Intel 1 of 2; AMD 0 of 1." in shown
+    table = shown[shown.index("\n| |") + 1 :].partition("\n\n")[0]
+    assert table.splitlines() == [
         "| | target | Intel | AMD |",
         "|---|---|---|---|",
-        "| targets met | | 1 of 2 | 0 of 1 |",
         "| speed over a peer | 2.5 | 2.50 | **2.50** |",
         "| time | ≤ 1.2 | **1.50** |  |",
         "| without a target |  |  | 13 |",
     ]
-    assert benchmarks.summary(["Intel"], {}) == []
 
 
 def test_results_lie_by_maker_of_the_processor(benchmarks: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,7 +103,10 @@ def test_pages_import_public_names(page: Path) -> None:
 def test_every_page_can_be_reached_from_the_start() -> None:
     listed = re.findall(r"^([a-z0-9/-]+)$", (DOCS / "index.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
     pages = {str(page.relative_to(DOCS).with_suffix("")) for page in DOCS.rglob("*.md") if "_build" not in page.parts}
-    assert pages - {"index"} == set(listed) - {"api/index"}
+    benchmarks = re.findall(
+        r"\((benchmarks/[a-z-]+)\.md\)$", (DOCS / "benchmarks.md").read_text("utf-8"), flags=re.MULTILINE
+    )
+    assert pages - {"index"} == {*listed, *benchmarks} - {"api/index"}
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))], ids=lambda page: page.stem)
