@@ -1103,3 +1103,21 @@ def test_one_chain_has_no_r_hat(command: Command, folders: dict[str, Path]) -> N
     pytest.importorskip("arviz_stats")
     said = command(folders["words"], "--length=2", "--chains=1", "--sweeps=20").err
     assert "needs at least two chains" in said and "do not move" not in said
+
+
+def test_fewer_sweeps_than_an_interrupted_call_was_to_make_print_the_same(tmp_path: Path) -> None:
+    """By default, as many sweeps are discarded as their number says; those that are kept must not depend on it."""
+    run = build("words", dtype=torch.float32)
+    options: dict[str, Any] = {"length": "3", "chains": 2, "every": 2, "save_every": 10}
+
+    def stop(now: Any) -> None:
+        if now.sweep > 12:
+            raise Killed
+
+    longer, fewer = (settings_of(sweeps=sweeps, **options) for sweeps in (33, 10))
+    with pytest.raises(Killed):
+        sample(run, read_problems(run, None, longer), longer, output=tmp_path / "stopped", on_sweep=stop)
+    problems = read_problems(run, None, fewer)
+    whole = sample(run, problems, fewer, output=tmp_path / "whole")
+    assert sample(run, problems, fewer, output=tmp_path / "stopped").samples == whole.samples
+    assert {each.sweep for each in whole.samples} == {6, 8, 10}

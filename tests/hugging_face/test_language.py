@@ -131,3 +131,12 @@ def test_a_grammar_of_words_has_no_blank_at_the_beginning() -> None:
     tokenizer = letter_tokenizer()
     language = text_grammar(tokenizer, 'start: "a" (" b")? (" c" | " d")', end=tokenizer.eos_token_id)
     assert set(written(tokenizer, language, num_steps=5)) == {"a b c", "a b d", "a c", "a d"}
+
+
+def test_tokens_that_were_added_as_special_are_no_part_of_a_text() -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.add_tokens([transformers.AddedToken("<|reserved|>", special=True)])
+    reserved = tokenizer.convert_tokens_to_ids("<|reserved|>")
+    assert reserved not in tokenizer.all_special_ids
+    later, first = token_texts(tokenizer)
+    assert reserved not in {*later, *first}

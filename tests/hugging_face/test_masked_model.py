@@ -603,3 +603,47 @@ def test_proteins_with_and_without_blanks(tmp_path: Path) -> None:
         assert set(one.text) <= set(RESIDUES[:20])
     for one in sample_texts(model, tokenizer, length=7, num_sweeps=3, allowed=RESIDUES[:20]).samples:
         assert len(one.text) == 7 and set(one.text) <= set(RESIDUES[:20]) and one.survives
+
+
+# ---- Models whose scores depend on what they have read, or on padding ---------------------------------------------
+
+
+def big_bird() -> Any:
+    torch.manual_seed(0)
+    return transformers.BigBirdForMaskedLM(
+        transformers.BigBirdConfig(
+            vocab_size=12, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
+            max_position_embeddings=128, block_size=4, num_random_blocks=1, initializer_range=0.5, pad_token_id=0,
+        )
+    ).eval()  # fmt: skip
+
+
+def test_short_inputs_leave_sparse_attention_as_it_was() -> None:
+    """BigBird reads inputs of up to 28 tokens with full attention here, and would never go back by itself."""
+    long, short = torch.randint(5, 12, (1, 60), generator=torch.Generator().manual_seed(1)), torch.tensor([[5, 6, 7]])
+    masked = torch.zeros(1, 60, dtype=torch.bool)
+    masked[0, [0, 31, 59]] = True
+    expected = with_masks_put_by_hand(big_bird(), long[0].tolist(), [0, 31, 59])
+    model = big_bird()
+    adapted = masked_model(model, **IDS)
+    with torch.no_grad():
+        for _ in range(2):
+            assert model.bert.attention_type == "block_sparse"
+            torch.testing.assert_close(adapted.masked_logits(long, masked), expected)
+            adapted.masked_logits(short, torch.ones_like(short).bool())
+    full = big_bird()
+    full.bert.set_attention_type("original_full")
+    assert (with_masks_put_by_hand(full, long[0].tolist(), [0, 31, 59]) - expected).abs().max() > 0.1
+
+
+def test_rows_share_a_pass_only_if_padding_does_not_change_their_scores() -> None:
+    """Funnel pools over pairs of tokens, padding among them."""
+    torch.manual_seed(0)
+    funnel = transformers.FunnelForMaskedLM(
+        transformers.FunnelConfig(
+            vocab_size=12, block_sizes=[1, 1], num_decoder_layers=1, d_model=16, n_head=2, d_head=8, d_inner=16,
+            pad_token_id=0, initializer_std=1.0,
+        )
+    ).eval()  # fmt: skip
+    assert not masked_model(funnel, **IDS).padding_is_neutral
+    assert masked_model(bert(), **IDS).padding_is_neutral

@@ -641,3 +641,9 @@ def test_byte_pairs_of_a_masked_model_are_those_of_a_loop() -> None:
     expected = log_probs_of_masks(model, tokenizer, "the dingo sées", "within-word-l2r")
     assert score.token_log_probs_T.tolist() == pytest.approx(expected, abs=1e-10)
     assert [word.word for word in score.words(score.text)] == ["the", "dingo", "sées"]
+
+
+@pytest.mark.parametrize("words", ["tokenizer", "blanks"])
+def test_words_of_bytes_are_separated_by_blanks(words: Any) -> None:
+    tokens = text_tokens(transformers.ByT5Tokenizer(), " the  dög", words=words)
+    assert len(tokens.ids) == 10 and tokens.words == (0, 0, 0, 0, 0, 0, 1, 1, 1, 1)

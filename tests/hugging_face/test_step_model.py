@@ -1453,3 +1453,20 @@ def test_a_causal_model_with_padding_never_warns_that_a_mask_is_missing(
     finally:
         transformers.logging.set_verbosity_error()
     assert not caplog.records
+
+
+def test_adapting_a_model_leaves_its_sparse_attention_on() -> None:
+    torch.manual_seed(0)
+    sizes = {**SEQ2SEQ_SIZES, "max_position_embeddings": 128, "block_size": 4, "num_random_blocks": 1, "init_std": 0.5}
+    model = transformers.BigBirdPegasusForConditionalGeneration(transformers.BigBirdPegasusConfig(**sizes)).eval()
+    source, target = torch.randint(1, 5, (1, 100), generator=torch.Generator().manual_seed(0)), torch.tensor([[1, 2]])
+    fed = torch.tensor([[START, 1]])
+    with torch.no_grad():
+        own = model(input_ids=source, decoder_input_ids=fed).logits
+        adapted = step_model(model)
+        for _ in range(2):
+            assert model.model.encoder.attention_type == "block_sparse"
+            context = adapted.encode(collate([EncodedExample(tuple(source[0].tolist()), ())]))
+            scores = adapted.head(adapted.teacher_forced(context, target))
+            torch.testing.assert_close(scores, own, atol=1e-5, rtol=1e-4)
+            adapted.encode(collate([EncodedExample((1, 2), ())]))

@@ -304,3 +304,12 @@ def test_loading_restores_the_verbosity_of_transformers(folder: Path) -> None:
     before = logging.get_verbosity(), logging.is_progress_bar_enabled()
     load_run(folder)
     assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before
+
+
+def test_a_tokenizer_of_bytes_needs_no_vocabulary(seqwise: Command, tmp_path: Path) -> None:
+    config = transformers.T5Config(
+        vocab_size=384, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2, decoder_start_token_id=0
+    )
+    saved(tmp_path / "byt5", transformers.T5ForConditionalGeneration(config), transformers.ByT5Tokenizer())
+    (tmp_path / "texts.txt").write_text("the dog\n")
+    assert seqwise("score", tmp_path / "byt5", tmp_path / "texts.txt").code == 0

@@ -329,3 +329,11 @@ def test_invalid_arguments_of_a_scorer_are_refused() -> None:
     ):
         with pytest.raises(InputError, match=problem):
             call()
+
+
+def test_texts_of_probability_zero_are_a_tie() -> None:
+    infinite = [(-math.inf, -math.inf), (-1.0, -math.inf), (-math.inf, -1.0)]
+    pairs = [PairScore("a", "b", "", good, bad, "nats", "sum") for good, bad in infinite]
+    assert [(pair.winner, pair.difference) for pair in pairs] == [("tie", 0), ("good", math.inf), ("bad", -math.inf)]
+    (row,) = pair_accuracies(pairs)
+    assert (row.num_ties, row.accuracy.value) == (1, pytest.approx(1 / 3)) and math.isnan(row.mean_difference)

@@ -41,8 +41,8 @@ class PairScore:
 
     @property
     def difference(self) -> float:
-        """Return the score of the good text minus that of the bad one."""
-        return self.good_log_prob - self.bad_log_prob
+        """Return the score of the good text minus that of the bad one; 0 for two texts of probability 0."""
+        return 0.0 if self.good_log_prob == self.bad_log_prob else self.good_log_prob - self.bad_log_prob
 
     @property
     def winner(self) -> str:
@@ -86,7 +86,7 @@ def pair_accuracies(pairs: Iterable[PairScore]) -> list[PairAccuracy]:
 
 def _accuracy(category: str, pairs: list[PairScore]) -> PairAccuracy:
     winners = [pair.winner for pair in pairs]
-    mean = math.fsum(pair.difference for pair in pairs) / len(pairs)
+    mean = sum(pair.difference for pair in pairs) / len(pairs)  # math.fsum refuses infinities of both signs
     interval = wilson_interval(winners.count("good"), len(pairs))
     return PairAccuracy(category, interval, len(pairs), winners.count("tie"), mean)
 

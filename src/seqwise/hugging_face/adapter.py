@@ -29,6 +29,7 @@ from seqwise.hugging_face.caches import (
 )
 from seqwise.hugging_face.generation import SpecialTokens
 from seqwise.hugging_face.heads import head_of, head_shape
+from seqwise.hugging_face.positions import Limit, decoder_limits
 from seqwise.hugging_face.sharding import Lockstep
 from seqwise.models.fast_layers import fast_layers
 from seqwise.models.heads import ForcedFirst
@@ -189,8 +190,8 @@ class HuggingFaceStepModel(nn.Module, ABC):
                 hint="set model.get_decoder().layerdrop = 0.0, or use an objective that takes all steps at once",
             )
 
-    def _require_positions(self, positions: int, what: str) -> None:
-        for limit, setting in self._position_limits:
+    def _require_positions(self, positions: int, what: str, limits: Sequence[Limit] | None = None) -> None:
+        for limit, setting in self._position_limits if limits is None else limits:
             if positions > limit:
                 raise InputError(
                     f"{what} needs {positions} positions, and {self._name} has {limit} ({setting})",
@@ -203,23 +204,9 @@ class HuggingFaceStepModel(nn.Module, ABC):
         return min((limit for limit, _ in self._position_limits), default=None)
 
     @cached_property
-    def _position_limits(self) -> list[tuple[int, str]]:
+    def _position_limits(self) -> list[Limit]:
         """Numbers of positions, each with the setting that limits it."""
-        limits = []
-        table = getattr(self.model.config, "max_position_embeddings", None)
-        if table is not None and sum(isinstance(part, nn.Embedding) for part in self._decoder.modules()) > 1:
-            limits.append((table, "max_position_embeddings"))
-        # Beyond these, a long row changes the frequencies of rotary positions for all rows of its batch.
-        ropes = getattr(self._decoder.config, "rope_parameters", None) or {}
-        for rope in (ropes, *ropes.values()):
-            kind = rope.get("rope_type", "") if isinstance(rope, dict) else ""
-            if kind == "longrope":
-                limits.append(
-                    (rope["original_max_position_embeddings"], "original_max_position_embeddings of longrope")
-                )
-            elif "dynamic" in kind:
-                limits.append((self._decoder.config.max_position_embeddings, f"max_position_embeddings of {kind} rope"))
-        return limits
+        return decoder_limits(self._decoder, self.model.config)
 
     def _run(self, inputs_BLD: Tensor, **arguments: Any) -> Any:
         with fast_layers(self._decoder):

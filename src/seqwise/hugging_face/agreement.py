@@ -18,6 +18,7 @@ from seqwise import tree
 from seqwise.data.batches import Batch, EncodedExample, collate
 from seqwise.decoding import evaluation_mode
 from seqwise.errors import InputError
+from seqwise.hugging_face.sparse_attention import attention_restored
 from seqwise.models.shared_cache import Past
 
 LOGGER = logging.getLogger(__name__)
@@ -229,7 +230,7 @@ def _examined(model: Any) -> Iterator[None]:
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()  # the probe writes padding without a mask
     try:
-        with evaluation_mode(model), narrow_windows(model.get_decoder()), torch.no_grad():
+        with evaluation_mode(model), narrow_windows(model.get_decoder()), torch.no_grad(), attention_restored(model):
             yield
     except InputError:
         raise

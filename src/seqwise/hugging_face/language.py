@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from seqwise.hugging_face.tokens import decoded
+from seqwise.hugging_face.tokens import decoded, special_ids
 from seqwise.search.automata import Automaton, regular
 from seqwise.search.grammars import Grammar, grammar
 from seqwise.search.language import Language, allowed_tokens, nodes_along, require_output
@@ -28,7 +28,7 @@ def token_texts(tokenizer: Any) -> tuple[dict[int, str], dict[int, str]]:
         >>> token_texts(BertTokenizer(vocab={piece: place for place, piece in enumerate(pieces)}))
         ({5: ' dog', 6: 's'}, {5: 'dog', 6: '##s'})
     """
-    special = set(tokenizer.all_special_ids)
+    special = special_ids(tokenizer)
     ids = [token for token in range(len(tokenizer)) if token not in special]
     first = {token: text for token in ids if NO_TEXT not in (text := decoded(tokenizer, [token]))}
     anchor, before = next(((token, text) for token, text in first.items() if text.strip()), (None, ""))

@@ -18,9 +18,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from seqwise.data.batches import IGNORE
 from seqwise.decoding import evaluation_mode
 from seqwise.devices import at_least_float32, moved
 from seqwise.errors import InputError
+from seqwise.hugging_face.positions import num_positions
+from seqwise.hugging_face.sparse_attention import attention_restored, switching_part
 from seqwise.hugging_face.text_codec import TextCodec
 from seqwise.models.fast_layers import fast_layers
 from seqwise.models.masked import refuse_context, seen_tokens
@@ -49,6 +52,7 @@ class HuggingFaceMaskedModel(nn.Module):
             neither is found: the model scores all positions, and masked ones are selected.
         codec: codec of the tokenizer that it was made with, if any.
         max_length: length of the longest sequence of free tokens, or None without a limit.
+        padding_is_neutral: whether scores are the same with and without padding.
     """
 
     def __init__(
@@ -72,6 +76,7 @@ class HuggingFaceMaskedModel(nn.Module):
         positions = num_positions(model)
         self.max_length = None if positions is None else positions - num_special
         self.reads_attention_mask = "attention_mask" in inspect.signature(unwrapped(model).forward).parameters
+        self.padding_is_neutral = self.reads_attention_mask
         self.narrowed_at: str | None = None
         _check(self)
 
@@ -138,7 +143,7 @@ class HuggingFaceMaskedModel(nn.Module):
         if "attention_mask" in inputs and not self.reads_attention_mask:
             raise InputError("the model takes no attention mask, so rows cannot be padded", hint="sort by length")
         gathered = nullcontext() if self.narrowed_at is None else _gathered(self.model, self.narrowed_at, indices)
-        with gathered, fast_layers(self.model):
+        with gathered, fast_layers(self.model), attention_restored(self.model):
             logits = self.model(**inputs).logits
         logits_MV = logits[indices] if self.narrowed_at is None else logits.squeeze(0)
         return at_least_float32(logits_MV)
@@ -267,17 +272,6 @@ def _vocab_size(model: Any) -> int:
     return len(weight)
 
 
-def num_positions(model: Any) -> int | None:
-    """Return the longest sequence: from the configuration, or from a position table without padding entries."""
-    limits = [getattr(model.config, "max_position_embeddings", None)]
-    for name, module in model.named_modules():
-        if name.rpartition(".")[2] == "position_embeddings" and isinstance(module, nn.Embedding):
-            # RoBERTa and ESM number positions from the one after the padding's.
-            limits.append(module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1))
-    known = [limit for limit in limits if isinstance(limit, int) and limit > 0]
-    return min(known) if known else None
-
-
 @contextmanager
 def _gathered(model: Any, name: str, indices: tuple[Tensor, Tensor]) -> Iterator[None]:
     """Temporarily reduce the output of a backbone module to the masked positions, as one sequence of M."""
@@ -301,14 +295,18 @@ def _gathered(model: Any, name: str, indices: tuple[Tensor, Tensor]) -> Iterator
 def _modules_to_narrow(model: Any) -> list[str]:
     """Return backbone modules after which positions are independent, the earliest first; none without a backbone."""
     backbone = unwrapped(model).base_model
-    if backbone is unwrapped(model):
+    # Sparse attention pads its input, and cuts as many columns off its output.
+    if backbone is unwrapped(model) or switching_part(backbone) is not None:
         return []
     attentions = [name for name, _ in backbone.named_modules() if name.rpartition(".")[2] == "attention"]
     return [*attentions[-1:], ""]
 
 
 def _check(adapted: HuggingFaceMaskedModel) -> None:
-    """Find the module after which masked positions suffice; raise if this is not a masked language model."""
+    """Find the module after which masked positions suffice, and whether padding changes scores.
+
+    Raises if this is not a masked language model.
+    """
     name = type(unwrapped(adapted.model)).__name__
     room = 3 if adapted.max_length is None else min(3, adapted.max_length)
     if room < 1:
@@ -326,6 +324,13 @@ def _check(adapted: HuggingFaceMaskedModel) -> None:
             own_MV = _attempt(lambda: adapted.masked_logits(tokens_NT, masked_NT))
             if own_MV is not None and _alike(own_MV, full_MV, adapted):
                 break
+        if room > 1 and adapted.reads_attention_mask:
+            padded_NT, shorter_1T = tokens_NT.clone(), tokens_NT[1:, :-1]
+            padded_NT[1, -1] = IGNORE
+            own_MV, padded_MV = (
+                adapted.masked_logits(rows_NT, rows_NT != IGNORE)[1 - room :] for rows_NT in (shorter_1T, padded_NT)
+            )
+            adapted.padding_is_neutral = _alike(padded_MV, own_MV, adapted)
         if room > 1 and len(words) > 1:
             first_NT = F.one_hot(torch.zeros(2, dtype=torch.int64), room).bool()
             ends_NT = tokens_NT[:1].repeat(2, 1)

@@ -20,8 +20,10 @@ from seqwise.data.batches import IGNORE
 from seqwise.devices import at_least_float32, moved, reading_is_free
 from seqwise.errors import InputError, placed
 from seqwise.hugging_face.adapter import HuggingFaceStepModel
-from seqwise.hugging_face.masked_model import HuggingFaceMaskedModel, num_positions, unwrapped
+from seqwise.hugging_face.masked_model import HuggingFaceMaskedModel, unwrapped
 from seqwise.hugging_face.masked_text import adapted_with_codec
+from seqwise.hugging_face.positions import num_positions
+from seqwise.hugging_face.sparse_attention import attention_restored
 from seqwise.hugging_face.tokens import TextTokens, before_targets, checked_text, special_around, text_tokens
 from seqwise.models.fast_layers import fast_layers
 from seqwise.models.heads import log_partition
@@ -282,7 +284,7 @@ def _masked_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> Tex
         return max(1, min(settings.max_tokens // (length + num_special), MOST_SCORES // adapted.vocab_size))
 
     def groups(rows: Sequence[_Row]) -> Iterator[list[_Row]]:
-        if adapted.reads_attention_mask and not reading_is_free(next(adapted.parameters())):
+        if adapted.padding_is_neutral and not reading_is_free(next(adapted.parameters())):
             # On a GPU, a pass of few rows costs as much as one of many, so rows of several lengths share it.
             yield from _by_budget(rows, settings.max_tokens, special=num_special, passes=lambda row: len(row.scored))
             return
@@ -382,7 +384,7 @@ def _seq2seq_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> Te
     first, forced_first = first_tokens(inner, inner.generation_config)
     before = (first, *before_targets(tokenizer, forced_first))
     end = _end_token(tokenizer, settings)
-    positions = num_positions(model)
+    positions, limit = (num_positions(model, side) for side in ("decoder", "encoder"))
     window = _smaller(None if positions is None else positions - len(before), settings.window)
 
     def prepare(text: str, prefix: str, suffix: str) -> ScoredText:
@@ -394,8 +396,8 @@ def _seq2seq_scorer(model: Any, tokenizer: Any, settings: ScoringSettings) -> Te
             problem = "the source is empty, and the tokenizer puts no special tokens around it"
             raise InputError(problem, hint="give a prefix: it is the source")
         ready = _with_end(ScoredText(text, prefix, tokens.ids, tokens.words, places, tokens.spans, source), end)
-        if positions is not None and len(source) > positions:
-            problem = f"a source has {len(source)} tokens, and the model has {positions} positions"
+        if limit is not None and len(source) > limit:
+            problem = f"a source has {len(source)} tokens, and the model has {limit} positions"
             raise InputError(problem, hint="cut it; sources are not read in windows")
         return ready
 
@@ -428,7 +430,7 @@ def _left_to_right(
     for group in _by_budget(rows, budget):
         ids_BL, mask_BL = _padded([row.ids for row in group], padding, device)
         masks = {"attention_mask": mask_BL} if reads_mask else {}
-        with fast_layers(model):
+        with fast_layers(model), attention_restored(model):
             logits_BLV = model(**inputs(ids_BL, masks, group), use_cache=False, return_dict=True).logits
         for row, logits_LV in zip(group, logits_BLV, strict=True):
             places_M = moved(torch.tensor(row.scored), device)

@@ -5,6 +5,7 @@ Shapes: B batch, J slots, S source length, T target length, N heads, A size of a
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -15,7 +16,9 @@ from seqwise import tree
 from seqwise.data.batches import Batch
 from seqwise.hugging_face.adapter import HuggingFaceStepModel
 from seqwise.hugging_face.caches import Layers, SlotCopies, cache_in, cache_of, layers_of, no_steps, two_caches_of
+from seqwise.hugging_face.positions import Limit, configured_limit
 from seqwise.hugging_face.shared_attention import SharedCall, shared_call
+from seqwise.hugging_face.sparse_attention import attention_restored
 from seqwise.models.fast_layers import PackedLayers, fast_layers
 from seqwise.models.shared_cache import SharedCache
 
@@ -49,13 +52,13 @@ class Seq2SeqModel(HuggingFaceStepModel):
         tokens_BS = batch.sources_BS
         if tokens_BS.shape[1] == 0:
             tokens_BS = tokens_BS.new_zeros(len(tokens_BS), 1)
-        self._require_positions(tokens_BS.shape[1], "the longest source")
+        self._require_positions(tokens_BS.shape[1], "the longest source", self._source_limits)
         # Some encoders skip padding when they count positions.
         padding = getattr(self.model.config, "pad_token_id", None) or 0
         is_real_BS = torch.arange(tokens_BS.shape[1], device=tokens_BS.device) < lengths_B1
         tokens_BS, mask_BS = tokens_BS.masked_fill(~is_real_BS, padding), is_real_BS.long()
         encoder = self.model.get_encoder()
-        with fast_layers(encoder):
+        with fast_layers(encoder), attention_restored(encoder):
             hidden_BSH = encoder(input_ids=tokens_BS, attention_mask=mask_BS, return_dict=True).last_hidden_state
         if not self._fills_cache:
             return Source(hidden_BSH, mask_BS, batch.source_lengths_B, (), (), (), SlotCopies(), PackedLayers())
@@ -74,6 +77,12 @@ class Seq2SeqModel(HuggingFaceStepModel):
         first = FirstStep(output.last_hidden_state, own) if keeps_first else ()
         lengths_B, empty = batch.source_lengths_B, no_steps(own)
         return Source(hidden_BSH, mask_BS, lengths_B, memory, empty, first, SlotCopies(), PackedLayers())
+
+    @cached_property
+    def _source_limits(self) -> list[Limit]:
+        """Numbers of positions of the encoder, which are the decoder's unless the configuration has its own."""
+        own = configured_limit(self.model.config, "encoder")
+        return [own] if own is not None and "encoder" in own.setting else self._position_limits
 
     def _first_tokens(self, context: Source) -> Tensor:
         return torch.full_like(context.lengths_B, self.first)

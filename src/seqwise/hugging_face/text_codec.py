@@ -17,7 +17,7 @@ import torch
 
 from seqwise.data.batches import FREE
 from seqwise.errors import InputError
-from seqwise.hugging_face.tokens import checked_text, decoded, special_around
+from seqwise.hugging_face.tokens import checked_text, decoded, special_around, special_ids
 
 
 class TextCodec:
@@ -43,8 +43,7 @@ class TextCodec:
                 f"the tokenizer has tokens up to {max(known)}, and the model scores {vocab_size}",
                 hint="give the model's own tokenizer, or resize the model's embeddings",
             )
-        added = getattr(tokenizer, "added_tokens_decoder", {})
-        self._special = {*tokenizer.all_special_ids, *(token for token, entry in added.items() if entry.special)}
+        self._special = special_ids(tokenizer)
         self.allowed_V = torch.zeros(vocab_size, dtype=torch.bool)  # known to the tokenizer and not special
         self.allowed_V[sorted(known - self._special)] = True
         if self.mask_id not in self._encode(tokenizer.mask_token):

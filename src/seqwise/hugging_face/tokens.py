@@ -61,7 +61,7 @@ def text_tokens(tokenizer: Any, text: str, *, words: WordsName = "tokenizer", ta
             place > 0 and (number is None or number != numbers[place - 1]) for place, number in enumerate(numbers)
         ]
     else:
-        begins = [place > 0 and _written_apart(tokenizer, ids[place - 1 : place + 1]) for place in range(len(ids))]
+        begins = _written_apart(tokenizer, ids)
     return TextTokens(ids, spans, tuple(accumulate(begins, initial=0))[1:])
 
 
@@ -75,6 +75,12 @@ def checked_text(text: Any) -> str:
         problem = f"character {error.start + 1} of a text is half of a surrogate pair"
         raise InputError(problem, hint="drop the lone surrogate") from None
     return text
+
+
+def special_ids(tokenizer: Any) -> set[int]:
+    """Return the ids of special tokens: those with a role, and those that were added as special."""
+    added = getattr(tokenizer, "added_tokens_decoder", {})
+    return {*tokenizer.all_special_ids, *(token for token, entry in added.items() if entry.special)}
 
 
 def special_around(tokenizer: Any, text: str = "a", *, target: bool = False) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -114,9 +120,16 @@ def _blank_between(text: str, spans: Sequence[Span | None], place: int) -> bool:
     return bool(between) and between.isspace()
 
 
-def _written_apart(tokenizer: Any, pair: Sequence[int]) -> bool:
-    """Whether the tokenizer writes a blank between two tokens."""
-    return any(sign.isspace() for sign in decoded(tokenizer, pair).strip())
+def _written_apart(tokenizer: Any, ids: Sequence[int]) -> list[bool]:
+    """Mark the tokens before which the tokenizer writes a blank; tokens that are only blanks belong to words before."""
+    begins, last = [False] * len(ids), None
+    for place, token in enumerate(ids):
+        if not decoded(tokenizer, [token]).strip():
+            continue
+        if last is not None:
+            begins[place] = any(sign.isspace() for sign in decoded(tokenizer, ids[last : place + 1]).strip())
+        last = place
+    return begins
 
 
 def decoded(tokenizer: Any, ids: Sequence[int]) -> str:

@@ -28,6 +28,7 @@ from seqwise.hugging_face.configuration import SearchAwareConfig
 from seqwise.hugging_face.generation import ended_by
 from seqwise.hugging_face.language import InsideLanguage, text_language
 from seqwise.hugging_face.model_inputs import NEEDED, batch_from_inputs, target_labels
+from seqwise.hugging_face.positions import configured_limit
 from seqwise.hugging_face.sharding import (
     ONE_UNIT,
     Lockstep,
@@ -258,9 +259,9 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
         new, longest = setting("max_new_tokens"), setting("max_length")
         if new is None and longest is not None:
             return longest
-        most = getattr(self.model.config, "max_position_embeddings", None) if new is None else None
+        limit = configured_limit(self.model.config) if new is None else None
         longest = prompt_length + (20 if new is None else new)  # as ``generate`` has it by default
-        return longest if most is None else min(longest, most)
+        return longest if limit is None else min(longest, limit.positions)
 
     def _wrap_model(self, model: Any, training: bool = True, dataloader: Any = None) -> Any:
         # No public hook lets the module that a step calls (``model_wrapped``) differ from the one that is saved,

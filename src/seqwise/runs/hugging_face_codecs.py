@@ -139,6 +139,8 @@ class GeneratorCodec(OutputCodec):
             self.tokenizer.save_pretrained(folder)
 
     def _ids(self, example: Example, side: str) -> tuple[int, ...]:
+        from seqwise.hugging_face.positions import configured_limit
+
         text = getattr(example, side)[0]
         if not self.model.model.config.is_encoder_decoder:
             ids = self._prompt(text) if side == "source" else self._continuation(example.source[0], text)
@@ -150,9 +152,10 @@ class GeneratorCodec(OutputCodec):
             ids = (*ids, self.model.end)
         if not text.strip() or not ids:
             raise InputError(f"the {side} is blank", **example.place, hint="fill it in or drop the line")
-        positions: int | None = getattr(self.model.model.config, "max_position_embeddings", None)
-        if positions is not None and len(ids) > positions:
-            problem = f"the {side} has {len(ids)} tokens, and the model has {positions} positions"
+        config = self.model.model.config
+        limit = configured_limit(config, "encoder" if side == "source" and config.is_encoder_decoder else "decoder")
+        if limit is not None and len(ids) > limit.positions:
+            problem = f"the {side} has {len(ids)} tokens, and the model has {limit.positions} positions"
             raise InputError(problem, **example.place, hint="shorten it, or drop the line")
         return ids
 
@@ -213,7 +216,7 @@ class TaggerCodec(OutputCodec):
     @classmethod
     def over(cls, model: Any, tokenizer: Any, labels: Vocabulary, *, source: Path | str) -> TaggerCodec:
         """Make the codec of a tagger from the tokenizer and the limits of its encoder."""
-        from seqwise.hugging_face.masked_model import num_positions
+        from seqwise.hugging_face.positions import num_positions
 
         backbone = model.encoder.backbone
         size = backbone.get_input_embeddings().num_embeddings

@@ -145,8 +145,18 @@ def _require_files(folder: Path) -> None:
             hint = "save them as safetensors: model.save_pretrained(folder)"
             raise InputError(problem, path=folder, hint=hint)
         raise InputError("the folder has no model.safetensors", path=folder, hint="save the model there")
-    if names.isdisjoint(TOKENIZERS) and not any(name.endswith(".model") for name in names):
+    named = not names.isdisjoint(TOKENIZERS) or any(name.endswith(".model") for name in names)
+    if not named and not _needs_no_vocabulary(folder):
         raise InputError("the folder has no tokenizer", path=folder, hint="tokenizer.save_pretrained(folder)")
+
+
+def _needs_no_vocabulary(folder: Path) -> bool:
+    """Whether the tokenizer of a folder splits text into bytes or characters (ByT5, CANINE), or has all its files."""
+    import transformers
+
+    _, config = _configurations(folder)
+    files = getattr(getattr(transformers, str(config.get("tokenizer_class")), None), "vocab_files_names", None)
+    return files is not None and all((folder / name).exists() for name in files.values())
 
 
 @contextmanager

@@ -110,8 +110,11 @@ class SampleSettings(ChainSettings):
         return sweep % self.every == 0 and sweep > self.num_skipped
 
     def keeps(self, sweep: int, *, after: int = 0) -> bool:
-        """Whether the file of the chains keeps the sequences after a sweep."""
-        return self.best or (self.every is not None and self.prints(after + sweep))
+        """Whether the file of the chains keeps the sequences after a sweep, also discarded ones.
+
+        How many are discarded by default depends on the number of sweeps, which another call may change.
+        """
+        return self.best or (self.every is not None and (after + sweep) % self.every == 0)
 
     def num_printed(self, num_problems: int) -> int:
         """Number of printed sequences."""

@@ -213,11 +213,12 @@ class ChainRunner:
         tokens = {token for tokenizations in self.phrases.required for phrase in tokenizations for token in phrase}
         if self.allowed_V is not None and not bool(self.allowed_V[sorted(tokens)].all()):
             hint = f"allow all tokens of the phrases, {hint}"
+        found = f"was found that {' and '.join(what)}" if what else "was found: the model excludes every allowed token"
         return InputError(
-            f"no sequence {f'of length {len(problem.tokens)} ' if all_free else ''}was found that {' and '.join(what)}",
+            f"no sequence {f'of length {len(problem.tokens)} ' if all_free else ''}{found}",
             path=problem.path,
             line=problem.line,
-            hint=hint,
+            hint=hint if what else "allow other tokens",
         )
 
 
