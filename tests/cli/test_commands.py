@@ -154,6 +154,9 @@ def test_a_chain_is_trained_and_searched_like_any_tagger(
     assert seqwise(*predict[:-1], "--decoder=viterbi").out == searched.out
     said = "--n-best 2 is more than the 1 that the search keeps; choose another decoder"
     assert seqwise(*predict[:-1], "--decoder=viterbi", "--n-best=2").complaint == said
+    for decoder in ("viterbi", "greedy"):
+        with_beam = seqwise(*predict[:-1], f"--decoder={decoder}", "--beam-size=7").complaint
+        assert with_beam == f"--beam-size has no effect on the decoder {decoder}; leave it out"
 
 
 def test_objectives_that_need_a_chain_say_so(seqwise: Command, data: Path, tmp_path: Path) -> None:
@@ -1144,6 +1147,14 @@ SETTINGS = [
     ("subword_vocabulary: 0", "subword_vocabulary: has no effect here"),
     ("wrong_label_costs: O=two", "wrong_label_costs: has no effect here"),
 ]
+
+
+def test_a_setting_that_is_given_twice_in_a_file(seqwise: Command, data: Path, tmp_path: Path) -> None:
+    config = tmp_path / "settings.yaml"
+    config.write_text(f"train: {data / 'train.conll'}\nhidden_size: 8\nmodel:\n  name: lstm\n  hidden_size: 9\n")
+    complaint = seqwise("train", "--config", config, "--output", tmp_path / "run").complaint
+    said = "hidden_size is given twice; it is also given as model.hidden_size; remove one of them"
+    assert complaint == f"{config}:2: {said}"
 
 
 @pytest.mark.parametrize(("line", "said"), SETTINGS)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -167,3 +169,16 @@ def test_tokens_are_labelled_as_they_arrive_and_a_closed_pipe_is_no_error(run: P
         running.stdin.close()
         said = running.stderr.read()
         assert (running.wait(timeout=60), said) == (0, b"")
+
+
+def test_a_compressed_file_is_read_and_a_damaged_one_refused(seqwise: Command, run: Path, tmp_path: Path) -> None:
+    text = "a b\n\nc\n" * 200
+    plain, packed, torn = (tmp_path / name for name in ("plain", "packed.gz", "torn.gz"))
+    plain.write_text(text)
+    packed.write_bytes(gzip.compress(text.encode()))
+    torn.write_bytes(packed.read_bytes()[:-9])
+    assert seqwise("stream", run, packed).out == seqwise("stream", run, plain).out
+    ended = seqwise("stream", run, torn)
+    assert ended.code == 2 and re.search(
+        rf"{re.escape(str(torn))}:[0-9]+: damaged gzip file .*; copy or compress", ended.err
+    )

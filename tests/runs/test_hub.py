@@ -228,6 +228,13 @@ def test_a_card_has_metadata_results_and_signatures(runs: Path) -> None:
     assert "pseudo perplexity" in masked and "method:masked transformer | seeds:0 | data:" in masked
 
 
+def test_commands_of_a_card_can_be_typed(runs: Path, tmp_path: Path, seqwise: Command) -> None:
+    folder = tmp_path / "my run"
+    shutil.copytree(runs / "tagger", folder)
+    assert f"`seqwise predict '{folder}' \"a text\"`" in seqwise("card", folder).out
+    assert "this is not a repository name" in seqwise("card", folder, "--repo=bad name").complaint
+
+
 def test_a_card_tells_a_look_ahead(tmp_path: Path) -> None:
     save_run(tagger(look_ahead=2), tmp_path)
     assert "left-to-right encoder that looks 2 tokens ahead, 3 labels" in card_of(tmp_path)

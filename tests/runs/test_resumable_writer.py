@@ -121,6 +121,17 @@ def test_a_file_with_a_name_like_a_part_is_left_alone(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 4 and (tmp_path / "out").read_text() == WHOLE
 
 
+def test_files_of_others_beside_the_output_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "out.new").write_text("mine")
+    write_in_blocks(tmp_path / "out", NUMBERS, squares, claim=CLAIM, block=BLOCK)
+    assert (tmp_path / "out.new").read_text() == "mine" and (tmp_path / "out").read_text() == WHOLE
+    assert len(list(tmp_path.iterdir())) == 2
+    (tmp_path / "more.partial").write_text("mine")
+    with pytest.raises(InputError, match=r"more\.partial: the file was started with something else"):
+        write_in_blocks(tmp_path / "more", NUMBERS, squares, claim=CLAIM, block=BLOCK)
+    assert (tmp_path / "more.partial").read_text() == "mine"
+
+
 @pytest.mark.parametrize("exists", [True, False])
 def test_a_link_stays_and_its_file_is_written(tmp_path: Path, exists: bool) -> None:
     (tmp_path / "there").mkdir()

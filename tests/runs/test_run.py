@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from command_line import Command
 from seqwise.configuration import dump
 from seqwise.data import Batch, Example, Vocabulary, collate, join_pieces, read_columns, write_columns
 from seqwise.data.durable import LOCK
+from seqwise.data.readers import each_source
 from seqwise.decoding import DECODERS
 from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Counts, Sums
@@ -352,7 +354,10 @@ def test_inputs_from_texts_and_files(tmp_path: Path) -> None:
     # A typed text has the words of a line of a file: a no-break space separates none.
     (tmp_path / "in").write_text(" 10\u00a0000 \tb\u2028c  d ")
     for text in (str(tmp_path / "in"), (tmp_path / "in").read_text(), " 10\u00a0000\r\nb\u2028c\nd\n"):
-        assert [e.source for e in inputs_of(text, units="words")] == [("10\u00a0000", "b\u2028c", "d")]
+        read = partial(each_source, units="words", separator=None)  # as with --text
+        assert [e.source for e in inputs_of(text, units="words", read=read)] == [("10\u00a0000", "b\u2028c", "d")]
+    with pytest.raises(InputError, match="in:1: a pair where a source was expected"):
+        inputs_of(str(tmp_path / "in"), units="words")
     (tmp_path / "in").write_text(" a  b\u00a0")
     for text in (str(tmp_path / "in"), "\n a  b\u00a0\t"):
         assert [e.source for e in inputs_of(text, units="text")] == [("a  b\u00a0",)]
@@ -362,6 +367,8 @@ def test_inputs_from_texts_and_files(tmp_path: Path) -> None:
     only = inputs_of("a b", units="characters")
     assert [(e.source, e.path) for e in only] == [(("a", " ", "b"), "")]
     assert not names_a_file("x" * 5000) and not names_a_file("the end.txt is near") and not names_a_file(str(tmp_path))
+    with pytest.raises(InputError, match="this is a directory"):
+        inputs_of(f"{tmp_path}/", units="words")
     with pytest.raises(InputError, match="no such file"):
         inputs_of("away.tsv", units="words")
     assert input_units(TINY) == "words"  # a tagger reads tokens

@@ -276,9 +276,12 @@ def test_words_of_an_own_run_are_made_of_subwords(seqwise: Command, tmp_path: Pa
         "end": "has no effect under a model that is masked",
         "bound": "is for",
         "window": "is for",
+        "words": "is for",
+        "separator": "is for",
+        "seed": "has no effect without a bound; leave it out, or give --bound N",
     }.items():
         with pytest.raises(InputError, match=f"{name}: (it )?{said}"):
-            Scorer(run, **{name: True if name == "end" else 3})
+            Scorer(run, **{name: {"end": True, "words": "blanks", "separator": "_"}.get(name, 3)})
 
 
 @pytest.mark.parametrize("kind", KINDS)

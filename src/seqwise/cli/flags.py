@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seqwise.cli.completion import choice_of, run_folders
-from seqwise.cli.console import command_device
+from seqwise.cli.console import command_device, require_at_least_one
 from seqwise.cli.layout import Command
+from seqwise.errors import InputError
 from seqwise.names import DECODER_NAMES
 
 if TYPE_CHECKING:
@@ -50,6 +51,11 @@ ResumableOutput = Annotated[
 ]
 
 
+# Viterbi keeps the best output for each last label, and the second best may end with the label of the best.
+ONE_OUTPUT = ("greedy", "viterbi")
+"""Decoders without a beam, which return one output."""
+
+
 def decoder_option(default: str) -> Any:
     """Return the option of a decoder, with the default in its help."""
     return typer.Option(
@@ -59,11 +65,15 @@ def decoder_option(default: str) -> Any:
     )
 
 
-def resolved_decoder(name: str | None, folder: Path) -> str | None:
-    """Return the name of a decoder, resolving "best" to the best one on development data."""
+def resolved_decoder(name: str | None, folder: Path, *, beam_size: int | None) -> str | None:
+    """Return the name of a decoder, resolving "best" to the best one on development data; check its beam size."""
     from seqwise.runs.decoder_choice import best_decoder
 
-    return best_decoder(folder) if name == "best" else name
+    require_at_least_one("--beam-size", beam_size)
+    resolved = best_decoder(folder) if name == "best" else name
+    if resolved in ONE_OUTPUT and beam_size is not None:
+        raise InputError(f"--beam-size has no effect on the decoder {resolved}", hint="leave it out")
+    return resolved
 
 
 def load_predicting_run(name: str, *, language: str | None = None) -> tuple[Path, OutputRun]:

@@ -20,6 +20,7 @@ from seqwise.cli.console import (
     require_files,
 )
 from seqwise.cli.flags import (
+    ONE_OUTPUT,
     BeamSize,
     GoldFile,
     Language,
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
     from seqwise.runs.run import OutputRun
 
 BLOCK = 1024  # inputs that are decoded, and written to a file, together
-# Viterbi keeps the best output for each last label, and the second best may end with the label of the best.
-ONE_OUTPUT = ("greedy", "viterbi")
 FORMATS = ("lines", "json", "columns")
 LengthNormalization = Annotated[
     float,
@@ -107,7 +106,7 @@ def predict(
     read = input_reader(loaded.settings, plain_text=plain_text)
     examples = inputs_of(text, units=input_units(loaded.settings), read=read)
     require_own_labels(examples, loaded.codec.writable)
-    decoder = resolved_decoder(decoder, folder)
+    decoder = resolved_decoder(decoder, folder, beam_size=beam_size)
     _require_possible(loaded, decoder, beam_size=beam_size, n_best=n_best, length_normalization=length_normalization)
     # For all examples, so that errors are raised before the first output.
     problems = _problems_by_line(loaded, examples)
@@ -190,7 +189,6 @@ def _require_possible(
     run: OutputRun, decoder: str | None, *, beam_size: int | None, n_best: int | None, length_normalization: float
 ) -> None:
     """Raise an InputError for numbers that a search cannot use."""
-    require_at_least_one("--beam-size", beam_size)
     require_at_least_one("--n-best", n_best)
     _require_finite(length_normalization)
     slots = 1 if decoder in ONE_OUTPUT else beam_size or run.settings.beam_size
@@ -276,8 +274,7 @@ def evaluate(
     folder, loaded = load_predicting_run(run, language=language)
     examples = read_examples(loaded.settings, file)
     require_known_target(loaded, examples)
-    decoder = resolved_decoder(decoder, folder)
-    require_at_least_one("--beam-size", beam_size)
+    decoder = resolved_decoder(decoder, folder, beam_size=beam_size)
     _require_finite(length_normalization)
     names = decoders_for(loaded.settings) if decoder is None else [decoder]
     decoders = {name: choose_decoder(loaded.settings, name, beam_size=beam_size) for name in names}

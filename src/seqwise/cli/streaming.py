@@ -7,12 +7,10 @@ import json
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from seqwise.cli.console import require_at_least_one
 from seqwise.cli.flags import BeamSize, RunFolder, decoder_option, load_predicting_run, resolved_decoder
 from seqwise.errors import InputError, placed
 from seqwise.names import STDIN
@@ -56,9 +54,10 @@ def stream(
     """
     from seqwise.runs import Streams, choose_decoder
 
-    require_at_least_one("--beam-size", beam_size)
     folder, loaded = load_predicting_run(run)
-    chosen = choose_decoder(loaded.settings, resolved_decoder(decoder, folder), beam_size=beam_size)
+    chosen = choose_decoder(
+        loaded.settings, resolved_decoder(decoder, folder, beam_size=beam_size), beam_size=beam_size
+    )
     streams, written = Streams(loaded, chosen, commit=commit), _json_line if as_json else _plain_line
     if file == "-" and sys.stdin.isatty():
         print("reading tokens from the terminal: a blank line ends a sentence, Ctrl-D the input", file=sys.stderr)
@@ -88,17 +87,19 @@ def _pieces(file: str, *, each_line: bool) -> Iterator[tuple[str | None, int]]:
 
 def _parts(file: str) -> Iterator[str]:
     """Yield the text that has arrived, up to the last token that is complete."""
-    from seqwise.data.readers import unreadable_files
+    from seqwise.data.readers import DAMAGED, damaged_input, opened_input
 
     # As in read_lines, a byte-order mark is dropped and NUL is refused: UTF-16 and binary files are full of it.
     decoder, rest, line = codecs.getincrementaldecoder("utf-8-sig")(), "", 1
     path = STDIN if file == "-" else file
-    with unreadable_files(path), nullcontext(sys.stdin.buffer) if file == "-" else open(file, "rb") as opened:
+    with opened_input(path) as opened:
         source: Any = opened
         while True:
-            read: bytes = source.read1(READ_AT_ONCE)  # does not wait for all bytes, unlike read
             try:
+                read: bytes = source.read1(READ_AT_ONCE)  # does not wait for all bytes, unlike read
                 text = rest + decoder.decode(read, final=not read)
+            except DAMAGED as error:
+                raise damaged_input(error, path, line) from None
             except UnicodeDecodeError as error:
                 line += error.object[: error.start].count(b"\n")
                 hint = "convert it to UTF-8, for example with iconv"

@@ -283,10 +283,13 @@ def build(kind: type[T] | OneOf, given: Given) -> T:
     """Build a configuration from given settings."""
     root = _member_of_root(kind, given) if isinstance(kind, OneOf) else kind
     start = {name: value for name, value in (given.start or {}).items() if name in root.model_fields}
-    used: set[str] = set()
+    used: dict[str, str] = {}
     placed = _placed(root, given, Written(start, "", given.path), used)
     for written in (*given.flags.values(), *(given.file.values() if given.start is None else ())):
-        if written.name not in used:
+        if nested := used.get(written.name):
+            hint = f"it is also given as {nested}; remove one of them"
+            raise InputError(f"{written.name} is given twice", path=written.path, line=written.key_line, hint=hint)
+        if nested is None:
             raise _without_effect(kind, written)
     try:
         built: Any = root.model_validate(placed.plain())
@@ -305,8 +308,11 @@ def _member_of_root(kind: OneOf, given: Given) -> type[Config]:
     raise named(wrong, Written({**given.file, **given.flags}, "", given.path), (tag,))
 
 
-def _placed(kind: type[Config], given: Given, here: Written, used: set[str]) -> Written:
-    """Put flat settings into a section: file values below nested ones, flags above; record them in ``used``."""
+def _placed(kind: type[Config], given: Given, here: Written, used: dict[str, str]) -> Written:
+    """Put flat settings into a section: file values below nested ones, flags above; record them in ``used``.
+
+    There, the value of a flat name is "", or the nested name that takes its place.
+    """
     values = dict(here.value)
     for name, info in kind.model_fields.items():
         flat, section = flat_name(name, info), section_of(info)
@@ -314,7 +320,10 @@ def _placed(kind: type[Config], given: Given, here: Written, used: set[str]) -> 
         written = [candidate for candidate in candidates if candidate is not None]
         # In a file, a flat key has no effect next to a nested key for the same setting.
         has_effect = section is not None or flat in given.flags or here.inner(name) in (None, given.file.get(flat))
-        used |= {flat} & {*given.file, *given.flags} if has_effect else set()
+        if has_effect:
+            used |= dict.fromkeys({flat} & {*given.file, *given.flags}, "")
+        elif flat in given.file and (nested := here.inner(name)) is not None:
+            used.setdefault(flat, nested.name)
         if section is not None and all(isinstance(w.value, str | Mapping) for w in written):
             inner = _placed_section(section, info, written, given, used)
         else:
@@ -325,7 +334,7 @@ def _placed(kind: type[Config], given: Given, here: Written, used: set[str]) -> 
 
 
 def _placed_section(
-    section: type[Config] | OneOf, info: FieldInfo, written: list[Written], given: Given, used: set[str]
+    section: type[Config] | OneOf, info: FieldInfo, written: list[Written], given: Given, used: dict[str, str]
 ) -> Written | None:
     """Return a nested section, or None if none of its settings was given."""
     merged: dict[str, Any] = {}

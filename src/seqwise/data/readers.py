@@ -69,17 +69,31 @@ def read_lines(path: FilePath) -> Iterator[tuple[int, str]]:
     """
     number = 0
     try:
-        with unreadable_files(path), _opened(path) as plain:
-            compressed = plain.peek(2)[:2] == b"\x1f\x8b"
-            stream = cast(IO[bytes], gzip.GzipFile(fileobj=plain)) if compressed else plain
+        with opened_input(path) as stream:
             # Limits readline instead of checking afterwards, because a small gzip may contain a line of gigabytes.
             for number, raw in enumerate(iter(lambda: stream.readline(MAX_LINE_BYTES + 3), b""), start=1):
                 yield number, _line_text(raw, path, number)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        hint = "copy or compress the file again"
-        raise InputError(f"damaged gzip file ({error})", path=path, line=number + 1, hint=hint) from None
+    except DAMAGED as error:
+        raise damaged_input(error, path, number + 1) from None
     if number == 0:
         raise InputError("the file is empty", path=path, hint="give a file with at least one line")
+
+
+@contextmanager
+def opened_input(path: FilePath) -> Iterator[IO[bytes]]:
+    """Open a file or standard input for reading, decompressed if it is a gzip file; reading may raise ``DAMAGED``."""
+    with unreadable_files(path), _opened(path) as plain:
+        compressed = plain.peek(2)[:2] == b"\x1f\x8b"
+        yield cast(IO[bytes], gzip.GzipFile(fileobj=plain)) if compressed else plain
+
+
+DAMAGED = (gzip.BadGzipFile, EOFError, zlib.error)
+"""Errors on reading a damaged gzip file."""
+
+
+def damaged_input(error: Exception, path: FilePath, line: int) -> InputError:
+    """Return the error about a damaged gzip file."""
+    return InputError(f"damaged gzip file ({error})", path=path, line=line, hint="copy or compress the file again")
 
 
 @contextmanager
@@ -90,7 +104,8 @@ def unreadable_files(path: FilePath) -> Iterator[None]:
     except gzip.BadGzipFile:  # an OSError, but about the contents
         raise
     except FileNotFoundError:
-        raise InputError("no such file", path=path, hint="check the name") from None
+        hint = "this command does not read standard input" if os.fspath(path) == "-" else "check the name"
+        raise InputError("no such file", path=path, hint=hint) from None
     except IsADirectoryError:
         raise InputError("this is a directory", path=path, hint="name a file in it") from None
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -139,7 +140,7 @@ run = load_run("{repo}")
 print(run.codec.target_text(predict(run, ["a text"])[0][0].tokens))
 ```
 
-Or `seqwise predict {repo} "a text"`."""
+Or `seqwise predict {shlex.quote(repo)} "a text"`."""
 
 
 def _use_of_transformers(settings: Settings, repo: str, *, is_encoder_decoder: bool) -> str:
@@ -156,8 +157,9 @@ print(tokenizer.batch_decode(written{without_prompt}, skip_special_tokens=True)[
 ```
 """
     if settings.trained_score == "global":
-        return f"{plain}\n{_RAW_SCORES.format(repo=repo)}"
-    return f'{plain}\nIt was trained for this beam; `seqwise predict {repo} "a text"` searches in the same way.'
+        return f"{plain}\n{_RAW_SCORES.format(repo=shlex.quote(repo))}"
+    command = f'seqwise predict {shlex.quote(repo)} "a text"'
+    return f"{plain}\nIt was trained for this beam; `{command}` searches in the same way."
 
 
 def _results(dev: Mapping[str, Any], settings: Settings) -> str:
@@ -177,6 +179,7 @@ def _masked_card(run: MaskedRun, metrics: Mapping[str, Any], repo: str) -> Card:
     settings = run.settings
     size = f" on {metrics['train_examples']:,} sequences" if "train_examples" in metrics else ""
     summary = f"A masked model (`{settings.model.name}`) of {settings.units}, trained with seqwise{size}."
+    typed = shlex.quote(repo)
     use = f"""\
 ```python
 from seqwise.runs import Scorer
@@ -185,7 +188,7 @@ for score in scorer.score_examples(scorer.run.codec.read("sequences.txt")):
     print(score.log_prob, *score.tokens)
 ```
 
-Or `seqwise score {repo} sequences.txt`; `seqwise sample {repo}` draws sequences and fills in."""
+Or `seqwise score {typed} sequences.txt`; `seqwise sample {typed}` draws sequences and fills in."""
     parts = [summary, f"## Use\n\n{use}", f"## Results\n\n{_measured(metrics)}", _settings(public_settings(settings))]
     return _tagged("masked-lm", "energy-based-model"), parts
 

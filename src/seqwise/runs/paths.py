@@ -12,11 +12,14 @@ _FILE_ENDINGS = (".txt", ".tsv", ".csv", ".conll", ".gz", ".json", ".jsonl", ".l
 
 
 def names_a_file(text: str) -> bool:
-    """Whether text is a file name: the file exists, or the text ends like one; an existing folder is no file."""
+    """Whether text is a file name: the file exists, or the text ends like one.
+
+    An existing folder is no file, since a text may be called like one, unless a slash follows.
+    """
     path = Path(text)
     try:
         if path.exists():
-            return not path.is_dir()
+            return not path.is_dir() or text.endswith("/")
     except OSError:  # a text too long for a file name
         return False
     return path.suffix in _FILE_ENDINGS and not any(map(str.isspace, text))

@@ -36,13 +36,14 @@ class Upload:
 
 def card_of(folder: Path, *, repo: str | None = None) -> str:
     """Return the model card of a run: its own ``README.md``, or one made from settings and metrics."""
+    if repo is not None:
+        _require_name(repo)
     return _card(folder, load_run(folder), repo or str(folder))
 
 
 def upload_of(folder: Path, repo: str) -> Upload:
     """Collect the files of a run for the hub, after a test load; paths in its settings are reduced to names."""
-    if not HUB_RUN.fullmatch(repo):
-        raise InputError("this is not a repository name", path=repo, hint="write it as USER/NAME")
+    _require_name(repo)
     run, model_path = load_run(folder), model_folder(folder)
     names = {path.relative_to(model_path): path for path in sorted(model_path.rglob("*")) if path.is_file()}
     # Hidden folders hold metadata of a download, which the hub refuses.
@@ -54,6 +55,11 @@ def upload_of(folder: Path, repo: str) -> Upload:
         files[METRICS] = folder / METRICS
     files[CARD] = _card(folder, run, repo).encode()
     return Upload(repo, files)
+
+
+def _require_name(repo: str) -> None:
+    if not HUB_RUN.fullmatch(repo):
+        raise InputError("this is not a repository name", path=repo, hint="write it as USER/NAME")
 
 
 def push(upload: Upload, *, private: bool | None = None, api: Any = None) -> str:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
-from seqwise.data.durable import flush, rename_durably
+from seqwise.data.durable import flush, partial_of, rename_durably
 from seqwise.errors import InputError
 from seqwise.training.checkpoints import saving
 from seqwise.training.processes import (
@@ -110,7 +110,7 @@ def _kept(part: Path, head: bytes, claim: Mapping[str, str]) -> list[_Block]:
     """Return the complete blocks of a part, and truncate it after them."""
     with saving(part), part.open("r+b") as stream:
         first_line = stream.readline()
-        if not first_line.endswith(b"\n"):  # killed within its first line
+        if not first_line.endswith(b"\n") and head.startswith(first_line.rstrip(b"\0")):  # killed within it
             stream.truncate(0)
             return []
         if first_line != head:
@@ -161,7 +161,7 @@ def _finish(path: Path, count: int) -> None:
     if missing is not None:
         problem = f"block {missing} of {count} is missing from the parts"
         raise InputError(problem, path=path, hint="run the same command again, and no other with this --output")
-    new = path.with_name(f"{path.name}.new")
+    new = partial_of(path)
     with saving(path):
         with new.open("wb") as stream:
             for number in range(count):

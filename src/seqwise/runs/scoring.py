@@ -317,8 +317,9 @@ def _of_texts(model: Any, tokenizer: Any, settings: ScoringSettings) -> _Scoring
 def _of_sequences(run: MaskedRun, settings: ScoringSettings) -> _Scoring:
     """Score the sequences of a masked model of seqwise."""
     refuse_ignored(settings, "masked")
-    for name in ("bound", "window"):
-        if getattr(settings, name):
+    usual = ScoringSettings()
+    for name in ("bound", "window", "words", "separator"):
+        if getattr(settings, name) != getattr(usual, name):
             raise InputError(f"{name}: it is for Hugging Face models", hint="leave it out")
 
     def check(example: Example) -> None:

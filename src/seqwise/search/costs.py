@@ -139,7 +139,8 @@ class _EditDistance:
     def advance(self, state: tuple[Tensor, Tensor], selection: Selection) -> tuple[Tensor, Tensor]:
         rows_BKP, finished_BK = selection.follow(state)
         # Places after the end of gold get the mass of token 0, and are never read: a row depends only on its left part.
-        written_BKP = levenshtein_row(rows_BKP, selection.token_masses(self.gold_BG.clamp(min=0)))
+        masses_BKG = selection.token_masses(self.gold_BG.clamp(0, self.vocab_size - 1))
+        written_BKP = levenshtein_row(rows_BKP, masses_BKG.masked_fill((self.gold_BG >= self.vocab_size)[:, None], 0))
         if self.end is None:
             return written_BKP, finished_BK
         stays_BK1 = finished_BK[..., None]
