@@ -319,6 +319,8 @@ def test_from_the_command_line_to_a_run_with_the_winner(tmp_path: Path, seqwise:
     command = ["tune", tmp_path / "config.yaml", "--output", tmp_path / "tuned"]
     ended = seqwise(*command, "--trials=2")
     assert ended.code == 0 and "settings" in ended.out, ended.err
+    ended = seqwise(*command, "--trials=1")
+    assert "no trial was run: 2 trials had ended, and --trials 1 counts them" in ended.err
     (record,) = seqwise(*command, "--trials=3", "--json").records
     assert len(record["trials"]) == 3 and record["title"] == "accuracy"
     best = load_run(Path(record["run"]))

@@ -11,7 +11,8 @@ import typer
 
 from seqwise.cli.console import command_device, print_table, progress_bars
 from seqwise.cli.flags import given_flags
-from seqwise.names import measure_heading, measure_text
+from seqwise.errors import warn
+from seqwise.names import count_of, measure_heading, measure_text
 
 if TYPE_CHECKING:
     from seqwise.runs.tuning import Tuning
@@ -40,6 +41,7 @@ def tune(
     from seqwise.runs.tuning import tune as tune_settings
 
     command_device()
+    counts: list[int] = []  # of trials that have ended
     with progress_bars() as progress:
         bar = progress.add_task("trials", total=max(trials, 1), note="")
 
@@ -48,10 +50,13 @@ def tune(
 
         def on_trial(tuning: Tuning | None) -> None:
             ended = 0 if tuning is None else len(tuning.trials)
+            counts.append(ended)
             note = "" if tuning is None else f"best {_value(tuning, tuning.trials[tuning.best].value)}"
             progress.update(bar, completed=ended, note=note)
 
         tuning = tune_settings(settings, output, num_trials=trials, on_trial=on_trial, on_progress=on_progress)
+    if counts[0] >= trials:
+        warn(f"no trial was run: {count_of(counts[0], 'trial')} had ended, and --trials {trials} counts them")
     if as_json:
         print(json.dumps({**asdict(tuning), "config": str(tuning.config), "run": str(tuning.run)}))
         return
