@@ -182,3 +182,18 @@ def test_a_compressed_file_is_read_and_a_damaged_one_refused(seqwise: Command, r
     assert ended.code == 2 and re.search(
         rf"{re.escape(str(torn))}:[0-9]+: damaged gzip file .*; copy or compress", ended.err
     )
+
+
+def test_an_empty_input_is_looked_at_once(streamed: Callable[..., Ended], run: Path) -> None:
+    """On a terminal, each look at the end of the input waits for another Ctrl-D."""
+    looks: list[int] = []
+
+    class Terminal(Input):
+        def readinto(self, room: Any) -> int:
+            looks.append(1)
+            return super().readinto(room)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sys.modules[__name__], "Input", Terminal)
+        assert streamed([], run).out == ""
+    assert len(looks) == 1

@@ -627,8 +627,8 @@ def test_short_inputs_leave_sparse_attention_as_it_was() -> None:
     model = big_bird()
     adapted = masked_model(model, **IDS)
     with torch.no_grad():
+        assert model.bert.attention_type == "block_sparse"
         for _ in range(2):
-            assert model.bert.attention_type == "block_sparse"
             torch.testing.assert_close(adapted.masked_logits(long, masked), expected)
             adapted.masked_logits(short, torch.ones_like(short).bool())
     full = big_bird()
@@ -636,8 +636,9 @@ def test_short_inputs_leave_sparse_attention_as_it_was() -> None:
     assert (with_masks_put_by_hand(full, long[0].tolist(), [0, 31, 59]) - expected).abs().max() > 0.1
 
 
-def test_rows_share_a_pass_only_if_padding_does_not_change_their_scores() -> None:
-    """Funnel pools over pairs of tokens, padding among them."""
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def test_rows_share_a_pass_only_if_padding_does_not_change_their_scores(dtype: torch.dtype) -> None:
+    """Funnel pools over pairs of tokens, padding among them; the sparse attention of BigBird depends on the length."""
     torch.manual_seed(0)
     funnel = transformers.FunnelForMaskedLM(
         transformers.FunnelConfig(
@@ -645,5 +646,20 @@ def test_rows_share_a_pass_only_if_padding_does_not_change_their_scores() -> Non
             pad_token_id=0, initializer_std=1.0,
         )
     ).eval()  # fmt: skip
-    assert not masked_model(funnel, **IDS).padding_is_neutral
-    assert masked_model(bert(), **IDS).padding_is_neutral
+    for model in (funnel, big_bird()):
+        assert not masked_model(model.to(dtype), **IDS).padding_is_neutral
+    for name in ("BERT", "RoBERTa"):
+        assert masked_model(MODELS[name]().to(dtype), **IDS).padding_is_neutral
+
+
+def test_a_model_that_cannot_be_padded_is_adapted() -> None:
+    class WithoutPadding(transformers.BertForMaskedLM):
+        def forward(self, *arguments: Any, attention_mask: Any = None, **named: Any) -> Any:
+            if attention_mask is not None:
+                raise ValueError("padding is not supported")
+            return super().forward(*arguments, **named)
+
+    model = WithoutPadding(transformers.BertConfig(vocab_size=12, **SIZES)).eval()
+    adapted = masked_model(model, **IDS)
+    assert not adapted.padding_is_neutral
+    assert adapted.masked_logits(torch.tensor([[5, 6]]), torch.tensor([[True, False]])).shape == (1, 12)

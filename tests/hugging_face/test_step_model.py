@@ -1464,8 +1464,8 @@ def test_adapting_a_model_leaves_its_sparse_attention_on() -> None:
     with torch.no_grad():
         own = model(input_ids=source, decoder_input_ids=fed).logits
         adapted = step_model(model)
+        assert model.model.encoder.attention_type == "block_sparse"
         for _ in range(2):
-            assert model.model.encoder.attention_type == "block_sparse"
             context = adapted.encode(collate([EncodedExample(tuple(source[0].tolist()), ())]))
             scores = adapted.head(adapted.teacher_forced(context, target))
             torch.testing.assert_close(scores, own, atol=1e-5, rtol=1e-4)

@@ -121,11 +121,18 @@ def test_a_file_with_a_name_like_a_part_is_left_alone(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 4 and (tmp_path / "out").read_text() == WHOLE
 
 
-def test_files_of_others_beside_the_output_are_kept(tmp_path: Path) -> None:
+def test_files_of_others_beside_the_output_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Path) -> None:
+        raise OSError(28, "No space left on device")
+
     (tmp_path / "out.new").write_text("mine")
     write_in_blocks(tmp_path / "out", NUMBERS, squares, claim=CLAIM, block=BLOCK)
     assert (tmp_path / "out.new").read_text() == "mine" and (tmp_path / "out").read_text() == WHOLE
     assert len(list(tmp_path.iterdir())) == 2
+    with monkeypatch.context() as patched, pytest.raises(InputError, match="No space left"):
+        patched.setattr(resumable_writer, "rename_durably", fail)
+        write_in_blocks(tmp_path / "full", NUMBERS, squares, claim=CLAIM, block=BLOCK)
+    assert {path.name for path in tmp_path.iterdir()} == {"out", "out.new", "full.partial"}  # no copy of the output
     (tmp_path / "more.partial").write_text("mine")
     with pytest.raises(InputError, match=r"more\.partial: the file was started with something else"):
         write_in_blocks(tmp_path / "more", NUMBERS, squares, claim=CLAIM, block=BLOCK)

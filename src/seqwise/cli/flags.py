@@ -70,10 +70,9 @@ def resolved_decoder(name: str | None, folder: Path, *, beam_size: int | None) -
     from seqwise.runs.decoder_choice import best_decoder
 
     require_at_least_one("--beam-size", beam_size)
-    resolved = best_decoder(folder) if name == "best" else name
-    if resolved in ONE_OUTPUT and beam_size is not None:
-        raise InputError(f"--beam-size has no effect on the decoder {resolved}", hint="leave it out")
-    return resolved
+    if name in ONE_OUTPUT and beam_size is not None:
+        raise InputError(f"--beam-size has no effect on the decoder {name}", hint="leave it out")
+    return best_decoder(folder) if name == "best" else name
 
 
 def load_predicting_run(name: str, *, language: str | None = None) -> tuple[Path, OutputRun]:

@@ -6,6 +6,7 @@ Readers accept plain or gzip-compressed UTF-8. Only a line feed ends a line, so 
 from __future__ import annotations
 
 import gzip
+import io
 import itertools
 import json
 import os
@@ -83,8 +84,11 @@ def read_lines(path: FilePath) -> Iterator[tuple[int, str]]:
 def opened_input(path: FilePath) -> Iterator[IO[bytes]]:
     """Open a file or standard input for reading, decompressed if it is a gzip file; reading may raise ``DAMAGED``."""
     with unreadable_files(path), _opened(path) as plain:
-        compressed = plain.peek(2)[:2] == b"\x1f\x8b"
-        yield cast(IO[bytes], gzip.GzipFile(fileobj=plain)) if compressed else plain
+        start = plain.peek(2)[:2]
+        if not start:  # a terminal, at its end, would wait for another one
+            yield io.BytesIO()
+        else:
+            yield cast(IO[bytes], gzip.GzipFile(fileobj=plain)) if start == b"\x1f\x8b" else plain
 
 
 DAMAGED = (gzip.BadGzipFile, EOFError, zlib.error)

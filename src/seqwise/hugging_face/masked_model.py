@@ -23,7 +23,7 @@ from seqwise.decoding import evaluation_mode
 from seqwise.devices import at_least_float32, moved
 from seqwise.errors import InputError
 from seqwise.hugging_face.positions import num_positions
-from seqwise.hugging_face.sparse_attention import attention_restored, switching_part
+from seqwise.hugging_face.sparse_attention import attend_as_configured, attention_restored, switching_part
 from seqwise.hugging_face.text_codec import TextCodec
 from seqwise.models.fast_layers import fast_layers
 from seqwise.models.masked import refuse_context, seen_tokens
@@ -76,7 +76,8 @@ class HuggingFaceMaskedModel(nn.Module):
         positions = num_positions(model)
         self.max_length = None if positions is None else positions - num_special
         self.reads_attention_mask = "attention_mask" in inspect.signature(unwrapped(model).forward).parameters
-        self.padding_is_neutral = self.reads_attention_mask
+        self._switching = (switching_part(model),)  # in a tuple, so that it is no second child
+        self.padding_is_neutral = self.reads_attention_mask and self._switching == (None,)
         self.narrowed_at: str | None = None
         _check(self)
 
@@ -142,8 +143,9 @@ class HuggingFaceMaskedModel(nn.Module):
             inputs["attention_mask"] = moved(attended_NL, self.device)
         if "attention_mask" in inputs and not self.reads_attention_mask:
             raise InputError("the model takes no attention mask, so rows cannot be padded", hint="sort by length")
+        attend_as_configured(self._switching[0], ids_NL.shape[1])
         gathered = nullcontext() if self.narrowed_at is None else _gathered(self.model, self.narrowed_at, indices)
-        with gathered, fast_layers(self.model), attention_restored(self.model):
+        with gathered, fast_layers(self.model):
             logits = self.model(**inputs).logits
         logits_MV = logits[indices] if self.narrowed_at is None else logits.squeeze(0)
         return at_least_float32(logits_MV)
@@ -296,7 +298,7 @@ def _modules_to_narrow(model: Any) -> list[str]:
     """Return backbone modules after which positions are independent, the earliest first; none without a backbone."""
     backbone = unwrapped(model).base_model
     # Sparse attention pads its input, and cuts as many columns off its output.
-    if backbone is unwrapped(model) or switching_part(backbone) is not None:
+    if backbone is unwrapped(model) or switching_part(model) is not None:
         return []
     attentions = [name for name, _ in backbone.named_modules() if name.rpartition(".")[2] == "attention"]
     return [*attentions[-1:], ""]
@@ -314,7 +316,7 @@ def _check(adapted: HuggingFaceMaskedModel) -> None:
     words = adapted.allowed_V.cpu().nonzero().flatten()[:3]
     tokens_NT = words[torch.arange(2 * room) % len(words)].view(2, room)
     masked_NT = torch.tensor([[True, False, True], [False, True, True]])[:, :room]
-    with evaluation_mode(adapted.model), torch.no_grad():
+    with evaluation_mode(adapted.model), torch.no_grad(), attention_restored(adapted.model):
         full_MV = _attempt(lambda: adapted.masked_logits(tokens_NT, masked_NT))
         if full_MV is None or full_MV.shape != (int(masked_NT.sum()), adapted.vocab_size):
             hint = "load it with AutoModelForMaskedLM"
@@ -324,13 +326,14 @@ def _check(adapted: HuggingFaceMaskedModel) -> None:
             own_MV = _attempt(lambda: adapted.masked_logits(tokens_NT, masked_NT))
             if own_MV is not None and _alike(own_MV, full_MV, adapted):
                 break
-        if room > 1 and adapted.reads_attention_mask:
+        if room > 1 and adapted.padding_is_neutral:
             padded_NT, shorter_1T = tokens_NT.clone(), tokens_NT[1:, :-1]
             padded_NT[1, -1] = IGNORE
-            own_MV, padded_MV = (
-                adapted.masked_logits(rows_NT, rows_NT != IGNORE)[1 - room :] for rows_NT in (shorter_1T, padded_NT)
-            )
-            adapted.padding_is_neutral = _alike(padded_MV, own_MV, adapted)
+            own_MV = adapted.masked_logits(shorter_1T, shorter_1T != IGNORE)
+            padded_MV = _attempt(lambda: adapted.masked_logits(padded_NT, padded_NT != IGNORE)[1 - room :])
+            # Fewer units in half precision, where 100 would be most of a score.
+            units = 8 if own_MV.dtype != next(adapted.model.parameters()).dtype else 100
+            adapted.padding_is_neutral = padded_MV is not None and _alike(padded_MV, own_MV, adapted, units=units)
         if room > 1 and len(words) > 1:
             first_NT = F.one_hot(torch.zeros(2, dtype=torch.int64), room).bool()
             ends_NT = tokens_NT[:1].repeat(2, 1)
@@ -351,9 +354,10 @@ def _attempt(score: Callable[[], Tensor]) -> Tensor | None:
         return None
 
 
-def _alike(own_MV: Tensor, full_MV: Tensor, adapted: HuggingFaceMaskedModel) -> bool:
+def _alike(own_MV: Tensor, full_MV: Tensor, adapted: HuggingFaceMaskedModel, *, units: int = 100) -> bool:
+    """Whether scores differ by at most some units of rounding of the largest one."""
     if own_MV.shape != full_MV.shape:
         return False
     # The same sums in other shapes may round differently.
     precision = torch.finfo(next(adapted.model.parameters()).dtype).eps
-    return bool((own_MV - full_MV).abs().max() <= 100 * precision * full_MV.abs().max().clamp(min=1.0))
+    return bool((own_MV - full_MV).abs().max() <= units * precision * full_MV.abs().max().clamp(min=1.0))

@@ -15,16 +15,30 @@ def switching_part(model: nn.Module) -> Any:
     return next((part for part in model.modules() if hasattr(type(part), "set_attention_type")), None)
 
 
+def attend_as_configured(part: Any, length: int) -> None:
+    """Switch the attention of a :func:`switching_part` back on for an input of this length, if it is long enough.
+
+    Transformers switches it off for shorter ones itself. Nothing is restored after a pass, because each switch makes
+    new layers, which takes longer than a short pass.
+    """
+    if part is None or part.attention_type == part.config.attention_type:
+        return
+    if length > (5 + 2 * part.config.num_random_blocks) * part.config.block_size:
+        _switch(part, part.config.attention_type)
+
+
 @contextmanager
 def attention_restored(model: nn.Module) -> Iterator[None]:
-    """Restore the kind of attention afterwards, so that long inputs are read as before any short one.
-
-    Only without gradients: in training, layers that are recomputed must find the attention of the forward pass.
-    """
-    part = None if torch.is_grad_enabled() else switching_part(model)
+    """Restore the kind of attention after an examination, which reads short inputs."""
+    part = switching_part(model)
     before = None if part is None else part.attention_type
     try:
         yield
     finally:
         if part is not None:
-            part.set_attention_type(before)
+            _switch(part, before)
+
+
+def _switch(part: Any, kind: Any) -> None:
+    with torch.random.fork_rng(devices=[]):  # the layers that are made are drawn before they get their weights
+        part.set_attention_type(kind)

@@ -11,6 +11,7 @@ import inspect
 import json
 import os
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -27,7 +28,7 @@ from seqwise.hugging_face.agreement import narrow_windows
 from seqwise.hugging_face.caches import Layers, cache_argument, cache_in, cache_of, layers_of, require_plain_layers
 from seqwise.hugging_face.masked_model import require_no_prompt, unwrapped
 from seqwise.hugging_face.positions import num_positions
-from seqwise.hugging_face.sparse_attention import attention_restored
+from seqwise.hugging_face.sparse_attention import attend_as_configured, attention_restored, switching_part
 from seqwise.models.fast_layers import fast_layers
 from seqwise.models.look_ahead import NO_LOOK_AHEAD, LookAhead, Waiting, require_look_ahead
 from seqwise.models.recurrent import LEFT_TO_RIGHT, READS_BOTH_WAYS, Context, FixedAttentionTagger
@@ -62,6 +63,10 @@ class PieceEncoder(nn.Module):
         """Number of words read after each."""
         return 0 if self.ahead is None else self.ahead.size
 
+    @cached_property
+    def _switching(self) -> Any:
+        return switching_part(self.backbone)
+
     def num_outputs(self, source_ids: Sequence[int]) -> int:
         """Return the number of words of a source."""
         return sum(token < 0 for token in source_ids)
@@ -76,7 +81,8 @@ class PieceEncoder(nn.Module):
         """Encode whole sources without the look-ahead."""
         pieces = self._pieces(sources_BS, lengths_B)
         self._require_positions(sources_BS.shape[1])
-        with fast_layers(self.backbone), attention_restored(self.backbone):
+        attend_as_configured(self._switching, sources_BS.shape[1])
+        with fast_layers(self.backbone):
             hidden_BSM = self.backbone(input_ids=pieces.ids_BS, attention_mask=pieces.mask_BS.long()).last_hidden_state
         return _of_words(hidden_BSM, pieces.marked_BS)
 
@@ -92,7 +98,12 @@ class PieceEncoder(nn.Module):
         draw = torch.Generator().manual_seed(0)
         sources_BS = ~torch.randint(vocabulary_size, (2, 7), generator=draw).to(device)
         lengths_B = torch.full((2,), 7, device=device)
-        with evaluation_mode(self.backbone), narrow_windows(self.backbone), torch.no_grad():
+        with (
+            evaluation_mode(self.backbone),
+            narrow_windows(self.backbone),
+            torch.no_grad(),
+            attention_restored(self.backbone),
+        ):
             whole_BSM = self._whole(sources_BS, lengths_B).memory_BSM
             prefix_BPM = self._whole(sources_BS[:, :4], lengths_B - 3).memory_BSM
             scale = float(whole_BSM.abs().max())

@@ -121,14 +121,20 @@ def _blank_between(text: str, spans: Sequence[Span | None], place: int) -> bool:
 
 
 def _written_apart(tokenizer: Any, ids: Sequence[int]) -> list[bool]:
-    """Mark the tokens before which the tokenizer writes a blank; tokens that are only blanks belong to words before."""
-    begins, last = [False] * len(ids), None
+    """Mark the tokens before which the tokenizer writes a blank; tokens that are only blanks belong to words before.
+
+    A part of a character decodes to nothing, but begins a word after a token that is a blank.
+    """
+    begins, last, after_blank = [False] * len(ids), None, False
     for place, token in enumerate(ids):
-        if not decoded(tokenizer, [token]).strip():
-            continue
-        if last is not None:
-            begins[place] = any(sign.isspace() for sign in decoded(tokenizer, ids[last : place + 1]).strip())
-        last = place
+        text = decoded(tokenizer, [token])
+        if text.isspace():
+            after_blank = True
+        elif text.strip() or after_blank or last is None:
+            if last is not None:
+                between = decoded(tokenizer, ids[last : place + 1]).strip()
+                begins[place] = after_blank or any(sign.isspace() for sign in between)
+            last, after_blank = place, False
     return begins
 
 

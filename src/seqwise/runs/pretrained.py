@@ -146,12 +146,12 @@ def _require_files(folder: Path) -> None:
             raise InputError(problem, path=folder, hint=hint)
         raise InputError("the folder has no model.safetensors", path=folder, hint="save the model there")
     named = not names.isdisjoint(TOKENIZERS) or any(name.endswith(".model") for name in names)
-    if not named and not _needs_no_vocabulary(folder):
+    if not named and not _has_all_files(folder):
         raise InputError("the folder has no tokenizer", path=folder, hint="tokenizer.save_pretrained(folder)")
 
 
-def _needs_no_vocabulary(folder: Path) -> bool:
-    """Whether the tokenizer of a folder splits text into bytes or characters (ByT5, CANINE), or has all its files."""
+def _has_all_files(folder: Path) -> bool:
+    """Whether a folder has all files of its tokenizer: none for one of bytes or characters (ByT5, CANINE)."""
     import transformers
 
     _, config = _configurations(folder)

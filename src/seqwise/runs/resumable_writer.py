@@ -163,13 +163,16 @@ def _finish(path: Path, count: int) -> None:
         raise InputError(problem, path=path, hint="run the same command again, and no other with this --output")
     new = partial_of(path)
     with saving(path):
-        with new.open("wb") as stream:
-            for number in range(count):
-                block = blocks[number]
-                with block.part.open("rb") as lines:
-                    lines.seek(block.start)
-                    stream.write(lines.read(block.size))
-        rename_durably(new, path)
+        try:
+            with new.open("wb") as stream:
+                for number in range(count):
+                    block = blocks[number]
+                    with block.part.open("rb") as lines:
+                        lines.seek(block.start)
+                        stream.write(lines.read(block.size))
+            rename_durably(new, path)
+        finally:
+            new.unlink(missing_ok=True)
         for part in parts:
             part.unlink()
 

@@ -110,11 +110,14 @@ class SampleSettings(ChainSettings):
         return sweep % self.every == 0 and sweep > self.num_skipped
 
     def keeps(self, sweep: int, *, after: int = 0) -> bool:
-        """Whether the file of the chains keeps the sequences after a sweep, also discarded ones.
+        """Whether the file of the chains keeps the sequences after a sweep, also those that are discarded by default.
 
-        How many are discarded by default depends on the number of sweeps, which another call may change.
+        Their number depends on that of all sweeps, which another call may change.
         """
-        return self.best or (self.every is not None and (after + sweep) % self.every == 0)
+        done = after + sweep
+        return self.best or (
+            self.every is not None and done % self.every == 0 and done > max(self.discard or 0, self.burn_in)
+        )
 
     def num_printed(self, num_problems: int) -> int:
         """Number of printed sequences."""
