@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -124,3 +125,7 @@ def test_a_schedule_over_the_whole_training_asks_for_its_length() -> None:
         linear(1, 2)(3)
     assert linear(1, 2, 4).over(100) == linear(1, 2, 4)
     assert linear(1, 2) != exponential(1, 2) and isinstance(parse_schedule(math.sqrt), Function)
+
+
+def test_a_function_may_return_a_number_of_numpy() -> None:
+    assert type(parse_schedule(lambda step: np.float32(step))(2)) is float

@@ -182,7 +182,7 @@ class Function(Schedule):
     name: str = "the schedule"
 
     def __call__(self, step: float) -> float:
-        value = self.function(step)
+        value = float(self.function(step))  # a number of NumPy cannot be written as JSON
         if self.range is not None and not self.range.lowest <= value <= self.range.highest:
             raise InputError(f"{self.name} must stay {self.range.text}, but is {value:g} at step {step:g}")
         return value

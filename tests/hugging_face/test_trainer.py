@@ -827,6 +827,7 @@ def test_a_model_made_for_each_training_is_adapted_each_time(tmp_path: Path) -> 
             "language: renormalised scores sum over .* there is none; give language",
         ),
         ({"torch_compile": True}, "torch_compile: a search is not compiled"),
+        ({"torch_compile_backend": "eager"}, "torch_compile_backend: a search is not compiled"),
         ({"neftune_noise_alpha": 5.0}, "neftune_noise_alpha: a search looks embeddings up without the noise"),
         ({"deepspeed": {"zero_optimization": {"stage": 2}}}, "deepspeed: it gathers weights where the model is called"),
     ],
@@ -834,6 +835,48 @@ def test_a_model_made_for_each_training_is_adapted_each_time(tmp_path: Path) -> 
 def test_settings_that_cannot_be_trained_with_are_refused(options: dict[str, Any], said: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=said):
         SearchAwareConfig(str(tmp_path), use_cpu=True, **options)
+
+
+def test_options_that_are_set_later_are_used_and_checked(tmp_path: Path) -> None:
+    """As ``hyperparameter_search`` sets them."""
+    config = SearchAwareConfig(str(tmp_path), use_cpu=True, objective="relaxed-beam", alpha=1.0, beam_size=2)
+    config.alpha, config.beam_size, config.learning_rate = 50.0, 4, 0.5
+    assert config.objective == config.minimised.objective == RelaxedBeam(k=4, alpha=50.0)
+    with pytest.raises(InputError, match="alpha must stay greater than 0"):
+        config.alpha = -1.0
+    config.alpha = 2.0
+    config.objective = "beam-crf"
+    assert config.objective.name == "beam-crf" and config.minimised.objective.k == 4
+    trainer = made_trainer(made("Marian"), rows(pairs(8), "Marian"), tmp_path, objective="relaxed-beam", max_steps=1)
+    trainer.args.alpha = 7.0
+    trainer.train()
+    assert trainer.values == {"alpha": 7.0}
+
+
+def test_predictions_of_a_causal_model_continue_prompts_without_their_targets(tmp_path: Path) -> None:
+    model, data = made("GPT-2").eval(), rows(pairs(5), "GPT-2")
+    found = {}
+    for left in (False, True):
+        options = {"data_collator": partial(padded, left=left), "compute_metrics": lambda _: {}}
+        trainer = made_trainer(model, data, tmp_path, predict_with_generate=True, generation_max_length=20, **options)
+        found[left] = trainer.predict(data)
+        wanted = made_trainer(model, data, tmp_path, **options).evaluate(data)["eval_loss"]
+        assert found[left].metrics["test_loss"] == pytest.approx(wanted, abs=1e-5)
+        assert sorted(map(len, found[left].label_ids.tolist())) == [len(found[left].label_ids[0])] * 5
+    prompts = [row["input_ids"][: row["labels"].count(-100)] for row in data]
+    width = max(map(len, prompts))
+    for row, prompt in zip(found[False].predictions.tolist(), prompts, strict=True):
+        assert row[width - len(prompt) : width] == prompt
+        alone = model.generate(torch.tensor([prompt]), max_new_tokens=20 - width)[0, len(prompt) :].tolist()
+        assert row[width : width + len(alone)] == alone
+    assert (found[True].predictions == found[False].predictions).all()
+
+
+def test_a_loss_that_no_objective_has_is_refused(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.MixtralConfig(vocab_size=V, **sizes, num_key_value_heads=2, output_router_logits=True)
+    with pytest.raises(InputError, match="output_router_logits: the loss that balances experts"):
+        made_trainer(transformers.MixtralForCausalLM(config), rows(pairs(4), "GPT-2"), tmp_path)
 
 
 def test_an_objective_with_its_options_is_the_one_of_that_name(tmp_path: Path) -> None:
@@ -947,7 +990,7 @@ def test_evaluation_generates_inside_the_language(name: str, longest: int | None
     """Every output is an item that fits, the best by the model's own beam; without the language none is."""
     model, data = made(name), pairs(6, longest=2)
     items = [(3, 4, 5, 6, 7, 8, 3), (7, 7), (8, 3, 8, 3)]
-    prompts = 1 if name == "Marian" else max(len(row["input_ids"]) for row in rows(data, name))
+    prompts = 1 if name == "Marian" else max(row["labels"].count(-100) for row in rows(data, name))
     options: dict[str, Any] = {"predict_with_generate": True, "generation_num_beams": beams}
     if longest is not None:
         options["generation_max_length"] = prompts + longest
@@ -1036,6 +1079,22 @@ def test_noise_is_counted_on_labels_that_the_collator_makes(tmp_path: Path) -> N
     # The first token of a row is never a target of a causal model.
     counts = torch.ones(V).index_add(0, torch.tensor([5, 4, END]), torch.full((3,), 4.0))
     torch.testing.assert_close(trainer._noise(trainer.adapted()), noise_log_probs(counts))
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"input_ids": [5, END], "labels": [V + 3, END]}, f"labels contain the token {V + 3}, and the model has {V}"),
+        ({"input_ids": [5, END]}, "the inputs have no labels; tokenise the data"),
+    ],
+)
+def test_labels_that_cannot_be_counted_as_noise_are_refused(row: Any, said: str, tmp_path: Path) -> None:
+    def collate_some(rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+        return {name: torch.tensor([one[name] for one in rows]) for name in rows[0]}
+
+    options = {"objective": "noise-contrastive", "data_collator": collate_some, "max_steps": 1}
+    with pytest.raises(InputError, match=said):
+        made_trainer(made("Marian"), [row] * 4, tmp_path, **options).train()
 
 
 def test_noise_is_counted_as_the_collator_makes_it(tmp_path: Path) -> None:

@@ -330,6 +330,7 @@ def test_a_finished_run_is_not_run_again_and_other_settings_are_refused(tmp_path
     others: list[tuple[str, Any]] = [
         ("seed", 2), ("learning_rate", 0.1), ("steps", 20), ("train", TRAIN[1:]), ("clip", math.inf),
         ("schedules", {"alpha": linear(1, 3, STEPS)}), ("schedules", {}),
+        ("schedules", {"alpha": lambda step: 1.0 + (step == STEPS - 1)}),
     ]  # fmt: skip
     for name, value in others:
         said = "other " + {"train": "training data"}.get(name, name)
@@ -341,6 +342,41 @@ def test_a_finished_run_is_not_run_again_and_other_settings_are_refused(tmp_path
         run(nn.ModuleDict({"embedding": nn.Embedding(7, 3), "output": nn.Linear(7, 7)}), tmp_path)
     with pytest.raises(InputError, match=r"another model .*Unexpected key"):
         run(nn.ModuleDict({"embedding": nn.Embedding(7, 7)}), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ({"rates": {"output": 0.1}}, "rates"),
+        ({"evaluate": lambda: 1.0}, "measure_every"),
+        ({"fingerprints": {"development data": "x"}}, "development data"),
+    ],
+    ids=["rates", "evaluate", "fingerprints"],
+)
+def test_an_option_that_is_left_out_on_resuming_is_missed(option: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(new_model(), tmp_path, on_progress=stop_after(3), save_every=2, **option)
+    with pytest.raises(InputError, match=f"made with other {said}"):
+        run(new_model(), tmp_path)
+
+
+def test_schedules_that_agree_at_both_ends_are_told_apart(tmp_path: Path) -> None:
+    alphas: list[Any] = [linear(1, 10, 2), linear(1, 10, 1), [1.0, *[10.0] * (STEPS - 1)].__getitem__]
+    with pytest.raises(KeyboardInterrupt):
+        run(new_model(), tmp_path, schedules={"alpha": alphas[0]}, on_progress=stop_after(3), save_every=2)
+    for alpha in alphas[1:]:
+        with pytest.raises(InputError, match="made with other schedules"):
+            run(new_model(), tmp_path, schedules={"alpha": alpha})
+
+
+def test_parts_of_a_batch_may_have_no_gold_token(tmp_path: Path) -> None:
+    def objective(model: Any, batch: Batch, values: Any) -> Tensor:
+        return model.output.weight.square().sum() + 0.0 * batch.target_lengths_B.sum()
+
+    empty = [EncodedExample((1, 2), ())] * 4
+    options: dict[str, Any] = {"steps": 2, "batch_size": 4, "learning_rate": 0.1, "seed": 0}
+    result = fit(new_model(), objective, empty, output=tmp_path, gradient_accumulation_steps=2, **options)
+    assert result.steps == 2 and result.mean_loss == 0.0
 
 
 @pytest.mark.thorough

@@ -136,21 +136,35 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
         super().__post_init__()
         if not torch.accelerator.is_available():  # torch warns about pinned memory without a device
             self.dataloader_pin_memory = False
-        options = {name: getattr(self, name) for name in _OPTIONS if getattr(self, name) is not None}
-        chosen: Any = self.objective
+        self._choose(self.objective)
+        fault = None if not self.fsdp else not_shardable(self.fsdp_plugin_args, self.minimised.objective)
+        if fault is not None:
+            raise fault
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an argument; one of the objective is checked and used, as ``hyperparameter_search`` expects."""
+        super().__setattr__(name, value)
+        if "minimised" in self.__dict__ and name == "objective":
+            self._choose(value)
+        elif "minimised" in self.__dict__ and name in _OPTIONS:
+            self._choose(self.objective, name)
+
+    def _choose(self, chosen: Any, *names: str) -> None:
+        """Set the objective, by its name or with changed options: those of these names, or all that are given."""
+        options = {name: getattr(self, name) for name in names or _OPTIONS if getattr(self, name) is not None}
         kind = type(chosen) if isinstance(chosen, ObjectiveConfig) else OneOf(ObjectiveConfig).find(chosen)
         known = {flag.name for flag in flags_of(kind)} if kind else {*_OPTIONS}
         options = {name: value for name, value in options.items() if name in known or name not in _COMPARED}
         if isinstance(chosen, ObjectiveConfig):
-            self.minimised = changed(_Minimised, _Minimised(objective=chosen), options)
+            before = _Minimised(objective=chosen) if not names else self.minimised
+            minimised = changed(_Minimised, before, options)
         else:
             if chosen == "scheduled-sampling":
                 options.setdefault("feeding_passes", "two-pass")
-            self.minimised = configure(_Minimised, objective=chosen, **options)
-        self.objective = self.minimised.objective
+            minimised = configure(_Minimised, objective=chosen, **options)
+        for name, value in (("minimised", minimised), ("objective", minimised.objective)):
+            object.__setattr__(self, name, value)
         fault = self._not_trainable()
-        if fault is None and self.fsdp:
-            fault = not_shardable(self.fsdp_plugin_args, self.minimised.objective)
         if fault is not None:
             raise fault
 
@@ -192,7 +206,9 @@ def _as_text(value: Any) -> Any:
 
 _UNSUPPORTED = {
     "label_smoothing_factor": ("it would smooth the evaluation as well", "give label_smoothing"),
-    "torch_compile": ("a search is not compiled", "leave it out"),
+    **dict.fromkeys(
+        ("torch_compile", "torch_compile_backend", "torch_compile_mode"), ("a search is not compiled", "leave it out")
+    ),
     "neftune_noise_alpha": ("a search looks embeddings up without the noise", "leave it out"),
     "deepspeed": ("it gathers weights where the model is called, and a search calls parts", "leave it out"),
 }

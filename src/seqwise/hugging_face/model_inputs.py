@@ -17,6 +17,8 @@ from seqwise.errors import InputError
 NEEDED = ("input_ids", "labels")
 """Required inputs of a model."""
 
+LABELS_NEEDED = "tokenise the data, and use a collator that pads them"
+
 READ = (*NEEDED, "attention_mask", "decoder_input_ids")
 """Inputs that are read."""
 
@@ -37,7 +39,7 @@ def batch_from_inputs(inputs: Mapping[str, Any], *, first: int | None) -> Batch:
     """
     for name in NEEDED:
         if inputs.get(name) is None:
-            raise InputError(f"the inputs have no {name}", hint="tokenise the data, and use a collator that pads them")
+            raise InputError(f"the inputs have no {name}", hint=LABELS_NEEDED)
     ignored = [name for name in inputs if name not in READ and inputs[name] is not None]
     if ignored:
         raise InputError(f"the inputs have {ignored[0]}, which a search would not read", hint="drop it from the data")
@@ -56,6 +58,24 @@ def batch_from_inputs(inputs: Mapping[str, Any], *, first: int | None) -> Batch:
     sources_BS, source_lengths_B = _shifted_left(tokens_BL[kept_B], real_BL[kept_B], 0)
     targets_BT, target_lengths_B = _shifted_left(labels_BL[kept_B], wanted_BL[kept_B], IGNORE)
     return Batch(sources_BS, source_lengths_B, targets_BT, target_lengths_B, kept_B.nonzero()[:, 0])
+
+
+def prompts_of(inputs: Mapping[str, Any], padding: int) -> dict[str, Tensor]:
+    """Return the prompts of a causal model, padded on the left as ``generate`` reads them: whole rows without labels.
+
+    Example:
+        >>> labels = torch.tensor([[-100, -100, 6, 7], [-100, 8, 9, 9]])
+        >>> prompts_of({"input_ids": torch.tensor([[3, 5, 6, 7], [4, 8, 9, 9]]), "labels": labels}, 0)
+        {'input_ids': tensor([[3, 5],
+                [0, 4]]), 'attention_mask': tensor([[1, 1],
+                [0, 1]])}
+    """
+    before_BL = _real(inputs) & (torch.cumsum(target_labels(inputs, causal=True) >= 0, dim=1) == 0)
+    prompts_BS, lengths_B = _shifted_left(inputs["input_ids"], before_BL, padding)
+    width = prompts_BS.shape[1]
+    columns_BS = torch.arange(width, device=lengths_B.device) - (width - lengths_B[:, None])
+    tokens_BS = prompts_BS.gather(1, columns_BS % width).masked_fill(columns_BS < 0, padding)
+    return {"input_ids": tokens_BS, "attention_mask": (columns_BS >= 0).long()}
 
 
 def target_labels(inputs: Mapping[str, Any], *, causal: bool) -> Tensor:

@@ -27,7 +27,7 @@ from seqwise.hugging_face.adapter import HuggingFaceStepModel
 from seqwise.hugging_face.configuration import SearchAwareConfig
 from seqwise.hugging_face.generation import ended_by
 from seqwise.hugging_face.language import InsideLanguage, text_language
-from seqwise.hugging_face.model_inputs import NEEDED, batch_from_inputs, target_labels
+from seqwise.hugging_face.model_inputs import LABELS_NEEDED, NEEDED, batch_from_inputs, prompts_of, target_labels
 from seqwise.hugging_face.positions import configured_limit
 from seqwise.hugging_face.sharding import (
     ONE_UNIT,
@@ -72,8 +72,9 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
     searches, labels must end with the model's end token, and only there.
 
     Raises:
-        InputError: ``args`` is not a SearchAwareConfig, ``compute_loss_func`` is given, or the model cannot be adapted,
-            see :func:`~seqwise.hugging_face.step_model`; while training: the data are not as above, or the loss or
+        InputError: ``args`` is not a SearchAwareConfig, ``compute_loss_func`` is given, the model has a loss of its own
+            for its router (``output_router_logits``), or it cannot be adapted, see
+            :func:`~seqwise.hugging_face.step_model`; while training: the data are not as above, or the loss or
             gradient of a step is not finite.
 
     The values of the schedules are logged with the loss and depend on the global step, so a resumed training run ends
@@ -120,6 +121,9 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
         if self.is_fsdp_enabled and not args.fsdp:
             problem = "FSDP is set by accelerate's launcher, whose settings are not those of the arguments"
             raise InputError(problem, hint=f"set it by the arguments: fsdp=True, {ONE_UNIT}")
+        if getattr(self.model.config, "output_router_logits", False):
+            problem = "output_router_logits: the loss that balances experts is no part of an objective"
+            raise InputError(problem, hint="set model.config.output_router_logits = False")
         # Before a checkpoint is loaded: the teacher is the initial model.
         self._teacher: Any = copy.deepcopy(self.model) if isinstance(args.objective, Distillation) else None
         if isinstance(self.processing_class, (PreTrainedTokenizerBase, ProcessorMixin)):
@@ -235,12 +239,22 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
     def prediction_step(
         self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: Any = None, **generation: Any
     ) -> Any:
-        """Predict like ``Seq2SeqTrainer``; with ``predict_with_generate``, inside the language."""
-        adapted = self.adapted()
+        """Predict like ``Seq2SeqTrainer``; with ``predict_with_generate``, inside the language.
+
+        Causal models continue the prompts, the tokens before those with a label, which are padded on the left.
+        """
+        adapted, generates = self.adapted(), self.args.predict_with_generate and not prediction_loss_only
         language, generation = adapted.language, generation or dict(getattr(self, "_gen_kwargs", {}))
         if adapted.lockstep is not None:
             generation["synced_gpus"] = True
-        if language is not None and self.args.predict_with_generate and not prediction_loss_only:
+        if generates and not self._is_encoder_decoder and inputs.get("labels") is not None:
+            # A row has its target too, which must not be part of the prompt.
+            inputs = self._prepare_inputs(inputs)
+            loss, _, _ = super().prediction_step(model, inputs, True, ignore_keys)
+            prompts = prompts_of(inputs, self.model.generation_config.pad_token_id or 0)
+            _, outputs, _ = self.prediction_step(model, prompts, False, ignore_keys, **generation)
+            return loss, outputs, inputs["labels"]
+        if language is not None and generates:
             prompt_length = 1 if self._is_encoder_decoder else inputs["input_ids"].shape[1]
             longest = self._longest(generation, prompt_length)
             generation["logits_processor"] = [
@@ -335,20 +349,30 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
             if self._is_encoder_decoder and "labels" in row:
                 return torch.as_tensor(row["labels"], dtype=torch.long).flatten()
             # In causal models, the first token of a row is no target, and only the collator knows which one that is.
-            return target_labels(collate([row]), causal=not self._is_encoder_decoder).flatten()
+            inputs = collate([row])
+            if "labels" not in inputs:
+                raise InputError("the inputs have no labels", hint=LABELS_NEEDED)
+            return target_labels(inputs, causal=not self._is_encoder_decoder).flatten()
 
-        rows = (gold(data[place]) for place in range(len(data)))
-        return smoothed_noise(rows, len(model.model.get_output_embeddings().weight))
+        def known(labels: Tensor) -> Tensor:
+            _require_size("labels", labels, size)
+            return labels
+
+        size = len(model.model.get_output_embeddings().weight)
+        return smoothed_noise((known(gold(data[place])) for place in range(len(data))), size)
 
 
 def _require_known(model: Any, batch: Batch) -> None:
     """Raise an InputError for ids that the model does not have; torch's error names neither the input nor the id."""
     parts = {"input_ids": model.get_input_embeddings(), "labels": model.get_output_embeddings()}
     for (name, part), ids in zip(parts.items(), (batch.sources_BS, batch.targets_BT), strict=True):
-        size = part.weight.shape[0]
-        if ids.numel() and int(ids.max()) >= size:
-            problem = f"{name} contain the token {int(ids.max())}, and the model has {size}"
-            raise InputError(problem, hint="use the model's own tokenizer, or call model.resize_token_embeddings")
+        _require_size(name, ids, part.weight.shape[0])
+
+
+def _require_size(name: str, ids: Tensor, size: int) -> None:
+    if ids.numel() and int(ids.max()) >= size:
+        problem = f"{name} contain the token {int(ids.max())}, and the model has {size}"
+        raise InputError(problem, hint="use the model's own tokenizer, or call model.resize_token_embeddings")
 
 
 def _require_one_end(batch: Batch, end: int) -> None:

@@ -54,10 +54,10 @@ class WithObjective(nn.Module):
             own_M = own_M.to(widest_float(own_M.device))
             all_M = own_M.clone()
             distributed.all_reduce(all_M)
-            shares_M = own_M[1:] / all_M[1:].clamp(min=1) * (all_M[0] / num_items)
+            shares_M = own_M[1:] / all_M[1:].clamp(min=1) * (all_M[0] / num_items.clamp(min=1))
             return {"loss": reduce(add, (mean.value * share for mean, share in zip(means, shares_M, strict=True)))}
         loss = at_least_float32(self.objective(model, batch, values))
-        return {"loss": loss * num_gold / num_items}
+        return {"loss": loss * num_gold / num_items.clamp(min=1)}  # there may be no gold token
 
 
 class SequenceTrainer(Trainer):  # transformers exports it as Any

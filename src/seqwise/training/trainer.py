@@ -19,7 +19,7 @@ import statistics
 import sys
 import time
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
@@ -535,8 +535,14 @@ def _settings_of(
         "data": _fingerprint(train),  # first, because different data often mean a different number of steps
         **options,
         "clip": repr(options["clip"]),  # JSON has no infinity
-        "schedules": {name: [float(s(step)) for step in (0, steps / 2, steps)] for name, s in schedules.items()},
+        "schedules": {name: _described(schedule, steps) for name, schedule in schedules.items()},
     }
+
+
+def _described(schedule: Schedule, steps: int) -> str:
+    """Describe a schedule by its text and a checksum of its values at all steps, which a function alone has."""
+    values = array("d", (schedule(step) for step in range(steps)))
+    return f"{schedule} ({hashlib.sha256(values.tobytes()).hexdigest()[:8]})"
 
 
 def _arguments(
@@ -590,27 +596,31 @@ def require_same_data(output: Path, train: Sequence[EncodedExample], fingerprint
     """Raise an InputError if data differ from those of the training run in a folder, before changing the folder."""
     folder = last_complete(output / "checkpoints")
     if folder is not None:
-        _require_same_settings(folder, {"data": _fingerprint(train), "fingerprints": dict(fingerprints)})
+        parts = {"data": _fingerprint(train), "fingerprints": dict(fingerprints)}
+        _require_same_settings(folder, parts, only=parts)
 
 
-def _require_same_settings(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Raise an InputError if a checkpoint was made with different settings."""
+def _require_same_settings(folder: Path, settings: Mapping[str, Any], *, only: Collection[str] | None = None) -> None:
+    """Raise an InputError if a checkpoint was made with different settings, of all or only of some names."""
     try:
         saved = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         problem = f"not a checkpoint of seqwise: {SETTINGS} cannot be read"
         raise InputError(problem, path=folder, hint=_START_AGAIN) from error
+    saved = {name: value for name, value in saved.items() if only is None or name in only}
     changed = next(_differences(saved, settings), None)
     if changed is not None:
         raise InputError(f"the checkpoint was made with other {changed}", path=folder, hint=_START_AGAIN)
 
 
 def _differences(saved: Mapping[str, Any], settings: Mapping[str, Any]) -> Iterator[str]:
-    """Yield names of settings or inputs that differ, with both values of settings."""
-    for name, now in json.loads(json.dumps(settings)).items():
-        then = saved.get(name)
+    """Yield names of settings or inputs that differ, with both values of settings; a missing one is None."""
+    given = json.loads(json.dumps(settings))
+    for name in dict.fromkeys([*given, *saved]):
+        then, now = saved.get(name), given.get(name)
         if name == "fingerprints":
-            yield from (part for part in now if (then or {}).get(part) != now[part])
+            then, now = then or {}, now or {}
+            yield from (part for part in {**then, **now} if then.get(part) != now.get(part))
         elif then != now:
             yield "training data" if name == "data" else f"{name} ({then!r} then, {now!r} now)"
 
