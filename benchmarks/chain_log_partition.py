@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.command import Ratio, make_parser, run, signed
+from benchmarks.command import Ratio, at_least, make_parser, run, signed
 from benchmarks.timing import median_ratio, time_in_turn
 from seqwise.models import linear_chain
 from seqwise.objectives import chain_log_partition
@@ -215,9 +215,11 @@ def table(result: dict[str, Any]) -> str:
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the benchmark; print a table and write JSON."""
     parser = make_parser("chain_log_partition", __doc__, rounds=20, seed="the scores")
-    parser.add_argument("--steps", type=int, nargs="+", default=[20, 60], help="T, number of labels of an input")
-    parser.add_argument("--labels", type=int, nargs="+", default=[9, 45, 317], help="K, number of labels")
-    parser.add_argument("--batch", type=int, default=32, help="B, number of inputs")
+    parser.add_argument(
+        "--steps", type=at_least(1), nargs="+", default=[20, 60], help="T, number of labels of an input"
+    )
+    parser.add_argument("--labels", type=at_least(1), nargs="+", default=[9, 45, 317], help="K, number of labels")
+    parser.add_argument("--batch", type=at_least(1), default=32, help="B, number of inputs")
     parser.add_argument("--spread", type=float, default=1.0, help="standard deviation of the scores of transitions")
     return run(parser, measure, table, arguments)
 

@@ -16,7 +16,7 @@ from seqwise.devices import find_device
 from seqwise.errors import InputError
 from seqwise.evaluation.signature import sign, signature_line
 
-__all__ = ["Ratio", "add_device", "make_parser", "run", "signed"]
+__all__ = ["Ratio", "add_device", "at_least", "make_parser", "run", "signed"]
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,24 @@ def make_parser(name: str, description: str | None, *, rounds: int, seed: str) -
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--rounds", type=int, default=rounds, help="number of rounds, in which the systems take turns")
-    parser.add_argument("--threads", type=int, default=1, help="processor threads of torch")
+    parser.add_argument(
+        "--rounds", type=at_least(1), default=rounds, help="number of rounds, in which the systems take turns"
+    )
+    parser.add_argument("--threads", type=at_least(1), default=1, help="processor threads of torch")
     parser.add_argument("--seed", type=int, default=0, help=f"seed of {seed}")
     parser.add_argument("--output", type=Path, default=Path(f"outputs/{name}.json"), help="JSON file")
     return parser
+
+
+def at_least(lowest: int) -> Callable[[str], int]:
+    """Return the type of an option that is an integer of at least ``lowest``."""
+
+    def integer(text: str) -> int:
+        if (value := int(text)) < lowest:
+            raise argparse.ArgumentTypeError(f"must be at least {lowest}, got {value}")
+        return value
+
+    return integer
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:

@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.command import Ratio, make_parser, run, signed
+from benchmarks.command import Ratio, at_least, make_parser, run, signed
 from benchmarks.timing import median_ratio, time_in_turn
 from seqwise import Decoder, HardTopK, decode, local
 from seqwise.data import EncodedExample, collate
@@ -193,7 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         ("hidden", 128, "hidden size of the model"),
         ("vocabulary", 8000, "vocabulary size"),
     ):
-        parser.add_argument(f"--{name}", type=int, default=value, help=meaning)
+        parser.add_argument(f"--{name}", type=at_least(1), default=value, help=meaning)
     return run(parser, measure, table, arguments)
 
 

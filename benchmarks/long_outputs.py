@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from benchmarks.command import Ratio, add_device, make_parser, run, signed
+from benchmarks.command import Ratio, add_device, at_least, make_parser, run, signed
 from benchmarks.relaxed_beam import System, saved_bytes
 from benchmarks.timing import clock_of, peak_bytes
 from seqwise.data import EncodedExample, collate
@@ -164,13 +164,15 @@ def table(result: dict[str, Any]) -> str:
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the benchmark; print a table and write JSON."""
     parser = make_parser("long_outputs", __doc__, rounds=3, seed="the model and the output")
-    parser.add_argument("--steps", type=int, nargs="*", default=[8, 16, 32, 64, 128], help="lengths T")
-    parser.add_argument("--long", type=int, nargs="*", default=[], help="further lengths, timed once")
-    parser.add_argument("--gpt2", type=int, nargs="*", default=[], help="lengths for a model of the size of GPT-2")
-    parser.add_argument("--hidden", type=int, default=64, help="hidden size of the model")
-    parser.add_argument("--layers", type=int, default=2, help="number of layers")
-    parser.add_argument("--vocabulary", type=int, default=100, help="V, vocabulary size")
-    parser.add_argument("--k", type=int, default=5, help="slots of the beam")
+    parser.add_argument("--steps", type=at_least(1), nargs="*", default=[8, 16, 32, 64, 128], help="lengths T")
+    parser.add_argument("--long", type=at_least(1), nargs="*", default=[], help="further lengths, timed once")
+    parser.add_argument(
+        "--gpt2", type=at_least(1), nargs="*", default=[], help="lengths for a model of the size of GPT-2"
+    )
+    parser.add_argument("--hidden", type=at_least(1), default=64, help="hidden size of the model")
+    parser.add_argument("--layers", type=at_least(1), default=2, help="number of layers")
+    parser.add_argument("--vocabulary", type=at_least(1), default=100, help="V, vocabulary size")
+    parser.add_argument("--k", type=at_least(1), default=5, help="slots of the beam")
     add_device(parser)
     return run(parser, measure, table, arguments)
 

@@ -38,7 +38,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.command import Ratio, add_device, make_parser, run, signed
+from benchmarks.command import Ratio, add_device, at_least, make_parser, run, signed
 from benchmarks.timing import clock_of, median_ratio, peak_bytes, products_a_second, time_in_turn
 from seqwise.hugging_face import masked_model, pseudo_log_likelihoods
 
@@ -299,11 +299,14 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the benchmark; print a table and write JSON."""
     parser = make_parser("pseudo_likelihood", __doc__, rounds=3, seed="the models and the texts")
     parser.add_argument(
-        "--texts", type=int, default=24, help="number of texts for the small shape; the large one has an eighth of them"
+        "--texts",
+        type=at_least(1),
+        default=24,
+        help="number of texts for the small shape; the large one has an eighth of them",
     )
     parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), default=list(SHAPES), help="shapes of the model")
     parser.add_argument("--dtypes", nargs="+", choices=list(DTYPES), default=["float32"], help="types of the weights")
-    parser.add_argument("--long", type=int, default=LONG, help="tokens of the text whose memory is measured")
+    parser.add_argument("--long", type=at_least(1), default=LONG, help="tokens of the text whose memory is measured")
     add_device(parser)
     return run(parser, measure, table, arguments)
 

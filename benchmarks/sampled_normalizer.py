@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.command import Ratio, make_parser, run, signed
+from benchmarks.command import Ratio, at_least, make_parser, run, signed
 from benchmarks.timing import median_ratio
 from reproductions.andreas_klein_2015.log_linear import LogLinear, held_out
 from reproductions.andreas_klein_2015.log_linear_training import (
@@ -213,9 +213,9 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the benchmark; print a table and write JSON."""
     parser = make_parser("sampled_normalizer", __doc__, rounds=20, seed="the order and the sample of positions")
     parser.add_argument("--positions", type=int, default=0, help="training positions for each system; 0: one epoch")
-    parser.add_argument("--validation", type=int, default=1000, help="sentences at the end of the text")
-    parser.add_argument("--batch", type=int, default=128, help="positions of a training step")
-    parser.add_argument("--log-weights", type=int, default=24, help="base 2 logarithm of the size of the table")
+    parser.add_argument("--validation", type=at_least(1), default=1000, help="sentences at the end of the text")
+    parser.add_argument("--batch", type=at_least(1), default=128, help="positions of a training step")
+    parser.add_argument("--log-weights", type=at_least(1), default=24, help="base 2 logarithm of the size of the table")
     parser.add_argument("--alpha", type=float, default=1.0, help="weight of (log Z)^2")
     parser.add_argument("--learning-rate", type=float, default=1.0, help="learning rate of Adagrad")
     parser.add_argument("--initial", type=float, default=100.0, help="initial sum of squared gradients of Adagrad")

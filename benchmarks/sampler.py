@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.command import Ratio, add_device, make_parser, run, signed
+from benchmarks.command import Ratio, add_device, at_least, make_parser, run, signed
 from benchmarks.timing import clock_of, median_ratio, time_in_turn
 from seqwise.models import MaskedTransformer
 from seqwise.sampling import (
@@ -227,14 +227,14 @@ def table(result: dict[str, Any]) -> str:
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the benchmark; print a table and write JSON."""
     parser = make_parser("sampler", __doc__, rounds=5, seed="weights, starts and draws")
-    parser.add_argument("--training-steps", type=int, default=1500, help="training steps of the trained model")
-    parser.add_argument("--chains", type=int, default=16, help="B, number of chains")
-    parser.add_argument("--literal", type=int, help="number of chains of the literal form; default: all")
-    parser.add_argument("--length", type=int, default=12, help="T, length of a sequence")
-    parser.add_argument("--sweeps", type=int, default=1, help="sweeps in a timed call")
-    parser.add_argument("--vocabulary", type=int, default=39, help="V, vocabulary size")
-    parser.add_argument("--hidden", type=int, default=128, help="hidden size of the Transformer")
-    parser.add_argument("--layers", type=int, default=4, help="layers of the Transformer")
+    parser.add_argument("--training-steps", type=at_least(1), default=1500, help="training steps of the trained model")
+    parser.add_argument("--chains", type=at_least(1), default=16, help="B, number of chains")
+    parser.add_argument("--literal", type=at_least(1), help="number of chains of the literal form; default: all")
+    parser.add_argument("--length", type=at_least(1), default=12, help="T, length of a sequence")
+    parser.add_argument("--sweeps", type=at_least(1), default=1, help="sweeps in a timed call")
+    parser.add_argument("--vocabulary", type=at_least(1), default=39, help="V, vocabulary size")
+    parser.add_argument("--hidden", type=at_least(1), default=128, help="hidden size of the Transformer")
+    parser.add_argument("--layers", type=at_least(1), default=4, help="layers of the Transformer")
     add_device(parser)
     return run(parser, measure, table, arguments)
 

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.command import make_parser, run, signed
+from benchmarks.command import at_least, make_parser, run, signed
 from benchmarks.relaxed_beam import System, saved_bytes
 from seqwise.data import EncodedExample, collate
 from seqwise.models import Tagger, Transformer
@@ -188,7 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     parser = make_parser("scaling", __doc__, rounds=2, seed="models and batches")
     parser.add_argument("--only", nargs="*", choices=["k", "V", "T", "B"], default=[], help="vary only these")
     parser.add_argument(
-        "--points", type=int, default=9, help="number of values to measure, the smallest first; at least 3"
+        "--points", type=at_least(3), default=9, help="number of values to measure, the smallest first; at least 3"
     )
     return run(parser, measure, table, arguments)
 

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.command import Ratio, add_device, make_parser, run, signed
+from benchmarks.command import Ratio, add_device, at_least, make_parser, run, signed
 from benchmarks.timing import clock_of, median_ratio, time_in_turn
 from seqwise.objectives import (
     sampled_self_normalized_cross_entropy,
@@ -152,9 +152,9 @@ def table(result: dict[str, Any]) -> str:
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the benchmark; print a table and write JSON."""
     parser = make_parser("self_normalization", __doc__, rounds=15, seed="features, weights and gold tokens")
-    parser.add_argument("--positions", type=int, nargs="+", default=[512, 2048], help="N, number of positions")
-    parser.add_argument("--vocabulary", type=int, default=32_000, help="V, vocabulary size")
-    parser.add_argument("--hidden", type=int, default=256, help="H, size of the features")
+    parser.add_argument("--positions", type=at_least(1), nargs="+", default=[512, 2048], help="N, number of positions")
+    parser.add_argument("--vocabulary", type=at_least(1), default=32_000, help="V, vocabulary size")
+    parser.add_argument("--hidden", type=at_least(1), default=256, help="H, size of the features")
     add_device(parser)
     return run(parser, measure, table, arguments)
 

@@ -29,7 +29,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.command import Ratio, add_device, make_parser, run, signed
+from benchmarks.command import Ratio, add_device, at_least, make_parser, run, signed
 from benchmarks.relaxed_beam import Size, make_model, random_batch
 from benchmarks.timing import clock_of, median_ratio, time_in_turn
 from seqwise.decoding import Decoder, decode
@@ -139,11 +139,11 @@ def table(result: dict[str, Any]) -> str:
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the benchmark; print a table and write JSON."""
     parser = make_parser("streaming", __doc__, rounds=5, seed="weights and tokens")
-    parser.add_argument("--streams", type=int, nargs="+", default=[1, 16, 256], help="numbers of streams")
-    parser.add_argument("--steps", type=int, default=200, help="tokens of each stream")
-    parser.add_argument("--labels", type=int, default=50, help="V, number of labels")
-    parser.add_argument("--hidden", type=int, default=128, help="hidden size of the LSTMs")
-    parser.add_argument("--k", type=int, default=5, help="beam size")
+    parser.add_argument("--streams", type=at_least(1), nargs="+", default=[1, 16, 256], help="numbers of streams")
+    parser.add_argument("--steps", type=at_least(1), default=200, help="tokens of each stream")
+    parser.add_argument("--labels", type=at_least(1), default=50, help="V, number of labels")
+    parser.add_argument("--hidden", type=at_least(1), default=128, help="hidden size of the LSTMs")
+    parser.add_argument("--k", type=at_least(1), default=5, help="beam size")
     parser.add_argument(
         "--perplexity", type=float, default=2.0, help="perplexity of the model's softmax, set by the head's scale"
     )

@@ -27,7 +27,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from benchmarks.command import make_parser, run, signed
+from benchmarks.command import at_least, make_parser, run, signed
 from benchmarks.sampled_normalizer import europarl, zipf_text
 from benchmarks.timing import cpu_seconds
 from reproductions.andreas_klein_2015.streams import Sentence
@@ -120,7 +120,7 @@ def table(result: dict[str, Any]) -> str:
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the benchmark; print a table and write JSON."""
     parser = make_parser("throughput", __doc__, rounds=3, seed="synthetic text; those of the commands are 0")
-    parser.add_argument("--lines", type=int, default=4000, help="sentences; a quarter of them are scored")
+    parser.add_argument("--lines", type=at_least(1), default=4000, help="sentences; a quarter of them are scored")
     return run(parser, measure, table, arguments)
 
 

@@ -48,7 +48,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers import MarianConfig, MarianMTModel
 
-from benchmarks.command import Ratio, make_parser, run, signed
+from benchmarks.command import Ratio, at_least, make_parser, run, signed
 from benchmarks.processes import own_process
 from benchmarks.timing import median_ratio, time_in_turn
 from seqwise.data import EncodedExample, collate
@@ -425,13 +425,15 @@ def table(result: dict[str, Any]) -> str:
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the benchmark; print a table and write JSON."""
     parser = make_parser("training", __doc__, rounds=5, seed="models and batches")
-    parser.add_argument("--steps", type=int, default=60, help="steps of each training run")
-    parser.add_argument("--batch", type=int, default=16, help="examples of a batch")
-    parser.add_argument("--length", type=int, default=20, help="tokens of a source, and of an output")
-    parser.add_argument("--layers", type=int, default=3, help="layers of the Marian's encoder, and of its decoder")
-    parser.add_argument("--hidden", type=int, default=256, help="size of the Marian's layers")
+    parser.add_argument("--steps", type=at_least(1), default=60, help="steps of each training run")
+    parser.add_argument("--batch", type=at_least(1), default=16, help="examples of a batch")
+    parser.add_argument("--length", type=at_least(1), default=20, help="tokens of a source, and of an output")
+    parser.add_argument(
+        "--layers", type=at_least(1), default=3, help="layers of the Marian's encoder, and of its decoder"
+    )
+    parser.add_argument("--hidden", type=at_least(1), default=256, help="size of the Marian's layers")
     parser.add_argument("--perplexity", type=float, default=10.0, help="perplexity of the Marian's softmax")
-    parser.add_argument("--vocabulary", type=int, default=8_000, help="vocabulary size of the Marian")
+    parser.add_argument("--vocabulary", type=at_least(1), default=8_000, help="vocabulary size of the Marian")
     return run(parser, measure, table, arguments)
 
 

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks.command import make_parser, run, signed
+from benchmarks.command import at_least, make_parser, run, signed
 from reproductions.beyond import stress, transformer_translation
 from reproductions.goyal_2018 import exposure_bias
 from seqwise.data import Example
@@ -188,7 +188,9 @@ def table(result: dict[str, Any]) -> str:
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the benchmark; print a table and write JSON."""
     parser = make_parser("training_profile", __doc__, rounds=1, seed="the data")
-    parser.add_argument("--steps", type=int, default=30, help="steps of each training run, after a few uncounted ones")
+    parser.add_argument(
+        "--steps", type=at_least(1), default=30, help="steps of each training run, after a few uncounted ones"
+    )
     parser.add_argument("--only", default="", help="only training runs whose names contain this")
     return run(parser, measure, table, arguments)
 

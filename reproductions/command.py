@@ -35,7 +35,7 @@ def reproduce(
             "figure-6.1, masked-diffusion-audit, constrained-sampling; with the corpora in SEQWISE_DATA: table-3.1, "
             "-3.2, -4.1, -4.2, -5.1 to -5.6, -6.2 to -6.6, figure-6.2 to -6.4, large-alpha, wider-beams, "
             "search-objectives, improvements, raw-scores, frontier, andreas-klein-1, andreas-klein-2, proteins, "
-            "transformer-translation, training-inside, defaults",
+            "transformer-translation, training-inside, defaults, any-order-bound",
         ),
     ],
     *,

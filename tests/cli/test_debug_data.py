@@ -121,6 +121,9 @@ def test_standard_input_is_read(files: None, seqwise: Command, monkeypatch: pyte
         (["train.conll", "--task", "both"], "--task must be tag or transduce"),
         (["train.conll", "--labels", "0"], "--labels must be at least 1"),
         (["pairs.tsv", "--task", "transduce", "--source-units", "bytes"], "bytes"),
+        (["pairs.tsv", "--task", "transduce", "--source-units", "subwords"], "source_units: subwords are learned from"),
+        (["pairs.tsv", "--task", "transduce", "--label-column", "7"], "label_column: has no effect here"),
+        (["train.conll", "--source-units", "characters"], "source_units: has no effect here"),
         (["train.conll", "empty.conll"], "empty.conll"),
     ],
 )

@@ -43,6 +43,7 @@ from seqwise.pages.report.results import Output, Result, comparable, error_table
 from seqwise.pages.report.sampling import sampling_verdict
 from seqwise.runs import load_run, predict
 from seqwise.runs.inputs import read_examples
+from seqwise.sampling.diagnostics import FEWEST_DRAWS
 
 SCRIPT = "<script>alert('x')</script>"
 WORDS = {"the": "DET", "a": "DET", "dog": "NOUN", "cat": "NOUN", "runs": "VERB", "sees": "VERB", SCRIPT: '<b>"&X'}
@@ -795,9 +796,14 @@ def test_effective_sample_sizes_of_few_sweeps_are_unknown(
 )  # fmt: skip
 def test_chains_that_stand_still_apart_do_not_agree(judged: list[tuple[float, float]], said: str) -> None:
     """Their R-hat is infinite; that of chains that stand still together is not a number."""
-    reports = [SimpleNamespace(r_hat={"energy": r_hat}, ess={"energy": ess}) for r_hat, ess in judged]
+    reports = [
+        SimpleNamespace(r_hat={"energy": r_hat}, ess={"energy": ess}, num_sweeps=FEWEST_DRAWS) for r_hat, ess in judged
+    ]
     sampling: Any = SimpleNamespace(reports=reports)
     assert sampling_verdict("s", sampling).endswith(said)
+    reports[-1].num_sweeps = FEWEST_DRAWS - 1
+    agrees = "agree:" in said and "do not agree" not in said
+    assert ("too few sweeps are counted to tell" in sampling_verdict("s", sampling)) == agrees
 
 
 def test_autocorrelation_is_its_definition() -> None:
@@ -901,6 +907,10 @@ def test_mistakes_end_in_one_line(seqwise: Command, runs: Path, data: Path, tmp_
     with (tmp_path / "tagger" / "log.jsonl").open("a") as log:
         log.write("{}\n")
     assert re.search(r"log\.jsonl:6: not a line of a training log", said(tmp_path / "tagger"))
+    for summary in ({"stages": [1]}, {"stages": {}, "baseline": {"file": "dev"}}):
+        shutil.copytree(runs / "tagger", tmp_path / "summarised", dirs_exist_ok=True)
+        (tmp_path / "summarised" / "summary.json").write_text(json.dumps(summary))
+        assert "summary.json: not a summary; restore it as it was saved" in said(tmp_path / "summarised")
     shutil.copytree(runs / "samples", tmp_path / "samples")
     path = tmp_path / "samples" / "chains" / "0000.jsonl"
     path.write_text(path.read_text().replace('"sweep": 3', '"sweep": 4', 1))

@@ -20,6 +20,14 @@ def test_help_names_every_option(reproduce: Command) -> None:
     assert all(word in ended.out for word in ("NAME", "--output", "--results", "--seed", "--json", "label-bias-toy"))
 
 
+def test_help_names_every_reproduction(reproduce: Command) -> None:
+    """Those of a series are named by their ends, such as "table-3.1, -3.2" and "-5.1 to -5.6"."""
+    text = re.sub(r"[\s│|]", "", reproduce("--help").out)
+    unnamed = [name for name in REPRODUCTIONS if not re.search(rf"{name}(?![0-9a-z])", text)]
+    series = re.compile(r"(table|figure)-[3-6]\.\d")
+    assert not [name for name in unnamed if not series.fullmatch(name)]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

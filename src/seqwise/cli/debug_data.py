@@ -26,12 +26,18 @@ def debug_data(
     ] = None,
     *,
     task: Annotated[str, typer.Option(metavar="NAME", help="tag (columns) or transduce (pairs)")] = "tag",
-    token_column: Annotated[int, typer.Option(metavar="N", help="tag: column of the tokens, counted from 0")] = 0,
+    token_column: Annotated[
+        int | None, typer.Option(metavar="N", help="tag: column of the tokens, counted from 0 [0]")
+    ] = None,
     label_column: Annotated[
-        int, typer.Option(metavar="N", help="tag: column of the labels, counted from 0; -1 is the last")
-    ] = -1,
-    source_units: Annotated[str, typer.Option(metavar="NAME", help="transduce: words or characters")] = "words",
-    target_units: Annotated[str, typer.Option(metavar="NAME", help="transduce: words or characters")] = "words",
+        int | None, typer.Option(metavar="N", help="tag: column of the labels, counted from 0; -1 is the last [-1]")
+    ] = None,
+    source_units: Annotated[
+        str | None, typer.Option(metavar="NAME", help="transduce: words or characters [words]")
+    ] = None,
+    target_units: Annotated[
+        str | None, typer.Option(metavar="NAME", help="transduce: words or characters [words]")
+    ] = None,
     labels: Annotated[int, typer.Option(metavar="N", help="number of labels to list, the most frequent first")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of text, with all labels")] = False,
 ) -> None:
@@ -44,13 +50,14 @@ def debug_data(
     from seqwise.runs.settings import train_settings
 
     require_at_least_one("--labels", labels)
-    if task == "tag":
-        options: dict[str, Any] = {"token_column": token_column, "label_column": label_column}
-    elif task == "transduce":
-        options = {"source_units": source_units, "target_units": target_units}
-    else:
+    if task not in ("tag", "transduce"):
         raise InputError(f"--task must be tag or transduce, got {task!r}")
-    settings = train_settings(task=task, **options)
+    options: dict[str, Any] = {"token_column": token_column, "label_column": label_column}
+    options |= {"source_units": source_units, "target_units": target_units}
+    for name in ("source_units", "target_units"):
+        if options[name] == "subwords":
+            raise InputError(f"{name}: subwords are learned from the data by train", hint="give words or characters")
+    settings = train_settings(task=task, **{name: value for name, value in options.items() if value is not None})
     paths = [standard_input() if str(path) == "-" else str(path) for path in (train, *(others or ()))]
     twice = next((path for path in paths if paths.count(path) > 1), None)
     if twice is not None:

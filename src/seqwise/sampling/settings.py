@@ -247,7 +247,7 @@ class ChainSettings(Config):
     contain: tuple[str, ...] = setting((), "words that must occur", metavar="PHRASE", panel="Constraints")
     without: tuple[str, ...] = setting((), "words that must not occur", metavar="PHRASE", panel="Constraints")
     penalty: float | None = setting(
-        None, "energy in nats of each violation [infinity: a hard constraint]", gt=0, panel="Constraints"
+        None, "energy in nats of each violated phrase [infinity: a hard constraint]", gt=0, panel="Constraints"
     )
     max_rows: int = setting(1024, "masked sequences in one pass; fewer need less memory", ge=1, panel="Run")
 

@@ -19,6 +19,7 @@ from seqwise.training.checkpoints import MANIFEST, MEASUREMENTS
 Kind = Literal["training", "masked model", "samples"]
 """Kind of folder: written by ``seqwise train``, ``seqwise masked-model train`` or ``seqwise sample``."""
 
+_AS_SAVED = "restore it as it was saved"
 _FOLDER_HINT = "give the --output of seqwise train, masked-model train or sample"
 
 
@@ -103,10 +104,13 @@ def _summarized(path: Path) -> tuple[str, float | None]:
     """Return the unit of the last stage's loss and the baseline on development data, from ``summary.json``."""
     summary = _read_json(path / "summary.json") if (path / "summary.json").is_file() else {}
     stages, baseline = summary.get("stages"), summary.get("baseline")
-    unit = stages[-1].get("loss_unit", "") if stages else ""
-    if not isinstance(baseline, dict) or baseline.get("file") != "dev":
-        return unit, None
-    return unit, baseline["measures"].get(baseline["title"])
+    try:
+        unit = stages[-1].get("loss_unit", "") if stages else ""
+        if not isinstance(baseline, dict) or baseline.get("file") != "dev":
+            return unit, None
+        return unit, baseline["measures"].get(baseline["title"])
+    except (AttributeError, KeyError, TypeError):
+        raise InputError("not a summary", path=path / "summary.json", hint=_AS_SAVED) from None
 
 
 def _stage_logs(name: str, objective: str, file: Path) -> list[StageLog]:
@@ -118,7 +122,7 @@ def _stage_logs(name: str, objective: str, file: Path) -> list[StageLog]:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    return read_json_object(path, what=path.stem, hint="restore it as it was saved")
+    return read_json_object(path, what=path.stem, hint=_AS_SAVED)
 
 
 def _weights(manifest: Path) -> str | None:

@@ -38,9 +38,11 @@ def sampling_verdict(name: str, sampling: Sampling) -> str:
     over = f" over {len(r_hats)} sets of chains" if len(r_hats) > 1 else ""
     at_least = f", the effective sample size at least {min(sizes):.0f}" if sizes else ""
     numbers = f"the R-hat of the energy is at most {worst:.3f}{over}{at_least}"
-    if worst <= MOST_R_HAT:
-        return f"{name}: chains from different starts agree: {numbers}."
-    return f"{name}: the chains do not agree yet: {numbers}. Take more sweeps."
+    if worst > MOST_R_HAT:
+        return f"{name}: the chains do not agree yet: {numbers}. Take more sweeps."
+    if any(report.num_sweeps < FEWEST_DRAWS for report in sampling.reports):
+        return f"{name}: too few sweeps are counted to tell whether the chains agree: {numbers}. Take more."
+    return f"{name}: chains from different starts agree: {numbers}."
 
 
 def _r_hats(reports: Sequence[ChainReport]) -> list[float]:
