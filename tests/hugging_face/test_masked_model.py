@@ -633,6 +633,10 @@ def test_short_inputs_leave_sparse_attention_as_it_was() -> None:
             adapted.masked_logits(short, torch.ones_like(short).bool())
     full = big_bird()
     full.bert.set_attention_type("original_full")
+    by_hand = masked_model(full, **IDS)  # which is respected
+    own = with_masks_put_by_hand(full, long[0].tolist(), [0, 31, 59])
+    with torch.no_grad():
+        torch.testing.assert_close(by_hand.masked_logits(long, masked), own)
     assert (with_masks_put_by_hand(full, long[0].tolist(), [0, 31, 59]) - expected).abs().max() > 0.1
 
 

@@ -838,19 +838,42 @@ def test_settings_that_cannot_be_trained_with_are_refused(options: dict[str, Any
 
 
 def test_options_that_are_set_later_are_used_and_checked(tmp_path: Path) -> None:
-    """As ``hyperparameter_search`` sets them."""
+    """As ``hyperparameter_search`` sets them; a refused one leaves all as it was."""
     config = SearchAwareConfig(str(tmp_path), use_cpu=True, objective="relaxed-beam", alpha=1.0, beam_size=2)
     config.alpha, config.beam_size, config.learning_rate = 50.0, 4, 0.5
     assert config.objective == config.minimised.objective == RelaxedBeam(k=4, alpha=50.0)
-    with pytest.raises(InputError, match="alpha must stay greater than 0"):
-        config.alpha = -1.0
-    config.alpha = 2.0
-    config.objective = "beam-crf"
-    assert config.objective.name == "beam-crf" and config.minimised.objective.k == 4
+    for name, value, said in (
+        ("alpha", -1.0, "alpha must stay greater than 0"),
+        ("objective", "hinge", "it is chosen"),
+    ):
+        with pytest.raises(InputError, match=said):
+            setattr(config, name, value)
+    config.beam_size = 3
+    assert config.objective == config.minimised.objective == RelaxedBeam(k=3, alpha=50.0) and config.alpha == 50.0
+    config.alpha = None
+    assert config.objective == RelaxedBeam(k=3)
+    assert pickle.loads(pickle.dumps(config)).objective == config.objective
     trainer = made_trainer(made("Marian"), rows(pairs(8), "Marian"), tmp_path, objective="relaxed-beam", max_steps=1)
     trainer.args.alpha = 7.0
     trainer.train()
     assert trainer.values == {"alpha": 7.0}
+
+
+def test_the_loss_of_evaluation_is_a_mean_over_targets(tmp_path: Path) -> None:
+    """If every token has a label, the first one of a row is none the less no target of a causal model."""
+    data = [{"input_ids": [BOS, 4, 5, END], "labels": [BOS, 4, 5, END]}, {"input_ids": [BOS, 7], "labels": [BOS, 7]}]
+    model = made("GPT-2").eval()
+    with torch.no_grad():
+        parts = [
+            torch.nn.functional.cross_entropy(
+                model(torch.tensor([row["input_ids"]])).logits[0, :-1], torch.tensor(row["labels"][1:]), reduction="sum"
+            )
+            for row in data
+        ]
+    for options in ({}, {"predict_with_generate": True, "generation_max_length": 6}):
+        trainer = made_trainer(model, data, tmp_path, compute_metrics=lambda _: {}, **options)
+        assert trainer.evaluate(data)["eval_loss"] == pytest.approx(float(sum(parts)) / 4, abs=1e-5)
+        assert trainer.predict(data).label_ids.max() > 0
 
 
 def test_predictions_of_a_causal_model_continue_prompts_without_their_targets(tmp_path: Path) -> None:
@@ -862,7 +885,8 @@ def test_predictions_of_a_causal_model_continue_prompts_without_their_targets(tm
         found[left] = trainer.predict(data)
         wanted = made_trainer(model, data, tmp_path, **options).evaluate(data)["eval_loss"]
         assert found[left].metrics["test_loss"] == pytest.approx(wanted, abs=1e-5)
-        assert sorted(map(len, found[left].label_ids.tolist())) == [len(found[left].label_ids[0])] * 5
+        shown = [[label for label in row if label >= 0] for row in found[left].label_ids.tolist()]
+        assert shown == [[label for label in row["labels"] if label >= 0] for row in data]
     prompts = [row["input_ids"][: row["labels"].count(-100)] for row in data]
     width = max(map(len, prompts))
     for row, prompt in zip(found[False].predictions.tolist(), prompts, strict=True):

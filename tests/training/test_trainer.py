@@ -27,7 +27,7 @@ from seqwise.data.batches import Batch, EncodedExample
 from seqwise.errors import InputError
 from seqwise.models.transformer import Transformer
 from seqwise.objectives import cross_entropy_objective, relaxed_beam_objective
-from seqwise.schedules import linear
+from seqwise.schedules import Schedule, linear
 from seqwise.training.checkpoints import last_complete, seal
 from seqwise.training.trainer import Progress, TrainingResult, fit
 
@@ -361,12 +361,21 @@ def test_an_option_that_is_left_out_on_resuming_is_missed(option: dict[str, Any]
 
 
 def test_schedules_that_agree_at_both_ends_are_told_apart(tmp_path: Path) -> None:
-    alphas: list[Any] = [linear(1, 10, 2), linear(1, 10, 1), [1.0, *[10.0] * (STEPS - 1)].__getitem__]
+    values = [[1.0, 5.5, *[10.0] * STEPS], [1.0, 5.6, *[10.0] * STEPS]]
+    alphas: list[Any] = [linear(1, 10, 2), linear(1, 10, 1), values[1].__getitem__]
     with pytest.raises(KeyboardInterrupt):
         run(new_model(), tmp_path, schedules={"alpha": alphas[0]}, on_progress=stop_after(3), save_every=2)
     for alpha in alphas[1:]:
         with pytest.raises(InputError, match="made with other schedules"):
             run(new_model(), tmp_path, schedules={"alpha": alpha})
+
+    class Table(Schedule):
+        """The same values, without the text of a schedule; the text of a function may differ between processes."""
+
+        def __call__(self, step: float) -> float:
+            return values[0][int(step)]
+
+    assert run(new_model(), tmp_path, schedules={"alpha": Table()}).resumed_from == 2
 
 
 def test_parts_of_a_batch_may_have_no_gold_token(tmp_path: Path) -> None:

@@ -136,35 +136,41 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
         super().__post_init__()
         if not torch.accelerator.is_available():  # torch warns about pinned memory without a device
             self.dataloader_pin_memory = False
-        self._choose(self.objective)
-        fault = None if not self.fsdp else not_shardable(self.fsdp_plugin_args, self.minimised.objective)
-        if fault is not None:
-            raise fault
+        self._chosen = self.objective
+        self._choose()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an argument; one of the objective is checked and used, as ``hyperparameter_search`` expects."""
+        """Set an argument; an option of the objective is checked and used, as ``hyperparameter_search`` expects."""
+        if "minimised" not in self.__dict__ or name not in ("objective", *_OPTIONS):
+            super().__setattr__(name, value)
+            return
+        if name == "objective":
+            raise InputError("objective: it is chosen when the arguments are made", hint="make others")
+        before = {kept: self.__dict__[kept] for kept in (name, "minimised", "objective")}
         super().__setattr__(name, value)
-        if "minimised" in self.__dict__ and name == "objective":
-            self._choose(value)
-        elif "minimised" in self.__dict__ and name in _OPTIONS:
-            self._choose(self.objective, name)
+        try:
+            self._choose()
+        except InputError:
+            self.__dict__.update(before)
+            raise
 
-    def _choose(self, chosen: Any, *names: str) -> None:
-        """Set the objective, by its name or with changed options: those of these names, or all that are given."""
-        options = {name: getattr(self, name) for name in names or _OPTIONS if getattr(self, name) is not None}
+    def _choose(self) -> None:
+        """Set the objective that was chosen, with the options that are given."""
+        chosen: Any = self._chosen
+        options = {name: getattr(self, name) for name in _OPTIONS if getattr(self, name) is not None}
         kind = type(chosen) if isinstance(chosen, ObjectiveConfig) else OneOf(ObjectiveConfig).find(chosen)
         known = {flag.name for flag in flags_of(kind)} if kind else {*_OPTIONS}
         options = {name: value for name, value in options.items() if name in known or name not in _COMPARED}
         if isinstance(chosen, ObjectiveConfig):
-            before = _Minimised(objective=chosen) if not names else self.minimised
-            minimised = changed(_Minimised, before, options)
+            minimised = changed(_Minimised, _Minimised(objective=chosen), options)
         else:
             if chosen == "scheduled-sampling":
                 options.setdefault("feeding_passes", "two-pass")
             minimised = configure(_Minimised, objective=chosen, **options)
-        for name, value in (("minimised", minimised), ("objective", minimised.objective)):
-            object.__setattr__(self, name, value)
+        self.__dict__.update(minimised=minimised, objective=minimised.objective)
         fault = self._not_trainable()
+        if fault is None and self.fsdp:
+            fault = not_shardable(self.fsdp_plugin_args, minimised.objective)
         if fault is not None:
             raise fault
 
@@ -183,7 +189,7 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
                 object.__setattr__(copied, name, _as_text(getattr(self, name)))
         if any(isinstance(schedule, Function) for schedule in self.minimised.objective.schedules.values()):
             object.__setattr__(copied, "objective", self.minimised.objective.name)
-            del copied.__dict__["minimised"]
+            del copied.__dict__["minimised"], copied.__dict__["_chosen"]
         return copied
 
     def _not_trainable(self) -> InputError | None:

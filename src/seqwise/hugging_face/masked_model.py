@@ -23,7 +23,7 @@ from seqwise.decoding import evaluation_mode
 from seqwise.devices import at_least_float32, moved
 from seqwise.errors import InputError
 from seqwise.hugging_face.positions import num_positions
-from seqwise.hugging_face.sparse_attention import attend_as_configured, attention_restored, switching_part
+from seqwise.hugging_face.sparse_attention import attend_as_first, attention_restored, switching_part
 from seqwise.hugging_face.text_codec import TextCodec
 from seqwise.models.fast_layers import fast_layers
 from seqwise.models.masked import refuse_context, seen_tokens
@@ -143,7 +143,7 @@ class HuggingFaceMaskedModel(nn.Module):
             inputs["attention_mask"] = moved(attended_NL, self.device)
         if "attention_mask" in inputs and not self.reads_attention_mask:
             raise InputError("the model takes no attention mask, so rows cannot be padded", hint="sort by length")
-        attend_as_configured(self._switching[0], ids_NL.shape[1])
+        attend_as_first(self._switching[0], ids_NL.shape[1])
         gathered = nullcontext() if self.narrowed_at is None else _gathered(self.model, self.narrowed_at, indices)
         with gathered, fast_layers(self.model):
             logits = self.model(**inputs).logits

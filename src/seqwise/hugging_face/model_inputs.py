@@ -72,6 +72,8 @@ def prompts_of(inputs: Mapping[str, Any], padding: int) -> dict[str, Tensor]:
     """
     before_BL = _real(inputs) & (torch.cumsum(target_labels(inputs, causal=True) >= 0, dim=1) == 0)
     prompts_BS, lengths_B = _shifted_left(inputs["input_ids"], before_BL, padding)
+    if prompts_BS.shape[1] == 0:  # all rows are padding
+        prompts_BS = prompts_BS.new_full((len(prompts_BS), 1), padding)
     width = prompts_BS.shape[1]
     columns_BS = torch.arange(width, device=lengths_B.device) - (width - lengths_B[:, None])
     tokens_BS = prompts_BS.gather(1, columns_BS % width).masked_fill(columns_BS < 0, padding)

@@ -23,7 +23,7 @@ from seqwise.hugging_face.adapter import HuggingFaceStepModel
 from seqwise.hugging_face.masked_model import HuggingFaceMaskedModel, unwrapped
 from seqwise.hugging_face.masked_text import adapted_with_codec
 from seqwise.hugging_face.positions import num_positions
-from seqwise.hugging_face.sparse_attention import attend_as_configured, switching_part
+from seqwise.hugging_face.sparse_attention import attend_as_first, switching_part
 from seqwise.hugging_face.tokens import TextTokens, before_targets, checked_text, special_around, text_tokens
 from seqwise.models.fast_layers import fast_layers
 from seqwise.models.heads import log_partition
@@ -432,7 +432,7 @@ def _left_to_right(
         ids_BL, mask_BL = _padded([row.ids for row in group], padding, device)
         masks = {"attention_mask": mask_BL} if reads_mask else {}
         given = inputs(ids_BL, masks, group)
-        attend_as_configured(switching, given["input_ids"].shape[1])
+        attend_as_first(switching, given["input_ids"].shape[1])
         with fast_layers(model):
             logits_BLV = model(**given, use_cache=False, return_dict=True).logits
         for row, logits_LV in zip(group, logits_BLV, strict=True):

@@ -18,7 +18,7 @@ from seqwise.hugging_face.adapter import HuggingFaceStepModel
 from seqwise.hugging_face.caches import Layers, SlotCopies, cache_in, cache_of, layers_of, no_steps, two_caches_of
 from seqwise.hugging_face.positions import Limit, configured_limit
 from seqwise.hugging_face.shared_attention import SharedCall, shared_call
-from seqwise.hugging_face.sparse_attention import attend_as_configured, switching_part
+from seqwise.hugging_face.sparse_attention import attend_as_first, switching_part
 from seqwise.models.fast_layers import PackedLayers, fast_layers
 from seqwise.models.shared_cache import SharedCache
 
@@ -58,7 +58,7 @@ class Seq2SeqModel(HuggingFaceStepModel):
         is_real_BS = torch.arange(tokens_BS.shape[1], device=tokens_BS.device) < lengths_B1
         tokens_BS, mask_BS = tokens_BS.masked_fill(~is_real_BS, padding), is_real_BS.long()
         encoder = self.model.get_encoder()
-        attend_as_configured(self._switching, tokens_BS.shape[1])
+        attend_as_first(self._switching, tokens_BS.shape[1])
         with fast_layers(encoder):
             hidden_BSH = encoder(input_ids=tokens_BS, attention_mask=mask_BS, return_dict=True).last_hidden_state
         if not self._fills_cache:

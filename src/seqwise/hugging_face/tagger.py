@@ -28,7 +28,7 @@ from seqwise.hugging_face.agreement import narrow_windows
 from seqwise.hugging_face.caches import Layers, cache_argument, cache_in, cache_of, layers_of, require_plain_layers
 from seqwise.hugging_face.masked_model import require_no_prompt, unwrapped
 from seqwise.hugging_face.positions import num_positions
-from seqwise.hugging_face.sparse_attention import attend_as_configured, attention_restored, switching_part
+from seqwise.hugging_face.sparse_attention import attend_as_first, attention_restored, switching_part
 from seqwise.models.fast_layers import fast_layers
 from seqwise.models.look_ahead import NO_LOOK_AHEAD, LookAhead, Waiting, require_look_ahead
 from seqwise.models.recurrent import LEFT_TO_RIGHT, READS_BOTH_WAYS, Context, FixedAttentionTagger
@@ -81,7 +81,7 @@ class PieceEncoder(nn.Module):
         """Encode whole sources without the look-ahead."""
         pieces = self._pieces(sources_BS, lengths_B)
         self._require_positions(sources_BS.shape[1])
-        attend_as_configured(self._switching, sources_BS.shape[1])
+        attend_as_first(self._switching, sources_BS.shape[1])
         with fast_layers(self.backbone):
             hidden_BSM = self.backbone(input_ids=pieces.ids_BS, attention_mask=pieces.mask_BS.long()).last_hidden_state
         return _of_words(hidden_BSM, pieces.marked_BS)

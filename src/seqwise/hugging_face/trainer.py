@@ -135,6 +135,7 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
         self._require_evaluation()
         if self.train_dataset is None or _is_empty(self.train_dataset):
             raise InputError("train_dataset: there is no training data", hint="pass at least one example")
+        self.adapted().steps_singly = self.args.objective.steps_singly  # an option may have been set since
         return super().train(*arguments, **named)
 
     def evaluate(
@@ -247,13 +248,17 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
         language, generation = adapted.language, generation or dict(getattr(self, "_gen_kwargs", {}))
         if adapted.lockstep is not None:
             generation["synced_gpus"] = True
-        if generates and not self._is_encoder_decoder and inputs.get("labels") is not None:
-            # A row has its target too, which must not be part of the prompt.
+        if not self._is_encoder_decoder and inputs.get("labels") is not None:
             inputs = self._prepare_inputs(inputs)
-            loss, _, _ = super().prediction_step(model, inputs, True, ignore_keys)
-            prompts = prompts_of(inputs, self.model.generation_config.pad_token_id or 0)
-            _, outputs, _ = self.prediction_step(model, prompts, False, ignore_keys, **generation)
-            return loss, outputs, inputs["labels"]
+            # Without the label of the first token, which is no target, but would be counted for the mean.
+            counted = {**inputs, "labels": target_labels(inputs, causal=True)}
+            only_loss = prediction_loss_only or generates
+            loss, outputs, _ = super().prediction_step(model, counted, only_loss, ignore_keys)
+            if generates:
+                # A row has its target too, which must not be part of the prompt.
+                prompts = prompts_of(inputs, self.model.generation_config.pad_token_id or 0)
+                _, outputs, _ = self.prediction_step(model, prompts, False, ignore_keys, **generation)
+            return loss, outputs, None if prediction_loss_only else inputs["labels"]
         if language is not None and generates:
             prompt_length = 1 if self._is_encoder_decoder else inputs["input_ids"].shape[1]
             longest = self._longest(generation, prompt_length)

@@ -540,9 +540,9 @@ def _settings_of(
 
 
 def _described(schedule: Schedule, steps: int) -> str:
-    """Describe a schedule by its text and a checksum of its values at all steps, which a function alone has."""
+    """Describe a schedule by its values, since the text of a function may hold its address."""
     values = array("d", (schedule(step) for step in range(steps)))
-    return f"{schedule} ({hashlib.sha256(values.tobytes()).hexdigest()[:8]})"
+    return f"{values[0]:g} to {values[-1]:g} ({hashlib.sha256(values.tobytes()).hexdigest()[:8]})"
 
 
 def _arguments(
