@@ -21,7 +21,7 @@ _PARTIAL = re.compile(r"\..+\.[0-9]+\.partial")
 def write_atomically(path: str | os.PathLike[str], text: str) -> None:
     """Write a UTF-8 file atomically, by a temporary file in its folder that is flushed and renamed."""
     path = Path(path)
-    partial = partial_of(path)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         partial.write_bytes(text.encode("utf-8"))
         rename_durably(partial, path)
@@ -33,11 +33,6 @@ def write_atomically(path: str | os.PathLike[str], text: str) -> None:
     finally:
         with suppress(OSError):  # on a read-only file system, even for a missing file
             partial.unlink()
-
-
-def partial_of(path: Path) -> Path:
-    """Return the temporary file, of this process, that a file is written to before it is renamed."""
-    return path.with_name(f".{path.name}.{os.getpid()}.partial")
 
 
 def rename_durably(partial: Path, final: Path) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
-from seqwise.data.durable import flush, partial_of, rename_durably
+from seqwise.data.durable import flush, rename_durably
 from seqwise.errors import InputError
 from seqwise.training.checkpoints import saving
 from seqwise.training.processes import (
@@ -161,7 +161,7 @@ def _finish(path: Path, count: int) -> None:
     if missing is not None:
         problem = f"block {missing} of {count} is missing from the parts"
         raise InputError(problem, path=path, hint="run the same command again, and no other with this --output")
-    new = partial_of(path)
+    new = path.with_name(f".{path.name}.joined")  # the same in each call, so that a killed one leaves nothing behind
     with saving(path):
         try:
             with new.open("wb") as stream:
