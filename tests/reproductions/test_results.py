@@ -138,6 +138,7 @@ def test_numbers_of_the_streaming_guide_are_the_saved_ones() -> None:
         value("frontier-pmb-converged", "never: accuracy", "two-way, re-run on every prefix"),
         *(value("frontier-stress-converged", "agree: word accuracy", system) for system in (crf, half, local)),
         value("frontier-stress-converged", "never: word accuracy", "two-way, re-run on every prefix"),
+        stress(half, "agree"),
         *(stress(f"beam CRF, trained for delay({n})", f"delay({n})") - stress(local, f"delay({n})") for n in (1, 2)),
         stress("beam CRF, trained for delay(2)", "agree"),
         stress("dense beam loss, global", "delay(2)"),
