@@ -859,6 +859,18 @@ def test_options_that_are_set_later_are_used_and_checked(tmp_path: Path) -> None
     assert trainer.values == {"alpha": 7.0}
 
 
+def test_a_search_that_is_asked_for_later_takes_single_steps(tmp_path: Path) -> None:
+    options = {"objective": "scheduled-sampling", "gold_probability": 0.5, "max_steps": 2}
+    found = []
+    for given in ("step-by-step", "two-pass"):
+        trainer = made_trainer(made("Marian"), rows(pairs(8), "Marian"), tmp_path, **options, feeding_passes=given)
+        trainer.args.feeding_passes = "step-by-step"
+        trainer.train()
+        assert trainer.adapted().steps_singly
+        found.append(losses(trainer))
+    assert found[0] == found[1]
+
+
 def test_the_loss_of_evaluation_is_a_mean_over_targets(tmp_path: Path) -> None:
     """If every token has a label, the first one of a row is none the less no target of a causal model."""
     data = [{"input_ids": [BOS, 4, 5, END], "labels": [BOS, 4, 5, END]}, {"input_ids": [BOS, 7], "labels": [BOS, 7]}]

@@ -17,8 +17,6 @@ from seqwise.errors import InputError
 NEEDED = ("input_ids", "labels")
 """Required inputs of a model."""
 
-LABELS_NEEDED = "tokenise the data, and use a collator that pads them"
-
 READ = (*NEEDED, "attention_mask", "decoder_input_ids")
 """Inputs that are read."""
 
@@ -37,9 +35,7 @@ def batch_from_inputs(inputs: Mapping[str, Any], *, first: int | None) -> Batch:
         >>> batch.sources_BS, batch.targets_BT
         (tensor([[5]]), tensor([[6, 7]]))
     """
-    for name in NEEDED:
-        if inputs.get(name) is None:
-            raise InputError(f"the inputs have no {name}", hint=LABELS_NEEDED)
+    require_needed(inputs)
     ignored = [name for name in inputs if name not in READ and inputs[name] is not None]
     if ignored:
         raise InputError(f"the inputs have {ignored[0]}, which a search would not read", hint="drop it from the data")
@@ -58,6 +54,13 @@ def batch_from_inputs(inputs: Mapping[str, Any], *, first: int | None) -> Batch:
     sources_BS, source_lengths_B = _shifted_left(tokens_BL[kept_B], real_BL[kept_B], 0)
     targets_BT, target_lengths_B = _shifted_left(labels_BL[kept_B], wanted_BL[kept_B], IGNORE)
     return Batch(sources_BS, source_lengths_B, targets_BT, target_lengths_B, kept_B.nonzero()[:, 0])
+
+
+def require_needed(inputs: Mapping[str, Any]) -> None:
+    """Raise an InputError if an input is missing that a model needs to be trained."""
+    for name in NEEDED:
+        if inputs.get(name) is None:
+            raise InputError(f"the inputs have no {name}", hint="tokenise the data, and use a collator that pads them")
 
 
 def prompts_of(inputs: Mapping[str, Any], padding: int) -> dict[str, Tensor]:

@@ -27,7 +27,7 @@ from seqwise.hugging_face.adapter import HuggingFaceStepModel
 from seqwise.hugging_face.configuration import SearchAwareConfig
 from seqwise.hugging_face.generation import ended_by
 from seqwise.hugging_face.language import InsideLanguage, text_language
-from seqwise.hugging_face.model_inputs import LABELS_NEEDED, NEEDED, batch_from_inputs, prompts_of, target_labels
+from seqwise.hugging_face.model_inputs import NEEDED, batch_from_inputs, prompts_of, require_needed, target_labels
 from seqwise.hugging_face.positions import configured_limit
 from seqwise.hugging_face.sharding import (
     ONE_UNIT,
@@ -355,8 +355,7 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
                 return torch.as_tensor(row["labels"], dtype=torch.long).flatten()
             # In causal models, the first token of a row is no target, and only the collator knows which one that is.
             inputs = collate([row])
-            if "labels" not in inputs:
-                raise InputError("the inputs have no labels", hint=LABELS_NEEDED)
+            require_needed(inputs)
             return target_labels(inputs, causal=not self._is_encoder_decoder).flatten()
 
         def known(labels: Tensor) -> Tensor:
