@@ -82,9 +82,10 @@ def draw_curves(table: Table, path: Path) -> None:
             axes.step(seconds, metric, where="post", color=colour, linewidth=1.4, label=name)
             axes.plot(seconds[-1], metric[-1], "o", color=colour, markersize=4)
             ends.append(metric[-1])
-        room = max(ends) - min(ends) + 0.005
-        # Values far below the worst final one belong to the start of training, which is the same for all.
-        axes.set_ylim(min(ends) - 2 * room, max(ends) + 0.2 * room)
+        best, worst = (max(ends), min(ends))[:: table.curves[0].sign]
+        room = table.curves[0].sign * (abs(best - worst) + 0.005)
+        # Values far from the worst final one belong to the start of training, which is the same for all.
+        axes.set_ylim(*sorted((worst - 2 * room, best + 0.2 * room)))
         axes.set(xlabel="CPU seconds, stages before included", ylabel=f"{table.curves[0].measure}, development data")
         axes.grid(alpha=0.3)
         axes.set_title(table.title, loc="left", fontsize=10)
@@ -101,12 +102,13 @@ def best_so_far(curves: Sequence[Curve]) -> tuple[list[float], list[float]]:
         >>> best_so_far([one, Curve("s", 1, "accuracy", 10.0, ((2, 0.75),))])
         ([12.0, 13.0], [0.625, 0.875])
     """
+    best = max if curves[0].sign > 0 else min
     runs = [[(curve.start + seconds, value) for seconds, value in curve.points] for curve in curves]
     begin = max(run[0][0] for run in runs)
     times: list[float] = []
     means: list[float] = []
     for time in sorted({begin, *(seconds for run in runs for seconds, _ in run if seconds > begin)}):
-        mean = math.fsum(max(value for seconds, value in run if seconds <= time) for run in runs) / len(runs)
+        mean = math.fsum(best(value for seconds, value in run if seconds <= time) for run in runs) / len(runs)
         if not means or mean != means[-1]:
             times.append(time)
             means.append(mean)

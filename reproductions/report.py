@@ -19,6 +19,7 @@ from seqwise.data.durable import write_atomically
 from seqwise.data.records import read_json_object
 from seqwise.errors import InputError
 from seqwise.evaluation.signature import Signature, check_text
+from seqwise.runs.measures import decisive
 
 VERDICTS = ("holds", "reversed", "not seen", "not tested")
 """Verdicts on a claim."""
@@ -87,7 +88,7 @@ class Curve:
 
     system: str  # row of the table
     seed: int  # of the run
-    measure: str  # name of the metric; higher is better
+    measure: str  # name of the metric
     start: float  # CPU seconds of the stages before it
     points: tuple[tuple[float, float], ...]  # CPU seconds of this stage, and the metric, at each evaluation
 
@@ -95,6 +96,11 @@ class Curve:
         rounded = tuple((float(f"{seconds:.4g}"), float(f"{value:.5g}")) for seconds, value in self.points)
         object.__setattr__(self, "points", rounded)
         object.__setattr__(self, "start", float(f"{self.start:.4g}"))
+
+    @property
+    def sign(self) -> int:
+        """+1 if a higher metric is better, else -1."""
+        return decisive([self.measure], subwords=True)[1]
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ TRAINED = {
 SOURCE = "not in the papers"
 EVERY = 10
 """One in this many words is used for training; with all of them, the dictionary would add little in decoding."""
-EPOCHS = {"cross-entropy": 20.0, "relaxed-beam": 5.0, "beam-crf": 8.0}
+EPOCHS = {"cross-entropy": 20.0, "relaxed-beam": 15.0, "beam-crf": 24.0}
 """Largest number of epochs of a second stage, which is stopped early on development data."""
 
 

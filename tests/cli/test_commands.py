@@ -630,6 +630,8 @@ def test_the_best_decoder_is_read_from_the_metrics(
     (tagger / "metrics.json").write_text(json.dumps({"dev": {"best decoder": "greedy"}}))
     complaint = seqwise("predict", tagger, "the dog", "--decoder=best", "--n-best=2").complaint
     assert complaint == "--n-best 2 is more than the 1 that the search keeps; choose another decoder"
+    complaint = seqwise("predict", tagger, "the dog", "--decoder=best", "--beam-size=2").complaint
+    assert complaint == "--beam-size has no effect on the best decoder, greedy; leave it out"
     said = "the run was trained without development data; name a decoder, or train with --dev"
     assert said in seqwise("predict", trained_speller, "ab", "--decoder=best").complaint
     assert said in seqwise("evaluate", trained_speller, data / "dev.tsv", "--decoder=best").complaint

@@ -100,6 +100,16 @@ def test_curves_begin_where_the_stages_before_ended(tmp_path: Path, drawn: list[
     assert axes.get_ylabel() == "accuracy, development data"
 
 
+def test_curves_of_an_error_fall(tmp_path: Path, drawn: list[Any]) -> None:
+    falling = Curve("one", 0, "word error", 0.0, ((1.0, 0.9), (2.0, 0.25), (3.0, 0.5), (4.0, 0.2)))
+    other = Curve("other", 0, "word error", 0.0, ((1.0, 0.9), (2.0, 0.3)))
+    draw_curves(replace(by_decoder(), curves=(falling, other)), tmp_path / "figure.png")
+    ((axes,),) = [figure.axes for figure in drawn]
+    lines = [line.get_xydata().tolist() for line in axes.lines[::2]]
+    assert lines == [[[1, 0.9], [2, 0.25], [4, 0.2]], [[1, 0.9], [2, 0.3]]]
+    assert axes.get_ylim() == pytest.approx((0.2 - 0.2 * 0.105, 0.3 + 2 * 0.105))
+
+
 def test_bars_below_and_above() -> None:
     bare = Result("a", "m", 4.0, SIGNATURE)
     assert interval_bars([replace(bare, low=3.0, high=8.0), bare]) == [[1.0, 0.0], [4.0, 0.0]]

@@ -70,9 +70,11 @@ def resolved_decoder(name: str | None, folder: Path, *, beam_size: int | None) -
     from seqwise.runs.decoder_choice import best_decoder
 
     require_at_least_one("--beam-size", beam_size)
-    if name in ONE_OUTPUT and beam_size is not None:
-        raise InputError(f"--beam-size has no effect on the decoder {name}", hint="leave it out")
-    return best_decoder(folder) if name == "best" else name
+    resolved = best_decoder(folder) if name == "best" else name
+    if resolved in ONE_OUTPUT and beam_size is not None:
+        which = "decoder" if resolved == name else "best decoder,"
+        raise InputError(f"--beam-size has no effect on the {which} {resolved}", hint="leave it out")
+    return resolved
 
 
 def load_predicting_run(name: str, *, language: str | None = None) -> tuple[Path, OutputRun]:
