@@ -19,7 +19,7 @@ from run_folders import contents
 from sampled import report_lines, sample
 from seqwise import InputError
 from seqwise.data import Example
-from seqwise.data.spooled import spooled_items
+from seqwise.data.spooled import spooled
 from seqwise.runs import sampling as module
 from seqwise.runs import sampling_folder, sampling_problems
 from seqwise.runs.loading import save_run
@@ -46,7 +46,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Two problems make a block, and more than three are kept on the disk."""
     monkeypatch.setattr(module, "BLOCK", 2)
     monkeypatch.setattr(sampling_problems, "DRAWS_AT_ONCE", 2)
-    monkeypatch.setattr(sampling_problems, "spooled_items", partial(spooled_items, in_memory=3))
+    monkeypatch.setattr(sampling_problems, "spooled", partial(spooled, in_memory=3))
     return monkeypatch
 
 

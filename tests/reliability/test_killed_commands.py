@@ -182,13 +182,14 @@ def test_scores_kept_in_a_file_are_those_that_are_printed(folder: Path, tmp_path
 def test_a_file_of_scores_that_was_begun_otherwise_is_refused(folder: Path, tmp_path: Path, seqwise: Any) -> None:
     work, output = works(folder)["seqwise score"], tmp_path / "scores.jsonl"
     partial = tmp_path / "scores.jsonl.partial"
+    partial.mkdir()
     for found, said in (
         (json.dumps({"model": "other"}) + "\n", "started with another model"),
         ("{}\n", "started with another model"),
         ("no JSON\n", "started with something else"),
         ("[]\n", "started with something else"),
     ):
-        partial.write_text(found)
+        (partial / "claim.json").write_text(found)
         complaint = seqwise(*work.arguments, "--output", output).complaint
         assert said in complaint and complaint.startswith(str(partial)) and not output.exists()
-        assert partial.read_text() == found
+        assert (partial / "claim.json").read_text() == found

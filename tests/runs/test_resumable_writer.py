@@ -48,7 +48,7 @@ def as_one_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
                     raise Killed
                 return squares(numbers)
 
-            for name, value in (("world_size", count), ("rank", process), ("is_main_process", False)):
+            for name, value in (("rank", process), ("is_main_process", False)):
                 monkeypatch.setattr(resumable_writer, name, lambda value=value: value)
             monkeypatch.setattr(resumable_writer, "init_process_group", lambda **_: None)
             monkeypatch.setattr(resumable_writer, "wait_for_everyone", lambda: None)
@@ -71,11 +71,8 @@ def test_any_number_of_processes_resumes_after_any_other(
     for _ in range(3):
         count = drawn.randint(1, 4)
         as_one_of(path, count, blocks=[drawn.randint(0, 3) for _ in range(count)])
-        torn = drawn.choice(sorted(tmp_path.iterdir()))
-        # A process may die within a line, and the power may leave of a file its length without its end.
-        whole = torn.read_bytes()
-        cut = drawn.randrange(len(whole) + 1)
-        torn.write_bytes(whole[:cut] + bytes(drawn.choice((0, len(whole) - cut))))
+        # A process may die within a block, whose temporary file stays.
+        (tmp_path / "out.partial" / f".{drawn.randrange(9)}.{drawn.randrange(99)}.partial").write_text("torn")
     write_in_blocks(path, NUMBERS, squares, claim=CLAIM, block=BLOCK)
     assert path.read_text() == WHOLE and [one.name for one in tmp_path.iterdir()] == ["out"]
 
@@ -92,16 +89,39 @@ def test_kept_blocks_are_not_computed_again(as_one_of: Callable[..., None], tmp_
 def test_parts_of_something_else_are_refused(as_one_of: Callable[..., None], tmp_path: Path) -> None:
     path = tmp_path / "out"
     as_one_of(path, 2, blocks=[1, 1])
-    (tmp_path / "out.partial").unlink()
     for claim, block, what in (({**CLAIM, "inputs": "c"}, BLOCK, "inputs"), (CLAIM, 4, "block")):
-        with pytest.raises(InputError, match=f"out.partial-1: the file was started with another {what};"):
+        with pytest.raises(InputError, match=f"out.partial: the file was started with another {what};"):
             write_in_blocks(path, NUMBERS, squares, claim=claim, block=block)
-    assert not path.exists()
+    assert not path.exists() and len(list((tmp_path / "out.partial").iterdir())) == 3  # the claim and two blocks
 
 
-def test_a_part_that_is_not_seen_is_named(as_one_of: Callable[..., None], tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_folder_without_a_claim_is_taken_only_if_it_is_empty(tmp_path: Path) -> None:
+    parts = tmp_path / "out.partial"
+    parts.mkdir()
+    (parts / "0").write_text("mine")
+    with pytest.raises(InputError, match="out.partial: the file was started with something else"):
+        write_in_blocks(tmp_path / "out", NUMBERS, squares, claim=CLAIM, block=BLOCK)
+    assert (parts / "0").read_text() == "mine"
+    (parts / "0").rename(parts / ".claim.json.7.partial")  # killed while it wrote the claim
+    write_in_blocks(tmp_path / "out", NUMBERS, squares, claim=CLAIM, block=BLOCK)
+    assert [one.name for one in tmp_path.iterdir()] == ["out"] and (tmp_path / "out").read_text() == WHOLE
+
+
+def test_a_block_that_was_removed_meanwhile_is_named(
+    as_one_of: Callable[..., None], tmp_path: Path, monkeypatch: Any
+) -> None:
+    path = tmp_path / "out"
+    as_one_of(path, 1, blocks=[2])
+    monkeypatch.setattr(resumable_writer, "wait_for_everyone", (tmp_path / "out.partial" / "1").unlink)
+    with pytest.raises(InputError, match=r"out\.partial/1: the block is missing; run the same command again"):
+        write_in_blocks(path, NUMBERS, squares, claim=CLAIM, block=BLOCK)
+    assert not path.exists() and len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_folder_that_is_not_seen_is_named(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(resumable_writer, "rank", lambda: 1)
-    with pytest.raises(InputError, match=r"process 1 does not see the file .* a disk that all machines share"):
+    monkeypatch.setattr(resumable_writer, "from_main_process", lambda _: [0])  # it made the folder elsewhere
+    with pytest.raises(InputError, match=r"process 1 does not see the folder .* a disk that all machines share"):
         write_in_blocks(tmp_path / "out", NUMBERS, squares, claim=CLAIM, block=BLOCK)
 
 
@@ -115,7 +135,7 @@ def test_a_device_or_a_folder_is_not_replaced(tmp_path: Path) -> None:
 
 
 def test_a_file_with_a_name_like_a_part_is_left_alone(tmp_path: Path) -> None:
-    for name in ("out.partial-x", "xout.partial", "out.partially"):
+    for name in ("out.partial-1", "xout.partial", "out.partially"):
         (tmp_path / name).write_text("mine")
     write_in_blocks(tmp_path / "out", NUMBERS, squares, claim=CLAIM, block=BLOCK)
     assert len(list(tmp_path.iterdir())) == 4 and (tmp_path / "out").read_text() == WHOLE

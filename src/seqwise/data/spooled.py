@@ -1,15 +1,13 @@
-"""Sequences of examples on disk, so that memory does not grow with the size of the file."""
+"""Sequences on disk, so that memory does not grow with the size of the file."""
 
 from __future__ import annotations
 
 import itertools
-import json
+import pickle
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import IO, Any, Generic, TypeVar, overload
-
-from seqwise.data.readers import Example
+from typing import IO, Generic, TypeVar, overload
 
 IN_MEMORY = 8192
 BLOCK = 256
@@ -17,40 +15,23 @@ BLOCK = 256
 T = TypeVar("T")
 
 
-def spooled(examples: Iterable[Example], *, in_memory: int = IN_MEMORY) -> Sequence[Example]:
-    """Read all examples, into a list if they are few, else into an unnamed temporary file.
+def spooled(items: Iterable[T], *, in_memory: int = IN_MEMORY) -> Sequence[T]:
+    """Read all items, into a list if they are few, else into an unnamed temporary file.
 
-    An error in any example is therefore raised before the first is used. Access is fast in order or by slices.
+    An error in any item is therefore raised before the first is used. Access is fast in order or by slices.
     """
-    return spooled_items(examples, to_plain, from_plain, in_memory=in_memory)
-
-
-def spooled_items(
-    items: Iterable[T], plain: Callable[[T], Any], item: Callable[[Any], T], *, in_memory: int = IN_MEMORY
-) -> Sequence[T]:
-    """Spool items that ``plain`` converts to JSON values and ``item`` converts back."""
     rest = iter(items)
     first = list(itertools.islice(rest, in_memory + 1))
     if len(first) <= in_memory:
         return first
     file = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the items are used)
     starts, size = [], 0
-    for block in _in_lists(itertools.chain(first, rest)):
+    rest = itertools.chain(first, rest)
+    while block := list(itertools.islice(rest, BLOCK)):
         starts.append(file.tell())
-        file.write(json.dumps(list(map(plain, block)), ensure_ascii=False).encode() + b"\n")
+        pickle.dump(block, file)  # read back by this process only: no other can open the file
         size += len(block)
-    return _Spooled(file, item, starts, size)
-
-
-def to_plain(example: Example) -> Any:
-    """Convert an example to a JSON value."""
-    return example.source, example.target, example.path, example.line, example.key
-
-
-def from_plain(fields: Any) -> Example:
-    """Convert a JSON value to an example."""
-    source, target, *place = fields
-    return Example(tuple(source), tuple(target), *place)
+    return _Spooled(file, starts, size)
 
 
 def in_blocks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
@@ -58,17 +39,11 @@ def in_blocks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     return (items[start : start + size] for start in range(0, len(items), size))
 
 
-def _in_lists(items: Iterator[T]) -> Iterator[list[T]]:
-    while block := list(itertools.islice(items, BLOCK)):
-        yield block
-
-
 @dataclass(frozen=True, eq=False)
 class _Spooled(Sequence[T], Generic[T]):
-    """Sequence over a file with a block of items per line; each access reads a block."""
+    """Sequence over a file of blocks of items; each access reads a block."""
 
     file: IO[bytes]
-    item: Callable[[Any], T]
     starts: Sequence[int]
     size: int
 
@@ -97,4 +72,4 @@ class _Spooled(Sequence[T], Generic[T]):
 
     def _block(self, number: int) -> list[T]:
         self.file.seek(self.starts[number])
-        return list(map(self.item, json.loads(self.file.readline())))
+        return list(pickle.load(self.file))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from seqwise.data.batches import FREE
 from seqwise.data.readers import ONLY_SOURCES, Example, read_lines
-from seqwise.data.spooled import from_plain, in_blocks, spooled_items, to_plain
+from seqwise.data.spooled import in_blocks, spooled
 from seqwise.errors import InputError
 from seqwise.runs.inputs import example_of, file_units, inputs_of, standard_input
 from seqwise.runs.paths import names_a_file
@@ -51,19 +51,19 @@ def read_problems(run: MaskedRun, text: str | None, settings: SampleSettings) ->
     if text is None:
         if run.codec.conditional:
             raise InputError("the model needs a source", hint="give a text, a file, or - for stdin")
-        return _spooled(_whole_sequences(run, settings))
+        return spooled(_whole_sequences(run, settings))
     if settings.count != 1:
         raise InputError("count: has no effect where problems are given", hint="leave it out")
     if run.codec.conditional and not _holds_pairs(text):
         if "\t" in text and not names_a_file(text):
             raise InputError("a pair where a source was expected", hint=ONLY_SOURCES)
         examples = inputs_of(text, units=file_units(run.codec.source_units))
-        return _spooled(Problem((), example, run.codec.encode([example])[0].source_ids) for example in examples)
+        return spooled(Problem((), example, run.codec.encode([example])[0].source_ids) for example in examples)
     for name, default in (("length", None), ("length_beam", 1)):
         if getattr(settings, name) != default:
             raise InputError(f"{name}: sequences to be filled in already have a length", hint="leave it out")
     run.codec.require_free(settings.free)
-    return _spooled(_to_fill(run, example, settings.free) for example in _sequences(run, text))
+    return spooled(_to_fill(run, example, settings.free) for example in _sequences(run, text))
 
 
 def problem_of(run: MaskedRun, text: str, *, source: str = "", free: str = "_") -> Problem:
@@ -149,19 +149,6 @@ def _draw_lengths(weights: Tensor, settings: SampleSettings) -> Iterator[int]:
         # A number that no sweep (0, 1, ...) and no start (-1, -2, ...) has.
         draws = SeededDraws(settings.seed, number_B, sweep=-(2**20))
         yield from draws.categorical(weights.expand(len(number_B), -1), torch.ones_like(number_B).bool()).tolist()
-
-
-def _spooled(problems: Iterator[Problem]) -> Sequence[Problem]:
-    return spooled_items(problems, _plain, _problem)
-
-
-def _plain(problem: Problem) -> Any:
-    return problem.tokens, to_plain(problem.example), problem.source_ids
-
-
-def _problem(fields: Any) -> Problem:
-    tokens, example, source_ids = fields
-    return Problem(tuple(tokens), from_plain(example), tuple(source_ids))
 
 
 def _holds_pairs(text: str) -> bool:
