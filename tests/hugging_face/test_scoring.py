@@ -18,6 +18,7 @@ from pretrained import bert, byte_tokenizer, esm, esm_tokenizer, gpt2, made, pie
 from seqwise import InputError
 from seqwise.hugging_face import masked_model, pseudo_log_likelihoods, score_texts
 from seqwise.hugging_face.tokens import text_tokens
+from seqwise.sampling.scores import TokenScores
 from seqwise.sampling.scoring_settings import ScoringSettings
 
 PIECES = ["the", "dog", "##s", "##ge", "##d", "see", "cat", "."]
@@ -255,13 +256,19 @@ def test_a_causal_model_is_scored_from_left_to_right() -> None:
     assert [word.word for word in behind.words("dogs")] == ["dogs"]
 
 
-@pytest.mark.parametrize("text", ["dog", "日本"])  # the blank before it is a part of a token, or a token
+# The blank before it is a part of a token, or a token; a blank at the end may be several tokens.
+@pytest.mark.parametrize("text", ["dog", "日本", "dog\u202f", "\u00a0", "dog \u3000"])
 def test_prefix_and_text_have_the_score_of_both_together(text: str) -> None:
     tokenizer = byte_tokenizer()
     model = made(causal_model(len(tokenizer)))
     whole, prefix = score_texts(model, tokenizer, [f"the cat {text}", "the cat"])
     (after,) = score_texts(model, tokenizer, [text], prefixes=["the cat"])
     assert prefix.log_prob + after.log_prob == pytest.approx(whole.log_prob, abs=1e-10)
+
+
+def test_words_have_no_blanks_around_them() -> None:
+    tokens = TokenScores(("dog", "▁", "s"), torch.zeros(3), words_T=(0, 0, 1), spans=((0, 3), (4, 4), (4, 5)))
+    assert [(word.word, word.start, word.end) for word in tokens.words("dog s")] == [("dog", 0, 3), ("s", 4, 5)]
 
 
 BLANKS = {  # texts after "a cat", and their tokens there
@@ -585,6 +592,10 @@ BAD: dict[str, tuple[Any, str]] = {
     "start": (
         lambda m, t: score_texts(made(bart(13)), t, ["see"], settings=ScoringSettings(start="none")),
         "start: has no effect under a model that is encoder-decoder; leave it out, or score under a model that is caus",
+    ),
+    "separator": (
+        lambda m, t: score_texts(made(bart(13)), t, ["see"], settings=ScoringSettings(separator="_")),
+        "separator: has no effect under a model that is encoder-decoder; leave it out, or score under a model that is",
     ),
     "surrogate": (
         lambda m, t: score_texts(m, t, ["see", "a \ud83d cat"]),

@@ -6,6 +6,7 @@ import itertools
 import json
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -397,6 +398,35 @@ def test_a_language_ignores_the_special_tokens_before_a_target(forced: int | Non
     assert all(re.fullmatch("b? ?ab( ab)?", run.codec.target_text(best.tokens)) for best in found)
     with pytest.raises(InputError, match="'b ab' is not in the language"):
         require_gold_inside(in_language(run, named("ab ab")), gold, examples)
+
+
+@pytest.mark.parametrize("suffix", ["", ".lark", ".json"])
+def test_outputs_after_a_prompt_begin_with_its_blank(suffix: str, tmp_path: Path) -> None:
+    """As targets do: a pattern contains the outputs of a catalogue, so its best output is at least as good."""
+    pytest.importorskip("llguidance" if suffix else "interegular")
+    torch.manual_seed(0)
+    tokenizer = byte_tokenizer()
+    ends = {"pad_token_id": 1, "eos_token_id": 2, "bos_token_id": 0}
+    saved(tmp_path / "gpt2", letter_gpt2(width=16, vocab_size=len(tokenizer), **ends), tokenizer)
+    (tmp_path / "train.tsv").write_text("the dog\ta cat\na cat\tthe dog\n")
+    (tmp_path / "catalogue.txt").write_text("a cat\nthe dog\n")
+    (tmp_path / "some.lark").write_text('start: "a cat" | "the dog"')
+    (tmp_path / "some.json").write_text('{"enum": ["a cat", "the dog"]}')
+    settings = train_settings(task="transduce", model=str(tmp_path / "gpt2"), train=tmp_path / "train.tsv")
+    examples = read_examples(settings, tmp_path / "train.tsv")
+    run = in_language(new_run(examples, settings), str(tmp_path / "catalogue.txt"))
+    gold = run.codec.encode(examples)
+    require_gold_inside(run, gold, examples)
+    [listed] = predict(run, ["the dog"], "beam")
+    quoted = suffix == ".json"
+    run = in_language(run, str(tmp_path / f"some{suffix}") if suffix else "a cat|the dog")
+    if quoted:
+        examples = [replace(each, target=(json.dumps(each.target[0]),)) for each in examples]
+        gold = run.codec.encode(examples)
+    require_gold_inside(run, gold, examples)
+    [found] = predict(run, ["the dog"], as_decoder("beam", k=40))
+    assert found[0].score >= listed[0].score - 1e-5 or quoted
+    assert run.codec.target_text(found[0].tokens).strip('"') in ("a cat", "the dog")
 
 
 def test_a_pattern_for_subwords_matches_their_text(data: Path, tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
         log_partition_fraction: fraction of positions that is penalised.
         language: restricts the outputs of searches in training and ``predict_with_generate``; labels must be in it. A
             :class:`~seqwise.search.Language`, or a regular expression for texts of the trainer's tokenizer, see
-            :func:`~seqwise.hugging_face.text_language`.
+            :func:`~seqwise.hugging_face.text_language`; for a causal model, with the blank after the prompt, if any.
 
     Raises:
         InputError: an option is out of range, not one of the objective's, or not supported

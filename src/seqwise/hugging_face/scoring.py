@@ -478,14 +478,10 @@ def _in_context(tokenizer: Any, text: str, prefix: str, suffix: str, settings: S
     stop = start + len(text)
     tokens = text_tokens(tokenizer, _joined(prefix, text, suffix, settings), words=settings.words)
     if all(span is not None for span in tokens.spans):
-        # The span of a token of blanks is empty, at their end; they begin where the token before it ends.
-        ends = (0, *(span[1] for span in tokens.spans if span is not None))
         scored = tuple(
             place
-            for place, span in enumerate(tokens.spans)
-            if span is not None
-            and (not prefix or span[1] > len(prefix))
-            and (ends[place] if span[0] == span[1] else span[0]) < stop
+            for place, (begin, end) in enumerate(_reaches(tokens))
+            if begin < stop and (not prefix or end > len(prefix))
         )
     else:
         head = text_tokens(tokenizer, _joined(prefix, text, "", settings)) if suffix else tokens
@@ -498,6 +494,17 @@ def _in_context(tokenizer: Any, text: str, prefix: str, suffix: str, settings: S
         for span in (tokens.spans[place] for place in scored)
     )
     return ScoredText(text, prefix, tokens.ids, tokens.words, scored, spans, suffix=suffix)
+
+
+def _reaches(tokens: TextTokens) -> Iterator[Span]:
+    """Yield the characters of each token, without blanks around them; all of them for a token of blanks."""
+    last = 0
+    for span, offset in zip(tokens.spans, tokens.offsets, strict=True):
+        assert span is not None and offset is not None
+        begin, end = span if span[0] < span[1] else offset
+        # Empty offsets are at the end of the blanks, which begin where the token before ends.
+        yield (last if begin == end else begin), end
+        last = offset[1]
 
 
 def _shared_tokens(whole: TextTokens, prefix: TextTokens) -> int:

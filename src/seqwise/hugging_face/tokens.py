@@ -12,11 +12,12 @@ from seqwise.sampling.scores import Span, located
 
 
 class TextTokens(NamedTuple):
-    """Free tokens of a text: ids, their characters, and the nondecreasing numbers of their words."""
+    """Free tokens of a text: ids, their characters without and with blanks, and the numbers of their words."""
 
     ids: tuple[int, ...]
     spans: tuple[Span | None, ...]
-    words: tuple[int, ...]
+    words: tuple[int, ...]  # nondecreasing
+    offsets: tuple[Span | None, ...]  # as the tokenizer returns them: with blanks, or not
 
 
 def text_tokens(tokenizer: Any, text: str, *, words: WordsName = "tokenizer", target: bool = False) -> TextTokens:
@@ -39,7 +40,8 @@ def text_tokens(tokenizer: Any, text: str, *, words: WordsName = "tokenizer", ta
         >>> pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "dog", "##s", "."]
         >>> tokenizer = BertTokenizer(vocab={piece: place for place, piece in enumerate(pieces)})
         >>> text_tokens(tokenizer, "The dogs.")
-        TextTokens(ids=(5, 6, 7, 8), spans=((0, 3), (4, 7), (7, 8), (8, 9)), words=(0, 1, 1, 2))
+        TextTokens(ids=(5, 6, 7, 8), spans=((0, 3), (4, 7), (7, 8), (8, 9)), words=(0, 1, 1, 2), \
+offsets=((0, 3), (4, 7), (7, 8), (8, 9)))
         >>> text_tokens(tokenizer, "The dogs.", words="blanks").words
         (0, 1, 1, 1)
     """
@@ -62,7 +64,8 @@ def text_tokens(tokenizer: Any, text: str, *, words: WordsName = "tokenizer", ta
         ]
     else:
         begins = _written_apart(tokenizer, ids)
-    return TextTokens(ids, spans, tuple(accumulate(begins, initial=0))[1:])
+    offsets = tuple(encoded["offset_mapping"]) if fast else spans
+    return TextTokens(ids, spans, tuple(accumulate(begins, initial=0))[1:], offsets)
 
 
 def checked_text(text: Any) -> str:

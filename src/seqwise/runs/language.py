@@ -111,7 +111,11 @@ def _texts(run: OutputRun) -> tuple[dict[int, str], dict[int, str]]:
     if isinstance(run.codec, GeneratorCodec):
         from seqwise.hugging_face.language import token_texts
 
-        return token_texts(run.codec.tokenizer)
+        later, first = token_texts(run.codec.tokenizer)
+        if run.codec.model.model.config.is_encoder_decoder:
+            return later, first
+        # As in its targets, an output of a causal model begins with the blank after the prompt.
+        return later, {token: text[1:] for token, text in later.items() if text.startswith(" ")} or first
     special = {vocabulary.unknown, vocabulary.end}
     written = {token: text for token, text in enumerate(vocabulary.tokens) if text not in special}
     if run.settings.target_units == "characters":

@@ -131,6 +131,7 @@ def _written(
     known = [span for place in group if spans and (span := spans[place]) is not None]
     if text is None or not known:
         return "".join(tokens[place] for place in group), None, None
+    known = [span for span in known if span[0] < span[1]] or known  # blanks have empty spans
     start, end = min(span[0] for span in known), max(span[1] for span in known)
     return text[start:end], start, end
 

@@ -60,6 +60,7 @@ def refuse_ignored(settings: ScoringSettings, kind: str) -> None:
     if settings.seed and not settings.bound:
         raise InputError("seed: has no effect without a bound", hint="leave it out, or give --bound N")
     readers = {"pieces": ["masked"], "start": ["causal"], "end": ["causal", "encoder-decoder"]}
+    readers["separator"] = ["masked", "causal"]
     for name, kinds in readers.items():
         if kind not in kinds and getattr(settings, name) != getattr(ScoringSettings(), name):
             hint = f"leave it out, or score under a model that is {' or '.join(kinds)}"

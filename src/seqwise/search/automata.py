@@ -18,7 +18,10 @@ from seqwise.devices import reading_is_free
 from seqwise.errors import InputError
 from seqwise.search.language import NOWHERE, Allowed
 
-_PARTS = re.compile(r"\\.|(?P<misread>\[\^?\]|(?:[*+?]|\{\d*,?\d*\})\+)|(?P<set>\[(?:\\.|[^\]\\])*\])|.", re.DOTALL)
+_COUNT = r"\{\d*,?\d*\}"
+_PARTS = re.compile(
+    rf"\\.|(?P<misread>\[\^?\]|(?:[*+?]|{_COUNT})(?:[*+]|{_COUNT}))|(?P<set>\[(?:\\.|[^\]\\])*\])|.", re.DOTALL
+)
 """Escapes, sets and characters of a pattern; ``misread`` matches what interegular reads differently from ``re``."""
 
 
@@ -261,9 +264,9 @@ def regular(
 
     Args:
         pattern: a regular expression that must match the whole text, as in ``re.fullmatch`` with ``re.ASCII``. Not
-            understood: ``^``, ``$``, ``\\b``, lookaround, back-references, possessive quantifiers (``a*+``), a bracket
-            that comes first in a set without a backslash (``[^]]``), two of ``\\D``, ``\\S``, ``\\W`` in one set, and
-            ``\\W`` beside letters in a set if case is ignored.
+            understood: ``^``, ``$``, ``\\b``, lookaround, back-references, comments (``(?#...)``), possessive quantifiers
+            (``a*+``), a bracket that comes first in a set without a backslash (``[^]]``), two of ``\\D``, ``\\S``,
+            ``\\W`` in one set, and ``\\W`` beside letters in a set if case is ignored.
         tokens: text of each token id; None or "" for tokens that are never written (special ones).
         first: text of each token at the beginning, if that differs, "" for a blank that is dropped there; tokens
             without one never come first.
@@ -283,13 +286,14 @@ def regular(
         raise InputError("patterns need interegular", hint="pip install 'seqwise[constraints]'") from error
     misread = _misread(pattern)
     if misread is not None:  # interegular would accept it
-        hint = r"write a bracket in a set as \], no + after a quantifier, and (\W|\S) in place of [\W\S]"
+        hint = r"write a bracket in a set as \], one quantifier, and (\W|\S) in place of [\W\S]"
         raise InputError(f"the pattern {pattern!r} cannot be read ({misread!r} is not understood)", hint=hint)
     try:
         machine = interegular.parse_pattern(pattern).to_fsm().reduce()
     except Exception as error:  # interegular raises errors of several classes, without a common base
-        problem = f"the pattern {pattern!r} cannot be read ({str(error) or type(error).__name__})"
-        hint = "write it for re.fullmatch with re.ASCII, without ^, $, \\b, lookaround and back-references"
+        reason = str(error) if type(error).__module__.startswith("interegular") else ""  # else it is a fault of its own
+        problem = f"the pattern {pattern!r} cannot be read ({reason or 'not understood'})"
+        hint = "write it for re.fullmatch with re.ASCII, without ^, $, \\b, lookaround, back-references and comments"
         raise InputError(problem, hint=hint) from None
     texts, firsts = written_texts(tokens, first, end=end)
     spelt, spelt_first = _letters(texts.items()), _letters(firsts.items())
