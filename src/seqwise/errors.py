@@ -43,6 +43,10 @@ class InputError(ValueError):
         self.problem, self.path, self.line, self.hint = problem, path, line, hint
 
 
+class NotFiniteError(InputError):
+    """A loss, a gradient, a weight or a measure is not finite, for which the settings are to blame."""
+
+
 @contextmanager
 def placed(prefix: str = "", *, path: str | os.PathLike[str] | None = None, line: int | None = None) -> Iterator[None]:
     """Give errors that know no place one: a file and line, or text before the problem.

@@ -99,7 +99,7 @@ def test_a_folder_without_a_claim_is_taken_only_if_it_is_empty(tmp_path: Path) -
     parts = tmp_path / "out.partial"
     parts.mkdir()
     (parts / "0").write_text("mine")
-    with pytest.raises(InputError, match="out.partial: the file was started with something else"):
+    with pytest.raises(InputError, match=r"out\.partial: the file was started with something else"):
         write_in_blocks(tmp_path / "out", NUMBERS, squares, claim=CLAIM, block=BLOCK)
     assert (parts / "0").read_text() == "mine"
     (parts / "0").rename(parts / ".claim.json.7.partial")  # killed while it wrote the claim

@@ -5,17 +5,21 @@ from __future__ import annotations
 import builtins
 import json
 import random
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 optuna = pytest.importorskip("optuna")
 
 from command_line import Command  # noqa: E402
-from seqwise.errors import InputError  # noqa: E402
+from seqwise.configuration import dump  # noqa: E402
+from seqwise.errors import InputError, NotFiniteError  # noqa: E402
 from seqwise.runs import load_run, train_settings, tuning  # noqa: E402
 from seqwise.runs.settings import Settings, load_settings  # noqa: E402
 from seqwise.runs.tuning import tune  # noqa: E402
@@ -53,7 +57,7 @@ class Trainings:
         if self.interrupted_at == len(self.learning_rates):
             raise KeyboardInterrupt
         if settings.learning_rate > 0.02:
-            raise InputError("the loss is nan at step 1")
+            raise NotFiniteError("the loss is nan at step 1")
         value = 1 - abs(settings.learning_rate - 0.01) * 50
         for step in range(1, 5):
             measured = {"accuracy": value * step / 4, "cross-entropy": 9.0}
@@ -218,6 +222,91 @@ def test_a_full_disk_is_not_the_fault_of_a_trial(
     monkeypatch.setattr(tuning, "train_run", train)
     found = tune(settings, tmp_path / "tuned", num_trials=1)
     assert [trial.state for trial in found.trials] == ["complete"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the size of files")
+def test_a_file_that_cannot_grow_is_not_the_fault_of_a_trial(settings: Settings, tmp_path: Path) -> None:
+    """A real limit, at which torch and sqlite raise errors of their own, and no OSError."""
+    (tmp_path / "settings.yaml").write_text(dump(settings.with_changes(hidden_size=64)))
+    large = load_settings(tmp_path / "settings.yaml")
+    for limit, what in ((300_000, "checkpoint"), (60_000, "study.db")):
+        script = (
+            "import resource, signal, sys; from pathlib import Path; from seqwise.errors import InputError\n"
+            "from seqwise.runs.settings import load_settings; from seqwise.runs.tuning import tune\n"
+            "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+            f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))\n"
+            "try: tune(load_settings(Path(sys.argv[1])), sys.argv[2], num_trials=2)\n"
+            "except InputError as error: print(error)\n"
+        )
+        arguments = [sys.executable, "-c", script, str(tmp_path / "settings.yaml"), str(tmp_path / what)]
+        ended = subprocess.run(arguments, capture_output=True, text=True, check=True)
+        assert what in ended.stdout and "cannot be" in ended.stdout and ended.stdout.count("\n") == 1, ended.stderr
+        found = tune(large, tmp_path / what, num_trials=2)
+        assert "complete" in {trial.state for trial in found.trials} and len(found.trials) == 2
+
+
+def test_a_choice_that_does_not_fit_into_memory_is_refused(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = Trainings(monkeypatch)
+
+    def train_the_second_out_of_memory(own: Settings, folder: Path, **named: Any) -> Any:
+        found = train(own, folder, **named)
+        if len(train.learning_rates) == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 2 GiB")
+        return found
+
+    monkeypatch.setattr(tuning, "train_run", train_the_second_out_of_memory)
+    found = tune(settings, tmp_path / "tuned", num_trials=3)
+    assert [trial.state for trial in found.trials] == ["complete", "refused", "complete"]
+
+
+def test_a_search_in_which_nothing_finished_says_why(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Trainings(monkeypatch)
+    with pytest.raises(InputError, match=r"no trial finished \(the loss is nan at step 1\); lower the learning rate"):
+        tune(settings.with_changes(learning_rate=9.0), tmp_path / "tuned", num_trials=1)
+
+
+def test_a_damaged_or_missing_study_is_one_line(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Trainings(monkeypatch)
+    tune(settings, tmp_path / "tuned", num_trials=2)
+    study = tmp_path / "tuned" / "study.db"
+    whole = study.read_bytes()
+    for damaged in (b"garbage\n", whole[:3000]):
+        study.write_bytes(damaged)
+        with pytest.raises(InputError, match=r"study\.db: cannot be read or written \(.*; .* restore it"):
+            tune(settings, tmp_path / "tuned", num_trials=3)
+    for remove in (lambda: study.write_bytes(b""), study.unlink):
+        remove()
+        with pytest.raises(InputError, match=r"study\.db: the study of the trials in this folder is missing"):
+            tune(settings, tmp_path / "tuned", num_trials=3)
+    study.write_bytes(whole)
+    assert len(tune(settings, tmp_path / "tuned", num_trials=3).trials) == 3
+
+
+def test_data_that_change_while_a_trial_is_trained_are_noticed(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train, dev = Trainings(monkeypatch), settings.dev
+    assert dev is not None
+    before = dev.read_text()
+
+    def change_the_second(own: Settings, folder: Path, **named: Any) -> Any:
+        found = train(own, folder, **named)
+        if len(train.learning_rates) == 2:
+            dev.write_text("a\tA\n")
+        return found
+
+    monkeypatch.setattr(tuning, "train_run", change_the_second)
+    with pytest.raises(InputError, match="the study was started with other development data"):
+        tune(settings, tmp_path / "tuned", num_trials=3)
+    dev.write_text(before)
+    found = tune(settings, tmp_path / "tuned", num_trials=3)
+    assert [trial.state for trial in found.trials] == ["complete"] * 3 and len(train.learning_rates) == 4
 
 
 @pytest.mark.thorough

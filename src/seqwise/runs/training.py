@@ -21,7 +21,7 @@ from seqwise.data.durable import discard_partials, sha256_of_file, write_atomica
 from seqwise.data.readers import Example, line_of_token
 from seqwise.data.summary import missing_blank_lines, overlap_warning, wrong_label_column
 from seqwise.data.vocabulary import Vocabulary
-from seqwise.errors import InputError, warn
+from seqwise.errors import InputError, NotFiniteError, warn
 from seqwise.evaluation.signature import sha256_of_examples, sign, signature_line
 from seqwise.objectives.contrastive import smoothed_noise
 from seqwise.objectives.objective import Objective
@@ -126,7 +126,7 @@ def fit_stage(
     with torch.no_grad(), torch.random.fork_rng():
         last_loss = objective(model, batch, {name: schedule(steps) for name, schedule in schedules.items()})
     if not bool(torch.isfinite(last_loss)):
-        raise InputError(f"after the last step the loss is {last_loss.item()}", hint="lower the learning rate")
+        raise NotFiniteError(f"after the last step the loss is {last_loss.item()}", hint="lower the learning rate")
     return result
 
 

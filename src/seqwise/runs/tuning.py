@@ -15,17 +15,19 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+import torch
 
 from seqwise.configuration import dump
 from seqwise.configuration.flat import differences
 from seqwise.data.durable import write_atomically
 from seqwise.data.records import read_json_lines
-from seqwise.errors import InputError
+from seqwise.errors import InputError, NotFiniteError, first_line
 from seqwise.evaluation.signature import sha256_of_examples
 from seqwise.runs.inputs import read_examples
 from seqwise.runs.measures import decisive
@@ -51,7 +53,7 @@ WRITE_TIMEOUT = 60.0  # seconds of waiting while another process writes to the s
 
 @dataclass(frozen=True)
 class Trial:
-    """Choice of settings, by flat names; refused if a loss is not finite."""
+    """Choice of settings, by flat names; refused if a loss is not finite, or memory ran out."""
 
     state: Literal["complete", "pruned", "refused"]
     value: float | None  # measure on development data with the best decoder; if pruned, of the last evaluation
@@ -91,7 +93,8 @@ def tune(
 
     Source: Akiba et al. (KDD 2019). Not implemented: several processes for one trial.
     """
-    optuna, output = _optuna(), Path(output)
+    output = Path(output)
+    _optuna()
     if num_trials < 1:
         raise InputError(f"trials must be at least 1, got {num_trials}", hint="give --trials N")
     if settings.dev is None:
@@ -102,8 +105,34 @@ def tune(
     settings = sized(with_absolute_paths(settings, output), examples)
     require_usable(settings, has_lstm=not settings.model.parallel)
     _require_same_settings(output, settings)
-    _, _, dev, _ = begin_run(settings, examples)  # refuses bad data before there is a study
-    data = {"training data": sha256_of_examples(examples), "development data": sha256_of_examples(dev)}
+    begin_run(settings, examples)  # refuses bad data before there is a study
+    with _storing(output / STUDY):
+        study = _begin(settings, output)
+        tuning = _search(study, settings, output, num_trials=num_trials, on_trial=on_trial, on_progress=on_progress)
+    if tuning is None:
+        hint = "lower the learning rate or the batch size, or check the data"
+        raise InputError(f"no trial finished ({_ended(study)[-1].user_attrs['refused']})", path=output, hint=hint)
+    return tuning
+
+
+@contextmanager
+def _storing(path: Path) -> Iterator[None]:
+    """Report errors of the file of a study in one line."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (SQLAlchemyError, _optuna().exceptions.StorageInternalError) as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        hint = "make room on a full disk; if the file is damaged, restore it, or give another --output"
+        raise InputError(f"cannot be read or written ({first_line(cause)})", path=path, hint=hint) from error
+
+
+def _begin(settings: Settings, output: Path) -> Any:
+    """Make the study with its first trial, or load it."""
+    optuna = _optuna()
     with next_writer(output):
         _claim(output, settings)
         study = optuna.create_study(
@@ -116,9 +145,22 @@ def tune(
             load_if_exists=True,
             pruner=optuna.pruners.MedianPruner(n_startup_trials=FIRST_TRIALS, n_warmup_steps=1),
         )
-        _require_same_data(study, data, output)
+        _require_same_data(study, _checksums(settings), output)
         if not study.trials:
             study.enqueue_trial(_nearest_choice(settings), user_attrs={GIVEN: _tuned_settings(settings)})
+    return study
+
+
+def _search(
+    study: Any,
+    settings: Settings,
+    output: Path,
+    *,
+    num_trials: int,
+    on_trial: Callable[[Tuning | None], None] | None,
+    on_progress: Callable[[str, Progress], None] | None,
+) -> Tuning | None:
+    """Run trials until enough have ended; return all of them, or None if none is complete."""
     num_ended, lock = -1, ExitStack()
     while num_ended < num_trials:
         with next_writer(output):
@@ -136,8 +178,6 @@ def tune(
         finally:
             with next_writer(output):
                 lock.close()
-    if tuning is None:
-        raise InputError("no trial finished", path=output, hint="lower the learning rate, or check the data")
     return tuning
 
 
@@ -190,6 +230,10 @@ def _optuna() -> Any:
 def _claim(output: Path, settings: Settings) -> None:
     """Write the settings, or raise an InputError for a folder with different ones."""
     _require_same_settings(output, settings)
+    study = output / STUDY
+    if (output / BEST).exists() and not (study.exists() and study.stat().st_size > 0):
+        hint = f"restore it, or remove {output} to start again"
+        raise InputError("the study of the trials in this folder is missing", path=study, hint=hint)
     if not (output / SETTINGS).exists():
         write_atomically(output / SETTINGS, dump(settings))
 
@@ -203,6 +247,12 @@ def _require_same_settings(output: Path, settings: Settings) -> None:
         return
     for name, (then, now) in differences(load_settings(saved), settings).items():
         raise changed_setting_error(output, name, then, now, what="the study was")
+
+
+def _checksums(settings: Settings) -> dict[str, str]:
+    """Return the checksums of the data as they are now."""
+    files = {"training data": settings.train, "development data": settings.dev}
+    return {name: sha256_of_examples(read_examples(settings, file)) for name, file in files.items() if file}
 
 
 def _require_same_data(study: Any, data: Mapping[str, str], output: Path) -> None:
@@ -311,17 +361,18 @@ def _run_trial(
             study.tell(trial, state=states.PRUNED)
             shutil.rmtree(folder)
         return
-    except InUseError:
-        raise  # another process writes to the folder
-    except InputError as error:
-        not_trained = not (folder / "checkpoints").exists() and not (folder / "warm-start").exists()
-        if not_trained or isinstance(error.__cause__, OSError):
-            raise  # not due to the choices: training did not begin, or the disk is full
+    except (NotFiniteError, torch.OutOfMemoryError) as error:
         with next_writer(output):
-            trial.set_user_attr("refused", str(error))
+            trial.set_user_attr("refused", first_line(error))
             study.tell(trial, state=states.FAIL)
             shutil.rmtree(folder)
         return
+    data = _checksums(settings)  # the files may have changed meanwhile
+    try:
+        _require_same_data(study, data, output)
+    except InputError:
+        shutil.rmtree(folder)
+        raise
     title, value = _measure(metrics, subwords=subwords)
     with next_writer(output):
         _keep_best(study, trial, title, value, settings, output)

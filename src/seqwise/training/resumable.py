@@ -18,7 +18,7 @@ from torch import distributed, nn
 from transformers import Trainer, TrainerState
 from transformers.trainer_pt_utils import safe_globals
 
-from seqwise.errors import InputError, first_line
+from seqwise.errors import InputError, NotFiniteError, first_line
 from seqwise.training.checkpoints import UNFINISHED, checkpoint_step, keep_checkpoint, saving
 
 SETTINGS = "settings.json"
@@ -46,7 +46,7 @@ class ResumableTrainer(Trainer):  # transformers exports it as Any
         for name, tensor in weights.items():
             # The loss of the last step was finite; the weights after it need not be.
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-                raise InputError(
+                raise NotFiniteError(
                     f"the weights {name.removeprefix('model.')} are not finite after step {self.state.global_step}",
                     hint=f"checkpoints before it, if any, are kept in {self.args.output_dir}; lower the learning rate",
                 )

@@ -18,7 +18,7 @@ from transformers import Trainer
 
 from seqwise.data.batches import Batch
 from seqwise.devices import at_least_float32, widest_float
-from seqwise.errors import InputError
+from seqwise.errors import NotFiniteError
 from seqwise.objectives.objective import Objective, SumOfMeans
 from seqwise.schedules import Schedule
 
@@ -110,10 +110,10 @@ class SequenceTrainer(Trainer):  # transformers exports it as Any
         counted: Tensor = inputs["batch"].target_lengths_B.sum() * inputs["weight"]
         return counted
 
-    def not_finite_error(self, problem: str) -> InputError:
+    def not_finite_error(self, problem: str) -> NotFiniteError:
         """Return the error about a loss or gradient that is not finite."""
         hint = f"checkpoints before it, if any, are kept in {self.args.output_dir}; lower the learning rate"
-        return InputError(problem, hint=hint)
+        return NotFiniteError(problem, hint=hint)
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device

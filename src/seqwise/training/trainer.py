@@ -35,7 +35,7 @@ from transformers import EarlyStoppingCallback, PrinterCallback, TrainerCallback
 from seqwise.configuration.written import did_you_mean
 from seqwise.data.batches import BatchSampler, EncodedExample, collate
 from seqwise.data.durable import write_atomically
-from seqwise.errors import InputError
+from seqwise.errors import InputError, NotFiniteError
 from seqwise.models.recurrent import ONE_LABEL_EACH
 from seqwise.objectives.objective import Objective
 from seqwise.schedules import AnySchedule, Schedule, parse_schedule
@@ -365,7 +365,7 @@ class _FitTrainer(ResumableTrainer, SequenceTrainer):
             is_finite = False
         if not is_finite:
             problem = f"the development metric is {metric!r} after step {self.state.global_step}"
-            raise InputError(problem, hint="evaluate must return a finite number")
+            raise NotFiniteError(problem, hint="evaluate must return a finite number")
         metrics = {"eval_metric": float(metric), **{f"eval_{title}": value for title, value in self.measured.items()}}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
@@ -393,7 +393,7 @@ class _FitTrainer(ResumableTrainer, SequenceTrainer):
         parts = {rate: [weight for weight in group["params"] if rate_of[id(weight)] == rate] for rate in rates}
         return [{**group, "lr": rate, "params": weights} for rate, weights in parts.items() if weights]
 
-    def not_finite_error(self, problem: str) -> InputError:
+    def not_finite_error(self, problem: str) -> NotFiniteError:
         names = [self.example_names(index) for index in self._indices]
         examples = [
             {"name": name, "source_ids": example.source_ids, "target_ids": example.target_ids}
@@ -405,7 +405,7 @@ class _FitTrainer(ResumableTrainer, SequenceTrainer):
         if is_main_process():
             write_atomically(path, json.dumps(record, indent=1) + "\n")
         shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-        return InputError(
+        return NotFiniteError(
             f"{problem}, on {shown}",
             hint=f"checkpoints before it, if any, are kept in {self.args.output_dir}; lower the learning rate or "
             f"look at these examples, which are in {path}",
