@@ -110,8 +110,11 @@ def run(
 ) -> dict[str, Any]:
     """Measure, write JSON and print a table."""
     options = parser.parse_args(arguments)
+    try:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"--output: {options.output.parent}: cannot be made ({error.strerror})")
     result = measure(options)
-    options.output.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(options.output, json.dumps(result, indent=1) + "\n")
     print(table(result))
     return result

@@ -14,6 +14,7 @@ import typer
 
 from seqwise.cli.console import out, progress_bars
 from seqwise.cli.examples import shown
+from seqwise.errors import InputError
 
 app = typer.Typer(rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]}, add_completion=False)
 """The command line of the reproductions: one command."""
@@ -92,8 +93,13 @@ def reproduce(
     from seqwise.evaluation.signature import signature_line
 
     jobs.WORKERS = workers
-    outcomes = run_reproduction(what, output, seed=seed, scale=scale, only=only, progress=progress_bars)
     folder = (results or output / what / "results").resolve()
+    if results is not None:  # before hours of training
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot be made ({error.strerror})", path=results, hint="name a folder") from None
+    outcomes = run_reproduction(what, output, seed=seed, scale=scale, only=only, progress=progress_bars)
     for outcome in outcomes:
         path = folder / f"{file_stem(outcome.name, scale)}.json"
         folder.mkdir(parents=True, exist_ok=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from reproductions.report import Claim, load_table
 from reproductions.result_files import ELSEWHERE, RESULTS
 from reproductions.verdicts import recompute
+from seqwise.errors import InputError
 
 
 def main(paths: list[Path]) -> int:
@@ -31,4 +32,8 @@ if __name__ == "__main__":
     given = [Path(name) for name in sys.argv[1:]]
     if not all(path.is_file() for path in given):
         sys.exit("usage: python -m reproductions.recompute_results [FILE ...]")
-    sys.exit(main(given or tables))
+    try:
+        sys.exit(main(given or tables))
+    except InputError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)

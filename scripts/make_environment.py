@@ -149,8 +149,10 @@ def make_ready(
             return False
         if (root / ".venv").exists():
             say("the .venv here is incomplete or out of date: removing it")
-        # The stamp is removed first: if this is killed, the rest must not count as complete.
-        stamp_path(root).unlink(missing_ok=True)
+        # The stamp is removed first: if this is killed, the rest must not count as complete. That of another checkout,
+        # behind a link, stays.
+        if not (root / ".venv").is_symlink():
+            stamp_path(root).unlink(missing_ok=True)
         remove(root / ".venv")
         install(root, lock)
         write_stamp(root, wanted_lock)
@@ -264,6 +266,9 @@ def install_locked(root: Path, lock: int) -> None:
 
 
 def main() -> int:
+    if sys.argv[1:]:
+        print("seqwise setup: it takes no arguments; run make setup", file=sys.stderr)
+        return 2
     root = Path(__file__).resolve().parent.parent
     if Path(sys.prefix).resolve() == (root / ".venv").resolve():
         # Running in the .venv that may be removed: continue with the Python that it was made from.

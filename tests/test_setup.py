@@ -167,8 +167,16 @@ def test_a_linked_environment_is_unlinked_and_its_target_left_alone(
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (elsewhere / "mine").touch()
     (tree / ".venv").symlink_to(elsewhere)
+    stamp = make_environment.stamp_path(tree)
+    stamp.write_text("{}")
     assert make_environment.make_ready(tree, Installation())
-    assert (elsewhere / "mine").exists()
+    assert (elsewhere / "mine").exists() and (elsewhere / stamp.name).read_text() == "{}"
+
+
+def test_arguments_are_refused_before_anything_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["make_environment.py", "--help"])
+    monkeypatch.setattr(make_environment, "make_ready", None)
+    assert make_environment.main() == 2
 
 
 def test_the_lock_outlives_its_holder_in_a_child(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ app = typer.Typer(
     cls=Group,
     help="List, download and check the corpora that reproductions read; convert dependency trees to supertags.",
     epilog=shown(*EXAMPLES[""]),
-    no_args_is_help=True,
+    add_completion=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -12,6 +12,7 @@ import torch
 
 import accelerator
 from benchmarks import __main__ as benchmarks
+from benchmarks import command
 
 SMALL: dict[str, list[str]] = {
     "relaxed_beam": [],
@@ -30,6 +31,16 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
     found: list[torch.device] = []
     monkeypatch.setattr(torch.accelerator, "synchronize", lambda device: found.append(torch.device(device)))
     return found
+
+
+def test_an_output_that_cannot_be_made_is_known_before_the_measurement(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    parser = command.make_parser("what", None, rounds=1, seed="nothing")
+    with pytest.raises(SystemExit):
+        command.run(parser, None, None, ["--output", str(tmp_path / "file" / "x.json")])  # type: ignore[arg-type]
+    assert "file: cannot be made (File exists)" in capsys.readouterr().err.replace("\n", " ")
 
 
 def test_every_benchmark_of_a_device_is_tried() -> None:

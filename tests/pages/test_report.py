@@ -664,6 +664,8 @@ def test_a_masked_model_is_scored_on_a_file(report: partial[Page], seqwise: Comm
     perplexity = math.exp(-sum(one["log_prob"] for one in records) / tokens)
     rows = {row[0]: row[1:] for row in page.table("mlm on the file")[1:]}
     value, low, high = map(float, rows["pseudo-perplexity"])
+    assert f"mlm has a pseudo-perplexity of {rows['pseudo-perplexity'][0]} on train.txt." in page.text
+    assert "on its development data" not in page.text
     assert value == pytest.approx(perplexity, rel=5e-3) and low < value < high
     assert rows["sequences"][0] == "40" and rows["tokens"][0] == str(tokens)
     few = report(runs / "mlm", "--file", data / "dev.txt", "--example=3").table("mlm on the file")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -72,6 +74,22 @@ def test_reproduce_prints_tables_or_json_and_saves_them(
         assert [path.name for path in (tmp_path / scale).iterdir()] == [f"{name}.json"]
     as_json = reproduce("demo", "--output", tmp_path, "--seed=4", "--json", "--results", tmp_path / "r")
     assert json.loads(as_json.out) == json.loads((tmp_path / "r" / "tiny.json").read_text())
+
+
+def test_a_folder_of_results_is_made_before_any_training(
+    reproduce: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reproductions.run_reproduction", None)
+    (tmp_path / "file").touch()
+    said = f"{tmp_path / 'file'}: cannot be made (File exists); name a folder"
+    assert reproduce("demo", "--output", tmp_path, "--results", tmp_path / "file").complaint == said
+
+
+def test_recomputing_a_file_that_is_no_table_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("[]")
+    command = [sys.executable, "-m", "reproductions.recompute_results", str(tmp_path / "a.json")]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2 and ended.stderr.startswith(str(tmp_path)) and ended.stderr.count("\n") == 1
 
 
 def test_systems_are_trained_as_many_at_a_time_as_is_asked(

@@ -304,6 +304,7 @@ def test_data_that_change_while_a_trial_is_trained_are_noticed(
     monkeypatch.setattr(tuning, "train_run", change_the_second)
     with pytest.raises(InputError, match="the study was started with other development data"):
         tune(settings, tmp_path / "tuned", num_trials=3)
+    assert len([*(tmp_path / "tuned" / "trials").iterdir()]) == 1  # a finished run is not trained again
     dev.write_text(before)
     found = tune(settings, tmp_path / "tuned", num_trials=3)
     assert [trial.state for trial in found.trials] == ["complete"] * 3 and len(train.learning_rates) == 4

@@ -387,6 +387,14 @@ def test_views_say_what_was_found_and_escape_it(asked: tuple[OutputRun, str, str
         assert "&lt;b&gt;&amp;X" in lattice_view(run, found, steps)
 
 
+def test_steps_that_are_not_drawn_are_named() -> None:
+    run = a_chain_that_misleads()
+    for length, is_cut in ((20, False), (21, True)):
+        found = answer(run, read_question(run, " ".join("a" * length)), Setup(k=2))
+        assert len(found.lattice) == 20
+        assert ("Only the first 20 steps are drawn." in lattice_view(run, found, 20)) == is_cut
+
+
 def test_steps_are_told_in_words() -> None:
     run = a_chain_that_misleads()
     question = read_question(run, "a b c", "D D D")

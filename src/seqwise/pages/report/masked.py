@@ -11,7 +11,7 @@ from markupsafe import Markup
 from seqwise.data.readers import Example
 from seqwise.data.records import is_number
 from seqwise.evaluation.metrics import Counts, estimated
-from seqwise.pages.report.blocks import Block, Paragraph, Table, plain_number
+from seqwise.pages.report.blocks import Block, Paragraph, Table, Verdict, plain_number
 from seqwise.pages.report.curves import side_by_side
 from seqwise.pages.report.drawing import Palette
 from seqwise.pages.report.folders import Folder
@@ -58,9 +58,10 @@ def scored_blocks(
     chosen: Sequence[int],
     *,
     name: str,
+    file: str,
     on_progress: Callable[[int, int], None],
 ) -> list[Block]:
-    """Make tables of the pseudo-perplexity on a file and of the token scores of chosen sequences.
+    """Make a summary and tables of the pseudo-perplexity on a file, and of the token scores of chosen sequences.
 
     ``exp(-sum log p(token | all others) / tokens)``; intervals are by bootstrap over sequences.
     """
@@ -73,6 +74,7 @@ def scored_blocks(
         on_progress(place + 1, len(examples))
     estimate = estimated(Counts(losses, lengths))
     ends = ["" if math.isnan(end) else plain_number(math.exp(min(end, 700.0))) for end in estimate]
+    verdict = Verdict(f"{name} has a pseudo-perplexity of {ends[0]} on {file}.")
     summary = Table(
         f"{name} on the file" + ", with a bootstrap 95% interval over sequences" * bool(ends[-1]),
         ["measure", "value", "from", "to"],
@@ -86,8 +88,8 @@ def scored_blocks(
         rows,
     )
     if not rows:
-        return [summary]
-    return [summary, table, Paragraph("The deeper the orange, the less likely the token, down to −6 nats.")]
+        return [verdict, summary]
+    return [verdict, summary, table, Paragraph("The deeper the orange, the less likely the token, down to −6 nats.")]
 
 
 def _tokens(score: SequenceScore) -> Markup:

@@ -329,6 +329,8 @@ def _masked(folders: Sequence[Folder], page: Page) -> list[Section]:
     results: list[Block] = []
     for folder in folders:
         file, data = page.files.get(folder.name), Data()
+        if file is None or page.waits or not folder.has_model:
+            results.append(Verdict(masked_verdict(folder) if folder.has_model else so_far(folder)))
         if not folder.has_model:
             results.append(Paragraph(f"{folder.name} has no trained model yet."))
         elif file is None:
@@ -340,11 +342,10 @@ def _masked(folders: Sequence[Folder], page: Page) -> list[Section]:
             data = Data(str(file), run.codec.read(file), is_given=True)
             chosen = _chosen_places(page.options, len(data.examples), path=data.name)
             scored = partial(page.on_progress, f"scoring with {folder.name}")
-            results += scored_blocks(run, data.examples, chosen, name=folder.name, on_progress=scored)
+            results += scored_blocks(run, data.examples, chosen, name=folder.name, file=file.name, on_progress=scored)
         page.footer.append(_signed(f"masked {folder.settings['model']}", folder, data))
-    verdicts = [Verdict(masked_verdict(folder) if folder.has_model else so_far(folder)) for folder in folders]
     return [
-        Section("Result", [*verdicts, *results]),
+        Section("Result", results),
         Section("Training", training_figures(folders)),
         Section(
             "Details",
