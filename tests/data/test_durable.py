@@ -39,6 +39,5 @@ def test_on_a_read_only_file_system_the_file_itself_is_named(tmp_path: Path, mon
         durable.write_atomically(tmp_path / "page.html", "text")
     assert (
         str(raised.value)
-        == f"{tmp_path / 'page.html'}: cannot be written (Read-only file system); check free space and permissions, "
-        "or name another folder"
+        == f"{tmp_path / 'page.html'}: cannot be written (Read-only file system); check free space and permissions"
     )

@@ -57,7 +57,7 @@ class Trainings:
         if self.interrupted_at == len(self.learning_rates):
             raise KeyboardInterrupt
         if settings.learning_rate > 0.02:
-            raise NotFiniteError("the loss is nan at step 1")
+            raise NotFiniteError("the loss is nan at step 1", hint="look into files that are removed")
         value = 1 - abs(settings.learning_rate - 0.01) * 50
         for step in range(1, 5):
             measured = {"accuracy": value * step / 4, "cross-entropy": 9.0}
@@ -278,7 +278,7 @@ def test_a_damaged_or_missing_study_is_one_line(
     whole = study.read_bytes()
     for damaged in (b"garbage\n", whole[:3000]):
         study.write_bytes(damaged)
-        with pytest.raises(InputError, match=r"study\.db: cannot be read or written \(.*; .* restore it"):
+        with pytest.raises(InputError, match=r"study\.db: cannot be read or written \(.*; .* restore a damaged"):
             tune(settings, tmp_path / "tuned", num_trials=3)
     for remove in (lambda: study.write_bytes(b""), study.unlink):
         remove()

@@ -265,7 +265,9 @@ def test_invalid_patterns_and_patterns_without_a_match_are_refused() -> None:
     for repeated in ("a**", "a+*", "a?*", "a{1}{2}", "a{2}*", "a*{2,}", "a*+"):  # errors in re, or other languages
         with pytest.raises(InputError, match="is not understood"):
             regular(repeated, ["a"])
-    assert len(regular("(a*?)*", ["a"]).arcs) > 0
+    with pytest.raises(InputError, match=r"'\{\}' is not understood\); .* braces as"):
+        regular("xa{}", ["x", "a", "{", "}"])
+    assert len(regular("(a*?)*a{2,3}", ["a"]).arcs) > 0
     with pytest.raises(InputError, match=r"cannot be read \(not understood\); .* and comments"):
         regular("(?#c)a", ["a"])
     with pytest.raises(InputError, match="no sequence of tokens spells"):

@@ -29,7 +29,7 @@ def write_atomically(path: str | os.PathLike[str], text: str) -> None:
         problem = f"{text[error.start]!r} cannot be encoded as UTF-8"
         raise InputError(problem, path=path, hint="drop the lone surrogate") from None
     except OSError as error:
-        hint = "check free space and permissions, or name another folder"
+        hint = "check free space and permissions"
         raise InputError(f"cannot be written ({error.strerror})", path=path, hint=hint) from None
     finally:
         with suppress(OSError):  # on a read-only file system, even for a missing file

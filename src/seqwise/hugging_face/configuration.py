@@ -80,7 +80,8 @@ class SearchAwareConfig(Seq2SeqTrainingArguments):
         log_partition_fraction: fraction of positions that is penalised.
         language: restricts the outputs of searches in training and ``predict_with_generate``; labels must be in it. A
             :class:`~seqwise.search.Language`, or a regular expression for texts of the trainer's tokenizer, see
-            :func:`~seqwise.hugging_face.text_language`; for a causal model, with the blank after the prompt, if any.
+            :func:`~seqwise.hugging_face.text_language`; after a prompt, it begins with the blank that the labels of a
+            byte-level tokenizer have.
 
     Raises:
         InputError: an option is out of range, not one of the objective's, or not supported

@@ -64,7 +64,7 @@ def write_in_blocks(
         write_atomically(parts / str(number), "".join(f"{line}\n" for line in lines))
     wait_for_everyone()
     if is_main_process():
-        _finish(path, [parts / str(number) for number in range(count)])
+        _finish(path, parts, count)
     wait_for_everyone()
 
 
@@ -81,7 +81,13 @@ def _begin(path: Path, parts: Path, claim: Mapping[str, str], count: int) -> lis
         parts.mkdir(parents=True, exist_ok=True)
         flush(parts.parent)
     write_atomically(parts / CLAIM, json.dumps(claim, sort_keys=True))
-    return [number for number in range(count) if not (parts / str(number)).exists()]
+    return _missing(parts, count)
+
+
+def _missing(parts: Path, count: int) -> list[int]:
+    """Return the numbers of the blocks that are not there, from a list of all: on a shared disk, it is up to date."""
+    names = set(os.listdir(parts))
+    return [number for number in range(count) if str(number) not in names]
 
 
 def _difference(path: Path, claim: Mapping[str, str]) -> str | None:
@@ -93,20 +99,21 @@ def _difference(path: Path, claim: Mapping[str, str]) -> str | None:
         return "something else"
 
 
-def _finish(path: Path, blocks: Sequence[Path]) -> None:
-    """Join all blocks in order, and then remove their folder, the claim last."""
-    new, parts = path.with_name(f".{path.name}.joined"), path.with_name(f"{path.name}.partial")
+def _finish(path: Path, parts: Path, count: int) -> None:
+    """Join all blocks in order, and then remove their folder."""
+    missing = _missing(parts, count)
+    if missing:
+        raise InputError("the block is missing", path=parts / str(missing[0]), hint="run the same command again")
+    new = path.with_name(f".{path.name}.joined")  # the same in each call, so that a killed one leaves nothing behind
     with saving(path):
         try:
             with new.open("wb") as stream:
-                for block in blocks:
-                    if not block.exists():
-                        raise InputError("the block is missing", path=block, hint="run the same command again")
-                    with block.open("rb") as lines:
+                for number in range(count):
+                    with (parts / str(number)).open("rb") as lines:
                         shutil.copyfileobj(lines, stream)
             rename_durably(new, path)
         finally:
             new.unlink(missing_ok=True)
-        for block in blocks:
-            block.unlink()
-        shutil.rmtree(parts)
+    for number in range(count):  # before the claim, without which they would belong to nobody
+        (parts / str(number)).unlink(missing_ok=True)
+    shutil.rmtree(parts, ignore_errors=True)

@@ -53,7 +53,7 @@ WRITE_TIMEOUT = 60.0  # seconds of waiting while another process writes to the s
 
 @dataclass(frozen=True)
 class Trial:
-    """Choice of settings, by flat names; refused if a loss is not finite, or memory ran out."""
+    """Choice of settings, by flat names; refused if a loss is not finite, or the device ran out of memory."""
 
     state: Literal["complete", "pruned", "refused"]
     value: float | None  # measure on development data with the best decoder; if pruned, of the last evaluation
@@ -126,7 +126,7 @@ def _storing(path: Path) -> Iterator[None]:
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
-        hint = "make room on a full disk; if the file is damaged, restore it, or give another --output"
+        hint = "make room on a full disk, wait for other processes, or restore a damaged file"
         raise InputError(f"cannot be read or written ({first_line(cause)})", path=path, hint=hint) from error
 
 
@@ -363,7 +363,7 @@ def _run_trial(
         return
     except (NotFiniteError, torch.OutOfMemoryError) as error:
         with next_writer(output):
-            trial.set_user_attr("refused", first_line(error))
+            trial.set_user_attr("refused", error.problem if isinstance(error, InputError) else first_line(error))
             study.tell(trial, state=states.FAIL)
             shutil.rmtree(folder)
         return
@@ -371,7 +371,8 @@ def _run_trial(
     try:
         _require_same_data(study, data, output)
     except InputError:
-        shutil.rmtree(folder)
+        if chosen not in [ended.user_attrs["settings"] for ended in _ended(study)]:  # which have the same folder
+            shutil.rmtree(folder)
         raise
     title, value = _measure(metrics, subwords=subwords)
     with next_writer(output):

@@ -18,9 +18,9 @@ from seqwise.devices import reading_is_free
 from seqwise.errors import InputError
 from seqwise.search.language import NOWHERE, Allowed
 
-_COUNT = r"\{\d*,?\d*\}"
+_COUNT = r"\{(?:\d+,?|,)\d*\}"
 _PARTS = re.compile(
-    rf"\\.|(?P<misread>\[\^?\]|(?:[*+?]|{_COUNT})(?:[*+]|{_COUNT}))|(?P<set>\[(?:\\.|[^\]\\])*\])|.", re.DOTALL
+    rf"\\.|(?P<misread>\[\^?\]|\{{\}}|(?:[*+?]|{_COUNT})(?:[*+]|{_COUNT}))|(?P<set>\[(?:\\.|[^\]\\])*\])|.", re.DOTALL
 )
 """Escapes, sets and characters of a pattern; ``misread`` matches what interegular reads differently from ``re``."""
 
@@ -286,7 +286,7 @@ def regular(
         raise InputError("patterns need interegular", hint="pip install 'seqwise[constraints]'") from error
     misread = _misread(pattern)
     if misread is not None:  # interegular would accept it
-        hint = r"write a bracket in a set as \], one quantifier, and (\W|\S) in place of [\W\S]"
+        hint = r"write a bracket in a set as \], braces as \{\}, one quantifier, and (\W|\S) in place of [\W\S]"
         raise InputError(f"the pattern {pattern!r} cannot be read ({misread!r} is not understood)", hint=hint)
     try:
         machine = interegular.parse_pattern(pattern).to_fsm().reduce()

@@ -326,11 +326,12 @@ def _size(blocks: Sequence[Block]) -> int:
 
 
 def _masked(folders: Sequence[Folder], page: Page) -> list[Section]:
+    verdicts: list[Block] = []
     results: list[Block] = []
     for folder in folders:
         file, data = page.files.get(folder.name), Data()
         if file is None or page.waits or not folder.has_model:
-            results.append(Verdict(masked_verdict(folder) if folder.has_model else so_far(folder)))
+            verdicts.append(Verdict(masked_verdict(folder) if folder.has_model else so_far(folder)))
         if not folder.has_model:
             results.append(Paragraph(f"{folder.name} has no trained model yet."))
         elif file is None:
@@ -342,10 +343,13 @@ def _masked(folders: Sequence[Folder], page: Page) -> list[Section]:
             data = Data(str(file), run.codec.read(file), is_given=True)
             chosen = _chosen_places(page.options, len(data.examples), path=data.name)
             scored = partial(page.on_progress, f"scoring with {folder.name}")
-            results += scored_blocks(run, data.examples, chosen, name=folder.name, file=file.name, on_progress=scored)
+            named = {"name": folder.name, "file": file.name}
+            verdict, *scores = scored_blocks(run, data.examples, chosen, **named, on_progress=scored)
+            verdicts.append(verdict)
+            results += scores
         page.footer.append(_signed(f"masked {folder.settings['model']}", folder, data))
     return [
-        Section("Result", results),
+        Section("Result", [*verdicts, *results]),
         Section("Training", training_figures(folders)),
         Section(
             "Details",
