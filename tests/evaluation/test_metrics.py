@@ -80,6 +80,10 @@ def test_word_errors_accept_any_reference_and_token_errors_take_the_nearest():
     assert token_error_rate(predictions, turned).denominators_N.tolist() == [2, 2, 1]
 
 
+def test_texts_are_sequences_of_characters():
+    assert token_error_rate(["abc"], [["abd", "xyz"]]).value == pytest.approx(1 / 3)
+
+
 @given(st.lists(st.tuples(words, words.filter(bool)), min_size=1, max_size=5))
 def test_one_reference_makes_the_measures_agree(pairs):
     predictions, references = [p for p, _ in pairs], [r for _, r in pairs]
@@ -103,6 +107,8 @@ def test_length_ratio():
         (lambda: token_accuracy([["a"]], []), "1 predictions for 0 references"),
         (lambda: token_error_rate([["a"], ["a"]], [[["a"]], []]), "example 2 has no reference"),
         (lambda: word_error_rate([["a"]], [[]]), "example 1 has no reference"),
+        (lambda: word_error_rate([["AH", "T"]], [["AH", "T"]]), "example 1 has one reference"),
+        (lambda: token_error_rate([["AH"], ["T"]], [[["AH"]], ["T"]]), "example 2 has one reference"),
         (lambda: token_accuracy([], []), "no examples"),
         (lambda: Counts([1.0], [0.0]), "nothing to count"),
         (lambda: Counts([1.0, 2.0], [3.0, -1.0]), "nothing to count"),

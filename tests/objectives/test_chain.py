@@ -256,6 +256,10 @@ def test_half_precision_is_computed_in_single() -> None:
     half = Chain(chain.scores_BTV.bfloat16(), chain.transitions_VV.bfloat16(), chain.lengths_B)
     single = Chain(half.scores_BTV.float(), half.transitions_VV.float(), chain.lengths_B)
     assert torch.equal(chain_log_partition(half), chain_log_partition(single))
+    gold_BT = torch.zeros(chain.scores_BTV.shape[:2], dtype=torch.long)
+    assert torch.equal(chain_loss(half, gold_BT), chain_loss(single, gold_BT))
+    for mine, other in zip(best_chain_output(half), best_chain_output(single), strict=True):
+        assert torch.equal(mine, other)
 
 
 @pytest.mark.parametrize(

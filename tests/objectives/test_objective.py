@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch.nn import functional as F
 import oracles
 from oracles import Case, tagger_case, translation_case
 from seqwise import InputError
+from seqwise.models.heads import log_partition
 from seqwise.objectives import (
     CrossEntropy,
     beam_crf_objective,
@@ -243,6 +245,12 @@ def test_one_log_softmax_gives_both_terms_and_their_gradients() -> None:
     assert float(loss) == pytest.approx(self_normalized(half.double(), targets_N, 0.3), abs=1e-5)
     (gradient_NV,) = torch.autograd.grad(loss, half)
     assert gradient_NV.dtype == torch.bfloat16
+    # Sums over many positions: one of a hundred terms is lost in half precision.
+    many_1TV = torch.randn(1, 200, 5, generator=torch.Generator().manual_seed(0)).bfloat16()
+    gold_1T = torch.zeros(1, 200, dtype=torch.long)
+    for measure in (cross_entropy, partial(gold_scores, score=local), partial(gold_scores, score=global_)):
+        assert torch.equal(measure(many_1TV, gold_1T), measure(many_1TV.float(), gold_1T))
+    assert torch.equal(log_partition(many_1TV), log_partition(many_1TV.float()))
     excluded_NV = logits_NV.detach().clone()
     excluded_NV[1, 4] = -torch.inf
     assert float(self_normalized_cross_entropy(excluded_NV, targets_N, 0.3)) == torch.inf

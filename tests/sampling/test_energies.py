@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from recording import RecordedRows
 from seqwise import InputError
-from seqwise.models import MaskedTransformer
+from seqwise.models import MaskedLSTM, MaskedTransformer
 from seqwise.sampling import (
     Energy,
     SeededDraws,
@@ -23,6 +24,7 @@ from seqwise.sampling import (
     in_order,
     local_energy,
     masked_conditionals,
+    metropolis_hastings,
     pseudo_log_likelihood,
     raw_energy,
     sequence_energy,
@@ -279,3 +281,36 @@ def test_padded_sequences_have_the_log_probabilities_of_each_alone(pieces: Any) 
         alone_1T = pseudo_log_likelihood(model, torch.tensor([ids]), pieces=pieces, **alone)
         torch.testing.assert_close(found_T[: len(ids)], alone_1T[0], rtol=1e-9, atol=1e-9, equal_nan=True)
         assert found_T[len(ids) :].isnan().all()
+
+
+def test_scores_in_half_precision_are_summed_in_single() -> None:
+    model = MaskedLSTM(vocab_size=50, embedding_size=8, hidden_size=8, feedforward_size=8).eval().bfloat16()
+    tokens_BT = torch.randint(50, (2, 40), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        logits_BTV = torch.stack(
+            [model.masked_logits(tokens_BT, torch.arange(40).expand(2, -1) == place).float() for place in range(40)],
+            dim=1,
+        )
+    expected_BT = logits_BTV.double().log_softmax(-1).gather(-1, tokens_BT[..., None]).squeeze(-1)
+    found_BT = pseudo_log_likelihood(model, tokens_BT)
+    assert found_BT.dtype == torch.float32 and torch.allclose(found_BT.double(), expected_BT, atol=1e-5)
+    energy_B = start_chains(local_energy(model), tokens_BT).energy_B
+    assert torch.allclose(energy_B, -expected_BT.sum(1), atol=1e-3)
+
+
+def test_models_that_compare_by_value_are_told_apart() -> None:
+    @dataclass
+    class Valued:
+        table: Tensor
+        vocab_size: int = 3
+        mask_id: int = 3
+
+        def masked_logits(self, tokens_NT: Tensor, masked_NT: Tensor, context: Any = None) -> Tensor:
+            return self.table[masked_NT.nonzero(as_tuple=True)[1]]
+
+    models = [Valued(torch.eye(3)), Valued(torch.eye(3))]
+    one, same, other = local_energy(models[0]), local_energy(models[0]), local_energy(models[1])  # type: ignore[arg-type]
+    assert one == same and hash(one) == hash(same) and one != other
+    state = start_chains(one, torch.tensor([[0, 2]]))
+    kernel = metropolis_hastings(other, masked_conditionals(models[1]))  # type: ignore[arg-type]
+    assert kernel(SeededDraws(0, state.chain_B, sweep=0), state)[0].energy == other

@@ -402,6 +402,13 @@ def test_invalid_arguments_are_refused() -> None:
         parallel_tempering(lambda t_B: exact_gibbs(energy), [1.0, 2.0])(draws, state)
 
 
+@pytest.mark.parametrize("allowed_V", [torch.ones(5).bool(), torch.zeros(4).bool(), torch.tensor([1, 0, 1, 1])])
+def test_allowed_tokens_that_are_no_mask_of_the_vocabulary_are_refused(allowed_V: Tensor) -> None:
+    state = start_chains(local_energy(NETWORK), START_BT)
+    with pytest.raises(InputError, match="the allowed tokens must be a mask of 4 tokens, at least one of them true"):
+        exact_gibbs(local_energy(NETWORK), allowed_V=allowed_V)(SeededDraws(0, state.chain_B, sweep=0), state)
+
+
 def test_an_energy_without_a_model_can_be_sampled() -> None:
     """Positions that do not know of each other: the energy is all that a sequence has."""
     energy = sequence_energy(lambda y: 0.5 * y.sum(1))

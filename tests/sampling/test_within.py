@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +32,7 @@ from seqwise.sampling import (
     replicas,
     sample_chains,
     sample_within,
+    save_chains,
     start_chains,
     start_within,
     table_model,
@@ -262,11 +264,13 @@ def test_chains_that_are_not_free_stay_and_draw_nothing() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_cached_values_are_those_of_the_tokens(name: str) -> None:
+def test_cached_values_are_those_of_the_tokens(name: str, tmp_path: Path) -> None:
     case, language = WORLDS[name].case, WORLDS[name].language
     context, steps = case.model.encode(case.batch), WORLDS[name].num_steps
     chains = masked_draws(case.model, context, language, num_steps=steps, num_samples=8)
     last = sample_chains(regrow_suffix(case.model, language), chains, 10).state
+    with pytest.raises(InputError, match=r"a LanguageChains holds more than a file of chains; .* start_within"):
+        save_chains(tmp_path / "chains.safetensors", last)
     assert isinstance(last, LanguageChains)
     again = start_within(case.model, last.context, language, last.tokens_BT)
     for cached in ("energy_B", "energy_BT", "log_mass_BT"):

@@ -201,7 +201,7 @@ def token_error_rate(predictions: Sequence[Tokens], references: Sequence[Sequenc
     """
     nearest = [
         min((edit_distance(prediction, reference), len(reference)) for reference in options)
-        for prediction, options in pairs_with_many(predictions, references)
+        for prediction, options in _tokens_with_many(predictions, references)
     ]
     return Counts([edits for edits, _ in nearest], [length for _, length in nearest])
 
@@ -216,7 +216,7 @@ def word_error_rate(predictions: Sequence[Tokens], pronunciations: Sequence[Sequ
         >>> word_error_rate([["R", "EH", "D"], ["L"]], [[["R", "IY", "D"], ["R", "EH", "D"]], [["M"]]]).value
         0.5
     """
-    together = pairs_with_many(predictions, pronunciations)
+    together = _tokens_with_many(predictions, pronunciations)
     return Counts([all(list(p) != list(reference) for reference in references) for p, references in together])
 
 
@@ -366,6 +366,17 @@ def pairs_with_many(predictions: Sequence[A], references: Sequence[Sequence[B]])
         if not options:
             raise InputError(f"example {number} has no reference", hint="give at least one or leave the example out")
     return together
+
+
+def _tokens_with_many(
+    predictions: Sequence[Tokens], references: Sequence[Sequence[Tokens]]
+) -> Iterator[tuple[Tokens, Sequence[Tokens]]]:
+    """Zip outputs and lists of references; a bare reference would pass for one of characters per token."""
+    for number, (prediction, options) in enumerate(pairs_with_many(predictions, references), start=1):
+        if isinstance(options[0], str) and not isinstance(prediction, str):
+            problem = f"example {number} has one reference, where a list of references was expected"
+            raise InputError(problem, hint="give a list of token sequences for each example")
+        yield prediction, options
 
 
 def num_examples(sums: Sums) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from seqwise.devices import at_least_float32
 from seqwise.models.products import Linear
 
 # Number of scores that fit the CPU's cache, and number of scores from which it pays to keep them there.
@@ -18,7 +19,7 @@ IN_CACHE, MANY = 2**18, 2**12
 
 
 def log_partition(scores: Tensor) -> Tensor:
-    """Compute log Z of rows of scores, (..., V) to (...), as ``logsumexp`` does.
+    """Compute log Z of rows of scores, (..., V) to (...), as ``logsumexp`` does, in float32 or better.
 
     On a CPU, without gradients, blocks of many rows go through one buffer in the cache. ``logsumexp`` makes more
     passes, over newly allocated memory, and takes ten times as long if many exponentials underflow.
@@ -27,6 +28,7 @@ def log_partition(scores: Tensor) -> Tensor:
         >>> log_partition(torch.zeros(1, 4)).exp()
         tensor([4.])
     """
+    scores = at_least_float32(scores)
     if torch.is_grad_enabled() or scores.device.type != "cpu" or scores.numel() < MANY:
         return scores.logsumexp(-1)
     rows_NV = scores.reshape(-1, scores.shape[-1])

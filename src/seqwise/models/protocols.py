@@ -35,7 +35,11 @@ class StepModel(Protocol):
         ...
 
     def encode(self, batch: Batch) -> Any:
-        """Encode the sources once; the result is passed unchanged to :meth:`start` and :meth:`step`."""
+        """Encode the sources once, into a nest of tensors with a row for each input, (B, ...).
+
+        The searches pass it unchanged to :meth:`start` and :meth:`step`; objectives that score several outputs of each
+        input repeat its rows.
+        """
         ...
 
     def start(self, context: Any) -> tuple[Tensor, Any]:

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from seqwise.data.batches import IGNORE, Batch
+from seqwise.devices import at_least_float32
 from seqwise.errors import InputError
 from seqwise.models.chain import Chain
 from seqwise.models.protocols import StepModel
@@ -210,9 +211,14 @@ def _log_backward(chain: Chain, run: _Forward, weights_B: Tensor) -> tuple[Tenso
 # ---------------------------------------------------------------------------------------- likelihood, marginals, best
 
 
+def _promoted(chain: Chain) -> Chain:
+    """Return a chain whose scores are float32 or better."""
+    return Chain(at_least_float32(chain.scores_BTV), at_least_float32(chain.transitions_VV), chain.lengths_B)
+
+
 def chain_score(chain: Chain, outputs_BT: Tensor) -> Tensor:
     """Score one output for each input, ``s(y) = sum_t u_t[y_t] + sum_{t > 1} A[y_{t-1}, y_t]``: (B,)."""
-    counted_BT = _counted_TB(chain).T
+    chain, counted_BT = _promoted(chain), _counted_TB(chain).T
     outputs_BT = outputs_BT.masked_fill(~counted_BT, 0)
     labels_BT = chain.scores_BTV.gather(-1, outputs_BT[..., None]).squeeze(-1).masked_fill(~counted_BT, 0.0)
     pairs_BT = chain.transitions_VV[outputs_BT[:, :-1], outputs_BT[:, 1:]].masked_fill(~counted_BT[:, 1:], 0.0)
@@ -254,8 +260,7 @@ def chain_marginals(chain: Chain) -> Tensor:
         tensor([[0.2500, 0.2500, 0.2500, 0.2500],
                 [0.0000, 0.0000, 0.0000, 0.0000]])
     """
-    dtype = torch.promote_types(chain.scores_BTV.dtype, torch.float32)
-    chain = Chain(chain.scores_BTV.to(dtype), chain.transitions_VV.to(dtype), chain.lengths_B)
+    chain = _promoted(chain)
     return _backward(chain, _forward(chain), chain.scores_BTV.new_ones(len(chain.lengths_B)))[0]
 
 
@@ -274,6 +279,7 @@ def best_chain_output(chain: Chain) -> tuple[Tensor, Tensor]:
         >>> best_chain_output(Chain(torch.tensor([[[0.0, 1.0], [2.0, 0.0]]]), torch.zeros(2, 2), torch.tensor([2])))
         (tensor([3.]), tensor([[1, 0]]))
     """
+    chain = _promoted(chain)
     batch_size, num_steps, _ = chain.scores_BTV.shape
     if num_steps == 0:
         return chain.scores_BTV.new_zeros(batch_size), chain.lengths_B.new_zeros(batch_size, 0)

@@ -36,11 +36,11 @@ def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0
     """
     counted = targets >= 0
     ignored = targets.masked_fill(~counted, IGNORE).flatten()
-    logits_NV = logits.reshape(-1, logits.shape[-1])
+    logits_NV = at_least_float32(logits.reshape(-1, logits.shape[-1]))
     if not label_smoothing:
         total = F.cross_entropy(logits_NV, ignored, ignore_index=IGNORE, reduction="sum")
     else:
-        log_probs_NV = at_least_float32(logits_NV).log_softmax(-1)
+        log_probs_NV = logits_NV.log_softmax(-1)
         is_possible_NV = log_probs_NV > -torch.inf
         mean_N = log_probs_NV.masked_fill(~is_possible_NV, 0.0).sum(-1) / is_possible_NV.sum(-1)
         total = (1 - label_smoothing) * F.nll_loss(log_probs_NV, ignored, ignore_index=IGNORE, reduction="sum")
@@ -65,5 +65,7 @@ def gold_scores(logits_BTV: Tensor, targets_BT: Tensor, score: Score | ScoreName
         >>> gold_scores(torch.ones(1, 2, 4), torch.tensor([[3, -100]]), global_)
         tensor([1.])
     """
-    gold_BT = as_score(score)(logits_BTV).gather(-1, targets_BT.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    gold_BT = (
+        as_score(score)(at_least_float32(logits_BTV)).gather(-1, targets_BT.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    )
     return gold_BT.masked_fill(targets_BT < 0, 0.0).sum(-1)

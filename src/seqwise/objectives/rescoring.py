@@ -13,6 +13,7 @@ from torch import Tensor
 from seqwise import tree
 from seqwise.data.batches import IGNORE
 from seqwise.devices import at_least_float32
+from seqwise.errors import InputError
 from seqwise.models.protocols import StepModel
 from seqwise.names import ScoreName
 from seqwise.objectives.likelihood import gold_scores
@@ -97,7 +98,7 @@ def output_scores(
     """
     score, language = as_score(score), language_of(model)
     targets_NT = cut_at_end(outputs_BKT, model.end).flatten(0, 1)
-    features_NTH = model.teacher_forced(_repeated(context, outputs_BKT.shape[1]), targets_NT)
+    features_NTH = model.teacher_forced(_repeated(context, *outputs_BKT.shape[:2]), targets_NT)
     logits_NTV = at_least_float32(model.head(features_NTH))
     if language is not None and score.over == "allowed":
         num_steps_N = None if num_steps_B is None else num_steps_B.repeat_interleave(outputs_BKT.shape[1])
@@ -105,10 +106,17 @@ def output_scores(
     return gold_scores(logits_NTV, targets_NT, score).view(outputs_BKT.shape[:2])
 
 
-def _repeated(context: Any, times: int) -> Any:
+def _repeated(context: Any, num_inputs: int, times: int) -> Any:
     """Repeat each row of every tensor: (B, ...) to (B K, ...)."""
 
     def repeat(leaf: Any) -> Any:
-        return leaf.repeat_interleave(times, dim=0) if isinstance(leaf, Tensor) else leaf
+        if leaf is None:
+            return None
+        if not isinstance(leaf, Tensor) or leaf.shape[:1] != (num_inputs,):
+            what = f"a tensor of shape {list(leaf.shape)}" if isinstance(leaf, Tensor) else f"a {type(leaf).__name__}"
+            problem = f"the encoded sources hold {what}, which has no row for each of the {num_inputs} inputs"
+            hint = "encode() must return tuples, lists or dicts of tensors (B, ...); keep others in the model"
+            raise InputError(problem, hint=hint)
+        return leaf.repeat_interleave(times, dim=0)
 
     return tree.map(repeat, context)

@@ -201,6 +201,9 @@ def sample_chains(
 def save_chains(path: str | os.PathLike[str], state: ChainState) -> None:
     """Save the states of chains to a safetensors file, atomically, without energy and context.
 
+    Raises:
+        InputError: the chains are of another kind, such as those of :func:`~seqwise.sampling.regrow_suffix`.
+
     Example:
         >>> import tempfile
         >>> from seqwise.sampling import local_energy, start_chains, table_model
@@ -210,6 +213,9 @@ def save_chains(path: str | os.PathLike[str], state: ChainState) -> None:
         >>> load_chains(path, target).tokens_BT
         tensor([[0, 2]])
     """
+    if type(state) is not ChainState:  # such as one in a language, whose energy depends on the context
+        problem = f"a {type(state).__name__} holds more than a file of chains"
+        raise InputError(problem, path=path, hint="save its tokens, and start again from them with start_within")
     tensors = {name: getattr(state, name) for name in _SAVED}
     tensors |= {f"logits.{number}": logits_BTV for number, logits_BTV in enumerate(state.logits)}
     # One entry of metadata: safetensors would order several differently from call to call, and equal states give equal

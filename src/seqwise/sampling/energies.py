@@ -35,13 +35,24 @@ MAX_ROWS = 1024
 """Default number of masked sequences per call of a model."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ModelTerm:
     """``weight * sum_t positions(tokens, logits)[t]``, over the masked scores of one model."""
 
     model: MaskedModel
     positions: Callable[[Tensor, Tensor], Tensor]
     weight: float = 1.0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ModelTerm) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    @property
+    def _key(self) -> tuple[int, Callable[[Tensor, Tensor], Tensor], float]:
+        # The model by identity: what compares by value, such as a dataclass of tensors, has no truth value.
+        return id(self.model), self.positions, self.weight
 
 
 @dataclass(frozen=True)
@@ -345,10 +356,12 @@ def _local_positions(tokens: Tensor, logits: Tensor) -> Tensor:
 
 def require_allowed(allowed_V: Tensor | None, vocab_size: int) -> None:
     """Raise an :class:`InputError` if allowed tokens are not a mask of the vocabulary, or none is allowed."""
-    if allowed_V is not None and (allowed_V.shape != (vocab_size,) or not bool(allowed_V.any())):
+    if allowed_V is None:
+        return
+    if allowed_V.shape != (vocab_size,) or allowed_V.dtype != torch.bool or not bool(allowed_V.any()):
         raise InputError(
-            f"the allowed tokens must be a mask of {vocab_size} tokens, at least one of them true, got shape"
-            f" {list(allowed_V.shape)} with {int(allowed_V.sum())} true"
+            f"the allowed tokens must be a mask of {vocab_size} tokens, at least one of them true, got"
+            f" {allowed_V.dtype} of shape {list(allowed_V.shape)} with {int(allowed_V.sum())} true"
         )
 
 

@@ -191,7 +191,8 @@ def exact_gibbs(
     @torch.no_grad()
     def kernel(draws: Draws, state: ChainState) -> tuple[ChainState, Info]:
         size = max((model.vocab_size for model in energy.models), default=0)
-        size = len(allowed_V) if allowed_V is not None else size
+        size = len(allowed_V) if allowed_V is not None and not size else size
+        require_allowed(allowed_V, size)
         if not 0 < size <= MOST_ALTERNATIVES:
             raise InputError(
                 f"exact Gibbs would try {size} tokens at each position; it takes 1 to {MOST_ALTERNATIVES}",
