@@ -65,7 +65,6 @@ def gold_scores(logits_BTV: Tensor, targets_BT: Tensor, score: Score | ScoreName
         >>> gold_scores(torch.ones(1, 2, 4), torch.tensor([[3, -100]]), global_)
         tensor([1.])
     """
-    gold_BT = (
-        as_score(score)(at_least_float32(logits_BTV)).gather(-1, targets_BT.clamp(min=0).unsqueeze(-1)).squeeze(-1)
-    )
+    added_BTV = as_score(score)(at_least_float32(logits_BTV))
+    gold_BT = added_BTV.gather(-1, targets_BT.clamp(min=0).unsqueeze(-1)).squeeze(-1)
     return gold_BT.masked_fill(targets_BT < 0, 0.0).sum(-1)
