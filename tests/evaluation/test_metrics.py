@@ -82,6 +82,7 @@ def test_word_errors_accept_any_reference_and_token_errors_take_the_nearest():
 
 def test_texts_are_sequences_of_characters():
     assert token_error_rate(["abc"], [["abd", "xyz"]]).value == pytest.approx(1 / 3)
+    assert word_error_rate([["a"]], [{("a",), ("b",)}]).value == 0.0  # references in any order
 
 
 @given(st.lists(st.tuples(words, words.filter(bool)), min_size=1, max_size=5))
@@ -109,6 +110,7 @@ def test_length_ratio():
         (lambda: word_error_rate([["a"]], [[]]), "example 1 has no reference"),
         (lambda: word_error_rate([["AH", "T"]], [["AH", "T"]]), "example 1 has one reference"),
         (lambda: token_error_rate([["AH"], ["T"]], [[["AH"]], ["T"]]), "example 2 has one reference"),
+        (lambda: token_error_rate(["abc"], ["abd"]), "example 1 has one reference"),
         (lambda: token_accuracy([], []), "no examples"),
         (lambda: Counts([1.0], [0.0]), "nothing to count"),
         (lambda: Counts([1.0, 2.0], [3.0, -1.0]), "nothing to count"),

@@ -812,13 +812,13 @@ def test_sources_without_a_row_for_each_input_are_refused_where_rows_are_repeate
     case = tagger_case(0)
     encode = case.model.encode
     extra = {"a shared table": torch.zeros(7, 3), "an object": object()}[context]
-    case.model.encode = lambda batch: (encode(batch), extra)  # type: ignore[method-assign]
+    case.model.encode = lambda batch: (encode(batch), extra, 3, None, "x")  # type: ignore[method-assign]
     unpacked = case.model.teacher_forced
     case.model.start = lambda context, start=case.model.start: start(context[0])  # type: ignore[method-assign]
     case.model.step = lambda x, s, context, t, step=case.model.step: step(x, s, context[0], t)  # type: ignore
     case.model.teacher_forced = lambda context, gold: unpacked(context[0], gold)  # type: ignore[method-assign]
     assert bool(dense_beam_objective(k=2)(case.model, case.batch, {}) > 0)
-    what = "a tensor of shape \\[7, 3\\]" if context == "a shared table" else "a object"
+    what = "a tensor of shape \\[7, 3\\]" if context == "a shared table" else "an object of type object"
     for objective in (beam_crf_objective(k=2), minimum_risk_objective(k=2), softmax_margin_objective(k=2)):
         with pytest.raises(InputError, match=f"the encoded sources hold {what}, which has no row for each of the"):
             objective(case.model, case.batch, {})

@@ -260,6 +260,12 @@ def test_half_precision_is_computed_in_single() -> None:
     assert torch.equal(chain_loss(half, gold_BT), chain_loss(single, gold_BT))
     for mine, other in zip(best_chain_output(half), best_chain_output(single), strict=True):
         assert torch.equal(mine, other)
+    mixed, double = (
+        single._replace(scores_BTV=single.scores_BTV.double()),
+        Chain(*(x.double() for x in single[:2]), single[2]),
+    )
+    assert torch.equal(chain_marginals(mixed), chain_marginals(double))
+    assert torch.equal(chain_log_partition(mixed), chain_log_partition(double))
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,19 @@ def test_a_folder_that_is_not_seen_is_named(tmp_path: Path, monkeypatch: Any) ->
         write_in_blocks(tmp_path / "out", NUMBERS, squares, claim=CLAIM, block=BLOCK)
 
 
+def test_what_cannot_be_cleaned_up_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unlink = Path.unlink
+
+    def busy(path: Path, missing_ok: bool = False) -> None:
+        if path.name == "3":
+            raise OSError(16, "Device or resource busy")
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", busy)
+    write_in_blocks(tmp_path / "out", NUMBERS, squares, claim=CLAIM, block=BLOCK)
+    assert (tmp_path / "out").read_text() == WHOLE
+
+
 def test_a_device_or_a_folder_is_not_replaced(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()

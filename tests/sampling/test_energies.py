@@ -294,6 +294,8 @@ def test_scores_in_half_precision_are_summed_in_single() -> None:
     expected_BT = logits_BTV.double().log_softmax(-1).gather(-1, tokens_BT[..., None]).squeeze(-1)
     found_BT = pseudo_log_likelihood(model, tokens_BT)
     assert found_BT.dtype == torch.float32 and torch.allclose(found_BT.double(), expected_BT, atol=1e-5)
+    q_BTV = masked_conditionals(model).log_probs(logits_BTV.bfloat16())  # normalised, as the Hastings ratio needs it
+    assert torch.allclose(q_BTV.exp().sum(-1), torch.ones(2, 40), atol=1e-5)
     energy_B = start_chains(local_energy(model), tokens_BT).energy_B
     assert torch.allclose(energy_B, -expected_BT.sum(1), atol=1e-3)
 

@@ -404,9 +404,17 @@ def test_invalid_arguments_are_refused() -> None:
 
 @pytest.mark.parametrize("allowed_V", [torch.ones(5).bool(), torch.zeros(4).bool(), torch.tensor([1, 0, 1, 1])])
 def test_allowed_tokens_that_are_no_mask_of_the_vocabulary_are_refused(allowed_V: Tensor) -> None:
-    state = start_chains(local_energy(NETWORK), START_BT)
-    with pytest.raises(InputError, match="the allowed tokens must be a mask of 4 tokens, at least one of them true"):
-        exact_gibbs(local_energy(NETWORK), allowed_V=allowed_V)(SeededDraws(0, state.chain_B, sweep=0), state)
+    with pytest.raises(InputError, match="allowed tokens must be a bool mask of 4 tokens, at least one of them true"):
+        exact_gibbs(local_energy(NETWORK), allowed_V=allowed_V)
+
+
+def test_models_of_two_vocabularies_share_the_allowed_tokens() -> None:
+    energy = local_energy(NETWORK) + local_energy(table_model(num_positions=START_BT.shape[1], vocab_size=5))
+    state = start_chains(energy, START_BT)
+    kernel = exact_gibbs(energy, allowed_V=torch.ones(4).bool())
+    assert int(sample_chains(kernel, state, 2).state.tokens_BT.max()) <= 3
+    with pytest.raises(InputError, match="must be a bool mask of 4 tokens"):
+        exact_gibbs(energy, allowed_V=torch.ones(5).bool())
 
 
 def test_an_energy_without_a_model_can_be_sampled() -> None:

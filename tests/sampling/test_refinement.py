@@ -96,6 +96,6 @@ def test_without_an_iteration_nothing_is_refined() -> None:
 @pytest.mark.parametrize("allowed", [[False, False], [True]])
 def test_without_an_allowed_token_nothing_is_refined(allowed: list[bool]) -> None:
     model = table_model(num_positions=1, vocab_size=2)
-    with pytest.raises(InputError, match="must be a mask of 2 tokens, at least one of them true"):
+    with pytest.raises(InputError, match="must be a bool mask of 2 tokens, at least one of them true"):
         refine(model, torch.zeros(1, 1).long(), torch.ones(1, 1).bool(),
                num_iterations=1, allowed_V=torch.tensor(allowed))  # fmt: skip

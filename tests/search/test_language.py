@@ -267,6 +267,13 @@ def test_invalid_patterns_and_patterns_without_a_match_are_refused() -> None:
             regular(repeated, ["a"])
     with pytest.raises(InputError, match=r"'\{\}' is not understood\); .* braces as"):
         regular("xa{}", ["x", "a", "{", "}"])
+    for braces in ("{}", "(a|{})a", r"\{\}"):  # read as re reads them
+        language = regular(braces, ["a", "{", "}"])
+        for length in range(4):
+            for output in itertools.product(range(3), repeat=length):
+                text = "".join("a{}"[token] for token in output)
+                expected = re.fullmatch(braces, text) is not None
+                assert members(language, torch.tensor([output], dtype=torch.long)).item() == expected
     assert len(regular("(a*?)*a{2,3}", ["a"]).arcs) > 0
     with pytest.raises(InputError, match=r"cannot be read \(not understood\); .* and comments"):
         regular("(?#c)a", ["a"])

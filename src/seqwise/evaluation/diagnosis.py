@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from seqwise.data.batches import EncodedExample, collate
 from seqwise.decoding import Hypothesis, evaluation_mode
+from seqwise.devices import at_least_float32
 from seqwise.errors import InputError
 from seqwise.evaluation.metrics import Counts, edit_distances, pairs, pairs_with_many
 from seqwise.models.protocols import StepModel
@@ -153,7 +154,8 @@ def _losses(
     """Return ``sum_t -log p(O(y_1..t-1) | x, y_1..t-1)`` of each job: example, output, optimal next tokens."""
     encoded = [EncodedExample(examples[index].source_ids, ids) for index, ids, _ in jobs]
     batch = collate(encoded).to(model.embedding_VD.device)
-    log_probs_BTV = model.head(model.teacher_forced(model.encode(batch), batch.targets_BT)).log_softmax(-1)
+    logits_BTV = model.head(model.teacher_forced(model.encode(batch), batch.targets_BT))
+    log_probs_BTV = at_least_float32(logits_BTV).log_softmax(-1)
     most = max((len(tokens) for *_, sets in jobs for tokens in sets), default=1)
     # One row per set, padded with -1.
     right_BTR = pad_sequence(

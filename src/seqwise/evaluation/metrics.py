@@ -373,7 +373,8 @@ def _tokens_with_many(
 ) -> Iterator[tuple[Tokens, Sequence[Tokens]]]:
     """Zip outputs and lists of references; a bare reference would pass for one of characters per token."""
     for number, (prediction, options) in enumerate(pairs_with_many(predictions, references), start=1):
-        if isinstance(options[0], str) and not isinstance(prediction, str):
+        are_texts = all(isinstance(option, str) for option in options)
+        if isinstance(options, str) or (are_texts and not isinstance(prediction, str)):
             problem = f"example {number} has one reference, where a list of references was expected"
             raise InputError(problem, hint="give a list of token sequences for each example")
         yield prediction, options

@@ -28,13 +28,12 @@ def log_partition(scores: Tensor) -> Tensor:
         >>> log_partition(torch.zeros(1, 4)).exp()
         tensor([4.])
     """
-    scores = at_least_float32(scores)
     if torch.is_grad_enabled() or scores.device.type != "cpu" or scores.numel() < MANY:
-        return scores.logsumexp(-1)
+        return at_least_float32(scores).logsumexp(-1)
     rows_NV = scores.reshape(-1, scores.shape[-1])
     num_rows = min(len(rows_NV), max(1, IN_CACHE // scores.shape[-1]))
-    buffer, parts = torch.empty_like(rows_NV[:num_rows]), []
-    for block_NV in rows_NV.split(num_rows):
+    buffer, parts = torch.empty_like(at_least_float32(rows_NV[:num_rows])), []
+    for block_NV in map(at_least_float32, rows_NV.split(num_rows)):
         highest_N = block_NV.amax(-1)
         log_probs_NV = torch.log_softmax(block_NV, -1, out=buffer[: len(block_NV)])
         parts.append(torch.where(highest_N.isinf(), highest_N, highest_N - log_probs_NV.amax(-1)))

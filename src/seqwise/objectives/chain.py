@@ -50,10 +50,7 @@ def chain_log_partition(chain: Chain) -> Tensor:
         >>> bool(chain_log_partition(zeros)[0].exp().round() == 4**3)
         True
     """
-    dtype = torch.promote_types(chain.scores_BTV.dtype, torch.float32)
-    log_partition: Tensor = _LogPartition.apply(
-        chain.scores_BTV.to(dtype), chain.transitions_VV.to(dtype), chain.lengths_B
-    )
+    log_partition: Tensor = _LogPartition.apply(*_promoted(chain))
     return log_partition
 
 
@@ -212,8 +209,9 @@ def _log_backward(chain: Chain, run: _Forward, weights_B: Tensor) -> tuple[Tenso
 
 
 def _promoted(chain: Chain) -> Chain:
-    """Return a chain whose scores are float32 or better."""
-    return Chain(at_least_float32(chain.scores_BTV), at_least_float32(chain.transitions_VV), chain.lengths_B)
+    """Return a chain whose scores and transitions have one type, float32 or better."""
+    scores_BTV = at_least_float32(chain.scores_BTV)
+    return Chain(scores_BTV, chain.transitions_VV.to(scores_BTV.dtype), chain.lengths_B)
 
 
 def chain_score(chain: Chain, outputs_BT: Tensor) -> Tensor:

@@ -65,6 +65,9 @@ def gold_scores(logits_BTV: Tensor, targets_BT: Tensor, score: Score | ScoreName
         >>> gold_scores(torch.ones(1, 2, 4), torch.tensor([[3, -100]]), global_)
         tensor([1.])
     """
-    added_BTV = as_score(score)(at_least_float32(logits_BTV))
-    gold_BT = added_BTV.gather(-1, targets_BT.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    score, tokens_BT1 = as_score(score), targets_BT.clamp(min=0).unsqueeze(-1)
+    if score.log_partition_weight == 0:  # without a normaliser, the scores of other tokens are not needed
+        gold_BT = score(at_least_float32(logits_BTV.gather(-1, tokens_BT1))).squeeze(-1)
+    else:
+        gold_BT = score(at_least_float32(logits_BTV)).gather(-1, tokens_BT1).squeeze(-1)
     return gold_BT.masked_fill(targets_BT < 0, 0.0).sum(-1)

@@ -110,10 +110,11 @@ def _repeated(context: Any, num_inputs: int, times: int) -> Any:
     """Repeat each row of every tensor: (B, ...) to (B K, ...)."""
 
     def repeat(leaf: Any) -> Any:
-        if leaf is None:
-            return None
+        if leaf is None or isinstance(leaf, (bool, int, float, str)):
+            return leaf
         if not isinstance(leaf, Tensor) or leaf.shape[:1] != (num_inputs,):
-            what = f"a tensor of shape {list(leaf.shape)}" if isinstance(leaf, Tensor) else f"a {type(leaf).__name__}"
+            is_tensor = isinstance(leaf, Tensor)
+            what = f"a tensor of shape {list(leaf.shape)}" if is_tensor else f"an object of type {type(leaf).__name__}"
             problem = f"the encoded sources hold {what}, which has no row for each of the {num_inputs} inputs"
             hint = "encode() must return tuples, lists or dicts of tensors (B, ...); keep others in the model"
             raise InputError(problem, hint=hint)

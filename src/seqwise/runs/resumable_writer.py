@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -101,7 +102,8 @@ def _difference(path: Path, claim: Mapping[str, str]) -> str | None:
 
 def _finish(path: Path, parts: Path, count: int) -> None:
     """Join all blocks in order, and then remove their folder."""
-    missing = _missing(parts, count)
+    with saving(parts):
+        missing = _missing(parts, count)
     if missing:
         raise InputError("the block is missing", path=parts / str(missing[0]), hint="run the same command again")
     new = path.with_name(f".{path.name}.joined")  # the same in each call, so that a killed one leaves nothing behind
@@ -115,5 +117,6 @@ def _finish(path: Path, parts: Path, count: int) -> None:
         finally:
             new.unlink(missing_ok=True)
     for number in range(count):  # before the claim, without which they would belong to nobody
-        (parts / str(number)).unlink(missing_ok=True)
+        with suppress(OSError):
+            (parts / str(number)).unlink()
     shutil.rmtree(parts, ignore_errors=True)

@@ -371,7 +371,8 @@ def _run_trial(
     try:
         _require_same_data(study, data, output)
     except InputError:
-        if chosen not in [ended.user_attrs["settings"] for ended in _ended(study)]:  # which have the same folder
+        best = _best(study)
+        if best is None or best.user_attrs["settings"] != chosen:  # the same choices have the same folder
             shutil.rmtree(folder)
         raise
     title, value = _measure(metrics, subwords=subwords)
@@ -390,8 +391,8 @@ def _keep_best(study: Any, trial: Any, title: str, value: float, settings: Setti
     trial_settings = settings.with_changes(**chosen)
     folder = _folder(output, trial_settings)
     study.set_user_attr("title", title)
-    before = [ended for ended in _ended(study) if ended.state == states.COMPLETE]
-    kept: Any = max(before, key=lambda ended: ended.value, default=None)
+    before = _complete(study)
+    kept = _best(study)
     is_best = kept is None or value > kept.value
     if is_best:  # before the study records it, because a later call would not write the file
         write_atomically(output / BEST, dump(trial_settings))
@@ -417,6 +418,16 @@ def _measure(metrics: Mapping[str, Any], *, subwords: bool) -> tuple[str, float]
 def _folder(output: Path, settings: Settings) -> Path:
     """Return the run folder of a choice of settings."""
     return output / "trials" / hashlib.sha256(dump(settings).encode()).hexdigest()[:12]
+
+
+def _complete(study: Any) -> list[Any]:
+    """List the trials that have a value."""
+    return [trial for trial in _ended(study) if trial.state.name == "COMPLETE"]
+
+
+def _best(study: Any) -> Any:
+    """Return the best trial so far, whose run is kept, or None."""
+    return max(_complete(study), key=lambda trial: trial.value, default=None)
 
 
 def _ended(study: Any) -> list[Any]:

@@ -360,7 +360,7 @@ def require_allowed(allowed_V: Tensor | None, vocab_size: int) -> None:
         return
     if allowed_V.shape != (vocab_size,) or allowed_V.dtype != torch.bool or not bool(allowed_V.any()):
         raise InputError(
-            f"the allowed tokens must be a mask of {vocab_size} tokens, at least one of them true, got"
+            f"the allowed tokens must be a bool mask of {vocab_size} tokens, at least one of them true, got"
             f" {allowed_V.dtype} of shape {list(allowed_V.shape)} with {int(allowed_V.sum())} true"
         )
 

@@ -175,7 +175,8 @@ def exact_gibbs(
             change.
 
     Raises:
-        InputError: in a sweep, if the vocabulary is too large or several positions are visited at once.
+        InputError: the allowed tokens are no mask of the vocabulary; in a sweep, if the vocabulary is too large or
+            several positions are visited at once.
 
     Source: Goyal (2021), section 6.2, for the true conditionals.
 
@@ -187,12 +188,14 @@ def exact_gibbs(
         tensor([18, 18])
     """
     chosen = visits or in_order()
+    if allowed_V is not None:
+        # Models of several sizes share the tokens of the smallest.
+        require_allowed(allowed_V, min((model.vocab_size for model in energy.models), default=len(allowed_V)))
 
     @torch.no_grad()
     def kernel(draws: Draws, state: ChainState) -> tuple[ChainState, Info]:
         size = max((model.vocab_size for model in energy.models), default=0)
-        size = len(allowed_V) if allowed_V is not None and not size else size
-        require_allowed(allowed_V, size)
+        size = len(allowed_V) if allowed_V is not None else size
         if not 0 < size <= MOST_ALTERNATIVES:
             raise InputError(
                 f"exact Gibbs would try {size} tokens at each position; it takes 1 to {MOST_ALTERNATIVES}",

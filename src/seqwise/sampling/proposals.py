@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seqwise.devices import moved
+from seqwise.devices import at_least_float32, moved
 from seqwise.errors import InputError
 from seqwise.models.protocols import MaskedModel
 from seqwise.sampling.draws import Draws
@@ -43,7 +43,7 @@ class Proposal:
         """Compute log q of every token from the model's scores: (..., V) to (..., V), minus infinity where q is 0."""
         if self.allowed_V is not None:
             logits = logits.masked_fill(moved(~self.allowed_V, logits.device), -torch.inf)
-        full = (logits / self.temperature).log_softmax(-1)
+        full = (at_least_float32(logits) / self.temperature).log_softmax(-1)
         if self.nucleus >= 1:
             return full
         ordered, order = full.sort(dim=-1, descending=True, stable=True)

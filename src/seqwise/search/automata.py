@@ -20,7 +20,8 @@ from seqwise.search.language import NOWHERE, Allowed
 
 _COUNT = r"\{(?:\d+,?|,)\d*\}"
 _PARTS = re.compile(
-    rf"\\.|(?P<misread>\[\^?\]|\{{\}}|(?:[*+?]|{_COUNT})(?:[*+]|{_COUNT}))|(?P<set>\[(?:\\.|[^\]\\])*\])|.", re.DOTALL
+    rf"\\.|(?P<misread>\[\^?\]|(?<=[^|(])\{{\}}|(?:[*+?]|{_COUNT})(?:[*+]|{_COUNT}))|(?P<set>\[(?:\\.|[^\]\\])*\])|.",
+    re.DOTALL,
 )
 """Escapes, sets and characters of a pattern; ``misread`` matches what interegular reads differently from ``re``."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from operator import index
 from typing import Any, NamedTuple
 
 import torch
@@ -329,8 +328,8 @@ def longest_search(num_steps: int | Tensor) -> int:
     Raises:
         InputError: a number of steps is negative.
     """
-    shortest = longest = 0 if isinstance(num_steps, Tensor) else index(num_steps)
-    if isinstance(num_steps, Tensor) and num_steps.numel():
+    shortest = longest = num_steps if isinstance(num_steps, int) else 0
+    if not isinstance(num_steps, int) and num_steps.numel():
         shortest, longest = torch.stack(num_steps.aminmax()).tolist()
     if shortest < 0:
         raise InputError(f"the number of steps must not be negative, got {shortest}")
