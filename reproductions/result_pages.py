@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 
 from reproductions.grids import markdown_grid, numbers_of
-from reproductions.report import Claim, Table
+from reproductions.report import Claim, Curve, Table
 from reproductions.result_files import CHAPTERS, ROOT, Chapter, Tables, file_stem, reproduction_of
 from reproductions.result_settings import settings_line
+from reproductions.tuning import PATIENCE
 from reproductions.verdicts import SIGNIFICANT, holm
 
 DOCS = ROOT / "docs"
@@ -65,6 +66,26 @@ ends in a dot, where the last of its seeds has its best checkpoint. Models with 
 with local scores, models with global scores by the raw beam.
 """
 """Caption of a figure of curves."""
+
+
+def _unstopped(curves: Iterable[Curve]) -> list[str]:
+    """Name the systems with runs that ended after the largest number of epochs, before development data stopped them.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> rising = Curve("a", 0, "accuracy", 0.0, tuple((float(step), step / 10) for step in range(9)))
+        >>> falling = replace(rising, seed=1, points=((1.0, 0.5), *((2.0 + step, 0.1) for step in range(6))))
+        >>> _unstopped([rising, falling])
+        ['Runs that reached the largest number of epochs before development data stopped them: a 1 of 2.\\n']
+    """
+    unstopped: dict[str, list[bool]] = {}
+    for curve in curves:
+        values = [curve.sign * value for _, value in curve.points]
+        since_best = len(values) - 1 - values.index(max(values))
+        unstopped.setdefault(curve.system, []).append(since_best < PATIENCE)
+    counts = [f"{name} {sum(runs)} of {len(runs)}" for name, runs in unstopped.items() if any(runs)]
+    line = "Runs that reached the largest number of epochs before development data stopped them"
+    return [f"{line}: {'; '.join(counts)}.\n"] if counts else []
 
 
 def index_page(tables: Tables) -> str:
@@ -148,6 +169,7 @@ def _numbers(stem: str, settings: str, table: Table, heading: str) -> list[str]:
         lines.append(f"![{table.title}](../{stem}.png)\n")
     if picture and table.curves:
         lines.append(CURVES)
+        lines += _unstopped(table.curves)
     lines += _machines(table)
     if not (picture and stem.startswith("figure-")):
         lines.append(markdown_grid(*numbers_of(table)))
