@@ -31,7 +31,8 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """What is drawn stays open, and is here."""
     kept: list[Any] = []
     with monkeypatch.context() as patched:
-        patched.setattr(pyplot, "close", kept.append)
+        # matplotlib 3.9 itself closes "all" when it is first used.
+        patched.setattr(pyplot, "close", lambda figure: kept.extend([] if figure == "all" else [figure]))
         yield kept
     for figure in kept:
         pyplot.close(figure)
