@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from seqwise.data.batches import EncodedExample, collate
 from seqwise.devices import worth_reading
-from seqwise.errors import InputError
+from seqwise.errors import InputError, NotFiniteError
 from seqwise.models.protocols import StepModel, require_evaluation_mode
 from seqwise.names import DecoderName
 from seqwise.search.beam import HELD, Beam, backtrace, search_steps
@@ -307,7 +307,7 @@ def decode_examples(
             )
             for index, outputs in zip(indices, decoded, strict=True):
                 if any(math.isnan(output.score) for output in outputs):
-                    raise InputError("the model's scores are not numbers", hint="check its weights")
+                    raise NotFiniteError("the model's scores are not numbers", hint="check its weights")
                 results[index] = outputs
             if on_progress is not None:
                 on_progress(len(indices))

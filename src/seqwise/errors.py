@@ -44,7 +44,7 @@ class InputError(ValueError):
 
 
 class NotFiniteError(InputError):
-    """A loss, a gradient, a weight or a measure is not finite, for which the settings are to blame."""
+    """A loss, a gradient, a weight, a score or a measure of a model is not finite."""
 
 
 @contextmanager

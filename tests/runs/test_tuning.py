@@ -261,6 +261,15 @@ def test_a_choice_that_does_not_fit_into_memory_is_refused(
     assert [trial.state for trial in found.trials] == ["complete", "refused", "complete"]
 
 
+@pytest.mark.parametrize(("evaluate_every", "said"), [(1, "the model's scores are not numbers"), (100, "the loss is")])
+def test_a_training_that_diverges_is_refused(
+    settings: Settings, tmp_path: Path, evaluate_every: int, said: str
+) -> None:
+    diverging = settings.with_changes(learning_rate=1e38, evaluate_every=evaluate_every)
+    with pytest.raises(InputError, match=rf"no trial finished \({said}"):
+        tune(diverging, tmp_path / "tuned", num_trials=1)
+
+
 def test_a_search_in_which_nothing_finished_says_why(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
