@@ -102,7 +102,6 @@ def reproduce(
     outcomes = run_reproduction(what, output, seed=seed, scale=scale, only=only, progress=progress_bars)
     for outcome in outcomes:
         path = folder / f"{file_stem(outcome.name, scale)}.json"
-        folder.mkdir(parents=True, exist_ok=True)
         save_table(outcome.table, path)
         if as_json:
             print(path.read_text("utf-8"), end="")

@@ -28,6 +28,12 @@ class _ChainModel(Protocol):
 # ---------------------------------------------------------------------------------------- log partition
 
 
+def _promoted(chain: Chain) -> Chain:
+    """Return a chain whose scores and transitions have one type, float32 or better."""
+    scores_BTV = at_least_float32(chain.scores_BTV)
+    return Chain(scores_BTV, chain.transitions_VV.to(scores_BTV.dtype), chain.lengths_B)
+
+
 def chain_log_partition(chain: Chain) -> Tensor:
     """Compute the log partition over all V^T outputs: ``log Z = log sum_y exp s(y)``.
 
@@ -206,12 +212,6 @@ def _log_backward(chain: Chain, run: _Forward, weights_B: Tensor) -> tuple[Tenso
 
 
 # ---------------------------------------------------------------------------------------- likelihood, marginals, best
-
-
-def _promoted(chain: Chain) -> Chain:
-    """Return a chain whose scores and transitions have one type, float32 or better."""
-    scores_BTV = at_least_float32(chain.scores_BTV)
-    return Chain(scores_BTV, chain.transitions_VV.to(scores_BTV.dtype), chain.lengths_B)
 
 
 def chain_score(chain: Chain, outputs_BT: Tensor) -> Tensor:

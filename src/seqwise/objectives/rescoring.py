@@ -110,7 +110,7 @@ def _repeated(context: Any, num_inputs: int, times: int) -> Any:
     """Repeat each row of every tensor: (B, ...) to (B K, ...)."""
 
     def repeat(leaf: Any) -> Any:
-        if leaf is None or isinstance(leaf, (bool, int, float, str)):
+        if leaf is None or isinstance(leaf, (int, float, str)):
             return leaf
         if not isinstance(leaf, Tensor) or leaf.shape[:1] != (num_inputs,):
             is_tensor = isinstance(leaf, Tensor)

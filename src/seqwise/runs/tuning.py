@@ -441,11 +441,9 @@ def _was_refused(trial: Any) -> bool:
 
 def _tuning(study: Any, settings: Settings, output: Path) -> Tuning | None:
     """Return all trials so far, or None if none is complete."""
-    ended = _ended(study)
-    complete = [place for place, trial in enumerate(ended) if trial.state.name == "COMPLETE"]
-    if not complete:
+    ended, best = _ended(study), _best(study)
+    if best is None:
         return None
-    best = max(complete, key=lambda place: ended[place].value)
     title = study.user_attrs["title"]
     _, sign = decisive([title], subwords=title == "BLEU")
 
@@ -456,5 +454,6 @@ def _tuning(study: Any, settings: Settings, output: Path) -> Tuning | None:
             value = frozen.intermediate_values[max(frozen.intermediate_values)]
         return Trial(state, None if value is None else sign * value, frozen.user_attrs["settings"])
 
-    run = _folder(output, settings.with_changes(**ended[best].user_attrs["settings"]))
-    return Tuning(title, [trial(frozen) for frozen in ended], best, output / BEST, run)
+    run = _folder(output, settings.with_changes(**best.user_attrs["settings"]))
+    place = [frozen.number for frozen in ended].index(best.number)
+    return Tuning(title, [trial(frozen) for frozen in ended], place, output / BEST, run)

@@ -52,15 +52,19 @@ class ScoringSettings(Config):
 
 
 def refuse_ignored(settings: ScoringSettings, kind: str) -> None:
-    """Raise an InputError for pieces, a start or an end that a model of this kind ignores, or a seed without a bound.
+    """Raise an InputError for a setting that a model of this kind ignores, or a seed without a bound.
 
     Example:
         >>> refuse_ignored(ScoringSettings(end=True), "causal")
     """
     if settings.seed and not settings.bound:
         raise InputError("seed: has no effect without a bound", hint="leave it out, or give --bound N")
-    readers = {"pieces": ["masked"], "start": ["causal"], "end": ["causal", "encoder-decoder"]}
-    readers["separator"] = ["masked", "causal"]
+    readers = {
+        "pieces": ["masked"],
+        "separator": ["masked", "causal"],
+        "start": ["causal"],
+        "end": ["causal", "encoder-decoder"],
+    }
     for name, kinds in readers.items():
         if kind not in kinds and getattr(settings, name) != getattr(ScoringSettings(), name):
             hint = f"leave it out, or score under a model that is {' or '.join(kinds)}"

@@ -266,8 +266,8 @@ def regular(
     Args:
         pattern: a regular expression that must match the whole text, as in ``re.fullmatch`` with ``re.ASCII``. Not
             understood: ``^``, ``$``, ``\\b``, lookaround, back-references, comments, possessive quantifiers (``a*+``),
-            a bracket that comes first in a set without a backslash (``[^]]``), two of ``\\D``, ``\\S``, ``\\W`` in
-            one set, and ``\\W`` beside letters in a set if case is ignored.
+            empty braces (``a{}``), a bracket that comes first in a set without a backslash (``[^]]``), two of ``\\D``,
+            ``\\S``, ``\\W`` in one set, and ``\\W`` beside letters in a set if case is ignored.
         tokens: text of each token id; None or "" for tokens that are never written (special ones).
         first: text of each token at the beginning, if that differs, "" for a blank that is dropped there; tokens
             without one never come first.

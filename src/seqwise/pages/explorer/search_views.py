@@ -9,7 +9,7 @@ from markupsafe import Markup
 from seqwise.evaluation.label_bias import LabelBias, Prefix, fate_of_gold
 from seqwise.pages.explorer.answers import Answer
 from seqwise.pages.explorer.searches import Scored, SearchErrors, dropped, fell_off, text_of
-from seqwise.pages.report.blocks import Block, Legend, Paragraph, Table, plain_number
+from seqwise.pages.report.blocks import Legend, Paragraph, Table, plain_number
 from seqwise.pages.report.drawing import draw_lattice, lattice_palette, lattice_table
 from seqwise.pages.report.lattice import MOST_STEPS, Node
 from seqwise.pages.report.page import render_blocks
@@ -32,10 +32,10 @@ def lattice_view(run: OutputRun, answer: Answer, step: int) -> Markup:
         gold=question.gold,
         named_with=[lattice],
     )
-    blocks: list[Block] = [lattice_table(shown, "Values in the lattice", words)]
-    if len(lattice) == MOST_STEPS and len(answer.bias.steps) > MOST_STEPS + 1:
-        blocks.insert(0, Paragraph(f"Only the first {MOST_STEPS} steps are drawn."))
-    return _region("the lattice of the search", drawing) + render_blocks(*blocks)
+    is_cut = len(lattice) == MOST_STEPS and len(answer.bias.steps) > MOST_STEPS + 1
+    notes = [Paragraph(f"Only the first {MOST_STEPS} steps are drawn.")] if is_cut else []
+    table = lattice_table(shown, "Values in the lattice", words)
+    return _region("the lattice of the search", drawing) + render_blocks(*notes, table)
 
 
 def legend_view(answer: Answer) -> Markup:

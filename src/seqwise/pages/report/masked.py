@@ -60,8 +60,8 @@ def scored_blocks(
     name: str,
     file: str,
     on_progress: Callable[[int, int], None],
-) -> list[Block]:
-    """Make a summary and tables of the pseudo-perplexity on a file, and of the token scores of chosen sequences.
+) -> tuple[Verdict, list[Block]]:
+    """Make a summary, and tables of the pseudo-perplexity on a file, and of the token scores of chosen sequences.
 
     ``exp(-sum log p(token | all others) / tokens)``; intervals are by bootstrap over sequences.
     """
@@ -88,8 +88,8 @@ def scored_blocks(
         rows,
     )
     if not rows:
-        return [verdict, summary]
-    return [verdict, summary, table, Paragraph("The deeper the orange, the less likely the token, down to −6 nats.")]
+        return verdict, [summary]
+    return verdict, [summary, table, Paragraph("The deeper the orange, the less likely the token, down to −6 nats.")]
 
 
 def _tokens(score: SequenceScore) -> Markup:

@@ -330,8 +330,7 @@ def _masked(folders: Sequence[Folder], page: Page) -> list[Section]:
     results: list[Block] = []
     for folder in folders:
         file, data = page.files.get(folder.name), Data()
-        if file is None or page.waits or not folder.has_model:
-            verdicts.append(Verdict(masked_verdict(folder) if folder.has_model else so_far(folder)))
+        verdict = Verdict(masked_verdict(folder) if folder.has_model else so_far(folder))
         if not folder.has_model:
             results.append(Paragraph(f"{folder.name} has no trained model yet."))
         elif file is None:
@@ -343,10 +342,11 @@ def _masked(folders: Sequence[Folder], page: Page) -> list[Section]:
             data = Data(str(file), run.codec.read(file), is_given=True)
             chosen = _chosen_places(page.options, len(data.examples), path=data.name)
             scored = partial(page.on_progress, f"scoring with {folder.name}")
-            named = {"name": folder.name, "file": file.name}
-            verdict, *scores = scored_blocks(run, data.examples, chosen, **named, on_progress=scored)
-            verdicts.append(verdict)
+            verdict, scores = scored_blocks(
+                run, data.examples, chosen, name=folder.name, file=file.name, on_progress=scored
+            )
             results += scores
+        verdicts.append(verdict)
         page.footer.append(_signed(f"masked {folder.settings['model']}", folder, data))
     return [
         Section("Result", [*verdicts, *results]),
