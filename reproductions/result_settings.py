@@ -113,9 +113,8 @@ def _planned(plan: Plan, stages: Sequence[str], scale: str) -> str:
     return f"{line}; {_tuned()}"
 
 
-def _translating(stages: Sequence[str], scale: str) -> str:
-    """Describe the translators of Chapter 5."""
-    return _planned(plan_of("translation", scale), stages, scale)
+def _chapter_5(task: str, stages: Sequence[str], scale: str) -> str:
+    return _planned(plan_of(task, scale), stages, scale)
 
 
 def _listed(systems: Iterable[System], scale: str) -> str:
@@ -279,12 +278,12 @@ LINES: dict[str, Callable[[str], str]] = {
     "table-4.2": partial(_planned, PLANS["ner"], _SEARCH),
     "large-alpha": partial(_planned, PLANS["supertags"], ("longer", "search")),
     "wider-beams-pmb": partial(_planned, PLANS["supertags"], ("longer", "search")),
-    "wider-beams-translation": partial(_translating, ("longer", "search")),
+    "wider-beams-translation": partial(_chapter_5, "translation", ("longer", "search")),
     **{f"table-5.1-{plan}": partial(_planned, PLANS[plan], ()) for plan in _TAGGED.values()},
-    "table-5.1-translation": partial(_translating, ()),
-    **{f"table-5.{number}-{corpus}": partial(_planned, PLANS[plan], _LOCAL_GLOBAL)
+    "table-5.1-translation": partial(_chapter_5, "translation", ()),
+    **{f"table-5.{number}-{corpus}": partial(_chapter_5, plan, _LOCAL_GLOBAL)
        for number in "23" for corpus, plan in _TAGGED.items()},
-    **{f"table-5.{number}": partial(_translating, _LOCAL_GLOBAL) for number in "456"},
+    **{f"table-5.{number}": partial(_chapter_5, "translation", _LOCAL_GLOBAL) for number in "456"},
     "table-6.1": _enumerated,
     "table-6.1-phonemes": _phonemes,
     "figure-6.1-phonemes": _projected,
