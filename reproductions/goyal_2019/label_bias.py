@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from reproductions.goyal_2018 import exposure_bias
-from reproductions.goyal_2018.exposure_bias import CONVERGED_EPOCHS, PLANS, Plan
+from reproductions.goyal_2018.exposure_bias import PLANS, Plan
 from reproductions.systems import System, systems_of
 from reproductions.tasks import Family, Task
 from seqwise.runs.settings import Settings
@@ -30,11 +30,7 @@ OWN_PLANS = {
             "gpu": _TRANSLATION.start["gpu"],
         },
         {"longer": 2, "feeding": 1, "search": 0.5, "likelihood": 1},
-    ),
-    # Fewer epochs than in Chapter 4: there are more stages, of which some start from a second one.
-    "supertags": Plan(
-        {"converged": PLANS["supertags"].start["converged"]}, PLANS["supertags"].budget, most=CONVERGED_EPOCHS
-    ),
+    )
 }
 """Plans by name of the task, at the scales at which Chapter 5 is trained differently from Chapters 3 and 4."""
 
@@ -48,7 +44,7 @@ def plan_of(name: str, scale: str) -> Plan:
 def runs_of(task: Task, scale: str, direction: str = "bi") -> str:
     """Return the folder of a task's runs, shared with Chapters 3 and 4 if the plan is."""
     is_shared = plan_of(task.name, scale) is PLANS[task.name]
-    return exposure_bias.runs_of(task, direction) + ("" if is_shared else "-own-plan")
+    return exposure_bias.runs_of(task, direction) + ("" if is_shared else "-small-batches")
 
 
 def family(start: Settings, seed: int, *, budget: Mapping[str, float], **options: Any) -> dict[str, System]:
