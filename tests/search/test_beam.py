@@ -617,6 +617,14 @@ def test_interpolated_scores_join_global_and_local() -> None:
     torch.testing.assert_close(interpolated(0.5)(logits), halfway, **TOLERANCE)
 
 
+@pytest.mark.parametrize("selector", [HardTopK(3), SoftTopK(2, 1.0)], ids=["hard", "soft"])
+def test_a_number_of_steps_may_be_an_integer_of_numpy(selector: Any) -> None:
+    case = tagger_case(0)
+    context = case.model.encode(case.batch)
+    ours, theirs = (beam_search(case.model, context, selector, num_steps=steps) for steps in (2, np.int64(2)))
+    assert torch.equal(ours.scores_BK, theirs.scores_BK) and torch.equal(backtrace(ours), backtrace(theirs))
+
+
 @pytest.mark.parametrize("num_steps", [-1, torch.tensor([2, -1, 0])])
 def test_a_negative_number_of_steps_is_refused(num_steps: int | Tensor) -> None:
     case = tagger_case(0)

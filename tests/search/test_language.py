@@ -274,6 +274,8 @@ def test_invalid_patterns_and_patterns_without_a_match_are_refused() -> None:
                 text = "".join("a{}"[token] for token in output)
                 expected = re.fullmatch(braces, text) is not None
                 assert members(language, torch.tensor([output], dtype=torch.long)).item() == expected
+    with pytest.raises(InputError, match=r"cannot be read \(nothing to repeat"):
+        regular("{1}a", ["a", "{", "}", "1"])
     assert len(regular("(a*?)*a{2,3}", ["a"]).arcs) > 0
     with pytest.raises(InputError, match=r"cannot be read \(not understood\); .* and comments"):
         regular("(?#c)a", ["a"])

@@ -53,7 +53,7 @@ def unroll_slots(model: StepModel, context: Any, decoder: Decoder, *, num_steps:
     steps = search_steps(model, context, decoder.selector, num_steps=num_steps, score=decoder.score)
     for number, step in enumerate(steps):
         live_BJ = (beam.scores_BK != -torch.inf) & (beam.finished_BK < 1)
-        open_BJ = live_BJ if isinstance(num_steps, int) else live_BJ & (num_steps > number)[:, None]
+        open_BJ = live_BJ & (num_steps > number)[:, None] if isinstance(num_steps, Tensor) else live_BJ
         logits_BJV = step.candidates.logits_BJV
         log_partitions_BJ = log_partition(logits_BJV).masked_fill(~open_BJ, 0.0)
         yield Slots(backtrace(beam), beam.scores_BK, log_probs_BJ, raw_scores_BJ, log_partitions_BJ, open_BJ)

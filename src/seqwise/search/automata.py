@@ -7,6 +7,7 @@ tokens allowed.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import index
@@ -290,9 +291,13 @@ def regular(
         hint = r"write a bracket in a set as \], braces as \{\}, one quantifier, and (\W|\S) in place of [\W\S]"
         raise InputError(f"the pattern {pattern!r} cannot be read ({misread!r} is not understood)", hint=hint)
     try:
+        with warnings.catch_warnings(action="ignore"):  # of re, about sets that interegular reads alike
+            re.compile(pattern, re.ASCII)  # refuses what interegular takes for characters, such as {1}a
         machine = interegular.parse_pattern(pattern).to_fsm().reduce()
     except Exception as error:  # interegular raises errors of several classes, without a common base
-        reason = str(error) if type(error).__module__.startswith("interegular") else ""  # else it is a fault of its own
+        # Others are faults of its own.
+        is_said = isinstance(error, re.error) or type(error).__module__.startswith("interegular")
+        reason = str(error) if is_said else ""
         problem = f"the pattern {pattern!r} cannot be read ({reason or 'not understood'})"
         hint = "write it for re.fullmatch with re.ASCII, without ^, $, \\b, lookaround, back-references and comments"
         raise InputError(problem, hint=hint) from None

@@ -191,7 +191,7 @@ def unroll(
                     require_first_token(allowed, steps_left)
                 candidates = candidates.within(allowed, matrices)
             selection, carry = selector(candidates, carry, generator)
-            active_B1 = None if isinstance(num_steps, int) else (num_steps > step)[:, None]
+            active_B1 = (num_steps > step)[:, None] if isinstance(num_steps, Tensor) else None
             beam = beam.advance(
                 selection, state, token_values=candidates.token_values, active_B1=active_B1, language=language
             )
@@ -222,7 +222,7 @@ def _recomputed(
     # The history has no gradient, and is kept as it is.
     history: dict[str, Any] = {"parents": beam.parents, "tokens": beam.tokens}
     fields = {name: value for name, value in vars(beam).items() if name not in history}
-    if not isinstance(num_steps, int):
+    if isinstance(num_steps, Tensor):
         num_steps = num_steps.clone()  # the original may be lowered in place before the backward pass
 
     def taken(before: tuple[dict[str, Any], Any, Any]) -> Iterator[Step]:
@@ -328,9 +328,10 @@ def longest_search(num_steps: int | Tensor) -> int:
     Raises:
         InputError: a number of steps is negative.
     """
-    shortest = longest = num_steps if isinstance(num_steps, int) else 0
-    if not isinstance(num_steps, int) and num_steps.numel():
-        shortest, longest = torch.stack(num_steps.aminmax()).tolist()
+    if not isinstance(num_steps, Tensor):
+        shortest = longest = num_steps
+    else:
+        shortest, longest = torch.stack(num_steps.aminmax()).tolist() if num_steps.numel() else (0, 0)
     if shortest < 0:
         raise InputError(f"the number of steps must not be negative, got {shortest}")
     return longest

@@ -239,7 +239,7 @@ def require_first_token(allowed: Allowed, steps_left: int | Tensor | None) -> No
         return
     if steps_left is None:
         raise InputError("the language is empty", hint="check the outputs or the pattern that it was made from")
-    steps = steps_left if isinstance(steps_left, int) else int(steps_left[~has_one_B][0])
+    steps = int(steps_left[~has_one_B][0]) if isinstance(steps_left, Tensor) else steps_left
     raise InputError(
         f"the language has no output that a search of {steps} step{'s' * (steps != 1)} can write",
         hint="allow more steps (a tagger takes one for each token), widen the language (in a pattern, spaces separate "
