@@ -23,6 +23,7 @@ import pytest
 import torch
 
 from command_line import Command, run_main
+from oracles import forced_logits, translation_case
 from run_folders import json_lines
 from seqwise import HardTopK, SoftTopK, beam_search, global_, hamming_cost, local
 from seqwise.data import collate
@@ -454,6 +455,29 @@ def test_gold_with_an_unseen_label_is_shown_and_log_z_colours_what_has_no_gold(
     assert lattice_legend([searched], palette).colour == "log Z of the step, nats" and palette.low <= expected
     numbers = lattice_blocks(searched, palette)[-1]
     assert isinstance(numbers, Folded) and all("cost" not in table.columns for table in numbers.blocks)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("selector", [HardTopK(3), SoftTopK(3, 1e12)], ids=["hard", "soft"])
+def test_slots_that_have_ended_have_no_log_z(selector: HardTopK | SoftTopK) -> None:
+    case = translation_case(0)
+    steps = beam_lattice(case.model, case.examples[0], selector, num_steps=6)
+    prefixes, num_ended = [()], 0
+    for nodes in steps:
+        of_parents = [prefixes[max(range(len(prefixes)), key=node.parents.__getitem__)] for node in nodes]
+        for prefix, node in zip(of_parents, nodes, strict=True):
+            if case.model.end in prefix:
+                num_ended += 1
+                assert node.log_partition is None
+            else:
+                logits = forced_logits(case.oracles[0], [*prefix, 0])[-1]
+                expected = math.log(math.fsum(map(math.exp, logits)))
+                assert node.log_partition == pytest.approx(expected, abs=1e-6)
+        prefixes = [(*prefix, node.tokens[0][0]) for prefix, node in zip(of_parents, nodes, strict=True)]
+    assert 0 < num_ended < sum(map(len, steps)) - 4
+    palette = lattice_palette([steps])
+    assert palette.low > 0 or palette.high > palette.low
+    drawing = draw_lattice(steps, words="abcd", title="", step_names=[], palette=palette)
+    assert drawing.count(">ended<") == num_ended
 
 
 def test_a_dead_slot_is_not_drawn_and_colours_go_from_end_to_end() -> None:

@@ -38,7 +38,7 @@ def lattice_palette(lattices: Sequence[Lattice]) -> Palette:
     nodes = [node for lattice in lattices for slots in lattice for node in slots if node.is_live]
     if any(node.cost is not None for node in nodes):
         return Palette(0.0, 1.0)
-    values = [node.log_partition for node in nodes]
+    values = [node.log_partition for node in nodes if node.log_partition is not None]
     return Palette(min(values, default=0.0), max(values, default=1.0))
 
 
@@ -128,8 +128,9 @@ def _box(
     is_gold: bool,
 ) -> Markup:
     x, y = LEFT + place * STEP + STEP - WIDTH, TOP + row * SLOT
-    colour = palette.colour(node.log_partition if node.cost is None else node.cost)
-    below = f"log Z {node.log_partition:.1f}" if node.cost is None else f"cost {node.cost:.2f}"
+    shade = node.log_partition if node.cost is None else node.cost
+    colour = palette.colour(palette.low if shade is None else shade)
+    below = "ended" if shade is None else f"log Z {shade:.1f}" if node.cost is None else f"cost {shade:.2f}"
     if not node.tokens:
         return Markup("")
     token, weight = node.tokens[0]
@@ -152,7 +153,8 @@ def _numbers(node: Node, place: int, row: int, words: Sequence[str]) -> str:
     parts.append(f"; score {node.score:.4f}")
     if node.cost is not None:
         parts.append(f"; cost {node.cost:.4f}, total {node.total_cost:.4f}")
-    parts.append(f"; log Z {node.log_partition:.4f}")
+    if node.log_partition is not None:
+        parts.append(f"; log Z {node.log_partition:.4f}")
     if place:
         weights = ((parent, weight) for parent, weight in enumerate(node.parents) if weight >= FAINTEST)
         parts.append("; from " + ", ".join(f"slot {parent + 1} {_short(weight)}" for parent, weight in weights))
@@ -190,7 +192,7 @@ def lattice_table(lattice: Lattice, caption: str, words: Sequence[str]) -> Table
             ", ".join(f"{parent} {weight:.3f}" for parent, weight in enumerate(node.parents, 1) if weight >= FAINTEST),
             f"{node.score:.4f}",
             *([f"{node.cost:.4f}", f"{node.total_cost:.4f}"] if has_gold else []),
-            f"{node.log_partition:.4f}",
+            "" if node.log_partition is None else f"{node.log_partition:.4f}",
         ]
         for step, nodes in enumerate(lattice, start=1)
         for slot, node in enumerate(nodes, start=1)

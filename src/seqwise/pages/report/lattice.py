@@ -37,7 +37,7 @@ class Node:
     score: float  # cumulative
     cost: float | None  # added by the step; None without gold
     total_cost: float | None  # cumulative; None without gold
-    log_partition: float  # log Z of the step, averaged over the parents
+    log_partition: float | None  # log Z of the step, averaged over the parents; None if all of them had ended
     is_live: bool  # whether its score is finite
 
 
@@ -69,7 +69,7 @@ def beam_lattice(
     with evaluation_mode(model):
         context = encode_input(model, source)
         cost = None if gold is None else _cost(model, torch.tensor([list(gold)], device=device))
-        before_BJ = None
+        before_BJ = finished_BJ = None
         for step in search_steps(model, context, selector, num_steps=num_steps, score=score, cost=cost):
             selection, beam = step.selection, step.beam
             num_slots = step.candidates.prefix_scores_BJ.shape[1]
@@ -78,6 +78,7 @@ def beam_lattice(
             # A dead end has log Z of minus infinity, and 0 times that would be NaN in a mixture.
             log_partitions_BJ = log_partitions_BJ.masked_fill(log_partitions_BJ == -torch.inf, 0.0)
             before_BJ = torch.zeros_like(eye_BJJ[:, 0]) if before_BJ is None else before_BJ
+            going_BJ = torch.ones_like(before_BJ) if finished_BJ is None else 1 - finished_BJ
             added_BK = beam.costs_BK - selection.follow(before_BJ)
             tokens_BV = torch.arange(model.embedding_VD.shape[0], device=device)[None]
             weights_BKM, tokens_BKM = selection.token_masses(tokens_BV).topk(min(most_tokens, tokens_BV.shape[1]))
@@ -88,10 +89,10 @@ def beam_lattice(
                 beam.scores_BK,
                 added_BK,
                 beam.costs_BK,
-                selection.follow(log_partitions_BJ),
+                selection.follow(going_BJ * log_partitions_BJ) / selection.follow(going_BJ),
             )
             steps.append(_nodes(columns, has_gold=gold is not None))
-            before_BJ = beam.costs_BK
+            before_BJ, finished_BJ = beam.costs_BK, beam.finished_BK
     return tuple(steps)
 
 
@@ -108,7 +109,8 @@ def _nodes(columns: Sequence[Tensor], *, has_gold: bool) -> tuple[Node, ...]:
         kept = tuple((token, weight) for token, weight in zip(tokens, weights, strict=True) if weight > 0)
         cost, total_cost = (added, total) if has_gold else (None, None)
         is_live = score != -math.inf
-        nodes.append(Node(kept, tuple(parents), score, cost, total_cost, log_z, is_live))
+        of_step = None if math.isnan(log_z) else log_z
+        nodes.append(Node(kept, tuple(parents), score, cost, total_cost, of_step, is_live))
     return tuple(nodes)
 
 
