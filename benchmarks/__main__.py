@@ -81,6 +81,7 @@ These pages compare the speed and memory of seqwise with named peers; `python -m
 systems take turns on the same work, round by round. Ratios are medians over rounds.
 
 A number is the speed of seqwise over that of the other system; with a target ≤, it is a ratio of times or of memory.
+"A slot over cross-entropy" is the time of a training step per slot of the beam, over that of a step of cross-entropy.
 A target is the aim, reached or not; missed ones are in bold. There is a column for each measured processor, with one
 thread and with two (`--threads 2`), and one for the GPU (`--device cuda`). Each question leads to its method and its
 measurements, with signatures that name the machines. How to run them: `benchmarks/README.md`.

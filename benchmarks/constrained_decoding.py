@@ -152,10 +152,10 @@ def ratios(result: dict[str, Any]) -> list[Ratio]:
     """Return the ratios of tokens per second to those of each other system, for the summary."""
     found = [
         Ratio("beam of 50 in a catalogue over `generate`", result["against_generate"], least=LEAST),
-        Ratio("the same over no language", result["against_free"], least=LEAST_OF_FREE),
+        Ratio("the same over a beam without a language", result["against_free"], least=LEAST_OF_FREE),
     ]
     for name, ratio in _in_patterns(result).items():
-        found.append(Ratio(f"beam of 50 {name} over no language", ratio, least=LEAST_OF_FREE))
+        found.append(Ratio(f"beam of 50 {name} over one without a language", ratio, least=LEAST_OF_FREE))
     return found
 
 

@@ -316,7 +316,7 @@ def ratios(result: dict[str, Any]) -> list[Ratio]:
     """Return the time of a beam element in cross-entropies, of systems with a target, for the summary."""
     return [
         Ratio(
-            "relaxed beam, {}, V = {vocabulary:,}, H = {hidden:,}: element over cross-entropy".format(
+            "relaxed beam, {}, V = {vocabulary:,}, H = {hidden:,}: a slot over cross-entropy".format(
                 row["system"], **found["size"]
             ),
             row["per_element"],

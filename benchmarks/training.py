@@ -391,7 +391,7 @@ def ratios(result: dict[str, Any]) -> list[Ratio]:
         *(Ratio(f"`fit`, {row['model']}: time over a bare loop", row["ratio"], most=MOST) for row in result["rows"]),
         *([Ratio(label, joeynmt["ratio"], least=LEAST)] if joeynmt else []),
         Ratio(
-            "relaxed beam, Marian, V = 8,000: element over cross-entropy",
+            "relaxed beam, Marian, V = 8,000: a slot over cross-entropy",
             result["marian"]["per_element"],
             most=PER_ELEMENT,
         ),

@@ -67,6 +67,8 @@ def test_numbers_of_the_readme_are_the_saved_ones() -> None:
         find("stress", "greedy: word accuracy", "cross-entropy, two-way").value,
         find("search-objectives-stress", "word accuracy minus best control", "beam CRF from cross-entropy").value,
         find("search-objectives-pmb", "accuracy minus best control", "beam CRF from cross-entropy").value,
+        find("search-objectives-stress", "word accuracy minus best control", "sampling, then beam CRF").value,
+        find("search-objectives-pmb", "accuracy minus best control", "sampling, then beam CRF").value,
         find("stress", "word accuracy minus best control", "relaxed beam, global").value,
         find("search-objectives-pmb", "accuracy minus best control", "sampling, then dense beam loss").value,
         find("table-4.1-uni-converged", "accuracy minus best control", "beam CRF, global").value,

@@ -70,7 +70,7 @@ EXAMPLES = {
     "explore": (
         "seqwise explore runs/tagger",
         "seqwise explore runs/mlm --port 8500",
-        "seqwise explore bert-base-cased",
+        "seqwise explore ./my-bert",
     ),
     "masked-model": (
         "seqwise masked-model train sentences.txt --dev dev.txt --output runs/mlm",

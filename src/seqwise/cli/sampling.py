@@ -62,8 +62,8 @@ def sample(
 ) -> None:
     """Sample from a masked model, read as an energy: whole sequences, infilling, or translations.
 
-    Prints one JSON object per sequence, numbered from 1; diagnostics of the chains go to standard error. Long files are
-    read in parts and need no more memory than short ones. With --output, the same command resumes after an
+    Prints one JSON object per chain, with the number of its input; diagnostics of the chains go to standard error. Long
+    files are read in parts and need no more memory than short ones. With --output, the same command resumes after an
     interruption, or continues with more --sweeps, and torchrun may start several processes, which share the chains.
     """
     from seqwise.configuration import configure

@@ -35,7 +35,7 @@ def step_model(model: nn.Module, *, generation_config: GenerationConfig | None =
         model: a model with a head (``AutoModelForSeq2SeqLM``, ``AutoModelForCausalLM``); its weights are shared,
             dropout follows its mode, and it is not modified.
         generation_config: gives the first and the last token; by default the model's own. Without an end token, outputs
-            are as long as the search. Where a chat model has several, the trainer and ``seqwise train`` take the
+            are as long as the search. Where a chat model has several end tokens, the trainer and ``seqwise train`` take the
             tokenizer's.
 
     Returns:
@@ -55,7 +55,7 @@ def step_model(model: nn.Module, *, generation_config: GenerationConfig | None =
     by segments (``seqwise.search.segments``).
 
     A hard beam search finds the same outputs as ``generate(num_beams=k, length_penalty=0)`` until a hypothesis ends. In
-    ``generate``, it then leaves the beam and k others continue; here it keeps its slot until a better one takes it.
+    ``generate``, it then leaves the beam and k others continue; here it keeps its slot until a better one displaces it.
 
     As in the model, the embedding of padding gets no gradient when it is looked up, even as the start token, but does
     when it is mixed.

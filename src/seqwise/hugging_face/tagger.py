@@ -226,8 +226,8 @@ def pretrained_tagger(
     objectives, :func:`~seqwise.training.trainer.fit` and all decoders.
 
     Args:
-        model: a Hugging Face model; a head is not used: BERT, DistilBERT, ModernBERT, RoBERTa,
-            ... Its weights are shared and trained too; the tagger follows its train / eval mode. A causal one (GPT-2,
+        model: a Hugging Face model such as BERT, DistilBERT, ModernBERT or RoBERTa; its head, if any, is not used. Its
+            weights are shared and trained too; the tagger follows its train / eval mode. A causal one (GPT-2,
             Llama) does not see later words, so the tagger can stream; for it, mark the last piece of each word, which
             sees the whole word.
         num_labels: V; by default ``config.num_labels``.
