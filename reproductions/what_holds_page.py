@@ -48,8 +48,8 @@ An effect *disappears* under a control if less than half of it is left and the i
 - **Decoder, not training**: the interval lies above 0, but the effect disappears in the same decoder.
 - **Smaller**: the paper's effect lies above the interval, or ours disappears at equal time.
 - **Contradicted**: the interval lies below 0.
-- **Undecided**: none of these; the interval contains the paper's effect. The number in parentheses is the effect that these seeds and
-  examples would detect four times in five.
+- **Undecided**: none of these; the interval contains the paper's effect. The number in parentheses is the effect that
+  these seeds and examples would detect four times in five.
 
 Theorems have no verdict; [Andreas and Klein](results/andreas-klein.md) has their checks.
 

@@ -161,7 +161,7 @@ PLANS = {
         evaluations=6,
     ),
 }
-# Two-way taggers are better at their start, and their searches improve more slowly.
+# With 8 epochs, most searches of left-to-right taggers are stopped by that limit.
 PLANS["supertags-bi"] = replace(PLANS["supertags"], most={**CONVERGED_EPOCHS, "search": 12.0, "likelihood": 16.0})
 """Plans by name of the task, or of a task and a direction."""
 

@@ -749,6 +749,13 @@ def test_characters_that_cannot_be_written_are_counted(seqwise: Command, transla
     assert (ended.code, ended.err) == (0, f"seqwise: {said}; the first is {tmp_path / 'dev.tsv'}:2: 'é'\n")
 
 
+def test_diagnosis_says_what_it_leaves_out(seqwise: Command, translator: Path, tmp_path: Path) -> None:
+    (tmp_path / "dev.tsv").write_text("Der Hund.\tThe dog.\nDer Hund .\tThé dög.\n")
+    ended = seqwise("diagnose", translator, tmp_path / "dev.tsv", "--beam-size=2")
+    said = "seqwise: all measures but those of the decoders are over the other 1 of 2 examples"
+    assert ended.code == 0 and said in ended.err.splitlines()
+
+
 # ---------------------------------------------------------------------------------------------- help
 
 

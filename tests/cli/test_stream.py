@@ -113,6 +113,9 @@ def test_a_file_is_read_like_standard_input(seqwise: Command, run: Path, tmp_pat
     file = tmp_path / "words.txt"
     file.write_text("a c\nb\n")
     assert seqwise("stream", run, file, "--json").records == expected(run, "a c b")
+    file.write_text("a\tA\nb\tB\n")  # read as four tokens, of which the run knows two
+    warned, refused = seqwise("stream", run, file).err.splitlines()
+    assert warned.startswith("seqwise: a tab separates tokens") and "unknown token 'A'" in refused
     file.write_text("a c\nzebra\n")
     ended = seqwise("stream", run, file)
     assert (ended.code, ended.err.partition("; ")[0]) == (2, f"seqwise: {file}:2: unknown token 'zebra'")

@@ -74,6 +74,7 @@ def test_every_reader_refuses_a_bad_file(reader, content, fragments, file):
 @pytest.mark.parametrize("reader", READERS)
 def test_every_reader_refuses_missing_files_and_directories(reader, tmp_path):
     refused(lambda: reader(tmp_path / "none.tsv"), "none.tsv: no such file")
+    refused(lambda: reader("~/none.tsv"), "~/none.tsv: no such file; write out ~")
     refused(lambda: reader(tmp_path), "this is a directory")
     (tmp_path / "a").write_text("x")
     refused(lambda: reader(tmp_path / "a" / "b"), "cannot be read (Not a directory)")
@@ -174,7 +175,7 @@ def test_missing_columns_are_refused(file):
     [
         ("a\tA\nb\n", "data.tsv:2: 1 column where 2 were expected"),
         ("a\tA\nb\tB\tC\n", "data.tsv:2: 3 columns where 2"),
-        ("a\tA\n\n", "data.tsv:2: a blank line where a pair was expected; drop it"),
+        ("a\tA\n\n \nb\tB\n", "data.tsv:2: a blank line where a pair was expected; drop it"),
         ("a\tA\n\tB\n", "data.tsv:2: the source is empty"),
         ("a\tA\nb\t \n", "data.tsv:2: the target is empty"),
     ],
@@ -182,6 +183,11 @@ def test_missing_columns_are_refused(file):
 def test_pairs_refused(text, message, file):
     file.write_text(text)
     refused(lambda: pairs(file), message)
+
+
+def test_pairs_may_end_in_blank_lines(file):
+    file.write_text("a\tA\n\n \n")
+    assert [example.line for example in pairs(file)] == [1]
 
 
 def test_units(file):

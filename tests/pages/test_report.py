@@ -45,6 +45,7 @@ from seqwise.pages.report.sampling import sampling_verdict
 from seqwise.runs import load_run, predict
 from seqwise.runs.inputs import read_examples
 from seqwise.sampling.diagnostics import FEWEST_DRAWS
+from seqwise.training.checkpoints import MEASUREMENTS
 
 SCRIPT = "<script>alert('x')</script>"
 WORDS = {"the": "DET", "a": "DET", "dog": "NOUN", "cat": "NOUN", "runs": "VERB", "sees": "VERB", SCRIPT: '<b>"&X'}
@@ -863,8 +864,10 @@ def test_unfinished_samples_and_runs_can_be_reported(report: partial[Page], runs
     lines = (tagger / "log.jsonl").read_text().splitlines(keepends=True)
     (tagger / "log.jsonl").write_text("".join(lines[:2]) + lines[2][:9])
     page = report(tagger)
-    assert "tagger is still training: training, step 2, loss " in page.text
+    assert "tagger has not finished: training, step 2, loss " in page.text
     assert len(page.table("tagger, training: values")) == 3
+    (tagger / MEASUREMENTS).write_text("")  # stopped before the first evaluation, with development data
+    assert "Without --dev" not in report(tagger).text
 
 
 # ---- Untrusted text and bad input -------------------------------------------------------------------------

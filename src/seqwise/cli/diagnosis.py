@@ -98,7 +98,9 @@ def diagnose(
     if example is not None:
         _explore(loaded, chosen[0], example, beam_size=beam_size, plot=plot, as_json=as_json)
         return
-    _diagnose(loaded, readable(loaded, chosen), folder, beam_size=beam_size, as_json=as_json)
+    chosen = readable(loaded, chosen)
+    warn(_left_out(loaded, chosen))
+    _diagnose(loaded, chosen, folder, beam_size=beam_size, as_json=as_json)
 
 
 def _diagnose(
@@ -465,6 +467,17 @@ def _print_label_bias(bias: LabelBias, steps: Sequence[str], names: Sequence[str
         highlight=False,
         markup=False,
     )
+
+
+def _left_out(run: OutputRun, examples: Sequence[Example]) -> str | None:
+    """Return a warning about examples whose targets the run cannot write, or None."""
+    from seqwise.runs.measures import known_targets
+
+    known = len(known_targets(run, examples))
+    if known == len(examples):
+        return None
+    total = count_of(len(examples), "example")
+    return f"all measures but those of the decoders are over the other {known:,} of {total}"
 
 
 def _best_of_steps(steps: Sequence[Sequence[Prefix]]) -> tuple[list[list[Prefix]], int]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seqwise.cli.flags import BeamSize, RunFolder, decoder_option, load_predicting_run, resolved_decoder
-from seqwise.errors import InputError, placed
+from seqwise.errors import InputError, placed, warn
 from seqwise.names import STDIN
 
 if TYPE_CHECKING:
@@ -72,8 +72,11 @@ def stream(
 
 def _pieces(file: str, *, each_line: bool) -> Iterator[tuple[str | None, int]]:
     """Yield each token as soon as it is complete, and None at the end of a sentence, with their lines."""
-    line, in_line, in_sentence = 1, False, False
+    line, in_line, in_sentence, has_tab = 1, False, False, False
     for text in _parts(file):
+        if "\t" in text and not has_tab:
+            has_tab = True
+            warn("a tab separates tokens, so all columns are tokens; of labelled data, give only the first (cut -f1)")
         for match in PIECES.finditer(text):
             if match[0] != "\n":
                 in_line = in_sentence = True

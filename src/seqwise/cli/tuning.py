@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -62,7 +63,7 @@ def tune(
         return
     _print_trials(tuning)
     print(f"the best trial is {tuning.best + 1}; settings: {tuning.config}, run: {tuning.run}")
-    print(f"try: seqwise train --config {tuning.config} --output FOLDER")
+    print(f"try: seqwise train --config {shlex.quote(str(tuning.config))} --output FOLDER")
 
 
 def _value(tuning: Tuning, value: float | None) -> str:

@@ -109,6 +109,8 @@ def unreadable_files(path: FilePath) -> Iterator[None]:
         raise
     except FileNotFoundError:
         hint = "this command does not read standard input" if os.fspath(path) == "-" else "check the name"
+        if os.fspath(path).startswith("~"):
+            hint = "write out ~, the path of your home folder: no shell has replaced it here"
         raise InputError("no such file", path=path, hint=hint) from None
     except IsADirectoryError:
         raise InputError("this is a directory", path=path, hint="name a file in it") from None
@@ -315,10 +317,14 @@ def read_pairs(path: FilePath, *, source_units: Units, target_units: Units) -> l
 
 def each_pair(path: FilePath, *, source_units: Units, target_units: Units) -> Iterator[Example]:
     """Yield the examples of :func:`read_pairs`."""
+    blank = None
     for number, text in read_lines(path):
         if "\t" not in text and not text.strip():
+            blank = blank or number
+            continue
+        if blank is not None:  # and not at the end of the file
             hint = "drop it; columns of tokens and labels, with blank lines between sentences, are for --task tag"
-            raise InputError("a blank line where a pair was expected", path=path, line=number, hint=hint)
+            raise InputError("a blank line where a pair was expected", path=path, line=blank, hint=hint)
         cells = text.split("\t")
         if len(cells) != 2:
             problem = f"{_columns(len(cells))} where 2 were expected"

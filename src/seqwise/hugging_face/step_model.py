@@ -35,8 +35,8 @@ def step_model(model: nn.Module, *, generation_config: GenerationConfig | None =
         model: a model with a head (``AutoModelForSeq2SeqLM``, ``AutoModelForCausalLM``); its weights are shared,
             dropout follows its mode, and it is not modified.
         generation_config: gives the first and the last token; by default the model's own. Without an end token, outputs
-            are as long as the search. Where a chat model has several end tokens, the trainer and ``seqwise train`` take the
-            tokenizer's.
+            are as long as the search. Where a chat model has several end tokens, the trainer and ``seqwise train`` take
+            the tokenizer's.
 
     Returns:
         A module that is a step model and parallel model. Its ``state_dict`` is that of the model, its attribute

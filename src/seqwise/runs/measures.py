@@ -266,7 +266,7 @@ def unknown_targets(run: OutputRun, examples: Sequence[Example]) -> str | None:
     total = sum(len(run.codec.units_of_target(each)) for each in examples)
     were = "was never seen in training and counts" if len(unknown) == 1 else "were never seen in training and count"
     counts = f"{len(unknown):,} of {total:,} {run.codec.target_things} {were} as wrong"
-    return f"{counts}; the first is {example.path}:{line}: {token[:100]!r}"
+    return f"{counts}; the first is {example.path}:{line}: '{token[:100]}'"
 
 
 def changed_targets(run: OutputRun, examples: Sequence[Example]) -> str | None:

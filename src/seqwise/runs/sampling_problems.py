@@ -61,7 +61,8 @@ def read_problems(run: MaskedRun, text: str | None, settings: SampleSettings) ->
         return spooled(Problem((), example, run.codec.encode([example])[0].source_ids) for example in examples)
     for name, default in (("length", None), ("length_beam", 1)):
         if getattr(settings, name) != default:
-            raise InputError(f"{name}: sequences to be filled in already have a length", hint="leave it out")
+            problem = f"{name}: sequences to be filled in already have a length"
+            raise InputError(problem, hint="leave it out, or leave out the text to draw whole sequences")
     run.codec.require_free(settings.free)
     return spooled(_to_fill(run, example, settings.free) for example in _sequences(run, text))
 
@@ -168,7 +169,7 @@ def _sequences(run: MaskedRun, text: str) -> Sequence[Example]:
 def _to_fill(run: MaskedRun, example: Example, free: str) -> Problem:
     tokens = run.codec.to_fill(example, free)
     if FREE not in tokens:
-        hint = f"write {free}, a separate token, for each position to draw"
+        hint = f"write {free} for each position to draw, as a token like the others"
         if run.codec.conditional:
             hint += "; for whole outputs, give only the sources"
         raise InputError("no position is free", hint=hint, **example.place)

@@ -94,7 +94,8 @@ def training_figures(folders: Sequence[Folder]) -> list[Block]:
         for folder in with_logs
         if len(folder.logs) > 1
     ]
-    if any(not log.measured for folder in with_logs for log in folder.logs) and folders[0].kind == "training":
+    # A run with development data may not have been measured yet.
+    if folders[0].kind == "training" and any(folder.settings.get("dev") is None for folder in with_logs):
         notes.append("Without --dev, there is no development curve.")
     title = "Loss and development measure, by step"
     figure = panel_plot(title, panels, x_label="step", borders=borders, note=" ".join(notes))
@@ -121,7 +122,7 @@ def so_far(folder: Folder) -> str:
     if not folder.logs:
         return f"{folder.name} has begun; no step has been logged yet."
     log = folder.logs[-1]
-    text = f"{folder.name} is still training: {log.name}, step {plain_number(log.columns['step'][-1])}"
+    text = f"{folder.name} has not finished: {log.name}, step {plain_number(log.columns['step'][-1])}"
     text += f", loss {log.columns['loss'][-1]:.3f}"
     quantity = _decisive(folder)
     values = [value for log in folder.logs for value in log.measured.get(quantity or "", ())]

@@ -191,7 +191,7 @@ def _state(folder: Folder) -> str:
     if folder.kind == "samples":
         return "sampled"
     steps = sum(int(log.columns["step"][-1]) for log in folder.logs)
-    return f"{'trained' if folder.has_model else 'still training'}, {steps:,} steps logged"
+    return f"{'trained' if folder.has_model else 'not finished'}, {steps:,} steps logged"
 
 
 def _signed(method: str, folder: Folder, data: Data) -> str:
