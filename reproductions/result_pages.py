@@ -38,6 +38,7 @@ papers, not absolute numbers.
 - **Bold** marks the decoder chosen on development data. Numbers in parentheses are the papers'.
 - "Raw beam" uses unnormalised scores f, "half-raw beam" f − log Z / 2.
 - Training seconds are CPU time on one thread. "All stages" includes the earlier stages.
+- On another processor, rounding alone moves the numbers of trained systems, by up to a point.
 - "Minus best control" compares a row with the best row that has no entry in this column. Development data choose that
   row, and the decoder of each.
 - An asterisk means p < 0.05.
