@@ -43,7 +43,10 @@ if TYPE_CHECKING:
 
 
 class SampledSelfNormalized(Penalized):
-    """Cross-entropy with a penalty on log Z, at a fraction of the positions."""
+    """Cross-entropy with a penalty on log Z, at a fraction of the positions.
+
+    See :func:`~seqwise.objectives.self_normalization.sampled_self_normalized_objective`.
+    """
 
     name: Literal["sampled-self-normalized"] = "sampled-self-normalized"
 
@@ -54,7 +57,10 @@ class SampledSelfNormalized(Penalized):
 
 
 class SelfNormalized(Penalized):
-    """Cross-entropy with a penalty that keeps log Z near 0."""
+    """Cross-entropy with a penalty that keeps log Z near 0.
+
+    See :func:`~seqwise.objectives.self_normalization.self_normalized_objective`.
+    """
 
     name: Literal["self-normalized"] = "self-normalized"
 
@@ -65,7 +71,10 @@ class SelfNormalized(Penalized):
 
 
 class UnnormalizedLikelihood(Penalized):
-    """Raw scores of the gold tokens with a penalty on log Z."""
+    """Raw scores of the gold tokens with a penalty on log Z.
+
+    See :func:`~seqwise.objectives.self_normalization.unnormalized_likelihood_objective`.
+    """
 
     name: Literal["unnormalized-likelihood"] = "unnormalized-likelihood"
     weight: float = setting(
@@ -82,7 +91,10 @@ class UnnormalizedLikelihood(Penalized):
 
 
 class BeamCRF(Committed):
-    """Likelihood normalised over the outputs of a beam."""
+    """Likelihood normalised over the outputs of a beam.
+
+    See :func:`~seqwise.objectives.beam_likelihood.beam_crf_objective`.
+    """
 
     name: Literal["beam-crf"] = "beam-crf"
 
@@ -98,7 +110,10 @@ class BeamCRF(Committed):
 
 
 class DenseBeam(Committed):
-    """Likelihood of gold among the slots of a beam, at every step."""
+    """Likelihood of gold among the slots of a beam, at every step.
+
+    See :func:`~seqwise.objectives.beam_likelihood.dense_beam_objective`.
+    """
 
     name: Literal["dense-beam"] = "dense-beam"
 
@@ -109,7 +124,10 @@ class DenseBeam(Committed):
 
 
 class SoftDenseBeam(Mixed):
-    """Likelihood of gold among the slots of a relaxed beam, at every step."""
+    """Likelihood of gold among the slots of a relaxed beam, at every step.
+
+    See :func:`~seqwise.objectives.beam_likelihood.soft_dense_beam_objective`.
+    """
 
     name: Literal["soft-dense-beam"] = "soft-dense-beam"
 
@@ -128,7 +146,10 @@ class SoftDenseBeam(Mixed):
 
 
 class BeamSearchOptimization(Costed, Searching):
-    """Margin violations wherever gold falls off the beam, which then restarts from gold."""
+    """Margin violations wherever gold falls off the beam, which then restarts from gold.
+
+    See :func:`~seqwise.objectives.violations.beam_search_optimization_objective`.
+    """
 
     search_unit = LOST_MARGIN
     name: Literal["beam-search-optimization"] = "beam-search-optimization"
@@ -140,7 +161,10 @@ class BeamSearchOptimization(Costed, Searching):
 
 
 class EarlyUpdate(Searching):
-    """Perceptron update at the step where gold falls off the beam."""
+    """Perceptron update at the step where gold falls off the beam.
+
+    See :func:`~seqwise.objectives.violations.early_update_objective`.
+    """
 
     search_unit = LOST_MARGIN
     name: Literal["early-update"] = "early-update"
@@ -152,7 +176,10 @@ class EarlyUpdate(Searching):
 
 
 class HardHinge(Costed, Searching):
-    """Hinge loss on the hard beam."""
+    """Hinge loss on the hard beam.
+
+    See :func:`~seqwise.objectives.violations.hard_beam_hinge_objective`.
+    """
 
     search_unit = LOST_MARGIN
     name: Literal["hard-hinge"] = "hard-hinge"
@@ -164,7 +191,10 @@ class HardHinge(Costed, Searching):
 
 
 class Hinge(Relaxed, Costed, Searching):
-    """Hinge loss on the relaxed beam, with cost-augmented search."""
+    """Hinge loss on the relaxed beam, with cost-augmented search.
+
+    See :func:`~seqwise.objectives.search_aware.hinge_objective`.
+    """
 
     search_unit = LOST_MARGIN
     name: Literal["hinge"] = "hinge"
@@ -176,7 +206,10 @@ class Hinge(Relaxed, Costed, Searching):
 
 
 class MinimumRisk(Annealed, OutputCosted):
-    """Expected cost of the outputs of a beam."""
+    """Expected cost of the outputs of a beam.
+
+    See :func:`~seqwise.objectives.risk.minimum_risk_objective`.
+    """
 
     name: Literal["minimum-risk"] = "minimum-risk"
 
@@ -190,7 +223,10 @@ class MinimumRisk(Annealed, OutputCosted):
 
 
 class SoftmaxMargin(OutputCosted):
-    """Likelihood over the outputs of a beam, in which costly outputs weigh more."""
+    """Likelihood over the outputs of a beam, in which costly outputs weigh more.
+
+    See :func:`~seqwise.objectives.softmax_margin.softmax_margin_objective`.
+    """
 
     name: Literal["softmax-margin"] = "softmax-margin"
 
@@ -201,7 +237,10 @@ class SoftmaxMargin(OutputCosted):
 
 
 class RelaxedBeam(Relaxed, Costed, Searching):
-    """Expected cost of the outputs of a relaxed beam."""
+    """Expected cost of the outputs of a relaxed beam.
+
+    See :func:`~seqwise.objectives.search_aware.relaxed_beam_objective`.
+    """
 
     name: Literal["relaxed-beam"] = "relaxed-beam"
 
@@ -218,7 +257,10 @@ class RelaxedBeam(Relaxed, Costed, Searching):
 
 
 class CRF(ObjectiveConfig):
-    """Likelihood of a linear chain, normalised over all outputs."""
+    """Likelihood of a linear chain, normalised over all outputs.
+
+    See :func:`~seqwise.objectives.chain.crf_objective`.
+    """
 
     name: Literal["crf"] = "crf"
 
@@ -233,7 +275,10 @@ class CRF(ObjectiveConfig):
 
 
 class CrossEntropy(ObjectiveConfig):
-    """Cross-entropy of the gold tokens."""
+    """Cross-entropy of the gold tokens.
+
+    See :func:`~seqwise.objectives.objective.cross_entropy_objective`.
+    """
 
     from_scratch = True
 
@@ -258,7 +303,10 @@ class CrossEntropy(ObjectiveConfig):
 
 
 class Distillation(ObjectiveConfig):
-    """Distil the preferences of a local model's beam into raw scores."""
+    """Distil the preferences of a local model's beam into raw scores.
+
+    See :func:`~seqwise.objectives.distillation.distillation_objective`.
+    """
 
     searches = True
 
@@ -290,7 +338,10 @@ class Distillation(ObjectiveConfig):
 
 
 class NoiseContrastive(ObjectiveConfig):
-    """Discriminate gold tokens from tokens drawn from their distribution."""
+    """Discriminate gold tokens from tokens drawn from their distribution.
+
+    See :func:`~seqwise.objectives.contrastive.noise_contrastive_objective`.
+    """
 
     from_scratch = True
 
@@ -308,7 +359,10 @@ class NoiseContrastive(ObjectiveConfig):
 
 
 class ScheduledSampling(Sampling, ObjectiveConfig):
-    """Cross-entropy along the model's own outputs, with decreasing probability of gold."""
+    """Cross-entropy along the model's own outputs, with decreasing probability of gold.
+
+    See :func:`~seqwise.objectives.scheduled_sampling.scheduled_sampling_objective`.
+    """
 
     name: Literal["scheduled-sampling"] = "scheduled-sampling"
 
