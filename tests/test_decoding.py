@@ -192,6 +192,18 @@ def test_nothing_alive_gives_no_output() -> None:
     assert hypotheses(made_beam([-math.inf], [[1]]), end=None) == [[]]
 
 
+def test_a_search_that_keeps_no_hypothesis_is_an_error() -> None:
+    case = tagger_case(0)
+
+    def excluding(candidates: Any, carry: Any, generator: Any) -> Any:
+        none_BX = torch.arange(candidates.scores_BJW[0].numel()).expand(len(candidates.scores_BJW), -1)
+        return HardTopK(2)(candidates.without(none_BX), carry, generator)
+
+    context = case.model.encode(case.batch)
+    with pytest.raises(InputError, match="the search found no output"):
+        decode(case.model, context, Decoder(excluding, local), num_steps=steps_of(case))
+
+
 def test_a_model_in_training_mode_is_refused() -> None:
     model = Tagger(source_size=5, target_size=3).train()
     context = model.encode(collate([EncodedExample((1, 2), ())]))

@@ -632,6 +632,38 @@ def test_an_end_token_among_the_bad_words_may_come_as_in_generate() -> None:
     assert any(best.finished for best in outputs)
 
 
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"min_new_tokens": 4}, "generation_config.min_new_tokens is 4"),
+        ({"min_length": 5}, "generation_config.min_length is 5"),
+        ({"begin_suppress_tokens": [2]}, r"generation_config.begin_suppress_tokens is \[2\]"),
+        ({"forced_eos_token_id": 3}, "generation_config.forced_eos_token_id is 3"),
+        ({"suppress_tokens": [1, 3]}, "has a token that generation_config.suppress_tokens forbids"),
+        ({"suppress_tokens": [END]}, "has a token that generation_config.suppress_tokens forbids"),
+    ],
+)
+def test_what_a_language_cannot_follow_of_a_generation_config_is_refused(settings: dict[str, Any], said: str) -> None:
+    model = _with("Marian", **settings)
+    adapted = step_model(model)
+    adapted.language = trie([(1, 2), (3, 2, 4)], end=END)
+    selector = generation_selector(HardTopK(2), model, num_steps=6)
+    with pytest.raises(InputError, match=said):
+        decode(adapted, adapted.encode(_batch(SOURCES)), Decoder(selector, local), num_steps=6)
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_a_search_in_a_language_enters_no_prefix_that_needs_a_forbidden_token(k: int) -> None:
+    model = _with("Marian", suppress_tokens=[2], bad_words_ids=[[PAD]], forced_eos_token_id=END)
+    adapted = step_model(model)
+    adapted.language = trie([(1, 2), (3, 2, 4), (4, 2), (5, 5, 5, 5)], end=END)
+    selector = generation_selector(HardTopK(k), model, num_steps=6)
+    for seed in range(3):
+        _drawn(model, seed)
+        found = decode(adapted, adapted.encode(_batch(SOURCES)), Decoder(selector, local), num_steps=6, n_best=k)
+        assert [[best.tokens for best in outputs] for outputs in found] == [[(5, 5, 5, 5)]] * len(SOURCES)
+
+
 def test_a_forced_last_token_adds_nothing_to_raw_scores_either() -> None:
     adapted = step_model(_with("GPT-2", forced_eos_token_id=3))
     selector = generation_selector(HardTopK(2), adapted, num_steps=4)

@@ -8,6 +8,7 @@ import random
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ from seqwise.evaluation.entities import valid_transitions
 from seqwise.runs import language, load_run, predict
 from seqwise.runs.diagnosis import diagnose_language
 from seqwise.runs.inputs import read_examples
-from seqwise.runs.language import in_language, require_gold_inside
+from seqwise.runs.language import in_language, load_language, require_gold_inside, save_language
 from seqwise.runs.loading import new_run
 from seqwise.runs.run import fingerprint
 from seqwise.runs.settings import train_settings
@@ -442,3 +443,48 @@ def test_a_pattern_for_subwords_matches_their_text(data: Path, tmp_path: Path) -
     for found in predict(run, ["lower x", "new x"], "beam", n_best=3):
         for best in found:
             assert re.fullmatch("(new|low)(er|est)? lowest", run.codec.target_text(best.tokens))
+
+
+def _forbidding(tmp_path: Path, **settings: Any) -> Any:
+    """A run of an encoder-decoder whose generation config has some settings."""
+    torch.manual_seed(0)
+    model, tokenizer = letter_bart(width=16), letter_tokenizer()
+    for name, value in settings.items():
+        setattr(model.generation_config, name, value)
+    saved(tmp_path / "bart", model, tokenizer)
+    (tmp_path / "train.tsv").write_text(letter_pairs(12, 0))
+    return new_run([], train_settings(task="transduce", model=str(tmp_path / "bart"), train=tmp_path / "train.tsv"))
+
+
+@pytest.mark.parametrize("forbids", [{"suppress_tokens": [5]}, {"bad_words_ids": [[5]]}], ids=str)
+@pytest.mark.parametrize("suffix", ["txt", "lark"])
+def test_no_prefix_leads_to_a_token_that_the_generation_config_forbids(
+    forbids: dict[str, Any], suffix: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("llguidance")
+    file = tmp_path / f"some.{suffix}"
+    # As many prefixes as slots lead to b, and one does not.
+    texts = ["a b", "c b", "d b", "a a a a"]
+    quoted = " | ".join(f'"{text}"' for text in texts)
+    file.write_text(f"start: {quoted}\n" if suffix == "lark" else "".join(f"{text}\n" for text in texts))
+    run = in_language(_forbidding(tmp_path, **forbids), str(file))
+    save_language(run.model, tmp_path)
+    run = load_language(run, tmp_path)
+    for decoder in ("greedy", "beam", "raw-beam", "soft-beam"):
+        for found in predict(run, ["a", "b", "c", "d"], decoder, n_best=3):
+            assert {run.codec.target_text(best.tokens) for best in found} == {"a a a a"}
+    (tmp_path / "none.txt").write_text("a b\nc b\n")
+    [name] = forbids
+    with pytest.raises(InputError, match=rf"every output of the language has a token that .*\.{name} forbids"):
+        in_language(run, str(tmp_path / "none.txt"))
+    with pytest.raises(InputError, match=rf"generation_config.json restricts outputs too \({name}\)"):
+        diagnose_language(run, read_examples(run.settings, tmp_path / "train.tsv"))
+
+
+@pytest.mark.parametrize("setting", ["begin_suppress_tokens", "min_new_tokens", "min_length"])
+def test_settings_that_depend_on_the_step_are_refused_with_a_language(setting: str, tmp_path: Path) -> None:
+    (tmp_path / "some.txt").write_text("a b\n")
+    value = [4] if setting == "begin_suppress_tokens" else 4
+    run = _forbidding(tmp_path, **{setting: value})
+    with pytest.raises(InputError, match=rf"generation_config.{setting} is \[?4\]?, which a search inside a language"):
+        in_language(run, str(tmp_path / "some.txt"))

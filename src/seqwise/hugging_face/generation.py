@@ -6,7 +6,7 @@ Shapes: B batch, J slots, V vocabulary, X excluded candidates.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ from transformers import GenerationConfig
 from seqwise.errors import InputError
 from seqwise.hugging_face.heads import head_shape
 from seqwise.search.candidates import Candidates
+from seqwise.search.language import Language, require_output
 from seqwise.search.selection import Selection
 from seqwise.search.selectors import Selector
 
@@ -41,6 +42,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "stop_strings": ([],),
     "dola_layers": (),
 }
+NEVER_CHOSEN = ("suppress_tokens", "bad_words_ids")  # settings whose tokens are forbidden at every step
 # The last two only change how keys within a sliding window are stored.
 MOVABLE_CACHES = (None, "dynamic", "dynamic_full", "offloaded", "hybrid", "sliding_window")
 
@@ -152,6 +154,9 @@ def generation_selector(
     ``length_penalty``, ``early_stopping``, ``max_length``, sampling) are ignored; set them in the selector and in
     ``decode``.
 
+    A search inside a language leaves the forbidden tokens out of it, so that no prefix leads to them, if the language
+    has a method ``without``. It refuses the settings that depend on the step, which a language does not know.
+
     Args:
         selector: hard or soft.
         model: a Hugging Face model, or an adapted one.
@@ -193,6 +198,12 @@ def generation_selector(
                 hint="set it to None, and min_new_tokens instead",
             )
         before_end = max(before_end, config.min_length - 1)  # the start token counts
+    too_early = ("min_new_tokens", "min_length") if before_end > 0 else ()
+    set_values = {
+        name: value
+        for name in (*NEVER_CHOSEN, "begin_suppress_tokens", *too_early)
+        if (value := getattr(config, name, None))
+    }
     last = config.forced_eos_token_id
     if last is not None and num_steps is None:
         raise InputError(
@@ -211,6 +222,7 @@ def generation_selector(
         steps_before_end=before_end,
         forced_last=last,
         num_steps=num_steps,
+        settings=set_values if last is None else {**set_values, "forced_eos_token_id": last},
     )
 
 
@@ -239,12 +251,37 @@ class GenerationSelector:
     steps_before_end: int  # steps at which the end token may not be chosen
     forced_last: int | None  # the token of the last step
     num_steps: int | None
+    settings: Mapping[str, Any]  # values of the generation config that forbid or force tokens
 
     @property
     def restricts(self) -> bool:
         """Whether any candidate may be forbidden."""
         forbids = self.excluded or self.excluded_at_first or self.steps_before_end
         return bool(forbids) or self.forced_last is not None
+
+    def within(self, language: Language) -> Language:
+        """Return a language without the tokens that are never chosen.
+
+        Raises an InputError for a setting that depends on the step, or that forbids every output.
+        """
+        for name in ("begin_suppress_tokens", "min_new_tokens", "min_length", "forced_eos_token_id"):
+            value = self.settings.get(name)
+            # A language makes every output end in time, so forcing the end changes nothing.
+            if value is None or (name == "forced_eos_token_id" and value == self.end):
+                continue
+            problem = f"generation_config.{name} is {value}, which a search inside a language does not follow"
+            raise InputError(problem, hint="set it to None, and let the language say which outputs are allowed")
+        without: Callable[[tuple[int, ...]], Language] | None = getattr(language, "without", None)
+        if not self.excluded or without is None:
+            return language
+        try:
+            allowed = without(self.excluded)
+            require_output(allowed, None)
+        except InputError:
+            names = " and ".join(f"generation_config.{name}" for name in NEVER_CHOSEN if name in self.settings)
+            problem = f"every output of the language has a token that {names} forbids"
+            raise InputError(problem, hint="set it to None, or widen the language") from None
+        return allowed
 
     def __call__(self, candidates: Candidates, carry: Any, generator: torch.Generator | None) -> tuple[Selection, Any]:
         """Select from one step's candidates."""

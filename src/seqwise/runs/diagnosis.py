@@ -26,7 +26,7 @@ from seqwise.models.protocols import StepModel, reads_left_to_right
 from seqwise.runs.findings import BEAM_SIZES, MOST_EXPANSIONS, Diagnosis, LanguageDiagnosis
 from seqwise.runs.measures import gold_ids, known_targets, log_partitions_of
 from seqwise.runs.measures import measure_outputs as measure_written
-from seqwise.runs.run import METRICS, OutputRun, restricts_outputs, search
+from seqwise.runs.run import METRICS, OutputRun, restrictions, search
 from seqwise.search.candidates import Score, global_, local, renormalized, shifted
 from seqwise.search.selectors import HardTopK
 
@@ -135,8 +135,10 @@ def diagnose_language(
 
     Measured are the bias of masked draws, the effect of scores on a beam, search errors, and the headroom for training.
     """
-    if restricts_outputs(run):
-        raise InputError("the generation config restricts outputs too", hint="remove its restrictions")
+    names = restrictions(run)
+    if names:
+        problem = f"generation_config.json restricts outputs too ({', '.join(names)})"
+        raise InputError(problem, hint="remove its restrictions")
     k, data = _beam_size(run, beam_size), _prepare(run, examples)
     scores: dict[str, Score] = {"beam": local, "renormalized-beam": renormalized, "raw-beam": global_}
     searches = [(name, k, score) for name, score in scores.items()]
@@ -217,7 +219,7 @@ def _beam_errors(
     on_progress: OnProgress | None,
 ) -> BeamErrors | None:
     """Compare beams with local scores with the exact best outputs."""
-    if restricts_outputs(run):
+    if restrictions(run):
         return None
     advance = _counter(on_progress, "exact search", len(sources))
     best = exact_outputs(run.model, sources, most_expansions=MOST_EXPANSIONS, on_progress=advance)

@@ -25,7 +25,8 @@ from seqwise.runs.paths import BIO, language_file
 from seqwise.runs.run import OutputRun
 from seqwise.search.automata import Automaton, regular, transitions, trie
 from seqwise.search.grammars import Grammar, grammar
-from seqwise.search.language import Language, language_of, members
+from seqwise.search.language import Language, chosen_by, language_of, members
+from seqwise.search.selectors import HardTopK
 from seqwise.training.checkpoints import load_model_file
 
 FILE, GRAMMAR_FILE = "language.safetensors", "language.json"
@@ -45,12 +46,18 @@ def in_language(run: OutputRun, language: str) -> OutputRun:
             everything.
 
     Raises:
-        InputError: the file or the pattern cannot be read, or the model cannot write an output of the file.
+        InputError: the file or the pattern cannot be read, the model cannot write an output of the file, or its
+            generation config forbids all outputs or depends on the step.
     """
-    run.model.language = _language(run, language) if language else None
+    run.model.language = _writable(run, _language(run, language)) if language else None
     if run.settings.language == language:
         return run
     return replace(run, settings=run.settings.model_copy(update={"language": language}))
+
+
+def _writable(run: OutputRun, language: Language) -> Language | None:
+    """Return a language without the tokens that the codec forbids, so that lengths without an output are known."""
+    return chosen_by(run.codec.allowed(HardTopK(1)), language)
 
 
 def _language(run: OutputRun, language: str) -> Language:
@@ -183,7 +190,8 @@ def load_language(run: OutputRun, folder: Path) -> OutputRun:
     """Load the language that was saved with a run."""
     if (folder / FILE).exists():
         saved = load_model_file(folder / FILE)
-        run.model.language = Automaton(saved["arcs"], saved["final"])
+        run.model.language = _writable(run, Automaton(saved["arcs"], saved["final"]))
     if (folder / GRAMMAR_FILE).exists():
-        run.model.language = _of_text(run, grammar, json.loads((folder / GRAMMAR_FILE).read_text(encoding="utf-8")))
+        source = json.loads((folder / GRAMMAR_FILE).read_text(encoding="utf-8"))
+        run.model.language = _writable(run, _of_text(run, grammar, source))
     return run

@@ -205,10 +205,9 @@ def search(
     )
 
 
-def restricts_outputs(run: OutputRun) -> bool:
-    """Whether the codec excludes outputs that the model and its language allow."""
-    greedy = HardTopK(1)
-    return run.codec.allowed(greedy) is not greedy
+def restrictions(run: OutputRun) -> list[str]:
+    """Return the settings by which the codec excludes outputs that the model and its language may allow."""
+    return list(getattr(run.codec.allowed(HardTopK(1)), "settings", ()))
 
 
 def read_metrics(folder: Path) -> dict[str, Any]:

@@ -49,6 +49,7 @@ class Automaton:
     arcs: Tensor
     final_S: Tensor
     _tables: dict[torch.device, _Tables] = field(default_factory=dict, init=False, repr=False)
+    _without: dict[tuple[int, ...], Automaton] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         num_states = len(self.final_S)
@@ -77,6 +78,23 @@ class Automaton:
         moved = self.arcs + torch.tensor([count, 0, count])
         arcs = torch.cat([torch.tensor(before, dtype=torch.long).reshape(-1, 3), moved])
         return Automaton(arcs, torch.cat([torch.zeros(count, dtype=torch.bool), self.final_S]))
+
+    def without(self, tokens: Sequence[int]) -> Automaton:
+        """Return the language of the outputs that have none of these tokens.
+
+        Example:
+            >>> language = trie([(3, 4), (3, 5)], end=0).without((4,))
+            >>> from seqwise.search.language import members
+            >>> members(language, torch.tensor([[3, 4, 0], [3, 5, 0]]))
+            tensor([False,  True])
+        """
+        key = tuple(tokens)
+        if key not in self._without:
+            is_left_A = ~torch.isin(self.arcs[:, 1], torch.tensor(key, device=self.arcs.device))
+            if bool(is_left_A.all()):
+                return self
+            self._without[key] = Automaton(self.arcs[is_left_A], self.final_S)
+        return self._without[key]
 
     def start(self, batch_size: int, device: torch.device) -> Tensor:
         """Return state 0 for each input."""

@@ -21,7 +21,7 @@ from seqwise.models.protocols import StepModel
 from seqwise.names import ScoreName
 from seqwise.search.candidates import Candidates, Score, as_score, local
 from seqwise.search.costs import Cost, prefix_cost
-from seqwise.search.language import Language, allowed_after, language_of, require_first_token
+from seqwise.search.language import Language, allowed_after, chosen_by, language_of, require_first_token
 from seqwise.search.segments import Length, recomputed, segment_of, segments
 from seqwise.search.selection import Selection, TokenValues, token_sums
 from seqwise.search.selectors import Selector
@@ -237,7 +237,8 @@ def search_steps(model: StepModel, context: Any, selector: Selector, **options: 
 
     Args: see :func:`unroll`.
     """
-    own: dict[str, Any] = {"end": model.end, "language": language_of(model), "segment": segment_of(model)}
+    language = chosen_by(selector, language_of(model))
+    own: dict[str, Any] = {"end": model.end, "language": language, "segment": segment_of(model)}
     return unroll(model, context, selector, **own, **options)
 
 

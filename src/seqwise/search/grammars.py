@@ -171,6 +171,7 @@ class Grammar:
         self._numbers: dict[tuple[int, int], int] = {}
         self._opening = range(ENDED + 1, ENDED + 1 + len(self.before))  # nodes before each of these tokens
         self._unused = count(self._opening.stop)
+        self._without: dict[frozenset[int], Grammar] = {}
         root = self._prefixes[ROOT]
         root.finish = self._search(self._parser, [(self.end,)], shift=self._shift)
         if root.finish is None and self._silent:
@@ -189,6 +190,23 @@ class Grammar:
         Example: ``text_grammar(tokenizer, schema, end=model.end).after((bos,))``, for targets that begin with ``bos``.
         """
         return replace(self, before=(*tokens, *self.before)) if tokens else self
+
+    def without(self, tokens: Sequence[int]) -> Grammar:
+        """Return the language of the outputs that have none of these tokens.
+
+        Raises an InputError if there is none, as when the end token is among them.
+        """
+        key = frozenset(tokens)
+        if self.end in key:
+            raise InputError(f"every output ends with the token {self.end}", hint="keep it")
+        if key.isdisjoint({*self.texts, *self.first}):
+            return self
+        if key not in self._without:
+            texts, first = (
+                {token: text for token, text in every.items() if token not in key} for every in (self.texts, self.first)
+            )
+            self._without[key] = Grammar(self.source, texts, first, self.end, self.before)
+        return self._without[key]
 
     def start(self, batch_size: int, device: torch.device) -> Tensor:
         """Return the node of the empty prefix for each input."""

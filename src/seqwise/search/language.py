@@ -13,7 +13,7 @@ Shapes: B batch, J and K slots before and after a step, T steps, C allowed token
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 import torch
@@ -31,6 +31,9 @@ class Language(Protocol):
     """Set of outputs, including the end token if the model has one.
 
     A node is a number that summarises a prefix. An output that has ended may only repeat its end token.
+
+    A method ``without(tokens)`` is optional. It returns the language of the outputs without these tokens; a
+    ``generation_selector`` calls it, so that no prefix leads to a token that it forbids.
 
     A method ``allowed_rows(nodes_BJ, steps_left)`` is optional. It returns the same tokens as ``allowed``, in rows that
     slots share (:class:`Allowed`), which makes a search faster if many tokens are allowed. Searches call it in place of
@@ -223,8 +226,14 @@ def require_members(language: Language, outputs_BT: Tensor) -> None:
         raise InputError(f"the gold output {output} is not in the language", hint="widen it, or drop the example")
 
 
-def require_output(language: Language | None, num_steps: int) -> None:
-    """Raise an :class:`InputError` if a language has no output for this number of steps."""
+def chosen_by(selector: object, language: Language | None) -> Language | None:
+    """Return the part of a language that a selector can choose, if it has a method ``within``, which tells."""
+    within: Callable[[Language], Language] | None = getattr(selector, "within", None)
+    return language if language is None or within is None else within(language)
+
+
+def require_output(language: Language | None, num_steps: int | None) -> None:
+    """Raise an :class:`InputError` if a language has no output for this number of steps; None sets no limit."""
     if language is not None:
         first = allowed_after(language, language.start(1, torch.device("cpu")), num_steps)
         require_first_token(first, num_steps)
@@ -244,6 +253,14 @@ def require_first_token(allowed: Allowed, steps_left: int | Tensor | None) -> No
         f"the language has no output that a search of {steps} step{'s' * (steps != 1)} can write",
         hint="allow more steps (a tagger takes one for each token), widen the language (in a pattern, spaces separate "
         "tokens), or, if outputs end with an end token, make it with end=",
+    )
+
+
+def nothing_found() -> InputError:
+    """Return the error for an input of which a search keeps no hypothesis."""
+    return InputError(
+        "the search found no output: the model or the selector excludes every hypothesis of the beam",
+        hint="exclude fewer tokens, or use a wider beam or language",
     )
 
 

@@ -19,7 +19,7 @@ from seqwise.pages.explorer.questions import Question
 from seqwise.pages.report.examples import SCORES
 from seqwise.pages.report.lattice import Lattice, beam_lattice, drawn_steps
 from seqwise.runs.measures import gold_text
-from seqwise.runs.run import OutputRun, restricts_outputs, search
+from seqwise.runs.run import OutputRun, restrictions, search
 from seqwise.search.candidates import Score
 from seqwise.search.language import language_of
 from seqwise.search.selectors import HardTopK, Selector, SoftTopK
@@ -186,7 +186,7 @@ def search_errors(run: OutputRun, question: Question, *, k: int, score: str) -> 
 
 def _exact(run: OutputRun, question: Question, score: str) -> SearchOutput | None:
     model = run.model
-    if score == "local" and not restricts_outputs(run):
+    if score == "local" and not restrictions(run):
         (best,) = exact_outputs(model, [question.source], most_expansions=MOST_EXPANSIONS)
         return None if best is None else SearchOutput("exact, best-first", best.tokens, best.score)
     if score == "local" or language_of(model) is not None:
