@@ -173,6 +173,14 @@ def test_unsupported_pattern_syntax_is_refused_with_the_reason(pattern: str) -> 
         (r"[\D\W]", "a"),
         (r"[\D_\S]", "a"),
         (r"(?i)[a-b\W]", "a"),
+        ("(?=b)b", "b"),
+        ("b(?!a)", "b"),
+        ("(?i:b)(?!a)", "b"),
+        ("a(?<=a)b", "ab"),
+        ("a(?<!b)b", "ab"),
+        ("(?i)é", "é"),
+        ("(?i)[^é]", "a"),
+        (r"(?i:\xe9)", "é"),
     ],
 )
 def test_syntax_that_re_reads_differently_is_refused(pattern: str, matches: str) -> None:
@@ -183,6 +191,7 @@ def test_syntax_that_re_reads_differently_is_refused(pattern: str, matches: str)
         regular(pattern, ["a", "b", "c", "]"])
     alike = [(r"[^\]]", "a"), ("[[]a", "[a"), (r"\[]", "[]"), (r"[*+?+]\?+", "+??"), (r"a\*+", "a**")]
     alike += [(r"(\D|\W)[\W\d]", "a1"), (r"[\\D\\S]", "S"), (r"(?i)[^\W\d_][^\W0-9]", "aB"), (r"[^a-b\W]", "c")]
+    alike += [(r"\(\?=a\)", "(?=a)"), ("[(?=a]+", "(?=a"), ("[éÉ]", "É"), (r"\x41\101", "AA"), ("(?i)a·", "A·")]
     for other, text in alike:
         letters = sorted(set(text))
         language = regular(other, letters)

@@ -21,7 +21,8 @@ from seqwise.search.language import NOWHERE, Allowed
 
 _COUNT = r"\{(?:\d+,?|,)\d*\}"
 _PARTS = re.compile(
-    rf"\\.|(?P<misread>\[\^?\]|(?<=[^|(])\{{\}}|(?:[*+?]|{_COUNT})(?:[*+]|{_COUNT}))|(?P<set>\[(?:\\.|[^\]\\])*\])|.",
+    rf"\\(?:x..|.)|(?P<misread>\(\?<?[=!]|\[\^?\]|(?<=[^|(])\{{\}}|(?:[*+?]|{_COUNT})(?:[*+]|{_COUNT}))"
+    r"|(?P<set>\[(?:\\.|[^\]\\])*\])|.",
     re.DOTALL,
 )
 """Escapes, sets and characters of a pattern; ``misread`` matches what interegular reads differently from ``re``."""
@@ -285,8 +286,9 @@ def regular(
     Args:
         pattern: a regular expression that must match the whole text, as in ``re.fullmatch`` with ``re.ASCII``. Not
             understood: ``^``, ``$``, ``\\b``, lookaround, back-references, comments, possessive quantifiers (``a*+``),
-            empty braces (``a{}``), a bracket that comes first in a set without a backslash (``[^]]``), two of ``\\D``,
-            ``\\S``, ``\\W`` in one set, and ``\\W`` beside letters in a set if case is ignored.
+            empty braces (``a{}``), the escapes ``\\u0041``, ``\\N{...}`` and ``\\0``, a bracket that comes first in a set
+            without a backslash (``[^]]``), two of ``\\D``, ``\\S``, ``\\W`` in one set, and, if case is ignored, letters
+            beyond ASCII and ``\\W`` beside letters in a set.
         tokens: text of each token id; None or "" for tokens that are never written (special ones).
         first: text of each token at the beginning, if that differs, "" for a blank that is dropped there; tokens
             without one never come first.
@@ -306,7 +308,10 @@ def regular(
         raise InputError("patterns need interegular", hint="pip install 'seqwise[constraints]'") from error
     misread = _misread(pattern)
     if misread is not None:  # interegular would accept it
-        hint = r"write a bracket in a set as \], braces as \{\}, one quantifier, and (\W|\S) in place of [\W\S]"
+        hint = (
+            r"write a bracket in a set as \], braces as \{\}, one quantifier, (\W|\S) in place of [\W\S], no lookaround, "
+            "and no (?i) beside letters beyond ASCII"
+        )
         raise InputError(f"the pattern {pattern!r} cannot be read ({misread!r} is not understood)", hint=hint)
     try:
         with warnings.catch_warnings(action="ignore"):  # of re, about sets that interegular reads alike
@@ -348,6 +353,10 @@ def _misread(pattern: str) -> str | None:
     for part in _PARTS.finditer(pattern):
         if part["misread"] is not None:
             return part["misread"]
+        # It ignores the case of every letter, and re.ASCII that of ASCII letters only.
+        written = re.sub(r"\\x([0-9A-Fa-f]{2})", lambda code: chr(int(code[1], 16)), part[0].replace(r"\\", ""))
+        if ignores_case and any(not letter.isascii() and letter.swapcase() != letter for letter in written):
+            return part[0]
         members = (part["set"] or "").replace(r"\\", "")
         complements = re.findall(r"\\[DSW]", members)
         # Of several complements, it takes the intersection. If case is ignored, it puts a letter, once taken from the
