@@ -286,9 +286,9 @@ def regular(
     Args:
         pattern: a regular expression that must match the whole text, as in ``re.fullmatch`` with ``re.ASCII``. Not
             understood: ``^``, ``$``, ``\\b``, lookaround, back-references, comments, possessive quantifiers (``a*+``),
-            empty braces (``a{}``), the escapes ``\\u0041``, ``\\N{...}`` and ``\\0``, a bracket that comes first in a set
-            without a backslash (``[^]]``), two of ``\\D``, ``\\S``, ``\\W`` in one set, and, if case is ignored, letters
-            beyond ASCII and ``\\W`` beside letters in a set.
+            empty braces (``a{}``), the escapes ``\\u0041``, ``\\N{...}`` and ``\\0``, a bracket that comes first in a
+            set without a backslash (``[^]]``), two of ``\\D``, ``\\S``, ``\\W`` in one set, and, if case is ignored,
+            letters beyond ASCII and ``\\W`` beside letters in a set.
         tokens: text of each token id; None or "" for tokens that are never written (special ones).
         first: text of each token at the beginning, if that differs, "" for a blank that is dropped there; tokens
             without one never come first.
@@ -309,8 +309,8 @@ def regular(
     misread = _misread(pattern)
     if misread is not None:  # interegular would accept it
         hint = (
-            r"write a bracket in a set as \], braces as \{\}, one quantifier, (\W|\S) in place of [\W\S], no lookaround, "
-            "and no (?i) beside letters beyond ASCII"
+            r"write a bracket in a set as \], braces as \{\}, one quantifier, and (\W|\S) in place of [\W\S]; leave out "
+            "lookaround, and (?i) beside letters beyond ASCII"
         )
         raise InputError(f"the pattern {pattern!r} cannot be read ({misread!r} is not understood)", hint=hint)
     try:
