@@ -155,6 +155,7 @@ def test_predict_stays_in_a_schema_or_a_grammar(speller: Path, data: Path, seqwi
     (tmp_path / "line.json").write_text("{\n3}")
     refused = seqwise("predict", speller, "abc", "--language", tmp_path / "line.json").complaint
     assert refused.startswith(f"{tmp_path / 'line.json'}:2: invalid JSON")
+    assert refused.endswith('; write a JSON schema, such as {"type": "integer"}')
     (tmp_path / "line.json").write_text('{"type": "integer"}')
     refused = seqwise("predict", speller, "abc", "--language", tmp_path / "line.json").complaint
     assert refused.startswith(f"{tmp_path / 'line.json'}: no sequence of tokens was found that spells")

@@ -137,6 +137,17 @@ def test_texts_may_be_any_iterable_and_malformed_pairs_are_refused(folders: dict
             scorer.score_pairs([("the dogs", "a cat", ""), ("the dogs", "a cat", category)])  # type: ignore[list-item]
 
 
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_errors_name_the_number_of_the_text_or_the_pair(kind: str, folders: dict[str, Path]) -> None:
+    scorer = Scorer(folders[kind])
+    with pytest.raises(InputError, match=r"^text 3: the text has no token"):
+        scorer.score(["a cat", "dogs see", ""])
+    with pytest.raises(InputError, match=r"^pair 2: the text has no token"):
+        scorer.score_pairs([("a cat", "the dogs"), ("a cat", "")])
+    with pytest.raises(InputError, match=r"^pair 2: text 2: a text was expected, got NoneType"):
+        scorer.score_pairs([("a cat", "the dogs"), ("a", None)])  # type: ignore[list-item]
+
+
 def test_bounds_are_refused_for_pairs(folders: dict[str, Path]) -> None:
     with pytest.raises(InputError, match="bound: pairs are compared by the log-prob"):
         Scorer(folders["bert"], bound=3).score_pairs([("the dogs", "a cat")])
@@ -297,7 +308,7 @@ def test_proteins_of_a_fasta_file_are_scored_without_their_headers(
 
 
 BAD = {
-    "columns": ("a.tsv", "one\n", ["--pairs"], "a.tsv:1: 1 columns; write sentence_good TAB sentence_bad or"),
+    "columns": ("a.tsv", "one\n", ["--pairs"], "a.tsv:1: 1 column; write sentence_good TAB sentence_bad or"),
     "no JSON": ("a.jsonl", "{\n", ["--pairs"], "a.jsonl:1: this is not JSON; write one object per line"),
     "no key": ("a.jsonl", '{"sentence_good": "a"}\n', ["--pairs"], "needs sentence_good and sentence_bad"),
     "no text": ("a.jsonl", '{"prefix": "a"}\n', [], "under 'text'; each object needs text"),

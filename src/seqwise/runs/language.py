@@ -72,7 +72,8 @@ def _language(run: OutputRun, language: str) -> Language:
     try:
         source = json.loads(source) if path.suffix == SCHEMA else source
     except json.JSONDecodeError as error:
-        raise InputError(f"invalid JSON ({error.msg})", path=path, line=error.lineno) from None
+        hint = 'write a JSON schema, such as {"type": "integer"}'
+        raise InputError(f"invalid JSON ({error.msg})", path=path, line=error.lineno, hint=hint) from None
     if path.suffix == SCHEMA and not isinstance(source, dict):
         raise InputError("a JSON schema must be a JSON object", path=path)
     with placed(path=path):

@@ -18,6 +18,7 @@ from seqwise.data.readers import Example, FilePath, read_lines, require_some, sp
 from seqwise.data.spooled import in_blocks, spooled
 from seqwise.errors import InputError, placed
 from seqwise.evaluation.minimal_pairs import PairScore
+from seqwise.names import count_of
 from seqwise.runs.codecs import MaskedCodec, SequenceCodec
 from seqwise.runs.hugging_face_codecs import LanguageModelCodec, MaskedTextCodec, masked_text_codec
 from seqwise.runs.inputs import file_units
@@ -40,6 +41,13 @@ def room_for(what: str, *, hint: str) -> Iterator[None]:
         if isinstance(error, RuntimeError) and "memory" not in str(error):
             raise
         raise InputError(f"not enough memory for {what}", hint=hint) from None
+
+
+@contextmanager
+def _numbered(what: str, number: int, example: Example) -> Iterator[None]:
+    """Name the number of an example in its errors, unless it comes from a file, whose line they name."""
+    with placed("", **example.place) if example.path else placed(f"{what} {number}: "):
+        yield
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,16 +138,19 @@ class Scorer:
 
     def check(self, examples: Sequence[Example]) -> None:
         """Raise an InputError for examples that cannot be scored."""
-        for example in examples:
-            self._scoring.check(example)
+        for number, example in enumerate(examples, start=1):
+            with _numbered("text", number, example):
+                self._scoring.check(example)
 
     def check_pairs(self, examples: Sequence[Example]) -> None:
         """Raise an InputError for pairs of :func:`read_pairs_to_score` that cannot be scored."""
         if self.settings.bound:
             problem = "bound: pairs are compared by the log-probabilities of their tokens"
             raise InputError(problem, hint="leave it out, or score the texts one by one")
-        for example in examples:
-            self.check(self._sides(example))
+        for number, example in enumerate(examples, start=1):
+            with _numbered("pair", number, example):
+                for side in self._sides(example):
+                    self._scoring.check(side)
 
     def score_examples(self, examples: Sequence[Example]) -> Iterator[SequenceScore]:
         """Score examples read by the run's codec, in order; all are checked first.
@@ -238,7 +249,7 @@ def _each_row(
             names = next((row for row in columns if len(row) == len(cells)), None)
             if names is None:
                 expected = " or ".join(" TAB ".join(row) for row in columns)
-                raise InputError(f"{len(cells)} columns", **place, hint=f"write {expected}")
+                raise InputError(count_of(len(cells), "column"), **place, hint=f"write {expected}")
             yield number, dict(zip(names, cells, strict=True))
             continue
         try:
