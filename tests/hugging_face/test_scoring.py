@@ -271,6 +271,20 @@ def test_words_have_no_blanks_around_them() -> None:
     assert [(word.word, word.start, word.end) for word in tokens.words("dog s")] == [("dog", 0, 3), ("s", 4, 5)]
 
 
+@pytest.mark.parametrize("text", ["a \u00a0 b", "a\u00a0b", "a  b", " \u3000a \n b", "a b \u2009", "  a"])
+def test_blanks_of_any_kind_are_no_words(text: str) -> None:
+    tokenizer = byte_tokenizer()
+    (score,) = score_texts(
+        made(causal_model(len(tokenizer))),
+        tokenizer,
+        [text],
+        prefixes=["the"],
+        settings=ScoringSettings(words="blanks"),
+    )
+    expected = [(found[0], *found.span()) for found in re.finditer(r"\S+", text)]
+    assert [(word.word, word.start, word.end) for word in score.words(text)] == expected
+
+
 BLANKS = {  # texts after "a cat", and their tokens there
     "line": ("dog\n", "", ["Ġdog", "Ċ"]),
     "nothing but a line": ("\n", "", ["Ġ", "Ċ"]),  # with the blank between

@@ -24,7 +24,7 @@ def text_tokens(tokenizer: Any, text: str, *, words: WordsName = "tokenizer", ta
     """Split a text, without special tokens.
 
     Words are those of a fast tokenizer's pre-tokenization. Without it, a word ends where the tokenizer writes a blank
-    between tokens; ``words="blanks"`` uses the blanks of the text.
+    between tokens; ``words="blanks"`` uses the blanks of the text, whitespace of any kind, which are no words.
 
     Args:
         tokenizer: fast or slow.
@@ -56,8 +56,9 @@ offsets=((0, 3), (4, 7), (7, 8), (8, 9)))
     pieces = [] if fast else [decoded(tokenizer, [token]).strip() for token in ids]
     spans = _trimmed(text, encoded["offset_mapping"]) if fast else located(pieces, text)
     numbers = encoded.word_ids() if fast and tokenizer.backend_tokenizer.pre_tokenizer is not None else None
-    if words == "blanks" and all(span is not None for span in spans):
-        begins = [place > 0 and _blank_between(text, spans, place) for place in range(len(ids))]
+    known = [span for span in spans if span is not None]
+    if words == "blanks" and len(known) == len(ids):
+        begins = _apart(text, known)
     elif numbers is not None and words == "tokenizer":
         begins = [
             place > 0 and (number is None or number != numbers[place - 1]) for place, number in enumerate(numbers)
@@ -116,11 +117,16 @@ def _trimmed(text: str, offsets: Sequence[Span]) -> tuple[Span | None, ...]:
     return tuple(spans)
 
 
-def _blank_between(text: str, spans: Sequence[Span | None], place: int) -> bool:
-    before, here = spans[place - 1], spans[place]
-    assert before is not None and here is not None
-    between = text[before[1] : here[0]]
-    return bool(between) and between.isspace()
+def _apart(text: str, spans: Sequence[Span]) -> list[bool]:
+    """Mark the tokens that begin a word; those that are only blanks belong to the word after them, or else before."""
+    begins, last_end, first_blank = [False] * len(spans), len(text), None
+    for place, (start, end) in enumerate(spans):
+        if start == end:
+            first_blank = place if first_blank is None else first_blank
+            continue
+        begins[place if first_blank is None else first_blank] = text[last_end:start].isspace()
+        last_end, first_blank = end, None
+    return begins
 
 
 def _written_apart(tokenizer: Any, ids: Sequence[int]) -> list[bool]:
