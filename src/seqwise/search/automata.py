@@ -309,8 +309,8 @@ def regular(
     misread = _misread(pattern)
     if misread is not None:  # interegular would accept it
         hint = (
-            r"write a bracket in a set as \], braces as \{\}, one quantifier, and (\W|\S) in place of [\W\S]; leave out "
-            "lookaround, and (?i) beside letters beyond ASCII"
+            r"write a bracket in a set as \], braces as \{\}, one quantifier, and (\W|\S) in place of [\W\S]; leave "
+            "out lookaround, and (?i) beside letters beyond ASCII"
         )
         raise InputError(f"the pattern {pattern!r} cannot be read ({misread!r} is not understood)", hint=hint)
     try:
