@@ -30,7 +30,6 @@ from seqwise.runs.diagnosis import diagnose, explore
 from seqwise.runs.inputs import inputs_of
 from seqwise.runs.measures import changed_targets
 from seqwise.runs.model_settings import names_pretrained
-from seqwise.runs.run import restrictions
 from seqwise.runs.settings import load_settings, train_settings
 from seqwise.training.checkpoints import verify
 
@@ -238,16 +237,6 @@ def test_tokens_that_a_generation_config_forbids_are_never_written(forbids: dict
     assert len(in_diagnosis) >= 3 and not any(5 in tokens for tokens in in_diagnosis)
     free = diagnose(load_run(run), examples).search
     assert free is not None and (free.inputs, free.certified) == (1, 1)
-
-
-@pytest.mark.parametrize(("setting", "least"), [("min_new_tokens", 4), ("min_length", 3)])  # which counts the start
-def test_an_output_is_as_long_as_the_generation_config_asks(setting: str, least: int, run: Path) -> None:
-    loaded = load_run(run)
-    assert len(predict(loaded, ["a"], "beam")[0][0].tokens) < 3
-    setattr(loaded.model.model.generation_config, setting, 4)
-    for decoder in ("greedy", "beam", "raw-beam"):
-        assert len(predict(loaded, ["a"], decoder)[0][0].tokens) >= least  # type: ignore[arg-type]
-    assert restrictions(loaded) == [setting]
 
 
 def test_targets_that_the_run_cannot_write_are_left_out_of_every_part_of_a_diagnosis(run: Path) -> None:

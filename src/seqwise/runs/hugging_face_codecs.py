@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from seqwise.sampling.problems import Tokenizations
     from seqwise.search.selectors import Selector
 
-FORBIDDING = ("bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "min_new_tokens", "min_length")
+FORBIDDING = ("bad_words_ids", "suppress_tokens", "begin_suppress_tokens")
 """Fields of a generation config that forbid tokens; the decoder ignores the others."""
 
 FASTA = (".fasta", ".fa", ".faa", ".fasta.gz", ".fa.gz", ".faa.gz")
