@@ -482,10 +482,8 @@ def test_no_prefix_leads_to_a_token_that_the_generation_config_forbids(
         diagnose_language(run, read_examples(run.settings, tmp_path / "train.tsv"))
 
 
-@pytest.mark.parametrize("setting", ["begin_suppress_tokens", "min_new_tokens", "min_length"])
-def test_settings_that_depend_on_the_step_are_refused_with_a_language(setting: str, tmp_path: Path) -> None:
+def test_forbidden_first_tokens_are_refused_with_a_language(tmp_path: Path) -> None:
     (tmp_path / "some.txt").write_text("a b\n")
-    value = [4] if setting == "begin_suppress_tokens" else 4
-    run = _forbidding(tmp_path, **{setting: value})
-    with pytest.raises(InputError, match=rf"generation_config.{setting} is \[?4\]?, which a search inside a language"):
+    run = _forbidding(tmp_path, begin_suppress_tokens=[4])
+    with pytest.raises(InputError, match=r"generation_config.begin_suppress_tokens is \[4\], which a search inside"):
         in_language(run, str(tmp_path / "some.txt"))
