@@ -330,7 +330,7 @@ def test_a_finished_run_is_not_run_again_and_other_settings_are_refused(tmp_path
     others: list[tuple[str, Any]] = [
         ("seed", 2), ("learning_rate", 0.1), ("steps", 20), ("train", TRAIN[1:]), ("clip", math.inf),
         ("schedules", {"alpha": linear(1, 3, STEPS)}), ("schedules", {}),
-        ("schedules", {"alpha": lambda step: 1.0 + (step == STEPS - 1)}),
+        ("schedules", {"alpha": lambda step: 1.0 + (step == STEPS - 1)}), ("objective", smooth_cross_entropy),
     ]  # fmt: skip
     for name, value in others:
         said = "other " + {"train": "training data"}.get(name, name)
@@ -358,6 +358,16 @@ def test_an_option_that_is_left_out_on_resuming_is_missed(option: dict[str, Any]
         run(new_model(), tmp_path, on_progress=stop_after(3), save_every=2, **option)
     with pytest.raises(InputError, match=f"made with other {said}"):
         run(new_model(), tmp_path)
+
+
+def test_checkpoints_of_versions_that_recorded_no_objective_resume(tmp_path: Path) -> None:
+    run(new_model(), tmp_path)
+    folder = tmp_path / "checkpoints" / f"checkpoint-{STEPS}"
+    settings = json.loads((folder / "settings.json").read_text())
+    del settings["objective"]
+    (folder / "settings.json").write_text(json.dumps(settings))
+    seal(folder)
+    assert run(new_model(), tmp_path).resumed_from == STEPS
 
 
 def test_schedules_that_agree_at_both_ends_are_told_apart(tmp_path: Path) -> None:

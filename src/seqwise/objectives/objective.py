@@ -102,7 +102,7 @@ def mixed_objective(objectives: Sequence[Objective], weights: Sequence[float]) -
         raise InputError(f"{len(objectives)} objectives cannot be mixed by {len(weights)} weights")
     if not all(0 <= weight < math.inf for weight in weights) or not any(weights):
         raise InputError(f"weights of objectives must be 0 or more, finite, and not all 0, got {list(weights)}")
-    parts = [(objective, weight) for objective, weight in zip(objectives, weights, strict=True) if weight > 0]
+    parts = tuple((objective, weight) for objective, weight in zip(objectives, weights, strict=True) if weight > 0)
 
     def objective(model: StepModel, batch: Batch, values: Mapping[str, float]) -> Tensor:
         return torch.stack([weight * part(model, batch, values) for part, weight in parts]).sum()

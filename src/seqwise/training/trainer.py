@@ -46,6 +46,7 @@ from seqwise.training.checkpoints import (
     load_model_file,
     prune,
 )
+from seqwise.training.description import describe
 from seqwise.training.processes import (
     from_main_process,
     init_process_group,
@@ -144,7 +145,8 @@ def fit(
 
     Args:
         model: any module; its weights are trained in place, and its train / eval mode is restored.
-        objective: the scalar loss of a batch. If it is a module, its parameters are trained too.
+        objective: the scalar loss of a batch. If it is a module, its parameters are trained too. A checkpoint records
+            its name and the plain values that it was made with, and is refused with another objective.
         train: the examples; batches have examples of similar length, and an epoch has each example once.
         output: a folder for ``log.jsonl`` (one line per step) and ``checkpoints`` (the last two complete ones).
         steps: total number of optimiser steps.
@@ -184,9 +186,10 @@ def fit(
 
     Raises:
         InputError: a setting is out of range, or an integration is not installed; the checkpoint in output was made
-            with different settings, data or model; the loss or gradient is not finite (names the step and the examples,
-            which ``not-finite.json`` in ``output`` holds; the last checkpoint stays); a checkpoint cannot be written; a
-            token id is outside the model's vocabularies, or a tagger gets different numbers of labels and tokens.
+            with a different objective, settings, data or model; the loss or gradient is not finite (names the step and
+            the examples, which ``not-finite.json`` in ``output`` holds; the last checkpoint stays); a checkpoint cannot
+            be written; a token id is outside the model's vocabularies, or a tagger gets different numbers of labels and
+            tokens.
 
     Example:
         >>> import tempfile
@@ -243,7 +246,7 @@ def fit(
     lengths = [example.lengths for example in train]
     sampler = BatchSampler(lengths, batch_size=batch_size, batch_tokens=batch_tokens, seed=seed)
     batches = StepBatches(train, sampler, steps=steps, parts=gradient_accumulation_steps)
-    settings = _settings_of(options, train, parsed)
+    settings = _settings_of(options, train, parsed, objective)
     wrapped = WithObjective(model, objective)
     checkpoints, log_path = output / "checkpoints", output / "log.jsonl"
     _check_targets(model, train, example_names or _numbered)
@@ -527,7 +530,10 @@ def _begin(checkpoints: Path, log_path: Path, settings: Mapping[str, Any]) -> Tr
 
 
 def _settings_of(
-    options: Mapping[str, Any], train: Sequence[EncodedExample], schedules: Mapping[str, Schedule]
+    options: Mapping[str, Any],
+    train: Sequence[EncodedExample],
+    schedules: Mapping[str, Schedule],
+    objective: Objective,
 ) -> dict[str, Any]:
     """Return the settings that a checkpoint records, so that it is not resumed with others."""
     steps = options["steps"]
@@ -536,6 +542,7 @@ def _settings_of(
         **options,
         "clip": repr(options["clip"]),  # JSON has no infinity
         "schedules": {name: _described(schedule, steps) for name, schedule in schedules.items()},
+        "objective": describe(objective),
     }
 
 
@@ -621,6 +628,8 @@ def _differences(saved: Mapping[str, Any], settings: Mapping[str, Any]) -> Itera
         if name == "fingerprints":
             then, now = then or {}, now or {}
             yield from (part for part in {**then, **now} if then.get(part) != now.get(part))
+        elif name == "objective" and then is None:
+            continue  # older checkpoints have none
         elif then != now:
             yield "training data" if name == "data" else f"{name} ({then!r} then, {now!r} now)"
 
