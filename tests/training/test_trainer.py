@@ -370,6 +370,49 @@ def test_checkpoints_of_versions_that_recorded_no_objective_resume(tmp_path: Pat
     assert run(new_model(), tmp_path).resumed_from == STEPS
 
 
+def test_damage_of_logs_after_the_checkpoint_is_cut_off(tmp_path: Path, uninterrupted: tuple[Tagger, Path]) -> None:
+    options: dict[str, Any] = {"measure": lambda values: {"x": 1.0}, "measure_every": 2}
+    with pytest.raises(KeyboardInterrupt):
+        run(new_model(), tmp_path, on_progress=stop_after(6), **options)
+    for name in ("log.jsonl", "measurements.jsonl"):
+        with (tmp_path / name).open("ab") as log:
+            log.write(b"\0\xff\n" if name == "log.jsonl" else b"\0")
+    model = new_model()
+    assert run(model, tmp_path, **options).resumed_from == 4
+    assert_equal_weights(model, uninterrupted[0])
+    assert log_lines(tmp_path) == log_lines(uninterrupted[1])
+    measured = [json.loads(line)["step"] for line in (tmp_path / "measurements.jsonl").read_text().splitlines()]
+    assert measured == [2, 4, 6, 8, 10, 12]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("log.jsonl", b"nonsense\n", r"log\.jsonl:1: not a JSON object; restore the file, give another"),
+        ("log.jsonl", b"\0\n", r"log\.jsonl:1: not a JSON object"),
+        ("log.jsonl", b"\xff\n", r"log\.jsonl: the file cannot be read"),
+        ("log.jsonl", b'{"step": 2, "loss": 1.0}\n', r"log\.jsonl:1: not the line of step 1"),
+        ("log.jsonl", b'{"step": 1}\n', r"log\.jsonl:1: not the line of step 1"),
+        ("log.jsonl", b"", r"log\.jsonl: lines of the first 12 steps are missing"),
+        ("log.jsonl", None, r"log\.jsonl: the file cannot be read; restore the file"),
+        ("measurements.jsonl", b"[1]\n", r"measurements\.jsonl:1: not a JSON object"),
+        ("measurements.jsonl", b'{"step": "1"}\n', r"measurements\.jsonl: the measurement of step 6, the best, is mis"),
+        ("measurements.jsonl", None, r"measurements\.jsonl: the measurement of step 6, the best, is missing; restore"),
+    ],
+)
+def test_damaged_logs_of_steps_before_the_checkpoint_are_refused_in_one_line(
+    name: str, content: bytes | None, said: str, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"measure": lambda values: {"x": 1.0}, "measure_every": 6, "evaluate": lambda: 1.0}
+    run(new_model(), tmp_path, **options)
+    if content is None:
+        (tmp_path / name).unlink()
+    else:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=said):
+        run(new_model(), tmp_path, **options)
+
+
 def test_schedules_that_agree_at_both_ends_are_told_apart(tmp_path: Path) -> None:
     values = [[1.0, 5.5, *[10.0] * STEPS], [1.0, 5.6, *[10.0] * STEPS]]
     alphas: list[Any] = [linear(1, 10, 2), linear(1, 10, 1), values[1].__getitem__]

@@ -21,6 +21,7 @@ import time
 from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, TextIO
@@ -35,6 +36,7 @@ from transformers import EarlyStoppingCallback, PrinterCallback, TrainerCallback
 from seqwise.configuration.written import did_you_mean
 from seqwise.data.batches import BatchSampler, EncodedExample, collate
 from seqwise.data.durable import write_atomically
+from seqwise.data.records import is_number, read_json_lines
 from seqwise.errors import InputError, NotFiniteError
 from seqwise.models.recurrent import ONE_LABEL_EACH
 from seqwise.objectives.objective import Objective
@@ -62,6 +64,7 @@ from seqwise.training.sequence_trainer import SequenceTrainer, WithObjective
 _DECAYS = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup"}
 
 _START_AGAIN = "give another output folder, or remove this one to start again"
+_RESTORE = f"restore the file, {_START_AGAIN}"
 _REPORT_EVERY = 10  # steps
 _MOST_IN_MEAN = 100  # steps in TrainingResult.mean_loss
 
@@ -251,7 +254,7 @@ def fit(
     checkpoints, log_path = output / "checkpoints", output / "log.jsonl"
     _check_targets(model, train, example_names or _numbered)
     init_process_group()
-    state = from_main_process(lambda: _begin(checkpoints, log_path, settings))
+    state = from_main_process(lambda: _begin(checkpoints, log_path, settings, measures=measure is not None))
     resumed_from = None if state is None else state.global_step
     if resumed_from is not None:
         _load_weights(wrapped, checkpoints / f"checkpoint-{resumed_from}")
@@ -514,7 +517,9 @@ def _seed_own_noise(seed: int, step: int, part: int) -> None:
         torch.manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
-def _begin(checkpoints: Path, log_path: Path, settings: Mapping[str, Any]) -> TrainerState | None:
+def _begin(
+    checkpoints: Path, log_path: Path, settings: Mapping[str, Any], *, measures: bool
+) -> TrainerState | None:
     """Prepare a training run, or remove everything after its last complete checkpoint; return its state."""
     checkpoints.mkdir(parents=True, exist_ok=True)
     discard_incomplete(checkpoints)
@@ -524,7 +529,8 @@ def _begin(checkpoints: Path, log_path: Path, settings: Mapping[str, Any]) -> Tr
         state = require_state(folder)
         # A killed process may have saved this checkpoint without removing older ones.
         prune(checkpoints, best=state.best_global_step)
-    _truncate_logs(log_path, 0 if state is None else state.global_step)
+    steps, best_step = (0, None) if state is None else (state.global_step, state.best_global_step)
+    _truncate_logs(log_path, steps, best_step=best_step if measures else None)
     log_path.with_name(NOT_FINITE).unlink(missing_ok=True)
     return state
 
@@ -715,18 +721,34 @@ def _fingerprint(train: Sequence[EncodedExample]) -> str:
     return digest.hexdigest()
 
 
-def _truncate_logs(path: Path, steps: int) -> None:
-    """Keep the lines of the first ``steps`` steps: later ones will be repeated, and the last line may be incomplete."""
-    for log in (path, path.with_name(MEASUREMENTS)):
-        lines = log.read_text(encoding="utf-8").splitlines(keepends=True) if log.exists() else []
-        kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= steps]
-        if len(kept) < len(lines):
-            write_atomically(log, "".join(kept))
+def _truncate_logs(path: Path, steps: int, *, best_step: int | None) -> None:
+    """Keep the lines of the first ``steps`` steps, which must be complete, and the measurement of the best step.
+
+    Later ones will be repeated, and may be damaged by the crash.
+    """
+    if path.exists():
+        with path.open("r+b") as log:
+            log.truncate(sum(map(len, islice(log, steps))))
+    if steps and len(read_losses(path)) < steps:
+        raise InputError(f"lines of the first {steps} steps are missing", path=path, hint=_RESTORE)
+    measurements = path.with_name(MEASUREMENTS)
+    lines = [line for _, line in read_json_lines(measurements, hint=_RESTORE)] if measurements.exists() else []
+    kept = [line for line in lines if is_number(line.get("step")) and line["step"] <= steps]
+    if best_step is not None and best_step not in (line["step"] for line in kept):
+        raise InputError(f"the measurement of step {best_step}, the best, is missing", path=measurements, hint=_RESTORE)
+    text = "".join(json.dumps(line) + "\n" for line in kept)
+    if measurements.exists() and text != measurements.read_text(encoding="utf-8"):
+        write_atomically(measurements, text)
 
 
 def read_losses(path: Path) -> list[float]:
-    """Read the loss of each step from a log of :func:`fit`."""
-    return [json.loads(line)["loss"] for line in path.read_text(encoding="utf-8").splitlines()]
+    """Read the loss of each step from a log of :func:`fit`, and check that its lines are steps 1, 2, ..."""
+    losses = []
+    for number, line in read_json_lines(path, hint=_RESTORE):
+        if line.get("step") != number or not is_number(line.get("loss")):
+            raise InputError(f"not the line of step {number}", path=path, line=number, hint=_RESTORE)
+        losses.append(line["loss"])
+    return losses
 
 
 def _mean_loss(path: Path) -> float:
