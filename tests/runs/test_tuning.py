@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import json
 import random
+import shutil
 import subprocess
 import sys
 import threading
@@ -295,6 +296,21 @@ def test_a_damaged_or_missing_study_is_one_line(
             tune(settings, tmp_path / "tuned", num_trials=3)
     study.write_bytes(whole)
     assert len(tune(settings, tmp_path / "tuned", num_trials=3).trials) == 3
+
+
+def test_a_removed_file_of_the_best_settings_is_written_again_and_a_removed_run_is_named(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Trainings(monkeypatch)
+    found = tune(settings, tmp_path / "tuned", num_trials=2)
+    assert capsys.readouterr().err == ""
+    written = found.config.read_text()
+    found.config.unlink()
+    shutil.rmtree(found.run)
+    assert tune(settings, tmp_path / "tuned", num_trials=2) == found
+    assert found.config.read_text() == written
+    again = f"to train it again: seqwise train --config {found.config} --output FOLDER"
+    assert capsys.readouterr().err == f"seqwise: {found.run}: the run of the best trial was removed; {again}\n"
 
 
 def test_data_that_change_while_a_trial_is_trained_are_noticed(

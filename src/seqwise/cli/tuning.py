@@ -62,7 +62,8 @@ def tune(
         print(json.dumps({**asdict(tuning), "config": str(tuning.config), "run": str(tuning.run)}))
         return
     _print_trials(tuning)
-    print(f"the best trial is {tuning.best + 1}; settings: {tuning.config}, run: {tuning.run}")
+    run = f", run: {tuning.run}" if tuning.run.exists() else ""  # a warning says that it was removed
+    print(f"the best trial is {tuning.best + 1}; settings: {tuning.config}{run}")
     print(f"try: seqwise train --config {shlex.quote(str(tuning.config))} --output FOLDER")
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +28,7 @@ from seqwise.configuration import dump
 from seqwise.configuration.flat import differences
 from seqwise.data.durable import write_atomically
 from seqwise.data.records import read_json_lines
-from seqwise.errors import InputError, NotFiniteError, first_line
+from seqwise.errors import InputError, NotFiniteError, first_line, warn
 from seqwise.evaluation.signature import sha256_of_examples
 from seqwise.runs.inputs import read_examples
 from seqwise.runs.measures import decisive
@@ -148,7 +149,20 @@ def _begin(settings: Settings, output: Path) -> Any:
         _require_same_data(study, _checksums(settings), output)
         if not study.trials:
             study.enqueue_trial(_nearest_choice(settings), user_attrs={GIVEN: _tuned_settings(settings)})
+        best = _best(study)
+        if best is not None:
+            _restore_best(settings.with_changes(**best.user_attrs["settings"]), output)
     return study
+
+
+def _restore_best(best: Settings, output: Path) -> None:
+    """Write the settings of the best trial if their file was removed; warn if its run was."""
+    if not (output / BEST).exists():
+        write_atomically(output / BEST, dump(best))
+    folder = _folder(output, best)
+    if not folder.exists():
+        again = f"seqwise train --config {shlex.quote(str(output / BEST))} --output FOLDER"
+        warn(f"{folder}: the run of the best trial was removed; to train it again: {again}")
 
 
 def _search(
