@@ -50,6 +50,23 @@ def find_device(name: str) -> torch.device:
     return device
 
 
+def require_precision(device: torch.device, *, bf16: bool, fp16: bool, has_lstm: bool) -> None:
+    """Raise an InputError if a device does not train in a 16-bit type.
+
+    Example:
+        >>> require_precision(torch.device("cpu"), bf16=False, fp16=True, has_lstm=False)
+        Traceback (most recent call last):
+        seqwise.errors.InputError: fp16: float16 needs a GPU, and there is none; leave it out
+    """
+    if device.type not in ("cpu", "mps"):
+        return
+    if fp16:
+        raise InputError("fp16: float16 needs a GPU, and there is none", hint="leave it out")
+    if bf16 and has_lstm:
+        hint = "leave it out, or use another model"
+        raise InputError("bf16: without a GPU, an LSTM does not compute in bfloat16", hint=hint)
+
+
 def widest_float(device: torch.device) -> torch.dtype:
     """Return the most precise float type of a device: float64, or float32.
 

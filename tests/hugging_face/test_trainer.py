@@ -589,6 +589,11 @@ def test_bfloat16_reaches_into_the_search(evaluated_before: bool, tmp_path: Path
     assert math.isfinite(trainer.evaluate()["eval_loss"])
 
 
+def test_float16_without_a_gpu_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="fp16: float16 needs a GPU, and there is none; leave it out"):
+        made_trainer(made("Marian"), rows(pairs(8), "Marian"), tmp_path, fp16=True)
+
+
 CHECKPOINTED = {
     "cross-entropy": {},
     "two-pass": {"objective": "scheduled-sampling", "feeding": "soft-greedy", "gold_probability": "0.5"},

@@ -623,8 +623,11 @@ def test_labels_that_end_with_an_end_token_are_refused_by_a_tagger(tmp_path: Pat
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, which computes in float16")
 def test_half_precision_without_a_gpu_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="fp16 needs a GPU"):
+    with pytest.raises(InputError, match="fp16: float16 needs a GPU"):
         run(new_model(), tmp_path / "never", fp16=True)
+    with pytest.raises(InputError, match="bf16: without a GPU, an LSTM does not compute in bfloat16"):
+        run(models.Tagger(source_size=7, target_size=3), tmp_path / "never", bf16=True)
+    assert not (tmp_path / "never").exists()
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from transformers import (
 from transformers.trainer_utils import align_special_tokens
 
 from seqwise.data.batches import Batch, EncodedExample, collate
+from seqwise.devices import require_precision
 from seqwise.errors import InputError, first_line
 from seqwise.hugging_face.adapter import HuggingFaceStepModel
 from seqwise.hugging_face.configuration import SearchAwareConfig
@@ -72,9 +73,9 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
     searches, labels must end with the model's end token, and only there.
 
     Raises:
-        InputError: ``args`` is not a SearchAwareConfig, ``compute_loss_func`` is given, the model has a loss of its own
-            for its router (``output_router_logits``), or it cannot be adapted, see
-            :func:`~seqwise.hugging_face.step_model`; while training: the data are not as above, or the loss or
+        InputError: ``args`` is not a SearchAwareConfig, ``compute_loss_func`` is given, ``fp16`` is on without
+            a GPU, the model has a loss of its own for its router (``output_router_logits``), or it cannot be adapted,
+            see :func:`~seqwise.hugging_face.step_model`; while training: the data are not as above, or the loss or
             gradient of a step is not finite.
 
     The values of the schedules are logged with the loss and depend on the global step, so a resumed training run ends
@@ -112,6 +113,8 @@ class SearchAwareTrainer(SequenceTrainer, Seq2SeqTrainer):
     def __init__(self, model: Any = None, args: Any = None, *others: Any, **named: Any) -> None:
         if not isinstance(args, SearchAwareConfig):
             raise InputError(f"args is a {type(args).__name__}", hint="pass a SearchAwareConfig")
+        # On a CPU, accelerate would compute in float32.
+        require_precision(args.device, bf16=args.bf16, fp16=args.fp16, has_lstm=False)
         if isinstance(model, (str, os.PathLike)):
             model = _from_pretrained(os.fspath(model))
         super().__init__(model, args, *others, **named)

@@ -136,15 +136,11 @@ def changed_setting_error(output: Path, name: str, then: Any, now: Any, *, what:
 
 def require_usable(options: TrainerOptions, *, has_lstm: bool) -> None:
     """Raise an InputError for options that need a missing GPU or package."""
-    import torch
-
+    from seqwise.devices import require_precision
+    from seqwise.training.processes import local_device
     from seqwise.training.reporting import require_integrations
 
-    if options.fp16 and not torch.cuda.is_available():
-        raise InputError("fp16: float16 needs a GPU, and there is none", hint="leave it out")
-    if options.bf16 and has_lstm and not torch.cuda.is_available():
-        hint = "leave it out, or use another --model"
-        raise InputError("bf16: without a GPU, an LSTM does not compute in bfloat16", hint=hint)
+    require_precision(local_device(), bf16=options.bf16, fp16=options.fp16, has_lstm=has_lstm)
     require_integrations(options.integrations)
 
 

@@ -37,6 +37,7 @@ from seqwise.configuration.written import did_you_mean
 from seqwise.data.batches import BatchSampler, EncodedExample, collate
 from seqwise.data.durable import write_atomically
 from seqwise.data.records import is_number, read_json_lines
+from seqwise.devices import require_precision
 from seqwise.errors import InputError, NotFiniteError
 from seqwise.models.recurrent import ONE_LABEL_EACH
 from seqwise.objectives.objective import Objective
@@ -237,6 +238,8 @@ def fit(
     }
     require_integrations(report_to)
     _check(**options, save_every=save_every, measure_every=measure_every)
+    has_lstm = any(isinstance(module, nn.LSTM) for module in model.modules())
+    require_precision(local_device(), bf16=bf16, fp16=fp16, has_lstm=has_lstm)
     _check_patience(patience, evaluates=evaluate is not None)
     if evaluate is not None:
         options |= {"measure_every": measure_every, "patience": patience}
@@ -667,8 +670,6 @@ def _check(**settings: Any) -> None:
     for name in ("learning_rate", "clip"):
         if not settings[name] > 0:
             raise InputError(f"{name} must be greater than 0, got {settings[name]}")
-    if settings["fp16"] and not torch.cuda.is_available():
-        raise InputError("fp16 needs a GPU, and there is none", hint="leave it out, or compute in bf16")
     if settings["decay"] not in _DECAYS:
         raise InputError(f"unknown decay {settings['decay']!r}", hint=did_you_mean(settings["decay"], _DECAYS))
 
