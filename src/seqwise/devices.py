@@ -20,8 +20,10 @@ WITHOUT_FLOAT64 = {"mps"}
 """Types of devices that have no 64-bit floats."""
 
 
-def find_device(name: str) -> torch.device:
+def find_device(name: str, *, given: str | None = None) -> torch.device:
     """Return the device with a name: auto (an accelerator if there is one, else the CPU), cpu, cuda, cuda:N or mps.
+
+    If all GPUs but the one that the user named are hidden, ``given`` is the user's name of it, for messages.
 
     Raises:
         InputError: there is no such kind of device, or this machine has no such device.
@@ -41,6 +43,9 @@ def find_device(name: str) -> torch.device:
         return torch.device("cpu")
     count = torch.accelerator.device_count() if accelerator is not None and accelerator.type == device.type else 0
     if (device.index or 0) >= count:
+        if given is not None:  # what else the machine has cannot be seen
+            hint = "choose auto, cpu or a GPU that nvidia-smi -L lists"
+            raise InputError(f"this machine has no device {given!r}", hint=hint)
         has = "only the CPU"
         if accelerator is not None:
             has = f"{torch.accelerator.device_count()} of type {accelerator.type}"

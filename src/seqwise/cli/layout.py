@@ -12,7 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from seqwise.errors import InputError
 from seqwise.names import VISIBLE_GPUS
-from seqwise.training.processes import DEVICE
+from seqwise.training.processes import DEVICE, ONE_GPU
 
 WITHOUT_MODEL = ("debug-data", "card", "push")
 """Commands that run no model."""
@@ -97,14 +97,14 @@ def _choose_device(ctx: typer.Context, name: str | None) -> str | None:
     """Set the environment variables of the device, which workers inherit, until the command ends."""
     if name is None or ctx.resilient_parsing:
         return name
-    before = {key: os.environ.get(key) for key in (DEVICE, VISIBLE_GPUS)}
+    before = {key: os.environ.get(key) for key in (DEVICE, ONE_GPU, VISIBLE_GPUS)}
     ctx.call_on_close(partial(_restore, before))
     kind, _, number = name.partition(":")
     visible = [gpu for gpu in os.environ.get(VISIBLE_GPUS, "").split(",") if gpu]
     if kind == "cuda" and number.isdigit() and (not visible or int(number) < len(visible)):
         # The Hugging Face Trainer always takes the first visible GPU.
         os.environ[VISIBLE_GPUS] = visible[int(number)] if visible else number
-        name = kind
+        os.environ[ONE_GPU], name = name, kind
     os.environ[DEVICE] = name
     return name
 

@@ -54,6 +54,9 @@ def shard(items: Sequence[T]) -> Sequence[T]:
 DEVICE = "SEQWISE_DEVICE"
 """Environment variable with the device of commands; ``--device`` sets it, and workers inherit it."""
 
+ONE_GPU = "SEQWISE_ONE_GPU"
+"""Environment variable with the value of ``--device`` if it names one GPU, since all others are hidden."""
+
 
 def local_device() -> torch.device:
     """Return the device of this process, which :data:`DEVICE` names; by default an accelerator if there is one.
@@ -65,7 +68,7 @@ def local_device() -> torch.device:
 
     from seqwise.devices import find_device
 
-    device = find_device(os.environ.get(DEVICE, "auto"))
+    device = find_device(os.environ.get(DEVICE, "auto"), given=os.environ.get(ONE_GPU))
     if device.type != "cuda" or device.index is not None:
         return device
     processes, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", 1)), torch.cuda.device_count()
