@@ -26,7 +26,7 @@ from seqwise.data import Example, Vocabulary, encode_examples
 from seqwise.data.batches import Batch, EncodedExample
 from seqwise.errors import InputError
 from seqwise.models.transformer import Transformer
-from seqwise.objectives import cross_entropy_objective, relaxed_beam_objective
+from seqwise.objectives import CrossEntropy, cross_entropy_objective, relaxed_beam_objective
 from seqwise.schedules import Schedule, linear
 from seqwise.training.checkpoints import last_complete, seal
 from seqwise.training.trainer import Progress, TrainingResult, fit
@@ -574,13 +574,41 @@ def test_a_run_leaves_no_state_behind(
     ("name", "value"),
     [("steps", 0), ("batch_size", 0), ("learning_rate", 0.0), ("learning_rate", math.nan), ("seed", -1),
      ("seed", 2**32), ("save_every", 0), ("clip", 0.0), ("warmup_steps", -1), ("weight_decay", -0.1),
-     ("gradient_accumulation_steps", 0),
+     ("gradient_accumulation_steps", 0), ("batch_size", 2.5), ("steps", 2.5), ("gradient_accumulation_steps", 1.5),
+     ("learning_rate", "0.1"), ("seed", None), ("decay", None),
      ("decay", "liner")],
 )  # fmt: skip
 def test_settings_out_of_range_are_named(name: str, value: Any, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=f"{name}|did you mean 'linear'"):
         run(new_model(), tmp_path / "never", **{name: value})
     assert not (tmp_path / "never").exists()
+
+
+@pytest.mark.parametrize(
+    ("objective", "said"),
+    [
+        (CrossEntropy(), r"objective: a CrossEntropy is not a function; pass .*, such as CrossEntropy\(\)\.build\(\)"),
+        (CrossEntropy, "CrossEntropy'> is not a function"),
+        ("cross-entropy", "objective: 'cross-entropy' is not a function"),
+    ],
+)
+def test_settings_of_an_objective_are_not_an_objective(objective: Any, said: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=said):
+        run(new_model(), tmp_path / "never", objective=objective)
+    assert not (tmp_path / "never").exists()
+
+
+def test_an_output_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("kept")
+    with pytest.raises(InputError, match="file: the output is a file; name a folder"):
+        run(new_model(), tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+def test_one_integration_and_whole_numbers_of_numpy_are_accepted(tmp_path: Path) -> None:
+    assert run(new_model(), tmp_path / "run", report_to="none", steps=np.int64(2), batch_size=np.int64(4)).steps == 2
+    with pytest.raises(InputError, match="report_to: the Trainer has no integration 'tensorbord'"):
+        run(new_model(), tmp_path / "run", report_to="tensorbord")
 
 
 def test_a_sealed_checkpoint_from_elsewhere_is_refused(tmp_path: Path) -> None:

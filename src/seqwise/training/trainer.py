@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import json
 import math
+import operator
 import os
 import random
 import re
@@ -22,6 +23,7 @@ from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from numbers import Integral
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, TextIO
@@ -33,15 +35,21 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 from transformers import EarlyStoppingCallback, PrinterCallback, TrainerCallback, TrainerState, TrainingArguments
 
-from seqwise.configuration.written import did_you_mean
 from seqwise.data.batches import BatchSampler, EncodedExample, collate
 from seqwise.data.durable import write_atomically
 from seqwise.data.records import is_number, read_json_lines
 from seqwise.devices import require_precision
 from seqwise.errors import InputError, NotFiniteError
-from seqwise.models.recurrent import ONE_LABEL_EACH
 from seqwise.objectives.objective import Objective
 from seqwise.schedules import AnySchedule, Schedule, parse_schedule
+from seqwise.training.arguments import (
+    DECAYS,
+    check_arguments,
+    check_objective,
+    check_patience,
+    check_rates,
+    check_targets,
+)
 from seqwise.training.checkpoints import (
     MEASUREMENTS,
     discard_incomplete,
@@ -61,8 +69,6 @@ from seqwise.training.processes import (
 from seqwise.training.reporting import require_integrations
 from seqwise.training.resumable import SETTINGS, WEIGHTS, ResumableTrainer, has_ended, require_state
 from seqwise.training.sequence_trainer import SequenceTrainer, WithObjective
-
-_DECAYS = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup"}
 
 _START_AGAIN = "give another output folder, or remove this one to start again"
 _RESTORE = f"restore the file, {_START_AGAIN}"
@@ -139,7 +145,7 @@ def fit(
     fingerprints: Mapping[str, str] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     example_names: Callable[[int], str] | None = None,
-    report_to: Sequence[str] = (),
+    report_to: str | Sequence[str] = (),
 ) -> TrainingResult:
     """Train a model in place with AdamW, resuming from the last complete checkpoint in ``output`` if there is one.
 
@@ -183,7 +189,7 @@ def fit(
         on_progress: called after each step, before its checkpoint.
         example_names: returns the name of an example by index for error messages, such as "file:line".
         report_to: integrations of the Hugging Face Trainer that also get losses, learning rates, measurements and the
-            development metric, such as "tensorboard" (into ``checkpoints/runs``) or "wandb".
+            development metric, such as "tensorboard" (into ``checkpoints/runs``) or "wandb"; one or several.
 
     Returns:
         Steps, seconds, mean loss and the step of the resume. The caller saves the model.
@@ -221,7 +227,8 @@ def fit(
     Not implemented: models that do not fit on one GPU.
     """
     output = Path(output)
-    parsed = {name: parse_schedule(schedule).over(steps) for name, schedule in (schedules or {}).items()}
+    if isinstance(report_to, str):
+        report_to = () if report_to == "none" else (report_to,)
     options: dict[str, Any] = {
         "steps": steps,
         "batch_size": batch_size,
@@ -237,14 +244,20 @@ def fit(
         "fp16": fp16,
     }
     require_integrations(report_to)
-    _check(**options, save_every=save_every, measure_every=measure_every)
+    check_objective(objective)
+    check_arguments(**options, save_every=save_every, measure_every=measure_every)
+    # JSON has none of NumPy's.
+    options = {name: operator.index(value) if isinstance(value, Integral) else value for name, value in options.items()}
+    if output.exists() and not output.is_dir():
+        raise InputError("the output is a file", path=output, hint="name a folder")
     has_lstm = any(isinstance(module, nn.LSTM) for module in model.modules())
     require_precision(local_device(), bf16=bf16, fp16=fp16, has_lstm=has_lstm)
-    _check_patience(patience, evaluates=evaluate is not None)
+    parsed = {name: parse_schedule(schedule).over(steps) for name, schedule in (schedules or {}).items()}
+    check_patience(patience, evaluates=evaluate is not None)
     if evaluate is not None:
         options |= {"measure_every": measure_every, "patience": patience}
     if rates:
-        _check_rates(model, rates)
+        check_rates(model, rates)
         options["rates"] = dict(rates)
     if fingerprints:
         options["fingerprints"] = dict(fingerprints)
@@ -255,7 +268,7 @@ def fit(
     settings = _settings_of(options, train, parsed, objective)
     wrapped = WithObjective(model, objective)
     checkpoints, log_path = output / "checkpoints", output / "log.jsonl"
-    _check_targets(model, train, example_names or _numbered)
+    check_targets(model, train, example_names or _numbered)
     init_process_group()
     state = from_main_process(lambda: _begin(checkpoints, log_path, settings, measures=measure is not None))
     resumed_from = None if state is None else state.global_step
@@ -520,9 +533,7 @@ def _seed_own_noise(seed: int, step: int, part: int) -> None:
         torch.manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
-def _begin(
-    checkpoints: Path, log_path: Path, settings: Mapping[str, Any], *, measures: bool
-) -> TrainerState | None:
+def _begin(checkpoints: Path, log_path: Path, settings: Mapping[str, Any], *, measures: bool) -> TrainerState | None:
     """Prepare a training run, or remove everything after its last complete checkpoint; return its state."""
     checkpoints.mkdir(parents=True, exist_ok=True)
     discard_incomplete(checkpoints)
@@ -569,7 +580,7 @@ def _arguments(
         output_dir=str(checkpoints),
         max_steps=settings["steps"],
         learning_rate=settings["learning_rate"],
-        lr_scheduler_type=_DECAYS[settings["decay"]],
+        lr_scheduler_type=DECAYS[settings["decay"]],
         warmup_steps=settings["warmup_steps"],
         weight_decay=settings["weight_decay"],
         max_grad_norm=float(settings["clip"]),
@@ -652,67 +663,8 @@ def _load_weights(wrapped: WithObjective, folder: Path) -> None:
         raise InputError(problem, path=folder, hint=_START_AGAIN) from error
 
 
-def _check(**settings: Any) -> None:
-    at_least = {
-        "steps": 1,
-        "save_every": 1,
-        "measure_every": 1,
-        "warmup_steps": 0,
-        "seed": 0,
-        "weight_decay": 0,
-        "gradient_accumulation_steps": 1,
-    }
-    for name, lowest in at_least.items():
-        if not settings[name] >= lowest:
-            raise InputError(f"{name} must be at least {lowest}, got {settings[name]}")
-    if not settings["seed"] < 2**32:
-        raise InputError(f"seed must be less than 2**32, got {settings['seed']}")
-    for name in ("learning_rate", "clip"):
-        if not settings[name] > 0:
-            raise InputError(f"{name} must be greater than 0, got {settings[name]}")
-    if settings["decay"] not in _DECAYS:
-        raise InputError(f"unknown decay {settings['decay']!r}", hint=did_you_mean(settings["decay"], _DECAYS))
-
-
-def _check_patience(patience: int | None, *, evaluates: bool) -> None:
-    if patience is None:
-        return
-    if not evaluates:
-        raise InputError("patience: there is no development metric", hint="give evaluate as well")
-    if not isinstance(patience, int):
-        raise InputError(f"patience must be an integer, got {patience!r}")
-    if not patience >= 1:
-        raise InputError(f"patience must be at least 1, got {patience}")
-
-
-def _check_targets(model: nn.Module, train: Sequence[EncodedExample], name_of: Callable[[int], str]) -> None:
-    """Raise an InputError for targets that the model cannot produce, which a cost would silently count as wrong.
-
-    Without an end token, the source determines the number of labels.
-    """
-    embedding_VD = getattr(model, "embedding_VD", None)
-    num_labels = getattr(model, "most_steps", None) if getattr(model, "end", None) is None else None
-    for index, example in enumerate(train):
-        count, largest = len(example.target_ids), max(example.target_ids, default=0)
-        if embedding_VD is not None and not 0 <= largest < len(embedding_VD):
-            problem = f"{name_of(index)} has the target id {largest}, the model {len(embedding_VD)} targets"
-            raise InputError(problem, hint="make the model with the size of the target vocabulary")
-        expected = None if num_labels is None else num_labels(example.source_ids)
-        if expected not in (None, count):
-            raise InputError(f"{name_of(index)} has {count} labels for {expected} tokens", hint=ONE_LABEL_EACH)
-
-
 def _numbered(index: int) -> str:
     return f"example {index}"
-
-
-def _check_rates(model: nn.Module, rates: Mapping[str, float]) -> None:
-    for part, rate in rates.items():
-        if not rate > 0:
-            raise InputError(f"the learning rate of {part} must be greater than 0, got {rate}")
-        if not any(name.startswith(part) for name, _ in model.named_parameters()):
-            problem = f"no weights of the model have names that begin with {part!r}"
-            raise InputError(problem, hint="name a module of the model")
 
 
 def _fingerprint(train: Sequence[EncodedExample]) -> str:
