@@ -13,6 +13,7 @@ from typing import Literal, get_args
 __all__ = [
     "AlphaUnitName",
     "CostName",
+    "DecayName",
     "DecoderName",
     "EnergyName",
     "Feeding",
@@ -33,6 +34,9 @@ CostName = Literal["hamming", "edit-distance"]  # what a wrong output costs
 AlphaUnitName = Literal["scores", "gaps"]  # what alpha is divided by
 Feeding = Literal["greedy", "sample", "soft-greedy", "soft-sample"]  # what is fed in place of gold
 FeedingPasses = Literal["step-by-step", "two-pass"]  # how scheduled sampling is done
+
+DecayName = Literal["linear", "cosine", "constant", "inverse_sqrt"]
+"""Decays of the learning rate after the warm-up: to 0, none, or with the square root of the step."""
 
 DecoderName = Literal["greedy", "beam", "renormalized-beam", "interpolated-beam", "raw-beam", "soft-beam", "viterbi"]
 """Names of decoders; viterbi is for chains."""

@@ -94,6 +94,17 @@ def test_gradient_checkpointing_is_for_searches_with_gradients(objective: str) -
     assert train_settings(objective="beam-crf", direct_loss_weight=1.0, gradient_checkpointing=True)
 
 
+def test_the_learning_rate_rises_in_a_fraction_of_the_steps_and_falls_by_name(tmp_path: Path) -> None:
+    options = {"warmup": 0.5, "decay": "inverse_sqrt", "learning_rate": 0.01, "batch_size": 2, "epochs": 4.0}
+    settings = train_settings(objective="cross-entropy", hidden_size=4, embedding_size=4, evaluate_every=0, **options)
+    run = new_run(tagged(), settings)
+    encoded = run.codec.encode(tagged())
+    train_stage(run, encoded, settings, folder=tmp_path)
+    peak, steps = settings.num_steps(encoded) // 2, range(settings.num_steps(encoded))
+    rates = [line["learning_rate"] for line in json_lines(tmp_path / "log.jsonl")]
+    assert rates == pytest.approx([0.01 * min(step / peak, (peak / max(step, 1)) ** 0.5) for step in steps])
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU computes in these types")
 @pytest.mark.parametrize(
     ("flag", "message"),
@@ -115,7 +126,7 @@ def test_a_type_that_the_machine_lacks_is_refused_and_leaves_nothing(
     ("flags", "message"),
     [
         (["--weight-decay=-1"], "weight_decay must be at least 0"),
-        (["--decay=square"], "decay must be one of linear, cosine, constant"),
+        (["--decay=square"], "decay must be one of linear, cosine, constant, inverse_sqrt"),
         (["--gradient-accumulation-steps=0"], "gradient_accumulation_steps must be at least 1"),
         (["--bf16=perhaps"], "bf16 must be true or false"),
         (["--bf16=yes", "--fp16=yes"], "fp16: bf16 is on already; give one of them"),

@@ -17,7 +17,7 @@ from seqwise.configuration.written import Given, given_in_python, read_given
 from seqwise.errors import InputError
 from seqwise.names import TextUnits
 from seqwise.runs.model_settings import require_default, require_heads_that_divide
-from seqwise.runs.trainer_options import SIZED, TrainerOptions, read_saved
+from seqwise.runs.trainer_options import SIZED, WARMUP, TrainerOptions, read_saved
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -117,7 +117,6 @@ class _ExperimentOptions(Config):
     )
     epochs: float = setting(20.0, "maximum number of epochs", usual=SIZED, gt=0)
     learning_rate: float = setting(1e-3, "peak learning rate", gt=0)
-    warmup: float = setting(0.05, "fraction of the steps in which the learning rate rises to its peak", ge=0, lt=1)
 
 
 class MaskedModelSettings(TrainerOptions, _ExperimentOptions):
@@ -139,6 +138,8 @@ class MaskedModelSettings(TrainerOptions, _ExperimentOptions):
     tag = "format"
     conditional: ClassVar[bool] = False
     """Whether each sequence has a source."""
+
+    warmup: float = setting(0.05, WARMUP, ge=0, lt=1)
 
     @property
     def units_of_sources(self) -> TextUnits:

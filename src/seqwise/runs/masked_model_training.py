@@ -202,7 +202,6 @@ def fit_masked_run(
             measure=measure if settings.evaluate_every else None,
             metric=lambda measured: -sum(measured.values()),
             examples=examples,
-            warmup_steps=round(settings.warmup * settings.num_steps(encoded)),
             fingerprints=fingerprints,
             on_progress=on_progress,
         )

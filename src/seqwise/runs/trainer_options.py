@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import model_validator
 
 from seqwise.configuration import Config, OneOf, setting
 from seqwise.configuration.written import Given, read_given
 from seqwise.errors import InputError
+from seqwise.names import DecayName
 from seqwise.runs.paths import language_file
 
 if TYPE_CHECKING:
@@ -26,6 +27,10 @@ SIZED = "sized to the data"
 """Help for settings that ``sizing`` chooses if they are not given."""
 
 
+WARMUP = "fraction of the steps of each stage in which the learning rate rises to its peak"
+"""Help for ``warmup``, whose default depends on the command."""
+
+
 class TrainerOptions(Config):
     """Trainer options, for the settings of a command; see the help of each field."""
 
@@ -35,9 +40,10 @@ class TrainerOptions(Config):
         epochs: float
         learning_rate: float
 
-    decay: Literal["linear", "cosine", "constant"] = setting(
-        "linear", "learning rate in each stage: linear or cosine decay to 0, or constant"
+    decay: DecayName = setting(
+        "linear", "learning rate in each stage: linear or cosine decay to 0, constant, or inverse_sqrt of the step"
     )
+    warmup: float = setting(0.0, WARMUP, ge=0, lt=1)
     weight_decay: float = setting(0.0, "weight decay of AdamW; biases and norms have none", ge=0)
     batch_tokens: int | None = setting(
         None, "tokens in a batch, counted on the longer side with padding; replaces --batch-size", ge=1
@@ -88,8 +94,8 @@ class TrainerOptions(Config):
         return () if names == ("none",) else names
 
     def fit_options(self) -> dict[str, Any]:
-        """Return the options as arguments of ``fit``, without those of evaluations."""
-        names = {*TrainerOptions.model_fields} - {"patience", "evaluate_every", "report_to"}
+        """Return the options as arguments of ``fit``, without those of evaluations and of the number of steps."""
+        names = {*TrainerOptions.model_fields} - {"patience", "evaluate_every", "report_to", "warmup"}
         return {name: getattr(self, name) for name in names} | {"report_to": self.integrations}
 
     def batches(self, encoded: Sequence[EncodedExample]) -> BatchSampler:

@@ -111,6 +111,7 @@ def fit_stage(
         output=folder,
         steps=steps,
         learning_rate=settings.learning_rate,
+        warmup_steps=round(settings.warmup * steps),
         schedules=schedules,
         measure=None if measure is None else keep,
         measure_every=max(1, settings.evaluate_every),

@@ -12,8 +12,14 @@ from seqwise.configuration.written import did_you_mean
 from seqwise.data.batches import EncodedExample
 from seqwise.errors import InputError
 from seqwise.models.recurrent import ONE_LABEL_EACH
+from seqwise.names import DecayName
 
-DECAYS = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup"}
+DECAYS: dict[DecayName, str] = {
+    "linear": "linear",
+    "cosine": "cosine",
+    "constant": "constant_with_warmup",
+    "inverse_sqrt": "inverse_sqrt",
+}
 """Names of decays, and of the schedulers of Transformers that they are."""
 
 

@@ -173,7 +173,8 @@ def fit(
         batch_tokens: replaces ``batch_size``: tokens per batch, counted on the longer side with padding.
         rates: peak learning rates of parts of the model, by prefixes of their weights' names.
         warmup_steps: steps of linear warm-up from 0.
-        decay: decay of the learning rate after the warm-up: "linear" or "cosine" to 0, or "constant".
+        decay: decay of the learning rate after the warm-up: "linear" or "cosine" to 0, "constant", or "inverse_sqrt",
+            which divides it by the root of ``step / warmup_steps`` (without a warm-up, of ``1 + step / 10000``).
         clip: maximum norm of the gradient, ``math.inf`` for no limit.
         weight_decay: decoupled weight decay; biases and norms have none.
         gradient_accumulation_steps: number of parts of a batch, to save memory; the gradient is that of the batch.
