@@ -11,6 +11,7 @@ from seqwise import InputError
 from seqwise.configuration import Config, OneOf, dump
 from seqwise.configuration.flat import flags_of, plain_values
 from seqwise.objectives import CRF, BeamCRF, CrossEntropy, Hinge, ObjectiveConfig, RelaxedBeam, ScheduledSampling
+from seqwise.runs.masked_model_settings import masked_settings
 from seqwise.runs.model_settings import LSTMTagger, TaggerModel, TransducerModel, TransformerTransducer
 from seqwise.runs.settings import (
     SETTINGS,
@@ -314,3 +315,11 @@ def test_every_flag_has_help_and_says_who_reads_it() -> None:
 def test_training_needs_data() -> None:
     with pytest.raises(InputError, match="there is no training data"):
         train_run(train_settings(), Path("missing") / "run")
+
+
+def test_settings_of_a_masked_model_are_refused_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "masked.yaml"
+    path.write_text(dump(masked_settings(format="fasta")))
+    said = r"masked\.yaml: settings of a masked model, which seqwise train and tune do not take; use seqwise masked-model"
+    with pytest.raises(InputError, match=said):
+        load_settings(path)

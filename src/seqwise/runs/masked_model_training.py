@@ -74,7 +74,7 @@ def _new_tokenizers(examples: Sequence[Example], settings: MaskedModelSettings) 
         sequence = writing_tokenizer(targets, units="subwords", **sides)
     else:
         sequence = reading_tokenizer(targets, units=settings.units, minimum_count=settings.minimum_count, **sides)
-    _require_two_tokens(sequence.vocabulary)
+    _require_two_tokens(sequence.vocabulary, examples[0].path)
     if not settings.conditional:
         return sequence, None
     sources = [example.source for example in examples]
@@ -82,12 +82,13 @@ def _new_tokenizers(examples: Sequence[Example], settings: MaskedModelSettings) 
     return sequence, reading_tokenizer(sources, units=settings.units_of_sources, **sides)
 
 
-def _require_two_tokens(vocabulary: Vocabulary) -> None:
+def _require_two_tokens(vocabulary: Vocabulary, path: str) -> None:
     known = [token for token in vocabulary.tokens if token != vocabulary.unknown]
     if len(known) < 2:
         only = f"one known token, {known[0]!r}" if known else "no known token"
         hint = "give other data" if vocabulary.unknown is None else "give more data, or --minimum-count 1"
-        raise InputError(f"the training data have {only}, so there is nothing to predict", hint=hint)
+        problem = f"the training data have {only}, so there is nothing to predict"
+        raise InputError(problem, path=path or None, hint=hint)
 
 
 def require_short(examples: Sequence[Example], lengths: Iterable[int], *, max_length: int) -> None:

@@ -378,7 +378,11 @@ def train_settings(**flat: Any) -> Settings:
 
 def load_settings(path: Path | None, flags: Mapping[str, str] | None = None) -> Settings:
     """Read settings from a YAML file and flags; flags take precedence."""
-    return _built(read_given(path, flags))
+    given = read_given(path, flags)
+    if "format" in given.file:  # the tag of their settings
+        problem = "settings of a masked model, which seqwise train and tune do not take"
+        raise InputError(problem, path=path, hint="use seqwise masked-model train")
+    return _built(given)
 
 
 def saved_settings(folder: Path) -> Settings | None:
