@@ -22,7 +22,6 @@ from seqwise.names import DecoderName
 from seqwise.search.beam import HELD, Beam, backtrace, search_steps
 from seqwise.search.candidates import Score, global_, interpolated, local, renormalized
 from seqwise.search.exact import BestOutputs
-from seqwise.search.language import nothing_found
 from seqwise.search.operators import of_scores
 from seqwise.search.selection import HardSelection
 from seqwise.search.selectors import HardTopK, Selector, SoftTopK, viterbi
@@ -194,11 +193,11 @@ def decode(
         n_best, length_normalization: see :func:`hypotheses`.
 
     Returns:
-        For each input, at most ``n_best`` :class:`Hypothesis` objects.
+        For each input, at most ``n_best`` :class:`Hypothesis` objects; none if the model, the selector or a language
+        excludes every continuation of the beam.
 
     Raises:
-        InputError: an argument is out of range, the model is in training mode, or the search of an input finds no
-            output.
+        InputError: an argument is out of range, or the model is in training mode.
 
     Example:
         >>> from seqwise.data import EncodedExample, collate
@@ -218,10 +217,7 @@ def decode(
         settled = isinstance(step.selection, HardSelection) and model.end is not None
         if settled and worth_reading(beam.scores_BK, number) and has_ended(beam):
             break
-    outputs = hypotheses(beam, end=model.end, n_best=n_best, length_normalization=length_normalization)
-    if not all(outputs):
-        raise nothing_found()
-    return outputs
+    return hypotheses(beam, end=model.end, n_best=n_best, length_normalization=length_normalization)
 
 
 def step_limit(source_length: int, end: int | None) -> int:

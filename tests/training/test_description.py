@@ -19,7 +19,7 @@ from seqwise.objectives.objective import mixed_objective
 from seqwise.training.description import describe
 
 
-@dataclass
+@dataclass(frozen=True)
 class Weighted:
     weight: Any
 
@@ -102,3 +102,18 @@ def test_another_process_gives_the_same_description() -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": "7"}
     found = subprocess.run([sys.executable, "-c", code], check=True, env=environment, capture_output=True, text=True)
     assert found.stdout.strip() == describe(RelaxedBeam(k=3).build())
+
+
+@dataclass
+class Counting:
+    calls: int = 0
+
+    def __call__(self, *given: Any) -> Any:
+        self.calls += 1
+
+
+def test_what_an_object_counts_is_not_described() -> None:
+    counting = Counting()
+    before = describe(counting)
+    counting()
+    assert describe(counting) == before

@@ -408,6 +408,13 @@ def test_damage_of_logs_after_the_checkpoint_is_cut_off(tmp_path: Path, uninterr
     assert measured == [2, 4, 6, 8, 10, 12]
 
 
+def test_logs_without_a_checkpoint_are_written_again(tmp_path: Path) -> None:
+    for name in ("log.jsonl", "measurements.jsonl"):
+        (tmp_path / name).write_bytes(b"\0\0\n")
+    run(new_model(), tmp_path)
+    assert [line["step"] for line in log_lines(tmp_path)] == [*range(1, STEPS + 1)]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
@@ -420,7 +427,11 @@ def test_damage_of_logs_after_the_checkpoint_is_cut_off(tmp_path: Path, uninterr
         ("log.jsonl", None, r"log\.jsonl: the file cannot be read; restore the file"),
         ("measurements.jsonl", b"[1]\n", r"measurements\.jsonl:1: not a JSON object"),
         ("measurements.jsonl", b'{"step": "1"}\n', r"measurements\.jsonl: the measurement of step 6, the best, is mis"),
-        ("measurements.jsonl", None, r"measurements\.jsonl: the measurement of step 6, the best, is missing; restore"),
+        (
+            "measurements.jsonl",
+            None,
+            r"measurements\.jsonl: the measurement of step 6, the best, is missing; leave out measure",
+        ),
     ],
 )
 def test_damaged_logs_of_steps_before_the_checkpoint_are_refused_in_one_line(
@@ -630,6 +641,8 @@ def test_an_output_that_is_a_file_is_refused(tmp_path: Path) -> None:
 
 def test_one_integration_and_whole_numbers_of_numpy_are_accepted(tmp_path: Path) -> None:
     assert run(new_model(), tmp_path / "run", report_to="none", steps=np.int64(2), batch_size=np.int64(4)).steps == 2
+    numbers = {"learning_rate": np.float32(0.01), "measure_every": np.int64(1), "patience": np.int64(3)}
+    assert run(new_model(), tmp_path / "other", evaluate=lambda: 0.0, **numbers).steps > 0
     with pytest.raises(InputError, match="report_to: the Trainer has no integration 'tensorbord'"):
         run(new_model(), tmp_path / "run", report_to="tensorbord")
 

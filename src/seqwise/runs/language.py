@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -191,8 +192,12 @@ def load_language(run: OutputRun, folder: Path) -> OutputRun:
     """Load the language that was saved with a run."""
     if (folder / FILE).exists():
         saved = load_model_file(folder / FILE)
-        run.model.language = _writable(run, Automaton(saved["arcs"], saved["final"]))
+        run.model.language = Automaton(saved["arcs"], saved["final"])
     if (folder / GRAMMAR_FILE).exists():
         source = json.loads((folder / GRAMMAR_FILE).read_text(encoding="utf-8"))
-        run.model.language = _writable(run, _of_text(run, grammar, source))
+        run.model.language = _of_text(run, grammar, source)
+    language = language_of(run.model)
+    if language is not None:
+        with suppress(InputError):  # which a search raises, unless the command replaces the language
+            run.model.language = _writable(run, language)
     return run

@@ -167,6 +167,10 @@ def predict(
     if not isinstance(decoder, Decoder):
         decoder = choose_decoder(run.settings, decoder)
     hypotheses = search(run, encoded, decoder, n_best=n_best, length_normalization=length_normalization)
+    for example, outputs in zip(inputs, hypotheses, strict=True):
+        if not outputs:
+            hint = "exclude fewer tokens, or use a wider beam or language"
+            raise InputError("the search finds no output, because all are excluded", hint=hint, **example.place)
     decode = run.codec.target_vocabulary.decode
     return [[Prediction(tuple(decode(best.tokens)), best.score) for best in outputs] for outputs in hypotheses]
 

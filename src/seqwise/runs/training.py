@@ -111,7 +111,7 @@ def fit_stage(
         output=folder,
         steps=steps,
         learning_rate=settings.learning_rate,
-        warmup_steps=round(settings.warmup * steps),
+        warmup_steps=min(round(settings.warmup * steps), steps - 1),
         schedules=schedules,
         measure=None if measure is None else keep,
         measure_every=max(1, settings.evaluate_every),

@@ -162,7 +162,7 @@ def _restore_best(best: Settings, output: Path) -> None:
     folder = _folder(output, best)
     if not folder.exists():
         again = f"seqwise train --config {shlex.quote(str(output / BEST))} --output FOLDER"
-        warn(f"{folder}: the run of the best trial was removed; to train it again: {again}")
+        warn(f"{folder}: the run of the best trial is not there; to train it again: {again}")
 
 
 def _search(

@@ -92,9 +92,7 @@ class Automaton:
         key = tuple(tokens)
         if key not in self._without:
             is_left_A = ~torch.isin(self.arcs[:, 1], torch.tensor(key, device=self.arcs.device))
-            if bool(is_left_A.all()):
-                return self
-            self._without[key] = Automaton(self.arcs[is_left_A], self.final_S)
+            self._without[key] = self if bool(is_left_A.all()) else Automaton(self.arcs[is_left_A], self.final_S)
         return self._without[key]
 
     def start(self, batch_size: int, device: torch.device) -> Tensor:

@@ -256,14 +256,6 @@ def require_first_token(allowed: Allowed, steps_left: int | Tensor | None) -> No
     )
 
 
-def nothing_found() -> InputError:
-    """Return the error for an input of which a search keeps no hypothesis."""
-    return InputError(
-        "the search found no output: the model or the selector excludes every hypothesis of the beam",
-        hint="exclude fewer tokens, or use a wider beam or language",
-    )
-
-
 def never_written() -> InputError:
     """Return the error for a language none of whose outputs the model can write."""
     return InputError(

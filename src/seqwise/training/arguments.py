@@ -64,7 +64,7 @@ def check_patience(patience: int | None, *, evaluates: bool) -> None:
         return
     if not evaluates:
         raise InputError("patience: there is no development metric", hint="give evaluate as well")
-    if not isinstance(patience, int):
+    if not isinstance(patience, Integral):
         raise InputError(f"patience must be an integer, got {patience!r}")
     if not patience >= 1:
         raise InputError(f"patience must be at least 1, got {patience}")

@@ -17,9 +17,10 @@ def describe(function: object) -> str:
     """Describe a function by its name and the plain values that it was made with, without addresses.
 
     Plain values are numbers, texts, None and tuples of them, in closures, default arguments, partials and fields of
-    dataclasses, and functions in any of these. All other objects, such as tensors, modules and lists, are described by
-    their types, so that those of the same type are not told apart; so are two bodies of a function of the same name,
-    except those of a lambda. A variable that the function assigns is left out, because it may have changed since.
+    frozen dataclasses, and functions in any of these. All other objects, such as tensors, modules and lists, are
+    described by their types, so that those of the same type are not told apart; so are two bodies of a function of the
+    same name, except those of a lambda. A variable that the function assigns is left out, because it may have changed
+    since.
 
     Example:
         >>> def weighted(weight):
@@ -55,7 +56,8 @@ def _described(value: object, outer: tuple[int, ...]) -> str:
     if isinstance(value, FunctionType):
         made_with = [*_arguments((), dict(_made_with(value)), outer)]
         return f"{_name(value)}({', '.join(made_with)})" if made_with else _name(value)
-    if is_dataclass(value) and not isinstance(value, type):
+    # Other dataclasses may have changed since.
+    if is_dataclass(value) and not isinstance(value, type) and value.__dataclass_params__.frozen:  # type: ignore[attr-defined]
         named = {field.name: getattr(value, field.name, None) for field in fields(value)}
         return f"{_name(type(value))}({', '.join(_arguments((), named, outer))})"
     return _name(value if hasattr(value, "__qualname__") else type(value))

@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 import json
 import math
-import operator
 import os
 import random
 import re
@@ -23,7 +22,7 @@ from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from numbers import Integral
+from numbers import Integral, Real
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, TextIO
@@ -254,16 +253,15 @@ def fit(
     require_integrations(report_to)
     check_objective(objective)
     check_arguments(**options, save_every=save_every, measure_every=measure_every)
-    # JSON has none of NumPy's.
-    options = {name: operator.index(value) if isinstance(value, Integral) else value for name, value in options.items()}
     if output.exists() and not output.is_dir():
         raise InputError("the output is a file", path=output, hint="name a folder")
-    has_lstm = any(isinstance(module, nn.LSTM) for module in model.modules())
-    require_precision(local_device(), bf16=bf16, fp16=fp16, has_lstm=has_lstm)
+    require_precision(local_device(), bf16=bf16, fp16=fp16, has_lstm=_has_own_lstm(model))
     parsed = {name: parse_schedule(schedule).over(steps) for name, schedule in (schedules or {}).items()}
     check_patience(patience, evaluates=evaluate is not None)
+    save_every, measure_every, patience = map(_plain, (save_every, measure_every, patience))
     if evaluate is not None:
         options |= {"measure_every": measure_every, "patience": patience}
+    options = {name: _plain(value) for name, value in options.items()}
     if rates:
         check_rates(model, rates)
         options["rates"] = dict(rates)
@@ -531,6 +529,19 @@ class _AfterStep(TrainerCallback):
             os.fsync(log.fileno())  # before the checkpoint of this step
 
 
+def _plain(value: Any) -> Any:
+    """Convert NumPy's numbers, which JSON does not have, to Python's."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
+
+
+def _has_own_lstm(model: nn.Module) -> bool:
+    """Whether a model contains an LSTM of this package; others may get packed sequences, which work in bfloat16."""
+    own = (module for module in model.modules() if type(module).__module__.startswith("seqwise."))
+    return any(isinstance(child, nn.LSTM) for module in own for child in module.children())
+
+
 def _seed_own_noise(seed: int, step: int, part: int) -> None:
     """Give each of several processes its own noise, which depends only on the step.
 
@@ -689,16 +700,21 @@ def _truncate_logs(path: Path, steps: int, *, best_step: int | None) -> None:
 
     Later ones will be repeated, and may be damaged by the crash.
     """
+    measurements = path.with_name(MEASUREMENTS)
+    if not steps:
+        path.unlink(missing_ok=True)
+        measurements.unlink(missing_ok=True)
+        return
     if path.exists():
         with path.open("r+b") as log:
             log.truncate(sum(map(len, islice(log, steps))))
-    if steps and len(read_losses(path)) < steps:
+    if len(read_losses(path)) < steps:
         raise InputError(f"lines of the first {steps} steps are missing", path=path, hint=_RESTORE)
-    measurements = path.with_name(MEASUREMENTS)
     lines = [line for _, line in read_json_lines(measurements, hint=_RESTORE)] if measurements.exists() else []
     kept = [line for line in lines if is_number(line.get("step")) and line["step"] <= steps]
     if best_step is not None and best_step not in (line["step"] for line in kept):
-        raise InputError(f"the measurement of step {best_step}, the best, is missing", path=measurements, hint=_RESTORE)
+        problem = f"the measurement of step {best_step}, the best, is missing"
+        raise InputError(problem, path=measurements, hint=f"leave out measure, {_RESTORE}")
     text = "".join(json.dumps(line) + "\n" for line in kept)
     if measurements.exists() and text != measurements.read_text(encoding="utf-8"):
         write_atomically(measurements, text)
