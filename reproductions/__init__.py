@@ -130,9 +130,18 @@ OF_SEVERAL_TABLES |= {"search-objectives", "frontier", "training-inside", "wider
 
 
 def run_reproduction(
-    name: str, folder: Path, *, seed: int, scale: str | None, progress: ProgressFactory, only: str | None = None
+    name: str,
+    folder: Path,
+    *,
+    seed: int,
+    scale: str | None,
+    progress: ProgressFactory,
+    num_seeds: int | None = None,
+    only: str | None = None,
 ) -> Iterable[Outcome]:
     """Run a reproduction in its own folder, with seeds from ``seed`` on; no other reproduction is imported.
+
+    The number of seeds is that of the scale unless it is given.
 
     Raises:
         InputError: there is no such reproduction, or it has no such scale or no such table.
@@ -148,8 +157,11 @@ def run_reproduction(
     if not reproduction.scales:
         if scale is not None:
             raise InputError(f"{name!r} has no scales", hint="leave --scale out")
+        if num_seeds is not None:
+            raise InputError(f"{name!r} has one seed", hint="leave --seeds out")
         return run(Setup(folder, [seed], progress))
     scale = scale or next(iter(reproduction.scales))
     if scale not in reproduction.scales:
         raise InputError(f"there is no scale {scale!r}", hint=did_you_mean(scale, reproduction.scales))
-    return run(Setup(folder / scale, range(seed, seed + reproduction.scales[scale]), progress, scale, only))
+    seeds = range(seed, seed + (num_seeds or reproduction.scales[scale]))
+    return run(Setup(folder / scale, seeds, progress, scale, only))

@@ -8,7 +8,7 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -57,6 +57,9 @@ def reproduce(
     seed: Annotated[
         int, typer.Option(metavar="N", min=0, show_default=False, help="seed of data, weights, batches and noise [0]")
     ] = 0,
+    seeds: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="number of seeds of a table; by default that of the scale")
+    ] = None,
     scale: Annotated[
         str | None,
         typer.Option(
@@ -99,7 +102,8 @@ def reproduce(
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"cannot be made ({error.strerror})", path=results, hint="name a folder") from None
-    outcomes = run_reproduction(what, output, seed=seed, scale=scale, only=only, progress=progress_bars)
+    options: dict[str, Any] = {"seed": seed, "num_seeds": seeds, "scale": scale, "only": only}
+    outcomes = run_reproduction(what, output, progress=progress_bars, **options)
     for outcome in outcomes:
         path = folder / f"{file_stem(outcome.name, scale)}.json"
         save_table(outcome.table, path)

@@ -178,6 +178,15 @@ def test_a_reproduction_or_scale_that_is_not_there(tmp_path: Path) -> None:
         run_reproduction("table-4.1", tmp_path, scale="tpu", **how)
     with pytest.raises(InputError, match="has no scales; leave --scale out"):
         run_reproduction("stress", tmp_path, scale="cpu", **how)
+    with pytest.raises(InputError, match="has one seed; leave --seeds out"):
+        run_reproduction("stress", tmp_path, scale=None, num_seeds=2, **how)
+
+
+def test_a_table_has_as_many_seeds_as_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = importlib.import_module("reproductions.goyal_2018.tables")
+    monkeypatch.setattr(tables, "table_4_1", lambda setup: [list(setup.seeds)])
+    for given, expected in ({}, [4, 5, 6]), ({"num_seeds": 2}, [4, 5]):
+        assert run_reproduction("table-4.1", tmp_path, seed=4, scale="cpu", progress=no_progress, **given) == [expected]
 
 
 def test_one_of_several_tables_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
