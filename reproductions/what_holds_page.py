@@ -16,10 +16,11 @@ from reproductions.result_pages import is_ours
 from reproductions.values import interval_text
 from reproductions.what_holds import IDEAS, Evidence, detectable, examine
 from seqwise.evaluation.metrics import Estimate
+from seqwise.names import count_of
 
 SCALE_NAMES = {"converged": "converged", "gpu": "the papers' sizes", "cpu": "quick"}
 
-TITLES = ("idea", "paper", "ours", "seeds, corpora", "at equal time", "in the same decoder", "verdict")
+TITLES = ("idea", "paper", "ours", "seeds, tables", "at equal time", "in the same decoder", "verdict")
 PAGE = """\
 # What holds
 
@@ -33,8 +34,8 @@ This page compares the effects of ten published ideas with those measured here, 
 Effects are in points of F1, accuracy or BLEU unless another unit is given, with 95% intervals.
 
 - **Paper**: the paper's effect, averaged over its corpora.
-- **Ours**: the effect in the same comparison here, averaged over our corpora with equal weights. The interval treats
-  corpora as independent.
+- **Ours**: the effect in the same comparison here, averaged over our tables with equal weights. A table is a corpus, or
+  one direction of the taggers on it. The interval treats tables as independent.
 - **At equal time**: the same system against the strongest control trained for about as long, each with its best decoder
   on development data. For Metropolis-Hastings, the control is the best temperature of both samplers; for Table 6.6, the
   strongest of Mask-Predict with one length, with as many passes, and drawn repeatedly; for pseudolikelihood, the MLM
@@ -178,9 +179,8 @@ def _row(row: Evidence) -> list[str]:
     same = "no control" if idea.alone else "the same" if row.same_decoder is None else _interval(row.same_decoder)
     (chapter,) = (each.page for each in CHAPTERS if row.tables[0] in each.names)
     title = f"[{idea.title}](results/{chapter}.md) ({idea.source})"
-    count = len(row.tables)
-    corpora = f"{row.seeds} seeds, {count} {'corpora' if count > 1 else 'corpus'}, {SCALE_NAMES[row.scale]}"
-    return [title, f"{row.published:+.1f}{unit}", f"{_interval(row.ours)}{unit}", corpora, equal_time, same, verdict]
+    tables = f"{row.seeds} seeds, {count_of(len(row.tables), 'table')}, {SCALE_NAMES[row.scale]}"
+    return [title, f"{row.published:+.1f}{unit}", f"{_interval(row.ours)}{unit}", tables, equal_time, same, verdict]
 
 
 def _interval(effect: Estimate) -> str:
