@@ -206,7 +206,7 @@ HAND_MADE: list[tuple[str, bytes, int | None]] = [
     ("columns", b"\xff\xfea\0\t\0A\0\n\0", 1),
     ("pairs of words", b"a\tA\nb\n", 2),
     ("pairs of words", b"a\tA\n\tB\n", 2),
-    ("pairs of words", b"a\tA\n\n", 2),
+    ("pairs of words", b"a\tA\n\nb\tB\n", 2),
     ("pairs of characters", "\U0001f600\te\u0301\n".encode(), 0),
     ("pairs of texts", b"a\tA\n" + gzip.compress(b"b\tB\n", mtime=0), 2),
     ("inputs", b"a\n\nb\n", 2),

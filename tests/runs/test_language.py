@@ -25,9 +25,10 @@ from seqwise.runs.diagnosis import diagnose_language
 from seqwise.runs.inputs import read_examples
 from seqwise.runs.language import in_language, load_language, require_gold_inside, save_language
 from seqwise.runs.loading import new_run
+from seqwise.runs.measures import measure
 from seqwise.runs.run import fingerprint
 from seqwise.runs.settings import train_settings
-from seqwise.search import Grammar
+from seqwise.search import Grammar, HardTopK
 from seqwise.search.language import members
 
 TINY = ["--hidden-size=8", "--embedding-size=8", "--batch-size=8", "--beam-size=3"]
@@ -487,3 +488,17 @@ def test_forbidden_first_tokens_are_refused_with_a_language(tmp_path: Path) -> N
     run = _forbidding(tmp_path, begin_suppress_tokens=[4])
     with pytest.raises(InputError, match=r"generation_config.begin_suppress_tokens is \[4\], which a search inside"):
         in_language(run, str(tmp_path / "some.txt"))
+
+
+def test_an_input_without_an_output_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = _forbidding(tmp_path)
+
+    def excluding(candidates: Any, carry: Any, generator: Any) -> Any:
+        none_BX = torch.arange(candidates.scores_BJW[0].numel()).expand(len(candidates.scores_BJW), -1)
+        return HardTopK(2)(candidates.without(none_BX), carry, generator)
+
+    monkeypatch.setattr(type(run.codec), "allowed", lambda codec, selector: excluding)
+    examples = read_examples(run.settings, tmp_path / "train.tsv")
+    for call in (lambda: predict(run, examples, "beam"), lambda: measure(run, examples, "beam")):
+        with pytest.raises(InputError, match=r"train\.tsv:1: the search finds no output, because all are excluded; "):
+            call()

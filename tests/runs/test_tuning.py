@@ -310,7 +310,7 @@ def test_a_removed_file_of_the_best_settings_is_written_again_and_a_removed_run_
     assert tune(settings, tmp_path / "tuned", num_trials=2) == found
     assert found.config.read_text() == written
     again = f"to train it again: seqwise train --config {found.config} --output FOLDER"
-    assert capsys.readouterr().err == f"seqwise: {found.run}: the run of the best trial was removed; {again}\n"
+    assert capsys.readouterr().err == f"seqwise: {found.run}: the run of the best trial is not there; {again}\n"
 
 
 def test_data_that_change_while_a_trial_is_trained_are_noticed(
