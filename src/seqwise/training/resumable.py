@@ -32,7 +32,6 @@ MACHINE = "machine.json"
 """File of a checkpoint with the properties of the machine that change the last bits of results on a CPU."""
 
 _GENERATORS, _STATE = "rng_state.pth", "trainer_state.json"
-_WITHOUT_IT = "remove the checkpoint, and the same command continues from the one before it"
 _TENSORS = ("optimizer.pt", "scheduler.pt", _GENERATORS)
 
 
@@ -92,7 +91,7 @@ def other_machine_warning(folder: Path) -> str | None:
     """Return a warning if results on the CPU may differ from those of the machine that wrote a checkpoint, or None."""
     if not (folder / MACHINE).is_file():  # older checkpoints have none
         return None
-    then, now = read_json_object(folder / MACHINE, what="machine", hint=_WITHOUT_IT), _machine()
+    then, now = read_json_object(folder / MACHINE, what="machine", hint="remove the file"), _machine()
     parts = {"threads": "{now} threads instead of {then}", "processor": "a processor of type {now} instead of {then}"}
     texts = [text.format(now=now[name], then=then.get(name)) for name, text in parts.items()]
     changed = [text for name, text in zip(parts, texts, strict=True) if now[name] != then.get(name)]
@@ -109,22 +108,22 @@ def has_ended(state: TrainerState) -> bool:
 
 def require_state(folder: Path) -> TrainerState:
     """Return the Trainer's state of a checkpoint; raise if a file is missing, which the Trainer would ignore."""
+    hint = "remove the checkpoint, and the same command continues from the one before it"
     for name in (*_TENSORS, _STATE):
         if not (folder / name).is_file():
-            raise InputError("the checkpoint lacks this file", path=folder / name, hint=_WITHOUT_IT)
+            raise InputError("the checkpoint lacks this file", path=folder / name, hint=hint)
     for name in _TENSORS:
         try:
             with safe_globals():  # with weights_only, torch executes no code from the file
                 torch.load(folder / name, map_location="cpu", weights_only=True)
         except Exception as error:  # a damaged or foreign file may fail in any way
             problem = f"cannot be loaded as plain data ({first_line(error)})"
-            raise InputError(problem, path=folder / name, hint=_WITHOUT_IT) from error
+            raise InputError(problem, path=folder / name, hint=hint) from error
     try:
         state = TrainerState.load_from_json(str(folder / _STATE))
         has_ended(state)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        problem = f"not the state of a training run ({error})"
-        raise InputError(problem, path=folder / _STATE, hint=_WITHOUT_IT) from error
+        raise InputError(f"not the state of a training run ({error})", path=folder / _STATE, hint=hint) from error
     if state.global_step != checkpoint_step(folder):
-        raise InputError(f"the state is that of step {state.global_step!r}", path=folder / _STATE, hint=_WITHOUT_IT)
+        raise InputError(f"the state is that of step {state.global_step!r}", path=folder / _STATE, hint=hint)
     return state

@@ -556,17 +556,17 @@ def _begin(checkpoints: Path, log_path: Path, settings: Mapping[str, Any], *, me
     """Prepare a training run, or remove everything after its last complete checkpoint; return its state."""
     checkpoints.mkdir(parents=True, exist_ok=True)
     discard_incomplete(checkpoints)
-    folder, state, warning = last_complete(checkpoints), None, None
+    folder, state = last_complete(checkpoints), None
     if folder is not None:
         _require_same_settings(folder, settings)
-        state, warning = require_state(folder), other_machine_warning(folder)
+        state = require_state(folder)
         # A killed process may have saved this checkpoint without removing older ones.
         prune(checkpoints, best=state.best_global_step)
     steps, best_step = (0, None) if state is None else (state.global_step, state.best_global_step)
     _truncate_logs(log_path, steps, best_step=best_step if measures else None)
     log_path.with_name(NOT_FINITE).unlink(missing_ok=True)
-    if state is not None and not has_ended(state) and local_device().type == "cpu":
-        warn(warning)
+    if folder is not None and state is not None and not has_ended(state) and local_device().type == "cpu":
+        warn(other_machine_warning(folder))
     return state
 
 
