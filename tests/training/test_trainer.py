@@ -370,29 +370,6 @@ def test_checkpoints_of_versions_that_recorded_no_objective_resume(tmp_path: Pat
     assert run(new_model(), tmp_path).resumed_from == STEPS
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="threads and processor matter on a CPU only")
-def test_another_number_of_threads_or_processor_is_said_once_when_training_resumes(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for stop in (4, 8):
-        with pytest.raises(KeyboardInterrupt):
-            run(new_model(), tmp_path, on_progress=stop_after(stop))
-        assert "resumed with" not in capfd.readouterr().err
-    (folder, threads) = tmp_path / "checkpoints" / "checkpoint-8", torch.get_num_threads()
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads + 1)
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "NEW")
-    run(new_model(), tmp_path)
-    said = capfd.readouterr().err
-    assert said.startswith(
-        f"seqwise: {folder}: resumed with {threads + 1} threads instead of {threads} and a processor"
-    )
-    assert said.endswith("results may differ in the last bits from those of an uninterrupted run\n")
-    assert said.count("\n") == 1
-    monkeypatch.undo()
-    run(new_model(), tmp_path)
-    assert capfd.readouterr().err == ""
-
-
 def test_damage_of_logs_after_the_checkpoint_is_cut_off(tmp_path: Path, uninterrupted: tuple[Tagger, Path]) -> None:
     options: dict[str, Any] = {"measure": lambda values: {"x": 1.0}, "measure_every": 2}
     with pytest.raises(KeyboardInterrupt):

@@ -18,7 +18,6 @@ from torch import distributed, nn
 from transformers import Trainer, TrainerState
 from transformers.trainer_pt_utils import safe_globals
 
-from seqwise.data.records import read_json_object
 from seqwise.errors import InputError, NotFiniteError, first_line
 from seqwise.training.checkpoints import UNFINISHED, checkpoint_step, keep_checkpoint, saving
 
@@ -27,9 +26,6 @@ SETTINGS = "settings.json"
 
 WEIGHTS = "model.safetensors"
 """File of a checkpoint with the weights."""
-
-MACHINE = "machine.json"
-"""File of a checkpoint with the properties of the machine that change the last bits of results on a CPU."""
 
 _GENERATORS, _STATE = "rng_state.pth", "trainer_state.json"
 _TENSORS = ("optimizer.pt", "scheduler.pt", _GENERATORS)
@@ -59,7 +55,6 @@ class ResumableTrainer(Trainer):  # transformers exports it as Any
         # Cloned, because safetensors refuses tensors that share memory, as tied embeddings do.
         save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / WEIGHTS)
         (folder / SETTINGS).write_text(json.dumps(self.settings, sort_keys=True), encoding="utf-8")
-        (folder / MACHINE).write_text(json.dumps(_machine()), encoding="utf-8")
 
     # Private methods, because no public one is called between writing a checkpoint and using it.
 
@@ -81,24 +76,6 @@ class ResumableTrainer(Trainer):  # transformers exports it as Any
             os.fsync(self.log_file.fileno())
             keep_checkpoint(checkpoints, step, best=self.state.best_global_step)
         self.state.best_model_checkpoint = None  # the Trainer's path, before renaming
-
-
-def _machine() -> dict[str, Any]:
-    return {"threads": torch.get_num_threads(), "processor": torch.backends.cpu.get_cpu_capability()}
-
-
-def other_machine_warning(folder: Path) -> str | None:
-    """Return a warning if results on the CPU may differ from those of the machine that wrote a checkpoint, or None."""
-    if not (folder / MACHINE).is_file():  # older checkpoints have none
-        return None
-    then, now = read_json_object(folder / MACHINE, what="machine", hint="remove the file"), _machine()
-    parts = {"threads": "{now} threads instead of {then}", "processor": "a processor of type {now} instead of {then}"}
-    texts = [text.format(now=now[name], then=then.get(name)) for name, text in parts.items()]
-    changed = [text for name, text in zip(parts, texts, strict=True) if now[name] != then.get(name)]
-    if not changed:
-        return None
-    result = "results may differ in the last bits from those of an uninterrupted run"
-    return f"{folder}: resumed with {' and '.join(changed)}: {result}"
 
 
 def has_ended(state: TrainerState) -> bool:

@@ -1,9 +1,9 @@
 """Training loop for every model: the Hugging Face Trainer, with the whole objective inside forward.
 
-After a crash at any moment and a restart, training ends with the same weights, bit for bit, as an uninterrupted run
-(with the same number of threads, processor type and versions). In addition to the Trainer, this requires crash-safe
-checkpoints (``checkpoints``), a sequence of batches that depends only on the seed, schedules that read the global step,
-and an error if the settings differ.
+After a crash at any moment and a restart, training ends with the same weights, bit for bit, as an uninterrupted run (on
+the same machine with the same number of threads). In addition to the Trainer, this requires crash-safe checkpoints
+(``checkpoints``), a sequence of batches that depends only on the seed, schedules that read the global step, and an
+error if the settings differ.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from seqwise.data.batches import BatchSampler, EncodedExample, collate
 from seqwise.data.durable import write_atomically
 from seqwise.data.records import is_number, read_json_lines
 from seqwise.devices import require_precision
-from seqwise.errors import InputError, NotFiniteError, warn
+from seqwise.errors import InputError, NotFiniteError
 from seqwise.objectives.objective import Objective
 from seqwise.schedules import AnySchedule, Schedule, parse_schedule
 from seqwise.training.arguments import (
@@ -66,14 +66,7 @@ from seqwise.training.processes import (
     world_size,
 )
 from seqwise.training.reporting import require_integrations
-from seqwise.training.resumable import (
-    SETTINGS,
-    WEIGHTS,
-    ResumableTrainer,
-    has_ended,
-    other_machine_warning,
-    require_state,
-)
+from seqwise.training.resumable import SETTINGS, WEIGHTS, ResumableTrainer, has_ended, require_state
 from seqwise.training.sequence_trainer import SequenceTrainer, WithObjective
 
 _START_AGAIN = "give another output folder, or remove this one to start again"
@@ -565,8 +558,6 @@ def _begin(checkpoints: Path, log_path: Path, settings: Mapping[str, Any], *, me
     steps, best_step = (0, None) if state is None else (state.global_step, state.best_global_step)
     _truncate_logs(log_path, steps, best_step=best_step if measures else None)
     log_path.with_name(NOT_FINITE).unlink(missing_ok=True)
-    if folder is not None and state is not None and not has_ended(state) and local_device().type == "cpu":
-        warn(other_machine_warning(folder))
     return state
 
 
