@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from oracles import Case, tagger_case, translation_case
-from reliability.test_damaged_checkpoints import Table, cross_entropy, train
+from reliability.test_damaged_checkpoints import Table, cross_entropy
 from seqwise import InputError, peaked_softmax, soft_top_k
 from seqwise.configuration import OneOf
 from seqwise.data import EncodedExample, Vocabulary, collate
@@ -173,7 +173,7 @@ def test_training_stops_at_the_first_bad_step_and_keeps_its_batch(bad: float, tm
             examples[index].source_ids,
             examples[index].target_ids,
         )
-    train(tmp_path)  # which goes on from step 2
+    assert fit(Table(), objective, examples, output=tmp_path, **given).resumed_from == 2
     assert not (tmp_path / "not-finite.json").exists()
     promise(
         "a loss that is NaN or infinite", 1, "training stops at that step, names the batch, keeps it and the checkpoint"

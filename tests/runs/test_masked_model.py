@@ -567,7 +567,12 @@ def file(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
         ([], "a b\n" * 9, "", "dev.txt: the file is empty"),
         ([], "a b\n" * 9, "\n\n", "dev.txt: no example in the file"),
         ([], "a a\n" * 9, None, "input.txt: the training data have one known token, 'a', so there is nothing to pred"),
-        ([], "a b\n", None, "input.txt: the training data have no known token, so there is nothing to predict; give more"),
+        (
+            [],
+            "a b\n",
+            None,
+            "input.txt: the training data have no known token, so there is nothing to predict; give more",
+        ),
         (["--units=characters"], "aa\n", None, "input.txt: the training data have one known token, 'a', so "),
         (["--units=characters"], "ab\n", "ab\nax\n", "dev.txt:2: unknown token 'x'; "),
         (["--minimum-count=1"], "a b\n", "a c\n", "dev.txt:1: unknown token 'c'; "),

@@ -320,6 +320,8 @@ def test_training_needs_data() -> None:
 def test_settings_of_a_masked_model_are_refused_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "masked.yaml"
     path.write_text(dump(masked_settings(format="fasta")))
-    said = r"masked\.yaml: settings of a masked model, which seqwise train and tune do not take; use seqwise masked-model"
+    said = (
+        r"masked\.yaml: settings of a masked model, which seqwise train and tune do not take; use seqwise masked-model"
+    )
     with pytest.raises(InputError, match=said):
         load_settings(path)

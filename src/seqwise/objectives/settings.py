@@ -43,10 +43,7 @@ if TYPE_CHECKING:
 
 
 class SampledSelfNormalized(Penalized):
-    """Cross-entropy with a penalty on log Z, at a fraction of the positions.
-
-    See :func:`~seqwise.objectives.self_normalization.sampled_self_normalized_objective`.
-    """
+    """Cross-entropy with a penalty on log Z, at a fraction of the positions."""
 
     name: Literal["sampled-self-normalized"] = "sampled-self-normalized"
 
@@ -57,10 +54,7 @@ class SampledSelfNormalized(Penalized):
 
 
 class SelfNormalized(Penalized):
-    """Cross-entropy with a penalty that keeps log Z near 0.
-
-    See :func:`~seqwise.objectives.self_normalization.self_normalized_objective`.
-    """
+    """Cross-entropy with a penalty that keeps log Z near 0."""
 
     name: Literal["self-normalized"] = "self-normalized"
 
@@ -71,10 +65,7 @@ class SelfNormalized(Penalized):
 
 
 class UnnormalizedLikelihood(Penalized):
-    """Raw scores of the gold tokens with a penalty on log Z.
-
-    See :func:`~seqwise.objectives.self_normalization.unnormalized_likelihood_objective`.
-    """
+    """Raw scores of the gold tokens with a penalty on log Z."""
 
     name: Literal["unnormalized-likelihood"] = "unnormalized-likelihood"
     weight: float = setting(
@@ -91,10 +82,7 @@ class UnnormalizedLikelihood(Penalized):
 
 
 class BeamCRF(Committed):
-    """Likelihood normalised over the outputs of a beam.
-
-    See :func:`~seqwise.objectives.beam_likelihood.beam_crf_objective`.
-    """
+    """Likelihood normalised over the outputs of a beam."""
 
     name: Literal["beam-crf"] = "beam-crf"
 
@@ -110,10 +98,7 @@ class BeamCRF(Committed):
 
 
 class DenseBeam(Committed):
-    """Likelihood of gold among the slots of a beam, at every step.
-
-    See :func:`~seqwise.objectives.beam_likelihood.dense_beam_objective`.
-    """
+    """Likelihood of gold among the slots of a beam, at every step."""
 
     name: Literal["dense-beam"] = "dense-beam"
 
@@ -124,10 +109,7 @@ class DenseBeam(Committed):
 
 
 class SoftDenseBeam(Mixed):
-    """Likelihood of gold among the slots of a relaxed beam, at every step.
-
-    See :func:`~seqwise.objectives.beam_likelihood.soft_dense_beam_objective`.
-    """
+    """Likelihood of gold among the slots of a relaxed beam, at every step."""
 
     name: Literal["soft-dense-beam"] = "soft-dense-beam"
 
@@ -146,10 +128,7 @@ class SoftDenseBeam(Mixed):
 
 
 class BeamSearchOptimization(Costed, Searching):
-    """Margin violations wherever gold falls off the beam, which then restarts from gold.
-
-    See :func:`~seqwise.objectives.violations.beam_search_optimization_objective`.
-    """
+    """Margin violations wherever gold falls off the beam, which then restarts from gold."""
 
     search_unit = LOST_MARGIN
     name: Literal["beam-search-optimization"] = "beam-search-optimization"
@@ -161,10 +140,7 @@ class BeamSearchOptimization(Costed, Searching):
 
 
 class EarlyUpdate(Searching):
-    """Perceptron update at the step where gold falls off the beam.
-
-    See :func:`~seqwise.objectives.violations.early_update_objective`.
-    """
+    """Perceptron update at the step where gold falls off the beam."""
 
     search_unit = LOST_MARGIN
     name: Literal["early-update"] = "early-update"
@@ -176,10 +152,7 @@ class EarlyUpdate(Searching):
 
 
 class HardHinge(Costed, Searching):
-    """Hinge loss on the hard beam.
-
-    See :func:`~seqwise.objectives.violations.hard_beam_hinge_objective`.
-    """
+    """Hinge loss on the hard beam."""
 
     search_unit = LOST_MARGIN
     name: Literal["hard-hinge"] = "hard-hinge"
@@ -191,10 +164,7 @@ class HardHinge(Costed, Searching):
 
 
 class Hinge(Relaxed, Costed, Searching):
-    """Hinge loss on the relaxed beam, with cost-augmented search.
-
-    See :func:`~seqwise.objectives.search_aware.hinge_objective`.
-    """
+    """Hinge loss on the relaxed beam, with cost-augmented search."""
 
     search_unit = LOST_MARGIN
     name: Literal["hinge"] = "hinge"
@@ -206,10 +176,7 @@ class Hinge(Relaxed, Costed, Searching):
 
 
 class MinimumRisk(Annealed, OutputCosted):
-    """Expected cost of the outputs of a beam.
-
-    See :func:`~seqwise.objectives.risk.minimum_risk_objective`.
-    """
+    """Expected cost of the outputs of a beam."""
 
     name: Literal["minimum-risk"] = "minimum-risk"
 
@@ -223,10 +190,7 @@ class MinimumRisk(Annealed, OutputCosted):
 
 
 class SoftmaxMargin(OutputCosted):
-    """Likelihood over the outputs of a beam, in which costly outputs weigh more.
-
-    See :func:`~seqwise.objectives.softmax_margin.softmax_margin_objective`.
-    """
+    """Likelihood over the outputs of a beam, in which costly outputs weigh more."""
 
     name: Literal["softmax-margin"] = "softmax-margin"
 
@@ -237,10 +201,7 @@ class SoftmaxMargin(OutputCosted):
 
 
 class RelaxedBeam(Relaxed, Costed, Searching):
-    """Expected cost of the outputs of a relaxed beam.
-
-    See :func:`~seqwise.objectives.search_aware.relaxed_beam_objective`.
-    """
+    """Expected cost of the outputs of a relaxed beam."""
 
     name: Literal["relaxed-beam"] = "relaxed-beam"
 
@@ -257,10 +218,7 @@ class RelaxedBeam(Relaxed, Costed, Searching):
 
 
 class CRF(ObjectiveConfig):
-    """Likelihood of a linear chain, normalised over all outputs.
-
-    See :func:`~seqwise.objectives.chain.crf_objective`.
-    """
+    """Likelihood of a linear chain, normalised over all outputs."""
 
     name: Literal["crf"] = "crf"
 
@@ -275,10 +233,7 @@ class CRF(ObjectiveConfig):
 
 
 class CrossEntropy(ObjectiveConfig):
-    """Cross-entropy of the gold tokens.
-
-    See :func:`~seqwise.objectives.objective.cross_entropy_objective`.
-    """
+    """Cross-entropy of the gold tokens."""
 
     from_scratch = True
 
@@ -303,10 +258,7 @@ class CrossEntropy(ObjectiveConfig):
 
 
 class Distillation(ObjectiveConfig):
-    """Distil the preferences of a local model's beam into raw scores.
-
-    See :func:`~seqwise.objectives.distillation.distillation_objective`.
-    """
+    """Distil the preferences of a local model's beam into raw scores."""
 
     searches = True
 
@@ -338,10 +290,7 @@ class Distillation(ObjectiveConfig):
 
 
 class NoiseContrastive(ObjectiveConfig):
-    """Discriminate gold tokens from tokens drawn from their distribution.
-
-    See :func:`~seqwise.objectives.contrastive.noise_contrastive_objective`.
-    """
+    """Discriminate gold tokens from tokens drawn from their distribution."""
 
     from_scratch = True
 
@@ -359,10 +308,7 @@ class NoiseContrastive(ObjectiveConfig):
 
 
 class ScheduledSampling(Sampling, ObjectiveConfig):
-    """Cross-entropy along the model's own outputs, with decreasing probability of gold.
-
-    See :func:`~seqwise.objectives.scheduled_sampling.scheduled_sampling_objective`.
-    """
+    """Cross-entropy along the model's own outputs, with decreasing probability of gold."""
 
     name: Literal["scheduled-sampling"] = "scheduled-sampling"
 
