@@ -490,6 +490,17 @@ def test_forbidden_first_tokens_are_refused_with_a_language(tmp_path: Path) -> N
         in_language(run, str(tmp_path / "some.txt"))
 
 
+def test_a_run_whose_language_is_refused_can_be_loaded_to_replace_it(tmp_path: Path) -> None:
+    (tmp_path / "some.txt").write_text("a b\n")
+    run = in_language(_forbidding(tmp_path), str(tmp_path / "some.txt"))
+    save_language(run.model, tmp_path)
+    (tmp_path / "other").mkdir()
+    other = load_language(_forbidding(tmp_path / "other", begin_suppress_tokens=[4]), tmp_path)
+    with pytest.raises(InputError, match="which a search inside a language does not follow"):
+        predict(other, ["a"], "beam")
+    assert predict(in_language(other, ""), ["a"], "beam")[0]
+
+
 def test_an_input_without_an_output_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = _forbidding(tmp_path)
 

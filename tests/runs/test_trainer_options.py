@@ -105,6 +105,15 @@ def test_the_learning_rate_rises_in_a_fraction_of_the_steps_and_falls_by_name(tm
     assert rates == pytest.approx([0.01 * min(step / peak, (peak / max(step, 1)) ** 0.5) for step in steps])
 
 
+def test_a_warm_up_leaves_the_last_step_a_learning_rate(tmp_path: Path) -> None:
+    options = {"warmup": 0.9, "learning_rate": 0.01, "batch_size": 99, "epochs": 1.0, "evaluate_every": 0}
+    settings = train_settings(objective="cross-entropy", hidden_size=4, embedding_size=4, **options)
+    run = new_run(tagged(), settings)
+    train_stage(run, run.codec.encode(tagged()), settings, folder=tmp_path)
+    (line,) = json_lines(tmp_path / "log.jsonl")
+    assert line["learning_rate"] > 0
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU computes in these types")
 @pytest.mark.parametrize(
     ("flag", "message"),

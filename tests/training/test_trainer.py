@@ -669,6 +669,9 @@ def test_half_precision_without_a_gpu_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="bf16: without a GPU, an LSTM does not compute in bfloat16"):
         run(models.Tagger(source_size=7, target_size=3), tmp_path / "never", bf16=True)
     assert not (tmp_path / "never").exists()
+    model = new_model()
+    model.other = nn.LSTM(2, 2)  # which may get packed sequences
+    assert run(model, tmp_path / "run", bf16=True).steps == STEPS
 
 
 @pytest.mark.parametrize(
