@@ -476,10 +476,8 @@ def _left_out(run: OutputRun, examples: Sequence[Example]) -> str | None:
     known = len(known_targets(run, examples))
     if known == len(examples):
         return None
-    left_out, total = len(examples) - known, count_of(len(examples), "example")
-    return (
-        f"all measures but those of the decoders leave out {left_out:,} of {total}, whose targets the run cannot write"
-    )
+    left_out = f"{len(examples) - known:,} of {count_of(len(examples), 'example')}"
+    return f"all measures but those of the decoders leave out {left_out}, whose targets the run cannot write"
 
 
 def _best_of_steps(steps: Sequence[Sequence[Prefix]]) -> tuple[list[list[Prefix]], int]:

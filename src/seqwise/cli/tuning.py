@@ -62,7 +62,7 @@ def tune(
         print(json.dumps({**asdict(tuning), "config": str(tuning.config), "run": str(tuning.run)}))
         return
     _print_trials(tuning)
-    run = f", run: {tuning.run}" if tuning.run.exists() else ""  # a warning says that it was removed
+    run = f", run: {tuning.run}" if tuning.run.exists() else ""  # a warning says that it is not there
     print(f"the best trial is {tuning.best + 1}; settings: {tuning.config}{run}")
     print(f"try: seqwise train --config {shlex.quote(str(tuning.config))} --output FOLDER")
 

@@ -199,13 +199,12 @@ class Grammar:
         key = frozenset(tokens)
         if self.end in key:
             raise InputError(f"every output ends with the token {self.end}", hint="keep it")
-        if key not in self._without and key.isdisjoint({*self.texts, *self.first}):
-            self._without[key] = self
         if key not in self._without:
             texts, first = (
                 {token: text for token, text in every.items() if token not in key} for every in (self.texts, self.first)
             )
-            self._without[key] = Grammar(self.source, texts, first, self.end, self.before)
+            has_any = not key.isdisjoint({*self.texts, *self.first})
+            self._without[key] = Grammar(self.source, texts, first, self.end, self.before) if has_any else self
         return self._without[key]
 
     def start(self, batch_size: int, device: torch.device) -> Tensor:
