@@ -360,14 +360,25 @@ def test_an_option_that_is_left_out_on_resuming_is_missed(option: dict[str, Any]
         run(new_model(), tmp_path)
 
 
-def test_checkpoints_of_versions_that_recorded_no_objective_resume(tmp_path: Path) -> None:
+@pytest.mark.skipif(torch.cuda.is_available(), reason="threads and instructions matter on a CPU only")
+def test_another_machine_is_said_once_when_training_resumes(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for stop in (4, 8):
+        with pytest.raises(KeyboardInterrupt):
+            run(new_model(), tmp_path, on_progress=stop_after(stop))
+        assert "resumed with" not in capfd.readouterr().err
+    (folder, threads) = tmp_path / "checkpoints" / "checkpoint-8", torch.get_num_threads()
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads + 1)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "NEW")
     run(new_model(), tmp_path)
-    folder = tmp_path / "checkpoints" / f"checkpoint-{STEPS}"
-    settings = json.loads((folder / "settings.json").read_text())
-    del settings["objective"]
-    (folder / "settings.json").write_text(json.dumps(settings))
-    seal(folder)
-    assert run(new_model(), tmp_path).resumed_from == STEPS
+    said = capfd.readouterr().err
+    assert said.startswith(f"seqwise: {folder}: resumed with other threads ({threads} then, {threads + 1} now), instr")
+    assert "'NEW' now); an uninterrupted run may end with different weights" in said
+    assert said.count("\n") == 1
+    monkeypatch.undo()
+    run(new_model(), tmp_path)  # the run has ended, so nothing depends on the machine any more
+    assert capfd.readouterr().err == ""
 
 
 def test_damage_of_logs_after_the_checkpoint_is_cut_off(tmp_path: Path, uninterrupted: tuple[Tagger, Path]) -> None:

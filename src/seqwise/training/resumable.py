@@ -20,9 +20,13 @@ from transformers.trainer_pt_utils import safe_globals
 
 from seqwise.errors import InputError, NotFiniteError, first_line
 from seqwise.training.checkpoints import UNFINISHED, checkpoint_step, keep_checkpoint, saving
+from seqwise.training.processes import local_device, world_size
 
 SETTINGS = "settings.json"
-"""File of a checkpoint with the settings of the training run, so that it is not resumed with others."""
+"""File of a checkpoint with the settings of the training run and its machine, so that others are noticed."""
+
+MACHINE = "machine"
+"""Key of the machine in the settings of a checkpoint."""
 
 WEIGHTS = "model.safetensors"
 """File of a checkpoint with the weights."""
@@ -54,7 +58,8 @@ class ResumableTrainer(Trainer):  # transformers exports it as Any
         folder.mkdir(parents=True, exist_ok=True)
         # Cloned, because safetensors refuses tensors that share memory, as tied embeddings do.
         save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / WEIGHTS)
-        (folder / SETTINGS).write_text(json.dumps(self.settings, sort_keys=True), encoding="utf-8")
+        record = json.dumps({**self.settings, MACHINE: machine()}, sort_keys=True)
+        (folder / SETTINGS).write_text(record, encoding="utf-8")
 
     # Private methods, because no public one is called between writing a checkpoint and using it.
 
@@ -76,6 +81,14 @@ class ResumableTrainer(Trainer):  # transformers exports it as Any
             os.fsync(self.log_file.fileno())
             keep_checkpoint(checkpoints, step, best=self.state.best_global_step)
         self.state.best_model_checkpoint = None  # the Trainer's path, before renaming
+
+
+def machine() -> dict[str, Any]:
+    """Return what trained weights depend on beside the settings and the data."""
+    device = local_device().type
+    on_cpu = {"threads": torch.get_num_threads(), "instructions": torch.backends.cpu.get_cpu_capability()}
+    common = {"device": device, "processes": world_size(), "torch": torch.__version__}
+    return common | (on_cpu if device == "cpu" else {})
 
 
 def has_ended(state: TrainerState) -> bool:

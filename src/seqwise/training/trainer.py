@@ -1,9 +1,9 @@
 """Training loop for every model: the Hugging Face Trainer, with the whole objective inside forward.
 
-After a crash at any moment and a restart, training ends with the same weights, bit for bit, as an uninterrupted run (on
-the same machine with the same number of threads). In addition to the Trainer, this requires crash-safe checkpoints
-(``checkpoints``), a sequence of batches that depends only on the seed, schedules that read the global step, and an
-error if the settings differ.
+After a crash at any moment and a restart, training ends with the same weights, bit for bit, as an uninterrupted run
+(with the same number of threads, instructions of the CPU and versions; a warning says if they differ). In addition to
+the Trainer, this requires crash-safe checkpoints (``checkpoints``), a sequence of batches that depends only on the
+seed, schedules that read the global step, and an error if the settings differ.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from seqwise.data.batches import BatchSampler, EncodedExample, collate
 from seqwise.data.durable import write_atomically
 from seqwise.data.records import is_number, read_json_lines
 from seqwise.devices import require_precision
-from seqwise.errors import InputError, NotFiniteError
+from seqwise.errors import InputError, NotFiniteError, warn
 from seqwise.objectives.objective import Objective
 from seqwise.schedules import AnySchedule, Schedule, parse_schedule
 from seqwise.training.arguments import (
@@ -66,7 +66,15 @@ from seqwise.training.processes import (
     world_size,
 )
 from seqwise.training.reporting import require_integrations
-from seqwise.training.resumable import SETTINGS, WEIGHTS, ResumableTrainer, has_ended, require_state
+from seqwise.training.resumable import (
+    MACHINE,
+    SETTINGS,
+    WEIGHTS,
+    ResumableTrainer,
+    has_ended,
+    machine,
+    require_state,
+)
 from seqwise.training.sequence_trainer import SequenceTrainer, WithObjective
 
 _START_AGAIN = "give another output folder, or remove this one to start again"
@@ -551,8 +559,10 @@ def _begin(checkpoints: Path, log_path: Path, settings: Mapping[str, Any], *, me
     discard_incomplete(checkpoints)
     folder, state = last_complete(checkpoints), None
     if folder is not None:
-        _require_same_settings(folder, settings)
+        then = _require_same_settings(folder, settings)
         state = require_state(folder)
+        if not has_ended(state):
+            _warn_of_another_machine(folder, then)
         # A killed process may have saved this checkpoint without removing older ones.
         prune(checkpoints, best=state.best_global_step)
     steps, best_step = (0, None) if state is None else (state.global_step, state.best_global_step)
@@ -639,17 +649,27 @@ def require_same_data(output: Path, train: Sequence[EncodedExample], fingerprint
         _require_same_settings(folder, parts, only=parts)
 
 
-def _require_same_settings(folder: Path, settings: Mapping[str, Any], *, only: Collection[str] | None = None) -> None:
-    """Raise an InputError if a checkpoint was made with different settings, of all or only of some names."""
+def _require_same_settings(
+    folder: Path, settings: Mapping[str, Any], *, only: Collection[str] | None = None
+) -> Mapping[str, Any]:
+    """Return the machine that made a checkpoint; raise an InputError if its settings, all or some, were different."""
     try:
         saved = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         problem = f"not a checkpoint of seqwise: {SETTINGS} cannot be read"
         raise InputError(problem, path=folder, hint=_START_AGAIN) from error
+    then: Mapping[str, Any] = saved.pop(MACHINE, {})
     saved = {name: value for name, value in saved.items() if only is None or name in only}
     changed = next(_differences(saved, settings), None)
     if changed is not None:
         raise InputError(f"the checkpoint was made with other {changed}", path=folder, hint=_START_AGAIN)
+    return then
+
+
+def _warn_of_another_machine(folder: Path, then: Mapping[str, Any]) -> None:
+    changed = ", ".join(_differences(then, machine()))
+    if changed:
+        warn(f"{folder}: resumed with other {changed}; an uninterrupted run may end with different weights")
 
 
 def _differences(saved: Mapping[str, Any], settings: Mapping[str, Any]) -> Iterator[str]:
@@ -660,8 +680,6 @@ def _differences(saved: Mapping[str, Any], settings: Mapping[str, Any]) -> Itera
         if name == "fingerprints":
             then, now = then or {}, now or {}
             yield from (part for part in {**then, **now} if then.get(part) != now.get(part))
-        elif name == "objective" and then is None:
-            continue  # older checkpoints have none
         elif then != now:
             yield "training data" if name == "data" else f"{name} ({then!r} then, {now!r} now)"
 
