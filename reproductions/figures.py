@@ -16,6 +16,9 @@ from seqwise.evaluation.metrics import Estimate
 BLUE, SKY, GREEN, ORANGE, RED, PINK, GREY, YELLOW, BLACK = PALETTE = (
     "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00", "#CC79A7", "#999999", "#F0E442", "#000000",
 )  # fmt: skip
+STYLES = ("-", "--", ":")
+"""Styles of lines, the next for each repetition of the palette."""
+
 COLOURS = {"greedy": GREY, "beam": SKY, "interpolated-beam": GREEN, "raw-beam": RED, "soft-beam": ORANGE}
 """Colours of decoders."""
 
@@ -78,8 +81,9 @@ def draw_curves(table: Table, path: Path) -> None:
         ends = []
         for number, name in enumerate(names):
             seconds, metric = best_so_far([curve for curve in table.curves if curve.system == name])
-            colour = PALETTE[number % len(PALETTE)]
-            axes.step(seconds, metric, where="post", color=colour, linewidth=1.4, label=name)
+            repeat, colour = number // len(PALETTE), PALETTE[number % len(PALETTE)]
+            line = STYLES[repeat % len(STYLES)]
+            axes.step(seconds, metric, line, where="post", color=colour, linewidth=1.4, label=name)
             axes.plot(seconds[-1], metric[-1], "o", color=colour, markersize=4)
             ends.append(metric[-1])
         best, worst = (max(ends), min(ends))[:: table.curves[0].sign]
