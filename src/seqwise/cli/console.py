@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from seqwise.errors import InputError
 from seqwise.names import interval_texts, measure_heading, measure_text
-from seqwise.training.processes import DEVICE, local_device, world_size
+from seqwise.training.processes import local_device, world_size
 
 if TYPE_CHECKING:  # rich is imported on use, because --help and completion do not need it
     import torch
@@ -184,10 +184,9 @@ def print_filled(*lines: str, indent: int = 2, file: TextIO | None = None) -> No
 
 
 def command_device() -> torch.device:
-    """Return the device of the command, and print it on standard error, unless it is the CPU by default."""
+    """Return the device of the command, and print it on standard error."""
     device = local_device()
-    if device.type != "cpu" or DEVICE in os.environ:
-        print(f"running on {device}", file=sys.stderr)
+    print(f"running on {device}", file=sys.stderr)
     return device
 
 
