@@ -263,8 +263,8 @@ def fail_inside(whole: Whole, output: Path, points: Sequence[str], how: Sequence
         fault = Fault(point.format(step=step, old=step - 2 * EVERY), how[number % len(how)])
         ended = run(command, *whole.arguments, f"--output={output}", root=output, fault=fault)
         assert ended.code == 2, (fault, ended)
-        *before, line = ended.err.splitlines()
-        assert all("resumed after step" in said for said in before), ended.err
+        device, *before, line = ended.err.splitlines()
+        assert device == "running on cpu" and all("resumed after step" in said for said in before), ended.err
         assert line.startswith(f"seqwise: {output}/checkpoints/") and "same command again" in line, line
         require_little_lost(output)
     finish(whole, output)
