@@ -119,6 +119,7 @@ def test_a_warm_up_leaves_the_last_step_a_learning_rate(tmp_path: Path) -> None:
     ("flag", "message"),
     [
         ("--bf16=yes", "bf16: without a GPU, an LSTM does not compute in bfloat16; leave it out"),
+        ("--bf16", "bf16: without a GPU, an LSTM does not compute in bfloat16; leave it out"),
         ("--fp16=yes", "fp16: float16 needs a GPU, and there is none; leave it out"),
     ],
 )
@@ -127,7 +128,7 @@ def test_a_type_that_the_machine_lacks_is_refused_and_leaves_nothing(
 ) -> None:
     train, run = columns_file(tmp_path / "train", tagged()), tmp_path / "run"
     assert seqwise("train", "--train", train, flag, "--output", run).complaint.startswith(message)
-    assert seqwise("masked-model", "train", train, flag, "--model=lstm", "--output", run).complaint.startswith(message)
+    assert seqwise("masked-model", "train", flag, train, "--model=lstm", "--output", run).complaint.startswith(message)
     assert not run.exists()
 
 
@@ -138,7 +139,7 @@ def test_a_type_that_the_machine_lacks_is_refused_and_leaves_nothing(
         (["--decay=square"], "decay must be one of linear, cosine, constant, inverse_sqrt"),
         (["--gradient-accumulation-steps=0"], "gradient_accumulation_steps must be at least 1"),
         (["--bf16=perhaps"], "bf16 must be true or false"),
-        (["--bf16=yes", "--fp16=yes"], "fp16: bf16 is on already; give one of them"),
+        (["--bf16", "--fp16", "yes"], "fp16: bf16 is on already; give one of them"),
         (["--label-smoothing=1"], "label_smoothing must be at least 0 and below 1, got 1.0"),
         (["--batch-tokens=0"], "batch_tokens must be at least 1"),
         (["--batch-tokens=9", "--batch-size=2"], "batch_tokens: the size of a batch is given in examples already; "),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +18,8 @@ from seqwise.names import DECODER_NAMES
 
 if TYPE_CHECKING:
     from seqwise.runs.run import OutputRun
+
+_TRUTHS = ("yes", "no", "true", "false", "on", "off")  # those of YAML
 
 
 def folder_argument(text: str, metavar: str = "RUN") -> Any:
@@ -120,7 +122,23 @@ def command_with_flags(module: str, name: str) -> type[Command]:
                 self.params, self.callback = command.params, command.callback
             return super().get_params(ctx)
 
+        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+            """Parse a command line, in which a setting of yes or no may be given by its name alone."""
+            from seqwise.configuration.flat import YES_OR_NO
+
+            names = {name for param in self.get_params(ctx) if param.metavar == YES_OR_NO for name in param.opts}
+            return super().parse_args(ctx, _with_yes(args, names))
+
     return WithFlags
+
+
+def _with_yes(arguments: Sequence[str], names: Collection[str]) -> list[str]:
+    """Add "yes" to each of these names that no value follows."""
+    followed = [*arguments[1:], ""]
+    return [
+        f"{argument}=yes" if argument in names and after.lower() not in _TRUTHS else argument
+        for argument, after in zip(arguments, followed, strict=True)
+    ]
 
 
 def without_flags(command: Callable[..., None]) -> Callable[..., None]:

@@ -20,6 +20,9 @@ from seqwise.errors import InputError
 
 T = TypeVar("T", bound=Config)
 
+YES_OR_NO = "yes|no"
+"""Placeholder of the value of a flag that is on or off."""
+
 
 def configure(kind: type[T] | OneOf, **flat: Any) -> T:
     """Build a configuration from flat settings, named like command-line flags.
@@ -272,7 +275,7 @@ def _extra(info: FieldInfo) -> dict[str, Any]:
 
 def _metavar(kind: Any) -> str:
     members = [member for member in typing.get_args(kind) if member is not type(None)] or [kind]
-    return {int: "N", float: "X", Path: "FILE", str: "TEXT", bool: "yes|no"}.get(members[0], "NAME")
+    return {int: "N", float: "X", Path: "FILE", str: "TEXT", bool: YES_OR_NO}.get(members[0], "NAME")
 
 
 def _names(kind: Any) -> tuple[str, ...]:
