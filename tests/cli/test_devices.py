@@ -120,9 +120,7 @@ def test_training_says_where_it_runs(
 def test_one_of_several_gpus(seqwise: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """The Trainer takes the first that is visible."""
     seen: list[Any] = []
-    monkeypatch.setattr(
-        "seqwise.cli.console.local_device", lambda: seen.append(dict(os.environ)) or torch.device("cpu")
-    )
+    monkeypatch.setattr("seqwise.cli.flags.local_device", lambda: seen.append(dict(os.environ)) or torch.device("cpu"))
     for visible, chosen in ((None, "2"), ("4,5,6", "6")):
         if visible is not None:
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)

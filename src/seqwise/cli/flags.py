@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +16,7 @@ from seqwise.cli.console import command_device, require_at_least_one
 from seqwise.cli.layout import Command
 from seqwise.errors import InputError
 from seqwise.names import DECODER_NAMES
+from seqwise.training.processes import local_device
 
 if TYPE_CHECKING:
     from seqwise.runs.run import OutputRun
@@ -85,7 +87,8 @@ def load_predicting_run(name: str, *, language: str | None = None) -> tuple[Path
     from seqwise.runs.hub import run_folder
 
     folder = run_folder(name)
-    run = load_run(folder, to="predict", device=command_device())
+    run = load_run(folder, to="predict", device=local_device())
+    command_device()  # only now, so that a folder that cannot be read is the only thing said
     return folder, run if language is None else in_language(run, language)
 
 
@@ -134,10 +137,10 @@ def command_with_flags(module: str, name: str) -> type[Command]:
 
 def _with_yes(arguments: Sequence[str], names: Collection[str]) -> list[str]:
     """Add "yes" to each of these names that no value follows."""
-    followed = [*arguments[1:], ""]
+    following = itertools.chain(arguments[1:], ("",))
     return [
         f"{argument}=yes" if argument in names and after.lower() not in _TRUTHS else argument
-        for argument, after in zip(arguments, followed, strict=True)
+        for argument, after in zip(arguments, following, strict=False)
     ]
 
 

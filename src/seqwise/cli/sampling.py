@@ -14,7 +14,7 @@ from seqwise.cli.console import command_device, err, progress_bars, require_file
 from seqwise.cli.flags import MaskedRunFolder, given_flags
 from seqwise.cli.layout import TEXT_OR_FILE
 from seqwise.errors import warn
-from seqwise.training.processes import is_main_process
+from seqwise.training.processes import is_main_process, local_device
 
 
 def sample(
@@ -80,7 +80,8 @@ def sample(
     from seqwise.runs.loading import load_run
     from seqwise.runs.sampling_problems import read_problems
 
-    loaded = load_run(run, to="score", device=command_device())
+    loaded = load_run(run, to="score", device=local_device())
+    command_device()
     _print_samples(loaded, read_problems(loaded, file, settings), settings, output)
 
 
