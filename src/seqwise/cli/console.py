@@ -17,7 +17,6 @@ from seqwise.names import interval_texts, measure_heading, measure_text
 from seqwise.training.processes import local_device, world_size
 
 if TYPE_CHECKING:  # rich is imported on use, because --help and completion do not need it
-    import torch
     from rich.console import Console
     from rich.progress import Progress
 
@@ -183,11 +182,9 @@ def print_filled(*lines: str, indent: int = 2, file: TextIO | None = None) -> No
         print(textwrap.fill(line, 80, subsequent_indent=" " * indent, break_on_hyphens=False), file=file)
 
 
-def command_device() -> torch.device:
-    """Return the device of the command, and print it on standard error."""
-    device = local_device()
-    print(f"running on {device}", file=sys.stderr)
-    return device
+def print_device() -> None:
+    """Print the device of the command on standard error."""
+    print(f"running on {local_device()}", file=sys.stderr)
 
 
 def require_at_least_one(flag: str, value: int | None) -> None:

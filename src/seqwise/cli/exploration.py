@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from seqwise.cli.console import command_device
+from seqwise.cli.console import print_device
 from seqwise.cli.flags import folder_argument
 
 
@@ -34,6 +34,6 @@ def explore(
     from seqwise.pages.explorer.server import require_nicegui, serve
 
     require_nicegui()
-    command_device()
+    print_device()
     loaded = load_explored(run, file=file)
     serve(loaded, run.resolve().name, host=host, port=port)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seqwise.cli.completion import choice_of, run_folders
-from seqwise.cli.console import command_device, require_at_least_one
+from seqwise.cli.console import print_device, require_at_least_one
 from seqwise.cli.layout import Command
 from seqwise.errors import InputError
 from seqwise.names import DECODER_NAMES
@@ -88,7 +88,7 @@ def load_predicting_run(name: str, *, language: str | None = None) -> tuple[Path
 
     folder = run_folder(name)
     run = load_run(folder, to="predict", device=local_device())
-    command_device()  # only now, so that a folder that cannot be read is the only thing said
+    print_device()  # only now, so that a folder that cannot be read is the only thing said
     return folder, run if language is None else in_language(run, language)
 
 

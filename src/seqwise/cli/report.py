@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from seqwise.cli.console import bar_for_each_part, command_device, progress_bars, require_at_least_one
+from seqwise.cli.console import bar_for_each_part, print_device, progress_bars, require_at_least_one
 from seqwise.cli.flags import folder_argument
 
 
@@ -41,7 +41,7 @@ def report(
     require_at_least_one("--examples", examples)
     for place in example or ():
         require_at_least_one("--example", place)
-    command_device()
+    print_device()
     options = ReportOptions(tuple(file or ()), examples, tuple(example or ()))
     with progress_bars() as progress:
         (watch_report if watch else write_report)(runs, output, options, on_progress=bar_for_each_part(progress))

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from seqwise.cli.console import command_device, err, progress_bars, require_files
+from seqwise.cli.console import err, print_device, progress_bars, require_files
 from seqwise.cli.flags import MaskedRunFolder, given_flags
 from seqwise.cli.layout import TEXT_OR_FILE
 from seqwise.errors import warn
@@ -81,7 +81,7 @@ def sample(
     from seqwise.runs.sampling_problems import read_problems
 
     loaded = load_run(run, to="score", device=local_device())
-    command_device()
+    print_device()
     _print_samples(loaded, read_problems(loaded, file, settings), settings, output)
 
 

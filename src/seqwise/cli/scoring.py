@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from seqwise.cli.console import command_device, err, progress_bars, require_files
+from seqwise.cli.console import err, print_device, progress_bars, require_files
 from seqwise.cli.flags import ResumableOutput, ScoredModel, given_flags
 from seqwise.errors import InputError
 from seqwise.names import count_of
+from seqwise.training.processes import local_device
 
 if TYPE_CHECKING:
     from seqwise.data.readers import Example
@@ -63,7 +64,8 @@ def score(
         if name in given and not pairs:
             raise InputError(f"--{name} has no effect without --pairs", hint="leave it out, or add --pairs")
     scorer = Scorer(model, **given)
-    scorer.run.model.to(command_device())
+    scorer.run.model.to(local_device())
+    print_device()
     path = standard_input() if str(file) == "-" else file
     if pairs:
         examples = read_pairs_to_score(path, category=scorer.settings.category)

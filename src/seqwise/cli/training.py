@@ -15,7 +15,7 @@ import typer
 from seqwise.cli.console import (
     bar_for_each_part,
     bar_for_each_stage,
-    command_device,
+    print_device,
     print_filled,
     print_measures,
     print_summary,
@@ -68,7 +68,7 @@ def train_and_print(
     as_json: bool,
 ) -> None:
     """Train with progress bars; print a summary and, unless the loss diverged, a hint, or only the metrics as JSON."""
-    command_device()
+    print_device()
     with progress_bars() as progress:
         advance, begun = bar_for_each_part(progress), set[str]()
         metrics = train(

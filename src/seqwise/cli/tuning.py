@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from seqwise.cli.console import command_device, print_table, progress_bars
+from seqwise.cli.console import print_device, print_table, progress_bars
 from seqwise.cli.flags import given_flags
 from seqwise.errors import warn
 from seqwise.names import count_of, measure_heading, measure_text
@@ -41,7 +41,7 @@ def tune(
     # Imported after the settings are checked, because it takes seconds.
     from seqwise.runs.tuning import tune as tune_settings
 
-    command_device()
+    print_device()
     counts: list[int] = []  # of trials that have ended
     with progress_bars() as progress:
         bar = progress.add_task("trials", total=max(trials, 1), note="")
